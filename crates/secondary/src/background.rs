@@ -128,20 +128,7 @@ impl Drop for Tending {
 /// The thread: catches up with what is due, then waits.
 fn work(shared: &Shared, follower: &Follower, clock: &dyn Clock) {
     loop {
-        for followed in due(shared, clock.now()) {
-            let goal = followed.goal();
-            // A few loads instead of a round: a read may have brought the partition on meanwhile.
-            if goal.is_some_and(|goal| followed.has_reached(&goal)) {
-                continue;
-            }
-            let synced = follower.sync(SyncExtent::Only(followed.id()));
-            // A logged partition that has not reached its goal waits for a commit that is under way.
-            let is_logged = followed.is_logged() && !follower.follows_tables_only();
-            let is_reached = is_logged || goal.is_none_or(|goal| followed.has_reached(&goal));
-            let is_soon = synced.is_ok() && is_reached;
-            let pause = if is_soon { Duration::ZERO } else { EAGER_READ_PAUSE };
-            note(shared, followed.id(), synced.map(drop), clock.now().saturating_add(pause));
-        }
+        catch_up_with_due(shared, follower, clock);
         let mut state = shared.state.lock();
         if state.is_over {
             return;
@@ -150,6 +137,26 @@ fn work(shared: &Shared, follower: &Follower, clock: &dyn Clock) {
             Some(pause) => drop(shared.changed.wait_for(&mut state, pause)),
             None => shared.changed.wait(&mut state),
         }
+    }
+}
+
+/// Catches up with the partitions whose time has come.
+fn catch_up_with_due(shared: &Shared, follower: &Follower, clock: &dyn Clock) {
+    for followed in due(shared, clock.now()) {
+        let goal = followed.goal();
+        // A few loads instead of a round: a read may have brought the partition on meanwhile.
+        if goal.is_some_and(|goal| followed.has_reached(&goal)) {
+            continue;
+        }
+        // A panic comes out of it as an error. It would end the thread, and nothing would tell that
+        // nobody follows any more.
+        let synced = follower.sync(SyncExtent::Only(followed.id()));
+        // A logged partition that has not reached its goal waits for a commit that is under way.
+        let is_logged = followed.is_logged() && !follower.follows_tables_only();
+        let is_reached = is_logged || goal.is_none_or(|goal| followed.has_reached(&goal));
+        let is_soon = synced.is_ok() && is_reached;
+        let pause = if is_soon { Duration::ZERO } else { EAGER_READ_PAUSE };
+        note(shared, followed.id(), synced.map(drop), clock.now().saturating_add(pause));
     }
 }
 

@@ -146,7 +146,7 @@ impl Secondary {
                 return Err(behind(token));
             }
         }
-        if to != Target::Durable && self.is_present(reached) {
+        if reached.is_present {
             let mut complete_at = self.0.complete_at.lock();
             // The start counts: commits of the primary during the sync may be missing.
             complete_at.logged = Some(started);
@@ -264,7 +264,7 @@ impl Secondary {
                 }
             }
         }
-        if followed.is_logged() && to != Target::Durable && self.is_present(reached) {
+        if followed.is_logged() && reached.is_present {
             self.0.complete_at.lock().partitions.insert(followed.id(), started);
         }
         Ok(followed.complete())
@@ -420,11 +420,6 @@ impl Secondary {
             }
             std::thread::park_timeout(pause);
         }
-    }
-
-    /// Returns `true` if a sync came to the present moment, and not only to what the log attests.
-    fn is_present(&self, reached: Reached) -> bool {
-        reached.is_final || self.0.follower.has_cursor()
     }
 
     /// Waits a moment, unless it is later than `until`.

@@ -15,7 +15,7 @@ use crate::hooks::{AddedValue, StoreEdit, catch};
 use crate::memtable::floors_of;
 use crate::replay::Replay;
 use crate::types::{PartitionId, SeqNo};
-use crate::version::{Change, DbVersion, VersionEdit, apply};
+use crate::version::{Change, DbVersion, SstMeta, VersionEdit, apply};
 
 /// The values that the log names, by partition.
 pub(super) type AddedValues = BTreeMap<PartitionId, Vec<AddedValue>>;
@@ -126,7 +126,7 @@ impl<'a> Tables<'a> {
             };
             match merge.run(context)? {
                 JobOutcome::Done { tables, values, .. } => {
-                    let names = tables.iter().map(|meta| meta.file_name());
+                    let names = tables.iter().map(SstMeta::file_name);
                     self.made.extend(names);
                     self.added.entry(id).or_default().extend(values.added);
                     changes.extend(tables.into_iter().map(|meta| Change::TableAdded {

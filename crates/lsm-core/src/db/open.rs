@@ -24,7 +24,7 @@ use super::obsolete::ObsoleteFiles;
 use super::read_only::lock_for_reading;
 use super::recovery::{Begun, HooksOf, Opening};
 use super::stall::Stall;
-use super::term::{Term, locked, pending_claim};
+use super::term::{Term, fork_for_reading, locked, pending_claim};
 use super::world::World;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
@@ -314,7 +314,8 @@ impl Start<'_> {
         let is_writing = access == OpenMode::Writing;
         let fork = match term {
             Some(term) => term.fork(&**fs, dir)?,
-            None => fork_for_reading(&**fs, dir, access)?,
+            None if access == OpenMode::Beside => refuse_while_taken_over(&**fs, dir)?,
+            None => fork_for_reading(&**fs, dir)?,
         };
         let mut opening = match fork {
             Some(fork) => Opening::of_fork(&**fs, dir, fork)?,
@@ -336,17 +337,14 @@ impl Start<'_> {
     }
 }
 
-/// The fork that a reader begins with, if a promotion is under way.
-fn fork_for_reading(fs: &dyn Fs, dir: &Path, access: OpenMode) -> Result<Option<Fork>> {
-    let Some(claim) = pending_claim(fs, dir)? else { return Ok(None) };
-    if access == OpenMode::Beside {
-        // The claimant lives, or the next open for writing does what is left.
-        let message = "the database is being taken over by another process";
-        return Err(Error::new(ErrorKind::NeedsManifest, message));
+/// An error if a promotion is under way.
+fn refuse_while_taken_over(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
+    if pending_claim(fs, dir)?.is_none() {
+        return Ok(None);
     }
-    // Without a fork an older primary may still write.
-    let fork = Fork::read(fs, dir, claim)?;
-    fork.map(Some).ok_or_else(|| locked(dir, "is being taken over by another process"))
+    // The claimant lives, or the next open for writing does what is left.
+    let message = "the database is being taken over by another process";
+    Err(Error::new(ErrorKind::NeedsManifest, message))
 }
 
 /// The folder of a database, held and locked, or leased.

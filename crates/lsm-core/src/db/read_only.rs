@@ -44,7 +44,8 @@ pub(super) fn lock_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Box<dyn
     Ok(taken.filter(|_| is_newest))
 }
 
-fn is_absent(error: &Error) -> bool {
+/// Returns `true` if a lock cannot be taken because its file is not there or another user's.
+pub(super) fn is_absent(error: &Error) -> bool {
     let kind = error.io_source().map(io::Error::kind);
     matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied))
 }
@@ -91,8 +92,7 @@ impl Opening {
         };
         let segments = self.segment_lengths();
         let generation = recovered.generation;
-        let manifest =
-            Manifest::open_read_only(&**fs, dir, generation, recovered.end, &self.version)?;
+        let manifest = Manifest::read_only(dir, generation, recovered.end, &self.version);
         // Partitions without a log use numbers that no frame has.
         let last_seq = replayed.max(self.last_known_seq());
         let cursor = Arc::new(CursorWriter::none());

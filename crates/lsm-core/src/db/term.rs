@@ -23,11 +23,12 @@
 
 use std::path::{Path, PathBuf};
 
+use super::read_only::is_absent;
 use super::recovery::Opening;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names;
 use crate::fs::{Fs, LockGuard};
-use crate::shared::{CursorState, OldCursor, Settled};
+use crate::shared::{CursorReader, CursorState, OldCursor, Settled};
 use crate::types::Epoch;
 use crate::version::{Fork, Recovered, check_claim, claim_bytes, has_begun, recover_through};
 use crate::wal::Lsn;
@@ -172,34 +173,13 @@ impl Term {
         if let Some(fork) = Fork::read(fs, dir, claim)? {
             return Ok(fork);
         }
-        let older = older_lock(fs, dir, claim)?;
+        let older = older_lock(fs, dir, claim, |path| Ok(fs.try_lock(path)?.is_some()))?;
         let Some(before) = recover_live(fs, dir, None)? else {
             return Err(Error::corruption(dir, None, "there is a claim, but no manifest"));
         };
         check_claim(fs, dir, before.version.db_id, claim)?;
         let settled = self.fence(fs, dir, &older, &before)?;
-        let recovered = recover_live(fs, dir, settled.map(|settled| settled.edit))?;
-        let Some(recovered) = recovered.filter(|it| it.version.epoch == before.version.epoch)
-        else {
-            return Err(locked(dir, "is being opened by another process"));
-        };
-        recovered.check_writable(dir)?;
-        let cut = match settled {
-            Some(settled) => {
-                let opening = Opening::of_version(fs, dir, recovered.version.clone())?;
-                Some(opening.place_in_log(fs, dir, Lsn(settled.end))?)
-            }
-            None => None,
-        };
-        let next = Epoch(recovered.version.epoch.0.saturating_add(1));
-        let fork = Fork {
-            claim,
-            begins: claim.max(next),
-            generation: recovered.generation,
-            cut,
-            has_derived_salts: recovered.has_derived_salts,
-            version: recovered.version,
-        };
+        let fork = fork_at(fs, dir, claim, before.version.epoch, settled)?;
         if fs.put_if_absent(&dir.join(names::fork(claim)), &fork.encode()?)? {
             return Ok(fork);
         }
@@ -247,6 +227,72 @@ impl Term {
     }
 }
 
+/// The fork of `claim` from the epoch `before`, whose writer had settled `settled` when it was fenced; `None`
+/// if it died unfenced.
+fn fork_at(
+    fs: &dyn Fs,
+    dir: &Path,
+    claim: Epoch,
+    before: Epoch,
+    settled: Option<Settled>,
+) -> Result<Fork> {
+    let recovered = recover_live(fs, dir, settled.map(|settled| settled.edit))?;
+    let Some(recovered) = recovered.filter(|it| it.version.epoch == before) else {
+        return Err(locked(dir, "is being opened by another process"));
+    };
+    recovered.check_writable(dir)?;
+    let cut = match settled {
+        Some(settled) => {
+            let opening = Opening::of_version(fs, dir, recovered.version.clone())?;
+            Some(opening.place_in_log(fs, dir, Lsn(settled.end))?)
+        }
+        None => None,
+    };
+    let next = Epoch(before.0.saturating_add(1));
+    Ok(Fork {
+        claim,
+        begins: claim.max(next),
+        generation: recovered.generation,
+        cut,
+        has_derived_salts: recovered.has_derived_salts,
+        version: recovered.version,
+    })
+}
+
+/// The fork that a read-only open begins with, under the lock of the newest claim; `None` if no promotion is
+/// under way. Where its claimant died before the fork was there, the fork that the next open for writing
+/// makes.
+///
+/// # Errors
+/// [`ErrorKind::Locked`] while the old primary lives; corruption; those of the file system.
+pub(super) fn fork_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
+    let Some(claim) = pending_claim(fs, dir)? else { return Ok(None) };
+    if let Some(fork) = Fork::read(fs, dir, claim)? {
+        return Ok(Some(fork));
+    }
+    // Nobody can open the database meanwhile: for that the lock of the claim is needed.
+    let older = older_lock(fs, dir, claim, |path| is_free(fs, path))?;
+    if !is_free(fs, &older)? {
+        return Err(locked(dir, TAKEN_OVER));
+    }
+    let Some(before) = recover_live(fs, dir, None)? else {
+        return Err(Error::corruption(dir, None, "there is a claim, but no manifest"));
+    };
+    let version = &before.version;
+    check_claim(fs, dir, version.db_id, claim)?;
+    let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
+    let settled = cursor.and_then(|cursor| cursor.fenced_at());
+    fork_at(fs, dir, claim, version.epoch, settled).map(Some)
+}
+
+/// Returns `true` if nobody holds the lock `path`.
+fn is_free(fs: &dyn Fs, path: &Path) -> Result<bool> {
+    match fs.try_lock_shared(path) {
+        Err(error) if is_absent(&error) => Ok(true),
+        taken => Ok(taken?.is_some()),
+    }
+}
+
 fn unsupported(dir: &Path) -> Error {
     let message = format!(
         "the process that writes the database in {} cannot be fenced: it has no commit cursor on this \
@@ -257,13 +303,18 @@ fn unsupported(dir: &Path) -> Error {
 }
 
 /// The lock of the last term before `claim` that began. Locks of claimants in between must be free.
-fn older_lock(fs: &dyn Fs, dir: &Path, claim: Epoch) -> Result<PathBuf> {
+fn older_lock(
+    fs: &dyn Fs,
+    dir: &Path,
+    claim: Epoch,
+    is_free: impl Fn(&Path) -> Result<bool>,
+) -> Result<PathBuf> {
     for older in claims(fs, dir)?.into_iter().rev().filter(|older| *older < claim) {
         if is_done(fs, dir, older)? {
             return Ok(lock_path(dir, Some(older)));
         }
         // It comes to nothing once it finds the newer claim, and may not have looked yet.
-        if fs.try_lock(&lock_path(dir, Some(older)))?.is_none() {
+        if !is_free(&lock_path(dir, Some(older)))? {
             return Err(locked(dir, TAKEN_OVER));
         }
     }

@@ -16,7 +16,7 @@ use crate::version::{DbVersion, ManifestTail};
 const ATTEMPTS: usize = 16;
 /// The same for what looks like damage.
 const DAMAGED_ATTEMPTS: usize = 3;
-/// Looks at a manifest while a promotion is under way, and the time between two of them.
+/// Looks at a promotion that is under way, and the time between two of them.
 const PROMOTION_LOOKS: usize = 500;
 const PROMOTION_PAUSE: Duration = Duration::from_millis(2);
 
@@ -25,21 +25,36 @@ const PROMOTION_PAUSE: Duration = Duration::from_millis(2);
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::NeedsManifest`] if a promotion does not
 /// end within a second; corruption that does not pass.
+///
+/// # Cost
+/// Reads the manifest. While a promotion is under way, lists the claims and reads the front of the fork
+/// some hundred times a second; the manifest is read once more when it has ended.
 pub(super) fn open_manifest(
     fs: &dyn Fs,
     dir: &Path,
     known: Option<&DbVersion>,
 ) -> Result<ManifestTail> {
-    for _ in 0..PROMOTION_LOOKS {
+    let mut looks = 0;
+    loop {
         let manifest = read_manifest(fs, dir, known)?;
         if is_settled(fs, dir, manifest.version())? {
             return Ok(manifest);
         }
-        // Nobody unparks this thread.
-        std::thread::park_timeout(PROMOTION_PAUSE);
+        // Claim and fork tell whether there is another manifest to be read. To read this one again would
+        // cost its whole length at each look.
+        loop {
+            if looks == PROMOTION_LOOKS {
+                let message = "a promotion of another secondary has begun and not ended";
+                return Err(Error::new(ErrorKind::NeedsManifest, message));
+            }
+            looks += 1;
+            // Nobody unparks this thread.
+            std::thread::park_timeout(PROMOTION_PAUSE);
+            if is_settled(fs, dir, manifest.version())? {
+                break;
+            }
+        }
     }
-    let message = "a promotion of another secondary has begun and not ended";
-    Err(Error::new(ErrorKind::NeedsManifest, message))
 }
 
 /// Returns `true` if the end of the manifest that `version` was read from counts. While a promotion is

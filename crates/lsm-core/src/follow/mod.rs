@@ -9,6 +9,7 @@
 //! builder.rs   opening one
 //! round.rs      one catching up: cursor, manifest, log, then the partitions that were asked for
 //! attach.rs     the manifest of a folder, at first and after each change
+//! layout.rs     which partitions there are, and their hooks
 //! tail.rs       the places in manifest and log, and how they move on
 //!   version/tail.rs   the manifest, edit by edit
 //!   log.rs            the log: headers in order, sections where they are wanted
@@ -27,6 +28,7 @@
 mod attach;
 mod builder;
 mod growing;
+mod layout;
 mod log;
 mod partition;
 mod pins;
@@ -41,20 +43,16 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
 use crate::clock::Clock;
-use crate::db::hooked::resolve;
-use crate::db::{Builder, Commit, Db, VerifyOptions, VerifyReport};
+use crate::db::{Builder, Db, VerifyOptions, VerifyReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
-use crate::hooks::{
-    EventQueue, HookProvider, PartitionHooks, StoreContext, ValueStoreFactory, open_store,
-};
+use crate::hooks::HookProvider;
 use crate::limits::check_partition_name;
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
-use crate::partition::ReadView;
 use crate::shared::{CursorReader, CursorState};
-use crate::types::{Epoch, FileNumbers, PartitionId, SeqNo};
-use crate::version::{DbVersion, PartitionVersion, TableContext};
+use crate::types::{Epoch, PartitionId, SeqNo};
+use crate::version::TableContext;
 
 pub use builder::FollowBuilder;
 pub use partition::{FollowedMoment, FollowedPartition};
@@ -114,6 +112,9 @@ pub struct Reached {
     pub edit: u64,
     /// The primary had closed the database when the call began: there is nothing more.
     pub is_final: bool,
+    /// Everything that was committed when the call began is seen, of which the cursor or the closed
+    /// database has told; and not only what the log attests.
+    pub is_present: bool,
 }
 
 /// The sequence and the edit that a partition must have to be up to a moment.
@@ -406,70 +407,6 @@ impl Inner {
         let present = self.present.load();
         let end = present.live_cursor()?.end();
         Some(end.saturating_sub(followed.reach()))
-    }
-
-    /// Takes in which partitions `version` has.
-    ///
-    /// # Errors
-    /// Those of a value store that does not take in what an edit says.
-    fn take_partitions(&self, version: &DbVersion) -> Result<()> {
-        let mut partitions = self.partitions.write();
-        let FollowedPartitions { by_id, by_name } = &mut *partitions;
-        by_id.retain(|id, followed| {
-            let is_there = version.partitions.contains_key(*id);
-            if !is_there {
-                followed.mark_dropped();
-                // Before the new partitions are added: a name may have been given to another one
-                // meanwhile.
-                by_name.remove(&followed.name);
-            }
-            is_there
-        });
-        for partition in version.partitions.values() {
-            let followed = by_id.entry(partition.id).or_insert_with(|| {
-                by_name.insert(partition.name.clone(), partition.id);
-                Arc::new(self.begin_following(partition, version))
-            });
-            // Also for a partition that was known: its store hears of each edit once.
-            followed.tell_store(partition)?;
-        }
-        Ok(())
-    }
-
-    fn begin_following(&self, partition: &Arc<PartitionVersion>, version: &DbVersion) -> Followed {
-        let context = StoreContext {
-            partition: partition.id,
-            partition_name: partition.name.clone(),
-            db_id: version.db_id,
-            epoch: version.epoch,
-            dir: self.dir.clone(),
-            fs: self.fs.clone(),
-            clock: self.clock.clone(),
-            // It makes no files.
-            numbers: Arc::new(FileNumbers::new(version.next_file)),
-            is_read_only: true,
-            is_following: true,
-            events: EventQueue::default(),
-        };
-        let provider = self.provider.as_deref();
-        let resolved = resolve(
-            &partition.name,
-            &partition.hooks,
-            provider,
-            Some(&|factory: &dyn ValueStoreFactory| open_store(factory, context.clone())),
-        );
-        // Not an error here: a partition whose hook is missing must not keep the others from being
-        // followed. Its own handle reports it.
-        let hooks = resolved.unwrap_or_else(|error| PartitionHooks {
-            missing: Some(error.to_string()),
-            ..PartitionHooks::default()
-        });
-        let active = self.empty.clone();
-        let view = ReadView::new(active, Vec::new(), partition.clone());
-        let flushed = Commit { seq: partition.flushed_through, epoch: version.epoch };
-        let pin = self.pins.pin(version.edit_number);
-        let shown = Shown::of(Arc::new(view), flushed.seq, flushed, pin);
-        Followed::new(shown, Arc::new(hooks))
     }
 }
 

@@ -1,8 +1,9 @@
 //! A followed partition: what a reader of it pins, and the handles that read.
 //!
 //! Invariants:
-//! 1. View, sequence number and epoch are replaced together: tables of a newer version may lack what an
-//!    older number needs, and a number of another epoch may be that of another commit.
+//! 1. View, hooks, sequence number and epoch are replaced together: tables of a newer version may lack what
+//!    an older number needs, or have what only the newer hooks read, and a number of another epoch may be that
+//!    of another commit.
 //! 2. A moment never changes, whatever is synced meanwhile.
 
 use std::any::Any;
@@ -22,7 +23,7 @@ use crate::read::{
     self, Bounds, Cursor, GetContext, KeyRange, Keys, Range, ReadPoint, prefix_bounds,
 };
 use crate::types::{Epoch, KeyForm, PartitionId, SeqNo, Slice};
-use crate::version::PartitionVersion;
+use crate::version::{HookRecord, PartitionVersion};
 
 /// A partition at one moment.
 pub(super) struct Shown {
@@ -33,6 +34,8 @@ pub(super) struct Shown {
     pub(super) complete: SeqNo,
     /// The epoch of both numbers.
     pub(super) epoch: Epoch,
+    /// The hooks that the partition had in `view`.
+    hooks: Arc<PartitionHooks>,
     pub(super) pin: EditPin,
     /// Since the epoch began, the partition was brought only to what is durable.
     pub(super) is_durable: bool,
@@ -42,19 +45,25 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Returns the state with this view, of which operations through `seq` are seen. It is taken for
-    /// durable.
-    pub(super) fn of(view: Arc<ReadView>, seq: SeqNo, complete: Commit, pin: EditPin) -> Shown {
+    /// Returns the state with this view, of which operations through `seq` are seen, of a partition with
+    /// these hooks. It is taken for durable.
+    pub(super) fn of(
+        view: Arc<ReadView>,
+        hooks: Arc<PartitionHooks>,
+        seq: SeqNo,
+        complete: Commit,
+        pin: EditPin,
+    ) -> Shown {
         let in_memory = view.memtables().map(|memtable| memtable.last_seq()).max();
         // Noted now, because the memtables of the view go on growing under later moments.
         let newest = view.version.tables_through().max(in_memory.unwrap_or_default());
         let Commit { seq: complete, epoch } = complete;
-        Shown { view, seq, complete, epoch, pin, is_durable: true, newest }
+        Shown { view, seq, complete, epoch, hooks, pin, is_durable: true, newest }
     }
 
     /// Returns the same state as one of `epoch`, with another pin.
     pub(super) fn again(&self, epoch: Epoch, pin: EditPin) -> Shown {
-        Shown { view: self.view.clone(), epoch, pin, ..*self }
+        Shown { view: self.view.clone(), epoch, hooks: self.hooks.clone(), pin, ..*self }
     }
 }
 
@@ -65,29 +74,48 @@ pub(super) struct Followed {
     pub(super) name: Arc<str>,
     pub(super) logged: bool,
     key_form: KeyForm,
-    hooks: Arc<PartitionHooks>,
+    /// Replaced as a whole under the tail's lock, when an edit has changed them. A view has those of its
+    /// own version.
+    hooks: ArcSwap<FollowedHooks>,
     /// Replaced as a whole under the tail's lock.
     shown: ArcSwap<Shown>,
     /// The place in the log before which `shown` has everything. A figure: relaxed.
     reach: AtomicU64,
     is_dropped: AtomicBool,
+}
+
+/// The hooks that an edit gave to a partition.
+pub(super) struct FollowedHooks {
+    records: Arc<[HookRecord]>,
+    resolved: Arc<PartitionHooks>,
     /// The last edit that the value store was told of; changed under the tail's lock.
     told_edit: AtomicU64,
 }
 
+impl FollowedHooks {
+    /// Returns the hooks with these records, whose store has heard of no edit.
+    pub(super) fn new(records: Arc<[HookRecord]>, resolved: PartitionHooks) -> FollowedHooks {
+        FollowedHooks { records, resolved: Arc::new(resolved), told_edit: AtomicU64::new(0) }
+    }
+
+    /// Returns the hooks for a view.
+    pub(super) fn resolved(&self) -> Arc<PartitionHooks> {
+        self.resolved.clone()
+    }
+}
+
 impl Followed {
-    pub(super) fn new(shown: Shown, hooks: Arc<PartitionHooks>) -> Followed {
+    pub(super) fn new(shown: Shown, hooks: FollowedHooks) -> Followed {
         let version = &shown.view.version;
         Followed {
             id: version.id,
             name: version.name.clone(),
             logged: version.options.logged,
-            key_form: hooks.rules.key_form,
-            hooks,
+            key_form: hooks.resolved.rules.key_form,
+            hooks: ArcSwap::from_pointee(hooks),
             reach: AtomicU64::new(0),
             shown: ArcSwap::from_pointee(shown),
             is_dropped: AtomicBool::new(false),
-            told_edit: AtomicU64::new(0),
         }
     }
 
@@ -99,6 +127,21 @@ impl Followed {
     /// Shows this state from now on.
     pub(super) fn show(&self, shown: Shown) {
         self.shown.store(Arc::new(shown));
+    }
+
+    /// The hooks for a view of the newest version.
+    pub(super) fn hooks(&self) -> Arc<PartitionHooks> {
+        self.hooks.load().resolved()
+    }
+
+    /// Returns `true` if `version` has other hooks than were noted.
+    pub(super) fn has_other_hooks(&self, version: &PartitionVersion) -> bool {
+        self.hooks.load().records != version.hooks
+    }
+
+    /// Notes other hooks, for views to come. Views that there are keep theirs.
+    pub(super) fn change_hooks(&self, hooks: FollowedHooks) {
+        self.hooks.store(Arc::new(hooks));
     }
 
     /// Notes that the present view has everything before this place of the log.
@@ -123,12 +166,13 @@ impl Followed {
     /// # Errors
     /// Those of the store, which then hears of the same edits again.
     pub(super) fn tell_store(&self, version: &PartitionVersion) -> Result<()> {
-        let Some(store) = &self.hooks.store else { return Ok(()) };
-        let told = self.told_edit.load(Ordering::Relaxed);
+        let hooks = self.hooks.load();
+        let Some(store) = &hooks.resolved.store else { return Ok(()) };
+        let told = hooks.told_edit.load(Ordering::Relaxed);
         for (number, section) in version.store_sections.iter().filter(|(edit, _)| *edit > told) {
             store.apply(*number, section)?;
             // After each, so that a store that fails hears again only of what it has not taken.
-            self.told_edit.store(*number, Ordering::Relaxed);
+            hooks.told_edit.store(*number, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -149,7 +193,7 @@ impl Followed {
 
     /// An error if its data means nothing without code that is not there.
     pub(super) fn check_complete(&self) -> Result<()> {
-        match &self.hooks.missing {
+        match &self.hooks.load().resolved.missing {
             None => Ok(()),
             Some(hook) => {
                 let name = &self.name;
@@ -263,10 +307,10 @@ impl FollowedMoment {
         let context = GetContext {
             view: &self.view.view,
             tables: &inner.tables,
-            store: followed.hooks.store.as_ref(),
+            store: self.view.hooks.store.as_ref(),
             seq: self.view.seq,
         };
-        let moment = Moment { context, hooks: &followed.hooks, partition: &followed.name };
+        let moment = Moment { context, hooks: &self.view.hooks, partition: &followed.name };
         let looked = followed.key_form.with_stored(key, |key| look(&moment, key));
         looked.map_err(|error| error.in_partition(&followed.name))
     }
@@ -312,7 +356,7 @@ impl FollowedMoment {
             context: inner.tables.clone(),
             partition: followed.name.clone(),
             key_form: followed.key_form,
-            store: followed.hooks.store.clone(),
+            store: self.view.hooks.store.clone(),
             check: None,
             keep,
         }
@@ -329,19 +373,19 @@ impl ReadAtMoment for FollowedMoment {
     }
 
     fn read_point(&self) -> Result<(ReadPoint, Arc<PartitionHooks>)> {
-        Ok((self.point(), self.partition.followed.hooks.clone()))
+        Ok((self.point(), self.view.hooks.clone()))
     }
 }
 
 impl raw::Walkable for FollowedMoment {
     fn pin_raw(&self) -> Result<raw::Pin> {
         let point = self.point();
-        let FollowedPartition { inner, followed } = &self.partition;
+        let inner = &self.partition.inner;
         Ok(raw::Pin {
             partition: point.partition,
             view: point.view,
             context: point.context,
-            hooks: followed.hooks.clone(),
+            hooks: self.view.hooks.clone(),
             clock: inner.clock.clone(),
             keep: point.keep,
         })

@@ -24,6 +24,7 @@ use super::tail::{Bound, Tail};
 use super::{CutViews, FollowerState, Inner, Reached, SyncExtent, SyncReach};
 use crate::db::Commit;
 use crate::error::{Error, ErrorKind, Result};
+use crate::hooks::catch_engine;
 use crate::partition::ReadView;
 use crate::types::{PartitionId, SeqNo};
 use crate::version::{DbVersion, PartitionVersion};
@@ -81,7 +82,8 @@ impl Inner {
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let error = match self.round(tail, extent, reach) {
+            // A panic is an error here, of a file system for example: the next round begins anew.
+            let error = match catch_engine("a sync", || self.round(tail, extent, reach)) {
                 Ok(reached) => return Ok(reached),
                 Err(error) => error,
             };
@@ -124,7 +126,9 @@ impl Inner {
                 tail.scan(self, &bound)?
             }
         };
-        let reached = Reached { seq, epoch, edit, is_final };
+        // Of this round: a cursor that another round finds later says nothing about this one.
+        let is_present = is_final || (bound.visible.is_some() && !bound.is_durable);
+        let reached = Reached { seq, epoch, edit, is_final, is_present };
         for partition in partitions_in(&version, extent) {
             match self.follows_tables_only {
                 true => self.bring_tables(tail, partition),
@@ -210,7 +214,7 @@ impl Inner {
         tail.note_memtable_bytes(bytes_before, view.memtable_bytes());
         let was_durable = before.epoch != epoch || before.is_durable;
         let complete = Commit { seq: complete, epoch };
-        let mut shown = Shown::of(view, seq, complete, self.pins.pin(edit));
+        let mut shown = Shown::of(view, followed.hooks(), seq, complete, self.pins.pin(edit));
         shown.is_durable = bound.is_durable && was_durable;
         followed.show(shown);
         Ok(())
@@ -235,7 +239,7 @@ impl Inner {
         let view = ReadView::new(active, Vec::new(), partition.clone());
         let complete = Commit { seq: partition.flushed_through, epoch: version.epoch };
         let pin = self.pins.pin(version.edit_number);
-        followed.show(Shown::of(Arc::new(view), seq, complete, pin));
+        followed.show(Shown::of(Arc::new(view), followed.hooks(), seq, complete, pin));
     }
 
     /// Lets go of old versions that only partitions outside of `extent` hold: a partition that

@@ -10,9 +10,8 @@ use super::attach::open_manifest;
 use super::growing::Growing;
 use super::log::{LogTail, Parked, ends_of_runs};
 use super::{Inner, SyncExtent, SyncReach};
-use crate::db::term::newest_claim;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::names::{self, FileKind};
+use crate::fs::names::{self, FileKind, FileName};
 use crate::shared::{CursorReader, CursorState, Lease};
 use crate::types::{Epoch, PartitionId, SeqNo};
 use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews, age_of, has_begun};
@@ -291,8 +290,11 @@ impl Tail {
 
     /// Without a cursor: what the log attests. A primary may write on another machine, or nowhere.
     fn look_at_files(&mut self, inner: &Inner) -> Result<Option<Bound>> {
-        let names = names::in_dir(&*inner.fs, &inner.dir)?;
-        if self.is_taken_over(inner)? {
+        // One listing tells of claims and of generations.
+        let listed = inner.fs.list_names(&inner.dir, "")?;
+        let names: Vec<_> = listed.iter().filter_map(|name| FileName::parse(name)).collect();
+        let claim = listed.iter().filter_map(|name| names::epoch_of_claim(name)).max();
+        if self.is_taken_over(claim) {
             let next = Epoch(self.version().epoch.0.saturating_add(1));
             if has_begun(&*inner.fs, &inner.dir, &names, next)? {
                 self.reattach(inner)?;
@@ -324,15 +326,12 @@ impl Tail {
     }
 
     /// Returns `true` if another process takes the database over from the primary of this epoch, or has.
-    fn is_taken_over(&self, inner: &Inner) -> Result<bool> {
+    /// `claim` is the newest one.
+    fn is_taken_over(&self, claim: Option<Epoch>) -> bool {
         let is_fenced =
             self.cursor.as_ref().is_some_and(|it| it.state() == CursorState::Superseded);
-        if is_fenced {
-            return Ok(true);
-        }
         // Without a cursor the claim is all that tells.
-        let claim = newest_claim(&*inner.fs, &inner.dir)?;
-        Ok(claim.is_some_and(|claim| claim > self.version().epoch))
+        is_fenced || claim.is_some_and(|claim| claim > self.version().epoch)
     }
 
     /// The end of what the log attests.

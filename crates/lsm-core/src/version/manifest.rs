@@ -70,7 +70,8 @@ const FRAME_BYTES_ONE_CHECKSUM: usize = 20;
 
 /// A generation that edits are appended to.
 pub struct Manifest {
-    file: Arc<dyn File>,
+    /// `None` if nothing is ever appended.
+    file: Option<Arc<dyn File>>,
     path: PathBuf,
     name: FileName,
     seal: FrameSeal,
@@ -375,20 +376,14 @@ impl Manifest {
         Manifest::open_at(fs, name.path(dir), name, seal, version.edit_number, None)
     }
 
-    /// Opens a generation that was recovered, to be named and measured and never appended to. What
-    /// counts of it is `bytes` long.
-    pub fn open_read_only(
-        fs: &dyn Fs,
-        dir: &Path,
-        name: FileName,
-        bytes: u64,
-        version: &DbVersion,
-    ) -> Result<Manifest> {
+    /// A generation that was recovered, to be named and measured and never appended to. What counts of it
+    /// is `bytes` long. The file is not opened: behind a fork it may be gone, and nobody needs it.
+    pub fn read_only(dir: &Path, name: FileName, bytes: u64, version: &DbVersion) -> Manifest {
         let path = name.path(dir);
-        let file = fs.open_read(&path)?;
         let seal = FrameSeal::new(version.db_id, name.number);
         let last_number = version.edit_number;
-        Ok(Manifest { file, path, name, seal, bytes, last_number, state: ManifestState::Never })
+        let state = ManifestState::Never;
+        Manifest { file: None, path, name, seal, bytes, last_number, state }
     }
 
     fn open_at(
@@ -404,7 +399,8 @@ impl Manifest {
         if expected.is_some_and(|expected| expected != bytes) {
             return Err(Error::corruption(path, bytes, "a published manifest changed its length"));
         }
-        Ok(Manifest { file, path, name, seal, bytes, last_number, state: ManifestState::Open })
+        let state = ManifestState::Open;
+        Ok(Manifest { file: Some(file), path, name, seal, bytes, last_number, state })
     }
 
     /// The generation's name.
@@ -470,7 +466,7 @@ impl Manifest {
 
     /// The one path that makes an edit durable.
     fn write(&mut self, edit: &VersionEdit) -> Result<()> {
-        self.check_writable()?;
+        let Some(file) = &self.file else { return Err(Error::read_only()) };
         assert!(self.state != ManifestState::Superseded, "{} is superseded", self.name);
         if self.state == ManifestState::Failed {
             let what = format!("{} had a failed write", self.path.display());
@@ -479,7 +475,7 @@ impl Manifest {
         let mut frame = Vec::new();
         self.seal.put_frame(&mut frame, self.bytes, edit)?;
         // No second try: behind a failed append or sync nobody knows what the disk holds.
-        let written = self.file.append(&frame).and_then(|()| self.file.sync());
+        let written = file.append(&frame).and_then(|()| file.sync());
         if let Err(e) = written {
             self.state = ManifestState::Failed;
             return Err(e);

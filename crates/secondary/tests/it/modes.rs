@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use lsm_core::ErrorKind;
+use lsm_core::follow::{Follower, SyncExtent};
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
 use lsm_core::options::Durability;
 use secondary::{Follow, Level, OnUnmet, ReadOptions, Target};
 
@@ -54,6 +56,59 @@ fn what_is_not_durable_yet_is_not_seen_by_who_asks_for_durable_things_alone() {
     assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"1"[..]));
     follower.sync(Target::Latest).unwrap();
     assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"2"[..]));
+}
+
+/// The age of what is shown must not be that of a look which found less than everything.
+#[test]
+fn a_sync_says_whether_it_came_to_the_present() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let p = db.partition("p").unwrap();
+    let commit = p.put("k", "1").unwrap();
+    let follower = Follower::builder(DIR).fs(fs.clone()).open().unwrap();
+    assert!(follower.sync(SyncExtent::All).unwrap().is_present);
+    assert!(!follower.sync_durable(SyncExtent::All).unwrap().is_present);
+    delete_cursor(&fs);
+    let without_cursor = Follower::builder(DIR).fs(fs.clone()).open().unwrap();
+    let reached = without_cursor.sync(SyncExtent::All).unwrap();
+    assert!(!reached.is_present && reached.seq < commit.seq, "{reached:?}");
+    db.close().unwrap();
+    let reached = without_cursor.sync(SyncExtent::All).unwrap();
+    assert!(reached.is_present && reached.seq == commit.seq, "{reached:?}");
+}
+
+/// A panic used to end the thread that follows, and nothing told so.
+#[test]
+fn a_panic_while_following_is_told_and_following_goes_on() {
+    let mem = MemFs::new();
+    let plain: Arc<dyn Fs> = Arc::new(mem.clone());
+    let db = primary(&plain);
+    let p = db.partition("p").unwrap();
+    p.put("k", "1").unwrap();
+    let fault = FaultFs::over_mem(mem);
+    let follower = secondary(&(Arc::new(fault.clone()) as Arc<dyn Fs>));
+    let followed = follower.partition("p").unwrap();
+    followed.sync(Target::Latest).unwrap();
+    let at = FaultAt::Nth { kind: OpKind::Read, suffix: ".wal".to_owned(), nth: 0 };
+    fault.add_rule(FaultRule::sticky(at.clone(), FaultAction::Panic));
+    followed.follow(Follow::Eager).unwrap();
+    p.put("k", "2").unwrap();
+    while followed.follow_failure().is_none() {
+        std::thread::yield_now();
+    }
+    assert_eq!(followed.follow_failure().unwrap().kind(), ErrorKind::Internal);
+    assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"1"[..]));
+    let refused = followed.at(Level::Strong).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Internal, "{refused}");
+    fault.heal();
+    while followed.get("k").unwrap().as_deref() != Some(b"2") {
+        std::thread::yield_now();
+    }
+    p.put("k", "3").unwrap();
+    while followed.get("k").unwrap().as_deref() != Some(b"3") {
+        std::thread::yield_now();
+    }
+    assert!(followed.follow_failure().is_none());
 }
 
 #[test]

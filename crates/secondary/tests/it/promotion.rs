@@ -6,6 +6,7 @@
 //! primary has, because it has what the old one settled and nothing that the old one refused.
 
 mod claimants;
+mod readers;
 
 use std::sync::Mutex;
 
@@ -14,7 +15,7 @@ use lsm_core::db::{Commit, VerifyOptions};
 use lsm_core::error::Result;
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
 use lsm_core::options::{Durability, PartitionOptions};
-use secondary::{Level, Target};
+use secondary::{Level, ReadOptions, Target};
 use testkit::Rng;
 
 use super::*;

@@ -14,12 +14,13 @@ use super::VerifyRun;
 use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::db::DbInner;
+use crate::db::term::pending_claim;
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::fs::Fs;
-use crate::fs::names::{FileKind, FileName};
+use crate::fs::names::{self, FileKind, FileName};
 use crate::sstable::{Expected, SstReader, TableDamage, TableFindings};
 use crate::types::{Epoch, FileNo, PartitionId};
-use crate::version::{Bounds, Table, check_generation, recover};
+use crate::version::{Bounds, DbVersion, Fork, Table, check_generation, recover};
 use crate::wal::{
     Record, SEGMENT_HEADER_BYTES, SectionRef, SegmentHeader, SegmentPiece, SegmentWriter, survey,
 };
@@ -282,6 +283,15 @@ impl VerifyRun<'_> {
         // I/O under this lock, as in every append of an edit. Only flushes and compactions that
         // install something wait, and a writer that needs a new segment.
         let versions = self.db.catalog.edit()?;
+        // Without a writer a promotion stays as it is: then the fork holds the state.
+        if self.db.world.is_read_only
+            && !self.db.is_beside
+            && let Some(claim) = pending_claim(fs, dir)?
+        {
+            let current = versions.current().clone();
+            drop(versions);
+            return Ok(self.check_fork(claim, &current));
+        }
         let (name, written) = versions.generation();
         let path = name.path(dir);
         let mut is_read = true;
@@ -326,6 +336,28 @@ impl VerifyRun<'_> {
             self.advance(bytes)?;
         }
         Ok(is_read)
+    }
+}
+
+impl VerifyRun<'_> {
+    /// Checks the fork of a promotion that is under way, which a read-only open has begun with. Where there
+    /// is none, the open found its state in files that the next open for writing judges.
+    fn check_fork(&mut self, claim: Epoch, current: &DbVersion) -> bool {
+        let path = self.db.world.dir.join(names::fork(claim));
+        let damage = match Fork::read(&self.fs, &self.db.world.dir, claim) {
+            Err(error) => error,
+            Ok(None) => return false,
+            Ok(Some(mut fork)) => {
+                // An open passes over the numbers of all files in the folder.
+                fork.version.next_file = current.next_file;
+                if fork.version == *current {
+                    return true;
+                }
+                Error::corruption(&path, None, "the fork holds another state than the database")
+            }
+        };
+        self.damage.push(Damage::of(&damage, &path));
+        true
     }
 }
 

@@ -8,7 +8,7 @@ use lsm_core::fs::FsOp;
 use super::*;
 
 /// A claimant whose operations fail from `after` on, as if its process had died there.
-fn die_while_taking_over(mem: &MemFs, after: u64) -> bool {
+pub fn die_while_taking_over(mem: &MemFs, after: u64) -> bool {
     let dying = FaultFs::over_mem(mem.clone());
     dying.add_rule(FaultRule::sticky(FaultAt::Op(after), FaultAction::Eio));
     let taken = take_over(&(Arc::new(dying.clone()) as Arc<dyn Fs>));

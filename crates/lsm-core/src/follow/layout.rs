@@ -1,0 +1,91 @@
+//! The partitions of a followed database, and their hooks, as the edits of the manifest change them.
+//!
+//! Called by a round, when it has a newer version and before it shows any of it. It must never change
+//! what a view that is there reads with.
+
+use std::sync::Arc;
+
+use super::partition::{Followed, FollowedHooks, Shown};
+use super::{FollowedPartitions, Inner};
+use crate::db::Commit;
+use crate::db::hooked::resolve;
+use crate::error::Result;
+use crate::hooks::{EventQueue, PartitionHooks, StoreContext, ValueStoreFactory, open_store};
+use crate::partition::ReadView;
+use crate::types::FileNumbers;
+use crate::version::{DbVersion, PartitionVersion};
+
+impl Inner {
+    /// Takes in which partitions `version` has.
+    ///
+    /// # Errors
+    /// Those of a value store that does not take in what an edit says.
+    pub(super) fn take_partitions(&self, version: &DbVersion) -> Result<()> {
+        let mut partitions = self.partitions.write();
+        let FollowedPartitions { by_id, by_name } = &mut *partitions;
+        by_id.retain(|id, followed| {
+            let is_there = version.partitions.contains_key(*id);
+            if !is_there {
+                followed.mark_dropped();
+                // Before the new partitions are added: a name may have been given to another one
+                // meanwhile.
+                by_name.remove(&followed.name);
+            }
+            is_there
+        });
+        for partition in version.partitions.values() {
+            let followed = by_id.entry(partition.id).or_insert_with(|| {
+                by_name.insert(partition.name.clone(), partition.id);
+                Arc::new(self.begin_following(partition, version))
+            });
+            if followed.has_other_hooks(partition) {
+                followed.change_hooks(self.resolve_hooks(partition, version));
+            }
+            // Also for a partition that was known: its store hears of each edit once.
+            followed.tell_store(partition)?;
+        }
+        Ok(())
+    }
+
+    fn begin_following(&self, partition: &Arc<PartitionVersion>, version: &DbVersion) -> Followed {
+        let active = self.empty.clone();
+        let view = ReadView::new(active, Vec::new(), partition.clone());
+        let flushed = Commit { seq: partition.flushed_through, epoch: version.epoch };
+        let pin = self.pins.pin(version.edit_number);
+        let hooks = self.resolve_hooks(partition, version);
+        let shown = Shown::of(Arc::new(view), hooks.resolved(), flushed.seq, flushed, pin);
+        Followed::new(shown, hooks)
+    }
+
+    /// The hooks that `partition` names, with a value store of its own.
+    fn resolve_hooks(&self, partition: &PartitionVersion, version: &DbVersion) -> FollowedHooks {
+        let context = StoreContext {
+            partition: partition.id,
+            partition_name: partition.name.clone(),
+            db_id: version.db_id,
+            epoch: version.epoch,
+            dir: self.dir.clone(),
+            fs: self.fs.clone(),
+            clock: self.clock.clone(),
+            // It makes no files.
+            numbers: Arc::new(FileNumbers::new(version.next_file)),
+            is_read_only: true,
+            is_following: true,
+            events: EventQueue::default(),
+        };
+        let provider = self.provider.as_deref();
+        let resolved = resolve(
+            &partition.name,
+            &partition.hooks,
+            provider,
+            Some(&|factory: &dyn ValueStoreFactory| open_store(factory, context.clone())),
+        );
+        // Not an error here: a partition whose hook is missing must not keep the others from being
+        // followed. Its own handle reports it.
+        let hooks = resolved.unwrap_or_else(|error| PartitionHooks {
+            missing: Some(error.to_string()),
+            ..PartitionHooks::default()
+        });
+        FollowedHooks::new(partition.hooks.clone(), hooks)
+    }
+}
