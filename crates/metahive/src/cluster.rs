@@ -73,6 +73,34 @@ pub(crate) struct Made {
     pub(crate) is_untouched: bool,
 }
 
+/// The only version of a key that goes into the output, until the next key comes: then its metadata is
+/// written, and most keys never become a cluster. If another version comes first, or a key that sorts
+/// before the metadata, it becomes one.
+#[derive(Debug)]
+pub(crate) struct Only {
+    pub(crate) key: Vec<u8>,
+    /// As it was written.
+    pub(crate) seq: SeqNo,
+    pub(crate) kind: EntryKind,
+    pub(crate) sum: u64,
+    /// As [`Cluster::start`] and [`Cluster::end`].
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+impl Default for Only {
+    fn default() -> Only {
+        Only {
+            key: Vec::new(),
+            seq: SeqNo::ZERO,
+            kind: EntryKind::Value,
+            sum: 0,
+            start: 0,
+            end: 0,
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
@@ -134,6 +162,16 @@ impl Cluster {
         // No run: nobody asks where an entry lies that is judged already.
         let word = entry.seq.get() << 8 | JUDGED | entry.kind as u64;
         self.slots.push(Slot { word, sum });
+    }
+
+    /// Makes it the cluster of a survivor that there is nothing to judge by.
+    pub(crate) fn reset_to(&mut self, only: &Only) {
+        self.reset(&only.key);
+        let word = only.seq.get() << 8 | JUDGED | SURVIVES | only.kind as u64;
+        self.slots.push(Slot { word, sum: only.sum });
+        self.survivors = 1;
+        self.start = only.start;
+        self.end = only.end;
     }
 
     fn run_of(&self, slot: usize) -> &Run {

@@ -17,6 +17,7 @@
 //! 3. Between an entry and its metadata no cut is allowed within the bounds of a group.
 //! 4. In a table that is sealed, nothing is made anew and nothing is dropped without a fault.
 
+mod output;
 mod spans;
 mod verify;
 
@@ -30,13 +31,14 @@ use lsm_core::hooks::{
 use lsm_core::types::SeqNo;
 
 use crate::checksum;
-use crate::cluster::{Cluster, Made, SURVIVES};
+use crate::cluster::{Cluster, Made, Only, SURVIVES};
 use crate::counts::Counts;
 use crate::metahive::Shared;
-use crate::payload::{HEAD_BYTES, PAYLOAD_BYTES, Payload, SUFFIX, metadata_key_precedes};
+use crate::payload::{Payload, metadata_key_precedes};
 use crate::table_seal::{PROPERTY, TableSeal};
 use crate::verdict::Verdict;
 
+use output::provided;
 use spans::Spans;
 use verify::Judge;
 
@@ -47,6 +49,18 @@ pub const GROUP_OTHER_BYTES_MAX: u64 = 64 << 10;
 
 /// Most bytes that a group may have in all, from its first entry to its metadata.
 pub const GROUP_BYTES_MAX: u64 = 1 << 20;
+
+/// An input that may be written next.
+#[derive(Clone, Copy, Debug)]
+enum LastInput {
+    /// There is none.
+    None,
+    /// The last slot of the top cluster, with this stored sequence number.
+    InCluster(SeqNo),
+    /// An entry that its judge has vouched for, which no cluster has: stored sequence number and
+    /// checksum.
+    Vouched(SeqNo, u64),
+}
 
 /// Boxed, because each of them moves through all three lists.
 type Clusters = Vec<Box<Cluster>>;
@@ -64,8 +78,14 @@ pub(crate) struct HiveFilter {
     ready: Clusters,
     /// Empty ones, for their room.
     free: Clusters,
-    /// Stored sequence number of the last input, while its survival may still be told.
-    last_input: Option<SeqNo>,
+    /// The last input, while its survival may still be told.
+    last_input: LastInput,
+    /// The key of the last input that its judge has vouched for.
+    last_key: Vec<u8>,
+    /// The entry that was written last, if it may yet do without a cluster. No cluster is open or
+    /// ready then.
+    only: Only,
+    has_only: bool,
 
     /// Bytes of the output so far.
     written: u64,
@@ -90,7 +110,10 @@ impl HiveFilter {
             open: Vec::new(),
             ready: Vec::new(),
             free: Vec::new(),
-            last_input: None,
+            last_input: LastInput::None,
+            last_key: Vec::new(),
+            only: Only::default(),
+            has_only: false,
             written: 0,
             table_sealed: 0,
             table_split: 0,
@@ -158,66 +181,6 @@ impl HiveFilter {
             _ => sums.push((offset, sum as u32)),
         }
     }
-
-    fn emit_ready(&mut self, out: &mut Emitter<'_>) -> Result<()> {
-        let is_integrity = self.shared.is_integrity;
-        for mut cluster in self.ready.drain(..) {
-            // In place, because the cluster is reset before its key is used again.
-            cluster.key.push(SUFFIX);
-            let key = &cluster.key;
-            for (at, slot) in cluster.slots.iter().enumerate() {
-                if !slot.is(SURVIVES) {
-                    continue;
-                }
-                let (seq, sum) = cluster.written_as(at);
-                if is_integrity {
-                    out.emit(key, seq, &Payload::new(seq, sum).encode())?;
-                    self.written += (key.len() + PAYLOAD_BYTES) as u64;
-                } else {
-                    let payload = provided(seq, &cluster.made[at].bytes);
-                    out.emit(key, seq, &payload)?;
-                    self.written += (key.len() + payload.len()) as u64;
-                }
-            }
-            self.free.push(cluster);
-        }
-        Ok(())
-    }
-
-    /// The engine cut blocks although it should not: pairs of the groups that it was in may lie
-    /// in two of them.
-    fn count_forced_cuts(&mut self) {
-        for cluster in self.open.iter_mut().chain(&mut self.ready) {
-            // Counted once: a group may be cut again and again.
-            if cluster.survivors > 0 && !cluster.is_split {
-                cluster.is_split = true;
-                self.table_split += cluster.survivors;
-                self.judge.counts.split_pairs += cluster.survivors;
-            }
-        }
-    }
-
-    /// Returns the answer for a cut here: not while a pair is open, unless it lies too far apart.
-    fn cut(&mut self) -> Cut {
-        let mut cut = Cut::Allowed;
-        for cluster in &mut self.open {
-            if cluster.survivors == 0 || cluster.is_split {
-                continue;
-            }
-            let other_bytes = self.written - cluster.end;
-            let bytes = self.written - cluster.start;
-            // Beyond these bounds a block would grow with the number of versions. The pair is found
-            // in two blocks then.
-            if other_bytes > GROUP_OTHER_BYTES_MAX || bytes > GROUP_BYTES_MAX {
-                cluster.is_split = true;
-                self.table_split += cluster.survivors;
-                self.judge.counts.split_pairs += cluster.survivors;
-            } else {
-                cut = Cut::Forbidden;
-            }
-        }
-        cut
-    }
 }
 
 /// Returns `true` if the blocks of one table come as they are: nothing was put in the place of entries.
@@ -228,23 +191,17 @@ fn is_table_alone(job: &Job<'_>) -> bool {
         && job.repaired.is_empty()
 }
 
-/// V+ of a provider.
-fn provided(seq: SeqNo, bytes: &[u8]) -> Vec<u8> {
-    let mut payload = Vec::with_capacity(HEAD_BYTES + bytes.len());
-    payload.extend_from_slice(&seq.get().to_le_bytes());
-    payload.extend_from_slice(bytes);
-    payload
-}
-
 impl CompactionFilter for HiveFilter {
-    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+    fn takes_inputs(&self) -> bool {
         // Nothing to compare with: entries of memtables have no metadata yet, and checksums of
         // their own.
-        if self.is_flush {
-            return Ok(Input::Pass);
-        }
+        !self.is_flush
+    }
+
+    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+        self.end_only();
         // Metadata is taken and never written, so no output may follow it.
-        self.last_input = None;
+        self.last_input = LastInput::None;
         if self.judge.may_be_metadata(&entry, at) {
             self.judge.take_metadata(&entry, at, &mut self.open, faults);
             return Ok(Input::Take);
@@ -263,7 +220,7 @@ impl CompactionFilter for HiveFilter {
             cluster.values.push(entry.value.to_vec());
             cluster.made.push(Made::default());
         }
-        self.last_input = Some(entry.stored_seq);
+        self.last_input = LastInput::InCluster(entry.stored_seq);
         Ok(Input::Pass)
     }
 
@@ -279,73 +236,57 @@ impl CompactionFilter for HiveFilter {
         if vouched.note == NOT_SEALED {
             return self.input(entry, at, faults);
         }
-        self.close_until(Some(entry.key));
         // The judge saw the bytes as they lay in their block; what came since is damage in memory.
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
         if sum != vouched.note {
             self.judge.push_changed(&entry, at, vouched.note, faults);
         }
-        let is_integrity = self.shared.is_integrity;
-        let cluster = self.open_cluster(entry.key);
-        cluster.push_judged(&entry, vouched.note);
-        if !is_integrity {
-            cluster.made.push(Made::default());
+        if !self.shared.is_integrity {
             self.carried = vouched.hidden.map(<[u8]>::to_vec);
         }
-        self.last_input = Some(entry.stored_seq);
+        self.last_key.clear();
+        self.last_key.extend_from_slice(entry.key);
+        self.last_input = LastInput::Vouched(entry.stored_seq, vouched.note);
         Ok(Input::Pass)
     }
 
     fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
-        let sum = || checksum::of_entry(entry.key, entry.value, entry.seq, entry.kind);
         let bytes = (entry.key.len() + entry.value.len()) as u64;
-        let written = self.written;
-        let is_integrity = self.shared.is_integrity;
-        if self.is_flush {
-            let cluster = self.open_cluster(entry.key);
-            cluster.push_judged(&entry, sum());
-            if !is_integrity {
-                cluster.made.push(Made::default());
+        let sum = match std::mem::replace(&mut self.last_input, LastInput::None) {
+            _ if self.is_flush => sum_of(&entry),
+            LastInput::None => return Err(out_of_step()),
+            LastInput::InCluster(stored) => {
+                let sum = self.changed_in_cluster(&entry, untouched_from, stored)?;
+                self.survive(bytes, sum);
+                self.make(&entry, untouched_from);
+                return Ok(());
             }
-        } else {
-            let input_seq = self.last_input.take();
-            let top = self.open.last_mut().filter(|top| top.key == entry.key);
-            let (Some(cluster), Some(input_seq)) = (top, input_seq) else {
+            LastInput::Vouched(stored, _) if untouched_from.is_some_and(|seq| seq != stored) => {
                 return Err(out_of_step());
-            };
-            let slot = *cluster.slots.last().expect("the last input is in it");
-            match untouched_from {
-                // Invariant: 1. A new sequence number changes its own part of the sum alone.
-                Some(stored) if stored == input_seq => {
-                    if entry.seq != slot.seq() || stored != entry.seq {
-                        let moved = checksum::with_seq(slot.sum, stored, entry.seq);
-                        cluster.change(entry.seq, moved);
-                    }
-                }
-                // The engine writes the last input or a changed form of it. Anything else would get
-                // a checksum that was made of another entry.
-                Some(_) => return Err(out_of_step()),
-                // The engine has changed the bytes itself, so the sum of the input is of no use.
-                None => cluster.change(entry.seq, sum()),
             }
+            LastInput::Vouched(..) if self.last_key != entry.key => return Err(out_of_step()),
+            // The engine has changed the bytes itself, so the sum of the input is of no use.
+            LastInput::Vouched(..) if untouched_from.is_none() => sum_of(&entry),
+            // Invariant: 1. A new sequence number changes its own part of the sum alone.
+            LastInput::Vouched(stored, sum) if stored != entry.seq => {
+                checksum::with_seq(sum, stored, entry.seq)
+            }
+            LastInput::Vouched(_, sum) => sum,
+        };
+        if self.shared.is_integrity && !self.has_only && self.open.is_empty() {
+            debug_assert!(self.ready.is_empty(), "the boundary before has emitted them");
+            self.set_only(&entry, sum, bytes);
+            return Ok(());
         }
-        let cluster = self.open.last_mut().expect("the entry's own");
-        // The first survivor of a key stands for the key.
-        self.table_keys += u64::from(cluster.survivors == 0);
-        cluster.survive(written, bytes);
-        let last = cluster.slots.len() - 1;
-        self.spans.add(cluster.written_as(last).1);
-        if let Some(made) = cluster.made.last_mut() {
-            let carried = self.carried.take().filter(|_| untouched_from.is_some());
-            let carried = carried.and_then(|old| self.shared.provider.carry(&entry, &old));
-            made.bytes = carried.unwrap_or_else(|| self.shared.provider.make(&entry));
-            // Only then may the metadata that is still to come be carried on: it speaks of the
-            // bytes as they were.
-            made.is_untouched = untouched_from.is_some();
+        self.end_only();
+        let is_integrity = self.shared.is_integrity;
+        let cluster = self.open_cluster(entry.key);
+        cluster.push_judged(&entry, sum);
+        if !is_integrity {
+            cluster.made.push(Made::default());
         }
-        self.written += bytes;
-        self.table_sealed += 1;
-        self.judge.counts.sealed += 1;
+        self.survive(bytes, sum);
+        self.make(&entry, untouched_from);
         Ok(())
     }
 
@@ -355,10 +296,22 @@ impl CompactionFilter for HiveFilter {
         out: &mut Emitter<'_>,
         faults: &mut Faults,
     ) -> Result<Cut> {
-        self.close_until(next);
         // Before anything is emitted: the blocks that are finished by now end in front of the next
         // entry.
         self.spans.boundary(out.blocks(), out.forced_cuts());
+        if self.has_only {
+            let is_due = next.is_none_or(|next| metadata_key_precedes(&self.only.key, next));
+            // A forced cut may have come between the entry and its metadata, which is counted.
+            if is_due && out.forced_cuts() == 0 {
+                self.emit_only(out)?;
+                if next.is_some() {
+                    return Ok(Cut::Allowed);
+                }
+            } else {
+                self.end_only();
+            }
+        }
+        self.close_until(next);
         if out.forced_cuts() > 0 {
             self.count_forced_cuts();
         }
@@ -378,6 +331,7 @@ impl CompactionFilter for HiveFilter {
     }
 
     fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
+        self.end_only();
         let mut seal = TableSeal {
             provider: self.shared.provider.name().to_owned(),
             sealed: std::mem::take(&mut self.table_sealed),
@@ -405,6 +359,10 @@ impl CompactionFilter for HiveFilter {
         properties.0.insert(PROPERTY.to_owned(), seal.encode());
         Ok(())
     }
+}
+
+fn sum_of(entry: &Entry<'_>) -> u64 {
+    checksum::of_entry(entry.key, entry.value, entry.seq, entry.kind)
 }
 
 fn out_of_step() -> Error {

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, File, Fs};
-use crate::hooks::Properties;
+use crate::hooks::{HiddenSink, Properties};
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{SstIdentity, SstOptions, SstWriter};
 use crate::types::{DbId, EntryKind, Epoch, FileNumbers, KeyForm, KeyRef, SeqNo, Trailer};
@@ -192,15 +192,6 @@ impl<'a> Outputs<'a> {
         &mut self.expiries
     }
 
-    /// Appends a hidden entry behind the one that it belongs to.
-    pub(super) fn add_hidden(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
-        if self.bare.is_some() {
-            return Ok(());
-        }
-        let key = KeyRef::new(key, Trailer::new(seq, EntryKind::Tombstone));
-        self.writer()?.add_hidden(key, payload)
-    }
-
     /// Refuses everything but values from now on; errors that no file can be named for name
     /// `folder`, since these tables become no part of the database.
     pub(super) fn values_only(&mut self, folder: &Path) {
@@ -298,6 +289,25 @@ fn fold_kept(mut kept: BTreeMap<SeqNo, u64>) -> Arc<[Kept]> {
         *oldest.get_mut() += entries;
     }
     kept.into_iter().map(|(snapshot, entries)| Kept { snapshot, entries }).collect()
+}
+
+impl HiddenSink for Outputs<'_> {
+    fn add(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
+        if self.bare.is_some() {
+            return Ok(());
+        }
+        let key = KeyRef::new(key, Trailer::new(seq, EntryKind::Tombstone));
+        self.writer()?.add_hidden(key, payload)
+    }
+
+    #[inline]
+    fn add_beside(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
+        if self.bare.is_some() {
+            return Ok(());
+        }
+        let key = KeyRef::new(key, Trailer::new(seq, EntryKind::Tombstone));
+        self.writer()?.add_hidden_beside(key, payload)
+    }
 }
 
 impl Drop for Outputs<'_> {

@@ -174,6 +174,9 @@ impl<'a> Merge<'a> {
             let inputs = levels.zip(inputs);
             let judge =
                 Judges::new(readers.clone(), factory.clone(), sources, findings.clone(), inputs);
+            // Of a part of a table the filter sees fewer entries than the judge.
+            let is_compared_later = stages.ends_at_fault && self.clip.is_none();
+            let judge = judge.compared_later(is_compared_later);
             judges = Some(Arc::new(judge.struck_by(stages.inject.cloned())));
         }
         // Checked, because what is written from here on is all that is left of the entries.

@@ -32,6 +32,9 @@ pub struct Stages<'a> {
     /// No frame of the log will name the job's values, and a sync of some may have failed: the store
     /// gives those other places that are in doubt.
     pub(super) rescues: bool,
+    /// The run ends at its first fault, and the job runs again without this: see
+    /// [`JudgedTable::is_compared_later`](crate::hooks::JudgedTable::is_compared_later).
+    pub(super) ends_at_fault: bool,
     /// The snapshots that the survival rules respect.
     pub(super) snapshots: &'a [SeqNo],
     /// The snapshots that deciding filters respect: the registered ones alone.
@@ -42,6 +45,8 @@ pub struct Stages<'a> {
     pub(super) inject: Option<&'a Arc<Inject>>,
     pub(super) deciding: Vec<Box<dyn CompactionFilter>>,
     pub(super) sealing: Option<Box<dyn CompactionFilter>>,
+    /// `true` if the filter that seals is asked for each input.
+    pub(super) takes_inputs: bool,
     /// When entries expire, and the moment at which the job began.
     ageing: Option<(Ageing, u64)>,
     key_form: KeyForm,
@@ -71,6 +76,7 @@ impl<'a> Stages<'a> {
             kind: JobKind::Flush,
             may_carry: false,
             rescues: false,
+            ends_at_fault: false,
             snapshots,
             registered,
             floors: Floors::default(),
@@ -78,6 +84,7 @@ impl<'a> Stages<'a> {
             inject,
             deciding: Vec::new(),
             sealing: None,
+            takes_inputs: false,
             ageing: None,
             key_form: KeyForm::AsGiven,
             unix_time: Duration::ZERO,
@@ -88,6 +95,12 @@ impl<'a> Stages<'a> {
     #[must_use]
     pub fn rescuing(self, rescues: bool) -> Stages<'a> {
         Stages { rescues, ..self }
+    }
+
+    /// With a run that ends at its first fault, if `ends_at_fault`.
+    #[must_use]
+    pub fn ending_at_fault(self, ends_at_fault: bool) -> Stages<'a> {
+        Stages { ends_at_fault, ..self }
     }
 
     /// With what a job asks about the age of entries: the rule, also where its filter takes no part,
@@ -163,6 +176,7 @@ impl<'a> Stages<'a> {
             let filter = factory.start(job)?;
             // At most one seals, which registration checks.
             if factory.seals() {
+                self.takes_inputs = filter.takes_inputs();
                 self.sealing = Some(filter);
             } else {
                 self.deciding.push(filter);

@@ -85,6 +85,9 @@ pub(super) fn write_survivors<I: JobIter>(
             if should_stop() {
                 return Err(Error::new(ErrorKind::Closed, "the job was cancelled"));
             }
+            if writing.stages.ends_at_fault && !writing.faults.is_empty() {
+                return Ok(JobOutcome::Faulty(writing.faults.into_parts().0));
+            }
         }
         let place = clip.map_or(ClipSide::Inside, |c| c.place(entries.key(), entries.is_hidden()));
         match place {
@@ -145,7 +148,7 @@ impl<'a, 'o> Writing<'a, 'o> {
 
     /// Takes in the entry under the cursor, unless a patch takes it away.
     fn read<I: JobIter>(&mut self, entries: &I) -> Result<()> {
-        let wants_place = self.stages.sealing.is_some() || !self.stages.patches.is_empty();
+        let wants_place = self.stages.takes_inputs || !self.stages.patches.is_empty();
         let JobEntry { entry, at, vouched } = entries.present(wants_place);
         let Entry { value, stored_seq, kind, hidden, .. } = entry;
         if !at.block_verified {
@@ -213,7 +216,7 @@ impl<'a, 'o> Writing<'a, 'o> {
     ) -> Result<()> {
         // The filter that seals checks all entries of the inputs: it is asked before any of them is
         // dropped.
-        if let Some(sealing) = &mut self.stages.sealing {
+        if let Some(sealing) = self.stages.sealing.as_mut().filter(|_| self.stages.takes_inputs) {
             let taken = match vouched {
                 Some(vouched) => sealing.input_vouched(entry, at, vouched, &mut self.faults)?,
                 None => sealing.input(entry, at, &mut self.faults)?,
@@ -427,12 +430,9 @@ impl<'a, 'o> Writing<'a, 'o> {
     fn boundary(&mut self, next: Option<&[u8]>) -> Result<()> {
         let mut cut = Cut::Allowed;
         if let Some(sealing) = &mut self.stages.sealing {
-            let outputs = &mut self.outputs;
-            let forced = outputs.forced_cuts();
-            let blocks = outputs.blocks();
-            let mut sink =
-                |key: &[u8], seq: SeqNo, payload: &[u8]| outputs.add_hidden(key, seq, payload);
-            let mut out = Emitter::new(&mut sink, forced).behind_blocks(blocks);
+            let forced = self.outputs.forced_cuts();
+            let blocks = self.outputs.blocks();
+            let mut out = Emitter::new(&mut self.outputs, forced).behind_blocks(blocks);
             cut = sealing.boundary(next, &mut out, &mut self.faults)?;
             self.outputs.allow_cut(cut == Cut::Allowed);
         }

@@ -173,8 +173,13 @@ impl JobRunner {
     ) -> Result<JobTables> {
         let StartedJob { view, hooks, snapshots, .. } = job;
         let mut patches = Patches::default();
+        let is_judged = hooks.judging().is_some();
+        // The first run of a job with judges compares each entry once. It only finds out whether there
+        // is damage: then the next run lets the judges compare, which repair block by block.
+        let mut is_first = is_judged;
+        let rounds = REPAIR_ROUNDS + usize::from(is_judged);
         // Bounded: memory that fails again and again must end the job with an error.
-        for _ in 0..=REPAIR_ROUNDS {
+        for _ in 0..=rounds {
             let stages = Stages::new(
                 hooks,
                 &snapshots.respected,
@@ -183,13 +188,16 @@ impl JobRunner {
                 self.inject.as_ref(),
             );
             let unix_time = self.clock.unix_time();
-            let stages = stages.rescuing(job.rescues);
+            let stages = stages.rescuing(job.rescues).ending_at_fault(is_first);
             let stages = stages.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
-            let judged = hooks.judging().is_some();
-            let sources = judged.then(|| self.judge_sources(host, view));
+            let sources = is_judged.then(|| self.judge_sources(host, view));
             let tables = &self.tables;
             let context = RunContext { factory, tables, stages, should_stop, sources };
-            match (merge.run(context)?, hooks.sealing()) {
+            let outcome = merge.run(context);
+            if std::mem::take(&mut is_first) && found_damage(&outcome) {
+                continue;
+            }
+            match (outcome?, hooks.sealing()) {
                 (JobOutcome::Done { tables, values, mended, lost, gaps, miscounted }, _) => {
                     let counted = miscounted.iter().map(|fault| (fault.clone(), RECOUNTED.into()));
                     for (fault, source) in mended.into_iter().chain(counted) {
@@ -226,6 +234,13 @@ impl JobRunner {
         foreseen: impl IntoIterator<Item = SeqNo>,
     ) -> LogSearch {
         LogSearch::new(&self.factory, host.log_segments(), view.version.id, foreseen)
+    }
+}
+
+fn found_damage(outcome: &Result<JobOutcome>) -> bool {
+    match outcome {
+        Ok(outcome) => matches!(outcome, JobOutcome::Faulty(_)),
+        Err(error) => error.is_corruption(),
     }
 }
 

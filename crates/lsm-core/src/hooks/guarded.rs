@@ -245,6 +245,12 @@ impl GuardedJob {
 }
 
 impl CompactionFilter for GuardedJob {
+    fn takes_inputs(&self) -> bool {
+        let filter = self.filter.as_ref().expect("only the drop takes it");
+        // A filter that panics here is asked for each input: that call has an error to return.
+        catch("a compaction filter", || filter.takes_inputs()).unwrap_or(true)
+    }
+
     fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
         self.call("input", |filter| filter.input(entry, at, faults))
     }

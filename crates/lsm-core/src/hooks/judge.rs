@@ -36,6 +36,10 @@ pub struct JudgedTable {
     pub global_seq: Option<SeqNo>,
     /// The number of its hidden entries.
     pub hidden: u64,
+    /// `true` if every entry that the judge lets through comes to the filter, and the job runs again
+    /// from its start, with `false` here, if the filter finds a fault. The judge may then leave a
+    /// comparison to the filter that the filter makes anyway.
+    pub is_compared_later: bool,
 }
 
 /// Judges the blocks of one table, in their order.

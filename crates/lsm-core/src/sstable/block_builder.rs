@@ -86,6 +86,13 @@ impl BlockBuilder {
         put_hidden(&mut self.payload, key.user, seq, self.base_seq, back, payload);
     }
 
+    /// Appends the hidden entry of the visible entry that was added last.
+    #[inline]
+    pub(super) fn add_hidden_beside(&mut self, seq: SeqNo, payload: &[u8]) {
+        assert!(self.count > 0, "the entry before it is in the block");
+        put_hidden(&mut self.payload, &[], seq, self.base_seq, Some(1), payload);
+    }
+
     /// Returns by how many visible entries before the end the entry of `user` and `seq` lies, if it
     /// is here.
     fn back_to(&self, user: &[u8], seq: SeqNo) -> Option<usize> {

@@ -142,6 +142,7 @@ impl HiddenHead {
 }
 
 /// Appends a hidden entry to the payload of a block.
+#[inline]
 pub(super) fn put_hidden(
     out: &mut Vec<u8>,
     key: &[u8],

@@ -12,6 +12,8 @@
 //! 4. Bounds, sequence range and bloom of a table are those of its visible entries. A hidden key
 //!    behind its owner must not make two neighbouring tables overlap.
 
+mod hidden;
+
 use std::sync::Arc;
 
 use crate::codec::checksum128;
@@ -20,14 +22,14 @@ use crate::fs::File;
 use crate::hooks;
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::options::Compression;
-use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer};
+use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
 
 use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
 use super::footer::{FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
 use super::index::{INDEX_BYTES_MAX, IndexBuilder};
 use super::pending_file::PendingFile;
-use super::properties::{HIDDEN_SUFFIX_BYTES_MAX, SstProperties, check_user_properties};
+use super::properties::{SstProperties, check_user_properties};
 use super::stored::{Extent, LARGE_PAYLOAD_BYTES};
 use super::{SstIdentity, SstOptions, SstSummary};
 
@@ -45,6 +47,8 @@ pub struct SstWriter {
     last_trailer: Trailer,
     /// `true` if that entry is hidden; then the last visible one is below.
     last_is_hidden: bool,
+    /// `true` if the hidden entry of the last one follows it: see [`SstWriter::add_hidden_beside`].
+    is_hidden_beside: bool,
     visible_user: Vec<u8>,
     visible_trailer: Trailer,
     is_cut_allowed: bool,
@@ -95,6 +99,7 @@ impl SstWriter {
             last_user: Vec::new(),
             last_trailer: Trailer::LAST,
             last_is_hidden: false,
+            is_hidden_beside: false,
             visible_user: Vec::new(),
             visible_trailer: Trailer::LAST,
             is_cut_allowed: true,
@@ -146,55 +151,6 @@ impl SstWriter {
         Ok(())
     }
 
-    /// Adds a hidden entry behind the last. Its key is that of its owner, an entry before it, with
-    /// the hidden suffix; its trailer the owner's sequence number and the kind tombstone.
-    ///
-    /// It belongs to what is before it: no block ends in front of it unless that passes the bound
-    /// of [`SstWriter::allow_cut`].
-    ///
-    /// # Errors
-    /// As [`SstWriter::add`].
-    ///
-    /// # Panics
-    /// If the key is not behind the last one, is no tombstone, lacks the suffix, or is the first.
-    ///
-    /// # Cost
-    /// With its owner in the same block: the payload and 2 bytes, or 3 if it is not right before;
-    /// 8 less where the payload begins with the sequence number, little-endian.
-    pub fn add_hidden(&mut self, key: KeyRef<'_>, payload: &[u8]) -> Result<()> {
-        check_lengths(key, payload)?;
-        let suffix = &self.properties.hidden_suffix;
-        let suffix_len = suffix.len();
-        assert!(
-            suffix_len > 0 && key.user.len() > suffix_len && key.user.ends_with(suffix),
-            "a hidden key has the suffix: {key:?}"
-        );
-        assert!(key.trailer.kind() == Some(EntryKind::Tombstone), "hidden entries are tombstones");
-        assert!(self.smallest.is_some(), "a hidden entry has an owner before it");
-        let is_new_user_key = self.check_order(key);
-        let grown = self.block.payload_bytes() + BlockBuilder::hidden_bytes_max(key, payload.len());
-        self.make_room(grown, false)?;
-        if self.block.is_empty() {
-            self.begin_block(key);
-        }
-        self.block.add_hidden(key, suffix_len, payload);
-        self.set_last(is_new_user_key, key, true);
-        self.properties.hidden += 1;
-        Ok(())
-    }
-
-    /// Sets the bytes that the key of every hidden entry has beyond its owner's. To be called
-    /// before the first entry by whoever adds hidden ones.
-    ///
-    /// # Panics
-    /// After an entry; if the suffix is empty or longer than 16 bytes.
-    pub fn set_hidden_suffix(&mut self, suffix: &[u8]) {
-        assert!(self.smallest.is_none(), "the hidden suffix is set before the first entry");
-        assert!((1..=HIDDEN_SUFFIX_BYTES_MAX).contains(&suffix.len()), "1 to 16 bytes of suffix");
-        self.properties.hidden_suffix = suffix.to_vec();
-        self.block.expect_hidden();
-    }
-
     /// Says whether a block may end before the next entries. Where it may not, it ends all the same
     /// before it passes 1 MiB more than its usual size, and [`SstWriter::forced_cuts`] counts it.
     pub fn allow_cut(&mut self, allow: bool) {
@@ -231,6 +187,19 @@ impl SstWriter {
             "keys of a table ascend: {key:?} came after \"{}\"",
             self.last_user.escape_ascii()
         );
+        if self.is_hidden_beside {
+            let behind = key.user.get(self.last_user.len()..).unwrap_or_default();
+            let suffix = &self.properties.hidden_suffix[..];
+            // Nearly always the first comparison decides: few keys continue others.
+            assert!(
+                order.is_lt()
+                    && (behind.is_empty()
+                        || behind > suffix
+                        || !key.user.starts_with(&self.last_user)),
+                "keys of a table ascend: {key:?} came after the hidden entry of \"{}\"",
+                self.last_user.escape_ascii()
+            );
+        }
         order.is_lt()
     }
 
@@ -267,6 +236,7 @@ impl SstWriter {
         }
         self.last_trailer = key.trailer;
         self.last_is_hidden = is_hidden;
+        self.is_hidden_beside = false;
     }
 
     /// The visible entry that was added last.

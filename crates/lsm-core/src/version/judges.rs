@@ -49,6 +49,7 @@ pub struct Judges {
     /// The input tables with their levels.
     inputs: HashMap<FileNo, (usize, InputTable)>,
     inject: Option<Arc<Inject>>,
+    is_compared_later: bool,
 }
 
 impl Judges {
@@ -61,13 +62,20 @@ impl Judges {
         inputs: impl IntoIterator<Item = (usize, InputTable)>,
     ) -> Judges {
         let inputs = inputs.into_iter().map(|input| (input.1.file, input)).collect();
-        Judges { readers, factory, sources, findings, inputs, inject: None }
+        Judges { readers, factory, sources, findings, inputs, inject: None, is_compared_later: false }
     }
 
     /// Adds faults of memory that change hidden entries before they are judged.
     #[must_use]
     pub fn struck_by(self, inject: Option<Arc<Inject>>) -> Judges {
         Judges { inject, ..self }
+    }
+
+    /// Tells the judges whether the filter compares every entry: see
+    /// [`JudgedTable::is_compared_later`].
+    #[must_use]
+    pub fn compared_later(self, is_compared_later: bool) -> Judges {
+        Judges { is_compared_later, ..self }
     }
 
     /// The judge of a table, with what it needs.
@@ -79,26 +87,27 @@ impl Judges {
         // A table without a judge is refused and not read plainly: its damaged entries would pass
         // for sound.
         let (level, input) = input.ok_or_else(|| without_judge(meta.file))?;
-        let table = judged_table(meta, *level);
+        let table = self.table(meta, *level);
         let judge = self.factory.judge(input, &table, &self.sources)?;
         let judge = judge.ok_or_else(|| without_judge(meta.file))?;
         Ok(JudgedBy { judge, table, findings: self.findings.clone(), inject: self.inject.clone() })
+    }
+
+    /// The description of a table for its judge.
+    fn table(&self, meta: &SstMeta, level: usize) -> JudgedTable {
+        JudgedTable {
+            file: meta.file,
+            level,
+            bytes: meta.bytes,
+            keys: (meta.smallest.user.clone(), meta.largest.user.clone()),
+            seqs: (meta.oldest(), meta.newest()),
+            global_seq: meta.global_seq,
+            hidden: meta.hidden,
+            is_compared_later: self.is_compared_later,
+        }
     }
 }
 
 fn without_judge(file: FileNo) -> Error {
     Error::new(crate::ErrorKind::InvalidArgument, format!("table {file} has no judge"))
-}
-
-/// The description of a table for its judge.
-fn judged_table(meta: &SstMeta, level: usize) -> JudgedTable {
-    JudgedTable {
-        file: meta.file,
-        level,
-        bytes: meta.bytes,
-        keys: (meta.smallest.user.clone(), meta.largest.user.clone()),
-        seqs: (meta.oldest(), meta.newest()),
-        global_seq: meta.global_seq,
-        hidden: meta.hidden,
-    }
 }

@@ -27,7 +27,7 @@ use crate::iter::InternalIter;
 use crate::limits::check_key;
 use crate::partition::{PartitionState, check_reserved};
 use crate::sstable::{RawMode, ReadMode, SstReader, bloom_hash};
-use crate::types::{DbId, EntryKind, FileNo, KeyForm, KeyRef};
+use crate::types::{DbId, EntryKind, FileNo, KeyForm, KeyRef, SeqNo};
 use crate::version::{Bounds, HookRecord, SstMeta, Table, TableContext};
 
 /// Checks a stored key from elsewhere, in the form `theirs`, that is to enter the partition without a
@@ -239,7 +239,8 @@ impl<'a> Arrival<'a> {
             filter.input(entry, at, &mut faults)?;
             entries.next()?;
         }
-        filter.boundary(None, &mut Emitter::new(&mut |_, _, _| Ok(()), 0), &mut faults)?;
+        let mut sink = |_: &[u8], _: SeqNo, _: &[u8]| Ok(());
+        filter.boundary(None, &mut Emitter::new(&mut sink, 0), &mut faults)?;
         match faults.into_parts().0.first() {
             None => Ok(()),
             Some(fault) => {
