@@ -90,14 +90,7 @@ pub(crate) struct Only {
 
 impl Default for Only {
     fn default() -> Only {
-        Only {
-            key: Vec::new(),
-            seq: SeqNo::ZERO,
-            kind: EntryKind::Value,
-            sum: 0,
-            start: 0,
-            end: 0,
-        }
+        Only { key: Vec::new(), seq: SeqNo::ZERO, kind: EntryKind::Value, sum: 0, start: 0, end: 0 }
     }
 }
 

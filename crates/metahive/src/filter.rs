@@ -10,6 +10,11 @@
 //! the output at `boundary`, after the metadata of the input. It uses the checksums that it
 //! computed when the entries came in.
 //!
+//! The judges of the input tables compare entries with their metadata, and the filter compares again,
+//! because memory may change in between. In the first run of a job the filter alone compares: the
+//! judges believe the metadata, and a fault ends the run. A run without damage so hashes each entry
+//! once.
+//!
 //! Invariants:
 //! 1. The checksum of an untouched survivor is the one that was compared with its metadata: it is
 //!    never computed again from bytes that may have changed since.
@@ -80,7 +85,7 @@ pub(crate) struct HiveFilter {
     free: Clusters,
     /// The last input, while its survival may still be told.
     last_input: LastInput,
-    /// The key of the last input that its judge has vouched for.
+    /// The key of the last input that its judge has vouched for, or of the last entry of a flush.
     last_key: Vec<u8>,
     /// The entry that was written last, if it may yet do without a cluster. No cluster is open or
     /// ready then.
@@ -239,7 +244,7 @@ impl CompactionFilter for HiveFilter {
         // The judge saw the bytes as they lay in their block; what came since is damage in memory.
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
         if sum != vouched.note {
-            self.judge.push_changed(&entry, at, vouched.note, faults);
+            self.judge.push_changed(&entry, at, vouched, faults);
         }
         if !self.shared.is_integrity {
             self.carried = vouched.hidden.map(<[u8]>::to_vec);
@@ -253,7 +258,11 @@ impl CompactionFilter for HiveFilter {
     fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
         let bytes = (entry.key.len() + entry.value.len()) as u64;
         let sum = match std::mem::replace(&mut self.last_input, LastInput::None) {
-            _ if self.is_flush => sum_of(&entry),
+            _ if self.is_flush => {
+                self.last_key.clear();
+                self.last_key.extend_from_slice(entry.key);
+                sum_of(&entry)
+            }
             LastInput::None => return Err(out_of_step()),
             LastInput::InCluster(stored) => {
                 let sum = self.changed_in_cluster(&entry, untouched_from, stored)?;
@@ -261,17 +270,19 @@ impl CompactionFilter for HiveFilter {
                 self.make(&entry, untouched_from);
                 return Ok(());
             }
-            LastInput::Vouched(stored, _) if untouched_from.is_some_and(|seq| seq != stored) => {
-                return Err(out_of_step());
+            LastInput::Vouched(stored, sum) => {
+                let is_it = untouched_from.is_none_or(|seq| seq == stored);
+                if !is_it || self.last_key != entry.key {
+                    return Err(out_of_step());
+                }
+                match untouched_from {
+                    Some(_) if stored == entry.seq => sum,
+                    // Invariant: 1. A new sequence number changes its own part of the sum alone.
+                    Some(_) => checksum::with_seq(sum, stored, entry.seq),
+                    // The engine has changed the bytes itself, so the sum of the input is of no use.
+                    None => sum_of(&entry),
+                }
             }
-            LastInput::Vouched(..) if self.last_key != entry.key => return Err(out_of_step()),
-            // The engine has changed the bytes itself, so the sum of the input is of no use.
-            LastInput::Vouched(..) if untouched_from.is_none() => sum_of(&entry),
-            // Invariant: 1. A new sequence number changes its own part of the sum alone.
-            LastInput::Vouched(stored, sum) if stored != entry.seq => {
-                checksum::with_seq(sum, stored, entry.seq)
-            }
-            LastInput::Vouched(_, sum) => sum,
         };
         if self.shared.is_integrity && !self.has_only && self.open.is_empty() {
             debug_assert!(self.ready.is_empty(), "the boundary before has emitted them");

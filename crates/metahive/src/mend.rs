@@ -228,8 +228,10 @@ fn fault(
     Fault { key, seq, kind, value, at, what, detail: Vec::new() }
 }
 
-fn piece(decoded: DecodedEntry, note: u64) -> Piece {
+fn piece(judge: &HiveJudge, decoded: DecodedEntry, note: u64) -> Piece {
     let DecodedEntry { entry, hidden, index, .. } = decoded;
+    // Integrity makes it anew. Here it may be damaged, and the filter would find that again.
+    let hidden = hidden.filter(|_| !judge.shared.is_integrity);
     Piece::Sound { entry, note, hidden, index }
 }
 
@@ -249,7 +251,7 @@ fn accept(
     judge.counts.faults += 1;
     judge.counts.verified += entries;
     judge.counts.suspects_accepted += entries;
-    let pieces = all.into_iter().map(|(entry, note)| piece(entry, note)).collect();
+    let pieces = all.into_iter().map(|(entry, note)| piece(judge, entry, note)).collect();
     Mended { pieces, repaired, lost: Vec::new(), verdict }
 }
 
@@ -438,7 +440,7 @@ fn tell(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, all: Vec<Candidate>
                 }
                 judge.counts.verified += 1;
                 judge.counts.suspects_accepted += 1;
-                mended.pieces.push(piece(decoded, note));
+                mended.pieces.push(piece(judge, decoded, note));
             }
             Candidate::Unknown(decoded, _) => {
                 is_whole = false;

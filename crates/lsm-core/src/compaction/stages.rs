@@ -23,6 +23,7 @@ pub fn place_of(at: Origin) -> Origin {
 }
 
 /// The hooks of one job.
+#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub struct Stages<'a> {
     pub(super) hooks: &'a PartitionHooks,
     /// The job's, once they are started.

@@ -205,6 +205,8 @@ pub struct Vouched<'a> {
     pub note: u64,
     /// The payload of its hidden entry, without the 8 bytes in front, if there is one.
     pub hidden: Option<&'a [u8]>,
+    /// As [`JudgedTable::is_compared_later`].
+    pub is_compared_later: bool,
 }
 
 /// The findings of the walks of a job, all of them together.

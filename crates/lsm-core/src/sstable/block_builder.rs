@@ -11,7 +11,7 @@ use crate::types::{KeyRef, SeqNo, Trailer};
 
 use super::block::{RESTART_ENTRIES, TAIL_BYTES};
 use super::block_search::{JoinedKey, common_len, compare_tails};
-use super::hidden::{HIDDEN_HEAD_BYTES_MAX, put_hidden};
+use super::hidden::{HIDDEN_HEAD_BYTES_MAX, put_hidden, put_hidden_beside};
 
 /// A block under construction.
 pub(super) struct BlockBuilder {
@@ -90,7 +90,7 @@ impl BlockBuilder {
     #[inline]
     pub(super) fn add_hidden_beside(&mut self, seq: SeqNo, payload: &[u8]) {
         assert!(self.count > 0, "the entry before it is in the block");
-        put_hidden(&mut self.payload, &[], seq, self.base_seq, Some(1), payload);
+        put_hidden_beside(&mut self.payload, seq, payload);
     }
 
     /// Returns by how many visible entries before the end the entry of `user` and `seq` lies, if it

@@ -79,6 +79,12 @@ impl HiddenHead {
     #[inline]
     pub(super) fn decode(bytes: &[u8], at: usize) -> Option<HiddenHead> {
         let header = *bytes.get(at)?;
+        if header == HIDDEN_BIT | NEAR_BIT | SEQ_LEFT_OUT_BIT | BACK_LEFT_OUT_BIT
+            && let Some(len) = bytes.get(at + 1).filter(|len| **len < 0x80)
+        {
+            let payload = at + 2..at + 2 + usize::from(*len);
+            return Some(HiddenHead { owner: Owner::Near(1), lacks_seq: true, payload });
+        }
         let lacks_seq = header & SEQ_LEFT_OUT_BIT != 0;
         let lacks_back = header & BACK_LEFT_OUT_BIT != 0;
         match header & !(SEQ_LEFT_OUT_BIT | BACK_LEFT_OUT_BIT) {
@@ -142,7 +148,6 @@ impl HiddenHead {
 }
 
 /// Appends a hidden entry to the payload of a block.
-#[inline]
 pub(super) fn put_hidden(
     out: &mut Vec<u8>,
     key: &[u8],
@@ -151,30 +156,56 @@ pub(super) fn put_hidden(
     back: Option<usize>,
     payload: &[u8],
 ) {
-    // Any payload that begins so is shortened: a reader puts the same 8 bytes back.
-    let rest = payload.strip_prefix(&seq.get().to_le_bytes());
+    let seq_bytes = seq.get().to_le_bytes();
+    // The usual form has neither key nor sequence number: both follow from the entry before.
+    if let Some(back) = back {
+        put_near(out, seq_bytes, back, payload);
+        return;
+    }
+    let rest = payload.strip_prefix(&seq_bytes);
     let left_out = if rest.is_some() { SEQ_LEFT_OUT_BIT } else { 0 };
     let stored = rest.unwrap_or(payload);
-    match back {
-        // The usual form has neither key nor sequence number: both follow from the entry before.
-        Some(back) => {
-            let back_left_out = if back == 1 { BACK_LEFT_OUT_BIT } else { 0 };
-            out.push(HIDDEN_BIT | NEAR_BIT | left_out | back_left_out);
-            if back != 1 {
-                put_varint(out, back as u64);
-            }
-            put_varint(out, stored.len() as u64);
-        }
-        None => {
-            let delta = seq.get().checked_sub(base_seq.get());
-            out.push(HIDDEN_BIT | left_out);
-            put_varint(out, 0);
-            put_varint(out, key.len() as u64);
-            put_varint(out, stored.len() as u64);
-            put_varint(out, delta.expect("no entry is older than the base sequence"));
-            out.extend_from_slice(key);
-        }
+    let delta = seq.get().checked_sub(base_seq.get());
+    out.push(HIDDEN_BIT | left_out);
+    put_varint(out, 0);
+    put_varint(out, key.len() as u64);
+    put_varint(out, stored.len() as u64);
+    put_varint(out, delta.expect("no entry is older than the base sequence"));
+    out.extend_from_slice(key);
+    out.extend_from_slice(stored);
+}
+
+/// Appends a hidden entry to the payload of a block, right behind its owner.
+#[inline]
+pub(super) fn put_hidden_beside(out: &mut Vec<u8>, seq: SeqNo, payload: &[u8]) {
+    let seq = seq.get().to_le_bytes();
+    // The metadata of MetaHive: a copy of known length takes a few instructions.
+    if let Some((head, rest)) = payload.split_first_chunk::<SEQ_BYTES>()
+        && let Ok(rest) = <[u8; 16]>::try_from(rest)
+        && *head == seq
+    {
+        let mut stored = [0; 18];
+        stored[0] = HIDDEN_BIT | NEAR_BIT | SEQ_LEFT_OUT_BIT | BACK_LEFT_OUT_BIT;
+        stored[1] = 16;
+        stored[2..].copy_from_slice(&rest);
+        out.extend_from_slice(&stored);
+        return;
     }
+    put_near(out, seq, 1, payload);
+}
+
+/// Appends a hidden entry whose owner is `back` visible entries before.
+fn put_near(out: &mut Vec<u8>, seq: [u8; SEQ_BYTES], back: usize, payload: &[u8]) {
+    // Any payload that begins so is shortened: a reader puts the same 8 bytes back.
+    let rest = payload.strip_prefix(&seq);
+    let left_out = if rest.is_some() { SEQ_LEFT_OUT_BIT } else { 0 };
+    let stored = rest.unwrap_or(payload);
+    let back_left_out = if back == 1 { BACK_LEFT_OUT_BIT } else { 0 };
+    out.push(HIDDEN_BIT | NEAR_BIT | left_out | back_left_out);
+    if back != 1 {
+        put_varint(out, back as u64);
+    }
+    put_varint(out, stored.len() as u64);
     out.extend_from_slice(stored);
 }
 

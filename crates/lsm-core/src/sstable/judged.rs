@@ -128,7 +128,8 @@ impl JudgedIter {
             entry: slot.index,
             block_verified: true,
         };
-        (entry, Vouched { note: slot.note, hidden }, at)
+        let is_compared_later = self.by.table.is_compared_later;
+        (entry, Vouched { note: slot.note, hidden, is_compared_later }, at)
     }
 
     #[inline]

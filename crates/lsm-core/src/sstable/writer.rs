@@ -27,6 +27,7 @@ use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
 use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
 use super::footer::{FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
+use super::hidden::hidden_trailer;
 use super::index::{INDEX_BYTES_MAX, IndexBuilder};
 use super::pending_file::PendingFile;
 use super::properties::{SstProperties, check_user_properties};
@@ -37,6 +38,7 @@ use super::{SstIdentity, SstOptions, SstSummary};
 const FORBIDDEN_BYTES_MAX: usize = 1 << 20;
 
 /// Writes a table. Dropped unfinished it leaves a file that no reader accepts.
+#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub struct SstWriter {
     // Fixed after construction.
     identity: SstIdentity,
@@ -356,7 +358,13 @@ impl SstWriter {
 
     /// Enters the block that was sealed last into the index, now that `next` behind it is known.
     fn index_block(&mut self, next: Option<&[u8]>) {
-        if let Some(extent) = self.unindexed.take() {
+        let Some(extent) = self.unindexed.take() else { return };
+        if self.is_hidden_beside {
+            // A search for the hidden entry must come to this block, too.
+            let user = [&self.last_user[..], &self.properties.hidden_suffix[..]].concat();
+            let last = KeyRef::new(&user, hidden_trailer(self.last_trailer.seq()));
+            self.index.add(last, next, extent);
+        } else {
             let last = KeyRef::new(&self.last_user, self.last_trailer);
             self.index.add(last, next, extent);
         }

@@ -62,7 +62,15 @@ impl Judges {
         inputs: impl IntoIterator<Item = (usize, InputTable)>,
     ) -> Judges {
         let inputs = inputs.into_iter().map(|input| (input.1.file, input)).collect();
-        Judges { readers, factory, sources, findings, inputs, inject: None, is_compared_later: false }
+        Judges {
+            readers,
+            factory,
+            sources,
+            findings,
+            inputs,
+            inject: None,
+            is_compared_later: false,
+        }
     }
 
     /// Adds faults of memory that change hidden entries before they are judged.

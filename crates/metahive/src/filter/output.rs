@@ -1,10 +1,10 @@
 //! The output side of the filter: the metadata of what the job writes.
 //!
 //! Nearly every key has one version that survives, and its metadata follows it. Such an entry stays in
-//! [`Only`] until the next key comes. All others go through clusters.
+//! [`Only`](crate::cluster::Only) until the next key comes. All others go through clusters.
 //!
 //! Invariants:
-//! 1. While there is an [`Only`], no cluster is open or ready.
+//! 1. While there is an [`Only`](crate::cluster::Only), no cluster is open or ready.
 //! 2. Its entry is the one that was written last.
 
 use lsm_core::error::Result;
@@ -21,8 +21,8 @@ impl HiveFilter {
     #[inline]
     pub(super) fn set_only(&mut self, entry: &Entry<'_>, sum: u64, bytes: u64) {
         let only = &mut self.only;
-        only.key.clear();
-        only.key.extend_from_slice(entry.key);
+        // The key of the entry is there already.
+        std::mem::swap(&mut only.key, &mut self.last_key);
         only.seq = entry.seq;
         only.kind = entry.kind;
         only.sum = sum;

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lsm_core::error::{Error, Result};
-use lsm_core::hooks::{Entry, Fault, Faults, Job, Origin};
+use lsm_core::hooks::{Entry, Fault, Faults, Job, Origin, Vouched};
 use lsm_core::types::{EntryKind, FileNo, SeqNo};
 
 use crate::cluster::{Cluster, JUDGED};
@@ -351,13 +351,13 @@ impl Judge {
         }
     }
 
-    /// An entry that its judge found good is not what it was any more.
+    /// An entry that its judge found good, or left to this comparison, is not what was written.
     #[cold]
     pub(super) fn push_changed(
         &mut self,
         entry: &Entry<'_>,
         at: Origin,
-        sum: u64,
+        vouched: Vouched<'_>,
         faults: &mut Faults,
     ) {
         let fault = Fault {
@@ -369,7 +369,11 @@ impl Judge {
             what: "the entry changed in memory after it was verified".to_owned(),
             detail: Vec::new(),
         };
-        let payload = Payload::new(entry.stored_seq, sum).encode().to_vec();
+        if vouched.is_compared_later {
+            // Not counted: the next run finds out what is damaged.
+            return faults.push(fault);
+        }
+        let payload = Payload::new(entry.stored_seq, vouched.note).encode().to_vec();
         let cause = Cause::Disagrees;
         let detail = Detail { cause, is_sealed: true, payload: Some(payload), partner: None };
         push(faults, Half { fault, detail }, &mut self.counts);

@@ -1,6 +1,7 @@
 //! Tests of whole tables, and what they share: a file in memory and a model.
 
 mod alone;
+mod beside;
 mod damage;
 mod golden;
 mod hidden;

@@ -1,10 +1,13 @@
 //! The hidden entries of a table that is written. `sstable/hidden.rs` describes their bytes.
 
-use super::{FORBIDDEN_BYTES_MAX, SstWriter, check_lengths};
+use super::{SstWriter, check_lengths};
 use crate::error::Result;
 use crate::sstable::block_builder::BlockBuilder;
 use crate::sstable::properties::HIDDEN_SUFFIX_BYTES_MAX;
 use crate::types::{EntryKind, KeyRef};
+
+/// A payload of so many bytes, behind a block of the usual size, passes no limit.
+const SHORT_PAYLOAD_BYTES: usize = 1 << 10;
 
 impl SstWriter {
     /// Adds a hidden entry behind the last. Its key is that of its owner, an entry before it, with
@@ -62,13 +65,13 @@ impl SstWriter {
             "a hidden entry beside another is that one's: {key:?}"
         );
         debug_assert!(key.user.starts_with(&self.last_user), "its key begins with that one's");
-        let grown = self.block.payload_bytes() + BlockBuilder::hidden_bytes_max(key, payload.len());
+        // Most payloads have no chance of being too long.
+        let is_short = payload.len() <= SHORT_PAYLOAD_BYTES
+            && self.block.payload_bytes() <= self.options.block_bytes as usize;
         // An empty block: the last one has ended behind a large value.
-        if self.block.is_empty() || grown > self.options.block_bytes as usize + FORBIDDEN_BYTES_MAX
-        {
+        if !is_short || self.block.is_empty() {
             return self.add_hidden(key, payload);
         }
-        check_lengths(key, payload)?;
         self.block.add_hidden_beside(key.trailer.seq(), payload);
         self.is_hidden_beside = true;
         self.properties.hidden += 1;
