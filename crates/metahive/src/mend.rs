@@ -185,10 +185,12 @@ fn whole(
     block: &mut dyn DamagedBlock,
     payload: &[u8],
 ) -> Option<Vec<(DecodedEntry, u64)>> {
-    let decoded = block.decode(payload);
-    if !decoded.is_whole {
-        return None;
-    }
+    // Before anything is copied: nearly all candidates of a search end here.
+    let is_good = block.accepts(payload, &mut |entry, hidden| {
+        let (_, verdict) = judge.compare(entry, hidden);
+        verdict.entry_is_good()
+    });
+    let decoded = is_good.then(|| block.decode(payload)).filter(|decoded| decoded.is_whole)?;
     let mut all = Vec::with_capacity(decoded.entries.len());
     let mut notes = 0u32;
     for entry in decoded.entries {

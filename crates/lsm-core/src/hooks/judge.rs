@@ -125,6 +125,17 @@ pub trait DamagedBlock {
     /// The stored bytes, uncompressed; `None` if it cannot be unpacked.
     fn unpack(&self, stored: &[u8]) -> Option<Vec<u8>>;
 
+    /// Returns `true` if an uncompressed block obeys every rule of its format and `check` accepts each
+    /// of its entries, by the entry and the payload of its hidden entry as for [`TableJudge::entry`].
+    ///
+    /// # Cost
+    /// Copies no values, so that a search may ask for thousands of candidates.
+    fn accepts(
+        &mut self,
+        payload: &[u8],
+        check: &mut dyn FnMut(&Entry<'_>, Option<&[u8]>) -> bool,
+    ) -> bool;
+
     /// The entries of an uncompressed block as far as they decode.
     fn decode(&mut self, payload: &[u8]) -> DecodedBlock;
 

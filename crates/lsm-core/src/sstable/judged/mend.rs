@@ -4,8 +4,8 @@ use super::decode::{DecodedSlot, Decoder};
 use super::{JudgedIter, append, hidden_apart};
 use crate::error::{Error, Result};
 use crate::hooks::{
-    BlockVerdict, DamagedBlock, DecodedBlock, DecodedEntry, JudgedTable, Mended, OwnedEntry, Piece,
-    catch,
+    BlockVerdict, DamagedBlock, DecodedBlock, DecodedEntry, Entry, JudgedTable, Mended, OwnedEntry,
+    Piece, catch,
 };
 use crate::sstable::reader::SstReader;
 use crate::sstable::stored::{Access, Extent};
@@ -22,6 +22,7 @@ impl JudgedIter {
             index: self.number,
             before: self.before.seq.map(|seq| (&self.before.key[..], seq)),
             table: &self.by.table,
+            decoder: &mut self.decoder,
             failed: &mut failed,
         };
         let judge = &mut self.by.judge;
@@ -71,6 +72,8 @@ pub(super) struct Damaged<'a> {
     pub index: u64,
     pub before: Option<(&'a [u8], SeqNo)>,
     pub table: &'a JudgedTable,
+    /// For its room.
+    pub decoder: &'a mut Decoder,
     /// The error that fails the job.
     pub failed: &'a mut Option<Error>,
 }
@@ -109,6 +112,28 @@ impl DamagedBlock for Damaged<'_> {
     fn unpack(&self, stored: &[u8]) -> Option<Vec<u8>> {
         let payload = self.reader.source().unpack_unverified(self.extent.offset, stored)?;
         Some(payload.bytes[..payload.len].to_vec())
+    }
+
+    fn accepts(
+        &mut self,
+        payload: &[u8],
+        check: &mut dyn FnMut(&Entry<'_>, Option<&[u8]>) -> bool,
+    ) -> bool {
+        if !self.decoder.decode(payload, self.reader) {
+            return false;
+        }
+        self.decoder.slots.iter().enumerate().all(|(at, slot)| {
+            let Some(kind) = slot.trailer.kind() else { return false };
+            let key = self.decoder.key(at);
+            let stored_seq = slot.trailer.seq();
+            let seq = self.table.global_seq.unwrap_or(stored_seq);
+            let value = &payload[slot.value.clone()];
+            let entry = Entry { key, seq, stored_seq, kind, value, hidden: false };
+            match &slot.hidden {
+                Some(hidden) => check(&entry, Some(&payload[hidden.clone()])),
+                None => check(&entry, hidden_apart(self.reader, key, stored_seq).as_deref()),
+            }
+        })
     }
 
     fn decode(&mut self, payload: &[u8]) -> DecodedBlock {
