@@ -14,6 +14,8 @@ use testkit::Rng;
 const PARTITIONS: usize = 16;
 /// Bytes of the log that is caught up with.
 const LOG_BYTES: usize = 64 << 20;
+/// Short, so that little of the log is in the segment that is written to.
+const SEGMENT_BYTES: u64 = 4 << 20;
 const VALUE_BYTES: usize = 1000;
 const TABLES: usize = 1000;
 
@@ -55,9 +57,11 @@ fn nothing_new(c: &mut Criterion) {
     });
 }
 
-/// A log of many partitions in equal parts; nothing of it is flushed.
+/// A log of many partitions in equal parts, in segments that are sealed but for the last; nothing of it
+/// is flushed.
 fn logged() -> Primary {
     let options = Options::new().write_buffer_bytes(512 << 20).wal_bytes_max(1 << 30);
+    let options = options.wal_segment_bytes(SEGMENT_BYTES);
     let primary = Primary::open(PARTITIONS, options);
     let mut rng = Rng::new(1);
     let value = rng.bytes(VALUE_BYTES);
@@ -66,6 +70,8 @@ fn logged() -> Primary {
         let partition = &primary.partitions[number % PARTITIONS];
         partition.put(key, &value).expect("the folder is writable");
     }
+    // Behind this all sealed segments have an index.
+    primary.db.wait_idle().expect("the folder is writable");
     primary
 }
 

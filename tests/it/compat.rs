@@ -13,6 +13,7 @@
 mod clear;
 mod gaps;
 mod keys;
+mod sections;
 mod ttl;
 
 use std::collections::BTreeMap;

@@ -6,13 +6,15 @@
 //!    since have been replaced in the tables by something newer that never passed the log.
 //! 2. Memtables end where the primary's do, so that a flush covers whole ones.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::log::{Indexed, LogTail, Parked, ends_of_runs};
 use crate::error::{Error, Result};
 use crate::memtable::{Memtable, SlabPool};
 use crate::replay::insert_section;
 use crate::types::{MemtableId, SeqNo};
-use crate::wal::{SectionLoader, SectionPlace, SectionRef, SegmentSource};
+use crate::wal::{IndexedItem, Lsn, SectionLoader, SectionPlace, SectionRef, SegmentSource};
 
 /// A memtable, and the first operation in it.
 struct Layer {
@@ -83,28 +85,78 @@ impl Growing {
         self.layers.iter().all(|layer| layer.first.is_none_or(|first| first > flushed))
     }
 
-    /// Inserts a section that lies at `lsn` of the log, in `source`, which is written up to `end`.
+    /// Takes in what the log has for the partition, of which everything through `flushed` is in tables.
+    /// Returns `true` if anything was new.
     ///
     /// # Errors
-    /// Those of reading; corruption of what the section holds. Some operations may be inserted then,
-    /// so that the memtables are of no more use.
-    pub(super) fn insert(
+    /// Those of reading; corruption of what the log holds. Some operations may be inserted then, so that
+    /// the memtables are of no more use.
+    pub(super) fn take_in(
         &mut self,
-        loader: &mut SectionLoader,
+        log: &LogTail,
+        parked: VecDeque<Parked>,
+        flushed: SeqNo,
+    ) -> Result<bool> {
+        let before = self.applied;
+        let ends = ends_of_runs(&parked);
+        let mut loader = SectionLoader::default();
+        for (next, end) in parked.into_iter().zip(ends) {
+            match next {
+                Parked::Switch => self.switch(),
+                Parked::Section { segment, lsn, place } => {
+                    // After a failed round the log is scanned from its front again, and meets what
+                    // tables already have.
+                    if place.last_seq() <= flushed.max(self.applied) {
+                        continue;
+                    }
+                    let source = log.source(segment)?;
+                    let SectionPlace { partition, first_seq, operations, offset, .. } = place;
+                    let bytes = loader.load(source, &place, end)?;
+                    let section = SectionRef { partition, first_seq, operations, bytes };
+                    self.insert(&section, flushed, Lsn(lsn), source, offset)?;
+                }
+                Parked::Indexed(Indexed { header, sections }) => {
+                    let source = log.source(header.number)?;
+                    sections.read(source, &header, &mut |item| match item {
+                        IndexedItem::Section { lsn, offset, section } => {
+                            self.insert(&section, flushed, lsn, source, offset)
+                        }
+                        IndexedItem::Switch => {
+                            self.switch();
+                            Ok(())
+                        }
+                    })?;
+                }
+            }
+        }
+        Ok(self.applied > before)
+    }
+
+    /// Inserts a section whose frame lies at `lsn` of the log, and which lies at `offset` of `source`,
+    /// unless it was inserted or flushed before.
+    fn insert(
+        &mut self,
+        section: &SectionRef<'_>,
+        flushed: SeqNo,
+        lsn: Lsn,
         source: &SegmentSource,
-        place: &SectionPlace,
-        lsn: u64,
-        end: u64,
+        offset: u64,
     ) -> Result<()> {
-        let bytes = loader.load(source, place, end)?;
-        let SectionPlace { partition, first_seq, operations, .. } = *place;
-        let section = SectionRef { partition, first_seq, operations, bytes };
+        if section.last_seq() <= flushed.max(self.applied) {
+            return Ok(());
+        }
+        // A section goes into one memtable, and a flush takes whole memtables, so this is damage. The
+        // half of a batch that no table has must not be shown alone.
+        if section.first_seq <= flushed {
+            let what = format!("a section is flushed in part, through {flushed}");
+            return Err(Error::corruption(&source.path, offset, what));
+        }
         let layer = &mut self.layers[0];
-        layer.first.get_or_insert(first_seq);
-        insert_section(&layer.memtable, lsn, &section)
-            .map_err(|fault| Error::corruption(&source.path, place.offset, fault.to_string()))?;
+        layer.first.get_or_insert(section.first_seq);
+        insert_section(&layer.memtable, lsn.0, section)
+            .map_err(|fault| Error::corruption(&source.path, offset, fault.to_string()))?;
         // Only behind the whole section. After an error the memtables are thrown away.
-        self.applied = place.last_seq();
+        self.applied = section.last_seq();
         Ok(())
     }
 }

@@ -1,12 +1,14 @@
 //! [`LogTail`]: the log of a database that somebody else writes, read once.
 //!
 //! It reads the headers of all frames, in order, and notes for each partition where its sections
-//! lie. The sections themselves are read when their partition is asked for: that costs its own bytes.
+//! lie. A sealed segment with an index of its sections is passed: the headers of a partition are read
+//! when it is asked for. So are the sections themselves: that costs its own bytes.
 //!
 //! Invariants:
 //! 1. Nothing is noted that lies beyond what the caller says is committed, or behind the end of a
 //!    segment that the next one names.
 //! 2. A partition's sections are noted in the order of their sequences, each once.
+//! 3. An index is a hint. If the frames are not as it says, the log is begun anew and walked.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -16,8 +18,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
 use crate::types::{FileNo, PartitionId, SeqNo};
-use crate::version::DbVersion;
-use crate::wal::{Control, LogReader, LogReaderOptions, Lsn, Record, SectionPlace, SegmentSource};
+use crate::version::{DbVersion, PartitionVersion};
+use crate::wal::{
+    Control, IndexedSections, LogReader, LogReaderOptions, Lsn, PassedSegment, Record,
+    SectionPlace, SegmentHeader, SegmentSource,
+};
 
 /// Bytes of other partitions between two sections that are read with them. A read takes as long as a copy
 /// of about so many.
@@ -36,13 +41,33 @@ pub(super) enum Parked {
     },
     /// The primary goes on in another memtable.
     Switch,
+    /// All that a sealed segment has, as its index says.
+    Indexed(Indexed),
+}
+
+/// The sections of a partition in a sealed segment.
+pub(super) struct Indexed {
+    pub(super) header: Arc<SegmentHeader>,
+    pub(super) sections: IndexedSections,
 }
 
 impl Parked {
     fn is_flushed(&self, flushed: SeqNo) -> bool {
         match self {
             Parked::Section { place, .. } => place.last_seq() <= flushed,
+            // A switch alone is not.
+            Parked::Indexed(Indexed { sections, .. }) => {
+                sections.operations > 0 && sections.last_seq <= flushed
+            }
             Parked::Switch => false,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Parked::Section { place, .. } => place.len as u64,
+            Parked::Indexed(Indexed { sections, .. }) => sections.bytes,
+            Parked::Switch => 0,
         }
     }
 }
@@ -50,21 +75,28 @@ impl Parked {
 /// See the module.
 pub(super) struct LogTail {
     reader: LogReader,
+    uses_indexes: bool,
     parked: BTreeMap<PartitionId, VecDeque<Parked>>,
 }
 
 impl LogTail {
-    /// The log of `version`, from its front.
+    /// The log of `version`, from its front. With `uses_indexes` it passes segments that have an index of
+    /// their sections.
     ///
     /// # Errors
     /// [`ErrorKind::FileGone`] for a segment that is gone: a newer manifest does not list it.
-    pub(super) fn open(fs: &Arc<dyn Fs>, dir: &Path, version: &DbVersion) -> Result<LogTail> {
+    pub(super) fn open(
+        fs: &Arc<dyn Fs>,
+        dir: &Path,
+        version: &DbVersion,
+        uses_indexes: bool,
+    ) -> Result<LogTail> {
         let sources = version.log_segments.keys().map(|number| source(fs, dir, version, *number));
         let mut options = LogReaderOptions::new(version.db_id);
         // Bodies are read later, and only those of the partitions that are asked for.
         options.headers_only = true;
         let reader = LogReader::new(sources.collect::<Result<_>>()?, options)?;
-        Ok(LogTail { reader, parked: BTreeMap::new() })
+        Ok(LogTail { reader, uses_indexes, parked: BTreeMap::new() })
     }
 
     /// Lists the segments that `version` has besides. Returns `false` if the log must be begun anew:
@@ -130,7 +162,13 @@ impl LogTail {
         applied: impl Fn(PartitionId) -> SeqNo,
     ) -> Result<()> {
         self.reader.look_again(reach);
-        while let Some(frame) = self.reader.next_frame()? {
+        loop {
+            while self.uses_indexes
+                && let Some(passed) = self.reader.pass_indexed()?
+            {
+                note_passed(&mut self.parked, passed, version, &applied)?;
+            }
+            let Some(frame) = self.reader.next_frame()? else { break };
             let batch = match frame.record {
                 Record::Batch(batch) => batch,
                 Record::Control(Control::MemtableSwitch { partition, .. }) => {
@@ -140,14 +178,7 @@ impl LogTail {
                 Record::Control(_) => continue,
             };
             for place in batch.places() {
-                let Some(partition) = version.partitions.get(place.partition) else {
-                    if place.partition < version.next_partition {
-                        continue; // It was dropped.
-                    }
-                    let id = place.partition;
-                    let message = format!("the log names partition {id}, which was made since");
-                    return Err(Error::new(ErrorKind::NeedsManifest, message));
-                };
+                let Some(partition) = partition_of(version, place.partition)? else { continue };
                 // Sections that a table of the version has are not noted: the reader takes them
                 // from the table.
                 let known = applied(place.partition).max(partition.flushed_through);
@@ -196,15 +227,10 @@ impl LogTail {
 
     /// Bytes of the sections that were noted for a partition.
     pub(super) fn noted_bytes(&self, id: PartitionId) -> u64 {
-        let noted = self.parked.get(&id).into_iter().flatten();
-        let sections = noted.map(|parked| match parked {
-            Parked::Section { place, .. } => place.len as u64,
-            Parked::Switch => 0,
-        });
-        sections.sum()
+        self.parked.get(&id).into_iter().flatten().map(Parked::bytes).sum()
     }
 
-    /// Takes out what was noted for a partition, and the segments that hold it.
+    /// Takes out what was noted for a partition.
     pub(super) fn take(&mut self, id: PartitionId) -> VecDeque<Parked> {
         self.parked.get_mut(&id).map(std::mem::take).unwrap_or_default()
     }
@@ -220,6 +246,38 @@ impl LogTail {
     }
 }
 
+/// The partition of `version` that the log names; `None` if it was dropped.
+fn partition_of(version: &DbVersion, id: PartitionId) -> Result<Option<&PartitionVersion>> {
+    let partition = version.partitions.get(id);
+    if partition.is_none() && id >= version.next_partition {
+        let message = format!("the log names partition {id}, which was made since");
+        return Err(Error::new(ErrorKind::NeedsManifest, message));
+    }
+    Ok(partition.map(|partition| &**partition))
+}
+
+/// Notes for each partition in `parked` what a segment has that was passed by its index.
+fn note_passed(
+    parked: &mut BTreeMap<PartitionId, VecDeque<Parked>>,
+    passed: PassedSegment,
+    version: &DbVersion,
+    applied: &impl Fn(PartitionId) -> SeqNo,
+) -> Result<()> {
+    let PassedSegment { header, groups } = passed;
+    for sections in groups {
+        let id = sections.partition;
+        let Some(partition) = partition_of(version, id)? else { continue };
+        let known = applied(id).max(partition.flushed_through);
+        // A switch is noted in any case: it may stand in front of sections of the next segment.
+        if sections.last_seq > known || sections.switches > 0 {
+            let header = header.clone();
+            let indexed = Indexed { header, sections };
+            parked.entry(id).or_default().push_back(Parked::Indexed(indexed));
+        }
+    }
+    Ok(())
+}
+
 /// For each of `parked`, the place in its segment up to which it pays to read at once.
 ///
 /// Sections that lie close together are read with what lies between them, because a read costs as much
@@ -232,6 +290,7 @@ pub(super) fn ends_of_runs(parked: &VecDeque<Parked>) -> Vec<u64> {
     let mut behind: Option<(FileNo, u64, u64)> = None;
     for next in parked.iter().rev() {
         let Parked::Section { segment, place, .. } = next else {
+            // It is read by its own runs.
             ends.push(0);
             continue;
         };

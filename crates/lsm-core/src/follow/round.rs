@@ -84,7 +84,10 @@ impl Inner {
             attempt += 1;
             // A panic is an error here, of a file system for example: the next round begins anew.
             let error = match catch_engine("a sync", || self.round(tail, extent, reach)) {
-                Ok(reached) => return Ok(reached),
+                Ok(reached) => {
+                    tail.distrusts_indexes = false;
+                    return Ok(reached);
+                }
                 Err(error) => error,
             };
             // The memory limit is reached before anything was applied, so the next round continues
@@ -95,6 +98,7 @@ impl Inner {
             // A section may be applied in part. So the memtables are filled anew from the front of
             // the log; readers keep the views that they have.
             tail.log = None;
+            tail.distrusts_indexes = true;
             tail.growing.clear();
             if attempt >= attempts_for(&error) {
                 return Err(error);

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use super::attach::open_manifest;
 use super::growing::Growing;
-use super::log::{LogTail, Parked, ends_of_runs};
+use super::log::LogTail;
 use super::{Inner, SyncExtent, SyncReach};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{self, FileKind, FileName};
 use crate::shared::{CursorReader, CursorState, Lease};
 use crate::types::{Epoch, PartitionId, SeqNo};
 use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews, age_of, has_begun};
-use crate::wal::{Lsn, SectionLoader};
+use crate::wal::Lsn;
 
 /// Looks at a cursor that changes all the time.
 const LOOKS: usize = 1000;
@@ -29,6 +29,9 @@ pub(super) struct Tail {
     is_primary_dead: bool,
     /// `None`: to be begun anew from its front.
     pub(super) log: Option<LogTail>,
+    /// A round failed and none succeeded since: an index of sections may have misled it, so the log is
+    /// walked.
+    pub(super) distrusts_indexes: bool,
     pub(super) growing: HashMap<PartitionId, Growing>,
     pub(super) lease: Option<Lease>,
     /// Views of this edit and of earlier ones lost their files with a lease that was taken away.
@@ -69,6 +72,7 @@ impl Tail {
             cursor: None,
             is_primary_dead: false,
             log: None,
+            distrusts_indexes: false,
             growing: HashMap::new(),
             lease,
             lost_edit: 0,
@@ -359,7 +363,8 @@ impl Tail {
             self.log = None;
         }
         if self.log.is_none() {
-            self.log = Some(LogTail::open(&inner.fs, &inner.dir, &version)?);
+            let uses_indexes = !self.distrusts_indexes;
+            self.log = Some(LogTail::open(&inner.fs, &inner.dir, &version, uses_indexes)?);
         }
         Ok(())
     }
@@ -423,28 +428,7 @@ impl Tail {
             }
         }
         let parked = log.take(id);
-        let ends = ends_of_runs(&parked);
-        let mut loader = SectionLoader::default();
-        for (next, end) in parked.into_iter().zip(ends) {
-            let Parked::Section { segment, lsn, place } = next else {
-                growing.switch();
-                continue;
-            };
-            // After a failed round the log is scanned from its front again, and meets what tables
-            // already have.
-            if place.last_seq() <= flushed.max(growing.applied()) {
-                continue;
-            }
-            let source = log.source(segment)?;
-            // A section goes into one memtable, and a flush takes whole memtables, so this is
-            // damage. The half of a batch that no table has must not be shown alone.
-            if place.first_seq <= flushed {
-                let what = format!("a section is flushed in part, through {flushed}");
-                return Err(Error::corruption(&source.path, place.offset, what));
-            }
-            growing.insert(&mut loader, source, &place, lsn, end)?;
-            is_changed = true;
-        }
+        is_changed |= growing.take_in(log, parked, flushed)?;
         Ok(is_changed)
     }
 }

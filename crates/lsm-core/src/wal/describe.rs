@@ -8,8 +8,11 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::frame::Control;
+use super::section_index::{FRONT_FIELDS, FRONT_LEN};
 use super::segment::{HEADER_LEN, HeaderState};
-use super::{BatchRef, Record, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentPiece, survey};
+use super::{
+    BatchRef, Record, SEGMENT_HEADER_BYTES, SectionIndex, SegmentHeader, SegmentPiece, survey,
+};
 use crate::codec::describe_fields;
 use crate::error::{Error, Result};
 use crate::fs::File;
@@ -46,6 +49,9 @@ pub fn describe(
             SegmentPiece::Damaged { range, what } => {
                 lines.push((range, format!("damaged: {what}")));
             }
+            SegmentPiece::Index { range, index } => {
+                describe_index(file, &mut lines, range, &index)?;
+            }
             SegmentPiece::Frame { range, header_len, record } => {
                 let body_at = range.start + header_len;
                 match record {
@@ -68,6 +74,35 @@ fn describe_header(bytes: &[u8; HEADER_LEN], header: &SegmentHeader) -> Lines {
     let fields = fields.into_iter().chain([(8, "checksum")]);
     lines.extend(describe_fields(bytes, 0, "header", fields));
     lines
+}
+
+fn describe_index(
+    file: &dyn File,
+    lines: &mut Lines,
+    range: Range<u64>,
+    index: &SectionIndex,
+) -> Result<()> {
+    let mut front = [0; FRONT_LEN];
+    let got = file.read_at(range.start, &mut front)?;
+    let start = range.start;
+    lines.push((range, format!("index of sections: {} partitions", index.groups.len())));
+    lines.extend(describe_fields(&front[..got], start, "index", FRONT_FIELDS));
+    let end = start + FRONT_LEN as u64;
+    // The numbers of a group have no fixed places, so all groups are told at the end of the front.
+    lines.extend(index.groups.iter().map(|group| {
+        let text = format!(
+            "index: partition {}, {} operations through sequence {}, {} bytes, {} memtable \
+             switches, {} runs",
+            group.partition,
+            group.operations,
+            group.last_seq.get(),
+            group.bytes,
+            group.switches,
+            group.run_count()
+        );
+        (end..end, text)
+    }));
+    Ok(())
 }
 
 fn describe_control(control: Control) -> String {

@@ -6,7 +6,8 @@
 //! segment in `segment.rs`, frames in `frame.rs`.
 //!
 //! ```text
-//! segment = header, frame*, zeros up to the preallocated length
+//! segment = header, frame*, an index of sections in most sealed ones, zeros up to the preallocated
+//!           length
 //! log     = segments in the order of their numbers, each naming the end of the one before
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! writer.rs               appends
 //! reader.rs, window.rs    the replay; lookahead.rs judges a bad place
 //! sections.rs             one section, read by its place
+//! section_index.rs        where the sections of each partition lie in a sealed segment
 //! survey.rs, describe.rs  everything in one segment, damage included
 //! ```
 //!
@@ -23,8 +25,8 @@
 //! 2. A frame attests how far the log was known durable when the frame was built. Damage below an
 //!    attested place is `Corruption`. Anything else that is not a frame ends the log there, and
 //!    nothing behind it is replayed, in any segment.
-//! 3. Bytes behind the end that the next segment's header names belong to refused writes and are
-//!    never replayed.
+//! 3. Bytes behind the end that the next segment's header names belong to refused writes, or are an
+//!    index of sections, and are never replayed.
 //! 4. A failed read is an error; it never ends the log.
 //!
 //! These hold only if the caller keeps four rules:
@@ -41,6 +43,7 @@ mod describe;
 pub mod frame;
 mod lookahead;
 mod reader;
+mod section_index;
 mod sections;
 mod segment;
 mod survey;
@@ -55,9 +58,10 @@ use std::path::PathBuf;
 pub use describe::describe;
 pub use frame::{Control, FramePlace, Section, section_checksum};
 pub use reader::{
-    BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, Record, SectionPlace, SectionRef,
-    SegmentSource,
+    BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, PassedSegment, Record, SectionPlace,
+    SectionRef, SegmentSource,
 };
+pub use section_index::{IndexedItem, IndexedSections, SectionIndex, SectionIndexBuilder};
 pub use sections::SectionLoader;
 pub use segment::{MAGIC, SEGMENT_HEADER_BYTES, SegmentHeader, salt_of};
 pub use survey::{SegmentPiece, survey};

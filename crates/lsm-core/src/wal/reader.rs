@@ -19,20 +19,21 @@
 //! 3. The buffer is dropped at each stop, so no old byte is taken for a new one.
 //! 4. The chain follows the names in verified headers, not the order of the list alone.
 
+mod header;
+mod indexed;
 mod options;
 mod record;
 mod tail;
 mod verdict;
 
+pub(super) use header::load_header;
+pub use indexed::PassedSegment;
 pub use options::{LogReaderOptions, Position, SegmentSource};
 pub(super) use record::section_of;
 pub use record::{BatchRef, FrameRef, Record, SectionPlace, SectionRef};
 pub use verdict::LogEnd;
 
-use super::frame::{
-    Control, DirectoryEntry, FRAME_ALIGNMENT, Fields, PREFIX_BYTES_MAX, Prefix, decode_fields,
-    section_checksum, seed_of, verifies,
-};
+use super::frame::{Control, DirectoryEntry, FRAME_ALIGNMENT, Fields, Prefix, section_checksum};
 use super::segment::{HEADER_LEN, HeaderState};
 use super::window::Window;
 use super::{LogPlace, Lsn, SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -184,6 +185,17 @@ impl LogReader {
 
     /// Finds the next frame and verifies it; moves over the ends of segments.
     fn advance(&mut self) -> Result<Option<VerifiedFrame>> {
+        if let Some(stop) = self.find_place()? {
+            return Ok(self.stop(stop));
+        }
+        match self.read_frame()? {
+            Ok(frame) => Ok(Some(frame)),
+            Err(stop) => Ok(self.stop(stop)),
+        }
+    }
+
+    /// Moves to the place of the next frame, over the ends of segments; says why there is none.
+    fn find_place(&mut self) -> Result<Option<Stop>> {
         if self.stopped.is_some() {
             // The files may have grown, and the next header may be there now.
             self.current = None;
@@ -193,17 +205,12 @@ impl LogReader {
             if self.current.is_none()
                 && let Some(stop) = self.open_segment()?
             {
-                return Ok(self.stop(stop));
+                return Ok(Some(stop));
             }
             let current = self.current.as_ref().expect("opened above");
             match current.next {
                 Some((idx, header)) if self.offset == current.limit => self.cross(idx, &header)?,
-                _ => {
-                    return match self.read_frame()? {
-                        Ok(frame) => Ok(Some(frame)),
-                        Err(stop) => Ok(self.stop(stop)),
-                    };
-                }
+                _ => return Ok(None),
             }
         }
     }
@@ -365,34 +372,16 @@ impl LogReader {
         let LogReader { sources, window, directory, current, offset, .. } = self;
         let current = current.as_ref().expect("a segment is open");
         let source = &sources[self.idx];
-        let file = &*source.file;
         let at = *offset;
-        let limit = current.limit;
 
-        // In three steps: prefix, header, body. Each is verified before its lengths decide how much
-        // is read next.
-        let front = window.load(file, at, PREFIX_BYTES_MAX, limit)?;
-        let prefix = match Prefix::decode(&front) {
-            Ok(prefix) => prefix,
-            // Preallocated space is zeros, so this is the usual end of the log.
-            Err(_) if front.iter().all(|byte| *byte == 0) => return Ok(Err("no frame")),
-            Err(bad) => return Ok(Err(bad.what)),
-        };
-        let lsn = current.header.lsn_at(at);
-        if prefix.frame_len() > limit.saturating_sub(at) {
-            return Ok(Err("frame exceeds the segment"));
-        }
-        let header = window.load(file, at, prefix.header_len, limit)?;
-        let seed = seed_of(current.header.salt, source.epoch, at);
-        if header.len() < prefix.header_len
-            || prefix.fails_short_check(&header, seed)
-            || !verifies(&header, seed)
-        {
-            return Ok(Err("frame header checksum does not match"));
-        }
-        let fields = match decode_fields(&header, &prefix, directory) {
-            Ok(fields) => fields,
-            Err(bad) => return Ok(Err(bad.what)),
+        // In two steps, header and body. Each is verified before its lengths decide how much is read
+        // next.
+        let segment = &current.header;
+        let range = at..current.limit;
+        let found = load_header(window, &*source.file, segment, range, u64::MAX, directory)?;
+        let (prefix, fields) = match found {
+            Ok(found) => found,
+            Err(stop) => return Ok(Err(stop)),
         };
         let (Fields::Batch { previous_seq: before, .. } | Fields::Control { last_seq: before, .. }) =
             fields;
@@ -400,10 +389,6 @@ impl LogReader {
         // time.
         if before != self.last_seq {
             return Ok(Err("frame does not continue the sequence"));
-        }
-        // The lag is subtracted from the place later. It must not make that negative.
-        if prefix.lag > lsn.0 {
-            return Ok(Err("frame attests bytes that were not written"));
         }
         self.read_body(&prefix, fields)
     }

@@ -16,7 +16,7 @@ use super::frame::{
 };
 use super::reader::section_of;
 use super::window::Window;
-use super::{BatchRef, Record, SegmentHeader};
+use super::{BatchRef, Record, SectionIndex, SegmentHeader};
 use crate::error::Result;
 use crate::fs::File;
 use crate::types::SeqNo;
@@ -39,6 +39,13 @@ pub enum SegmentPiece<'a> {
         range: Range<u64>,
         /// The defect, in one phrase.
         what: &'static str,
+    },
+    /// An index of sections, as it stands behind the last frame of a sealed segment.
+    Index {
+        /// Its bytes.
+        range: Range<u64>,
+        /// Its content.
+        index: SectionIndex,
     },
     /// Zeros, up to the end of the range or to the next frame.
     Zeros(Range<u64>),
@@ -69,6 +76,13 @@ pub fn survey(
         let (prefix, fields) = match survey.frame(at)? {
             Ok(found) => found,
             Err(bad) => {
+                let index = SectionIndex::read(file, header, at);
+                if let Some(index) = index.filter(|index| index.len() <= range.end - at) {
+                    let end = at + index.len();
+                    visit(SegmentPiece::Index { range: at..end, index })?;
+                    at = end;
+                    continue;
+                }
                 // The walk continues at the next frame that verifies. The length in a bad header is
                 // not believed.
                 let end = survey.bad_end(at, &bad)?;

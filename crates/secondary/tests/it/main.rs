@@ -7,6 +7,7 @@ mod checker;
 mod deletions;
 mod follow;
 mod histories;
+mod indexed;
 mod levels;
 mod modes;
 mod other_side;

@@ -45,6 +45,15 @@ impl SegmentFiles {
         self.files.lock().set(number, bytes);
     }
 
+    /// Notes that a file other than the present one was appended to, up to `end`.
+    pub(super) fn note_grown(&self, number: FileNo, end: u64) {
+        let mut files = self.files.lock();
+        // Only a file that is still there.
+        if let Some(bytes) = files.bytes.get(&number).copied() {
+            files.set(number, bytes.max(end));
+        }
+    }
+
     /// Notes that appends go to this file from now on, and end at `end`.
     pub(super) fn note_begun(&self, number: FileNo, end: u64) {
         let mut files = self.files.lock();

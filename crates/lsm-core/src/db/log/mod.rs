@@ -7,6 +7,7 @@
 //! ```text
 //! writer.rs    frames into the buffer, the buffer into the segment
 //! segments.rs  new segments, the reserve, and removal
+//! sealed.rs    the index of sections behind the last frame of a sealed segment
 //! sync.rs      shared syncs, and the latch after a failed one
 //! notices.rs   functions to be called when something is durable
 //! files.rs     the space of the segments on the disk
@@ -31,6 +32,7 @@
 
 mod files;
 mod notices;
+mod sealed;
 mod segments;
 mod sync;
 mod tending;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::sealed::SealedSegment;
 use super::{Log, LogHost, LogWriter};
 use crate::db::verify::BegunSegment;
 use crate::error::{Error, ErrorKind, Result};
@@ -9,7 +10,9 @@ use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
 use crate::types::FileNo;
 use crate::version::Change;
-use crate::wal::{Lsn, Reserved, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter, salt_of};
+use crate::wal::{
+    Lsn, Reserved, SEGMENT_HEADER_BYTES, SectionIndexBuilder, SegmentHeader, SegmentWriter, salt_of,
+};
 
 /// A segment is made no shorter than this, if the options let it be so long.
 pub(super) const SEGMENT_BYTES_MIN: u64 = 256 << 10;
@@ -21,7 +24,7 @@ impl Log {
         FileName::new(FileKind::Wal, number, self.settings.epoch)
     }
 
-    fn segment_path(&self, number: FileNo) -> PathBuf {
+    pub(super) fn segment_path(&self, number: FileNo) -> PathBuf {
         self.segment_name(number).path(&self.settings.dir)
     }
 
@@ -373,8 +376,11 @@ impl LogWriter<'_> {
         // Before the first frame: a sync that begins now must include this file.
         self.log.note_begun(&segment);
         self.log.files.note_begun(number, segment.offset());
+        let sections = std::mem::take(&mut self.state.sections);
         if let Some(old) = self.state.segment.replace(segment) {
             self.state.closed.push_back(BegunSegment::of(&old));
+            let last_seq = self.state.logged_seq;
+            self.state.sealed.push(SealedSegment { segment: old, last_seq, sections });
         }
         // The commit path seals memtables that pin too much of the log when it sees this, after the
         // group.
@@ -447,8 +453,10 @@ impl LogWriter<'_> {
         self.log.note_restarted(&segment, self.state.logged_seq);
         self.log.files.note_begun(segment.header().number, segment.offset());
         self.state.segment = Some(segment);
+        self.state.sections = SectionIndexBuilder::default();
         self.state.reserve = None;
         self.state.closed.clear();
+        self.state.sealed.clear();
         // The edit that listed the new segment removed all others.
         self.let_go_of_unused();
         self.state.must_switch = false;

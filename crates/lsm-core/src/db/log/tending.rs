@@ -1,5 +1,5 @@
 //! The tasks of the log thread: syncs for those who do not wait, and after the interval; marks,
-//! keeps a reserve, gives it back.
+//! keeps a reserve, gives it back, indexes sealed segments.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -84,8 +84,9 @@ impl Log {
             LogChore::Mark if age >= MARK_AFTER => self.mark(host)?,
             LogChore::Sync | LogChore::Mark => {}
         }
-        // Last, so that a full disk, which refuses the reserve, does not prevent a sync.
+        // Behind the sync, so that a full disk, which refuses the reserve, does not prevent it.
         self.ensure_reserve(host)?;
+        self.index_sealed(host)?;
         Ok(Some(next))
     }
 
@@ -110,6 +111,7 @@ impl Log {
 
     /// Does what is due now, without waiting for its age; `false` if there was nothing.
     pub(in crate::db) fn tend_now(&self, host: &dyn LogHost) -> Result<bool> {
+        self.index_sealed(host)?;
         match self.chore() {
             LogChore::Sync => self.sync_all(host)?,
             LogChore::Mark => {

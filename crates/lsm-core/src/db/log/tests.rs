@@ -20,7 +20,7 @@ const SEGMENT: u64 = 4096;
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Writes one batch of `bytes` bytes, as the commit path does; its sequence number.
-fn write(log: &Log, host: &TestHost, bytes: usize) -> Result<u64> {
+pub(super) fn write(log: &Log, host: &TestHost, bytes: usize) -> Result<u64> {
     let body = vec![b'x'; bytes];
     let checksum = section_checksum(&body);
     let sections = [Section { partition: PartitionId(0), operations: 1, checksum, bytes: &body }];
@@ -34,7 +34,7 @@ fn write(log: &Log, host: &TestHost, bytes: usize) -> Result<u64> {
     Ok(seq.get())
 }
 
-fn fail(kind: OpKind, action: FaultAction) -> FaultRule {
+pub(super) fn fail(kind: OpKind, action: FaultAction) -> FaultRule {
     FaultRule::once(FaultAt::Nth { kind, suffix: ".wal".into(), nth: 0 }, action)
 }
 

@@ -8,12 +8,16 @@ use std::collections::VecDeque;
 
 use parking_lot::MutexGuard;
 
+use super::sealed::SealedSegment;
 use super::{Log, LogHost};
 use crate::db::verify::BegunSegment;
 use crate::error::Result;
 use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, LogCut};
-use crate::wal::{Control, FramePlace, LogPlace, Lsn, Reserved, Section, SegmentWriter, frame};
+use crate::wal::{
+    Control, FramePlace, LogPlace, Lsn, Reserved, Section, SectionIndexBuilder, SegmentWriter,
+    frame,
+};
 
 /// A buffer that grew beyond this for one large batch is given back.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
@@ -36,6 +40,10 @@ pub(super) struct WriterState {
     /// The end of the last appended batch; markers may follow it.
     pub(super) batches_end: Lsn,
     pub(super) segment: Option<SegmentWriter>,
+    /// The frames of the present segment, for the index of its sections.
+    pub(super) sections: SectionIndexBuilder,
+    /// Segments that were sealed and have no index yet.
+    pub(super) sealed: Vec<SealedSegment>,
     /// `true` if a segment was begun since this was last taken.
     pub(super) segment_switched: bool,
     /// A segment that is ready to be begun.
@@ -66,6 +74,8 @@ impl WriterState {
             logged_seq: last_seq,
             batches_end: Lsn(0),
             segment: None,
+            sections: SectionIndexBuilder::default(),
+            sealed: Vec::new(),
             segment_switched: false,
             reserve: None,
             unlisted: Vec::new(),
@@ -167,7 +177,9 @@ impl LogWriter<'_> {
         operations: u64,
     ) -> Result<Lsn> {
         let (place, first, previous) = self.begin_batch(sections, operations)?;
-        frame::encode_batch(&mut self.state.buffer, &place, first, previous, sections);
+        let state = &mut *self.state;
+        let len = frame::encode_batch(&mut state.buffer, &place, first, previous, sections) as u64;
+        state.sections.note_batch(place.offset, len, first, previous, sections);
         Ok(place.lsn)
     }
 
@@ -192,7 +204,10 @@ impl LogWriter<'_> {
         frame::encode_batch_header(&mut self.state.buffer, &place, first, previous, sections);
         let header = self.state.buffer.len() - start;
         let body: usize = sections.iter().map(|section| section.bytes.len()).sum();
-        self.append_with(sections, frame::padding(header + body))?;
+        let padding = frame::padding(header + body);
+        let len = (header + body + padding.len()) as u64;
+        self.state.sections.note_batch(place.offset, len, first, previous, sections);
+        self.append_with(sections, padding)?;
         Ok(place.lsn)
     }
 
@@ -243,7 +258,14 @@ impl LogWriter<'_> {
     fn encode_control(&mut self, control: Control) {
         let place = self.state.place(self.log.durable_lsn());
         let previous = self.state.encoded_seq;
-        frame::encode_control(&mut self.state.buffer, &place, previous, control);
+        let state = &mut *self.state;
+        let len = frame::encode_control(&mut state.buffer, &place, previous, control) as u64;
+        match control {
+            Control::MemtableSwitch { partition, .. } => {
+                state.sections.note_switch(place.offset, len, partition);
+            }
+            _ => state.sections.note_other(place.offset, len),
+        }
     }
 
     /// Appends the buffer to the segment: one `write`.

@@ -16,25 +16,28 @@ use crate::codec::Malformed;
 use crate::db::DbInner;
 use crate::db::term::pending_claim;
 use crate::error::{Damage, Error, ErrorKind, Result};
-use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName};
+use crate::fs::{File, Fs};
 use crate::sstable::{Expected, SstReader, TableDamage, TableFindings};
 use crate::types::{Epoch, FileNo, PartitionId};
 use crate::version::{Bounds, DbVersion, Fork, Table, check_generation, recover};
 use crate::wal::{
-    Record, SEGMENT_HEADER_BYTES, SectionRef, SegmentHeader, SegmentPiece, SegmentWriter, survey,
+    Record, SEGMENT_HEADER_BYTES, SectionIndex, SectionRef, SegmentHeader, SegmentPiece,
+    SegmentWriter, survey,
 };
 
-/// A segment with a header, and where its last frame ends, in bytes.
+/// A segment with a header, where its last frame ends, and what follows, in bytes.
 #[derive(Clone, Copy)]
 pub(in crate::db) struct BegunSegment {
     pub(in crate::db) header: SegmentHeader,
     end: u64,
+    /// Length of its index of sections; 0 without one.
+    pub(in crate::db) index_bytes: u64,
 }
 
 impl BegunSegment {
     pub(in crate::db) fn of(segment: &SegmentWriter) -> BegunSegment {
-        BegunSegment { header: *segment.header(), end: segment.offset() }
+        BegunSegment { header: *segment.header(), end: segment.offset(), index_bytes: 0 }
     }
 
     /// Its end in the log.
@@ -89,7 +92,7 @@ impl DbInner {
             let begun = begun.iter().find(|begun| begun.header.number == *number).copied();
             units.push(Unit {
                 number: *number,
-                bytes: begun.map_or(0, |begun| begun.end),
+                bytes: begun.map_or(0, |begun| begun.end + begun.index_bytes),
                 kind: UnitKind::Segment { epoch: *epoch, begun },
             });
         }
@@ -104,6 +107,14 @@ impl DbInner {
         units.sort_by_key(|unit| unit.number);
         Ok(units)
     }
+}
+
+/// Damage of the index of sections of a segment. Nobody depends on it, but a device that damages it will
+/// damage other things.
+fn index_damage(file: &dyn File, path: &Path, begun: &BegunSegment) -> Option<Error> {
+    let is_missing =
+        begun.index_bytes > 0 && SectionIndex::read(file, &begun.header, begun.end).is_none();
+    is_missing.then(|| Error::corruption(path, begun.end, "index of sections is damaged"))
 }
 
 impl VerifyRun<'_> {
@@ -223,7 +234,8 @@ impl VerifyRun<'_> {
                 return Ok(false);
             }
         };
-        let Some(BegunSegment { header, end }) = begun else { return Ok(true) };
+        let Some(begun) = begun else { return Ok(true) };
+        let BegunSegment { header, end, index_bytes } = begun;
         let mut found = Vec::new();
         let mut operations = 0;
         match SegmentHeader::read(&*file, &path) {
@@ -239,6 +251,10 @@ impl VerifyRun<'_> {
                 // Up to the end of what was written no zeros can stand: preallocated space lies
                 // behind it.
                 SegmentPiece::Zeros(range) => (range, Some("frames are lost: zeros".to_owned())),
+                // It stands behind the last frame, which is not read here.
+                SegmentPiece::Index { range, .. } => {
+                    (range, Some("frames are lost: an index of sections".to_owned()))
+                }
                 SegmentPiece::Frame { range, record: Record::Batch(batch), .. } => {
                     for section in batch.sections() {
                         match count_operations(&section) {
@@ -266,6 +282,8 @@ impl VerifyRun<'_> {
             }
             found.push(error);
         }
+        found.extend(index_damage(&*file, &path, &begun));
+        self.advance(index_bytes)?;
         self.read.entries += operations;
         self.damage.extend(found.iter().map(|error| Damage::of(error, &path)));
         Ok(true)

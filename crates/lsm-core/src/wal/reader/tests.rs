@@ -3,6 +3,7 @@
 
 mod chain;
 mod damage;
+mod indexed;
 mod lookahead;
 mod partitions;
 mod random;

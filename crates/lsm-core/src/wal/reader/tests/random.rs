@@ -3,7 +3,7 @@
 use super::*;
 
 #[derive(Clone, Debug)]
-enum Deed {
+pub(super) enum Deed {
     Batch(Vec<(u32, u32, Vec<u8>)>),
     Control(u8),
     Sync,
@@ -11,7 +11,7 @@ enum Deed {
     Fail(usize),
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
+pub(super) fn deed() -> impl Strategy<Value = Deed> {
     let section = (0u32..9, 1u32..5, prop::collection::vec(any::<u8>(), 0..300));
     prop_oneof![
         8 => prop::collection::vec(section, 1..4).prop_map(Deed::Batch),
@@ -22,7 +22,7 @@ fn deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-fn run(deeds: &[Deed], preallocate: u64) -> Log {
+pub(super) fn run(deeds: &[Deed], preallocate: u64) -> Log {
     let mut log = Log::new(preallocate);
     for deed in deeds {
         match deed {

@@ -1,0 +1,63 @@
+//! Indexes of sections for sealed segments: written by the log thread, behind the last frame.
+//!
+//! No writer waits for one, and none is synced: `wal/section_index.rs` says why that is enough.
+
+use super::{Log, LogHost};
+use crate::error::Result;
+use crate::types::SeqNo;
+use crate::wal::{SectionIndexBuilder, SegmentWriter};
+
+/// A segment behind which the log goes on in another.
+pub(super) struct SealedSegment {
+    pub(super) segment: SegmentWriter,
+    /// The last logged sequence in it.
+    pub(super) last_seq: SeqNo,
+    pub(super) sections: SectionIndexBuilder,
+}
+
+impl Log {
+    /// Writes the indexes of the segments that were sealed since the last call and are still live.
+    ///
+    /// # Errors
+    /// Those of the appends. They concern nobody but who tells of failures: a segment without a whole index
+    /// is walked. The write is not tried again, because nobody knows what stands behind the frames then.
+    pub(super) fn index_sealed(&self, host: &dyn LogHost) -> Result<()> {
+        let mut writer = self.lock(host);
+        let sealed = std::mem::take(&mut writer.state.sealed);
+        if sealed.is_empty() {
+            return Ok(());
+        }
+        let live: Vec<_> = writer.state.closed.iter().map(|it| it.header.number).collect();
+        // The rest is done without the lock: writers do not wait for an index.
+        drop(writer);
+        let mut result = Ok(());
+        for segment in sealed {
+            if live.contains(&segment.segment.header().number) {
+                result = result.and(self.write_index(host, segment));
+            }
+        }
+        result
+    }
+
+    fn write_index(&self, host: &dyn LogHost, sealed: SealedSegment) -> Result<()> {
+        let SealedSegment { segment, last_seq, sections } = sealed;
+        // There is none behind a failed append, where nobody knows what stands: the frame was noted and is
+        // not in the segment.
+        let index = sections.finish(segment.header(), segment.offset(), last_seq);
+        let Some(index) = index else { return Ok(()) };
+        segment.file().append(&index)?;
+        let number = segment.header().number;
+        let len = index.len() as u64;
+        self.files.note_grown(number, segment.offset() + len);
+        // For verification, which reads it from here on.
+        let mut writer = self.lock(host);
+        let mut closed = writer.state.closed.iter_mut();
+        if let Some(closed) = closed.find(|closed| closed.header.number == number) {
+            closed.index_bytes = len;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

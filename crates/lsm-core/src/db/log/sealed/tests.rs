@@ -1,0 +1,150 @@
+//! Indexes of sealed segments, through failures and power cuts.
+
+use crate::db::log::tests::{fail, write};
+use crate::db::testing::{TestHost, TestLog, batches_in};
+use crate::fs::{CrashOutcome, FaultAction, Fs, OpKind};
+use crate::types::{FileNo, MemtableId, PartitionId};
+use crate::wal::{SectionIndex, SegmentHeader};
+
+const SEGMENT: u64 = 4096;
+
+/// The operations that the indexes of the sealed segments count, from the oldest segment on; `None` where
+/// there is no index.
+fn indexed(test: &TestLog, host: &TestHost) -> Vec<Option<u64>> {
+    let begun = test.log.lock(host).begun();
+    let sealed = &begun[..begun.len() - 1];
+    let counts = sealed.iter().map(|begun| {
+        let path = test.log.segment_path(begun.header.number);
+        let file = test.mem.open_read(&path).unwrap();
+        let header = SegmentHeader::read(&*file, &path).unwrap().unwrap();
+        let end = begun.end_lsn().0 - header.base.0;
+        let index = SectionIndex::read(&*file, &header, end)?;
+        Some(index.groups.iter().map(|group| group.operations).sum())
+    });
+    counts.collect()
+}
+
+fn begun_numbers(test: &TestLog, host: &TestHost) -> Vec<FileNo> {
+    test.log.lock(host).begun().iter().map(|begun| begun.header.number).collect()
+}
+
+#[test]
+fn a_sealed_segment_gets_an_index_of_all_its_sections() {
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
+    for number in 0..11_u64 {
+        if number % 4 == 1 {
+            test.log.lock(&host).note_switch(PartitionId(0), MemtableId(number));
+        }
+        write(&test.log, &host, 1000).unwrap();
+    }
+    assert_eq!(indexed(&test, &host), [None, None, None], "not on the path of writers");
+    test.log.tend_now(&host).unwrap();
+    assert_eq!(indexed(&test, &host), [Some(3), Some(3), Some(3)]);
+    let lens = test.segment_files(&host).into_iter().map(|name| {
+        let path = test.log.settings.dir.join(name);
+        test.mem.open_read(&path).unwrap().len().unwrap()
+    });
+    assert_eq!(test.log.disk_bytes(), lens.sum::<u64>());
+    assert_eq!(batches_in(&test.mem, &begun_numbers(&test, &host)).unwrap().len(), 11);
+}
+
+/// The memory of a segment that is gone is given back without a write to its file.
+#[test]
+fn a_segment_that_is_gone_gets_no_index() {
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
+    for _ in 0..4 {
+        write(&test.log, &host, 1000).unwrap();
+    }
+    let first = begun_numbers(&test, &host)[0];
+    test.log.segments_removed(&host, &[first]);
+    test.faults.start_log();
+    test.log.index_sealed(&host).unwrap();
+    assert!(test.faults.take_log().is_empty());
+    assert!(test.log.lock(&host).state.sealed.is_empty());
+}
+
+#[test]
+fn an_index_that_cannot_be_written_fails_no_write() {
+    for action in [FaultAction::Enospc, FaultAction::Eio, FaultAction::ShortWrite(9)] {
+        let test = TestLog::new(SEGMENT);
+        let host = TestHost::default();
+        for _ in 0..4 {
+            write(&test.log, &host, 1000).unwrap();
+        }
+        test.faults.add_rule(fail(OpKind::Append, action));
+        // The log thread tells of it.
+        test.log.index_sealed(&host).unwrap_err();
+        test.faults.heal();
+        for _ in 0..4 {
+            write(&test.log, &host, 1000).unwrap();
+        }
+        test.log.tend_now(&host).unwrap();
+        assert_eq!(indexed(&test, &host), [None, Some(3)], "{action:?}");
+        assert_eq!(batches_in(&test.mem, &begun_numbers(&test, &host)).unwrap().len(), 8);
+    }
+}
+
+/// Nobody knows what the file holds behind its end then.
+#[test]
+fn a_segment_with_a_failed_append_gets_no_index() {
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
+    write(&test.log, &host, 1000).unwrap();
+    test.faults.add_rule(fail(OpKind::Append, FaultAction::ShortWrite(500)));
+    write(&test.log, &host, 1000).unwrap_err();
+    for _ in 0..4 {
+        write(&test.log, &host, 1000).unwrap();
+    }
+    test.log.tend_now(&host).unwrap();
+    assert_eq!(indexed(&test, &host), [None, Some(3)]);
+    assert_eq!(batches_in(&test.mem, &begun_numbers(&test, &host)).unwrap().len(), 5);
+}
+
+/// Power goes before the index is written, or after, with any of its sectors on the device.
+#[test]
+fn a_power_cut_around_an_index_loses_nothing_that_was_synced() {
+    for seed in 0..200_u64 {
+        let test = TestLog::new(SEGMENT);
+        let host = TestHost::default();
+        for _ in 0..7 {
+            write(&test.log, &host, 1000).unwrap();
+        }
+        test.log.sync_all(&host).unwrap();
+        if seed % 4 > 0 {
+            test.log.index_sealed(&host).unwrap();
+        }
+        if seed % 4 > 1 {
+            write(&test.log, &host, 1000).unwrap();
+        }
+        for outcome in CrashOutcome::ALL {
+            let mut state = seed;
+            let after = test.mem.crash_clone(outcome, &mut || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state ^ (state >> 29)
+            });
+            let found = batches_in(&after, &host.listed())
+                .unwrap_or_else(|error| panic!("seed {seed}, {outcome:?}: {error}"));
+            assert!(found.len() >= 7, "seed {seed}, {outcome:?}: {found:?}");
+        }
+    }
+}
+
+/// The header of the next segment is lost with a crash, and the index is not: it ends the log as zeros do.
+#[test]
+fn an_index_at_the_end_of_the_log_is_no_damage() {
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
+    for _ in 0..3 {
+        write(&test.log, &host, 1000).unwrap();
+    }
+    test.log.sync_all(&host).unwrap();
+    write(&test.log, &host, 1000).unwrap();
+    let after = test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    test.log.index_sealed(&host).unwrap();
+    assert_eq!(indexed(&test, &host), [Some(3)]);
+    let first = test.log.segment_path(begun_numbers(&test, &host)[0]);
+    after.write_raw(&first, &test.mem.read_raw(&first).unwrap()).unwrap();
+    assert_eq!(batches_in(&after, &host.listed()).unwrap(), [1, 2, 3]);
+}
