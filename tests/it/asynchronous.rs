@@ -103,6 +103,34 @@ fn no_file_is_touched_on_the_thread_of_the_runtime() {
     fs.clear_observer();
 }
 
+#[test]
+fn a_promotion_touches_no_file_on_the_thread_of_the_runtime() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let runtime = thread::current().id();
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        assert_ne!(thread::current().id(), runtime, "{:?} of {:?}", op.kind, op.path);
+    }));
+    on_runtime(2, async {
+        let old = Async::<Db>::open_with(primary(&fs)).await.unwrap();
+        let p = old.partition("p").await.unwrap();
+        let first = p.put("k", "1").await.unwrap();
+        let follower = secondary(&fs).await;
+        let new = follower.promote().await.unwrap();
+        assert_eq!(p.put("k", "2").await.unwrap_err().kind(), ErrorKind::Fenced);
+        let q = new.partition("p").await.unwrap();
+        assert_eq!(q.get("k").await.unwrap().as_deref(), Some(&b"1"[..]));
+        let commit = q.put("k", "3").await.unwrap();
+        assert!(commit.epoch > first.epoch);
+        follower.wait_for(commit, Duration::from_secs(60)).await.unwrap();
+        follower.release().await;
+        p.release().await;
+        q.release().await;
+        new.close().await.unwrap();
+        assert_eq!(old.close().await.unwrap_err().kind(), ErrorKind::Fenced);
+    });
+    fs.clear_observer();
+}
+
 /// One thread may block: it would be occupied by the first of the waits.
 #[test]
 fn waits_occupy_no_thread() {

@@ -9,10 +9,13 @@
 //! In version 2 frames of the manifest have a checksum of their head, and long headers of the log a
 //! short check; salts of log segments follow from what the segments are. In version 3 an operation of
 //! the log may clear a partition.
+//!
+//! `promotion/` holds two databases that were taken over, see `compat/promotion.rs`.
 
 mod clear;
 mod gaps;
 mod keys;
+mod promotion;
 mod sections;
 mod ttl;
 

@@ -55,6 +55,29 @@ fn large_values_are_read_on_a_secondary_and_stay_while_a_view_reads_them() {
     assert!(follower.verify(Default::default()).unwrap().is_sound());
 }
 
+/// A partition that was followed before it had large values used to be read without their store.
+#[test]
+fn a_partition_that_gets_other_hooks_is_read_with_them() {
+    let fs = MemFs::new();
+    let db = primary(&fs);
+    let media = db.partition("media").unwrap();
+    media.put("film", "none").unwrap();
+    let follower = secondary(&fs, true);
+    let followed = follower.partition("media").unwrap();
+    let before = followed.at(Level::Strong).unwrap();
+    db.partition_with("media", with_large_values()).unwrap();
+    for seed in 1..4 {
+        media.put("film", value(seed)).unwrap();
+        let now = followed.at(Level::Strong).unwrap();
+        assert_eq!(now.get("film").unwrap().as_deref(), Some(&value(seed)[..]));
+        media.flush().unwrap();
+    }
+    assert_eq!(before.get("film").unwrap().as_deref(), Some(&b"none"[..]), "it never changes");
+    let plain = Db::secondary_builder("/db").fs(Arc::new(fs.clone())).open().unwrap();
+    let now = plain.partition("media").unwrap().at(Level::Strong).unwrap();
+    assert_eq!(now.get("film").unwrap().as_deref(), Some(&value(3)[..]));
+}
+
 #[test]
 fn without_a_lease_a_vanished_chunk_file_is_told() {
     let fs = MemFs::new();
