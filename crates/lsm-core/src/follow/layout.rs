@@ -16,11 +16,27 @@ use crate::types::FileNumbers;
 use crate::version::{DbVersion, PartitionVersion};
 
 impl Inner {
-    /// Takes in which partitions `version` has.
+    /// Takes in which partitions `version` has. Rounds call it, one at a time.
     ///
     /// # Errors
     /// Those of a value store that does not take in what an edit says.
     pub(super) fn take_partitions(&self, version: &DbVersion) -> Result<()> {
+        let mut new = Vec::new();
+        for partition in version.partitions.values() {
+            // Value stores and hooks are code of the application. No lock is held while they are
+            // called, so that nobody who asks for another partition waits for them.
+            let known = self.partitions.read().by_id.get(&partition.id).cloned();
+            let followed = known.unwrap_or_else(|| {
+                let followed = Arc::new(self.begin_following(partition, version));
+                new.push((partition, followed.clone()));
+                followed
+            });
+            if followed.has_other_hooks(partition) {
+                followed.change_hooks(self.resolve_hooks(partition, version));
+            }
+            // Also for a partition that was known: its store hears of each edit once.
+            followed.tell_store(partition)?;
+        }
         let mut partitions = self.partitions.write();
         let FollowedPartitions { by_id, by_name } = &mut *partitions;
         by_id.retain(|id, followed| {
@@ -33,16 +49,9 @@ impl Inner {
             }
             is_there
         });
-        for partition in version.partitions.values() {
-            let followed = by_id.entry(partition.id).or_insert_with(|| {
-                by_name.insert(partition.name.clone(), partition.id);
-                Arc::new(self.begin_following(partition, version))
-            });
-            if followed.has_other_hooks(partition) {
-                followed.change_hooks(self.resolve_hooks(partition, version));
-            }
-            // Also for a partition that was known: its store hears of each edit once.
-            followed.tell_store(partition)?;
+        for (partition, followed) in new {
+            by_name.insert(partition.name.clone(), partition.id);
+            by_id.insert(partition.id, followed);
         }
         Ok(())
     }
