@@ -315,7 +315,10 @@ pub mod raw {
 /// Streams of entries for pipes and other engines: [`Db::export_stream`], [`Db::import_stream`].
 /// `docs/portability.md` describes them.
 pub mod stream {
-    pub use crate::streams::{StreamExport, StreamFormat, StreamImport, StreamSummary};
+    pub use crate::streams::{
+        EntryReader, EntryWriter, StreamEntry, StreamExport, StreamFormat, StreamImport,
+        StreamPartition, StreamSummary,
+    };
 }
 
 /// Read-only instances that follow a database which another process writes: [`Db::secondary`].

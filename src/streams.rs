@@ -2,13 +2,15 @@
 //!
 //! The calls are [`Db::export_stream`] and [`Db::import_stream`]. `streams/format.rs` describes the
 //! bytes, `streams/text.rs` the text of Berkeley DB. `streams/export.rs` and `streams/import.rs` write
-//! and read; `streams/arriving.rs` puts what was read into partitions.
+//! and read; `streams/arriving.rs` puts what was read into partitions. `streams/entries.rs` is for converters,
+//! which have no database.
 //!
 //! Invariants:
 //! 1. No value is held in memory as a whole, unless its partition holds it in a table anyway.
 //! 2. An entry of a damaged stream is never imported: all bytes of an entry are verified first.
 
 mod arriving;
+mod entries;
 mod export;
 mod format;
 mod import;
@@ -22,6 +24,8 @@ use lsm_core::error::Result;
 use lsm_core::read::KeyRange;
 
 use crate::db::Db;
+
+pub use self::entries::{EntryReader, EntryWriter, StreamEntry, StreamPartition};
 
 /// The form of a stream of entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

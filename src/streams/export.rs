@@ -7,8 +7,8 @@ use largeval::BlobReader;
 use lsm_core::error::Result;
 
 use super::arriving::each_piece;
-use super::format::{PIECE_BYTES, StreamPartition, StreamWriter};
-use super::{StreamExport, StreamFormat, StreamSummary, text};
+use super::format::{PIECE_BYTES, StreamWriter};
+use super::{StreamExport, StreamFormat, StreamPartition, StreamSummary, text};
 use crate::db::Db;
 use crate::large::ReadBlobs;
 use crate::partition::Partition;

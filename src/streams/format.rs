@@ -34,6 +34,8 @@ use lsm_core::codec::{Malformed, Reader, checksum64_seeded, put_u32, put_u64};
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::limits::{PARTITIONS_MAX, USER_KEY_BYTES_MAX};
 
+use super::StreamPartition;
+
 /// The first bytes of a stream.
 pub(super) const MAGIC: [u8; 8] = *b"siltstrm";
 const VERSION: u32 = 1;
@@ -44,13 +46,6 @@ const HEAD_BYTES: usize = 24;
 const KIND_ENTRY: u8 = 1;
 const KIND_END: u8 = 2;
 const FLAG_LARGE_VALUES: u8 = 1;
-
-/// A partition of a stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct StreamPartition {
-    pub(super) name: String,
-    pub(super) has_large_values: bool,
-}
 
 /// The head of a record, without the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

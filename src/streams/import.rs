@@ -5,7 +5,8 @@ use std::io::{self, Read};
 use lsm_core::error::{Error, ErrorKind, Result};
 
 use super::arriving::Importer;
-use super::format::{MAGIC, PIECE_BYTES, RecordHead, StreamReader};
+use super::entries::EntryReader;
+use super::format::MAGIC;
 use super::{StreamImport, StreamSummary, text};
 use crate::db::Db;
 use crate::partition::Partition;
@@ -24,8 +25,8 @@ pub(super) fn import(
     let read = (&mut *from).take(MAGIC.len() as u64).read_to_end(&mut magic);
     read.map_err(|e| Error::io("read", &options.source, e))?;
     let imported = if magic == MAGIC {
-        let reader = StreamReader::behind_magic(from, options.source.clone());
-        import_checked(&mut importer, reader, options)
+        EntryReader::behind_magic(from, options.source.clone())
+            .and_then(|reader| import_checked(&mut importer, reader, options))
     } else if magic == text::MAGIC {
         text::import(&mut importer, &mut io::Cursor::new(magic).chain(from), options)
     } else {
@@ -44,10 +45,10 @@ pub(super) fn import(
 
 fn import_checked(
     importer: &mut Importer<'_>,
-    mut reader: StreamReader<'_>,
+    mut reader: EntryReader<'_>,
     options: &StreamImport,
 ) -> Result<()> {
-    let header = reader.header()?;
+    let header = reader.partitions().to_vec();
     if options.partition.is_some() && header.len() != 1 {
         let count = header.len();
         let message = format!("one partition was named, and the stream has {count}");
@@ -58,25 +59,15 @@ fn import_checked(
         let name = options.partition.as_ref().unwrap_or(&found.name);
         partitions.push(importer.partition(name, found.has_large_values)?);
     }
-    loop {
-        let (head, key) = reader.record()?;
-        let RecordHead::Entry { partition, value_len, .. } = head else {
-            return reader.check_end(head, importer.summary().entries);
-        };
-        let key = key.to_vec();
-        let Some(partition) = partitions.get(partition as usize) else {
-            return Err(reader.damage("a partition that the header does not name").at_key(&key));
-        };
-        let mut entry = importer.begin(partition, &key, Some(value_len))?;
-        let mut left = value_len;
-        while left > 0 {
-            let len = left.min(PIECE_BYTES);
-            let piece = reader.piece(len).map_err(|e| at(e, partition, &key))?;
-            entry.push(piece)?;
-            left -= len;
+    while let Some(entry) = reader.next_entry()? {
+        let partition = &partitions[entry.partition];
+        let mut arriving = importer.begin(partition, &entry.key, Some(entry.value_len))?;
+        while let Some(piece) = reader.next_piece().map_err(|e| at(e, partition, &entry.key))? {
+            arriving.push(piece)?;
         }
-        importer.end(entry)?;
+        importer.end(arriving)?;
     }
+    Ok(())
 }
 
 /// Names the entry whose value does not arrive.
