@@ -3,14 +3,15 @@
 //! `run.sh` beside it is the way to use it. `run` and `large` measure one engine in one process,
 //! `report` makes tables of many runs, `quiet` waits for a machine without other work, `check`
 //! judges a run by the work of others during it, `warm` makes the machine give its memory before
-//! anything is measured.
+//! anything is measured. `convert` measures nothing: it is here because C++ is.
 //!
 //! Invariants:
-//! 1. An engine is asked only through `testkit::bench::Engine`.
+//! 1. A measured engine is asked only through `testkit::bench::Engine`.
 //! 2. No figure in a report comes from anywhere but the runs that it is made of.
 
 #![expect(clippy::disallowed_methods, reason = "it measures from outside")]
 
+mod convert;
 mod cost;
 mod engines;
 mod large;
@@ -48,6 +49,9 @@ enum Command {
     },
     /// Make tables of runs
     Report(report::Args),
+    /// Convert a database of RocksDB or LevelDB to siltstone's stream of entries, or a stream to a database
+    #[command(subcommand)]
+    Convert(convert::Args),
     /// List the engines that are compiled in, with their versions
     Engines,
     /// Touch memory and give it back, so that a virtual machine has it
@@ -74,6 +78,7 @@ fn command(cli: &Cli) -> Result<(), Fault> {
         Command::Quiet(args) => machine::wait_until_quiet(args),
         Command::Check { file } => report::check_run(file),
         Command::Report(args) => report::run(args),
+        Command::Convert(args) => convert::run(args),
         Command::Engines => {
             let known = engines::NAMES.into_iter();
             for (name, version) in known.filter_map(|name| Some((name, engines::version(name)?))) {

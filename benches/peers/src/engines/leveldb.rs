@@ -246,6 +246,11 @@ impl LevelDb {
         }
     }
 
+    /// The value of `key`.
+    pub fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+        self.look_up(key, <[u8]>::to_vec)
+    }
+
     fn iter(&self) -> Iter<'_> {
         // SAFETY: invariant 1.
         let iter = unsafe { leveldb_create_iterator(self.0.db, self.0.read) };
