@@ -49,6 +49,9 @@ impl DbInner {
         let ended = self.log.check().and_then(|()| between.close());
         drop(between);
         self.end_work();
+        // Nobody else does it from here on, and a sealed segment without an index keeps its file open.
+        // An index is a hint, so a failure is none of the close.
+        let _ = self.log.index_sealed(self);
         // As long as the folder is locked: later a deletion could hit a file of the next process.
         let removed = self.remove_obsolete();
         // Behind a fence that came meanwhile this is the error, and the cursor stays as it is.
@@ -62,6 +65,7 @@ impl DbInner {
     fn abandon(&self, lock: &mut Option<Box<dyn LockGuard>>, fenced: Error) -> Result<()> {
         self.closed.store(true, Ordering::Release);
         self.end_work();
+        self.log.forget_sealed(self);
         *lock = None;
         Err(fenced)
     }

@@ -21,7 +21,7 @@ impl Log {
     /// # Errors
     /// Those of the appends. They concern nobody but who tells of failures: a segment without a whole index
     /// is walked. The write is not tried again, because nobody knows what stands behind the frames then.
-    pub(super) fn index_sealed(&self, host: &dyn LogHost) -> Result<()> {
+    pub(in crate::db) fn index_sealed(&self, host: &dyn LogHost) -> Result<()> {
         let mut writer = self.lock(host);
         let sealed = std::mem::take(&mut writer.state.sealed);
         if sealed.is_empty() {
@@ -37,6 +37,11 @@ impl Log {
             }
         }
         result
+    }
+
+    /// Lets go of the segments that wait for their indexes.
+    pub(in crate::db) fn forget_sealed(&self, host: &dyn LogHost) {
+        self.lock(host).state.sealed.clear();
     }
 
     fn write_index(&self, host: &dyn LogHost, sealed: SealedSegment) -> Result<()> {
