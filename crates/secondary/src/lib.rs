@@ -46,14 +46,16 @@
 
 mod background;
 mod builder;
+mod lag;
 mod level;
 mod partition;
 mod secondary;
 
 pub use background::Follow;
 pub use builder::Builder;
+pub use lag::Lag;
 pub use level::{Level, OnUnmet, ReadOptions, Target};
 pub use lsm_core::db::Commit;
 pub use lsm_core::error::ErrorKind;
 pub use partition::{Reading, SecondaryPartition};
-pub use secondary::{Lag, Secondary, SecondaryCut};
+pub use secondary::{Secondary, SecondaryCut};

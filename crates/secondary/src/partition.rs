@@ -12,8 +12,9 @@ use lsm_core::read::{Cursor, KeyRange, Keys, Range, ReadPoint};
 use lsm_core::types::Slice;
 
 use crate::background::Follow;
+use crate::lag::Lag;
 use crate::level::{Level, OnUnmet, ReadOptions, Target};
-use crate::secondary::{Lag, Secondary};
+use crate::secondary::Secondary;
 
 /// Maximum number of retries of a read whose files were deleted.
 const ATTEMPTS: usize = 4;

@@ -7,7 +7,6 @@
 //! 2. No thread waits under a lock. A thread that catches up for a partition does so for all waiting
 //!    threads, which then find their goals reached.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +24,7 @@ use parking_lot::Mutex;
 
 use crate::background::{Follow, Tending};
 use crate::builder::Builder;
+use crate::lag::{CompleteAt, Lag, is_within};
 use crate::level::{Level, ReadOptions, Target};
 use crate::partition::{Reading, SecondaryPartition};
 
@@ -44,36 +44,6 @@ struct Inner {
     clock: Arc<dyn Clock>,
     complete_at: Mutex<CompleteAt>,
     tending: Tending,
-}
-
-/// The time at which the last look began that found a partition complete.
-#[derive(Default)]
-struct CompleteAt {
-    /// All that have a log.
-    logged: Option<Duration>,
-    partitions: HashMap<PartitionId, Duration>,
-}
-
-impl CompleteAt {
-    fn of(&self, followed: &FollowedPartition) -> Option<Duration> {
-        let with_all = self.logged.filter(|_| followed.is_logged());
-        with_all.max(self.partitions.get(&followed.id()).copied())
-    }
-}
-
-/// The distance of a partition from its primary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lag {
-    /// Operations of the primary, over all partitions, since the newest visible operation; 0 if none of
-    /// them belongs to this partition. `None` without a primary on this machine.
-    pub operations: Option<u64>,
-    /// Bytes of the primary's log behind the place up to which everything is seen here, those of
-    /// other partitions among them; 0 if none is this partition's. `None` without a primary on this
-    /// machine.
-    pub bytes: Option<u64>,
-    /// Time since the begin of the last catch-up that found the partition complete. `None` before the
-    /// first.
-    pub age: Option<Duration>,
 }
 
 /// All partitions as of one commit. Cheap to clone.
@@ -465,14 +435,6 @@ impl Secondary {
         let at = self.0.complete_at.lock().of(followed);
         let bytes = followed.bytes_behind();
         Lag { operations, bytes, age: at.map(|at| now.saturating_sub(at)) }
-    }
-}
-
-fn is_within<T: PartialOrd>(lag: Option<T>, bound: Option<T>) -> bool {
-    match (lag, bound) {
-        (_, None) => true,
-        (Some(lag), Some(bound)) => lag <= bound,
-        (None, Some(_)) => false,
     }
 }
 
