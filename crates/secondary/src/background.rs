@@ -74,15 +74,21 @@ impl Tending {
         follow: Follow,
     ) -> Result<()> {
         let mut state = self.0.state.lock();
+        // One entry for a partition. With two, the older way would go on beside the newer one.
         state.tended.retain(|tended| tended.followed.id() != followed.id());
+        // The thread stays and waits without a limit. To end it here would be a second way for a
+        // thread to end, beside the drop of the secondary.
         if follow == Follow::OnDemand {
             return Ok(());
         }
         let due_at = clock.now();
         let followed = followed.clone();
         state.tended.push(Tended { followed, follow, due_at, failure: None });
+        // Still under the lock, or two calls at once would start two threads.
         if state.thread.is_none() {
             let shared = self.0.clone();
+            // Not the `Secondary`: its last handle stops this thread, and a handle in the thread
+            // itself would keep it from ever being the last.
             let follower = follower.clone();
             let clock = clock.clone();
             let thread = std::thread::Builder::new().name("siltstone-follow".to_owned());
@@ -114,8 +120,12 @@ impl Tending {
 impl Drop for Tending {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
+        // Under the lock, which the thread holds from its look at this until it waits. Otherwise
+        // the notice below could come between the two, and would be lost.
         state.is_over = true;
         let thread = state.thread.take();
+        // The thread takes the lock before it sees that it is over: a join under the lock would
+        // never return.
         drop(state);
         self.0.changed.notify_all();
         if let Some(thread) = thread {
@@ -142,6 +152,8 @@ fn work(shared: &Shared, follower: &Follower, clock: &dyn Clock) {
 
 /// Catches up with the partitions whose time has come.
 fn catch_up_with_due(shared: &Shared, follower: &Follower, clock: &dyn Clock) {
+    // One after the other. The follower runs one sync at a time in any case, because a sync holds
+    // the lock of its place in the log.
     for followed in due(shared, clock.now()) {
         let goal = followed.goal();
         // A few loads instead of a round: a read may have brought the partition on meanwhile.
@@ -181,8 +193,11 @@ fn due(shared: &Shared, now: Duration) -> Vec<FollowedPartition> {
 /// partition is not looked after any more.
 fn note(shared: &Shared, id: PartitionId, outcome: Result<()>, again_at: Duration) {
     let mut state = shared.state.lock();
+    // A sync of a dropped partition succeeds and finds nothing, so its outcome does not tell. The
+    // list would grow with each partition that is created, followed and dropped.
     state.tended.retain(|tended| tended.followed.id() != id || tended.followed.moment().is_ok());
     if let Some(tended) = state.tended.iter_mut().find(|tended| tended.followed.id() == id) {
+        // A success strikes the failure out: an old error would look like one of the present.
         tended.failure = outcome.err();
         if tended.follow == Follow::Eager {
             tended.due_at = again_at;

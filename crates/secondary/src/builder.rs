@@ -34,6 +34,8 @@ impl Builder {
 
     /// Another clock. Default: the machine's monotonic one.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
+        // The engine gets it as well, for the beats of its lease. With two clocks a test could not
+        // step a secondary through the time of its primary.
         self.engine = self.engine.clock(clock.clone());
         self.clock = clock;
         self
@@ -63,7 +65,7 @@ impl Builder {
     /// nothing to catch up with between two flushes. Default: `false`. Only [`Level::Eventual`], a
     /// [`Level::Bounded`] that is wide enough, a [`Level::Session`] whose commit is flushed, and a strong
     /// read of a partition that has nothing unflushed are served then; others are
-    /// [`ErrorKind::NotLogged`].
+    /// [`ErrorKind::NotLogged`], and [`Level::Prefix`] is [`ErrorKind::Unsupported`].
     pub fn tables_only(mut self, follows_tables_only: bool) -> Builder {
         self.engine = self.engine.tables_only(follows_tables_only);
         self

@@ -32,6 +32,8 @@ pub(crate) struct CompleteAt {
 impl CompleteAt {
     /// The time of the last look that found this partition complete, by itself or with all.
     pub(crate) fn of(&self, followed: &FollowedPartition) -> Option<Duration> {
+        // A sync of all partitions says nothing of one without a log, whose newest operations may
+        // be in the memory of the primary alone.
         let with_all = self.logged.filter(|_| followed.is_logged());
         with_all.max(self.partitions.get(&followed.id()).copied())
     }

@@ -41,7 +41,8 @@ pub enum Level {
     Session(Commit),
     /// Level 4. Prefix: all partitions as of one commit, so a batch over several partitions is visible
     /// whole or not at all. It is the state of the last complete [`sync`](crate::Secondary::sync); the
-    /// first read performs one. This level never waits and never goes back.
+    /// first read performs one. This level never waits and never goes back. As at [`Level::Eventual`], a
+    /// get performs a sync if a file was deleted.
     Prefix,
     /// Level 5. Eventual: the partition as of its last sync. This level never waits and never catches up,
     /// with one exception: if no lease protects the files and one was deleted, a get catches up. It

@@ -63,6 +63,8 @@ impl SecondaryPartition {
     /// # Cost
     /// See [`Level`].
     pub fn read(&self, options: &ReadOptions) -> Result<Reading> {
+        // The state is taken behind this call. It may be newer than what was asked for, because
+        // another thread may sync in between, and never older.
         let unmet = match self.secondary.bring(&self.followed, options) {
             Ok(()) if options.level == Level::Prefix => match self.secondary.moment_in_cut(self)? {
                 Some(moment) => return Ok(Self::reading(moment, options.level)),
@@ -84,6 +86,7 @@ impl SecondaryPartition {
                 | ErrorKind::LimitExceeded
         );
         if is_unmet && options.on_unmet == OnUnmet::Weaker {
+            // Not of the cut, for a prefix either: the partition by itself is at least as new.
             return Ok(Self::reading(self.followed.moment()?, Level::Eventual));
         }
         Err(unmet)
@@ -121,11 +124,13 @@ impl SecondaryPartition {
         options: &ReadOptions,
         mut read: impl FnMut(&Reading) -> Result<T>,
     ) -> Result<T> {
+        // Bounded, because each attempt reads the manifest. Beside a primary that compacts without
+        // a pause, the call would hang and load the device.
         for _ in 0..ATTEMPTS {
             match read(&self.read(options)?) {
                 // Without a lease files go. A newer state does not need them.
                 Err(error) if is_gone(&error) => {
-                    self.secondary.look_again(&self.followed)?;
+                    self.secondary.look_again(&self.followed, options.level)?;
                 }
                 found => return found,
             }
@@ -175,6 +180,8 @@ impl SecondaryPartition {
 }
 
 fn is_gone(error: &Error) -> bool {
+    // The engine gives tables and segments that are gone a kind of their own. A value store opens
+    // its files itself, and returns what the file system says.
     matches!(error.kind(), ErrorKind::FileGone | ErrorKind::LeaseLost) || error.is_missing()
 }
 

@@ -248,6 +248,8 @@ impl Secondary {
                 let message = "flushed tables alone are followed, which are of no one commit";
                 Err(Error::new(ErrorKind::Unsupported, message))
             }
+            // Only the first read makes a cut. Later reads take the cut that is there, so they
+            // neither wait nor read the log.
             Level::Prefix if self.cut().as_of().is_some() => Ok(()),
             Level::Prefix => self.sync(Target::Latest).map(drop),
             Level::Session(token) => self.bring_to_token(followed, token, options.wait),
@@ -257,6 +259,7 @@ impl Secondary {
                 if is_near && is_within(lag.age, age) {
                     return Ok(());
                 }
+                // A sync cannot stop at a bound: it reads to the end in any case.
                 self.bring_to_present(followed, options.wait)
             }
             Level::Strong => self.bring_to_present(followed, options.wait),
@@ -265,6 +268,8 @@ impl Secondary {
 
     /// Brings a partition to the moment of the call.
     fn bring_to_present(&self, followed: &FollowedPartition, wait: Duration) -> Result<()> {
+        // Once, before the first sync. A goal that moved on with the primary might never be reached
+        // beside a steady writer.
         let mut goal: Option<SyncGoal> = followed.goal();
         if goal.is_some_and(|goal| followed.has_reached(&goal)) {
             return Ok(());
@@ -401,11 +406,17 @@ impl Secondary {
         Ok(())
     }
 
-    /// Reads on from a newer state. It is durable if the partition was only ever synced to what is.
-    pub(crate) fn look_again(&self, followed: &FollowedPartition) -> Result<()> {
+    /// Reads on at `level` from a newer state. It is durable if the partition was only ever synced to
+    /// what is.
+    pub(crate) fn look_again(&self, followed: &FollowedPartition, level: Level) -> Result<()> {
         // A partition that shows only what is durable must not show more because a file went.
         let to = if followed.is_durable() { Target::Durable } else { Target::Latest };
-        self.sync_extent(SyncExtent::Only(followed.id()), to).map(drop)
+        // A prefix is read from the cut, and only a sync of all partitions makes a new one.
+        let extent = match level {
+            Level::Prefix => SyncExtent::All,
+            _ => SyncExtent::Only(followed.id()),
+        };
+        self.sync_extent(extent, to).map(drop)
     }
 
     pub(crate) fn moment_in_cut(

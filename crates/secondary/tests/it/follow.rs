@@ -4,7 +4,7 @@ use lsm_core::ErrorKind;
 use lsm_core::db::{BackgroundMode, VerifyOptions};
 use lsm_core::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
 use lsm_core::options::{Durability, Options, PartitionOptions};
-use secondary::{Level, Target};
+use secondary::{Level, ReadOptions, Target};
 
 use super::*;
 
@@ -233,6 +233,23 @@ fn without_a_lease_a_vanished_file_is_no_missing_key() {
     assert_eq!(gone.kind(), ErrorKind::FileGone, "{gone}");
     assert_eq!(view.iter().next().unwrap().err().unwrap().kind(), ErrorKind::FileGone);
     assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"2"[..]), "it looked again");
+}
+
+#[test]
+fn without_a_lease_a_get_of_a_prefix_reads_a_new_cut_where_a_file_vanished() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let p = flushed(&db);
+    let follower = leaseless(&fs);
+    let followed = follower.partition("p").unwrap();
+    follower.sync(Target::Latest).unwrap();
+    let before = follower.cut().as_of();
+    p.put("k", "2").unwrap();
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    let found = followed.get_with("k", &ReadOptions::new(Level::Prefix)).unwrap();
+    assert_eq!(found.as_deref(), Some(&b"2"[..]));
+    assert!(follower.cut().as_of().unwrap().seq > before.unwrap().seq, "of all partitions");
 }
 
 #[test]
