@@ -21,7 +21,8 @@ pub struct Counts {
     pub split_pairs: u64,
     /// Verified reads that met damage in memory, and none when they read the device.
     pub reads_mended: u64,
-    /// Entries that were found damaged, once for each run of a job.
+    /// Entries that were found damaged, once for each run of a job. The first run of a compaction ends
+    /// at a fault, so that it counts one or few of them.
     pub faults: u64,
 }
 

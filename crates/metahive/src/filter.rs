@@ -207,6 +207,8 @@ impl CompactionFilter for HiveFilter {
         self.end_only();
         // Metadata is taken and never written, so no output may follow it.
         self.last_input = LastInput::None;
+        // That of an entry before, which was dropped, is not this one's.
+        self.carried = None;
         if self.judge.may_be_metadata(&entry, at) {
             self.judge.take_metadata(&entry, at, &mut self.open, faults);
             return Ok(Input::Take);

@@ -295,6 +295,46 @@ fn no_flipped_bit_of_a_data_block_is_missed_or_blamed_on_another_key() {
     }
 }
 
+/// A sealed table of these keys, with the last byte of `victim` turned by `mask` and the checksum of
+/// its block made right.
+fn one_turned(keys: &[&[u8]], victim: &[u8], mask: u8) -> Checked {
+    let provider = Provider::new(MetaHive::default());
+    let it = Checked::open(MemFs::new(), provider);
+    for key in keys {
+        it.p.put(key, if *key == victim { "the victim" } else { "sound" }).unwrap();
+    }
+    it.db.flush().unwrap();
+    let blocks = blocks(&it.fs, &it.p);
+    let [block] = &blocks[..] else { panic!("{} blocks", blocks.len()) };
+    let mut bytes = block.bytes.clone();
+    let value = bytes.windows(10).position(|window| window == b"the victim").unwrap();
+    assert_eq!(bytes[value - 1], *victim.last().unwrap(), "the key lies in front of its value");
+    bytes[value - 1] ^= mask;
+    block.put(&it.fs, &bytes, true);
+    it
+}
+
+/// The damaged key sorts in front of metadata that is written before it.
+#[test]
+fn a_key_that_fell_in_front_of_metadata_is_mended() {
+    let keys: [&[u8]; 3] = [b"a", b"a\x03", b"b"];
+    let it = one_turned(&keys, keys[1], 2);
+    it.p.compact(..).unwrap();
+    for key in keys {
+        let value: &[u8] = if key == keys[1] { b"the victim" } else { b"sound" };
+        assert_eq!(it.p.get(key).unwrap().as_deref(), Some(value), "{key:?}");
+    }
+    assert_eq!(it.p.iter().count(), keys.len());
+}
+
+/// The damaged key lies outside of the range, its true key inside.
+#[test]
+fn an_export_finds_a_key_that_left_its_range() {
+    let it = one_turned(&[b"a", b"b", b"d"], b"b", b'b' ^ b'c');
+    let range = b"a".to_vec()..b"c".to_vec();
+    assert_eq!(it.p.export(range, "/export").unwrap().entries, 2);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 

@@ -174,9 +174,7 @@ impl<'a> Merge<'a> {
             let inputs = levels.zip(inputs);
             let judge =
                 Judges::new(readers.clone(), factory.clone(), sources, findings.clone(), inputs);
-            // Of a part of a table the filter sees fewer entries than the judge.
-            let is_compared_later = stages.ends_at_fault && self.clip.is_none();
-            let judge = judge.compared_later(is_compared_later);
+            let judge = judge.compared_later(stages.ends_at_fault);
             judges = Some(Arc::new(judge.struck_by(stages.inject.cloned())));
         }
         // Checked, because what is written from here on is all that is left of the entries.
@@ -201,6 +199,12 @@ impl<'a> Merge<'a> {
                 .map_err(|error| blame(error, self.input_tables(), tables))?;
         // Only behind the loop: walks add to their findings until their ends.
         Ok(outcome.and_found(findings.take()))
+    }
+
+    /// Returns `true` if the filter that seals sees all that the judges see, so that a run may leave the
+    /// comparison to it. It sees a part of the tables in an export, and none in a flush.
+    pub fn compares_later(&self) -> bool {
+        self.kind == JobKind::Compaction && self.clip.is_none()
     }
 
     /// The closed gaps that the merge knows: what they hide is left out of its tables.

@@ -85,8 +85,8 @@ pub(super) fn write_survivors<I: JobIter>(
             if should_stop() {
                 return Err(Error::new(ErrorKind::Closed, "the job was cancelled"));
             }
-            if writing.stages.ends_at_fault && !writing.faults.is_empty() {
-                return Ok(JobOutcome::Faulty(writing.faults.into_parts().0));
+            if writing.is_over() {
+                break;
             }
         }
         let place = clip.map_or(ClipSide::Inside, |c| c.place(entries.key(), entries.is_hidden()));
@@ -224,6 +224,9 @@ impl<'a, 'o> Writing<'a, 'o> {
             if taken == Input::Take {
                 return Ok(());
             }
+            if self.is_over() {
+                return Ok(());
+            }
         } else if entry.hidden {
             return Ok(());
         }
@@ -265,6 +268,13 @@ impl<'a, 'o> Writing<'a, 'o> {
         }
         self.remember(key, entry.value);
         Ok(())
+    }
+
+    /// Returns `true` if only the next run counts. A damaged entry, or one behind it, reaches neither a
+    /// hook nor a table: it may sort in front of what has been written.
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.stages.ends_at_fault && !self.faults.is_empty()
     }
 
     /// Returns `true` if the entry is older than a loss that was accepted: it is never seen again.
@@ -422,7 +432,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             // The answer at a boundary is for the first version behind it alone.
             self.outputs.allow_cut(false);
         }
-        replace(&mut self.written, key);
+        key.copy_to(&mut self.written);
         Ok(())
     }
 
@@ -453,12 +463,14 @@ impl<'a, 'o> Writing<'a, 'o> {
     }
 
     fn remember(&mut self, key: KeyRef<'_>, value: &[u8]) {
-        replace(&mut self.last, key);
+        key.copy_to(&mut self.last);
         self.last_value.set(value);
     }
 
     pub(super) fn finish(mut self) -> Result<JobOutcome> {
-        self.boundary(None)?;
+        if !self.is_over() {
+            self.boundary(None)?;
+        }
         // Faults before the misfit: a repair of them may make the misfit vanish in the next run.
         let (faults, mended) = self.faults.into_parts();
         if !faults.is_empty() {
@@ -485,16 +497,4 @@ impl<'a, 'o> Writing<'a, 'o> {
 pub(super) fn is_plausible(key: KeyRef<'_>, base_seq: SeqNo) -> bool {
     let len = key.user.len();
     len > 0 && len <= INTERNAL_KEY_BYTES_MAX && key.trailer.seq() >= base_seq
-}
-
-/// Keeps a key, reusing what the one before was kept in.
-fn replace(kept: &mut Option<InternalKey>, key: KeyRef<'_>) {
-    match kept {
-        Some(kept) if kept.user.len() == key.user.len() => {
-            kept.user.copy_from_slice(key.user);
-            kept.trailer = key.trailer;
-        }
-        // A boxed key cannot change its length, so only keys of one length share their memory.
-        kept => *kept = Some(key.to_owned()),
-    }
 }

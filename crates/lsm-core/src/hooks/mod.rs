@@ -15,7 +15,8 @@
 //! 1. No hook is called under a lock of the engine, unless its doc says so.
 //! 2. An `Err` fails the job: nothing is installed, the inputs stay. A fault does not: the job
 //!    reads on to its end, installs nothing, each fault is repaired outside the job, and the job
-//!    runs again over the patched entries.
+//!    runs again over the patched entries. A first run that only looks for damage ends at its first
+//!    fault: no other hook is called for the entry, or for one behind it.
 //! 3. A panic of a hook is an `Err` of the call that it happened in, or of the job where that call
 //!    has none to return: see `guarded.rs`.
 
