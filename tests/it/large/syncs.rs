@@ -1,5 +1,6 @@
 //! Failed syncs of chunk files: the values in doubt are written again, and all partitions go on.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, FsOp, OpKind};
@@ -210,6 +211,31 @@ fn values_of_a_move_whose_edit_failed_go_with_the_next_edit() {
         it.check_durable();
     }
     assert!(moves > 0, "an edit that failed was that of a move");
+}
+
+/// The edit may be on the device, as after an error.
+#[test]
+fn values_of_a_move_whose_edit_a_panic_interrupted_are_there_after_the_next_open() {
+    let mut moves = 0;
+    for nth in 0..6 {
+        let it = Pair::new(options());
+        it.half_delete();
+        let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".manifest".to_owned(), nth };
+        it.fs.add_rule(FaultRule::once(at, FaultAction::Panic));
+        let reclaimed = catch_unwind(AssertUnwindSafe(|| it.p.reclaim()));
+        if it.fs.fault_count() == 0 {
+            reclaimed.unwrap().unwrap();
+            it.fs.heal();
+            continue;
+        }
+        moves += u64::from(it.p.space().unwrap().pending_bytes > 0);
+        let mem = it.mem.clone();
+        drop(it);
+        let db = open(&mem);
+        assert_eq!(content(&db.partition("p").unwrap()).len(), 10, "edit {nth}");
+        assert!(db.verify(Default::default()).unwrap().is_sound());
+    }
+    assert!(moves > 0, "an edit that was interrupted was that of a move");
 }
 
 /// The sync of another thread fails, so that nothing is left to sync when the table is installed.

@@ -176,8 +176,8 @@ impl JobRunner {
         let is_judged = hooks.judging().is_some();
         // The first run of a job with judges compares each entry once. It only finds out whether there
         // is damage: then the next run lets the judges compare, which repair block by block.
-        let mut is_first = is_judged;
-        let rounds = REPAIR_ROUNDS + usize::from(is_judged);
+        let mut is_first = is_judged && merge.compares_later();
+        let rounds = REPAIR_ROUNDS + usize::from(is_first);
         // Bounded: memory that fails again and again must end the job with an error.
         for _ in 0..=rounds {
             let stages = Stages::new(
@@ -193,11 +193,11 @@ impl JobRunner {
             let sources = is_judged.then(|| self.judge_sources(host, view));
             let tables = &self.tables;
             let context = RunContext { factory, tables, stages, should_stop, sources };
-            let outcome = merge.run(context);
-            if std::mem::take(&mut is_first) && found_damage(&outcome) {
-                continue;
-            }
-            match (outcome?, hooks.sealing()) {
+            let outcome = merge.run(context)?;
+            let is_first = std::mem::take(&mut is_first);
+            match (outcome, hooks.sealing()) {
+                // The judges repair before a filter is asked.
+                (JobOutcome::Faulty(_), _) if is_first => {}
                 (JobOutcome::Done { tables, values, mended, lost, gaps, miscounted }, _) => {
                     let counted = miscounted.iter().map(|fault| (fault.clone(), RECOUNTED.into()));
                     for (fault, source) in mended.into_iter().chain(counted) {
@@ -234,13 +234,6 @@ impl JobRunner {
         foreseen: impl IntoIterator<Item = SeqNo>,
     ) -> LogSearch {
         LogSearch::new(&self.factory, host.log_segments(), view.version.id, foreseen)
-    }
-}
-
-fn found_damage(outcome: &Result<JobOutcome>) -> bool {
-    match outcome {
-        Ok(outcome) => matches!(outcome, JobOutcome::Faulty(_)),
-        Err(error) => error.is_corruption(),
     }
 }
 
@@ -326,15 +319,10 @@ impl DbInner {
                 bytes: bytes.clone(),
             });
         }
-        let version = match editing.install(changes) {
-            Ok(version) => version,
-            Err(error) => {
-                // The edit may be on disk, and a table of it may name the values.
-                self.in_doubt.note_values(values.carried);
-                return Err(error);
-            }
-        };
-        values.keep();
+        // If the edit fails it may be on disk all the same, and a table of it may name the values.
+        let carried = self.in_doubt.until_installed(values.carried);
+        let version = editing.install(changes)?;
+        carried.keep();
         let edit = version.edit_number;
         note_clear(&version.partitions[&partition.id], made, &clear_of);
         // Still under the lock of the manifest: views take versions in, and edits of stores are

@@ -50,22 +50,16 @@ struct DoubtfulFiles {
 }
 
 impl InDoubt {
-    /// Keeps the files and values of an edit whose installation failed.
-    fn note(
-        &self,
-        tables: impl Iterator<Item = SstMeta>,
-        segment: FileNo,
-        values: Vec<PendingHandle>,
-    ) {
+    /// Keeps the files of an edit whose installation failed.
+    fn note(&self, tables: impl Iterator<Item = SstMeta>, segment: FileNo) {
         let mut files = self.0.lock();
         files.tables.extend(tables);
         files.segments.push(segment);
-        files.values.extend(values);
     }
 
-    /// Keeps values that a job carried whose edit failed.
-    pub(super) fn note_values(&self, values: Vec<PendingHandle>) {
-        self.0.lock().values.extend(values);
+    /// Keeps values that an edit is about to name, unless it becomes durable.
+    pub(super) fn until_installed(&self, values: Vec<PendingHandle>) -> UninstalledValues<'_> {
+        UninstalledValues { in_doubt: self, values }
     }
 
     /// Takes the values out, as [`InDoubt::take`] does.
@@ -83,6 +77,27 @@ impl Drop for InDoubt {
     /// The next open decides whether the edit is there. Values that are dropped are let go.
     fn drop(&mut self) {
         self.take().values.into_iter().for_each(PendingHandle::keep);
+    }
+}
+
+/// Values of an edit that is under way. If it fails they are in doubt: after a panic as after an error,
+/// because the edit may be on disk.
+#[must_use]
+pub(super) struct UninstalledValues<'a> {
+    in_doubt: &'a InDoubt,
+    values: Vec<PendingHandle>,
+}
+
+impl UninstalledValues<'_> {
+    /// The edit is durable.
+    pub(super) fn keep(mut self) {
+        std::mem::take(&mut self.values).into_iter().for_each(PendingHandle::keep);
+    }
+}
+
+impl Drop for UninstalledValues<'_> {
+    fn drop(&mut self) {
+        self.in_doubt.0.lock().values.append(&mut self.values);
     }
 }
 
@@ -173,17 +188,18 @@ impl DbInner {
             self.let_go(rewritten);
         })?;
         let NewLog { number: edit, changes, kept, dropped, sections, condemned } = edit;
+        let carried = self.in_doubt.until_installed(carried);
         let installed = versions.install(changes);
         let version = match installed {
             Ok(version) => version,
             Err(error) => {
                 // The edit may be on disk.
                 let tables = rewritten.iter().flat_map(|(_, written)| &written.made.tables);
-                self.in_doubt.note(tables.cloned(), number, carried);
+                self.in_doubt.note(tables.cloned(), number);
                 return Err(error);
             }
         };
-        carried.into_iter().for_each(PendingHandle::keep);
+        carried.keep();
         for (partition, written) in &kept {
             let through = Some(written.through);
             partition.install(version.partitions[&partition.id].clone(), through);

@@ -294,11 +294,6 @@ impl JobValues {
     pub fn edit(&self, number: u64) -> StoreEdit<'_> {
         StoreEdit { number, added: &self.added, dropped: &self.dropped, partition_dropped: false }
     }
-
-    /// The tables of the job may be on disk.
-    pub fn keep(self) {
-        self.carried.into_iter().for_each(PendingHandle::keep);
-    }
 }
 
 /// The place of a value after a compaction.

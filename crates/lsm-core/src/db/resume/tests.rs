@@ -86,9 +86,13 @@ fn a_partition_that_was_dropped_meanwhile_is_in_no_edit_and_its_tables_go() {
 fn files_in_doubt_gather_until_they_are_taken() {
     let doubt = InDoubt::default();
     let let_go = Arc::new(AtomicUsize::new(0));
-    doubt.note([table("7:a-c")].into_iter(), FileNo(50), vec![value(&let_go)]);
+    doubt.note([table("7:a-c")].into_iter(), FileNo(50));
+    drop(doubt.until_installed(vec![value(&let_go)]));
     let tables = [table("9:a-c"), table("10:d-e")];
-    doubt.note(tables.into_iter(), FileNo(51), vec![value(&let_go), value(&let_go)]);
+    doubt.note(tables.into_iter(), FileNo(51));
+    drop(doubt.until_installed(vec![value(&let_go), value(&let_go)]));
+    // Their edit is durable.
+    doubt.until_installed(vec![value(&let_go)]).keep();
     let DoubtfulFiles { tables, segments, values } = doubt.take();
     let files: Vec<_> = tables.iter().map(|meta| meta.file.0).collect();
     assert_eq!((files, segments), (vec![7, 9, 10], vec![FileNo(50), FileNo(51)]));
@@ -96,7 +100,7 @@ fn files_in_doubt_gather_until_they_are_taken() {
     drop(values);
     assert_eq!(let_go.load(Ordering::Relaxed), 3);
     // Nobody has seen that the manifest takes edits again.
-    doubt.note([table("11:a-c")].into_iter(), FileNo(52), vec![value(&let_go)]);
+    drop(doubt.until_installed(vec![value(&let_go)]));
     drop(doubt);
     assert_eq!(let_go.load(Ordering::Relaxed), 3);
 }
