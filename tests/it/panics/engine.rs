@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
-use siltstone::{BackgroundMode, Class, Db, ErrorKind, Partition, PartitionOptions, Reason};
+use siltstone::{
+    BackgroundMode, Class, Db, Durability, ErrorKind, Partition, PartitionOptions, Reason,
+};
 
 use super::MODES;
 
@@ -84,6 +86,36 @@ fn a_panic_in_an_edit_refuses_further_edits_until_the_next_open() {
         check(&p, 3);
         db.flush().unwrap();
         db.wait_idle().unwrap();
+        check(&p, 3);
+    }
+}
+
+#[test]
+fn a_panic_in_a_sync_of_the_log_refuses_writes_until_the_log_is_begun_anew() {
+    for mode in MODES {
+        let mem = MemFs::new();
+        let fs = FaultFs::over_mem(mem.clone());
+        let (db, p) = open(&fs, mode);
+        fill(&db, &p, 1);
+        panic_at(&fs, OpKind::Sync, ".wal");
+        let error = p.put_with([0], [2; 50], Durability::Sync).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+        assert!(
+            error.to_string().contains("a sync of the log panicked: injected panic"),
+            "{error}"
+        );
+        // The next one does not wait for a sync that never ends.
+        assert!(p.put_with([0], [2; 50], Durability::Sync).is_err());
+        fs.heal();
+        while p.put([0], [3; 50]).is_err() {
+            let _ = db.wait_idle();
+        }
+        for key in 0..100_u8 {
+            p.put_with([key], [3; 50], Durability::Sync).unwrap();
+        }
+        assert!(db.health().is_healthy(), "{}", db.health());
+        drop((db, p));
+        let (_db, p) = open(&fs, mode);
         check(&p, 3);
     }
 }

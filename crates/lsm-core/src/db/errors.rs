@@ -7,7 +7,7 @@
 //! ```text
 //!                no space     I/O          failed sync         corruption        hook               panic
 //! WalAppend      soft, call   soft, call   -                   -                 -                  -
-//! WalSync        -            -            read-only, rewrite  -                 read-only, rewrite -
+//! WalSync        -            -            read-only, rewrite  -                 read-only, rewrite read-only, rewrite
 //! ReserveSegment soft, retry  soft, retry  soft, retry         -                 -                  soft, retry
 //! Flush          hard, retry  hard, retry  hard, retry         -                 hard, retry        hard, retry
 //! Compaction     soft, retry  soft, retry  soft, retry         soft, left alone  soft, retry        soft, retry
@@ -158,7 +158,7 @@ pub fn rule(reason: Reason, class: Class) -> Option<Rule> {
     use Severity::{Hard, ReadOnly, Soft};
     let (severity, resume) = match (reason, class) {
         (Reason::WalAppend, NoSpace | Io) => (Soft, NextCall),
-        (Reason::WalSync, FailedSync | Hook) => (ReadOnly, Rewrite),
+        (Reason::WalSync, FailedSync | Hook | Panic) => (ReadOnly, Rewrite),
         (Reason::ReserveSegment, NoSpace | Io | FailedSync | Panic) => (Soft, Retry),
         (Reason::Flush | Reason::Manifest, NoSpace | Io | FailedSync) => (Hard, Retry),
         (Reason::Flush, Hook | Panic) => (Hard, Retry),

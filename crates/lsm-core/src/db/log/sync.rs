@@ -10,6 +10,7 @@ use super::notices::Notices;
 use super::{Log, LogHost};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::File;
+use crate::hooks::catch_engine;
 use crate::types::SeqNo;
 use crate::wal::{Lsn, SegmentWriter};
 
@@ -175,21 +176,9 @@ impl Log {
         sync.notices.wants_sync = false;
         // Not held during the sync: appends take this lock.
         drop(sync);
-        // The device works on values and log at the same time. A second thread for the values would
-        // do as well; its start takes longer than what it saves for values of 64 KiB.
-        host.begin_sync_of_values();
-        let mut result = Ok(());
-        for file in &files {
-            // In the order of the segments, and none after a failure: the durable part of the log
-            // must be a prefix.
-            result = result.and_then(|()| file.sync());
-        }
-        // Durability: no place in the log counts as durable before the values are that handles below
-        // it point to. Their handles are in what was written, so their `put` has returned. The frames
-        // may be on the device before the values, as they may be without any sync: recovery reads the
-        // values of all frames that nothing behind them attests.
-        let result = result.and_then(|()| host.sync_values());
-        host.counters().wal_syncs.add(files.len() as u64);
+        // A panic is latched like an error. It must not leave `running` set: all who sync later would
+        // wait for ever.
+        let result = catch_engine("a sync of the log", || sync_files(host, &files));
         // Latched before `running` is reset. A second `fdatasync` of this file would report
         // success, because the kernel may have marked the failed pages clean.
         let result = result.map_err(|error| self.fail(host, error));
@@ -265,4 +254,22 @@ impl Log {
             self.synced.wait(&mut sync);
         }
     }
+}
+
+/// Makes these files of the log durable, with the values that their frames point to.
+fn sync_files(host: &dyn LogHost, files: &[Arc<dyn File>]) -> Result<()> {
+    // The device works on values and log at the same time. A second thread for the values would
+    // do as well; its start takes longer than what it saves for values of 64 KiB.
+    host.begin_sync_of_values();
+    host.counters().wal_syncs.add(files.len() as u64);
+    for file in files {
+        // In the order of the segments, and none after a failure: the durable part of the log
+        // must be a prefix.
+        file.sync()?;
+    }
+    // Durability: no place in the log counts as durable before the values are that handles below
+    // it point to. Their handles are in what was written, so their `put` has returned. The frames
+    // may be on the device before the values, as they may be without any sync: recovery reads the
+    // values of all frames that nothing behind them attests.
+    host.sync_values()
 }
