@@ -101,7 +101,9 @@ impl Catalog {
             let message = "a panic interrupted a change of the manifest; open the database anew";
             return Err(Error::new(ErrorKind::Internal, message));
         }
-        Ok(Editing { versions, catalog: self })
+        // An edit of a destructor that runs while a panic unwinds its thread is not interrupted by it.
+        let is_exposed = !std::thread::panicking();
+        Ok(Editing { versions, catalog: self, is_exposed })
     }
 
     /// Takes the turn to create, change or drop a partition.
@@ -214,6 +216,8 @@ impl Catalog {
 pub(super) struct Editing<'a> {
     versions: MutexGuard<'a, VersionSet>,
     catalog: &'a Catalog,
+    /// A panic that unwinds the thread at its end began during the edit.
+    is_exposed: bool,
 }
 
 impl Editing<'_> {
@@ -258,7 +262,7 @@ impl Drop for Editing<'_> {
     /// Another edit behind one that a panic interrupted could name tables that no view has, or remove
     /// tables that the manifest does not have any more.
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if self.is_exposed && std::thread::panicking() {
             self.catalog.is_torn.store(true, Ordering::Release);
         }
     }

@@ -1,5 +1,7 @@
 //! Edits, and partitions that come and go, over a manifest in memory.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::*;
 use crate::clock::SystemClock;
 use crate::db::leases::LeaseBook;
@@ -56,6 +58,32 @@ fn a_refused_edit_is_not_noted() {
     let nobody = Change::PartitionDropped { id: PartitionId(9) };
     assert!(catalog.install(vec![nobody]).is_err());
     assert_eq!(catalog.durable_edit(), before);
+}
+
+/// Has an edit of its own when it goes.
+struct EditsAtItsEnd<'a>(&'a Catalog);
+
+impl Drop for EditsAtItsEnd<'_> {
+    fn drop(&mut self) {
+        self.0.install(vec![Change::LastSeq(SeqNo::new(5).unwrap())]).unwrap();
+    }
+}
+
+#[test]
+fn a_panic_refuses_further_edits_only_if_it_interrupted_one() {
+    let catalog = catalog();
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let _edits = EditsAtItsEnd(&catalog);
+        panic!("of the application");
+    }));
+    assert!(panicked.is_err());
+    catalog.install(vec![Change::LastSeq(SeqNo::new(6).unwrap())]).unwrap();
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let _editing = catalog.edit().unwrap();
+        panic!("in the middle of it");
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(catalog.install(Vec::new()).unwrap_err().kind(), ErrorKind::Internal);
 }
 
 #[test]
