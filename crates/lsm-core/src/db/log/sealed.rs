@@ -24,17 +24,12 @@ impl Log {
     pub(in crate::db) fn index_sealed(&self, host: &dyn LogHost) -> Result<()> {
         let mut writer = self.lock(host);
         let sealed = std::mem::take(&mut writer.state.sealed);
-        if sealed.is_empty() {
-            return Ok(());
-        }
-        let live: Vec<_> = writer.state.closed.iter().map(|it| it.header.number).collect();
         // The rest is done without the lock: writers do not wait for an index.
         drop(writer);
         let mut result = Ok(());
         for segment in sealed {
-            if live.contains(&segment.segment.header().number) {
-                result = result.and(self.write_index(host, segment));
-            }
+            // A segment may be removed meanwhile: an index in a file that goes harms nobody.
+            result = result.and(self.write_index(host, segment));
         }
         result
     }

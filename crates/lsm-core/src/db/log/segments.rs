@@ -252,6 +252,9 @@ impl Log {
         // No later edit must name them again.
         writer.state.closed.retain(|closed| !numbers.contains(&closed.header.number));
         writer.state.spoiled.retain(|number| !numbers.contains(number));
+        // Nobody will read an index of them.
+        let sealed = &mut writer.state.sealed;
+        sealed.retain(|sealed| !numbers.contains(&sealed.segment.header().number));
         drop(writer);
         self.let_go(host, numbers.iter().copied());
     }

@@ -84,9 +84,11 @@ impl Log {
             LogChore::Mark if age >= MARK_AFTER => self.mark(host)?,
             LogChore::Sync | LogChore::Mark => {}
         }
-        // Behind the sync, so that a full disk, which refuses the reserve, does not prevent it.
-        self.ensure_reserve(host)?;
+        // Before the reserve, which a full disk may refuse for long: the sealed segments are held in
+        // memory, with their files open, until they are indexed.
         self.index_sealed(host)?;
+        // Behind the sync, so that a full disk does not prevent that.
+        self.ensure_reserve(host)?;
         Ok(Some(next))
     }
 

@@ -5,6 +5,8 @@
 //! segment again when it is sealed, would leave the commit path alone, and take a tenth of the
 //! time that the writes of the segment took.
 
+use std::collections::HashMap;
+
 use super::{
     BYTES_A_RUN, CHECKSUM_LEN, FRONT_LEN, FrameRun, IndexedSections, MAGIC, RUNS_MIN, VERSION,
     index_bytes_max, seed,
@@ -18,11 +20,13 @@ const SLOTS: usize = 64;
 
 /// Collects what the index of a segment says.
 pub struct SectionIndexBuilder {
-    /// In the order of the partitions.
+    /// In the order of their first frames, so that none ever moves: with thousands of partitions an
+    /// insertion into a sorted list would move most of them.
     groups: Vec<IndexedSections>,
-    /// The places that groups had of late, by the last bits of the partition's id. A search at each frame
-    /// would take one per cent of a put. A group that was inserted since may have moved the others, so
-    /// the partition is compared.
+    /// The places of all groups.
+    places: HashMap<PartitionId, u32>,
+    /// The places of groups that were asked for of late, by the last bits of the partition's id. A lookup
+    /// at each frame would take one per cent of a put.
     slots: [u32; SLOTS],
     run_count: usize,
     /// With so many runs it is time to look whether they are too many.
@@ -40,6 +44,7 @@ impl Default for SectionIndexBuilder {
     fn default() -> SectionIndexBuilder {
         SectionIndexBuilder {
             groups: Vec::new(),
+            places: HashMap::new(),
             slots: [0; SLOTS],
             run_count: 0,
             run_count_due: RUNS_MIN,
@@ -124,13 +129,12 @@ impl SectionIndexBuilder {
     }
 
     fn group_of(&mut self, partition: PartitionId) -> usize {
-        match self.groups.binary_search_by_key(&partition, |group| group.partition) {
-            Ok(idx) => idx,
-            Err(idx) => {
-                self.groups.insert(idx, IndexedSections::none(partition));
-                idx
-            }
+        let next = self.groups.len();
+        let place = *self.places.entry(partition).or_insert(next as u32) as usize;
+        if place == next {
+            self.groups.push(IndexedSections::none(partition));
         }
+        place
     }
 
     /// Joins runs that lie close together until there are not too many for the segment as it is now.
@@ -173,6 +177,8 @@ impl SectionIndexBuilder {
         if self.covered() > 2 * end {
             return None;
         }
+        // Readers search it by partition.
+        self.groups.sort_unstable_by_key(|group| group.partition);
         let mut groups = Vec::new();
         for group in &self.groups {
             group.encode(&mut groups);

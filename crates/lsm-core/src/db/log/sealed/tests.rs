@@ -1,8 +1,10 @@
 //! Indexes of sealed segments, through failures and power cuts.
 
+use std::time::Duration;
+
 use crate::db::log::tests::{fail, write};
 use crate::db::testing::{TestHost, TestLog, batches_in};
-use crate::fs::{CrashOutcome, FaultAction, Fs, OpKind};
+use crate::fs::{CrashOutcome, FaultAction, FaultRule, Fs, OpKind};
 use crate::types::{FileNo, MemtableId, PartitionId};
 use crate::wal::{SectionIndex, SegmentHeader};
 
@@ -63,6 +65,21 @@ fn a_segment_that_is_gone_gets_no_index() {
     test.log.index_sealed(&host).unwrap();
     assert!(test.faults.take_log().is_empty());
     assert!(test.log.lock(&host).state.sealed.is_empty());
+}
+
+/// A full disk refuses it for long, and each sealed segment holds memory and an open file.
+#[test]
+fn segments_are_indexed_although_no_reserve_can_be_made() {
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
+    for _ in 0..7 {
+        write(&test.log, &host, 1000).unwrap();
+    }
+    let refused = fail(OpKind::Preallocate, FaultAction::Enospc);
+    test.faults.add_rule(FaultRule { sticky: true, ..refused });
+    test.log.tend(&host, Duration::ZERO, Duration::from_secs(1)).unwrap_err();
+    assert!(test.log.lock(&host).state.sealed.is_empty());
+    assert_eq!(indexed(&test, &host), [Some(3), Some(3)]);
 }
 
 #[test]
