@@ -299,8 +299,12 @@ impl Background {
                     .map(|_| worker.waits_for_release().then_some(LOOK_FOR_RELEASES)),
                 Task::Log => worker.tend_log(),
             });
-            // Its failure is noted there.
-            let _ = catch_engine("the removal of obsolete files", || worker.remove_obsolete());
+            // The log thread looks at the log many times a second while somebody writes, and each
+            // removal reads the leases.
+            if task != Task::Log || matches!(outcome, Ok(None)) {
+                // Its failure is noted there.
+                let _ = worker.remove_obsolete();
+            }
             // Nobody reports that a reader has let go of a file, so the thread looks again after
             // some time.
             let held = worker.holds_obsolete();

@@ -218,8 +218,10 @@ impl Db {
             return self.inner().check_not_closed();
         }
         self.inner().background.wait_idle(&**self.inner())?;
-        // The log thread would do this after a second. A caller that waits for rest finds it done.
-        self.inner().log.release_reserve(&**self.inner())
+        // The log thread would do this after a second. A caller that waits for rest finds it done, and
+        // the files that this lets go of deleted.
+        self.inner().log.release_reserve(&**self.inner())?;
+        self.inner().finish_removing()
     }
 
     /// Reads every live file and reports all damage.

@@ -22,8 +22,9 @@
 //! 2. The manifest keeps what a store has not taken in: its whole state takes the place of its
 //!    sections only when none of them waits here. Edits are queued under the lock that they are
 //!    installed under, so none is missed.
-//! 3. Generations of the manifest go last, garbage first, then the oldest, one sync of the folder for
-//!    each: recovery succeeds after every prefix of the deletions, also if the newest one is damaged.
+//! 3. Of what is removed in one turn, generations of the manifest go last, garbage first, then the
+//!    oldest, one sync of the folder for each: recovery succeeds after every prefix of the deletions,
+//!    also if the newest one is damaged.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -41,6 +42,9 @@ use crate::hooks::{Event, ValueStore, catch, catch_engine};
 use crate::partition::PartitionState;
 use crate::types::PartitionId;
 use crate::version::{PartitionVersion, PastGeneration, SstMeta, Table, age_of};
+
+/// The work, in the error after a panic.
+const REMOVAL: &str = "the removal of obsolete files";
 
 /// A file that is in no version any more.
 struct WaitingFile {
@@ -394,7 +398,8 @@ impl DbInner {
         if self.cursor.is_fenced() {
             return Ok(());
         }
-        let Some(removed) = self.obsolete.remove() else { return Ok(()) };
+        let removed = catch_engine(REMOVAL, || self.obsolete.remove().transpose());
+        let Some(removed) = removed.transpose() else { return Ok(()) };
         self.background.note_outcome(Reason::Obsolete, removed.as_ref().copied());
         removed
     }
@@ -402,7 +407,7 @@ impl DbInner {
     /// [`ObsoleteFiles::finish_removing`]; the outcome is noted as that of background work.
     pub(super) fn finish_removing(&self) -> Result<()> {
         self.cursor.check()?;
-        let removed = self.obsolete.finish_removing();
+        let removed = catch_engine(REMOVAL, || self.obsolete.finish_removing());
         self.background.note_outcome(Reason::Obsolete, removed.as_ref().copied());
         removed
     }

@@ -39,7 +39,7 @@ use crate::snapshot::Snapshots;
 use crate::sstable::BlockCache;
 use crate::stats::Counters;
 use crate::types::PartitionId;
-use crate::version::{DbVersion, Fork, Missing, TableContext};
+use crate::version::{DbVersion, Missing, TableContext};
 
 /// Options for opening a database, and the world that it lives in.
 #[must_use = "a builder does nothing until it opens"]
@@ -314,7 +314,10 @@ impl Start<'_> {
         let is_writing = access == OpenMode::Writing;
         let fork = match term {
             Some(term) => term.fork(&**fs, dir)?,
-            None if access == OpenMode::Beside => refuse_while_taken_over(&**fs, dir)?,
+            None if access == OpenMode::Beside => {
+                refuse_while_taken_over(&**fs, dir)?;
+                None
+            }
             None => fork_for_reading(&**fs, dir)?,
         };
         let mut opening = match fork {
@@ -338,9 +341,9 @@ impl Start<'_> {
 }
 
 /// An error if a promotion is under way.
-fn refuse_while_taken_over(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
+fn refuse_while_taken_over(fs: &dyn Fs, dir: &Path) -> Result<()> {
     if pending_claim(fs, dir)?.is_none() {
-        return Ok(None);
+        return Ok(());
     }
     // The claimant lives, or the next open for writing does what is left.
     let message = "the database is being taken over by another process";

@@ -93,7 +93,7 @@ fn what_a_dead_claimant_leaves_is_read_without_writing() {
 fn who_waits_for_a_promotion_does_not_read_the_manifest_again() {
     for after in 0.. {
         let (stage, _) = used();
-        die_while_taking_over(&stage.mem, after);
+        assert!(die_while_taking_over(&stage.mem, after), "no claimant left a claim alone");
         let is_refused = stage.old.open_partition("a").unwrap().put("late", "1").is_err();
         if names(&stage.plain, "fork-").is_empty() && is_refused {
             let watched = FaultFs::over_mem(stage.mem.clone());
@@ -231,7 +231,7 @@ fn a_database_that_newer_code_alone_may_write_is_not_taken_over() {
     drop(stage);
     for after in 0.. {
         let (stage, _) = used();
-        die_while_taking_over(&stage.mem, after);
+        assert!(die_while_taking_over(&stage.mem, after), "no claimant left a claim alone");
         let is_claimed = !names(&stage.plain, "epoch-").is_empty();
         if is_claimed && names(&stage.plain, "fork-").is_empty() {
             need_newer_code(&stage);
