@@ -22,6 +22,7 @@
 //! 3. Between an entry and its metadata no cut is allowed within the bounds of a group.
 //! 4. In a table that is sealed, nothing is made anew and nothing is dropped without a fault.
 
+mod halves;
 mod output;
 mod spans;
 mod verify;

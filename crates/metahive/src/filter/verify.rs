@@ -25,11 +25,7 @@ use crate::payload::{HEAD_BYTES, Payload, entry_key};
 use crate::table_seal::{INCOMPLETE, TableSeal};
 use crate::verdict::{Verdict, judge};
 
-/// Half of a pair, and what is wrong with it.
-struct Half {
-    fault: Fault,
-    detail: Detail,
-}
+use super::halves::{Half, other_half, push};
 
 /// An input of the job.
 struct CountedTable {
@@ -443,35 +439,6 @@ impl Drop for Judge {
     fn drop(&mut self) {
         self.shared.add(self.counts);
     }
-}
-
-/// The metadata that came apart from an entry: by the sequence number, which no other entry of the
-/// file has, if the key of either was damaged; else by the key.
-fn other_half<'a>(fault: &Fault, orphans: &'a mut [Half]) -> Option<&'a mut Half> {
-    let by_seq =
-        orphans.iter().position(|orphan| is_free(orphan, fault) && has_seq(orphan, fault.seq));
-    let at = by_seq.or_else(|| {
-        orphans.iter().position(|orphan| {
-            is_free(orphan, fault) && entry_key(&orphan.fault.key) == Some(&fault.key[..])
-        })
-    })?;
-    Some(&mut orphans[at])
-}
-
-/// Returns `true` if the orphan lies in the file of `fault` and has no partner yet.
-fn is_free(orphan: &Half, fault: &Fault) -> bool {
-    orphan.fault.at.file == fault.at.file && orphan.detail.partner.is_none()
-}
-
-/// Returns `true` if the key of the orphan, or its payload, has the sequence number.
-fn has_seq(orphan: &Half, seq: SeqNo) -> bool {
-    let payload = Payload::decode(&orphan.fault.value);
-    orphan.fault.seq == seq || payload.is_ok_and(|payload| payload.seq == seq)
-}
-
-fn push(faults: &mut Faults, half: Half, counts: &mut Counts) {
-    counts.faults += 1;
-    faults.push(Fault { detail: half.detail.encode(), ..half.fault });
 }
 
 /// Returns `true` if V+ begins with the sequence number of its entry.
