@@ -51,6 +51,7 @@ impl Spans {
     pub(super) fn finish(&mut self) -> Vec<Span> {
         let mut ended = std::mem::take(self);
         let digest = ended.digest.wrapping_add(ended.pending);
+        // One more block: the last one ends with the table, behind every boundary.
         ended.finished.push(Span { blocks: ended.blocks + 1, digest });
         ended.finished
     }

@@ -26,6 +26,7 @@ use crate::table_seal::{INCOMPLETE, TableSeal};
 use crate::verdict::{Verdict, judge};
 
 use super::halves::{Half, other_half, push};
+use super::provided;
 
 /// An input of the job.
 struct CountedTable {
@@ -154,10 +155,13 @@ impl Judge {
         if entry.hidden {
             return true;
         }
+        // From here on the key decides. A bit may have made a hidden entry look like one of a user.
         if entry_key(entry.key).is_none() {
             return false;
         }
         let is_payload = entry.kind == EntryKind::Tombstone && !entry.value.is_empty();
+        // In a table that is not sealed, users may have keys with this ending. There the form of
+        // metadata must be there as well.
         is_payload || self.seal_of(at.file).is_some()
     }
 
@@ -179,6 +183,8 @@ impl Judge {
                 let seq = Payload::decode(entry.value).ok()?.seq;
                 cluster.find(seq, at.file)
             });
+            // Without a slot its entry may have come with another sequence number, or is gone: an
+            // orphan, too.
             if let Some(slot) = slot {
                 let is_whole = entry.kind == EntryKind::Tombstone
                     && entry.seq == cluster.slots[slot].seq()
@@ -226,6 +232,8 @@ impl Judge {
         }
         cluster.judged(slot);
         self.counts.verified += 1;
+        // The block's checksum says that something in it is damaged. The metadata says that this
+        // entry is not.
         if !cluster.origin(slot).block_verified {
             self.counts.suspects_accepted += 1;
         }
@@ -281,6 +289,7 @@ impl Judge {
 
     /// Returns `true` if a repair has put the entry there.
     fn is_repaired(&self, cluster: &Cluster, slot: usize) -> bool {
+        // The first question answers for nearly every job, and saves the search for the place.
         !self.repaired.is_empty() && self.repaired.contains(&Place::from(&cluster.origin(slot)))
     }
 
@@ -302,6 +311,8 @@ impl Judge {
                 }
                 continue;
             }
+            // Neither beside the entry nor in the seal: in a sealed table that is damage, whatever
+            // the block's checksum says. The entry may be one that a bit moved to another key.
             let what = match seal {
                 Some(_) => "the entry has no metadata in a table that is sealed",
                 // A table of other nodes may lack metadata. An entry of a damaged block then has
@@ -365,11 +376,18 @@ impl Judge {
             what: "the entry changed in memory after it was verified".to_owned(),
             detail: Vec::new(),
         };
+        // The judge only believed the metadata, in the first run. This ends that run, and in the
+        // next one the judge compares.
         if vouched.is_compared_later {
             // Not counted: the next run finds out what is damaged.
             return faults.push(fault);
         }
-        let payload = Payload::new(entry.stored_seq, vouched.note).encode().to_vec();
+        // Of integrity the metadata is made from the note, with which it agreed. Only the provider
+        // itself can read that of a provider.
+        let payload = match vouched.hidden {
+            Some(hidden) if !self.shared.is_integrity => provided(entry.stored_seq, hidden),
+            _ => Payload::new(entry.stored_seq, vouched.note).encode().to_vec(),
+        };
         let cause = Cause::Disagrees;
         let detail = Detail { cause, is_sealed: true, payload: Some(payload), partner: None };
         push(faults, Half { fault, detail }, &mut self.counts);
@@ -407,6 +425,8 @@ impl Judge {
     /// words.
     pub(super) fn report(&mut self, faults: &mut Faults) {
         let mut orphans = std::mem::take(&mut self.orphans);
+        // First, so that metadata of a repaired entry does not become the other half of a damaged
+        // one.
         for (key, seq, file) in self.settled.drain(..) {
             orphans.retain(|Half { fault, .. }| {
                 let is_its_own = entry_key(&fault.key) == Some(&key[..]) && fault.seq == seq;
@@ -414,6 +434,7 @@ impl Judge {
             });
         }
         for mut half in self.unpaired.drain(..) {
+            // An entry with a payload has met its own metadata. No orphan belongs to it.
             let other = match half.detail.payload {
                 None => other_half(&half.fault, &mut orphans),
                 Some(_) => None,
@@ -430,6 +451,7 @@ impl Judge {
             push(faults, orphan, &mut self.counts);
         }
         for (fault, _) in self.metadata_faults.drain(..) {
+            // No fault of the job: the output has new metadata, and the run need not be repeated.
             faults.mended(fault, "made anew from its entry");
         }
     }
@@ -437,6 +459,7 @@ impl Judge {
 
 impl Drop for Judge {
     fn drop(&mut self) {
+        // Here and not at the end of a job: a run that an error ends has counted as well.
         self.shared.add(self.counts);
     }
 }

@@ -8,3 +8,4 @@ mod memory;
 mod order;
 mod repair;
 mod seal;
+mod vouched;
