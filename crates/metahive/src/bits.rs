@@ -56,6 +56,8 @@ fn flips(bytes: &[u8], hash: impl Fn(&[u8]) -> u64, mut found: impl FnMut(usize,
     let mut bytes = bytes.to_vec();
     let before = hash(&bytes);
     for bit in 0..bytes.len() * 8 {
+        // Turned in place and back. A copy for each bit would cost more than the hash of a short
+        // key.
         flip(&mut bytes, bit);
         found(bit, before ^ hash(&bytes));
         flip(&mut bytes, bit);
@@ -86,6 +88,7 @@ fn each_bit(entry: &OwnedEntry, mut found: impl FnMut(Bit, u64)) {
         found(Bit::Seq(bit), checksum::with_seq(0, entry.seq, seq));
     }
     for bit in 0..8 {
+        // A kind that does not exist was not written, so it is no candidate.
         if let Some(kind) = EntryKind::from_u8(entry.kind as u8 ^ 1 << bit) {
             found(Bit::Kind(bit), checksum::of_kind(entry.kind) ^ checksum::of_kind(kind));
         }
@@ -144,6 +147,9 @@ pub(crate) fn two_bits(
     metadata: &Payload,
     plausible: impl FnMut(&OwnedEntry) -> bool,
 ) -> Option<OwnedEntry> {
+    // The sum is an exclusive or of parts, so the wanted difference is known before the search. A
+    // pair over two fields then takes one look into a map, where hashing it would take the square
+    // of the bits.
     let needed = sum_of(entry) ^ metadata.sum;
     let mut found = Vec::new();
     // Two fields: the differences add up.

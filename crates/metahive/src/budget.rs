@@ -25,6 +25,8 @@ impl Budget {
 
     /// Returns `true` if a search of so many nanoseconds may begin.
     pub(crate) fn take(&mut self, nanoseconds: u64) -> bool {
+        // Refused as a whole. A search that is cut off in its midst has an answer that depends on
+        // the place of the damage.
         if nanoseconds > self.left {
             self.refused += 1;
             return false;

@@ -125,7 +125,9 @@ impl Cluster {
         self.changed.clear();
         self.values.clear();
         self.made.clear();
-        (self.expected, self.unjudged, self.survivors) = (0, 0, 0);
+        self.expected = 0;
+        self.unjudged = 0;
+        self.survivors = 0;
         self.is_split = false;
     }
 
@@ -196,6 +198,8 @@ impl Cluster {
         let slot = if is_it(self.expected) {
             self.expected
         } else {
+            // Invariant 2 allows the search. A key with a million versions would otherwise take the
+            // square of that.
             let first = self.slots.partition_point(|slot| slot.seq() > seq);
             // Two files may hold the same entry, so the number alone does not name one.
             let equal = self.slots[first..].iter().take_while(|slot| slot.seq() == seq).count();
@@ -245,6 +249,7 @@ impl Cluster {
     /// Forgets the survivors: their metadata lies elsewhere.
     pub(crate) fn forget_survivors(&mut self) {
         for slot in &mut self.slots {
+            // `CHANGED` stays. It is asked for survivors alone.
             slot.word &= !SURVIVES;
         }
         self.survivors = 0;

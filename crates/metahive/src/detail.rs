@@ -48,6 +48,7 @@ pub(crate) struct Detail {
 impl Detail {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![self.cause as u8, u8::from(self.is_sealed)];
+        // A payload that is there may be empty, if its length was the damage.
         out.push(u8::from(self.payload.is_some()));
         put_bytes(&mut out, self.payload.as_deref().unwrap_or_default());
         if let Some((key, place)) = &self.partner {

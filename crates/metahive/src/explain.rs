@@ -160,6 +160,8 @@ fn explain_table(
     let mut versions = Vec::new();
     let mut metadata = Vec::new();
     // An error is returned at the end, behind what was read before it.
+    // The same search as of a read, but for blooms: one that hides the key is among what this looks
+    // for.
     let read = table.versions(stored, &mut versions);
     let read = read.and(table.versions(&plus, &mut metadata));
     // The key of another entry's metadata is nobody's key.
@@ -180,6 +182,7 @@ fn explain_table(
     };
     let fault_at = |at: Origin| faults.iter().find(|fault| fault.at == at).cloned();
     for version in versions {
+        // Taken out of the list, so that what is left at the end belongs to no version.
         let own = metadata.iter().position(|found| belong_together(&version, found));
         let own = own.map(|at| metadata.remove(at)).map(|found| (Some(found.at), found.value));
         // The pair that the table ended between: its metadata is in the properties.

@@ -54,6 +54,8 @@ pub fn verify_group(provider: &dyn MetadataProvider, entries: &[Entry<'_>]) -> V
         match of {
             Some(of) => {
                 states[at] = State::Metadata;
+                // The state of the entry is set when its metadata comes. An entry whose metadata
+                // never comes stays unsealed.
                 states[of] = State::Judged(verify(provider, &entries[of], entry.value));
             }
             None => states[at] = State::Orphan,

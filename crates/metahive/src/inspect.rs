@@ -126,6 +126,7 @@ impl Inspector {
     pub(crate) fn begin(&self, table: &RawTable) -> Result<Result<Inspection, String>> {
         let file = table.meta().file;
         let input = InputTable { file, path: table.path(), properties: table.properties()?.user };
+        // A table of another provider is no error: the rest of the partition can be verified.
         let seal = match TableSeal::of(&input.properties, self.shared.provider.name()) {
             Ok(seal) => seal,
             Err(refused) => return Ok(Err(refused.to_string())),

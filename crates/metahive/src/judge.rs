@@ -107,6 +107,8 @@ impl HiveJudge {
     pub(crate) fn compare(&self, entry: &Entry<'_>, hidden: Option<&[u8]>) -> (u64, Verdict) {
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
         let Some(seal) = &self.seal else { return (NOT_SEALED, Verdict::Valid) };
+        // The list in the seal is searched only where the block has nothing: it holds the few pairs
+        // that the end of the table came between.
         let kept = match hidden {
             Some(_) => None,
             None => seal.open_payload(entry.key, entry.stored_seq.get()),
@@ -135,6 +137,8 @@ impl HiveJudge {
         let sum = u64::from_le_bytes(*sum);
         // Damaged metadata is looked at here, because the filter does not see it.
         let is_sound = *second == checksum::hash(sum).to_le_bytes();
+        // A checksum that happens to be this number would pass for an entry of a table without a
+        // seal.
         (is_sound && sum != NOT_SEALED).then_some(sum)
     }
 
@@ -161,6 +165,8 @@ impl HiveJudge {
         self.block_entries = 0;
         self.entries += entries;
         // The digest of the span cannot agree any more, and the loss is told already.
+        // Kept until the span ends. Its other blocks are judged by a sum that this one was a part
+        // of.
         self.is_span_broken |= !is_whole;
         self.has_lost |= !is_whole;
         let (digest, blocks) = self.step(notes, entries);
@@ -305,6 +311,8 @@ impl TableJudge for HiveJudge {
     }
 
     fn must_walk_all(&self) -> bool {
+        // Without digests the number of entries is the only proof, and a part of a table cannot be
+        // counted.
         self.seal.as_ref().is_some_and(|seal| seal.spans.is_empty() && seal.sealed > 0)
     }
 
@@ -325,6 +333,8 @@ impl TableJudge for HiveJudge {
 
     fn has_versions(&self) -> bool {
         let has_versions = self.seal.as_ref().is_none_or(TableSeal::has_versions);
+        // An ingest refuses a table with several versions of a key, because all would have one
+        // number.
         has_versions && self.table.global_seq.is_none()
     }
 

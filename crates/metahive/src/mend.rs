@@ -83,6 +83,7 @@ pub(crate) fn mend(judge: &mut HiveJudge, block: &mut dyn DamagedBlock) -> Mende
     // Each reading bypasses the caches. On a medium that is damaged for good, all of them return
     // the same bytes.
     let has_hope = judge.read_in_vain < READ_AGAIN_MAX;
+    // Once in any case: without bytes there is nothing to search in.
     let readings = if has_hope { judge.options.retries_max.max(1) } else { 1 };
     for reading in 0..readings {
         // The engine fails the job.
@@ -100,6 +101,8 @@ pub(crate) fn mend(judge: &mut HiveJudge, block: &mut dyn DamagedBlock) -> Mende
             continue;
         }
         if let Some(all) = whole(judge, block, &payload) {
+            // A block without its checksum counts as whole because each entry agrees and the digest
+            // has all of them.
             let source = if is_verified { "re-read" } else { "entry by entry" };
             return accept(judge, block, all, source);
         }
@@ -162,6 +165,8 @@ fn is_in_place<'e>(
     let before = block.before().map(|(key, seq)| (key.to_vec(), seq));
     let mut last = before.as_ref().map(|(key, seq)| behind(key, *seq));
     for entry in entries {
+        // Metadata vouches for an entry, and the digest for their sum. Neither says that an entry
+        // stands in this table at this place: a reader searches by order, and would not find it.
         let is_known_seq =
             table.global_seq.is_some() || (table.seqs.0..=table.seqs.1).contains(&entry.seq);
         let is_within = *table.keys.0 <= entry.key[..] && entry.key[..] <= *table.keys.1;
@@ -225,6 +230,8 @@ fn fault(
     };
     let mut what = what.to_owned();
     if judge.budget.refused > 0 {
+        // Otherwise this would read like a search that found nothing, and a larger limit would not
+        // be tried.
         what += "; some searches for flipped bits were cut off for lack of time";
     }
     Fault { key, seq, kind, value, at, what, detail: Vec::new() }
@@ -392,6 +399,7 @@ fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: 
     }
     let digest = judge.digest_of(block.index());
     for at in 0..all.len() {
+        // Computed for each entry anew: every repaired entry leaves one unknown less.
         let missing = digest.and_then(|digest| missing_at(&all, at, digest));
         if let Some(sound) = repaired(judge, block, &all, at, missing) {
             all[at] = Candidate::Sound(sound);
@@ -402,6 +410,8 @@ fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: 
         Candidate::Unknown(..) => None,
     });
     // Invariant 2: sound entries and known checksums must add up to what was written.
+    // A block whose digest is not known alone is given up here. Nothing would show an older entry
+    // in the place of a newer one.
     let is_told = digest.is_some_and(|digest| sum_of(&all) == Some(digest));
     if !is_told || !is_in_place(judge, block, sound) {
         return all_lost(judge, block, decoded);

@@ -54,6 +54,8 @@ impl Shared {
     }
 
     pub(crate) fn add(&self, counts: Counts) {
+        // A poisoned lock is no reason to fail a job: counts are shown to people, and nothing is
+        // decided by them.
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner) += counts;
     }
 }
@@ -131,6 +133,8 @@ impl CompactionFilterFactory for MetaHive {
         let name = self.shared.provider.name();
         let own = self.shared.provider.params();
         match stored {
+            // The parameters as well as the name: those of integrity are the version of its
+            // checksum.
             Ok(stored) if stored == (name.as_bytes(), &own[..]) => Ok(()),
             Ok((stored, _)) => Err(other_provider(&stored.escape_ascii().to_string(), name)),
             Err(_) => Err(other_provider("a newer version", name)),
@@ -143,6 +147,8 @@ impl CompactionFilterFactory for MetaHive {
 
     /// The wish for any key (1 byte), the provider's name and its parameters (length, bytes each).
     fn params(&self) -> Vec<u8> {
+        // `Some(false)` is stored as `None` is. To a partition that exists, and has its form, both
+        // mean the same: see `rules_for`.
         let mut params = vec![u8::from(self.any_key == Some(true))];
         put_bytes(&mut params, self.shared.provider.name().as_bytes());
         put_bytes(&mut params, &self.shared.provider.params());
@@ -158,10 +164,15 @@ impl CompactionFilterFactory for MetaHive {
     fn rules_for(&self, form: Option<KeyForm>) -> Rules {
         let key_form = match (form, self.any_key) {
             (None, Some(false)) => KeyForm::AsGiven,
+            // A partition cannot change its form. The engine refuses what this asks of an existing
+            // one, so that the caller hears of it. To keep the form here would ignore the wish in
+            // silence.
             (None, _) | (Some(KeyForm::AsGiven), Some(true)) => KeyForm::Escaped,
             (Some(form), _) => form,
         };
         let reserved_suffix = vec![SUFFIX];
+        // A node without this code reads all data: to it, metadata is a deletion of a key that
+        // nobody has.
         Rules { reserved_suffix, key_form, when_absent: WhenAbsent::OpenPlainly }
     }
 

@@ -69,6 +69,8 @@ impl MetadataProvider for Integrity {
             return Verdict::DataCorrupt;
         };
         let found = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
+        // The stored number and not the one that readers see: an ingest gives a table a new number
+        // for readers, and leaves its bytes and metadata as they are.
         judge(found, &Payload { seq: entry.stored_seq, sum, sum_of_sum })
     }
 }
@@ -105,6 +107,8 @@ impl MetadataProvider for Statistics {
 
     fn make(&self, entry: &Entry<'_>) -> Vec<u8> {
         let length = entry.value.len() as u64;
+        // Two jobs may mix their figures here, and the mean is then of both. It is a hint for data
+        // cleaning, and worth no lock.
         let bytes = self.bytes.fetch_add(length, Ordering::Relaxed);
         let values = self.values.fetch_add(1, Ordering::Relaxed);
         let mean = bytes.checked_div(values).unwrap_or(length);

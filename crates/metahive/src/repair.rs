@@ -135,6 +135,8 @@ fn patch(
     shared: &Shared,
     repaired: &mut HashSet<Place>,
 ) -> Patch {
+    // The filter of this process has made the message. If it does not decode, memory has changed
+    // it, and nothing says what the entry should be.
     let Ok(detail) = Detail::decode(&fault.detail) else { return Patch::Poison };
     let mut ladder = Ladder { fault, detail, sources, options, shared, found: None };
     if ladder.detail.cause == Cause::Orphan {
@@ -180,6 +182,8 @@ impl Ladder<'_> {
             let Fault { key, seq, kind, value, .. } = self.fault.clone();
             self.found = Some(OwnedEntry { key, seq, kind, value, verified: false });
         }
+        // What the database has at this place comes first. The log is searched segment by
+        // segment, and a replica may be another machine, so both come last.
         if let Some(entry) = self.reread() {
             return Some((entry, "re-read"));
         }
@@ -197,6 +201,9 @@ impl Ladder<'_> {
     /// metadata must be.
     fn is_good(&self, entry: &OwnedEntry, is_reread: bool) -> bool {
         let Some(payload) = &self.detail.payload else {
+            // `verified` of a second reading is the checksum of its block. In a sealed table that
+            // is no proof: an entry without metadata may have been put there before the block was
+            // written.
             return entry.verified && !(is_reread && self.detail.is_sealed);
         };
         if self.shared.is_integrity {
@@ -236,6 +243,8 @@ impl Ladder<'_> {
                 // The metadata as it was read first: the second reading has proved nothing.
                 self.detail.payload = before.or(self.detail.payload.take());
             }
+            // Read past every cache. So the searches start from the bytes of the medium, and not
+            // from those that memory may have changed.
             self.found = Some(entry);
         }
         None
@@ -322,6 +331,7 @@ impl Ladder<'_> {
         let names = self.names();
         // The log before the replica: it is the same database's own copy, and nearer.
         if self.options.log {
+            // Each name is asked: any of the four parts of the two halves may be the damaged one.
             for (key, seq) in &names {
                 // A source that fails is passed over: the next may have the entry, and without any
                 // it is poisoned and not lost unseen.

@@ -121,6 +121,7 @@ impl ScrubRun<'_> {
         for table in tables {
             let read = self.table(&table)?;
             (self.check_open)()?;
+            // The mark is still that behind the last complete table, see invariant 2.
             let Some(read) = read else {
                 report.mark = Some(self.sweep.mark());
                 return Ok(report);
@@ -205,11 +206,15 @@ impl ScrubRun<'_> {
                         return Ok(false);
                     }
                     at = at.max(entry.at.block_offset);
+                    // One key is enough: a bloom that lacks it is wrong as a whole. Reads never ask
+                    // it for hidden entries.
                     let is_asked = not_in_bloom.is_none() && !entry.hidden;
                     if is_asked && !table.may_hold(entry.key)? {
                         not_in_bloom = Some(entry.key.to_vec());
                     }
                     if entry.kind == EntryKind::Poison && !entry.hidden {
+                        // Noted apart. A poison agrees with its metadata, so the filter has no
+                        // fault of it.
                         poisons.push(self.poison(&entry));
                     }
                     inspection.take(&entry)?;
@@ -243,6 +248,7 @@ impl ScrubRun<'_> {
         entry: &RawEntry<'_>,
         report: &mut TableReport,
     ) -> Result<bool> {
+        // A handle without a store, whose code is missing here, is an entry like any other.
         let Some(store) = &self.store else { return Ok(true) };
         let check_open = self.check_open;
         let sweep = &mut self.sweep;

@@ -149,6 +149,8 @@ fn answer(
 ) -> Result<Option<Verified>, Doubt> {
     let seq = moment.seq();
     let by = By::Memory;
+    // The error passes through the engine, which knows no `Doubt`. So the judge remembers whether
+    // it was its own.
     let mut judge = GetJudge { check, key, seq, by, is_damage: false };
     match raw::read(moment, key, is_fresh, &mut judge) {
         Ok(value) => Ok(value.map(|value| Verified { value, by: judge.by })),
@@ -240,6 +242,8 @@ impl BlockCheck for ScanCheck {
                     check.mended();
                     return Ok(());
                 }
+                // The same loop as for a get, but of the block: the scan has returned entries of
+                // other blocks, and cannot begin anew.
                 Err(Doubt::Damage(_)) if tried < check.retries_max => block.reread()?,
                 Err(Doubt::Damage(error) | Doubt::Failed(error)) => return Err(error),
             }
@@ -267,6 +271,8 @@ enum RangeState {
 impl VerifiedRange {
     fn new(of: &impl ReadAtMoment, range: impl KeyRange) -> VerifiedRange {
         let point = of.read_point().and_then(|(point, hooks)| {
+            // Asked for now and not at the first block: memtables have no blocks, so the keys of a
+            // partition without MetaHive would come out as if they were verified.
             hive_of(&hooks, point.partition())?;
             Ok((point, hooks))
         });
@@ -309,6 +315,8 @@ impl Iterator for VerifiedRange {
     fn next(&mut self) -> Option<Self::Item> {
         let step = self.step();
         if !matches!(step, Ok(Some(_))) {
+            // Also behind the last entry. A further call would otherwise move a cursor that has
+            // ended.
             self.state = RangeState::Finished;
         }
         step.transpose()

@@ -27,6 +27,7 @@ pub(super) fn repaired(
     let Candidate::Unknown(of, known) = &all[at] else { return None };
     let mut found: Option<(OwnedEntry, &'static str)> = None;
     // Both copies in the metadata are damaged, and the entry need not be.
+    // 32 bits suffice here: the entry is the one that stood there, and was not chosen among many.
     if missing.is_some_and(|missing| sum_of_entry(&of.entry) as u32 == missing) {
         found = Some((of.entry.clone(), "digest of its block"));
     }
@@ -36,6 +37,7 @@ pub(super) fn repaired(
         if takes_one_bit(judge, of) {
             found = bits::one_bit(&of.entry, &metadata, |_| true).map(|it| (it, "one-bit search"));
         }
+        // Only with a known checksum. A key that is chosen among many must agree in 64 bits.
         if found.is_none() && known.is_some() {
             found = under_another_key(judge, block, all, at).map(|it| (it, "another key"));
         }
@@ -126,6 +128,7 @@ fn elsewhere(
 ) -> Option<(OwnedEntry, &'static str)> {
     let Candidate::Unknown(of, known) = &all[at] else { return None };
     let seq = of.entry.seq;
+    // By the sequence number, which names one operation. The key may be the damage.
     if judge.options.log && judge.budget.take(LOG_NS) {
         let found = judge.sources.in_log(seq);
         if let Some(entry) = found.filter(|entry| is_it(judge, of, *known, missing, entry)) {

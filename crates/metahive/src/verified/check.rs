@@ -105,6 +105,8 @@ impl<'a> EntryCheck<'a> {
         let entry = stored(key, found.stored_seq, found.kind, found.value);
         let is_beside = self.pair(&seal, block, *at, &entry)?;
         let mut first = at.index();
+        // Newer versions of the key lie before the found one. If a bit changed one of their
+        // numbers, the search passed it, and the found value is too old.
         while first > 0 && block.is_version(first) {
             first -= 1;
             self.nth(&seal, block, first, &mut Vec::new())?;
@@ -165,6 +167,7 @@ impl<'a> EntryCheck<'a> {
                 sum = sum.wrapping_add(self.digest(block)?);
                 continue;
             }
+            // The seal counts more blocks than the index has: some are gone with their lines in it.
             let Some(sibling) = block.sibling(other)? else {
                 return Err(Doubt::Damage(block.corruption(INCOMPLETE)));
             };
@@ -196,6 +199,8 @@ impl<'a> EntryCheck<'a> {
             let metadata = hidden.as_ref().and_then(|hidden| hidden.behind_seq());
             let told = metadata.filter(|_| self.shared.is_integrity);
             let told = told.and_then(|metadata| metadata_of(seq, metadata));
+            // Metadata that agrees with itself stands for its entry, so values are not hashed
+            // again. Other entries are hashed.
             let told = told.filter(|it| checksum::hash(it.sum) == it.sum_of_sum);
             let entry_sum = match told {
                 Some(told) => told.sum,
