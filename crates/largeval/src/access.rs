@@ -68,6 +68,7 @@ fn find(point: ReadPoint, key: &[u8]) -> Result<Option<Found>> {
             let store = store.and_then(|store| store_as_any(&**store).downcast_ref::<LargeStore>());
             let store = store.ok_or_else(|| without_store(point.partition()))?;
             let block = store.0.block(&handle, Source::Cached);
+            // With the point. It keeps the version that names the handle, and so the file.
             Found::Large(block.map_err(|error| named(error, point.partition(), key))?, point)
         }
     };
@@ -180,6 +181,7 @@ pub fn get_range(point: ReadPoint, key: &[u8], range: Range<u64>) -> Result<Opti
 /// # Errors
 /// Those of a get.
 pub fn stat_blob(point: ReadPoint, key: &[u8]) -> Result<Option<BlobStat>> {
+    // Not by `find`, which would open the chunk file: all that is asked for is in the handle.
     Ok(match point.locate(key)? {
         None => None,
         Some(Located::Here(value)) => {

@@ -44,6 +44,8 @@ impl BlobReader {
     }
 
     pub(crate) fn large(block: Block, point: ReadPoint) -> Result<BlobReader> {
+        // At the open: without its table a value cannot be read in parts, and the caller should
+        // know before it has passed on the first of them.
         let table = Arc::new(block.sub_blocks()?);
         let value = Value::Large { block, table, _point: point };
         Ok(BlobReader { value, position: 0, buffer: Vec::new(), buffer_at: 0 })
@@ -146,6 +148,7 @@ impl Read for BlobReader {
 impl Seek for BlobReader {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = match to {
+            // Also behind the end, as in a file. A read there returns nothing.
             SeekFrom::Start(position) => Some(position),
             SeekFrom::End(offset) => self.len().checked_add_signed(offset),
             SeekFrom::Current(offset) => self.position.checked_add_signed(offset),

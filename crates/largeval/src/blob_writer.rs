@@ -49,6 +49,8 @@ impl BlobWriter {
             partition: partition.clone(),
             shared: store.0.clone(),
             key: key.to_vec(),
+            // A key that the partition does not take is told now, and not behind the last byte of a
+            // film.
             stored_key: partition.stored_key(key)?,
             expected,
             value: Value::Buffered(Vec::new()),
@@ -112,6 +114,7 @@ impl BlobWriter {
             Value::Buffered(bytes) => PendingValue::Small(bytes),
             Value::Streamed(block) => {
                 let finished = block.finish()?;
+                // Here and not at the commit, which may come much later or never.
                 self.shared.give_back(finished.writer, finished.stored_len);
                 PendingValue::Large(finished.pending)
             }

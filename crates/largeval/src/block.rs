@@ -168,6 +168,7 @@ impl Block {
         }
         let mut sums = vec![0; handle.sub_block_count() as usize];
         let share = sums.len().div_ceil(parallelism.threads(handle.len)).max(1);
+        // On this thread: to start another costs more than to read a small value.
         if share >= sums.len() {
             self.read_sub_blocks(0, buf, &mut sums)?;
         } else {
@@ -246,6 +247,7 @@ impl Block {
         if !handle.is_stored_as_given() {
             return Ok(None);
         }
+        // On 32 bits a value may be longer than the address space.
         let Ok(len) = usize::try_from(handle.len) else { return Ok(None) };
         let Some(mapped) = self.file.map(handle.value_offset(), len) else { return Ok(None) };
         let sub_blocks = (*mapped).as_ref().chunks(handle.sub_block_bytes() as usize);
@@ -324,12 +326,15 @@ impl Block {
         if handle.end() > self.file.len()? {
             return Err(self.corruption(handle.offset, "a chunk file ends inside a value"));
         }
+        // Behind the check: the length of the key in a damaged handle may be up to 4 GiB.
         let mut front = vec![0; BLOCK_HEADER_BYTES as usize + handle.key_len as usize];
         self.fill(handle.offset, &mut front)?;
         let key = key_of_front(handle, &front)
             .map_err(|malformed| self.corruption(handle.offset, malformed.what))?;
         let table = self.sub_blocks()?;
         let mut packed = Vec::new();
+        // One sub-block at a time. A value may be larger than memory, and a verification must read
+        // it all the same.
         let mut sub_block = vec![0; handle.sub_block_bytes().min(handle.len) as usize];
         for index in 0..handle.sub_block_count() {
             let place = table.place(handle, index);

@@ -150,6 +150,8 @@ impl Chunks {
         for dropped in edit.dropped {
             let Ok(handle) = Handle::decode(dropped) else { continue };
             let delta = deltas.entry(handle.chunk).or_default();
+            // The span of its keys is left alone. A narrower one is known only to whoever reads all
+            // handles of the chunk, and a wider one costs a move some needless tables.
             delta.dropped.add(Count { blocks: 1, bytes: handle.block_bytes() });
         }
         encode(if edit.partition_dropped { DROPPED } else { CHANGES }, &deltas)
@@ -159,6 +161,8 @@ impl Chunks {
     pub fn state(&self) -> Vec<u8> {
         let mut deltas = BTreeMap::new();
         for (id, chunk) in &self.by_id {
+            // Without what is pending. No edit names those values yet; after a crash, the flush of
+            // what the log has adds those that are still wanted.
             let mut live = chunk.live;
             if chunk.is_damaged {
                 // Without a block it would not be listed, and the next open would take the file for
@@ -207,6 +211,8 @@ impl Chunks {
                 chunk.largest = keys.largest;
             }
             if delta.dropped.blocks > 0 {
+                // A count that is too low would let a file go that tables name. So the chunk stays,
+                // and only its space is lost.
                 chunk.is_damaged |= !chunk.live.take(delta.dropped);
                 chunk.last_drop = number;
                 self.hold(number, delta.dropped.bytes);

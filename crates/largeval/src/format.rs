@@ -114,6 +114,8 @@ impl Handle {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HANDLE_BYTES_COMPRESSED);
+        // Version 2 only where it says something: older programs read the values of partitions
+        // without compression.
         let version = match self.form {
             Form::Plain => HANDLE_VERSION,
             Form::Compressed { .. } => HANDLE_VERSION_COMPRESSED,
@@ -263,6 +265,8 @@ impl Binding {
     /// Returns the stored form of the checksum `sum` of the sub-block `index`; applied to that
     /// form, it returns the checksum.
     pub fn apply(self, sum: u64, index: u64) -> u64 {
+        // Times an odd number: each index has a word of its own, so sub-blocks of one value cannot
+        // change places unseen either.
         sum ^ self.0.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 }
@@ -296,6 +300,8 @@ pub fn block_front(handle: &Handle, key: &[u8]) -> Vec<u8> {
     put_u64(&mut out, handle.offset);
     put_u64(&mut out, handle.stored_us);
     debug_assert_eq!(out.len(), BLOCK_SUMMED_BYTES);
+    // Of the key as well. A scrub takes it from here, to see whether the value is that of its
+    // entry.
     let sum = checksum64(&[&out[..], key].concat());
     put_u64(&mut out, sum);
     out.extend_from_slice(key);

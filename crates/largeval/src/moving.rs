@@ -45,6 +45,8 @@ impl Shared {
             None => self.new_writer()?,
         };
         let log2 = from.sub_block_log2;
+        // With the old time, size and form. A move is no write of the user, and the root hash in
+        // the handle is of the sub-blocks as they are stored.
         let mut to = BlockWriter::new(self, writer, key, log2, from.stored_us, from.form);
         let mut stored = Vec::new();
         for index in 0..from.sub_block_count() {
@@ -58,6 +60,7 @@ impl Shared {
         let FinishedBlock { pending, writer, stored_len } = to.finish()?;
         self.counters.bytes_moved.fetch_add(stored_len, Ordering::Relaxed);
         let mut state = self.state.lock();
+        // Another job may have put its writer there meanwhile. This one then takes puts.
         match state.mover {
             None if !state.syncs.is_condemned(writer.chunk) => state.mover = Some(writer),
             _ => self.keep_or_seal(&mut state, writer),
@@ -73,6 +76,7 @@ impl Shared {
         let is_moving = state.syncs.is_condemned(handle.chunk)
             || state.chunks.by_id.get(&handle.chunk).is_some_and(|chunk| chunk.is_moving);
         drop(state);
+        // A longer value fits into no table, whatever the threshold says.
         let goes_back = is_small && handle.len <= FORMAT_VALUE_BYTES_MAX;
         // Most stay: no file is opened for them.
         if !goes_back && !is_moving {

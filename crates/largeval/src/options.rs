@@ -89,6 +89,7 @@ impl LargeValueOptions {
     /// range reads a whole sub-block. A power of two from 256 bytes to 16 MiB; default 256 KiB. In effect
     /// for values written from then on.
     pub fn sub_block_bytes(mut self, bytes: u32) -> LargeValueOptions {
+        // 0 is out of the range. A setter has no way to refuse, so `check` does it.
         self.sub_block_log2 = if bytes.is_power_of_two() { bytes.ilog2() as u8 } else { 0 };
         self
     }
@@ -158,6 +159,8 @@ impl LargeValueOptions {
     /// As parameters of a partition that has the parameters `stored`: never of a lower version.
     pub(crate) fn encode_over(&self, stored: &[u8]) -> Vec<u8> {
         match stored.first() {
+            // Handles of version 2 may be in its tables and its log. A program that reads version 1
+            // alone must go on to refuse the partition.
             Some(&VERSION_COMPRESSED) => self.encode_as(VERSION_COMPRESSED),
             _ => self.encode(),
         }
@@ -185,6 +188,7 @@ impl LargeValueOptions {
         let garbage = r.take(2).ok()?;
         let garbage_permille = u16::from_le_bytes(garbage.try_into().ok()?);
         let compression = match (version, r.u8().ok()?) {
+            // Zero in version 1. Another number there is of code that this one does not know.
             (VERSION, 0) => Compression::None,
             (VERSION_COMPRESSED, number) => Compression::from_u8(number)?,
             _ => return None,

@@ -40,6 +40,8 @@ impl Packer {
         let mut is_as_given = true;
         let mut done = 0;
         for sub_block in bytes.chunks(size) {
+            // The room is enough for the worst case. Should the compressor fail all the same, the
+            // sub-block is stored as it is.
             let packed = compress_into_with_table(sub_block, &mut self.room, &mut self.table);
             match packed.ok().filter(|packed| is_worth_it(*packed, sub_block.len())) {
                 Some(packed) => {

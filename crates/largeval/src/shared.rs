@@ -133,6 +133,8 @@ impl Shared {
         // A value of unknown length may be of any, so it gets a file of its own as a large one
         // does.
         let is_own = len.is_none_or(|len| len >= options.chunk_bytes / OWN_CHUNK_SHARE);
+        // The one that came back last. So puts one after the other fill one file, and the other
+        // writers stay for puts at the same time.
         let idle = if is_own { None } else { state.idle.pop() };
         drop(state);
         let writer = match idle {
@@ -213,6 +215,7 @@ impl Shared {
     /// The handle of a block that is all there: let go unless it is kept.
     pub(crate) fn pending(self: &Arc<Self>, handle: Handle) -> PendingHandle {
         self.state.lock().chunks.add_pending(&handle);
+        // Kept alive by the handle, which may be let go after the last use of the partition.
         let shared = self.clone();
         PendingHandle::new(handle.encode(), move || {
             shared.state.lock().chunks.abort(&handle);
@@ -252,6 +255,8 @@ impl Shared {
         let path = self.context.chunk_path(chunk);
         let file = self.context.fs.open_read(&path).map_err(|error| {
             match (error.is_missing(), self.context.is_following) {
+                // Nobody but this store deletes the files of an open database, and not before the
+                // last reader is done.
                 (true, false) => Error::corruption(&path, None, "a chunk file is missing"),
                 (true, true) => {
                     let message = "the primary has deleted a chunk file that is read here";
@@ -295,6 +300,8 @@ impl Shared {
             idle.len() + usize::from(mover.is_some()) < before
         });
         for chunk in &dead {
+            // Closed before it is deleted: the system keeps the space of a file as long as it is
+            // open.
             state.files.remove(&chunk.id);
             state.syncs.forget(chunk.id);
         }

@@ -96,6 +96,8 @@ impl ValueStore for LargeStore {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle> {
         let block = self.0.begin(key, Some(value.len() as u64))?;
         let finished = block.put(value)?;
+        // Before the commit of the value: the next put need not wait for it, and a block that is
+        // let go is garbage in the midst of the file.
         self.0.give_back(finished.writer, finished.stored_len);
         Ok(finished.pending)
     }
@@ -268,6 +270,7 @@ impl ValueStore for LargeStore {
 
     fn holds_values(&self) -> bool {
         let state = self.0.state.lock();
+        // A file that could not be removed is in the folder, though no count has it any more.
         !state.chunks.by_id.is_empty() || !state.doomed.is_empty()
     }
 
@@ -299,6 +302,8 @@ impl ValueStore for LargeStore {
 
     fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
         let mut state = self.0.state.lock();
+        // An open chunk is never chosen, see `choose`. The values that came last would stay where
+        // they are.
         self.0.seal_idle(&mut state);
         state.chunks.choose_within(from, to)
     }
@@ -318,6 +323,8 @@ impl ValueStore for LargeStore {
             let to = id.path(dir);
             made.push(to.clone());
             let fs = &*shared.context.fs;
+            // A writer in use left it open. A link would share what that writer appends from now
+            // on.
             if is_open {
                 copy(fs, &from, &to, Some(end))?;
             } else {

@@ -73,6 +73,8 @@ impl SubBlocks {
 
     /// The root hash of a value of `len` bytes.
     pub fn root_of(&self, len: u64) -> u128 {
+        // Unbound: a value that moves to another place keeps its root hash, and is verified by it
+        // on the way.
         let mut bytes = self.entries(|_, sum| sum);
         put_u64(&mut bytes, len);
         checksum128(&bytes)
@@ -129,6 +131,8 @@ impl SubBlocks {
             if *len == 0 || *len as usize > handle.sub_block_len(index as u64) {
                 return Err(Malformed { what: "an impossible length of a sub-block", at: index });
             }
+            // Summed once for the table. A read in the midst of a value would otherwise add up all
+            // lengths before it.
             self.starts.push(start);
             start += u64::from(*len);
         }

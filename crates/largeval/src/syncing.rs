@@ -110,6 +110,7 @@ impl Shared {
     pub(crate) fn begin_sync(&self) {
         let unsynced: Vec<_> = self.state.lock().syncs.unsynced.values().cloned().collect();
         // Asked without the lock: the system may take a while to begin.
+        // An error is not returned: the sync that follows meets it, and its caller can act on it.
         unsynced.iter().for_each(|file| file.begin_sync());
     }
 

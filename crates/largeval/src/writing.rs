@@ -206,6 +206,7 @@ impl BlockWriter {
     ) -> Result<()> {
         let size = self.handle.sub_block_bytes() as usize;
         let form = self.handle.form;
+        // Taken out, because its result is borrowed while the block appends it.
         let mut packer = self.packer.take();
         let table = &mut self.table;
         let stored = match &mut packer {
@@ -250,6 +251,7 @@ impl BlockWriter {
         // Both are powers of two, so that it is a number of whole sub-blocks.
         let piece_bytes = PIECE_BYTES.max(self.handle.sub_block_bytes() as usize);
         let mut rest = value;
+        // The last piece is left over: it goes to the file in one call with the table behind it.
         while rest.len() > piece_bytes {
             let (piece, behind) = rest.split_at(piece_bytes);
             self.sub_block(piece)?;
@@ -279,6 +281,7 @@ impl BlockWriter {
     fn end(mut self, last: &[u8]) -> Result<FinishedBlock> {
         self.append_packed(last, BlockWriter::complete)?;
         let noted = self.writer.as_mut().map_or(Ok(()), |writer| writer.note(&self.shared));
+        // The store refuses bytes of a file whose sync failed. Such a file takes no more blocks.
         self.is_failed = noted.is_err();
         noted?;
         let writer = self.writer.take().expect("only the end takes it");
@@ -299,6 +302,8 @@ impl BlockWriter {
     /// Lets the block go: what was written of it is garbage.
     fn give_up(&mut self) {
         if let Some(writer) = self.writer.take() {
+            // Without a failure the length of the file is known, and the next block begins behind
+            // what was written of this one.
             let whole = (!self.is_failed).then_some(writer);
             self.shared.block_given_up(self.handle.chunk, whole);
         }

@@ -180,8 +180,8 @@ impl SecondaryPartition {
 }
 
 fn is_gone(error: &Error) -> bool {
-    // The engine gives tables and segments that are gone a kind of their own. A value store opens
-    // its files itself, and returns what the file system says.
+    // Files of the engine and of large values have kinds of their own when they are gone. A value
+    // store of the application may pass on what the file system says.
     matches!(error.kind(), ErrorKind::FileGone | ErrorKind::LeaseLost) || error.is_missing()
 }
 
