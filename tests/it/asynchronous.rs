@@ -52,13 +52,19 @@ fn strong() -> ReadOptions {
     ReadOptions::new(Level::Strong)
 }
 
+/// Fails the test if the calling thread, which is that of the runtime, touches a file.
+fn refuse_this_thread(fs: &FaultFs) {
+    let runtime = thread::current().id();
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        let path = op.path.display();
+        assert_ne!(thread::current().id(), runtime, "{:?} of {path}", op.kind);
+    }));
+}
+
 #[test]
 fn no_file_is_touched_on_the_thread_of_the_runtime() {
     let fs = FaultFs::over_mem(MemFs::new());
-    let runtime = thread::current().id();
-    fs.set_observer(Arc::new(move |op: &FsOp| {
-        assert_ne!(thread::current().id(), runtime, "{:?} of {:?}", op.kind, op.path);
-    }));
+    refuse_this_thread(&fs);
     on_runtime(2, async {
         let db = Async::<Db>::open_with(primary(&fs)).await.unwrap();
         let p = db.partition("p").await.unwrap();
@@ -106,10 +112,7 @@ fn no_file_is_touched_on_the_thread_of_the_runtime() {
 #[test]
 fn a_promotion_touches_no_file_on_the_thread_of_the_runtime() {
     let fs = FaultFs::over_mem(MemFs::new());
-    let runtime = thread::current().id();
-    fs.set_observer(Arc::new(move |op: &FsOp| {
-        assert_ne!(thread::current().id(), runtime, "{:?} of {:?}", op.kind, op.path);
-    }));
+    refuse_this_thread(&fs);
     on_runtime(2, async {
         let old = Async::<Db>::open_with(primary(&fs)).await.unwrap();
         let p = old.partition("p").await.unwrap();

@@ -181,32 +181,7 @@ fn a_cursor_that_is_superseded_under_a_follower_is_believed_no_more() {
 /// A reader that has looked for claims and found none may get the lock that the old primary lets go of.
 #[test]
 fn a_read_only_open_beside_a_promotion_does_not_get_an_old_lock() {
-    for after in 0.. {
-        let Stage { old, plain, mem, .. } = Stage::new();
-        old.open_partition("a").unwrap().put("k", "1").unwrap();
-        let slow = FaultFs::over_mem(mem);
-        let taken = Arc::new(Mutex::new(None));
-        let slot = taken.clone();
-        let there = plain.clone();
-        let count = slow.clone();
-        let old = Mutex::new(Some(old));
-        slow.set_observer(Arc::new(move |_| {
-            if count.op_count() >= after
-                && let Some(old) = old.lock().unwrap().take()
-            {
-                *slot.lock().unwrap() = Some(take_over(&there).unwrap());
-                old.close().unwrap_err();
-            }
-        }));
-        let opened = open_read_only(&(Arc::new(slow.clone()) as Arc<dyn Fs>));
-        slow.clear_observer();
-        let Some(new) = taken.lock().unwrap().take() else {
-            assert!(after > 1, "{after} operations");
-            return;
-        };
-        assert_eq!(opened.err().unwrap().kind(), ErrorKind::Locked, "operation {after}");
-        new.open_partition("a").unwrap().put("k", "2").unwrap();
-    }
+    check_open_beside_a_promotion(1, open_read_only);
 }
 
 /// Sets a bit of the features that newer code must know to write, in every generation.

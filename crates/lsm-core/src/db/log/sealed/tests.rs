@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::db::log::tests::{fail, write};
+use crate::db::log::tests::{after_each_crash, begun_numbers, fail, write};
 use crate::db::testing::{TestHost, TestLog, batches_in};
 use crate::fs::{CrashOutcome, FaultAction, FaultRule, Fs, OpKind};
-use crate::types::{FileNo, MemtableId, PartitionId};
+use crate::types::{MemtableId, PartitionId};
 use crate::wal::{SectionIndex, SegmentHeader};
 
 const SEGMENT: u64 = 4096;
@@ -24,10 +24,6 @@ fn indexed(test: &TestLog, host: &TestHost) -> Vec<Option<u64>> {
         Some(index.groups.iter().map(|group| group.operations).sum())
     });
     counts.collect()
-}
-
-fn begun_numbers(test: &TestLog, host: &TestHost) -> Vec<FileNo> {
-    test.log.lock(host).begun().iter().map(|begun| begun.header.number).collect()
 }
 
 #[test]
@@ -135,16 +131,9 @@ fn a_power_cut_around_an_index_loses_nothing_that_was_synced() {
         if seed % 4 > 1 {
             write(&test.log, &host, 1000).unwrap();
         }
-        for outcome in CrashOutcome::ALL {
-            let mut state = seed;
-            let after = test.mem.crash_clone(outcome, &mut || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                state ^ (state >> 29)
-            });
-            let found = batches_in(&after, &host.listed())
-                .unwrap_or_else(|error| panic!("seed {seed}, {outcome:?}: {error}"));
-            assert!(found.len() >= 7, "seed {seed}, {outcome:?}: {found:?}");
-        }
+        after_each_crash(&test, &host, seed, |found, context| {
+            assert!(found.len() >= 7, "{context}: {found:?}");
+        });
     }
 }
 
