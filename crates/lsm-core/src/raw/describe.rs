@@ -130,6 +130,12 @@ fn format_of(file: &dyn File, path: &Path, bytes: u64) -> Result<FileFormat> {
     if names::epoch_of_fork(name).is_some() {
         return Ok(FileFormat::Fork);
     }
+    if names::is_cursor(name) {
+        return Ok(FileFormat::Cursor);
+    }
+    if names::is_lease(name) {
+        return Ok(FileFormat::Lease);
+    }
     let what = "by magic and name, the file is none of a database that can be described";
     Err(Error::corruption(path, None, what))
 }

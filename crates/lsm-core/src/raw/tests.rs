@@ -222,6 +222,7 @@ fn the_files_of_secondaries_are_described() {
     db.partition("p").unwrap().put("k", "v").unwrap();
     let follower = Follower::builder(dir.path()).open().unwrap();
     follower.sync(SyncExtent::All).unwrap();
+    let damaged = tempfile::tempdir().unwrap();
     let mut texts = Vec::new();
     for entry in std::fs::read_dir(dir.path()).unwrap() {
         let path = entry.unwrap().path();
@@ -229,6 +230,15 @@ fn the_files_of_secondaries_are_described() {
         if name.starts_with("cursor-") || name.starts_with("reader-") {
             let description = describe_path(&path, true).unwrap();
             assert_eq!(description.lines[0].0, 0..description.bytes);
+            // By its name alone, and as nothing under another name.
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[3] ^= 1;
+            let copy = damaged.path().join(name);
+            std::fs::write(&copy, &bytes).unwrap();
+            assert_eq!(describe_path(&copy, true).unwrap().format, description.format);
+            let renamed = damaged.path().join(format!("{name}0"));
+            std::fs::rename(&copy, &renamed).unwrap();
+            describe_path(&renamed, true).unwrap_err();
             texts.extend(description.lines.into_iter().map(|line| line.1));
         }
     }
