@@ -229,7 +229,7 @@ fn a_scan_of_values_has_the_next_ones_read_ahead_and_a_scan_of_keys_none() {
     assert_eq!(p.range("c"..).map(|pair| pair.unwrap().1.len()).sum::<usize>(), 5 * LEN + 5);
 }
 
-/// 8 MiB at most, or one value, are in front of the scan.
+/// A value is asked for while fewer than 8 MiB are in front of the scan.
 #[test]
 fn a_scan_reads_no_more_ahead_than_its_limits() {
     let fs = MemFs::new();

@@ -18,9 +18,10 @@ use crate::writing::BlockWriter;
 /// produced. The value is not visible before [`BlobWriter::commit`]. Dropping the writer discards the value.
 ///
 /// # Cost
-/// Memory for one sub-block, and two more if the value is compressed, independent of its length; a value below the threshold is held
-/// in memory as a whole. A value of unknown length, or of a quarter of a chunk or more, gets its own chunk
-/// file.
+/// Memory for one sub-block, and two more if the value is compressed, independent of its length; a value
+/// below the threshold is held in memory as a whole. A value of unknown length, or of a quarter of a chunk or
+/// more, begins a chunk file. The file ends behind a value whose stored length is a quarter of a chunk or
+/// more; behind others it takes further values.
 pub struct BlobWriter {
     partition: Partition,
     shared: Arc<Shared>,

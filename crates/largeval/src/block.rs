@@ -67,6 +67,15 @@ pub enum Source {
     Device,
 }
 
+/// Says whether a walk decompresses what it reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpacks {
+    /// It finds what no reader can decompress, too.
+    Yes,
+    /// It compares checksums alone.
+    No,
+}
+
 /// A value and the file that it lies in.
 #[derive(Clone)]
 pub struct Block {
@@ -277,6 +286,18 @@ impl Block {
         Ok(())
     }
 
+    /// Begins to read those bytes from the device that a reader of the first `len` bytes of the value reads.
+    pub fn prefetch(&self, len: u64) {
+        // No more: what lies behind the value is another one, and so many plain bytes are stored in no more.
+        let wanted = len.min(self.handle.stored_len());
+        self.file.prefetch(self.handle.value_offset(), wanted);
+        // The table of a compressed value lies behind all of it, and is read first.
+        if !self.handle.is_stored_as_given() {
+            let table_len = self.handle.end() - self.handle.table_offset();
+            self.file.prefetch(self.handle.table_offset(), table_len);
+        }
+    }
+
     /// Reads a whole sub-block into `buf`; `packed` is room for its compressed form.
     fn read_sub_block(&self, place: &Place, buf: &mut [u8], packed: &mut Vec<u8>) -> Result<()> {
         if !place.is_compressed() {
@@ -316,12 +337,16 @@ impl Block {
         Ok(())
     }
 
-    /// Reads all of the block, a sub-block at a time, and decompresses it. `each` is told the stored length
-    /// of each sub-block. Returns the key.
+    /// Reads all of the block, a sub-block at a time, and decompresses it if `unpacks`. `each` is told the
+    /// stored length of each sub-block. Returns the key.
     ///
     /// # Errors
     /// Corruption of any byte of the block; those of `each`.
-    pub fn walk(&self, mut each: impl FnMut(u64) -> Result<()>) -> Result<Vec<u8>> {
+    pub fn walk(
+        &self,
+        unpacks: Unpacks,
+        mut each: impl FnMut(u64) -> Result<()>,
+    ) -> Result<Vec<u8>> {
         let handle = &self.handle;
         if handle.end() > self.file.len()? {
             return Err(self.corruption(handle.offset, "a chunk file ends inside a value"));
@@ -338,7 +363,12 @@ impl Block {
         let mut sub_block = vec![0; handle.sub_block_bytes().min(handle.len) as usize];
         for index in 0..handle.sub_block_count() {
             let place = table.place(handle, index);
-            self.read_sub_block(&place, &mut sub_block[..place.len], &mut packed)?;
+            match unpacks {
+                Unpacks::Yes => {
+                    self.read_sub_block(&place, &mut sub_block[..place.len], &mut packed)?;
+                }
+                Unpacks::No => self.read_stored(&place, &mut sub_block[..place.stored_len])?,
+            }
             each(place.stored_len as u64)?;
         }
         Ok(key.to_vec())
@@ -357,7 +387,78 @@ fn read_from<S>(shares: &Mutex<Vec<S>>, read: &impl Fn(S) -> Result<()>) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use lsm_core::hooks::ChunkId;
+    use lsm_core::types::{Epoch, FileNo};
+
     use super::*;
+    use crate::format::Form;
+
+    /// A file of nothing, which keeps what is to be read ahead of it.
+    #[derive(Default)]
+    struct Asked(Mutex<Vec<(u64, u64)>>);
+
+    impl File for Asked {
+        fn append(&self, _: &[u8]) -> Result<()> {
+            Ok(())
+        }
+
+        fn read_at(&self, _: u64, _: &mut [u8]) -> Result<usize> {
+            Ok(0)
+        }
+
+        fn prefetch(&self, offset: u64, len: u64) {
+            self.0.lock().push((offset, len));
+        }
+
+        fn read_at_uncached(&self, _: u64, _: &mut [u8]) -> Result<usize> {
+            Ok(0)
+        }
+
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn len(&self) -> Result<u64> {
+            Ok(0)
+        }
+
+        fn preallocate(&self, _: u64) -> Result<()> {
+            Ok(())
+        }
+
+        fn punch(&self, _: u64, _: u64) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn no_more_of_a_value_is_read_ahead_than_was_asked_for_and_than_there_is() {
+        // Behind the front of a block of 48 bytes and a key of 3; 40 sub-blocks.
+        let at = 64 + 48 + 3;
+        let table = 40 * 12;
+        for (form, len, expected) in [
+            (Form::Plain, 2500, vec![(at, 2500)]),
+            (Form::Plain, u64::MAX, vec![(at, 10_000)]),
+            (Form::Compressed { stored_len: 3000 }, 2500, vec![(at, 2500), (at + 3000, table)]),
+            (Form::Compressed { stored_len: 3000 }, 9000, vec![(at, 3000), (at + 3000, table)]),
+        ] {
+            let handle = Handle {
+                chunk: ChunkId { number: FileNo(5), epoch: Epoch(1) },
+                offset: 64,
+                key_len: 3,
+                sub_block_log2: 8,
+                len: 10_000,
+                stored_us: 0,
+                root: 0,
+                form,
+            };
+            let asked = Arc::new(Asked::default());
+            let path = PathBuf::from("chunk");
+            let block = Block { file: asked.clone(), path, handle, source: Source::Cached };
+            block.prefetch(len);
+            assert_eq!(*asked.0.lock(), expected, "{len} bytes of {form:?}");
+        }
+    }
 
     #[test]
     fn several_threads_read_from_32_mib_on_and_never_more_than_cores() {

@@ -38,7 +38,7 @@
 //! and the front of the block are the same in both versions.
 //!
 //! Checksums are of the bytes as they are stored. So a sub-block is verified before it is decompressed,
-//! and a value is moved, scrubbed and recovered without being compressed or decompressed anew. Checksums
+//! and a value is moved and recovered without being compressed or decompressed anew. Checksums
 //! of the plain bytes would also find a mistake of the compressor, but every move would decompress, and
 //! the decompressor would be given bytes that nobody has verified.
 //!

@@ -15,17 +15,17 @@ const SAVED_SHARE_MIN: usize = 8;
 /// Compresses the sub-blocks of one value.
 pub struct Packer {
     table: CompressTable,
-    /// The result of a sub-block; the compressor wants room for the worst case.
+    /// The result of a sub-block. The compressor wants room for the worst case; it is made for the longest
+    /// sub-block so far, because most values are shorter than the longest sub-block that there may be.
     room: Vec<u8>,
     /// Stored bytes, if they are not those that were given.
     stored: Vec<u8>,
 }
 
 impl Packer {
-    /// For sub-blocks of at most `sub_block_bytes`.
-    pub fn new(sub_block_bytes: usize) -> Packer {
-        let room = vec![0; get_maximum_output_size(sub_block_bytes)];
-        Packer { table: CompressTable::large(), room, stored: Vec::new() }
+    /// Without room: nobody knows how long the sub-blocks are.
+    pub fn new() -> Packer {
+        Packer { table: CompressTable::large(), room: Vec::new(), stored: Vec::new() }
     }
 
     /// Returns the stored form of sub-blocks of `size` bytes, of which the last may be shorter; tells
@@ -40,6 +40,10 @@ impl Packer {
         let mut is_as_given = true;
         let mut done = 0;
         for sub_block in bytes.chunks(size) {
+            let room = get_maximum_output_size(sub_block.len());
+            if self.room.len() < room {
+                self.room.resize(room, 0);
+            }
             // The room is enough for the worst case. Should the compressor fail all the same, the
             // sub-block is stored as it is.
             let packed = compress_into_with_table(sub_block, &mut self.room, &mut self.table);
@@ -101,7 +105,7 @@ mod tests {
         mostly_random[900..].fill(0);
         let mut partly_random = random.clone();
         partly_random[800..].fill(0);
-        let mut packer = Packer::new(1000);
+        let mut packer = Packer::new();
         for (sub_block, is_compressed) in
             [(&random, false), (&zeros, true), (&mostly_random, false), (&partly_random, true)]
         {
@@ -127,10 +131,21 @@ mod tests {
         assert_eq!(pack(&mut packer, &[]), (vec![], vec![]));
     }
 
+    #[test]
+    fn a_short_value_takes_no_room_for_a_long_sub_block() {
+        let mut packer = Packer::new();
+        for len in [100, 1000, 300] {
+            let mut stored = 0;
+            packer.pack(&vec![b'v'; len], 1 << 24, |sub_block| stored = sub_block.len());
+            assert!(stored < len);
+        }
+        assert_eq!(packer.room.len(), get_maximum_output_size(1000));
+    }
+
     /// No length in the bytes makes room: the target is all that is written.
     #[test]
     fn a_sub_block_that_grows_beyond_its_length_or_ends_before_is_refused() {
-        let mut packer = Packer::new(1000);
+        let mut packer = Packer::new();
         let (packed, _) = pack(&mut packer, &[7; 1000]);
         assert!(unpack(&packed, &mut [0; 1000]));
         for len in [0, 1, 999, 1001, 70_000] {

@@ -16,7 +16,7 @@ use lsm_core::hooks::{
 use lsm_core::stats::ValueStoreStats;
 use lsm_core::types::EntryKind;
 
-use crate::block::{Parallelism, Source};
+use crate::block::{Parallelism, Source, Unpacks};
 use crate::chunks::{Chunks, Unnamed};
 use crate::format::Handle;
 use crate::options::LargeValueOptions;
@@ -145,7 +145,11 @@ impl ValueStore for LargeStore {
             }
         }
         let source = if shared.context.is_read_only { Source::Cached } else { Source::Device };
-        let walked = shared.block(handle, source).and_then(|block| block.walk(|_| Ok(())));
+        // The question is whether the bytes are those that were written. A sub-block that was written and
+        // cannot be decompressed is damage of its key: the log must not end before it, with all that other
+        // keys have behind it.
+        let walked = shared.block(handle, source);
+        let walked = walked.and_then(|block| block.walk(Unpacks::No, |_| Ok(())));
         match walked {
             Ok(_) => Ok(true),
             Err(error) if error.is_corruption() => Ok(false),
@@ -173,13 +177,7 @@ impl ValueStore for LargeStore {
     fn prefetch(&self, handle: &[u8], len: u64) {
         // A file that cannot be opened is an error of the read.
         if let Ok(block) = self.0.block(handle, Source::Cached) {
-            let handle = &block.handle;
-            // The table of a compressed value lies behind it and is read first.
-            let wanted = match handle.is_stored_as_given() {
-                true => len,
-                false => handle.end() - handle.value_offset(),
-            };
-            block.file.prefetch(handle.value_offset(), wanted);
+            block.prefetch(len);
         }
     }
 
@@ -190,7 +188,7 @@ impl ValueStore for LargeStore {
         advance: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let block = self.0.block(handle, Source::Device)?;
-        let found = block.walk(advance)?;
+        let found = block.walk(Unpacks::Yes, advance)?;
         // The handle's root hash speaks of the value and not of the key. Only here do both come
         // together.
         if found != key {
@@ -339,10 +337,71 @@ impl ValueStore for LargeStore {
 #[cfg(test)]
 mod tests {
     use lsm_core::clock::SystemClock;
-    use lsm_core::fs::MemFs;
+    use lsm_core::db::{BackgroundMode, Db};
+    use lsm_core::fs::{CrashOutcome, MemFs};
+    use lsm_core::hooks::{CompactionFilterFactory, HookProvider, Hooks};
+    use lsm_core::options::{Compression, Durability};
 
     use super::*;
+    use crate::format::Form;
     use crate::testing::context;
+    use crate::writing::BlockWriter;
+
+    /// Makes the store of partitions from their stored parameters.
+    struct Provider;
+
+    impl HookProvider for Provider {
+        fn compaction_filter(&self, _: &str, _: &[u8]) -> Option<Arc<dyn CompactionFilterFactory>> {
+            None
+        }
+
+        fn value_store(&self, _: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
+            Some(Arc::new(LargeValues::from_params(params)?))
+        }
+    }
+
+    fn open_db(fs: &MemFs) -> Db {
+        let builder = Db::builder("/db").fs(Arc::new(fs.clone())).hooks(Arc::new(Provider));
+        builder.background(BackgroundMode::Stepped).open().unwrap()
+    }
+
+    /// A writer with a mistake wrote it: its checksum is right, and it is no LZ4 block.
+    #[test]
+    fn a_sub_block_that_cannot_be_decompressed_ends_no_log_and_is_damage_of_its_key() {
+        let fs = MemFs::new();
+        let db = open_db(&fs);
+        let options = LargeValueOptions::new().compression(Compression::Lz4);
+        let store: Arc<dyn ValueStoreFactory> = Arc::new(LargeValues::new(options).unwrap());
+        let hooks = Hooks::new().value_store(store);
+        let p = db.partition_with("p", Default::default(), Some(hooks)).unwrap();
+        let shared = &crate::access::existing_store_of(&p).unwrap().0;
+        let writer = shared.new_writer().unwrap();
+        let form = Form::Compressed { stored_len: 0 };
+        let mut block = BlockWriter::new(shared, writer, b"key", 8, 0, form);
+        block.push_stored(&[b'v'; 256], 256).unwrap();
+        block.push_stored(&[0xff; 50], 256).unwrap();
+        let pending = block.finish().unwrap().pending;
+        let handle = Handle::decode(pending.bytes()).unwrap();
+        let bytes = pending.bytes().to_vec();
+        let mut batch = db.batch();
+        batch.add_pending(&p, b"key", pending);
+        batch.commit(Durability::Os).unwrap();
+        p.put("behind it", "1").unwrap();
+        let store = p.value_store().unwrap();
+        assert!(store.probe(&bytes).unwrap());
+        let refused = store.verify(b"key", &bytes, &mut |_| Ok(())).unwrap_err();
+        assert!(refused.is_corruption(), "{refused}");
+
+        let after = fs.crash_clone(CrashOutcome::Everything, &mut || 0);
+        let db = open_db(&after);
+        let p = db.open_partition("p").unwrap();
+        assert_eq!(p.get("behind it").unwrap().unwrap(), *b"1");
+        let error = p.get("key").unwrap_err();
+        let damage = error.damage().unwrap();
+        assert_eq!(damage.key.as_deref(), Some(&b"key"[..]));
+        assert_eq!(damage.file, handle.chunk.path(Path::new("/db")));
+        assert_eq!(damage.offset, Some(handle.value_offset() + 256));
+    }
 
     /// The log would end before the frame of a value that recovery takes for a lost one.
     #[test]

@@ -146,7 +146,7 @@ impl BlockWriter {
     /// Compresses what is pushed or put from now on.
     pub fn compressing(mut self) -> BlockWriter {
         debug_assert!(self.handle.form != Form::Plain, "the table has the stored lengths");
-        self.packer = Some(Box::new(Packer::new(self.handle.sub_block_bytes() as usize)));
+        self.packer = Some(Box::new(Packer::new()));
         self
     }
 

@@ -2,14 +2,18 @@
 //!
 //! A second cursor goes some keys in front of the scan, over keys and handles alone, and tells the value
 //! store of each handle. So the device works on the next values while the caller uses the present one.
-//! [`Range`](super::Range) begins it at the first large value.
+//! [`Range`](super::Range) begins it at its second large value, and ends it where no large value is near.
+//!
+//! Lengths are those of the values. A store that compresses reads fewer bytes for them.
 
 use std::collections::VecDeque;
 
 use super::{Bounds, Cursor, ReadPoint};
 use crate::error::Result;
 
-/// The large values in front of a scan have so many bytes at most, or one of them has more.
+/// While fewer bytes were asked for in front of a scan, the next value is asked for. Of one value no more
+/// bytes are asked for. So it is less than twice as much in all, and values of less than this are asked for as a
+/// whole.
 const BYTES_MAX: u64 = 8 << 20;
 /// So many keys in front of a scan are looked at.
 const KEYS_MAX: usize = 64;
@@ -18,8 +22,8 @@ const KEYS_MAX: usize = 64;
 pub(super) struct ValuesAhead {
     /// On the last key that was looked at.
     cursor: Cursor,
-    /// The bytes that were asked for of each value behind that of the scan, up to the cursor; 0 for one
-    /// in a table.
+    /// The bytes that were asked for of the value of each key behind the scan, up to the cursor; 0 for one
+    /// in a table, and for one whose store does not know its length.
     lens: VecDeque<u64>,
     /// Their sum.
     bytes: u64,
