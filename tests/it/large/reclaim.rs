@@ -1,5 +1,10 @@
 //! Space that the application asks for.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use siltstone::hooks::{CompactionFilter, CompactionFilterFactory, Job};
+use siltstone::{Error, PrefixDropFilter};
+
 use super::*;
 
 #[test]
@@ -71,6 +76,64 @@ fn partitions_take_turns_when_values_are_moved() {
     }
     assert!(before[0] > 20_000 && before[1] > 20_000, "{before:?}");
     assert!(served.starts_with("pq") || served.starts_with("qp"), "{served}");
+}
+
+/// Fails to start a job once it is told to.
+#[derive(Clone, Default)]
+struct Failing(Arc<AtomicBool>);
+
+impl CompactionFilterFactory for Failing {
+    fn name(&self) -> &'static str {
+        "failing"
+    }
+
+    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Io, "no job begins"));
+        }
+        PrefixDropFilter::new(["no such key"]).start(job)
+    }
+}
+
+/// Each attempt would otherwise begin, and end, with the partition that fails.
+#[test]
+fn a_partition_whose_work_fails_keeps_no_other_from_giving_back_space() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let failing = Failing::default();
+    let p = db.partition_with("p", options().filter(Arc::new(failing.clone()))).unwrap();
+    let q = db.partition_with("q", options()).unwrap();
+    for partition in [&p, &q] {
+        for n in 0..40_u8 {
+            partition.put([n], vec![n; 900]).unwrap();
+        }
+        partition.flush().unwrap();
+        for n in 0..40_u8 {
+            partition.delete([n]).unwrap();
+        }
+        partition.flush().unwrap();
+    }
+    failing.0.store(true, Ordering::Relaxed);
+    let mut failures = 0;
+    for _ in 0..60 {
+        clock.pass(1);
+        // As the thread does, which tries again after some time.
+        match db.wait_idle() {
+            Ok(()) => {}
+            Err(error) => {
+                assert!(error.to_string().contains("no job begins"), "{error}");
+                failures += 1;
+            }
+        }
+    }
+    assert!(failures > 10, "{failures} failures");
+    let live = [&p, &q].map(|partition| partition.space().unwrap().live_bytes);
+    assert!(live[0] > 30_000 && live[1] == 0, "{live:?}");
+    failing.0.store(false, Ordering::Relaxed);
+    rest(&db, &clock);
+    let total = [&p, &q].map(|partition| partition.space().unwrap().total_bytes);
+    assert_eq!(total, [0, 0]);
 }
 
 /// The file that the next put would go to has no other values then.

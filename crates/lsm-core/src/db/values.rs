@@ -48,9 +48,9 @@ pub(super) struct ValueTending {
     of: Mutex<HashMap<PartitionId, Tending>>,
     /// Held while the values of a partition are counted.
     counting: Mutex<()>,
-    /// The number of the partition that was served last. Relaxed: it only says with which partition a
+    /// The number of the partition that had its turn last. Relaxed: it only says with which partition a
     /// thread begins to look.
-    served: AtomicU32,
+    last_turn: AtomicU32,
 }
 
 #[derive(Default)]
@@ -132,16 +132,16 @@ impl ValueTending {
     }
 
     /// Brings partitions, which are in the order of their numbers, into the order in which it is their turn:
-    /// those behind the one that was served last come first. Without turns a partition that always has
-    /// something due would be served alone.
+    /// those behind the one that had the last turn come first. Without turns a partition that always has
+    /// something due, or always fails, would be looked at alone.
     fn take_turns(&self, partitions: &mut [Arc<PartitionState>]) {
-        let served = PartitionId(self.served.load(Ordering::Relaxed));
-        let behind = partitions.partition_point(|partition| partition.id <= served);
+        let last = PartitionId(self.last_turn.load(Ordering::Relaxed));
+        let behind = partitions.partition_point(|partition| partition.id <= last);
         partitions.rotate_left(behind);
     }
 
-    fn note_served(&self, partition: PartitionId) {
-        self.served.store(partition.0, Ordering::Relaxed);
+    fn note_turn(&self, partition: PartitionId) {
+        self.last_turn.store(partition.0, Ordering::Relaxed);
     }
 
     /// Returns `true` if nothing was due in a partition a moment before `now`.
@@ -306,12 +306,13 @@ impl DbInner {
             if is_threaded && self.values.was_looked_at(partition.id, now) {
                 continue;
             }
+            // Before anything can fail or panic: the next attempt begins with another partition then.
+            self.values.note_turn(partition.id);
             // A count reads all tables of a partition, and one runs at a time. A thread that finds
             // another at it goes on with other work; the next look counts.
             if let Some(turn) = self.values.try_counting_turn()
                 && self.recount_values(&partition, &turn)?
             {
-                self.values.note_served(partition.id);
                 return Ok(true);
             }
             let Some(store) = partition.store().filter(|store| store.holds_values()) else {
@@ -319,7 +320,6 @@ impl DbInner {
             };
             // The memtable first: no compaction sees a deletion that is only in memory.
             if self.flush_by_age(&partition) || self.settle_values(&partition, &**store)? {
-                self.values.note_served(partition.id);
                 return Ok(true);
             }
             if self.values.goal(partition.id).is_none() {
