@@ -373,15 +373,18 @@ impl Judge {
             kind: entry.kind,
             value: Vec::new(),
             at,
-            what: "the entry changed in memory after it was verified".to_owned(),
+            what: String::new(),
             detail: Vec::new(),
         };
         // The judge only believed the metadata, in the first run. This ends that run, and in the
         // next one the judge compares.
         if vouched.is_compared_later {
-            // Not counted: the next run finds out what is damaged.
+            // Not counted, and without words: it only ends this run, and the next one finds out what is
+            // damaged.
             return faults.push(fault);
         }
+        let what = "the entry changed in memory after it was verified".to_owned();
+        let fault = Fault { what, ..fault };
         // Of integrity the metadata is made from the note, with which it agreed. Only the provider
         // itself can read that of a provider.
         let payload = match vouched.hidden {
