@@ -1,6 +1,7 @@
-//! [`Async`]: a handle whose calls run on threads that may block; [`Rows`]: a scan in parts.
+//! [`Async`]: a handle whose calls run on threads that may block.
 
-use std::collections::VecDeque;
+mod rows;
+
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::options::WriteOptions;
 use lsm_core::read::KeyRange;
 use lsm_core::types::Slice;
-use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, sleep};
 
 use crate::batch::Batch;
@@ -20,11 +21,7 @@ use crate::db::Db;
 use crate::partition::Partition;
 use crate::readable::Readable;
 
-/// Rows that one call on another thread reads at most, so that the change of threads costs little.
-const ROWS_AT_ONCE: usize = 256;
-
-/// Bytes of keys and values after which such a call ends.
-const BYTES_AT_ONCE: usize = 256 << 10;
+pub use rows::Rows;
 
 /// The pause between two looks for a commit: the smallest step of tokio's timer.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -131,6 +128,7 @@ impl<T: Clone + Send + Sync + 'static> Async<T> {
         &self,
         work: impl FnOnce(&T) -> Result<R> + Send + 'static,
     ) -> Result<R> {
+        // The thread may outlive this future, and with it whatever the caller has only lent.
         let handle = self.handle.clone();
         run(move || work(&handle)).await
     }
@@ -179,6 +177,7 @@ impl Async<Db> {
     /// As there.
     pub async fn commit(&self, batch: Batch, options: impl Into<WriteOptions>) -> Result<Commit> {
         let options = options.into();
+        // Not by `call`: a batch has its database already.
         run(move || batch.commit(options)).await
     }
 
@@ -301,6 +300,8 @@ impl Async<Secondary> {
         group: &[&Async<SecondaryPartition>],
         to: Target,
     ) -> Result<SecondaryCut> {
+        // Two lists, because the thread must own the partitions and the call takes references to
+        // them.
         let group: Vec<_> = group.iter().map(|partition| partition.handle.clone()).collect();
         self.call(move |secondary| {
             let group: Vec<_> = group.iter().collect();
@@ -382,6 +383,7 @@ impl Async<SecondaryPartition> {
     pub async fn wait_for_news(&self, seen: Commit, time: Duration) -> Result<Option<Commit>> {
         let until = end_of(time);
         loop {
+            // Each look ends at once, and the task waits in between, as in `wait_for`.
             let looked = self.call(move |it| it.wait_for_news(seen, Duration::ZERO)).await;
             if !matches!(looked, Ok(None)) || !pause(until).await {
                 return looked;
@@ -399,101 +401,19 @@ impl Async<SecondaryPartition> {
         let at_once = ReadOptions::new(options.level).wait(Duration::ZERO);
         let mut is_last = false;
         loop {
+            // Each attempt may run on another thread, which takes the function along.
             let read = read.clone();
             // A weaker level is for the end of the wait alone.
             let options = if is_last { at_once.on_unmet(options.on_unmet) } else { at_once };
             let done = self.call(move |partition| read(partition, &options)).await;
             match &done {
                 Err(error) if !is_last => {
+                    // Waiting helps only against `Behind`. Behind any other error, and at the end
+                    // of the time, one more attempt lets the secondary decide whether a weaker
+                    // level may serve the read.
                     is_last = error.kind() != ErrorKind::Behind || !pause(until).await;
                 }
                 _ => return done,
-            }
-        }
-    }
-}
-
-/// Rows that were read at once, and why reading ended behind them, if it did.
-struct Part<R> {
-    range: R,
-    rows: VecDeque<(Slice, Slice)>,
-    end: Option<Result<()>>,
-}
-
-/// Reads the next rows of a range.
-fn read_part<R: Iterator<Item = Result<(Slice, Slice)>>>(mut range: R) -> Part<R> {
-    let mut rows = VecDeque::new();
-    let mut bytes = 0;
-    // By bytes as well: rows of large values would otherwise pile up before the first of them is
-    // taken.
-    while rows.len() < ROWS_AT_ONCE && bytes < BYTES_AT_ONCE {
-        match range.next() {
-            Some(Ok((key, value))) => {
-                bytes += key.len() + value.len();
-                rows.push_back((key, value));
-            }
-            // Kept until the rows before it are handed out, as a plain iterator would.
-            Some(Err(error)) => return Part { range, rows, end: Some(Err(error)) },
-            None => return Part { range, rows, end: Some(Ok(())) },
-        }
-    }
-    Part { range, rows, end: None }
-}
-
-/// The rows of a range for async code: [`Async::rows`]. Reads some hundred rows at a time on a thread
-/// that may block.
-///
-/// A future of [`Rows::next`] that is dropped loses no row.
-pub struct Rows<R> {
-    /// Rows that were read, and not returned yet.
-    ready: VecDeque<(Slice, Slice)>,
-    rest: UnreadRows<R>,
-}
-
-/// The rows behind those that were read.
-enum UnreadRows<R> {
-    Unread(R),
-    /// Another thread reads some. Kept here, so that they are not lost with a future that is dropped.
-    Reading(JoinHandle<Result<Part<R>>>),
-    /// There are none, or reading failed.
-    Over(Option<Error>),
-}
-
-impl<R> Rows<R>
-where
-    R: Iterator<Item = Result<(Slice, Slice)>> + Send + 'static,
-{
-    fn new(range: R) -> Rows<R> {
-        Rows { ready: VecDeque::new(), rest: UnreadRows::Unread(range) }
-    }
-
-    /// Returns the next key and its value; `None` behind the last.
-    ///
-    /// # Errors
-    /// Those of reading. The rows are over then.
-    pub async fn next(&mut self) -> Result<Option<(Slice, Slice)>> {
-        loop {
-            if let Some(row) = self.ready.pop_front() {
-                return Ok(Some(row));
-            }
-            if let UnreadRows::Reading(reading) = &mut self.rest {
-                // The thread has the range. It stays named here while it is awaited.
-                let read = reading.await;
-                self.rest = UnreadRows::Over(None);
-                let part = outcome(read)?;
-                self.ready = part.rows;
-                self.rest = match part.end {
-                    None => UnreadRows::Unread(part.range),
-                    Some(end) => UnreadRows::Over(end.err()),
-                };
-                continue;
-            }
-            match std::mem::replace(&mut self.rest, UnreadRows::Over(None)) {
-                UnreadRows::Unread(range) => {
-                    self.rest = UnreadRows::Reading(spawn_blocking(move || Ok(read_part(range))));
-                }
-                UnreadRows::Over(Some(failure)) => return Err(failure),
-                UnreadRows::Over(None) | UnreadRows::Reading(_) => return Ok(None),
             }
         }
     }
