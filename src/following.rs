@@ -1,5 +1,6 @@
-//! Secondaries with the hooks of this crate, and what is read from them as from a partition: the constructors stand at [`Db`], the types are those of
-//! the crate `secondary`.
+//! Secondaries with the hooks of this crate, and the traits by which they are read like partitions.
+//!
+//! The constructors stand at [`Db`]. The types are those of the crate `secondary`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -33,6 +34,8 @@ impl Db {
 
     /// Returns options for [`Db::secondary`].
     pub fn secondary_builder(path: impl AsRef<Path>) -> Builder {
+        // Asked behind those that the application adds to the builder. A secondary writes no
+        // metadata, so there are no options of MetaHive.
         let hooks = ProvidedHooks { application: None, metahive: HashMap::new() };
         Secondary::builder(path).hooks(Arc::new(hooks))
     }
@@ -63,6 +66,8 @@ impl Db {
     /// Returns options for [`Db::promote`]. The builder has the file system and the clock of the secondary;
     /// hooks of the application are to be given again.
     pub fn promotion(secondary: &Secondary) -> crate::Builder {
+        // An associated function of `Db`, because the crate `secondary` knows the engine alone: its
+        // own `promote` returns a database of the engine.
         crate::Builder::of_engine(secondary.promotion())
     }
 }
@@ -91,6 +96,11 @@ impl Readable for Reading {
 
     fn cursor_in(&self, range: impl KeyRange) -> Cursor {
         Reading::cursor_in(self, range)
+    }
+
+    fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        // The place of a large value is enough. Its bytes are not read.
+        Ok(self.read_point().locate(key.as_ref())?.is_some())
     }
 }
 

@@ -70,6 +70,8 @@ pub trait Readable {
 
     /// Returns whether `key` exists.
     fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        // Right for any source. Those that know a place without its value have a body of their own,
+        // because a get may read a large value.
         Ok(self.get(key)?.is_some())
     }
 
@@ -96,6 +98,8 @@ impl Readable for Partition {
 
     #[inline]
     fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        // The inherent method, by its full name. If that were renamed one day, `self.get` would be
+        // this method, which would call itself.
         Partition::get(self, key)
     }
 
@@ -113,5 +117,9 @@ impl Readable for Partition {
 
     fn cursor_in(&self, range: impl KeyRange) -> Cursor {
         Partition::cursor_in(self, range)
+    }
+
+    fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Partition::contains(self, key)
     }
 }

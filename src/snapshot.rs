@@ -48,6 +48,7 @@ impl Snapshot {
     /// Returns `partition` as the snapshot sees it, for code that takes a
     /// [`Readable`](crate::Readable).
     pub fn of(&self, partition: &Partition) -> PartitionSnapshot {
+        // Owned, so that iterators and threads may keep it. Both are counted references.
         PartitionSnapshot { snapshot: self.clone(), partition: partition.clone() }
     }
 
@@ -152,5 +153,9 @@ impl Readable for PartitionSnapshot {
 
     fn cursor_in(&self, range: impl KeyRange) -> Cursor {
         self.snapshot.cursor_in(&self.partition, range)
+    }
+
+    fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.snapshot.contains(&self.partition, key)
     }
 }

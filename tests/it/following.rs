@@ -4,10 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::fs::MemFs;
+use lsm_core::hooks::{CompactionFilterFactory, HookProvider};
 use siltstone::large_values::{Parallelism, ReadBlobs};
 use siltstone::secondary::{Level, ReadVerified, Secondary, Target};
 use siltstone::{
     BackgroundMode, Db, ErrorKind, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions,
+    Readable,
 };
 
 fn primary(fs: &MemFs) -> Db {
@@ -53,6 +55,55 @@ fn large_values_are_read_on_a_secondary_and_stay_while_a_view_reads_them() {
     drop((view, reader));
     now.get("film").unwrap();
     assert!(follower.verify(Default::default()).unwrap().is_sound());
+}
+
+/// Has no hook.
+struct NoHooks;
+
+impl HookProvider for NoHooks {
+    fn compaction_filter(
+        &self,
+        _name: &str,
+        _params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        None
+    }
+}
+
+/// The hooks of the application used to take the place of those of siltstone.
+#[test]
+fn a_secondary_with_hooks_of_the_application_reads_large_values() {
+    let fs = MemFs::new();
+    let db = primary(&fs);
+    let media = db.partition_with("media", with_large_values()).unwrap();
+    media.put("film", value(1)).unwrap();
+    let builder = Db::secondary_builder("/db").fs(Arc::new(fs.clone())).hooks(Arc::new(NoHooks));
+    let follower = builder.open().unwrap();
+    let view = follower.partition("media").unwrap().at(Level::Strong).unwrap();
+    assert_eq!(view.get("film").unwrap().as_deref(), Some(&value(1)[..]));
+}
+
+/// Asked in the way of generic code.
+fn has(readable: &impl Readable, key: &str) -> bool {
+    readable.contains(key).unwrap()
+}
+
+/// `Readable::contains` used to read the value.
+#[test]
+fn no_source_reads_a_large_value_to_tell_that_its_key_exists() {
+    let fs = MemFs::new();
+    let db = primary(&fs);
+    let media = db.partition_with("media", with_large_values()).unwrap();
+    media.put("film", value(1)).unwrap();
+    db.flush().unwrap();
+    let snapshot = db.snapshot();
+    let follower = secondary(&fs, true);
+    let view = follower.partition("media").unwrap().at(Level::Strong).unwrap();
+    let chunks = media.chunks().unwrap();
+    fs.corrupt(&chunks[0].path, chunks[0].last_offset - 1000, 1).unwrap();
+    assert!(media.get("film").is_err());
+    assert!(has(&media, "film") && has(&snapshot.of(&media), "film") && has(&view, "film"));
+    assert!(!has(&media, "song") && !has(&snapshot.of(&media), "song") && !has(&view, "song"));
 }
 
 /// A partition that was followed before it had large values used to be read without their store.

@@ -7,7 +7,7 @@ use lsm_core::clock::{Clock, SystemClock};
 use lsm_core::error::Result;
 use lsm_core::follow::{FollowBuilder, Follower};
 use lsm_core::fs::Fs;
-use lsm_core::hooks::HookProvider;
+use lsm_core::hooks::{CompactionFilterFactory, HookProvider, ValueStoreFactory};
 use lsm_core::options::Options;
 
 use crate::secondary::Secondary;
@@ -19,11 +19,47 @@ use crate::{ErrorKind, Level, OnUnmet};
 pub struct Builder {
     engine: FollowBuilder,
     clock: Arc<dyn Clock>,
+    hooks: Option<Arc<dyn HookProvider>>,
+}
+
+/// Two sources of hooks, asked one after the other.
+struct HookSources {
+    first: Arc<dyn HookProvider>,
+    then: Arc<dyn HookProvider>,
+}
+
+impl HookProvider for HookSources {
+    fn compaction_filter(
+        &self,
+        name: &str,
+        params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        let found = self.first.compaction_filter(name, params);
+        found.or_else(|| self.then.compaction_filter(name, params))
+    }
+
+    fn compaction_filter_of(
+        &self,
+        partition: &str,
+        name: &str,
+        params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        let found = self.first.compaction_filter_of(partition, name, params);
+        found.or_else(|| self.then.compaction_filter_of(partition, name, params))
+    }
+
+    fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
+        self.first.value_store(name, params).or_else(|| self.then.value_store(name, params))
+    }
 }
 
 impl Builder {
     pub(crate) fn new(path: &Path) -> Builder {
-        Builder { engine: Follower::builder(path), clock: Arc::new(SystemClock::new()) }
+        Builder {
+            engine: Follower::builder(path),
+            clock: Arc::new(SystemClock::new()),
+            hooks: None,
+        }
     }
 
     /// Another file system, for tests and exotic media. Default: the operating system's.
@@ -41,9 +77,17 @@ impl Builder {
         self
     }
 
-    /// The code of the hooks that partitions name. Default: none.
+    /// Adds a source of the code of the hooks that partitions name. It is asked before those that were
+    /// added earlier. Default: none; with `Db::secondary_builder` of the crate `siltstone`, its hooks.
     pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
-        self.engine = self.engine.hooks(provider);
+        // Not in their place: an application that names a filter of its own would lose the hooks of
+        // siltstone, and could open no partition with large values.
+        let provider = match self.hooks {
+            Some(then) => Arc::new(HookSources { first: provider, then }),
+            None => provider,
+        };
+        self.engine = self.engine.hooks(provider.clone());
+        self.hooks = Some(provider);
         self
     }
 

@@ -388,7 +388,8 @@ impl Snapshot {
     /// Returns whether `key` existed in `partition`.
     #[inline]
     pub fn contains(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(partition, key)?.is_some())
+        // The place of a large value is enough. Its bytes are not read.
+        Ok(partition.locate(Some(self), key)?.is_some())
     }
 
     /// Returns the keys and values that were in `range` of `partition`.
