@@ -48,6 +48,8 @@ impl Batch {
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
     ) -> Batch {
+        // By value, so that a batch is one expression. An operation that is refused is reported by
+        // the commit: the chain then needs no `?` at each link.
         Batch(self.0.put(&partition.0, key, value))
     }
 
@@ -69,6 +71,8 @@ impl Batch {
     ///
     /// [`BlobWriter::finish`]: crate::large_values::BlobWriter::finish
     pub fn put_blob(mut self, blob: PendingBlob) -> Batch {
+        // The value knows its partition and key. Given again here, they could be others than those
+        // that its block in the chunk file names.
         blob.0.add_to(&mut self.0);
         self
     }
@@ -145,6 +149,7 @@ impl Batch {
     /// [`Durability::Sync`](crate::Durability::Sync) adds one sync, which all waiting writers share.
     /// The writer waits if compactions are behind.
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
+        // By value: a batch that was committed cannot be committed again by mistake.
         self.0.commit(options)
     }
 

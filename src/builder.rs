@@ -38,6 +38,8 @@ use crate::provided::ProvidedHooks;
 pub struct Builder {
     pub(crate) engine: lsm_core::Builder,
     /// The source of the application's own hooks.
+    // Both are kept until the open, because the calls that set them may come in any order and one
+    // provider answers for both.
     application: Option<Arc<dyn HookProvider>>,
     /// Of each partition that was named.
     metahive: HashMap<String, MetaHiveOptions>,
@@ -171,6 +173,8 @@ impl Builder {
     /// [`open`](Self::open) returns [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if
     /// another metadata provider made the metadata of the partition.
     pub fn metahive(mut self, partition: &str, options: MetaHiveOptions) -> Builder {
+        // By name, because the partition may not exist yet, and its id is known to the database
+        // alone.
         self.metahive.insert(partition.to_owned(), options);
         self
     }
@@ -187,6 +191,8 @@ impl Builder {
     /// # Cost
     /// As [`Db::open`].
     pub fn open(self) -> Result<Db> {
+        // Also for an application without hooks of its own: a partition names MetaHive, expiry and
+        // large values as it names any hook, and without this an open would not find their code.
         let hooks = ProvidedHooks { application: self.application, metahive: self.metahive };
         self.engine.hooks(Arc::new(hooks)).open().map(Db)
     }

@@ -39,6 +39,8 @@ impl Db {
     /// Reads the manifest and the part of the log that is not in tables, and writes that part to
     /// tables.
     pub fn open(path: impl AsRef<Path>) -> Result<Db> {
+        // Through the builder, which adds the hooks of this crate. The engine's own open would find
+        // none.
         Db::builder(path).open()
     }
 
@@ -103,6 +105,8 @@ impl Db {
     /// An edit of the manifest if something changed. Turning MetaHive on reads all keys of the
     /// partition while writers wait.
     pub fn partition_with(&self, name: &str, options: PartitionOptions) -> Result<Partition> {
+        // Before the engine is asked, so that options of large values out of their range change
+        // nothing.
         let (stored, hooks) = options.into_parts()?;
         self.0.partition_with(name, stored, hooks).map(Partition)
     }

@@ -25,6 +25,8 @@ use crate::snapshot::PartitionSnapshot;
 /// held in memory as a whole. A value of unknown length, or of a quarter of a chunk or more, gets its
 /// own chunk file.
 #[derive(Debug)]
+// A face over the type of the crate, as `Db` and `Batch` are (design note 8): the other adds its
+// value to a batch of the engine.
 pub struct BlobWriter(largeval::BlobWriter);
 
 impl BlobWriter {
@@ -127,6 +129,8 @@ impl Partition {
     /// # Errors
     /// Those of [`Partition::get`].
     pub fn open_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobReader>> {
+        // The point goes into the reader. It keeps the version that names the value, and with it
+        // the chunk file.
         largeval::open_blob(self.0.read_point_at(None)?, key.as_ref())
     }
 
@@ -203,6 +207,8 @@ impl Partition {
 
     /// Returns the space that the large values use; `None` if the partition has no large values.
     pub fn space(&self) -> Option<Space> {
+        // `None` also where a value store of the application holds the values: its files are not
+        // known here.
         Some(largeval::store_of(&self.0)?.space())
     }
 
@@ -328,11 +334,14 @@ impl ReadBlobs for PartitionSnapshot {
 
 impl ReadBlobs for Reading {
     fn point(&self) -> Result<ReadPoint> {
+        // The reading is a state already, and cannot fail as a partition does that was closed or
+        // dropped.
         Ok(self.read_point())
     }
 }
 
 fn again<T>(partition: &SecondaryPartition, read: impl FnMut(&Reading) -> Result<T>) -> Result<T> {
+    // At the level of a plain get, which neither waits nor asks the primary.
     partition.read_again(&ReadOptions::new(Level::Eventual), read)
 }
 
@@ -346,6 +355,8 @@ impl ReadBlobs for SecondaryPartition {
 
     fn open_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobReader>> {
         let key = key.as_ref();
+        // Written out for each call, although the trait has these bodies. The trait's read one
+        // state, and a chunk file that the primary deleted in between would fail the call.
         again(self, |reading| reading.open_blob(key))
     }
 
@@ -356,6 +367,8 @@ impl ReadBlobs for SecondaryPartition {
         parallelism: Parallelism,
     ) -> Result<Option<u64>> {
         let key = key.as_ref();
+        // A failed attempt may leave a part of an older value in the buffer. The next one fills it
+        // from the front.
         again(self, |reading| reading.get_into(key, buf, parallelism))
     }
 

@@ -166,6 +166,8 @@ mod batch;
 mod builder;
 mod db;
 mod following;
+// A feature and not `cfg(test)`: the tests of this repository link the crate as users do, and then
+// `cfg(test)` is off in it.
 #[cfg(feature = "internals")]
 mod internals;
 mod large;
@@ -177,6 +179,9 @@ mod snapshot;
 mod streams;
 mod transaction;
 
+// The names that an application writes down stand at the root. Those that only implementors of
+// hooks, file systems and tools need are in modules, so that they do not hide the others. The
+// colons name crates: two modules of this crate have the names of crates.
 pub use ::largeval::LargeValueOptions;
 pub use ::metahive::{MetaHive, MetaHiveOptions};
 pub use batch::{Batch, PartitionBatch};

@@ -171,10 +171,13 @@ impl PartitionOptions {
         self
     }
 
-    /// Sets the hooks and replaces all hooks that are named already, including MetaHive.
-    /// [`Hooks::new`] turns all hooks off.
+    /// Sets the hooks and replaces all hooks that are named already, including MetaHive. Options of
+    /// [large values](Self::large_values) stay. [`Hooks::new`] turns all hooks off, but for a value store that
+    /// the partition has.
     pub fn hooks(mut self, hooks: Hooks) -> PartitionOptions {
         self.hooks = Some(hooks);
+        // Large values stay. A partition that has a store keeps it, so nothing here could take it
+        // away.
         self.metahive = None;
         self
     }
@@ -234,10 +237,15 @@ impl PartitionOptions {
     pub(crate) fn into_parts(self) -> Result<(StoredOptions, Option<Hooks>)> {
         let PartitionOptions { stored, mut hooks, metahive, large_values } = self;
         if let Some(options) = metahive {
+            // Made here, for each partition that the options are given to: it counts, and remembers
+            // what it has repaired by file numbers. Behind the filters of the application, so that
+            // it seals what they leave of an entry.
             hooks = Some(hooks.unwrap_or_default().filter(Arc::new(MetaHive::new(options))));
         }
         if let Some(options) = large_values {
             let store = Arc::new(LargeValues::new(options)?);
+            // Options of large values alone say nothing of filters. Without this they would end the
+            // MetaHive of a partition.
             let kept = Hooks { keeps_filters: true, ..Hooks::default() };
             hooks = Some(hooks.unwrap_or(kept).value_store(store));
         }
@@ -256,6 +264,7 @@ impl fmt::Debug for PartitionOptions {
         let hooks = self.hooks.as_ref();
         f.debug_struct("PartitionOptions")
             .field("stored", &self.stored)
+            // By name: hooks are code of anybody, and need not be printable.
             .field("filters", &hooks.map(filter_names))
             .field("value_store", &hooks.and_then(store_name))
             .field("metahive", &self.metahive)

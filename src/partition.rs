@@ -138,6 +138,7 @@ impl Partition {
     /// # }
     /// ```
     pub fn clear(&self) -> Result<Commit> {
+        // The engine has only the call with options.
         self.0.clear_with(WriteOptions::default())
     }
 
@@ -229,6 +230,7 @@ impl Partition {
     /// # Cost
     /// That of the first item of [`Partition::range`].
     pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
+        // An iterator reads nothing before its first step, so this costs one seek.
         self.iter().next().transpose()
     }
 
@@ -272,6 +274,8 @@ impl Partition {
     /// Returns the stored options. They name no hooks, so
     /// [`Db::partition_with`](crate::Db::partition_with) with these options leaves the hooks unchanged.
     pub fn options(&self) -> PartitionOptions {
+        // Without hooks, which means to `partition_with` that they stay. So options that are read,
+        // changed and given back change nothing else.
         self.0.options().into()
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct ProvidedHooks {
 /// The hooks that need nothing from the application.
 fn provided(name: &str, params: &[u8]) -> Option<Arc<dyn CompactionFilterFactory>> {
     match name {
+        // `None` for parameters that are not understood. A hook with others than those that were
+        // stored would judge or remove entries by rules that nobody has set.
         MetaHive::NAME => Some(Arc::new(MetaHive::from_params(params)?)),
         PrefixDropFilter::NAME => Some(Arc::new(PrefixDropFilter::from_params(params)?)),
         TtlFilter::NAME => Some(Arc::new(TtlFilter::from_params(params)?)),
@@ -50,8 +52,13 @@ impl HookProvider for ProvidedHooks {
         params: &[u8],
     ) -> Option<Arc<dyn CompactionFilterFactory>> {
         let own = self.application.as_ref();
+        // The application first, also for names of this crate: it may know a MetaHive with a
+        // provider of its own, which has the same name.
         let own = own.and_then(|it| it.compaction_filter_of(partition, name, params));
+        // For a partition that names MetaHive. The options of the builder turn nothing on.
         let options = self.metahive.get(partition).filter(|_| name == MetaHive::NAME);
+        // The engine compares the stored parameters with these before it uses the hook, see
+        // `check_stored`.
         let given = options.map(|options| Arc::new(MetaHive::new(options.clone())) as Arc<_>);
         own.or(given).or_else(|| provided(name, params))
     }

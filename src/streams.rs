@@ -78,6 +78,7 @@ impl StreamExport {
 
     /// Exports only the keys in `range`, of each partition.
     pub fn range(mut self, range: impl KeyRange) -> StreamExport {
+        // Copied: the export runs later, and a range of the caller may borrow its keys.
         self.range = range.bounds();
         self
     }
@@ -95,6 +96,8 @@ pub struct StreamImport {
 
 impl Default for StreamImport {
     fn default() -> StreamImport {
+        // A path, because errors of damage name the file that they are about, and a stream mostly
+        // is one.
         let source = "stream".into();
         StreamImport { partition: None, is_resuming: false, has_large_values: false, source }
     }
@@ -150,6 +153,8 @@ pub struct StreamSummary {
 impl StreamSummary {
     fn count(&mut self, key: &[u8], value_len: u64) {
         self.entries += 1;
+        // Of skipped entries as well. The figures of an import that was resumed are then those of
+        // the whole stream.
         self.bytes += key.len() as u64 + value_len;
     }
 }
@@ -217,9 +222,9 @@ impl Db {
     ///
     /// # Cost
     /// Reads from `from` in pieces of at most 256 KiB, also very small ones; give it a buffer if it is
-    /// expensive to call. Stops behind the end of a stream in
-    /// [`StreamFormat::Checked`], and reads text to its end. Batches of one partition, of up to 1 MiB or one entry, are committed;
-    /// values above 1 MiB are streamed into a partition with large values. Ends with a flush.
+    /// expensive to call. Stops behind the end of a stream in [`StreamFormat::Checked`], and reads text to
+    /// its end. Batches of one partition, of up to 1 MiB or one entry, are committed; values above 1 MiB are
+    /// streamed into a partition with large values. Ends with a flush.
     pub fn import_stream(
         &self,
         mut from: impl Read,

@@ -63,6 +63,7 @@ impl Transaction {
     /// Returns the snapshot that the transaction reads. Reads through this snapshot are not validated
     /// and do not see the writes of the transaction.
     pub fn snapshot(&self) -> Snapshot {
+        // A clone, which may outlive the transaction: the snapshot ends with the last of both.
         Snapshot(self.0.snapshot().clone())
     }
 
@@ -77,6 +78,7 @@ impl Transaction {
 
     /// Returns whether `key` exists in `partition`. Errors are those of [`Transaction::get`].
     pub fn contains(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<bool> {
+        // By a get, which notes the key as read, also where it does not exist.
         Ok(self.get(partition, key)?.is_some())
     }
 
@@ -89,6 +91,8 @@ impl Transaction {
 
     /// Returns all keys and values in `partition`, as [`Transaction::range`] does.
     pub fn iter(&self, partition: &Partition) -> TransactionRange {
+        // Through `range`, which notes the part that is iterated over. A transaction that stops
+        // early is not refused for what lies behind.
         self.range(partition, ..)
     }
 

@@ -85,6 +85,8 @@ impl<'d> Importer<'d> {
     ) -> Result<Arriving<'p>> {
         // Here and not by the batch, which would refuse the entries before this one, too.
         partition.0.stored_key(key)?;
+        // Before a byte of the value comes: a value that is there already is compared piece by
+        // piece, and never held.
         let mut stored = self.stored(partition, key, len)?;
         // The batch may set the key to another value.
         if stored.is_some() && !self.batch.is_empty() {
@@ -92,6 +94,8 @@ impl<'d> Importer<'d> {
             stored = self.stored(partition, key, len)?;
         }
         let place = stored.map_or(ArrivedPieces::Held(Vec::new()), ArrivedPieces::Present);
+        // Known here, because a value of unknown length shows that it is too long only while it
+        // comes.
         let value_bytes_max = self.db.options().value_bytes_max;
         Ok(Arriving { partition, key: key.to_vec(), len, came: 0, value_bytes_max, place })
     }
@@ -123,6 +127,8 @@ impl<'d> Importer<'d> {
                 self.summary.skipped += 1;
                 return Ok(());
             }
+            // It has ended before the stored value has. What came was equal, and is another value
+            // all the same.
             entry.leave_present()?;
         }
         match entry.place {
@@ -140,6 +146,8 @@ impl<'d> Importer<'d> {
             ArrivedPieces::Streamed(writer) => {
                 // The order of the stream is kept: of two entries of a key the later wins.
                 self.commit()?;
+                // Without a sync. The import ends with a flush, which makes all of it durable at
+                // once.
                 writer.commit(Durability::Os)?;
             }
             ArrivedPieces::Present(_) => {}
@@ -153,6 +161,8 @@ impl<'d> Importer<'d> {
     /// Those of [`Batch::commit`].
     pub(super) fn commit(&mut self) -> Result<()> {
         self.batch_bytes = 0;
+        // A new batch in any case. After an error, the entries of this one must not be committed
+        // with later ones.
         let batch = std::mem::replace(&mut self.batch, self.db.batch());
         batch.commit(Durability::Os).map(drop)
     }
@@ -181,6 +191,8 @@ impl Arriving<'_> {
 
     /// Takes the pieces that have come from the stored value, which turned out to be another value.
     fn leave_present(&mut self) -> Result<()> {
+        // In memory at first, as if nothing had been compared: the pieces pass the same choice as
+        // those of a new value.
         let nothing = ArrivedPieces::Held(Vec::new());
         let ArrivedPieces::Present(stored) = std::mem::replace(&mut self.place, nothing) else {
             return Ok(());
@@ -238,6 +250,7 @@ pub(super) fn each_piece(
     len: u64,
     mut each: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
+    // A clone has a position of its own, so that the caller's stays.
     let mut value = value.clone();
     value.seek(SeekFrom::Start(0))?;
     let mut piece = vec![0; PIECE_BYTES.min(len) as usize];

@@ -63,6 +63,8 @@ impl<'w> EntryWriter<'w> {
                 PARTITIONS_MAX as u64,
             ));
         }
+        // The length of a name has one byte in the header. A longer one would be cut off in
+        // silence.
         partitions.iter().try_for_each(|partition| check_partition_name(&partition.name))?;
         let writer = StreamWriter::begin(out, partitions)?;
         Ok(EntryWriter { writer, partition_count: count, summary: StreamSummary::default() })
@@ -79,6 +81,8 @@ impl<'w> EntryWriter<'w> {
             let message = format!("partition {partition} of {}", self.partition_count);
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
+        // Checked although the database that exports never has such a key: a converter may, and
+        // every reader would refuse the stream only at this place.
         check_key(key)?;
         self.writer.entry(partition as u32, key, value.len() as u64)?;
         value.chunks(PIECE_BYTES as usize).try_for_each(|piece| self.writer.piece(piece))?;
@@ -128,6 +132,8 @@ impl<'r> EntryReader<'r> {
     pub fn new(from: &'r mut dyn Read, source: impl Into<PathBuf>) -> Result<EntryReader<'r>> {
         let source = source.into();
         let mut magic = Vec::new();
+        // Not `read_exact`. A source that is shorter is no stream, and its end is no error of the
+        // device.
         let read = (&mut *from).take(MAGIC.len() as u64).read_to_end(&mut magic);
         read.map_err(|e| Error::io("read", &source, e))?;
         if magic != MAGIC {
@@ -153,6 +159,8 @@ impl<'r> EntryReader<'r> {
     /// # Errors
     /// [`ErrorKind::Corruption`] that names the offset; the errors of the source.
     pub fn next_entry(&mut self) -> Result<Option<StreamEntry>> {
+        // Read and not skipped: each checksum is seeded with the one before, so that nothing behind
+        // could be verified.
         while self.next_piece()?.is_some() {}
         if self.is_at_end {
             return Ok(None);
@@ -169,6 +177,8 @@ impl<'r> EntryReader<'r> {
             let what = "a partition that the header does not name";
             return Err(self.reader.damage(what).at_key(&key));
         }
+        // Compared at the end with the count of the writer. Checksums show that a stream is what
+        // was written, and not that a writer has left nothing out.
         self.entries += 1;
         self.left = value_len;
         Ok(Some(StreamEntry { partition, key, value_len }))

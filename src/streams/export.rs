@@ -38,6 +38,8 @@ impl ExportedValue<'_> {
     /// Those of the read and of `each`.
     pub(super) fn pieces(&self, each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         match self {
+            // In pieces as well, though it is in memory: the form of a stream does not depend on
+            // where a value lay.
             ExportedValue::Whole(value) => value.chunks(PIECE_BYTES as usize).try_for_each(each),
             ExportedValue::Stored(value) => each_piece(value, value.len(), each),
         }
@@ -91,8 +93,11 @@ pub(super) fn export(
     options: &StreamExport,
 ) -> Result<StreamSummary> {
     let names = options.partitions.clone().unwrap_or_else(|| db.partition_names());
+    // Opened before the snapshot, because it reads a partition that is dropped later only by a
+    // handle from before.
     let partitions = names.iter().map(|name| db.open_partition(name));
     let partitions = partitions.collect::<Result<Vec<_>>>()?;
+    // One for all partitions: batches over several of them arrive whole.
     let snapshot = db.snapshot();
     let exported = Exported { snapshot, partitions, range: options.range.clone() };
     match options.format {
@@ -104,6 +109,8 @@ pub(super) fn export(
 fn export_checked(exported: &Exported, out: &mut dyn Write) -> Result<StreamSummary> {
     let mut header = Vec::new();
     for partition in &exported.partitions {
+        // Told to the import, which else would put values of any length into tables, or refuse
+        // them.
         let has_large_values = partition.space().is_some();
         header.push(StreamPartition { name: partition.name().to_owned(), has_large_values });
     }

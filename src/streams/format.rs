@@ -62,6 +62,8 @@ impl RecordHead {
         let partition = r.u32()?;
         let number = r.u64()?;
         let key_len = r.u32()?;
+        // Refused and not ignored: a later version may give these bits a meaning that changes how
+        // the record is read.
         if zero != [0; 3] || r.u32()? != 0 {
             return Err(r.malformed("unknown bits in a record"));
         }
@@ -76,6 +78,7 @@ impl RecordHead {
     }
 
     fn encode(self) -> Vec<u8> {
+        // The kind and the three zeros behind it are one little-endian number.
         let mut out = Vec::with_capacity(HEAD_BYTES);
         match self {
             RecordHead::Entry { partition, value_len, key_len } => {
@@ -141,6 +144,7 @@ impl<'w> StreamWriter<'w> {
     /// # Errors
     /// Those of the writer.
     pub(super) fn piece(&mut self, piece: &[u8]) -> Result<()> {
+        // The piece is not copied to put its sum behind it. A second call costs less than 256 KiB.
         self.sum = checksum64_seeded(piece, self.sum);
         self.out.write_all(piece)?;
         Ok(self.out.write_all(&self.sum.to_le_bytes())?)
@@ -158,6 +162,7 @@ impl<'w> StreamWriter<'w> {
     /// Writes a part and its checksum in one call.
     fn part(&mut self, mut part: Vec<u8>) -> Result<()> {
         self.sum = checksum64_seeded(&part, self.sum);
+        // Heads and keys are short, so one call of `out` for both: it may be an unbuffered pipe.
         put_u64(&mut part, self.sum);
         Ok(self.out.write_all(&part)?)
     }
@@ -202,6 +207,7 @@ impl<'r> StreamReader<'r> {
         let mut partitions = Vec::new();
         for _ in 0..count {
             let front = self.read(2)?;
+            // At most 255 bytes, so nothing has to bound it.
             let name_len = usize::from(front[0]);
             let flags = front[1];
             let name = self.read(name_len)?.to_vec();
@@ -225,6 +231,7 @@ impl<'r> StreamReader<'r> {
         self.begin_part();
         let head = RecordHead::decode(self.read(HEAD_BYTES)?);
         let head = head.map_err(|malformed| self.damage(malformed.what))?;
+        // Bounded by `decode`, because the checksum that covers the length comes behind the key.
         if let RecordHead::Entry { key_len, .. } = head {
             self.read(key_len as usize)?;
         }
@@ -261,6 +268,7 @@ impl<'r> StreamReader<'r> {
     }
 
     fn begin_part(&mut self) {
+        // The room stays. A stream of small entries would otherwise ask the allocator for each.
         self.part.clear();
         self.part_at = self.offset;
     }

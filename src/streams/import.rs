@@ -35,6 +35,7 @@ pub(super) fn import(
     };
     // The entries before an error are whole.
     let committed = importer.commit();
+    // The error of the stream first: a commit that fails behind it is most likely its consequence.
     imported?;
     committed?;
     // The caller may delete its source when this returns. The batches were committed without a
@@ -48,6 +49,8 @@ fn import_checked(
     mut reader: EntryReader<'_>,
     options: &StreamImport,
 ) -> Result<()> {
+    // All partitions before the first entry. A name that is refused, or a hook that is missing,
+    // then fails before anything is written; and partitions without entries arrive, too.
     let header = reader.partitions().to_vec();
     if options.partition.is_some() && header.len() != 1 {
         let count = header.len();

@@ -52,6 +52,8 @@ pub(super) fn export(exported: &Exported, out: &mut dyn Write) -> Result<StreamS
         write_header(exported, partition.name(), out)?;
         let mut line = Vec::new();
         exported.each_entry(partition, |key, value| {
+            // Gathered with the first piece of the value, which saves a call of `out` for each
+            // entry.
             line.push(b' ');
             put_hex(&mut line, key);
             line.extend_from_slice(b"\n ");
@@ -76,6 +78,7 @@ pub(super) fn export(exported: &Exported, out: &mut dyn Write) -> Result<StreamS
 /// Refuses names that a header cannot express. Before anything is written: text that ends between two
 /// databases is whole.
 fn check_names(names: &[&str]) -> Result<()> {
+    // A single partition needs no name in the text, so that any name passes.
     let unfit = names.iter().find(|name| names.len() > 1 && name.contains(['\n', '\r']));
     let Some(name) = unfit else { return Ok(()) };
     let message = format!("the name of partition {name:?} does not fit into a line");
@@ -106,6 +109,7 @@ pub(super) fn import(
     from: &mut dyn Read,
     options: &StreamImport,
 ) -> Result<()> {
+    // Lines may have any length. The buffer bounds the piece of one that is in memory.
     let mut from = BufReader::with_capacity(PIECE_BYTES as usize, from);
     let mut text = Text { from: &mut from, source: &options.source, offset: 0, line: 1 };
     let mut sections = 0;
@@ -130,6 +134,8 @@ fn import_section(
     partition: &Partition,
     form: Form,
 ) -> Result<()> {
+    // One key is enough to find a second value of it: the tools write the values of a key one
+    // behind the other.
     let mut previous = None;
     while text.begins_entry()? {
         let mut key = Vec::new();
@@ -274,6 +280,7 @@ impl Text<'_> {
                 ("VERSION", VERSION) => {}
                 ("format", "bytevalue") => header.form = Form::Hex,
                 ("format", "print") => header.form = Form::Print,
+                // Other types number their records, and have no keys.
                 ("type", "btree" | "hash") => {}
                 ("database", name) => header.database = Some(name.to_owned()),
                 ("VERSION" | "format" | "type" | "HEADER", _) => {
@@ -345,6 +352,7 @@ impl TextDecoder {
                 out.push(character);
                 Open::Nothing
             }
+            // Two of them are one backslash. Anything else behind one is the first digit of a byte.
             (Open::Backslash, _) if character == b'\\' => {
                 out.push(character);
                 Open::Nothing
