@@ -18,9 +18,9 @@ mod leveldb;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
 #[cfg(test)]
-#[cfg(feature = "rocksdb")]
 mod tests;
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
@@ -28,29 +28,36 @@ use std::path::{Path, PathBuf};
 use clap::{Subcommand, ValueEnum};
 use siltstone::stream::{EntryReader, EntryWriter, StreamPartition};
 
-use crate::engines::Fault;
+use crate::engines::{Fault, bytes_of_hex};
 
 /// Bytes of keys and values that go into a database at once, or one entry.
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes that are read from a stream, or written to it, at once.
 const BUFFER_BYTES: usize = 1 << 20;
 
+/// The ends of a conversion.
+#[derive(Debug, clap::Args)]
+pub struct Ends {
+    /// Engine of the database
+    engine: Engine,
+    /// Folder of the database
+    folder: PathBuf,
+    /// File of the stream, which an export makes; - is standard output or input
+    stream: PathBuf,
+    /// Column family of RocksDB
+    #[arg(long, default_value = "default")]
+    family: String,
+    /// Partition in the stream [default: for an export the name of the column family, for an import the only one]
+    #[arg(long)]
+    partition: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Args {
     /// Write the entries of a database as a stream, in the order of their keys
     Export {
-        /// Engine of the database
-        engine: Engine,
-        /// Folder of the database
-        folder: PathBuf,
-        /// File of the stream, which is made; - is standard output
-        stream: PathBuf,
-        /// Column family of RocksDB
-        #[arg(long, default_value = "default")]
-        family: String,
-        /// Name of the partition in the stream [default: that of the column family]
-        #[arg(long)]
-        partition: Option<String>,
+        #[command(flatten)]
+        ends: Ends,
         /// Begin at this key: continues an export that was interrupted
         #[arg(long)]
         from: Option<String>,
@@ -63,18 +70,8 @@ pub enum Args {
     },
     /// Put the entries of a stream into a database, which is made if it is not there
     Import {
-        /// Engine of the database
-        engine: Engine,
-        /// Folder of the database
-        folder: PathBuf,
-        /// File of the stream; - is standard input
-        stream: PathBuf,
-        /// Column family of RocksDB
-        #[arg(long, default_value = "default")]
-        family: String,
-        /// The partition of the stream, if it has several
-        #[arg(long)]
-        partition: Option<String>,
+        #[command(flatten)]
+        ends: Ends,
         /// Skip entries that are there with the same value: continues an import that was interrupted
         #[arg(long)]
         resume: bool,
@@ -101,7 +98,7 @@ trait Foreign {
     /// Returns the value of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Fault>;
 
-    /// Sets keys to values.
+    /// Sets keys to values; of a key that comes twice, to the later one.
     fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Fault>;
 
     /// Makes everything durable that was put.
@@ -118,28 +115,20 @@ struct Count {
 /// Runs `convert`.
 pub fn run(args: &Args) -> Result<(), Fault> {
     let count = match args {
-        Args::Export {
-            engine,
-            folder,
-            stream,
-            family,
-            partition,
-            from,
-            from_hex,
-            large_values,
-        } => {
+        Args::Export { ends, from, from_hex, large_values } => {
             let from = match from_hex {
-                Some(digits) => bytes_of_hex(digits)?,
+                Some(digits) => bytes_of_hex(digits)
+                    .ok_or_else(|| format!("no hex digits in pairs: {digits}"))?,
                 None => from.clone().unwrap_or_default().into_bytes(),
             };
-            let name = partition.clone().unwrap_or_else(|| family.clone());
+            let name = ends.partition.clone().unwrap_or_else(|| ends.family.clone());
             let partition = StreamPartition { name, has_large_values: *large_values };
-            let database = open(*engine, folder, family, Purpose::Export)?;
-            if is_standard_stream(stream) {
+            let database = open(ends, Purpose::Export)?;
+            if is_standard_stream(&ends.stream) {
                 let mut out = BufWriter::with_capacity(BUFFER_BYTES, stdout().lock());
                 export(&*database, partition, &from, &mut out)?
             } else {
-                let file = File::create_new(stream)?;
+                let file = File::create_new(&ends.stream)?;
                 let mut out = BufWriter::with_capacity(BUFFER_BYTES, &file);
                 let count = export(&*database, partition, &from, &mut out)?;
                 drop(out);
@@ -147,15 +136,15 @@ pub fn run(args: &Args) -> Result<(), Fault> {
                 count
             }
         }
-        Args::Import { engine, folder, stream, family, partition, resume } => {
-            let source: Box<dyn Read> = match is_standard_stream(stream) {
+        Args::Import { ends, resume } => {
+            let source: Box<dyn Read> = match is_standard_stream(&ends.stream) {
                 true => Box::new(stdin().lock()),
-                false => Box::new(File::open(stream)?),
+                false => Box::new(File::open(&ends.stream)?),
             };
             let mut source = BufReader::with_capacity(BUFFER_BYTES, source);
-            let mut reader = EntryReader::new(&mut source, stream)?;
-            let wanted = wanted_partition(reader.partitions(), partition.as_deref())?;
-            let database = open(*engine, folder, family, Purpose::Import)?;
+            let mut reader = EntryReader::new(&mut source, &ends.stream)?;
+            let wanted = wanted_partition(reader.partitions(), ends.partition.as_deref())?;
+            let database = open(ends, Purpose::Import)?;
             import(&*database, &mut reader, wanted, *resume)?
         }
     };
@@ -167,18 +156,6 @@ fn is_standard_stream(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// The bytes of hex digits.
-fn bytes_of_hex(digits: &str) -> Result<Vec<u8>, Fault> {
-    let pairs = digits.as_bytes().chunks(2).map(|pair| {
-        // A sign would be read as well.
-        let is_hex = pair.len() == 2 && pair.iter().all(u8::is_ascii_hexdigit);
-        let pair = std::str::from_utf8(pair).ok().filter(|_| is_hex);
-        pair.and_then(|pair| u8::from_str_radix(pair, 16).ok())
-    });
-    let bytes: Option<Vec<u8>> = pairs.collect();
-    bytes.ok_or_else(|| format!("no hex digits in pairs: {digits}").into())
-}
-
 /// The reason why a database is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
@@ -188,12 +165,8 @@ enum Purpose {
     Import,
 }
 
-fn open(
-    engine: Engine,
-    folder: &Path,
-    family: &str,
-    purpose: Purpose,
-) -> Result<Box<dyn Foreign>, Fault> {
+fn open(ends: &Ends, purpose: Purpose) -> Result<Box<dyn Foreign>, Fault> {
+    let Ends { engine, folder, family, .. } = ends;
     // Both engines have a file of this name. LevelDB would make a new database in any folder.
     if purpose == Purpose::Export && !folder.join("CURRENT").is_file() {
         return Err(format!("no database in {}", folder.display()).into());
@@ -238,12 +211,15 @@ fn export(
 struct Batch {
     entries: Vec<(Vec<u8>, Vec<u8>)>,
     bytes: usize,
+    /// The keys of the entries, where they are compared with the database.
+    keys: HashSet<Vec<u8>>,
 }
 
 impl Batch {
     fn put_into(&mut self, database: &dyn Foreign) -> Result<(), Fault> {
         database.put_all(&self.entries)?;
         self.entries.clear();
+        self.keys.clear();
         self.bytes = 0;
         Ok(())
     }
@@ -280,9 +256,17 @@ fn import_entries(
         while let Some(piece) = reader.next_piece()? {
             value.extend_from_slice(piece);
         }
-        if is_resuming && database.get(&entry.key)?.as_deref() == Some(&value[..]) {
-            count.skipped += 1;
-            continue;
+        if is_resuming {
+            // The database does not have the entry with which this one is to be compared: the last value of a
+            // key counts, as without `--resume`.
+            if batch.keys.contains(&entry.key) {
+                batch.put_into(database)?;
+            }
+            if database.get(&entry.key)?.as_deref() == Some(&value[..]) {
+                count.skipped += 1;
+                continue;
+            }
+            batch.keys.insert(entry.key.clone());
         }
         count.written += 1;
         batch.bytes += entry.key.len() + value.len();

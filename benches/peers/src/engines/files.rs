@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use testkit::bench::{Engine, Way, When};
 
-use super::{Fault, Peer};
+use super::{Fault, Peer, bytes_of_hex};
 use crate::settings::Settings;
 
 /// A million files are 4,000 in each.
@@ -47,12 +47,6 @@ fn name_of(key: &[u8]) -> String {
     name
 }
 
-/// The key of a file's name; `None` for a temporary one.
-fn key_of(name: &str) -> Option<Vec<u8>> {
-    let pairs = name.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
-    pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
-}
-
 /// The result, or `None` if there is no such file.
 fn if_there<T>(result: std::io::Result<T>) -> Result<Option<T>, Fault> {
     match result {
@@ -80,7 +74,8 @@ impl Files {
         let mut keys = Vec::new();
         for number in 0..FOLDERS {
             for name in fs::read_dir(self.folder_number(number))? {
-                keys.extend(key_of(&name?.file_name().to_string_lossy()));
+                // The name of a temporary file is no key.
+                keys.extend(bytes_of_hex(&name?.file_name().to_string_lossy()));
             }
         }
         keys.sort();

@@ -4,7 +4,8 @@
 //! small by default and stay so, because they belong together. It maps tables into memory and
 //! caches no block of a mapped one, flushes and compacts in one thread, and stops writing at one
 //! sealed write buffer; none of that can be set. Reads verify no checksum, its default: without a
-//! cache in between they would verify at each read, which no other engine does.
+//! cache in between they would verify at each read, which no other engine does. The converter, which is
+//! not measured, opens it with [`LevelDb::verifying`].
 //!
 //! Invariants, which every `SAFETY` below relies on:
 //! 1. The pointers in [`Handle`] come from the library's constructors, are not null, and live
@@ -91,6 +92,7 @@ unsafe extern "C" {
     fn leveldb_options_create() -> Opaque;
     fn leveldb_options_destroy(options: Opaque);
     fn leveldb_options_set_create_if_missing(options: Opaque, yes: u8);
+    fn leveldb_options_set_paranoid_checks(options: Opaque, yes: u8);
     fn leveldb_options_set_write_buffer_size(options: Opaque, bytes: usize);
     fn leveldb_options_set_max_open_files(options: Opaque, count: c_int);
     fn leveldb_options_set_cache(options: Opaque, cache: Opaque);
@@ -103,6 +105,7 @@ unsafe extern "C" {
     fn leveldb_cache_destroy(cache: Opaque);
     fn leveldb_readoptions_create() -> Opaque;
     fn leveldb_readoptions_destroy(options: Opaque);
+    fn leveldb_readoptions_set_verify_checksums(options: Opaque, yes: u8);
     fn leveldb_writeoptions_create() -> Opaque;
     fn leveldb_writeoptions_destroy(options: Opaque);
     fn leveldb_writeoptions_set_sync(options: Opaque, yes: u8);
@@ -256,6 +259,64 @@ impl LevelDb {
         let iter = unsafe { leveldb_create_iterator(self.0.db, self.0.read) };
         Iter { iter: NonNull::new(iter).expect("it is made with new"), _handle: &self.0 }
     }
+
+    /// An iterator on the first entry from `key` on.
+    fn iter_from(&self, key: &[u8]) -> Iter<'_> {
+        let iter = self.iter();
+        let (key, key_len) = parts(key);
+        // SAFETY: the iterator lives; invariant 2.
+        unsafe { leveldb_iter_seek(iter.iter.as_ptr(), key, key_len) };
+        iter
+    }
+
+    /// Shows the entries from `from` on to `visit`, until it fails.
+    pub fn each(
+        &self,
+        from: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let mut iter = self.iter_from(from);
+        while let Some((key, value)) = iter.entry() {
+            visit(key, value)?;
+            iter.step(Way::Up);
+        }
+        iter.status()
+    }
+
+    /// Opens a database of which no damaged byte is read: every read verifies checksums, and damage in the
+    /// log or in an index, which LevelDB passes over by default, is an error.
+    pub fn verifying(folder: &Path, settings: &Settings) -> Result<LevelDb, Fault> {
+        LevelDb::open_with(folder, settings, true)
+    }
+
+    fn open_with(folder: &Path, settings: &Settings, verifies: bool) -> Result<LevelDb, Fault> {
+        let name = CString::new(folder.as_os_str().as_encoded_bytes())?;
+        // SAFETY: every pointer comes from its constructor, which does not return null; what the
+        // options refer to outlives the database (see `Handle::drop`), they themselves need not.
+        unsafe {
+            let options = leveldb_options_create();
+            let cache = leveldb_cache_create_lru(settings.cache_bytes);
+            let policy = leveldb_filterpolicy_create_bloom(settings.bloom_bits.into());
+            leveldb_options_set_create_if_missing(options, 1);
+            leveldb_options_set_paranoid_checks(options, verifies.into());
+            leveldb_options_set_write_buffer_size(options, settings.write_buffer_bytes);
+            leveldb_options_set_max_open_files(options, MAX_OPEN_FILES);
+            leveldb_options_set_cache(options, cache);
+            leveldb_options_set_block_size(options, settings.block_bytes);
+            leveldb_options_set_compression(options, NO_COMPRESSION);
+            leveldb_options_set_filter_policy(options, policy);
+            let db = try_call(|error| leveldb_open(options, name.as_ptr(), error));
+            leveldb_options_destroy(options);
+            // A failure leaks the cache and the policy; the process ends then.
+            let db = db?;
+            let read = leveldb_readoptions_create();
+            leveldb_readoptions_set_verify_checksums(read, verifies.into());
+            let to_kernel = leveldb_writeoptions_create();
+            let to_device = leveldb_writeoptions_create();
+            leveldb_writeoptions_set_sync(to_device, 1);
+            Ok(LevelDb(Arc::new(Handle { db, cache, policy, read, to_kernel, to_device })))
+        }
+    }
 }
 
 impl Engine for LevelDb {
@@ -307,10 +368,7 @@ impl Engine for LevelDb {
         entries: u64,
         mut visit: impl FnMut(&[u8], &[u8]),
     ) -> Result<(), Fault> {
-        let mut iter = self.iter();
-        let (key, key_len) = parts(key);
-        // SAFETY: the iterator lives; invariant 2.
-        unsafe { leveldb_iter_seek(iter.iter.as_ptr(), key, key_len) };
+        let mut iter = self.iter_from(key);
         for _ in 0..entries {
             let Some((key, value)) = iter.entry() else { break };
             visit(key, value);
@@ -344,30 +402,7 @@ impl Engine for LevelDb {
 
 impl Peer for LevelDb {
     fn open(folder: &Path, settings: &Settings) -> Result<LevelDb, Fault> {
-        let name = CString::new(folder.as_os_str().as_encoded_bytes())?;
-        // SAFETY: every pointer comes from its constructor, which does not return null; what the
-        // options refer to outlives the database (see `Handle::drop`), they themselves need not.
-        unsafe {
-            let options = leveldb_options_create();
-            let cache = leveldb_cache_create_lru(settings.cache_bytes);
-            let policy = leveldb_filterpolicy_create_bloom(settings.bloom_bits.into());
-            leveldb_options_set_create_if_missing(options, 1);
-            leveldb_options_set_write_buffer_size(options, settings.write_buffer_bytes);
-            leveldb_options_set_max_open_files(options, MAX_OPEN_FILES);
-            leveldb_options_set_cache(options, cache);
-            leveldb_options_set_block_size(options, settings.block_bytes);
-            leveldb_options_set_compression(options, NO_COMPRESSION);
-            leveldb_options_set_filter_policy(options, policy);
-            let db = try_call(|error| leveldb_open(options, name.as_ptr(), error));
-            leveldb_options_destroy(options);
-            // A failure leaks the cache and the policy; the process ends then.
-            let db = db?;
-            let read = leveldb_readoptions_create();
-            let to_kernel = leveldb_writeoptions_create();
-            let to_device = leveldb_writeoptions_create();
-            leveldb_writeoptions_set_sync(to_device, 1);
-            Ok(LevelDb(Arc::new(Handle { db, cache, policy, read, to_kernel, to_device })))
-        }
+        LevelDb::open_with(folder, settings, false)
     }
 
     fn read_into(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, Fault> {

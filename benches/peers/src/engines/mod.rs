@@ -127,6 +127,17 @@ fn filled(buf: &mut [u8], value: &[u8]) -> Result<usize, Fault> {
     Ok(value.len())
 }
 
+/// The bytes of hex digits; `None` if they are none, or no pairs.
+pub fn bytes_of_hex(digits: &str) -> Option<Vec<u8>> {
+    let pairs = digits.as_bytes().chunks(2).map(|pair| {
+        // A sign would be read as well.
+        let is_hex = pair.len() == 2 && pair.iter().all(u8::is_ascii_hexdigit);
+        let pair = std::str::from_utf8(pair).ok().filter(|_| is_hex)?;
+        u8::from_str_radix(pair, 16).ok()
+    });
+    pairs.collect()
+}
+
 /// The version of a dependency, as locked.
 fn locked_version(package: &str) -> String {
     let lock = include_str!("../../Cargo.lock");

@@ -61,6 +61,16 @@ fn check<P: Peer>() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+#[test]
+fn hex_digits_are_read_in_pairs() {
+    assert_eq!(bytes_of_hex("00fF7a"), Some(vec![0, 0xff, 0x7a]));
+    assert_eq!(bytes_of_hex(""), Some(vec![]));
+    // A temporary file of `files` has such a name.
+    for digits in ["0", "0g", "+1", "\u{e9}", "new-12"] {
+        assert_eq!(bytes_of_hex(digits), None, "{digits}");
+    }
+}
+
 struct Check;
 
 impl Task for Check {
