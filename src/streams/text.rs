@@ -132,7 +132,7 @@ fn import_section(
     importer: &mut Importer<'_>,
     text: &mut Text<'_>,
     partition: &Partition,
-    form: Form,
+    form: TextForm,
 ) -> Result<()> {
     // One key is enough to find a second value of it: the tools write the values of a key one
     // behind the other.
@@ -163,13 +163,13 @@ fn import_section(
 
 /// The form of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum TextForm {
     Hex,
     Print,
 }
 
 struct TextHeader {
-    form: Form,
+    form: TextForm,
     database: Option<String>,
 }
 
@@ -263,7 +263,7 @@ impl Text<'_> {
     }
 
     fn header(&mut self) -> Result<TextHeader> {
-        let mut header = TextHeader { form: Form::Hex, database: None };
+        let mut header = TextHeader { form: TextForm::Hex, database: None };
         let mut is_first = true;
         loop {
             let at = self.line;
@@ -278,8 +278,8 @@ impl Text<'_> {
             match (name, value) {
                 ("HEADER", "END") => return Ok(header),
                 ("VERSION", VERSION) => {}
-                ("format", "bytevalue") => header.form = Form::Hex,
-                ("format", "print") => header.form = Form::Print,
+                ("format", "bytevalue") => header.form = TextForm::Hex,
+                ("format", "print") => header.form = TextForm::Print,
                 // Other types number their records, and have no keys.
                 ("type", "btree" | "hash") => {}
                 ("database", name) => header.database = Some(name.to_owned()),
@@ -314,7 +314,7 @@ impl Text<'_> {
     /// Gives the bytes of a key or a value to `each`, in pieces.
     fn each_piece(
         &mut self,
-        form: Form,
+        form: TextForm,
         mut each: impl FnMut(&[u8]) -> Result<(), Stop>,
     ) -> Result<()> {
         let mut decoder = TextDecoder { form, open: Open::Nothing };
@@ -340,15 +340,15 @@ enum Open {
 }
 
 struct TextDecoder {
-    form: Form,
+    form: TextForm,
     open: Open,
 }
 
 impl TextDecoder {
     fn take(&mut self, character: u8, out: &mut Vec<u8>) -> Result<(), Stop> {
         self.open = match (self.open, self.form) {
-            (Open::Nothing, Form::Print) if character == b'\\' => Open::Backslash,
-            (Open::Nothing, Form::Print) => {
+            (Open::Nothing, TextForm::Print) if character == b'\\' => Open::Backslash,
+            (Open::Nothing, TextForm::Print) => {
                 out.push(character);
                 Open::Nothing
             }

@@ -13,7 +13,7 @@ use lsm_core::types::Slice;
 use crate::blob_reader::BlobReader;
 use crate::blob_ref::BlobRef;
 use crate::blob_writer::BlobWriter;
-use crate::block::{Block, Parallelism, Source};
+use crate::block::{Block, ByteSource, Parallelism};
 use crate::format::Handle;
 use crate::store::LargeStore;
 
@@ -54,22 +54,22 @@ pub fn put_stream(partition: &Partition, key: &[u8], len: Option<u64>) -> Result
 }
 
 /// A value where it lies.
-enum Found {
+enum FoundValue {
     Small(Slice),
     Large(Block, ReadPoint),
 }
 
-fn find(point: ReadPoint, key: &[u8]) -> Result<Option<Found>> {
+fn find(point: ReadPoint, key: &[u8]) -> Result<Option<FoundValue>> {
     let found = match point.locate(key)? {
         None => return Ok(None),
-        Some(Located::Here(value)) => Found::Small(value),
+        Some(Located::Here(value)) => FoundValue::Small(value),
         Some(Located::Apart(handle)) => {
             let store = point.value_store();
             let store = store.and_then(|store| store_as_any(&**store).downcast_ref::<LargeStore>());
             let store = store.ok_or_else(|| without_store(point.partition()))?;
-            let block = store.0.block(&handle, Source::Cached);
+            let block = store.0.block(&handle, ByteSource::Cached);
             // With the point. It keeps the version that names the handle, and so the file.
-            Found::Large(block.map_err(|error| named(error, point.partition(), key))?, point)
+            FoundValue::Large(block.map_err(|error| named(error, point.partition(), key))?, point)
         }
     };
     Ok(Some(found))
@@ -91,8 +91,8 @@ fn named(error: Error, partition: &str, key: &[u8]) -> Error {
 pub fn open_blob(point: ReadPoint, key: &[u8]) -> Result<Option<BlobReader>> {
     Ok(match find(point, key)? {
         None => None,
-        Some(Found::Small(value)) => Some(BlobReader::small(value)),
-        Some(Found::Large(block, point)) => {
+        Some(FoundValue::Small(value)) => Some(BlobReader::small(value)),
+        Some(FoundValue::Large(block, point)) => {
             let partition = point.partition().clone();
             let reader = BlobReader::large(block, point);
             Some(reader.map_err(|error| named(error, &partition, key))?)
@@ -117,12 +117,12 @@ pub fn get_into(
     };
     Ok(match find(point, key)? {
         None => None,
-        Some(Found::Small(value)) => {
+        Some(FoundValue::Small(value)) => {
             let len = fits(value.len() as u64)?;
             buf[..len as usize].copy_from_slice(&value);
             Some(len)
         }
-        Some(Found::Large(block, point)) => {
+        Some(FoundValue::Large(block, point)) => {
             // Before anything is read: the buffer of the caller stays as it was.
             let len = fits(block.handle.len)?;
             let read = block.read_whole(&mut buf[..len as usize], parallelism);
@@ -139,8 +139,8 @@ pub fn get_into(
 pub fn get_ref(point: ReadPoint, key: &[u8]) -> Result<Option<BlobRef>> {
     Ok(match find(point, key)? {
         None => None,
-        Some(Found::Small(value)) => Some(BlobRef::small(value)),
-        Some(Found::Large(block, point)) => {
+        Some(FoundValue::Small(value)) => Some(BlobRef::small(value)),
+        Some(FoundValue::Large(block, point)) => {
             let partition = point.partition().clone();
             let value = BlobRef::large(&block, point);
             Some(value.map_err(|error| named(error, &partition, key))?)
@@ -155,8 +155,8 @@ pub fn get_ref(point: ReadPoint, key: &[u8]) -> Result<Option<BlobRef>> {
 pub fn get_range(point: ReadPoint, key: &[u8], range: Range<u64>) -> Result<Option<Slice>> {
     let Some(found) = find(point, key)? else { return Ok(None) };
     let len = match &found {
-        Found::Small(value) => value.len() as u64,
-        Found::Large(block, _) => block.handle.len,
+        FoundValue::Small(value) => value.len() as u64,
+        FoundValue::Large(block, _) => block.handle.len,
     };
     let end = range.end.min(len);
     let start = range.start.min(end);
@@ -164,8 +164,8 @@ pub fn get_range(point: ReadPoint, key: &[u8], range: Range<u64>) -> Result<Opti
         return Err(Error::limit("length of a range", end - start, FORMAT_VALUE_BYTES_MAX));
     }
     let bytes = match found {
-        Found::Small(value) => Slice::copy_from(&value[start as usize..end as usize]),
-        Found::Large(block, point) => {
+        FoundValue::Small(value) => Slice::copy_from(&value[start as usize..end as usize]),
+        FoundValue::Large(block, point) => {
             let mut buf = vec![0; (end - start) as usize];
             let read =
                 block.sub_blocks().and_then(|table| block.read_range(start, &mut buf, &table));

@@ -20,7 +20,7 @@ use crate::sub_blocks::SubBlocks;
 /// after the reader is dropped.
 #[derive(Clone)]
 pub struct BlobReader {
-    value: Value,
+    value: ReadValue,
     position: u64,
     /// The verified sub-block that small reads are served from, and where it begins.
     buffer: Vec<u8>,
@@ -28,7 +28,7 @@ pub struct BlobReader {
 }
 
 #[derive(Clone)]
-enum Value {
+enum ReadValue {
     Small(Slice),
     Large {
         block: Block,
@@ -40,14 +40,14 @@ enum Value {
 
 impl BlobReader {
     pub(crate) fn small(value: Slice) -> BlobReader {
-        BlobReader { value: Value::Small(value), position: 0, buffer: Vec::new(), buffer_at: 0 }
+        BlobReader { value: ReadValue::Small(value), position: 0, buffer: Vec::new(), buffer_at: 0 }
     }
 
     pub(crate) fn large(block: Block, point: ReadPoint) -> Result<BlobReader> {
         // At the open: without its table a value cannot be read in parts, and the caller should
         // know before it has passed on the first of them.
         let table = Arc::new(block.sub_blocks()?);
-        let value = Value::Large { block, table, _point: point };
+        let value = ReadValue::Large { block, table, _point: point };
         Ok(BlobReader { value, position: 0, buffer: Vec::new(), buffer_at: 0 })
     }
 
@@ -55,8 +55,8 @@ impl BlobReader {
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> u64 {
         match &self.value {
-            Value::Small(value) => value.len() as u64,
-            Value::Large { block, .. } => block.handle.len,
+            ReadValue::Small(value) => value.len() as u64,
+            ReadValue::Large { block, .. } => block.handle.len,
         }
     }
 
@@ -73,8 +73,8 @@ impl BlobReader {
             return Err(Error::limit("end of a range", end, self.len()));
         }
         match &self.value {
-            Value::Small(value) => buf.copy_from_slice(&value[offset as usize..end as usize]),
-            Value::Large { block, table, .. } => block.read_range(offset, buf, table)?,
+            ReadValue::Small(value) => buf.copy_from_slice(&value[offset as usize..end as usize]),
+            ReadValue::Large { block, table, .. } => block.read_range(offset, buf, table)?,
         }
         Ok(())
     }
@@ -91,14 +91,14 @@ impl BlobReader {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         match &self.value {
-            Value::Small(value) => buf.copy_from_slice(value),
-            Value::Large { block, .. } => block.read_whole(buf, parallelism)?,
+            ReadValue::Small(value) => buf.copy_from_slice(value),
+            ReadValue::Large { block, .. } => block.read_whole(buf, parallelism)?,
         }
         Ok(())
     }
 
     fn read_large(&mut self, buf: &mut [u8]) -> Result<usize> {
-        let Value::Large { block, table, .. } = &self.value else { return Ok(0) };
+        let ReadValue::Large { block, table, .. } = &self.value else { return Ok(0) };
         let handle = block.handle;
         let left = (handle.len - self.position).min(buf.len() as u64) as usize;
         if left == 0 {
@@ -134,7 +134,7 @@ impl Read for BlobReader {
         if self.position >= self.len() {
             return Ok(0);
         }
-        if let Value::Small(value) = &self.value {
+        if let ReadValue::Small(value) = &self.value {
             let from = &value[self.position as usize..];
             let len = from.len().min(buf.len());
             buf[..len].copy_from_slice(&from[..len]);

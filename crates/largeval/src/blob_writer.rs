@@ -28,10 +28,10 @@ pub struct BlobWriter {
     key: Vec<u8>,
     stored_key: Vec<u8>,
     expected: Option<u64>,
-    value: Value,
+    value: WrittenValue,
 }
 
-enum Value {
+enum WrittenValue {
     /// Perhaps a small one.
     Buffered(Vec<u8>),
     Streamed(Box<BlockWriter>),
@@ -54,28 +54,28 @@ impl BlobWriter {
             // film.
             stored_key: partition.stored_key(key)?,
             expected,
-            value: Value::Buffered(Vec::new()),
+            value: WrittenValue::Buffered(Vec::new()),
         })
     }
 
     /// Returns the bytes that were written so far.
     pub fn written(&self) -> u64 {
         match &self.value {
-            Value::Buffered(bytes) => bytes.len() as u64,
-            Value::Streamed(block) => block.len(),
-            Value::Failed => 0,
+            WrittenValue::Buffered(bytes) => bytes.len() as u64,
+            WrittenValue::Streamed(block) => block.len(),
+            WrittenValue::Failed => 0,
         }
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result<()> {
         // Failed until the write has worked, so that every error leaves it so.
-        let mut value = std::mem::replace(&mut self.value, Value::Failed);
+        let mut value = std::mem::replace(&mut self.value, WrittenValue::Failed);
         match &mut value {
-            Value::Failed => {
+            WrittenValue::Failed => {
                 return Err(Error::new(ErrorKind::Io, "an earlier write of this value failed"));
             }
-            Value::Streamed(block) => block.push(bytes)?,
-            Value::Buffered(buffer) => {
+            WrittenValue::Streamed(block) => block.push(bytes)?,
+            WrittenValue::Buffered(buffer) => {
                 let len = (buffer.len() + bytes.len()) as u64;
                 let threshold = self.shared.options().threshold_bytes;
                 // A caller may promise less than it writes, so both lengths count.
@@ -89,7 +89,7 @@ impl BlobWriter {
                     let mut block = self.shared.begin(&self.stored_key, self.expected)?;
                     block.push(buffer)?;
                     block.push(bytes)?;
-                    value = Value::Streamed(Box::new(block));
+                    value = WrittenValue::Streamed(Box::new(block));
                 }
             }
         }
@@ -109,11 +109,11 @@ impl BlobWriter {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let value = match self.value {
-            Value::Failed => {
+            WrittenValue::Failed => {
                 return Err(Error::new(ErrorKind::Io, "an earlier write of this value failed"));
             }
-            Value::Buffered(bytes) => PendingValue::Small(bytes),
-            Value::Streamed(block) => {
+            WrittenValue::Buffered(bytes) => PendingValue::Small(bytes),
+            WrittenValue::Streamed(block) => {
                 let finished = block.finish()?;
                 // Here and not at the commit, which may come much later or never.
                 self.shared.give_back(finished.writer, finished.stored_len);

@@ -60,7 +60,7 @@ impl Parallelism {
 
 /// The source of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ByteSource {
     /// Any cache.
     Cached,
     /// The device, past every cache where the system allows it.
@@ -83,7 +83,7 @@ pub struct Block {
     /// For errors.
     pub path: PathBuf,
     pub handle: Handle,
-    pub source: Source,
+    pub source: ByteSource,
 }
 
 /// Sub-blocks from `first` on, as they are stored, to be read by one thread.
@@ -102,8 +102,8 @@ impl Block {
     /// Fills `buf` from `offset` of the file.
     fn fill(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let got = match self.source {
-            Source::Cached => self.file.read_at(offset, buf)?,
-            Source::Device => self.file.read_at_uncached(offset, buf)?,
+            ByteSource::Cached => self.file.read_at(offset, buf)?,
+            ByteSource::Device => self.file.read_at_uncached(offset, buf)?,
         };
         // The value was all there before its handle was given out.
         if got < buf.len() {
@@ -454,7 +454,7 @@ mod tests {
             };
             let asked = Arc::new(Asked::default());
             let path = PathBuf::from("chunk");
-            let block = Block { file: asked.clone(), path, handle, source: Source::Cached };
+            let block = Block { file: asked.clone(), path, handle, source: ByteSource::Cached };
             block.prefetch(len);
             assert_eq!(*asked.0.lock(), expected, "{len} bytes of {form:?}");
         }

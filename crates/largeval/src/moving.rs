@@ -9,7 +9,7 @@ use lsm_core::error::Result;
 use lsm_core::hooks::{Carry, Entry, PendingHandle};
 use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
 
-use crate::block::{Block, Parallelism, Source};
+use crate::block::{Block, ByteSource, Parallelism};
 use crate::shared::Shared;
 use crate::writing::{BlockWriter, FinishedBlock};
 
@@ -82,7 +82,7 @@ impl Shared {
         if !goes_back && !is_moving {
             return Ok(Carry::Stay);
         }
-        let block = self.block(entry.value, Source::Cached)?;
+        let block = self.block(entry.value, ByteSource::Cached)?;
         if goes_back {
             let mut value = vec![0; handle.len as usize];
             block.read_whole(&mut value, Parallelism::Threads(1))?;

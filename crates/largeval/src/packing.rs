@@ -1,4 +1,4 @@
-//! [`Packer`]: compresses the sub-blocks of a value with LZ4; [`unpack`] is its reverse.
+//! [`SubBlockPacker`]: compresses the sub-blocks of a value with LZ4; [`unpack`] is its reverse.
 //!
 //! Called by the writer of a block, and by its readers for sub-blocks that were verified.
 //!
@@ -13,7 +13,7 @@ use lz4_flex::block::{
 const SAVED_SHARE_MIN: usize = 8;
 
 /// Compresses the sub-blocks of one value.
-pub struct Packer {
+pub struct SubBlockPacker {
     table: CompressTable,
     /// The result of a sub-block. The compressor wants room for the worst case; it is made for the longest
     /// sub-block so far, because most values are shorter than the longest sub-block that there may be.
@@ -22,10 +22,10 @@ pub struct Packer {
     stored: Vec<u8>,
 }
 
-impl Packer {
+impl SubBlockPacker {
     /// Without room: nobody knows how long the sub-blocks are.
-    pub fn new() -> Packer {
-        Packer { table: CompressTable::large(), room: Vec::new(), stored: Vec::new() }
+    pub fn new() -> SubBlockPacker {
+        SubBlockPacker { table: CompressTable::large(), room: Vec::new(), stored: Vec::new() }
     }
 
     /// Returns the stored form of sub-blocks of `size` bytes, of which the last may be shorter; tells
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     /// The stored form of sub-blocks of 1000 bytes, and the length of each.
-    fn pack(packer: &mut Packer, bytes: &[u8]) -> (Vec<u8>, Vec<usize>) {
+    fn pack(packer: &mut SubBlockPacker, bytes: &[u8]) -> (Vec<u8>, Vec<usize>) {
         let mut lens = Vec::new();
         let stored = packer.pack(bytes, 1000, |stored| lens.push(stored.len())).to_vec();
         assert_eq!(stored.len(), lens.iter().sum::<usize>());
@@ -105,7 +105,7 @@ mod tests {
         mostly_random[900..].fill(0);
         let mut partly_random = random.clone();
         partly_random[800..].fill(0);
-        let mut packer = Packer::new();
+        let mut packer = SubBlockPacker::new();
         for (sub_block, is_compressed) in
             [(&random, false), (&zeros, true), (&mostly_random, false), (&partly_random, true)]
         {
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_short_value_takes_no_room_for_a_long_sub_block() {
-        let mut packer = Packer::new();
+        let mut packer = SubBlockPacker::new();
         for len in [100, 1000, 300] {
             let mut stored = 0;
             packer.pack(&vec![b'v'; len], 1 << 24, |sub_block| stored = sub_block.len());
@@ -145,7 +145,7 @@ mod tests {
     /// No length in the bytes makes room: the target is all that is written.
     #[test]
     fn a_sub_block_that_grows_beyond_its_length_or_ends_before_is_refused() {
-        let mut packer = Packer::new();
+        let mut packer = SubBlockPacker::new();
         let (packed, _) = pack(&mut packer, &[7; 1000]);
         assert!(unpack(&packed, &mut [0; 1000]));
         for len in [0, 1, 999, 1001, 70_000] {

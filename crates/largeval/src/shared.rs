@@ -15,7 +15,7 @@ use lsm_core::hooks::{ChunkChange, ChunkId, PendingHandle, StoreContext};
 use lsm_core::options::Compression;
 use parking_lot::Mutex;
 
-use crate::block::{Block, Source};
+use crate::block::{Block, ByteSource};
 use crate::chunks::{Chunks, DeadChunk};
 use crate::format::{CHUNK_HEADER_BYTES, Form, Handle, chunk_header};
 use crate::options::LargeValueOptions;
@@ -32,15 +32,15 @@ const OPEN_FILES_MAX: usize = 128;
 /// The state that puts, jobs and readers of a store share.
 pub struct Shared {
     pub(crate) context: StoreContext,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<StoreState>,
     /// Held over the syncs of files.
     pub(crate) syncing: Mutex<()>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: StoreCounters,
 }
 
 /// Since the open. Relaxed: they order nothing.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct StoreCounters {
     pub(crate) chunks_created: AtomicU64,
     pub(crate) chunks_reclaimed: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
@@ -48,7 +48,7 @@ pub(crate) struct Counters {
     pub(crate) bytes_reclaimed: AtomicU64,
 }
 
-pub(crate) struct State {
+pub(crate) struct StoreState {
     pub(crate) options: LargeValueOptions,
     pub(crate) chunks: Chunks,
     /// Lengths of the files that were there at the open.
@@ -65,7 +65,7 @@ pub(crate) struct State {
     pub(crate) pace: Pace,
 }
 
-impl State {
+impl StoreState {
     /// Keeps a file open for reading, and closes those that were not read for longest.
     fn keep_open(&mut self, chunk: ChunkId, file: Arc<dyn File>) {
         while self.files.len() >= OPEN_FILES_MAX {
@@ -89,7 +89,7 @@ impl Shared {
                 found.insert(chunk, entry.len);
             }
         }
-        let state = State {
+        let state = StoreState {
             options,
             chunks: Chunks::default(),
             found,
@@ -105,7 +105,7 @@ impl Shared {
             context,
             state: Mutex::new(state),
             syncing: Mutex::new(()),
-            counters: Counters::default(),
+            counters: StoreCounters::default(),
         })
     }
 
@@ -183,7 +183,7 @@ impl Shared {
     }
 
     /// Keeps a writer for the next put, or ends its file.
-    pub(crate) fn keep_or_seal(&self, state: &mut State, writer: ChunkWriter) {
+    pub(crate) fn keep_or_seal(&self, state: &mut StoreState, writer: ChunkWriter) {
         let entry = state.chunks.by_id.entry(writer.chunk).or_default();
         entry.end = entry.end.max(writer.end);
         let is_condemned = state.syncs.is_condemned(writer.chunk);
@@ -196,7 +196,7 @@ impl Shared {
     }
 
     /// The chunks of writers at rest take no more values.
-    pub(crate) fn seal_idle(&self, state: &mut State) {
+    pub(crate) fn seal_idle(&self, state: &mut StoreState) {
         let mut writers = std::mem::take(&mut state.idle);
         writers.extend(state.mover.take());
         for writer in writers {
@@ -205,7 +205,7 @@ impl Shared {
     }
 
     /// The chunk takes no more values.
-    pub(crate) fn seal(&self, state: &mut State, chunk: ChunkId) {
+    pub(crate) fn seal(&self, state: &mut StoreState, chunk: ChunkId) {
         if let Some(entry) = state.chunks.by_id.get_mut(&chunk).filter(|entry| entry.is_open) {
             entry.is_open = false;
             self.context.tell_of(chunk, ChunkChange::Sealed, entry.end);
@@ -276,7 +276,7 @@ impl Shared {
     }
 
     /// The value of a handle.
-    pub(crate) fn block(&self, handle: &[u8], source: Source) -> Result<Block> {
+    pub(crate) fn block(&self, handle: &[u8], source: ByteSource) -> Result<Block> {
         let handle = self.handle(handle)?;
         let path = self.context.chunk_path(handle.chunk);
         Ok(Block { file: self.file(handle.chunk)?, path, handle, source })
@@ -290,7 +290,7 @@ impl Shared {
     /// Those of the file system: tried again at the next call.
     pub(crate) fn remove_dead(&self) -> Result<()> {
         let mut state = self.state.lock();
-        let State { chunks, idle, mover, .. } = &mut *state;
+        let StoreState { chunks, idle, mover, .. } = &mut *state;
         let mut dead = chunks.take_dead(|id| {
             // An open chunk goes only if its writer is at rest here: a writer in use may still
             // append to it.

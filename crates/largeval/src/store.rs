@@ -16,11 +16,11 @@ use lsm_core::hooks::{
 use lsm_core::stats::ValueStoreStats;
 use lsm_core::types::EntryKind;
 
-use crate::block::{Parallelism, Source, Unpacks};
+use crate::block::{ByteSource, Parallelism, Unpacks};
 use crate::chunks::{Chunks, Unnamed};
 use crate::format::Handle;
 use crate::options::LargeValueOptions;
-use crate::shared::{Shared, State};
+use crate::shared::{Shared, StoreState};
 
 /// Makes the value store of a partition with large values.
 #[derive(Clone, Debug)]
@@ -144,7 +144,8 @@ impl ValueStore for LargeStore {
                 shared.state.lock().syncs.probed.insert(chunk);
             }
         }
-        let source = if shared.context.is_read_only { Source::Cached } else { Source::Device };
+        let source =
+            if shared.context.is_read_only { ByteSource::Cached } else { ByteSource::Device };
         // The question is whether the bytes are those that were written. A sub-block that was written and
         // cannot be decompressed is damage of its key: the log must not end before it, with all that other
         // keys have behind it.
@@ -162,7 +163,7 @@ impl ValueStore for LargeStore {
     }
 
     fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()> {
-        let block = self.0.block(handle, Source::Cached)?;
+        let block = self.0.block(handle, ByteSource::Cached)?;
         // A whole value is verified by its root hash alone, and its stored checksums are not read.
         if offset == 0 && buf.len() as u64 == block.handle.len {
             return block.read_whole(buf, Parallelism::Auto);
@@ -176,7 +177,7 @@ impl ValueStore for LargeStore {
 
     fn prefetch(&self, handle: &[u8], len: u64) {
         // A file that cannot be opened is an error of the read.
-        if let Ok(block) = self.0.block(handle, Source::Cached) {
+        if let Ok(block) = self.0.block(handle, ByteSource::Cached) {
             block.prefetch(len);
         }
     }
@@ -187,7 +188,7 @@ impl ValueStore for LargeStore {
         handle: &[u8],
         advance: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
-        let block = self.0.block(handle, Source::Device)?;
+        let block = self.0.block(handle, ByteSource::Device)?;
         let found = block.walk(Unpacks::Yes, advance)?;
         // The handle's root hash speaks of the value and not of the key. Only here do both come
         // together.
@@ -218,7 +219,7 @@ impl ValueStore for LargeStore {
     fn apply(&self, number: u64, section: &[u8]) -> Result<()> {
         let mut state = self.0.state.lock();
         let applied = state.chunks.apply(number, section);
-        let State { chunks, found, .. } = &mut *state;
+        let StoreState { chunks, found, .. } = &mut *state;
         // Known at an open alone.
         if !found.is_empty() {
             for (id, chunk) in &mut chunks.by_id {
@@ -258,7 +259,7 @@ impl ValueStore for LargeStore {
 
     fn chunks(&self) -> Vec<ChunkId> {
         let mut state = self.0.state.lock();
-        let State { chunks, found, .. } = &mut *state;
+        let StoreState { chunks, found, .. } = &mut *state;
         // Asked at an open: nobody reads what was dropped before.
         chunks.reclaim_all();
         found.clear();

@@ -16,7 +16,7 @@ use lsm_core::fs::File;
 use lsm_core::hooks::ChunkId;
 use parking_lot::MutexGuard;
 
-use crate::shared::{Shared, State};
+use crate::shared::{Shared, StoreState};
 
 /// Bytes of chunk files of one store that may wait for a sync, besides what writers have not noted
 /// yet: a synced put waits for no more than these. It does not bound what recovery reads: that
@@ -62,7 +62,7 @@ impl Syncs {
     }
 }
 
-impl State {
+impl StoreState {
     /// The last failed sync, while values that no table names lie in condemned files.
     pub(crate) fn present_failure(&self) -> Option<&Error> {
         let by_id = &self.chunks.by_id;
@@ -151,7 +151,7 @@ impl Shared {
 
     /// Nothing is appended to these files any more, or read from the device where another place can be
     /// had: a sync of one of them failed. Which one is not told.
-    fn condemn(&self, state: &mut State, chunks: Vec<ChunkId>, error: Error) -> Error {
+    fn condemn(&self, state: &mut StoreState, chunks: Vec<ChunkId>, error: Error) -> Error {
         for chunk in &chunks {
             // Appended to while the sync failed.
             state.syncs.unsynced.remove(chunk);

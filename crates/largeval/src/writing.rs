@@ -12,7 +12,7 @@ use lsm_core::fs::File;
 use lsm_core::hooks::{ChunkId, PendingHandle};
 
 use crate::format::{CHUNK_HEADER_BYTES, Form, Handle, block_front};
-use crate::packing::Packer;
+use crate::packing::SubBlockPacker;
 use crate::shared::Shared;
 use crate::sub_blocks::SubBlocks;
 
@@ -104,7 +104,7 @@ pub struct BlockWriter {
     /// The sub-blocks that were appended.
     table: SubBlocks,
     /// Of a value that is compressed here. A value that moves has its stored form already.
-    packer: Option<Box<Packer>>,
+    packer: Option<Box<SubBlockPacker>>,
     /// The begin of a sub-block.
     buffer: Vec<u8>,
     is_failed: bool,
@@ -146,7 +146,7 @@ impl BlockWriter {
     /// Compresses what is pushed or put from now on.
     pub fn compressing(mut self) -> BlockWriter {
         debug_assert!(self.handle.form != Form::Plain, "the table has the stored lengths");
-        self.packer = Some(Box::new(Packer::new()));
+        self.packer = Some(Box::new(SubBlockPacker::new()));
         self
     }
 

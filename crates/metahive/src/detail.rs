@@ -21,15 +21,15 @@ pub(crate) enum Cause {
 
 /// The place of an entry, without what may change between two runs of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct EntryPlace {
     pub(crate) file: Option<FileNo>,
     pub(crate) block_offset: u64,
     pub(crate) entry: u32,
 }
 
-impl From<&Origin> for Place {
-    fn from(at: &Origin) -> Place {
-        Place { file: at.file, block_offset: at.block_offset, entry: at.entry }
+impl From<&Origin> for EntryPlace {
+    fn from(at: &Origin) -> EntryPlace {
+        EntryPlace { file: at.file, block_offset: at.block_offset, entry: at.entry }
     }
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Detail {
     /// V+, if one was found.
     pub(crate) payload: Option<Vec<u8>>,
     /// The other half of a pair that came apart: its key and its place.
-    pub(crate) partner: Option<(Vec<u8>, Place)>,
+    pub(crate) partner: Option<(Vec<u8>, EntryPlace)>,
 }
 
 impl Detail {
@@ -79,12 +79,12 @@ impl Detail {
     }
 }
 
-fn partner(reader: &mut Reader<'_>) -> Result<(Vec<u8>, Place), Malformed> {
+fn partner(reader: &mut Reader<'_>) -> Result<(Vec<u8>, EntryPlace), Malformed> {
     let key = reader.bytes()?.to_vec();
     let has_file = reader.u8()? != 0;
     let file = reader.u64()?;
     let file = has_file.then_some(FileNo(file));
-    let place = Place { file, block_offset: reader.u64()?, entry: reader.u32()? };
+    let place = EntryPlace { file, block_offset: reader.u64()?, entry: reader.u32()? };
     Ok((key, place))
 }
 
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn details_read_back() {
-        let place = Place { file: Some(FileNo(9)), block_offset: 4096, entry: 3 };
+        let place = EntryPlace { file: Some(FileNo(9)), block_offset: 4096, entry: 3 };
         for cause in [Cause::Disagrees, Cause::Unpaired, Cause::Orphan] {
             for payload in [None, Some(vec![]), Some(vec![1; 24])] {
                 for partner in [None, Some((b"k\x01".to_vec(), place))] {

@@ -27,7 +27,7 @@ use lsm_core::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 use crate::bits;
 use crate::checksum;
-use crate::detail::{Cause, Detail, Place};
+use crate::detail::{Cause, Detail, EntryPlace};
 use crate::metahive::Shared;
 use crate::payload::{HEAD_BYTES, Payload, entry_key, is_metadata, metadata_key};
 use crate::verdict::judge;
@@ -133,7 +133,7 @@ fn patch(
     sources: &mut dyn RepairSources,
     options: &RepairOptions,
     shared: &Shared,
-    repaired: &mut HashSet<Place>,
+    repaired: &mut HashSet<EntryPlace>,
 ) -> Patch {
     // The filter of this process has made the message. If it does not decode, memory has changed
     // it, and nothing says what the entry should be.
@@ -146,7 +146,7 @@ fn patch(
     }
     match ladder.climb() {
         Some((entry, source)) => {
-            repaired.insert(Place::from(&fault.at));
+            repaired.insert(EntryPlace::from(&fault.at));
             replace(entry, source)
         }
         None => {
@@ -379,7 +379,7 @@ impl Ladder<'_> {
 
     /// Metadata whose entry is gone. If the entry was found under another key the metadata has
     /// served; else the entry is restored in its place, or poisoned under the key that it had.
-    fn orphan(&mut self, repaired: &HashSet<Place>) -> Patch {
+    fn orphan(&mut self, repaired: &HashSet<EntryPlace>) -> Patch {
         let partner = self.detail.partner.take();
         if partner.is_some_and(|(_, place)| repaired.contains(&place)) {
             return Patch::Leave;

@@ -52,16 +52,16 @@ struct TendingState {
 
 /// The state that the thread and the handles share.
 #[derive(Default)]
-struct Shared {
+struct TendingShared {
     state: Mutex<TendingState>,
     changed: Condvar,
 }
 
 /// The thread of one secondary, if it has one. Dropped, it is joined.
 #[derive(Default)]
-pub(crate) struct Tending(Arc<Shared>);
+pub(crate) struct FollowThread(Arc<TendingShared>);
 
-impl Tending {
+impl FollowThread {
     /// Looks after a partition in this way from now on.
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Tending {
     }
 }
 
-impl Drop for Tending {
+impl Drop for FollowThread {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         // Under the lock, which the thread holds from its look at this until it waits. Otherwise
@@ -136,7 +136,7 @@ impl Drop for Tending {
 }
 
 /// The thread: catches up with what is due, then waits.
-fn work(shared: &Shared, follower: &Follower, clock: &dyn Clock) {
+fn work(shared: &TendingShared, follower: &Follower, clock: &dyn Clock) {
     loop {
         catch_up_with_due(shared, follower, clock);
         let mut state = shared.state.lock();
@@ -151,7 +151,7 @@ fn work(shared: &Shared, follower: &Follower, clock: &dyn Clock) {
 }
 
 /// Catches up with the partitions whose time has come.
-fn catch_up_with_due(shared: &Shared, follower: &Follower, clock: &dyn Clock) {
+fn catch_up_with_due(shared: &TendingShared, follower: &Follower, clock: &dyn Clock) {
     // One after the other. The follower runs one sync at a time in any case, because a sync holds
     // the lock of its place in the log.
     for followed in due(shared, clock.now()) {
@@ -173,7 +173,7 @@ fn catch_up_with_due(shared: &Shared, follower: &Follower, clock: &dyn Clock) {
 }
 
 /// The partitions whose time has come.
-fn due(shared: &Shared, now: Duration) -> Vec<FollowedPartition> {
+fn due(shared: &TendingShared, now: Duration) -> Vec<FollowedPartition> {
     let mut state = shared.state.lock();
     let mut due = Vec::new();
     for tended in &mut state.tended {
@@ -191,7 +191,7 @@ fn due(shared: &Shared, now: Duration) -> Vec<FollowedPartition> {
 
 /// Keeps the outcome of an attempt. An eagerly followed partition is due at `again_at`. A dropped
 /// partition is not looked after any more.
-fn note(shared: &Shared, id: PartitionId, outcome: Result<()>, again_at: Duration) {
+fn note(shared: &TendingShared, id: PartitionId, outcome: Result<()>, again_at: Duration) {
     let mut state = shared.state.lock();
     // A sync of a dropped partition succeeds and finds nothing, so its outcome does not tell. The
     // list would grow with each partition that is created, followed and dropped.
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     /// Partition "p", followed eagerly from time 0 on.
-    fn followed_eagerly() -> (Db, Shared, PartitionId) {
+    fn followed_eagerly() -> (Db, TendingShared, PartitionId) {
         let dir = Path::new("/db");
         let fs: Arc<dyn Fs> = Arc::new(MemFs::new());
         let db = Db::builder(dir).fs(fs.clone()).open().unwrap();
@@ -237,7 +237,7 @@ mod tests {
         let follower = Follower::builder(dir).fs(fs).open().unwrap();
         let followed = follower.partition("p").unwrap();
         let id = followed.id();
-        let shared = Shared::default();
+        let shared = TendingShared::default();
         let due_at = Duration::ZERO;
         let tended = Tended { followed, follow: Follow::Eager, due_at, failure: None };
         shared.state.lock().tended.push(tended);

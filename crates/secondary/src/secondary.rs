@@ -22,7 +22,7 @@ use lsm_core::follow::{
 use lsm_core::types::{PartitionId, SeqNo};
 use parking_lot::Mutex;
 
-use crate::background::{Follow, Tending};
+use crate::background::{Follow, FollowThread};
 use crate::builder::Builder;
 use crate::lag::{CompleteAt, Lag, is_within};
 use crate::level::{Level, ReadOptions, Target};
@@ -37,13 +37,13 @@ const READ_PAUSE: Duration = Duration::from_millis(5);
 ///
 /// The lease ends when the last clone, partition, reading and iterator is dropped.
 #[derive(Clone)]
-pub struct Secondary(Arc<Inner>);
+pub struct Secondary(Arc<SecondaryInner>);
 
-struct Inner {
+struct SecondaryInner {
     follower: Follower,
     clock: Arc<dyn Clock>,
     complete_at: Mutex<CompleteAt>,
-    tending: Tending,
+    tending: FollowThread,
 }
 
 /// All partitions as of one commit. Cheap to clone.
@@ -82,8 +82,8 @@ impl Secondary {
 
     pub(crate) fn new(follower: Follower, clock: Arc<dyn Clock>) -> Secondary {
         let complete_at = Mutex::default();
-        let tending = Tending::default();
-        Secondary(Arc::new(Inner { follower, clock, complete_at, tending }))
+        let tending = FollowThread::default();
+        Secondary(Arc::new(SecondaryInner { follower, clock, complete_at, tending }))
     }
 
     /// Opens the partition `name`. Catches up first if the partition is not known.
@@ -364,7 +364,7 @@ impl Secondary {
         self.0.tending.tend(&self.0.follower, &self.0.clock, followed, follow)
     }
 
-    pub(crate) fn tending(&self) -> &Tending {
+    pub(crate) fn tending(&self) -> &FollowThread {
         &self.0.tending
     }
 

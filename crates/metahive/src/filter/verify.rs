@@ -19,7 +19,7 @@ use lsm_core::types::{EntryKind, FileNo, SeqNo};
 
 use crate::cluster::{Cluster, JUDGED};
 use crate::counts::Counts;
-use crate::detail::{Cause, Detail, Place};
+use crate::detail::{Cause, Detail, EntryPlace};
 use crate::metahive::Shared;
 use crate::payload::{HEAD_BYTES, Payload, entry_key};
 use crate::table_seal::{INCOMPLETE, TableSeal};
@@ -44,7 +44,7 @@ pub(super) struct Judge {
     pub(super) shared: Arc<Shared>,
     /// The places that repairs filled: an entry that came out of the log has no metadata to agree
     /// with, and a poisoned one disagrees for ever.
-    repaired: HashSet<Place>,
+    repaired: HashSet<EntryPlace>,
     /// All entries of the inputs come.
     pub(super) is_whole: bool,
 
@@ -76,7 +76,7 @@ impl Judge {
         tables.sort_unstable_by_key(|table| table.file);
         Ok(Judge {
             shared,
-            repaired: job.repaired.iter().map(Place::from).collect(),
+            repaired: job.repaired.iter().map(EntryPlace::from).collect(),
             is_whole: !job.partial,
             tables,
             last_table: 0,
@@ -290,7 +290,8 @@ impl Judge {
     /// Returns `true` if a repair has put the entry there.
     fn is_repaired(&self, cluster: &Cluster, slot: usize) -> bool {
         // The first question answers for nearly every job, and saves the search for the place.
-        !self.repaired.is_empty() && self.repaired.contains(&Place::from(&cluster.origin(slot)))
+        !self.repaired.is_empty()
+            && self.repaired.contains(&EntryPlace::from(&cluster.origin(slot)))
     }
 
     /// Judges what no metadata has come for.
@@ -445,8 +446,9 @@ impl Judge {
             if let Some(orphan) = other {
                 half.detail.payload = Some(orphan.fault.value.clone());
                 half.detail.partner =
-                    Some((orphan.fault.key.clone(), Place::from(&orphan.fault.at)));
-                orphan.detail.partner = Some((half.fault.key.clone(), Place::from(&half.fault.at)));
+                    Some((orphan.fault.key.clone(), EntryPlace::from(&orphan.fault.at)));
+                orphan.detail.partner =
+                    Some((half.fault.key.clone(), EntryPlace::from(&half.fault.at)));
             }
             push(faults, half, &mut self.counts);
         }
