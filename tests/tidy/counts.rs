@@ -34,8 +34,8 @@ const fn tests(folder: &'static str, counts: [usize; 3]) -> Part {
 const PARTS: [Part; 15] = [
     users("src/", [0, 0, 0]),
     users("crates/lsm-core/", [0, 12, 0]),
-    users("crates/metahive/", [0, 4, 0]),
-    users("crates/largeval/", [0, 4, 0]),
+    users("crates/metahive/", [0, 3, 0]),
+    users("crates/largeval/", [0, 3, 0]),
     users("crates/secondary/", [0, 0, 0]),
     users("crates/cli/", [0, 14, 0]),
     tests("crates/lsm-core/", [0, 30, 0]),
@@ -45,7 +45,7 @@ const PARTS: [Part; 15] = [
     tests("crates/cli/", [0, 5, 0]),
     tests("crates/testkit/", [0, 13, 0]),
     tests("tests/", [0, 87, 0]),
-    tests("benches/", [0, 20, 0]),
+    tests("benches/", [0, 19, 0]),
     tests("examples/", [0, 2, 0]),
 ];
 
@@ -129,6 +129,12 @@ fn compare(part: &Part, what: &str, allowed: usize, found: &[String]) -> Vec<Str
         let places = found.join("\n    ");
         return vec![format!(
             "{folder} ({code}) has {number} {what}, not {allowed}:\n    {places}"
+        )];
+    }
+    if number < allowed {
+        // Otherwise the list would keep room for the next one.
+        return vec![format!(
+            "{folder} ({code}) has {number} {what}, not {allowed}: lower its number"
         )];
     }
     Vec::new()
