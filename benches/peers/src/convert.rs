@@ -266,6 +266,8 @@ fn import_entries(
                 count.skipped += 1;
                 continue;
             }
+            // It is held twice.
+            batch.bytes += entry.key.len();
             batch.keys.insert(entry.key.clone());
         }
         count.written += 1;
