@@ -16,6 +16,7 @@ mod clear;
 mod gaps;
 mod keys;
 mod promotion;
+mod replay;
 mod sections;
 mod ttl;
 

@@ -435,12 +435,20 @@ fn numbers_at_their_end_are_refused_at_open_and_panic_nowhere() {
     let manifest = files(&store).into_iter().find(|(kind, _)| *kind == FileKind::Manifest);
     let manifest = manifest.unwrap().1;
     // Tag and length, then the number as a varint.
-    let changes: [(&[u8], &str); 5] = [
+    let mut segments = files(&store);
+    segments.retain(|(kind, _)| *kind == FileKind::Wal);
+    let last = &segments.last().unwrap().1;
+    let last = FileName::parse(last.file_name().unwrap().to_str().unwrap()).unwrap().number.0;
+    assert!(last < 128, "a varint of one byte");
+    let changes: [(&[u8], &str); 7] = [
         (&[12 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "file numbers"),
         (&[13 << 1, 8, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
         (&[8 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "absent"),
         (&[18 << 1, 9, 0, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
         (&[19 << 1, 2, 0, 7], "no floor 7"),
+        // Where a replay begins: in no segment of the log, and behind other frames than it says.
+        (&[20 << 1 | 1, 4, 127, 128, 1, 7], "not live"),
+        (&[20 << 1 | 1, 4, last as u8, 128, 1, 7], "does not continue the sequence"),
     ];
     for (change, said) in changes {
         let fs = store.crash_clone(CrashOutcome::Everything, &mut || 0);

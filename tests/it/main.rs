@@ -38,6 +38,7 @@ mod partitions;
 mod promotion;
 mod read_only;
 mod regressions;
+mod replay;
 mod resume;
 mod rot;
 mod shelf;

@@ -143,6 +143,7 @@ fn write_manifest(
     copy.log_segments.clear();
     copy.log_cut = Some(LogCut { segment: FileNo(0), offset: 0, last_seq: copy.last_seq });
     copy.log_closed = None;
+    copy.replay_from = None;
     Manifest::create(fs, dir, name, &copy)?;
     Ok(())
 }

@@ -167,18 +167,22 @@ impl DbInner {
             written => written?,
         };
         let mut changes = written.changes(partition.id);
-        let segments = match old_log {
+        let (segments, replay_from) = match old_log {
             OldLog::Release => {
                 // The memtables of this flush need no segment any more, because the edit that
                 // removes the segments adds their tables.
                 let low = self
                     .catalog
                     .log_low_water(self.commit.applied_lsn(), Some((partition.id, through)));
-                self.log.obsolete_segments(self, low)?
+                let segments = self.log.obsolete_segments(self, low)?;
+                let replay_from = self.log.replay_place(low, &segments);
+                (segments, replay_from)
             }
-            OldLog::Keep => Vec::new(),
+            OldLog::Keep => (Vec::new(), None),
         };
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
+        // If the edit fails, a later flush records a later place.
+        changes.extend(replay_from.map(Change::ReplayFrom));
         // The removed segments no longer show which sequence numbers were used, and partitions
         // without a log never had frames. Without this change a number could be given out again.
         changes.push(Change::LastSeq(self.commit.visible_seq()));

@@ -80,7 +80,7 @@ pub(super) struct LogTail {
 }
 
 impl LogTail {
-    /// The log of `version`, from its front. With `uses_indexes` it passes segments that have an index of
+    /// The log of `version`, from where a replay begins. With `uses_indexes` it passes segments that have an index of
     /// their sections.
     ///
     /// # Errors
@@ -95,6 +95,7 @@ impl LogTail {
         let mut options = LogReaderOptions::new(version.db_id);
         // Bodies are read later, and only those of the partitions that are asked for.
         options.headers_only = true;
+        options.replay_from = version.replay_from.map(|from| from.position());
         let reader = LogReader::new(sources.collect::<Result<_>>()?, options)?;
         Ok(LogTail { reader, uses_indexes, parked: BTreeMap::new() })
     }

@@ -17,7 +17,7 @@ use super::change::Change;
 use super::edit::VersionEdit;
 use super::level::Level;
 use super::table::{SstMeta, Table};
-use super::{DbVersion, HookRecord, PartitionVersion};
+use super::{DbVersion, HookRecord, LogCut, PartitionVersion};
 use crate::limits::{LEVEL_COUNT, PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
 use crate::types::{DbId, FileNo, Floors, Gap, Gaps, MemtableId, PartitionId, SeqNo};
@@ -62,6 +62,8 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
     for (&file, &epoch) in &version.log_segments {
         changes.push(Change::SegmentAdded { file, epoch });
     }
+    // Behind the segments, of which it names one.
+    changes.extend(version.replay_from.map(Change::ReplayFrom));
     for partition in version.partitions.values() {
         changes.push(Change::PartitionCreated {
             id: partition.id,
@@ -202,8 +204,7 @@ impl VersionBuilder {
             Change::FlushedThrough { partition, seq, memtables_through: _ } => {
                 self.known(*seq);
                 let through = &mut self.draft(*partition)?.partition.flushed_through;
-                // A flush never makes less durable. An older number here would replay flushed
-                // entries.
+                // No flush makes less durable: an older number would replay flushed entries.
                 if *seq < *through {
                     return refuse(format!("partition {partition} is flushed back to {seq}"));
                 }
@@ -228,6 +229,7 @@ impl VersionBuilder {
             | Change::SegmentRemoved { .. }
             | Change::EpochBegan { .. }
             | Change::LogClosed(_)
+            | Change::ReplayFrom(_)
             | Change::NextFile(_)
             | Change::NextPartition(_)
             | Change::LastSeq(_)
@@ -262,6 +264,8 @@ impl VersionBuilder {
                 if self.version.log_segments.remove(&file).is_none() {
                     return refuse(format!("log segment {file} is removed but absent"));
                 }
+                // What is left begins with the front of a later segment.
+                self.version.replay_from.take_if(|from| from.segment == file);
             }
             Change::EpochBegan { epoch, cut } => {
                 // Only an empty database may go from epoch 0 to epoch 0.
@@ -272,12 +276,14 @@ impl VersionBuilder {
                 self.version.log_cut = cut;
                 // The log goes on: where it was closed before is no longer its end.
                 self.version.log_closed = None;
+                self.version.replay_from = None;
                 cut.iter().for_each(|cut| self.known(cut.last_seq));
             }
             Change::LogClosed(end) => {
                 self.version.log_closed = Some(end);
                 self.known(end.last_seq);
             }
+            Change::ReplayFrom(from) => self.replay_from(from)?,
             // The larger one counts: an older edit must not bring a used number back.
             Change::NextFile(next) => self.version.next_file = self.version.next_file.max(next),
             Change::NextPartition(next) => {
@@ -289,6 +295,21 @@ impl VersionBuilder {
             }
             _ => unreachable!("VersionBuilder::change handles the changes of partitions"),
         }
+        Ok(())
+    }
+
+    fn replay_from(&mut self, from: LogCut) -> Result<(), Refused> {
+        let LogCut { segment, offset, last_seq } = from;
+        if !self.version.log_segments.contains_key(&segment) {
+            return refuse(format!("replay begins in segment {segment}, which is not live"));
+        }
+        // What is in tables stays there.
+        let before = self.version.replay_from;
+        if before.is_some_and(|before| (before.segment, before.offset) > (segment, offset)) {
+            return refuse(format!("replay goes back to offset {offset} of segment {segment}"));
+        }
+        self.known(last_seq);
+        self.version.replay_from = Some(from);
         Ok(())
     }
 

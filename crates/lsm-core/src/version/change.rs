@@ -97,6 +97,8 @@ pub enum Change {
     },
     /// The log was closed cleanly.
     LogClosed(LogCut),
+    /// Everything in the log before this place is durable, and in tables: a replay begins here.
+    ReplayFrom(LogCut),
     /// The manifest goes on in another generation. Alone in its edit, last in its file.
     Superseded {
         /// The generation's file number.
@@ -172,10 +174,11 @@ pub(super) enum Tag {
     GapRemoved = 17,
     FloorAdded = 18,
     FloorRemoved = 19,
+    ReplayFrom = 20,
 }
 
 impl Tag {
-    const ALL: [Tag; 19] = [
+    const ALL: [Tag; 20] = [
         Tag::PartitionCreated,
         Tag::PartitionOptionsChanged,
         Tag::PartitionDropped,
@@ -195,6 +198,7 @@ impl Tag {
         Tag::GapRemoved,
         Tag::FloorAdded,
         Tag::FloorRemoved,
+        Tag::ReplayFrom,
     ];
 
     /// The tag with the on-disk number `n`, if this version knows it.
@@ -204,6 +208,12 @@ impl Tag {
 
     pub(super) fn number(self) -> u64 {
         self as u64
+    }
+
+    /// Returns `true` if a reader that does not know the tag reads the same state without the change.
+    pub(super) fn may_be_skipped(self) -> bool {
+        // It walks more of the log, which is still there.
+        self == Tag::ReplayFrom
     }
 }
 
@@ -221,6 +231,7 @@ impl Change {
             Change::SegmentRemoved { .. } => Tag::SegmentRemoved,
             Change::EpochBegan { .. } => Tag::EpochBegan,
             Change::LogClosed(_) => Tag::LogClosed,
+            Change::ReplayFrom(_) => Tag::ReplayFrom,
             Change::Superseded { .. } => Tag::Superseded,
             Change::NextFile(_) => Tag::NextFile,
             Change::LastSeq(_) => Tag::LastSeq,
@@ -269,7 +280,7 @@ impl Change {
                     put_cut(out, cut);
                 }
             }
-            Change::LogClosed(end) => put_cut(out, end),
+            Change::LogClosed(place) | Change::ReplayFrom(place) => put_cut(out, place),
             Change::Superseded { by, epoch } => put_all(out, &[by.0, epoch.0.into()]),
             Change::NextFile(file) => put_varint(out, file.0),
             Change::LastSeq(seq) => put_varint(out, seq.get()),
@@ -332,6 +343,7 @@ impl Change {
                 Change::EpochBegan { epoch, cut }
             }
             Tag::LogClosed => Change::LogClosed(read_cut(r)?),
+            Tag::ReplayFrom => Change::ReplayFrom(read_cut(r)?),
             Tag::Superseded => {
                 Change::Superseded { by: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) }
             }

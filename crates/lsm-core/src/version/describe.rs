@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::path::Path;
 
+use super::LogCut;
 use super::change::Change;
 use super::edit::{EditFault, VersionEdit};
 use super::manifest::{Frame, FrameSeal, FrameSearch, HEADER_BYTES, read_header};
@@ -90,6 +91,9 @@ fn describe_change(change: &Change) -> String {
             format!("log segment added: file {file}, epoch {epoch}")
         }
         Change::SegmentRemoved { file } => format!("log segment removed: file {file}"),
+        Change::ReplayFrom(LogCut { segment, offset, last_seq }) => {
+            format!("replay from: segment {segment}, offset {offset}, behind sequence {last_seq}")
+        }
         Change::FloorAdded { partition, seq } => {
             format!("cleared: partition {partition} at sequence {}", seq.get())
         }

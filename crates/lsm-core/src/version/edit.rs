@@ -29,6 +29,7 @@
 //!  17 gap removed         partition, gap
 //!  18 floor added         partition, sequence; a reader that skipped it would show what was cleared
 //!  19 floor removed       partition, sequence
+//!  20 replay from         place in the log; with the skip bit: without it a reader walks more
 //! name bytes, hook name, hook parameters, user keys: varint length, bytes
 //! hooks            count, then of each: kind (1 byte: 1 filter, 2 value store), name, parameters,
 //!                  reserved suffix, form of keys (1 byte: `KeyForm`), when absent (1 byte: 0 open plainly, 1 refuse)
@@ -103,9 +104,9 @@ impl VersionEdit {
         for change in &self.changes {
             body.clear();
             change.put(&mut body);
-            // Bit 0 would let older readers skip it. No change of this version may be skipped: each
-            // says which files are live.
-            put_varint(out, change.tag().number() << 1);
+            // Bit 0 lets older readers skip it. Those that say which files are live may not be.
+            let tag = change.tag();
+            put_varint(out, tag.number() << 1 | u64::from(tag.may_be_skipped()));
             put_bytes(out, &body);
         }
     }

@@ -70,6 +70,7 @@ use crate::hooks::Rules;
 use crate::limits::LEVEL_COUNT;
 use crate::options::PartitionOptions;
 use crate::types::{DbId, Epoch, FileNo, Floors, Gaps, PartitionId, SeqNo};
+use crate::wal::{LogPlace, Position};
 
 /// The kind of a hook. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +172,14 @@ pub struct LogCut {
     pub last_seq: SeqNo,
 }
 
+impl LogCut {
+    /// The same place, for a reader of the log to begin at.
+    pub fn position(&self) -> Position {
+        let place = LogPlace { segment: self.segment, offset: self.offset };
+        Position { place, last_seq: self.last_seq }
+    }
+}
+
 /// The state of the whole database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DbVersion {
@@ -193,6 +202,9 @@ pub struct DbVersion {
     pub log_cut: Option<LogCut>,
     /// The end of the present epoch's log, if it was closed cleanly.
     pub log_closed: Option<LogCut>,
+    /// Everything in the log before this place is durable, and in tables. Absent: nothing is known of the
+    /// segments.
+    pub replay_from: Option<LogCut>,
     /// The largest sequence known when the last edit was made.
     pub last_seq: SeqNo,
 }
@@ -210,6 +222,7 @@ impl DbVersion {
             log_segments: BTreeMap::new(),
             log_cut: None,
             log_closed: None,
+            replay_from: None,
             last_seq: SeqNo::ZERO,
         }
     }

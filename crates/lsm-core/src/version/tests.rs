@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod replay;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -386,6 +387,7 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
         6 => vec![
             Change::SegmentAdded { file: FileNo(file), epoch: v.epoch },
             Change::LogClosed(cut),
+            Change::ReplayFrom(LogCut { segment: FileNo(file), ..cut }),
         ],
         7 => vec![Change::EpochBegan {
             epoch: Epoch(v.epoch.0 + 1),

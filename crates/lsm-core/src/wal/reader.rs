@@ -33,6 +33,8 @@ pub(super) use record::section_of;
 pub use record::{BatchRef, FrameRef, Record, SectionPlace, SectionRef};
 pub use verdict::LogEnd;
 
+use std::path::PathBuf;
+
 use super::frame::{Control, DirectoryEntry, FRAME_ALIGNMENT, Fields, Prefix, section_checksum};
 use super::segment::{HEADER_LEN, HeaderState};
 use super::window::Window;
@@ -88,29 +90,42 @@ impl LogReader {
     ///
     /// # Errors
     /// `InvalidArgument` if the segment to start in is not listed; that one and those before it
-    /// are then not what the position was taken from.
+    /// are then not what the position was taken from. `Corruption` for a place where a replay cannot
+    /// begin.
     pub fn new(mut sources: Vec<SegmentSource>, options: LogReaderOptions) -> Result<LogReader> {
         assert!(sources.is_sorted_by(|a, b| a.number < b.number), "segments in order");
+        if let Some((from, cut)) = options.replay_from.zip(options.cut)
+            && cut < from.place
+        {
+            return Err(too_short(&sources, from.place, "the log is cut"));
+        }
         if let Some(cut) = options.cut {
             // Segments behind the cut do not count, so damage in them must not refuse the open.
             sources.retain(|source| source.number <= cut.segment);
         }
+        let mut idx = 0;
         let mut offset = 0;
         let mut last_seq = SeqNo::ZERO;
-        if let Some(start) = options.start {
-            sources.retain(|source| source.number >= start.place.segment);
-            let listed = sources.first().is_some_and(|s| s.number == start.place.segment);
-            if !listed || !start.place.offset.is_multiple_of(FRAME_ALIGNMENT as u64) {
+        if let Some(start) = options.start.or(options.replay_from) {
+            // Segments before it stay listed: a follower looks there for those that are new.
+            let first = sources.iter().position(|source| source.number == start.place.segment);
+            let is_boundary = start.place.offset.is_multiple_of(FRAME_ALIGNMENT as u64);
+            let Some(first) = first.filter(|_| is_boundary) else {
                 let message = format!("no place to begin: {:?} of the log", start.place);
-                return Err(Error::new(ErrorKind::InvalidArgument, message));
-            }
+                return Err(match options.start {
+                    Some(_) => Error::new(ErrorKind::InvalidArgument, message),
+                    // The manifest says so.
+                    None => Error::corruption(PathBuf::new(), None, message),
+                });
+            };
+            idx = first;
             offset = start.place.offset;
             last_seq = start.last_seq;
         }
         Ok(LogReader {
             sources,
             options,
-            idx: 0,
+            idx,
             offset,
             last_seq,
             current: None,
@@ -301,8 +316,16 @@ impl LogReader {
             limit = limit.min(end);
         }
         let next = next.filter(|(_, next)| next.base == header.lsn_at(limit));
-        // A header attests as a frame does.
+        // A header attests as a frame does, and so does the manifest.
         self.durable = self.durable.max(header.durable);
+        if let Some(Position { place, .. }) = self.options.replay_from
+            && place.segment == header.number
+        {
+            if self.readable(self.idx)? < place.offset {
+                return Err(too_short(&self.sources, place, "the segment ends"));
+            }
+            self.durable = self.durable.max(header.lsn_at(place.offset));
+        }
         self.current = Some(Current { header, limit, next });
         Ok(None)
     }
@@ -442,6 +465,14 @@ impl LogReader {
             body_len: len,
         }))
     }
+}
+
+/// The error of a log that `end` says ends before `place`, through which it was durable.
+fn too_short(sources: &[SegmentSource], place: LogPlace, end: &str) -> Error {
+    let source = sources.iter().find(|source| source.number == place.segment);
+    let path = source.map_or_else(PathBuf::new, |source| source.path.clone());
+    let what = format!("{end} before this place, through which the log is flushed");
+    Error::corruption(path, place.offset, what)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! ```text
 //! writer.rs    frames into the buffer, the buffer into the segment
 //! segments.rs  new segments, the reserve, and removal
+//! marks.rs     places at which a replay may begin
 //! sealed.rs    the index of sections behind the last frame of a sealed segment
 //! sync.rs      shared syncs, and the latch after a failed one
 //! notices.rs   functions to be called when something is durable
@@ -31,6 +32,7 @@
 //! Lock order: `writer`, then whatever the host locks to install an edit, then `sync`.
 
 mod files;
+mod marks;
 mod notices;
 mod sealed;
 mod segments;
@@ -165,8 +167,8 @@ impl Log {
     /// A log without a segment, of which everything through `last_seq` is in tables.
     pub(super) fn new(settings: LogSettings, last_seq: SeqNo) -> Log {
         Log {
+            writer: Mutex::new(WriterState::new(last_seq, settings.segment_bytes_max)),
             settings,
-            writer: Mutex::new(WriterState::new(last_seq)),
             sync: Mutex::new(SyncState::new(last_seq)),
             synced: Condvar::new(),
             told: AtomicBool::new(false),

@@ -457,6 +457,7 @@ impl LogWriter<'_> {
         self.log.files.note_begun(segment.header().number, segment.offset());
         self.state.segment = Some(segment);
         self.state.sections = SectionIndexBuilder::default();
+        self.state.marks.clear();
         self.state.reserve = None;
         self.state.closed.clear();
         self.state.sealed.clear();

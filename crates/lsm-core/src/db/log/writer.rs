@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use parking_lot::MutexGuard;
 
+use super::marks::Marks;
 use super::sealed::SealedSegment;
 use super::{Log, LogHost};
 use crate::db::verify::BegunSegment;
@@ -42,6 +43,8 @@ pub(super) struct WriterState {
     pub(super) segment: Option<SegmentWriter>,
     /// The frames of the present segment, for the index of its sections.
     pub(super) sections: SectionIndexBuilder,
+    /// Places at which a replay may begin.
+    pub(super) marks: Marks,
     /// Segments that were sealed and have no index yet.
     pub(super) sealed: Vec<SealedSegment>,
     /// `true` if a segment was begun since this was last taken.
@@ -66,7 +69,7 @@ pub(super) struct WriterState {
 }
 
 impl WriterState {
-    pub(super) fn new(last_seq: SeqNo) -> WriterState {
+    pub(super) fn new(last_seq: SeqNo, segment_bytes_max: u64) -> WriterState {
         WriterState {
             next_seq: last_seq.plus(1),
             buffer: Vec::new(),
@@ -75,6 +78,7 @@ impl WriterState {
             batches_end: Lsn(0),
             segment: None,
             sections: SectionIndexBuilder::default(),
+            marks: Marks::new(segment_bytes_max),
             sealed: Vec::new(),
             segment_switched: false,
             reserve: None,
@@ -313,6 +317,7 @@ impl LogWriter<'_> {
             state.logged_seq = state.encoded_seq;
             state.batches_end = lsn;
         }
+        state.marks.note(lsn, segment.end(), state.logged_seq);
         state.switches.drain(..state.switches_encoded);
         state.switches_encoded = 0;
         state.recent_bytes = state.recent_bytes.saturating_add(len);

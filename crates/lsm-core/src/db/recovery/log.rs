@@ -95,6 +95,7 @@ impl Opening {
         if let Some(recovered) = &self.recovered {
             reading.has_derived_salts = recovered.has_derived_salts;
         }
+        reading.replay_from = self.version.replay_from.map(|from| from.position());
         reading.cut = self.fork.as_ref().and_then(|fork| fork.cut);
         reading
     }
@@ -114,7 +115,15 @@ impl Opening {
         let mut reader = LogReader::new(sources, reading)?;
         while reader.next_frame()?.is_some() {}
         let place = reader.position().place;
+        let replay_from = self.version.replay_from.map(|from| from.position().place);
         match reader.lsn() {
+            // Nothing is read before the place where a replay begins.
+            Some(lsn) if lsn > end && replay_from == Some(place) => {
+                let path = self.segment_path(place.segment, dir);
+                let what = format!("the log is flushed through here, but was settled up to {end}");
+                Err(Error::corruption(path, place.offset, what))
+            }
+            // Behind it where a segment was begun, of which not even the header was settled.
             Some(lsn) if lsn >= end => Ok(place),
             // The writer has not begun its log.
             None if end == Lsn(0) => Ok(LogPlace { segment: FileNo(0), offset: 0 }),

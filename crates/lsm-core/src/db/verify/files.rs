@@ -46,6 +46,27 @@ impl BegunSegment {
     }
 }
 
+/// The part of a segment that a run reads.
+#[derive(Clone, Copy)]
+enum SegmentPart {
+    /// All that was written.
+    Begun(BegunSegment),
+    /// The bytes before this offset, where the replay of a read-only open began: it has read the rest.
+    Before(u64),
+    /// Nothing: it is a reserve, or will never be used, or a read-only open has read all of it.
+    Nothing,
+}
+
+impl SegmentPart {
+    fn bytes(self) -> u64 {
+        match self {
+            SegmentPart::Begun(begun) => begun.end + begun.index_bytes,
+            SegmentPart::Before(offset) => offset,
+            SegmentPart::Nothing => 0,
+        }
+    }
+}
+
 /// A live file.
 pub(super) struct Unit {
     pub(super) number: FileNo,
@@ -55,16 +76,8 @@ pub(super) struct Unit {
 }
 
 enum UnitKind {
-    Table {
-        partition: Arc<str>,
-        level: usize,
-        table: Arc<Table>,
-    },
-    Segment {
-        epoch: Epoch,
-        /// Absent for a reserve, and for one that will never be used.
-        begun: Option<BegunSegment>,
-    },
+    Table { partition: Arc<str>, level: usize, table: Arc<Table> },
+    Segment { epoch: Epoch, part: SegmentPart },
     Manifest,
 }
 
@@ -88,13 +101,17 @@ impl DbInner {
         let between = self.between_groups();
         let versions = self.catalog.edit()?;
         let begun = between.begun();
+        let replay_from = versions.current().replay_from;
         for (number, epoch) in &versions.current().log_segments {
-            let begun = begun.iter().find(|begun| begun.header.number == *number).copied();
-            units.push(Unit {
-                number: *number,
-                bytes: begun.map_or(0, |begun| begun.end + begun.index_bytes),
-                kind: UnitKind::Segment { epoch: *epoch, begun },
-            });
+            let begun = begun.iter().find(|begun| begun.header.number == *number);
+            let passed = replay_from.filter(|from| from.segment == *number);
+            let part = match (begun, passed) {
+                (Some(begun), _) => SegmentPart::Begun(*begun),
+                (None, Some(from)) => SegmentPart::Before(from.offset),
+                (None, None) => SegmentPart::Nothing,
+            };
+            let kind = UnitKind::Segment { epoch: *epoch, part };
+            units.push(Unit { number: *number, bytes: part.bytes(), kind });
         }
         let (name, bytes) = versions.generation();
         units.push(Unit {
@@ -117,6 +134,38 @@ fn index_damage(file: &dyn File, path: &Path, begun: &BegunSegment) -> Option<Er
     is_missing.then(|| Error::corruption(path, begun.end, "index of sections is damaged"))
 }
 
+/// The part of a segment that has frames to be read, if there is one. What is wrong with its header goes
+/// to `found`.
+fn begun_part(
+    file: &dyn File,
+    path: &Path,
+    part: SegmentPart,
+    found: &mut Vec<Error>,
+) -> Option<BegunSegment> {
+    let expected = match part {
+        SegmentPart::Begun(begun) => Some(begun),
+        SegmentPart::Before(_) => None,
+        SegmentPart::Nothing => return None,
+    };
+    let read = match SegmentHeader::read(file, path) {
+        Ok(Some(read)) => Some(read),
+        Ok(None) => {
+            found.push(Error::corruption(path, 0, "segment header is damaged"));
+            None
+        }
+        Err(error) => {
+            found.push(error);
+            None
+        }
+    };
+    if expected.is_some_and(|begun| read.is_some_and(|read| read != begun.header)) {
+        found.push(Error::corruption(path, 0, "segment has another header"));
+    }
+    // Without a header that is known or read no frame can be told from other bytes.
+    expected
+        .or_else(|| read.map(|header| BegunSegment { header, end: part.bytes(), index_bytes: 0 }))
+}
+
 impl VerifyRun<'_> {
     /// Reads a file; `false` if there is none to be read.
     pub(super) fn check_unit(&mut self, unit: &Unit) -> Result<bool> {
@@ -124,9 +173,9 @@ impl VerifyRun<'_> {
             UnitKind::Table { partition, level, table } => {
                 self.check_table(partition, *level, table)
             }
-            UnitKind::Segment { epoch, begun } => {
+            UnitKind::Segment { epoch, part } => {
                 let found = self.damage.len();
-                let is_read = self.check_segment(unit.number, *epoch, *begun)?;
+                let is_read = self.check_segment(unit.number, *epoch, *part)?;
                 // Deleted segments leave the version before they leave the folder.
                 if self.damage.len() > found && !self.is_live(unit.number)? {
                     self.damage.truncate(found);
@@ -218,12 +267,7 @@ impl VerifyRun<'_> {
         Ok(self.db.catalog.edit()?.current().log_segments.contains_key(&segment))
     }
 
-    fn check_segment(
-        &mut self,
-        number: FileNo,
-        epoch: Epoch,
-        begun: Option<BegunSegment>,
-    ) -> Result<bool> {
+    fn check_segment(&mut self, number: FileNo, epoch: Epoch, part: SegmentPart) -> Result<bool> {
         let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.world.dir);
         let file = match self.fs.open_read(&path) {
             Ok(file) => file,
@@ -234,16 +278,13 @@ impl VerifyRun<'_> {
                 return Ok(false);
             }
         };
-        let Some(begun) = begun else { return Ok(true) };
-        let BegunSegment { header, end, index_bytes } = begun;
         let mut found = Vec::new();
+        let Some(begun) = begun_part(&*file, &path, part, &mut found) else {
+            self.damage.extend(found.iter().map(|error| Damage::of(error, &path)));
+            return Ok(true);
+        };
+        let BegunSegment { header, end, index_bytes } = begun;
         let mut operations = 0;
-        match SegmentHeader::read(&*file, &path) {
-            Ok(Some(read)) if read == header => {}
-            Ok(Some(_)) => found.push(Error::corruption(&path, 0, "segment has another header")),
-            Ok(None) => found.push(Error::corruption(&path, 0, "segment header is damaged")),
-            Err(error) => found.push(error),
-        }
         self.advance(SEGMENT_HEADER_BYTES)?;
         let walk = survey(&*file, &header, SEGMENT_HEADER_BYTES..end, &mut |piece| {
             let (range, bad) = match piece {

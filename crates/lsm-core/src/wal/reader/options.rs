@@ -37,8 +37,11 @@ pub struct Position {
 pub struct LogReaderOptions {
     /// The database that every segment must name.
     pub db: DbId,
-    /// The place to begin at; `None`: the front of the first listed segment.
+    /// The place to begin at; `None`: `replay_from`, or the front of the first listed segment.
     pub start: Option<Position>,
+    /// Everything before this place is known to be durable, and of no more use: reading begins here
+    /// unless `start` says where. An earlier end of the log is `Corruption`.
+    pub replay_from: Option<Position>,
     /// Nothing at or behind this place may be read: an epoch that is over ends here.
     pub cut: Option<LogPlace>,
     /// The log is known to reach this place (a clean close recorded it): an earlier end is
@@ -63,6 +66,7 @@ impl LogReaderOptions {
         LogReaderOptions {
             db,
             start: None,
+            replay_from: None,
             cut: None,
             must_reach: None,
             only: None,

@@ -7,6 +7,7 @@ mod indexed;
 mod lookahead;
 mod partitions;
 mod random;
+mod replay;
 
 use std::sync::Arc;
 

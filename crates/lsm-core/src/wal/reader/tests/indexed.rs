@@ -45,7 +45,7 @@ impl Log {
 
     /// Writes the index of each sealed segment behind its last frame, if it has one; their number, without
     /// those of segments that have no frame.
-    fn write_indexes(&self) -> usize {
+    pub(super) fn write_indexes(&self) -> usize {
         let mut count = 0;
         for idx in 0..self.files.len() - 1 {
             let Some(index) = self.index_of(idx) else { continue };
