@@ -104,7 +104,11 @@ impl BlobWriter {
     /// is left of the value then.
     pub fn finish(self) -> Result<PendingBlob> {
         let written = self.written();
-        if let Some(expected) = self.expected.filter(|expected| *expected != written) {
+        // Of a value whose write failed nothing counts as written. The failure is the cause, and is told
+        // below.
+        let is_failed = matches!(self.value, WrittenValue::Failed);
+        let expected = self.expected.filter(|expected| !is_failed && *expected != written);
+        if let Some(expected) = expected {
             let message = format!("{written} bytes were written of a value of {expected}");
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
-use lsm_core::fs::{FaultFs, FsOp, OpKind};
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, OpKind};
 use siltstone::clock::Clock;
 use siltstone::large_values::ChunkInfo;
 
@@ -258,6 +258,22 @@ fn few_bytes_wait_for_a_sync() {
     assert!((60 << 20..=68 << 20).contains(&most), "{most} bytes");
     drop(writer);
     fs.clear_observer();
+}
+
+/// It used to say that the value has not the promised length.
+#[test]
+fn the_end_of_a_stream_whose_write_failed_tells_of_the_failure() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    let mut writer = p.put_stream("film", Some(5000)).unwrap();
+    let at = FaultAt::Nth { kind: OpKind::Append, suffix: ".chunk".to_owned(), nth: 1 };
+    fs.add_rule(FaultRule::once(at, FaultAction::Eio));
+    writer.write_all(&[5; 5000]).unwrap_err();
+    let failed = writer.finish().unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Io, "{failed}");
+    assert!(p.get("film").unwrap().is_none());
 }
 
 fn long_value(seed: u64, key: u8, len: usize) -> Vec<u8> {
