@@ -26,6 +26,8 @@ impl Source {
     /// Opens the database at `path`; refuses if there is none.
     pub(crate) fn open(path: &Path) -> Result<Source, Failure> {
         match Existing::open_alone_to_read(path) {
+            // Tried first and followed second: recovery shows everything that a dead writer has
+            // left, and needs the lock.
             Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
                 note_writer();
                 let secondary = Db::secondary(path)?;
@@ -61,6 +63,7 @@ impl Source {
     pub(crate) fn close(self) -> Result<()> {
         match self {
             Source::Own(existing) => existing.db.close(),
+            // A secondary has nothing to write back. Its lease ends with it.
             Source::Beside { .. } => Ok(()),
         }
     }
@@ -68,6 +71,8 @@ impl Source {
 
 /// The partition as it is now. Where the writer's machine is another one, that is what its log attests.
 pub(crate) fn present(secondary: &Secondary, name: &str) -> Result<Reading> {
+    // Strong, because a command is run once: its user expects what other programs have just been
+    // told is written.
     let options = ReadOptions::new(Level::Strong).on_unmet(OnUnmet::Weaker);
     let reading = secondary.partition(name)?.read(&options)?;
     if reading.served() != Level::Strong {

@@ -56,6 +56,8 @@ impl Bytes {
     pub(crate) fn argument(self, text: &OsStr) -> Result<Vec<u8>, Failure> {
         let given = text.as_encoded_bytes();
         match self {
+            // Not unescaped: what a shell passes is the key, byte for byte, and may hold
+            // backslashes.
             Bytes::Text => Ok(given.to_vec()),
             Bytes::Hex => from_hex(given).ok_or_else(|| {
                 Failure::Usage(format!(
@@ -106,6 +108,7 @@ fn escaped(bytes: &[u8]) -> String {
                 '\r' => text.push_str("\\r"),
                 '\\' => text.push_str("\\\\"),
                 c if c.is_ascii_control() => text += &format!("\\x{:02x}", c as u32),
+                // Marks of direction can make one key look like another.
                 c if is_unseen(c) => text.extend(c.escape_unicode()),
                 c => text.push(c),
             }
@@ -153,6 +156,7 @@ fn to_base64(bytes: &[u8]) -> String {
         }
         for at in 0..4 {
             let digit = word >> (18 - 6 * at) & 63;
+            // Of one byte two digits count, of two bytes three.
             let is_padding = at > three.len();
             text.push(if is_padding { '=' } else { char::from(BASE64[digit as usize]) });
         }

@@ -78,6 +78,8 @@ impl Existing {
         match Existing::open_alone_to_read(path) {
             Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
                 note_writer();
+                // All that the writer has not flushed is replayed into memory, and its buffer may
+                // be larger than the default here.
                 let options = Options::new().write_buffer_bytes(READ_ONLY_BUFFER_BYTES);
                 let db = Db::builder(path).options(options).beside_writer(true).open()?;
                 Ok(Existing { db, path: path.to_owned() })
@@ -104,6 +106,8 @@ impl Existing {
 
     /// Refuses if there is no database: opening would make one.
     fn check(path: &Path) -> Result<(), Failure> {
+        // By the names of files, and not by an open: that would make a database in any folder, for
+        // a typing error in a path.
         if path.is_dir() && holds_database(path)? {
             return Ok(());
         }
@@ -133,6 +137,8 @@ fn is_unwritable(error: &Error) -> bool {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     let source = error.io_source().map(std::io::Error::kind);
     match error.kind() {
+        // An open writes what it replayed to tables. Without room for them the data can be read all
+        // the same.
         ErrorKind::NoSpace => true,
         ErrorKind::Io => matches!(source, Some(PermissionDenied | ReadOnlyFilesystem)),
         _ => false,
@@ -197,6 +203,7 @@ pub(crate) fn entries_with_prefix(
 /// The number of entries; reads every key.
 pub(crate) fn count(partition: &impl Readable<Range = Range>) -> Result<u64> {
     let mut count = 0;
+    // Keys alone: a count would otherwise read each large value.
     for key in partition.iter().keys() {
         key?;
         count += 1;
@@ -215,6 +222,7 @@ pub(crate) fn open_source(path: &Path) -> Result<Box<dyn Read>, Failure> {
     if is_standard_stream(path) {
         return Ok(Box::new(io::stdin()));
     }
+    // Not buffered here. All callers read in large pieces, or buffer themselves.
     let file = std::fs::File::open(path).map_err(|e| Failure::io("open", path, &e))?;
     Ok(Box::new(file))
 }
@@ -225,6 +233,7 @@ pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Fills `piece` from `source`, but for its end; returns how many bytes came.
 pub(crate) fn read_piece(source: &mut dyn Read, piece: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
+    // A pipe gives a few KiB at a time. Full pieces need fewer calls of the writer behind this.
     while len < piece.len() {
         match source.read(&mut piece[len..]) {
             Ok(0) => break,
@@ -260,6 +269,8 @@ pub(crate) fn put_stream(
         }
         writer.write_all(&piece[..len]).map_err(stored_failure)?;
     }
+    // Only here does the value get its key. A source that fails before leaves nothing but garbage,
+    // which is reclaimed.
     writer.commit(durability)?;
     Ok(())
 }

@@ -118,6 +118,7 @@ fn each_small(
 fn partition_to_load(db: &Db, args: &Args) -> Result<Partition, Failure> {
     let name = &args.target.partition;
     let partition = db.partition(name)?;
+    // Files may be large, and rows are not. The owner of a partition with entries has decided.
     let is_for_files = matches!(args.format, Format::Files) && partition.first()?.is_none();
     if partition.space().is_some() || !(args.large_values || is_for_files) {
         return Ok(partition);
@@ -191,6 +192,7 @@ fn load_any(
         bar.inc(key.len() as u64 + content.len());
         loader.add(key, content, refused)
     })?;
+    // The rest, which has not filled a batch.
     loader.write(refused)?;
     db.flush()?;
     bar.finish_and_clear();
@@ -265,6 +267,7 @@ impl<'a> Loader<'a> {
     /// Writes what was collected. A batch that passes a limit is written entry by entry, to learn
     /// which one it was.
     fn write(&mut self, refused: &mut NamedCount) -> Result<(), Failure> {
+        // Taken out first, so that a failed batch is not written a second time.
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
         if batch.is_empty() {
@@ -275,6 +278,7 @@ impl<'a> Loader<'a> {
             Ok(()) => {
                 batch.iter().for_each(|(key, value)| self.loaded.count(key, value.len() as u64));
             }
+            // One entry beyond a limit refuses its whole batch. Put one by one, all others go in.
             Err(e) if is_limit(&e) => {
                 for (key, value) in &batch {
                     match self.partition.put(key, value) {

@@ -47,6 +47,7 @@ impl Failure {
     /// See the invariants of `main.rs`.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
+            // `siltstone scan | head` did all that was asked of it.
             Failure::PipeClosed => ExitCode::SUCCESS,
             Failure::Usage(_) => ExitCode::from(2),
             Failure::Engine(e)
@@ -69,6 +70,7 @@ impl From<io::Error> for Failure {
     /// For standard output only; other files name their path with [`Failure::io`].
     fn from(e: io::Error) -> Failure {
         match e.kind() {
+            // Rust ignores the signal of a closed pipe, so it comes as an error of the next write.
             io::ErrorKind::BrokenPipe => Failure::PipeClosed,
             _ => Failure::Io(format!("cannot write to standard output: {e}")),
         }
@@ -97,6 +99,7 @@ impl Output {
     /// Prints one result: `text`, or `json` on one line.
     pub(crate) fn line(&mut self, text: impl Display, json: &Value) -> Result<(), Failure> {
         if self.is_json {
+            // One line for each object, so that a reader needs no end of a list to begin.
             writeln!(self.out, "{json}")?;
         } else {
             writeln!(self.out, "{text}")?;

@@ -40,6 +40,8 @@ impl Part {
     /// Returns whether to read on. The first file is read whatever its size, so that every run comes
     /// further.
     pub(crate) fn goes_on(&self, files_done: u64, bytes_done: u64) -> bool {
+        // Only a run with a file for its mark ends in order. Without one the position would be
+        // lost, and Ctrl-C ends the process as usual.
         let is_asked_to_stop = self.resume.is_some() && progress::is_interrupted();
         files_done == 0 || (!is_asked_to_stop && self.at_most.is_none_or(|most| bytes_done <= most))
     }
@@ -58,6 +60,7 @@ impl Part {
                 });
                 mark.map(Some)
             }
+            // The first run of several finds no file.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(Failure::io("read", path, &e)),
         }
@@ -84,6 +87,8 @@ pub(crate) fn open(path: &Path) -> Result<Result<Existing, Damage>, Failure> {
     match Existing::open_to_read(path) {
         Ok(existing) => Ok(Ok(existing)),
         Err(Failure::Engine(error)) => match error.damage() {
+            // Damage that recovery refuses is a finding of this command, and belongs into its
+            // report.
             Some(damage) => Ok(Err(damage.clone())),
             None => Err(Failure::Engine(error)),
         },
@@ -116,6 +121,7 @@ pub(crate) fn printable(text: impl Display) -> String {
     text.to_string()
         .chars()
         .flat_map(|c: char| match c.is_control() && c != '\n' {
+            // Names and messages come from files, and could otherwise steer the terminal.
             true => c.escape_default().collect::<Vec<_>>(),
             false => vec![c],
         })

@@ -24,11 +24,14 @@ pub(crate) fn during<T: Send>(
     let bar = ProgressBar::new_spinner().with_prefix(deed.to_owned());
     let style = "{spinner} {prefix}, {elapsed} {msg}";
     bar.set_style(ProgressStyle::with_template(style).expect("the template is well formed"));
+    // Without a terminal nobody looks, and the work needs no second thread.
     if bar.is_hidden() {
         return work();
     }
     let done = thread::scope(|scope| {
         let (ended, has_ended) = mpsc::channel::<()>();
+        // The work goes to the other thread, because only it can be sent to one: the bar and `look`
+        // stay here.
         let worker = scope.spawn(move || {
             let done = work();
             drop(ended);
@@ -42,6 +45,7 @@ pub(crate) fn during<T: Send>(
         worker.join()
     });
     bar.finish_and_clear();
+    // As if the work had run here: the bar is gone, and the message of the panic stands alone.
     done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
@@ -87,6 +91,8 @@ pub(crate) fn watch_for_interrupt() -> Result<(), Failure> {
 
 pub(crate) fn interrupt() {
     if IS_INTERRUPTED.swap(true, Ordering::Relaxed) {
+        // A run that does not come to its next file can be ended all the same. 130 is what shells
+        // expect of Ctrl-C.
         std::process::exit(130);
     }
 }

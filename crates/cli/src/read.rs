@@ -50,6 +50,7 @@ fn absent(bytes: Bytes, key: &[u8]) -> Failure {
 
 /// Prints a value that may be larger than memory.
 fn stream(value: &mut BlobReader, out: &mut Output) -> Result<(), Failure> {
+    // No larger than the value, because most are short.
     let mut piece = vec![0; engine::PIECE_BYTES.min(value.len() as usize)];
     loop {
         let len = engine::read_piece(value, &mut piece).map_err(engine::stored_failure)?;
@@ -100,6 +101,7 @@ pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
         Some(prefix) => engine::entries_with_prefix(&partition, &prefix),
         None => engine::entries(&partition, from, to),
     };
+    // Reversed before it is limited: the last entries of a range, and not its first ones backwards.
     let entries = if args.reverse { Box::new(entries.rev()) } else { entries };
 
     let mut out = Output::new(args.target.json);

@@ -95,6 +95,7 @@ fn serve(
                 out.line(text, &json!({ "error": text }))?;
             }
         }
+        // After each answer: the client waits for it, and sends nothing more before.
         out.flush()?;
     }
     Ok(())

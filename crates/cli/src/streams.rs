@@ -29,12 +29,16 @@ pub(crate) fn export(
         let out = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
         let summary = db.export_stream(bar.wrap_write(out), options).map_err(standard_output)?;
         bar.finish_and_clear();
+        // To standard error, because standard output has the stream.
         note(told("exported", summary));
         return Ok(());
     }
+    // A new file: an export never overwrites the only copy of an older one.
     let mut file = create(path)?;
     let out = BufWriter::with_capacity(BUFFER_BYTES, &mut file);
     let summary = db.export_stream(bar.wrap_write(out), options)?;
+    // The command has succeeded when the stream survives a power cut: it may be the backup before a
+    // deletion.
     file.sync_all().map_err(|e| Failure::io("sync", path, &e))?;
     bar.finish_and_clear();
     tell("exported", summary, json)
@@ -86,6 +90,8 @@ pub(crate) fn import(args: &ImportArgs) -> Result<(), Failure> {
     let bar = progress::counting("importing");
     let mut source = BufReader::with_capacity(BUFFER_BYTES, bar.wrap_read(source));
     let summary = db.import_stream(&mut source, &options)?;
+    // Two streams one behind the other would look imported, and be one. The entries of the first
+    // are in the database by now.
     if is_followed(&mut source, &args.source)? {
         let message = format!("bytes behind the end of the stream in {}", args.source.display());
         return Err(Failure::Usage(message));

@@ -37,6 +37,8 @@ pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
     let db = args.writing.open(&args.target.database)?;
     let partition = db.partition(&args.target.partition)?;
     match &args.value_file {
+        // Streamed only where the value goes to a chunk file. A value of a table is held in memory
+        // in any case.
         Some(path) if partition.space().is_some() => {
             engine::put_stream(
                 &partition,
@@ -81,6 +83,7 @@ pub(crate) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     let key = bytes.argument(&args.key)?;
     let existing = Existing::open(&args.target.database, &args.writing)?;
     let partition = existing.partition(&args.target.partition)?;
+    // The engine takes a deletion of anything. A user who mistypes a key should hear of it.
     if !partition.contains(&key)? {
         return Err(Failure::NotFound(format!("no key {}", bytes.text(&key))));
     }

@@ -51,6 +51,7 @@ impl Content {
 
     /// Returns whether the value is the same as the stored one.
     pub(super) fn is_equal_to(&self, stored: &BlobReader) -> Result<bool, Failure> {
+        // The lengths first: most differences need no reading.
         if stored.len() != self.len() {
             return Ok(false);
         }
@@ -78,6 +79,8 @@ impl LargeFile {
             let len = Some(self.len);
             return engine::put_stream(partition, key, len, &mut file, &self.path, Durability::Os);
         }
+        // Asked before the file is read. A file of a terabyte must not be held in memory to be
+        // refused.
         let most = Options::default().value_bytes_max;
         if self.len > most {
             let what = "length of a value in a partition without large values";
