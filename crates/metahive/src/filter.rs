@@ -312,11 +312,11 @@ impl CompactionFilter for HiveFilter {
     ) -> Result<Cut> {
         // Before anything is emitted: the blocks that are finished by now end in front of the next
         // entry.
-        self.spans.boundary(out.blocks(), out.forced_cuts());
+        let was_forced = self.spans.boundary(out.blocks(), out.forced_cuts());
         if self.has_only {
             let is_due = next.is_none_or(|next| metadata_key_precedes(&self.only.key, next));
             // A forced cut may have come between the entry and its metadata, which is counted.
-            if is_due && out.forced_cuts() == 0 {
+            if is_due && !was_forced {
                 self.emit_only(out)?;
                 if next.is_some() {
                     return Ok(Cut::Allowed);
@@ -326,7 +326,7 @@ impl CompactionFilter for HiveFilter {
             }
         }
         self.close_until(next);
-        if out.forced_cuts() > 0 {
+        if was_forced {
             self.count_forced_cuts();
         }
         self.emit_ready(out)?;

@@ -321,8 +321,8 @@ pub struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    /// An emitter into `sink`. The engine was forced to cut `forced_cuts` blocks since the last
-    /// boundary where a cut was allowed.
+    /// An emitter into `sink`. The engine was forced to cut `forced_cuts` blocks of the table under way
+    /// where a cut was forbidden.
     pub fn new(sink: &'a mut dyn HiddenSink, forced_cuts: u64) -> Emitter<'a> {
         Emitter { sink, forced_cuts, blocks: 0 }
     }
@@ -351,8 +351,8 @@ impl<'a> Emitter<'a> {
         self.sink.add_beside(key, seq, payload)
     }
 
-    /// Returns the number of blocks that were cut although a cut was forbidden, since the last
-    /// boundary where one was allowed: versions of one key beyond a bound.
+    /// Returns the number of blocks of the table under way that were cut although a cut was forbidden:
+    /// versions of one key beyond a bound. It never falls before the table ends.
     pub fn forced_cuts(&self) -> u64 {
         self.forced_cuts
     }

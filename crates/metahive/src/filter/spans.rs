@@ -28,13 +28,15 @@ impl Spans {
         self.pending = self.pending.wrapping_add(sum as u32);
     }
 
-    /// At a boundary `blocks` of the table are finished, after so many forced cuts.
+    /// At a boundary `blocks` of the table are finished, after so many forced cuts. Returns `true` if
+    /// there was one since the last boundary.
     #[inline]
-    pub(super) fn boundary(&mut self, blocks: u64, forced: u64) {
+    pub(super) fn boundary(&mut self, blocks: u64, forced: u64) -> bool {
+        let was_forced = forced != self.forced;
         let more = blocks.saturating_sub(self.seen);
         // The engine cuts where it was last allowed to, which is the last boundary. So what was
         // written since lies in the next block.
-        if more == 1 && forced == self.forced {
+        if more == 1 && !was_forced {
             self.finished.push(Span { blocks: self.blocks + 1, digest: self.digest });
             self.blocks = 0;
             self.digest = self.pending;
@@ -45,6 +47,7 @@ impl Spans {
         self.pending = 0;
         self.seen = blocks;
         self.forced = forced;
+        was_forced
     }
 
     /// The spans of the table, which ends here.

@@ -92,7 +92,8 @@ pub struct Engine {
     pub snapshots: Vec<SeqNo>,
     pub patches: HashMap<(Option<FileNo>, u64, u32), Patch>,
     pub decision: fn(&Entry<'_>) -> Decision,
-    pub forced_cuts: u64,
+    /// The first boundary behind a block that was cut by force.
+    pub forced_at: Option<usize>,
     pub next_file: u64,
 }
 
@@ -104,7 +105,7 @@ impl Default for Engine {
             snapshots: vec![SeqNo::MAX],
             patches: HashMap::new(),
             decision: |_| Decision::Keep,
-            forced_cuts: 0,
+            forced_at: None,
             next_file: 1000,
         }
     }
@@ -239,6 +240,7 @@ impl Engine {
         out.tables.push(Table { file: self.next_file, ..Table::default() });
         let mut survival = Survival::new(&self.snapshots);
         let mut last_key: Option<Vec<u8>> = None;
+        let mut boundaries = 0;
         for (stored, stored_seq, at) in self.merged(kind, inputs) {
             let entry = Entry {
                 key: &stored.key,
@@ -255,8 +257,9 @@ impl Engine {
                 continue;
             }
             if last_key.as_ref() != Some(&stored.key) {
-                let cut =
-                    emit(&mut *filter, Some(&stored.key), &mut out, self.forced_cuts, &mut faults);
+                let forced_cuts = self.forced_cuts(boundaries);
+                boundaries += 1;
+                let cut = emit(&mut *filter, Some(&stored.key), &mut out, forced_cuts, &mut faults);
                 if cut == Cut::Allowed {
                     self.cut(&mut *filter, &mut out);
                 }
@@ -274,11 +277,16 @@ impl Engine {
             filter.output(written, untouched).unwrap();
             out.add(written.key, written.seq, written.kind, written.value, false);
         }
-        emit(&mut *filter, None, &mut out, self.forced_cuts, &mut faults);
+        emit(&mut *filter, None, &mut out, self.forced_cuts(boundaries), &mut faults);
         let last = out.tables.last_mut().unwrap();
         filter.finish_table(&mut last.properties).unwrap();
         self.next_file = last.file + 1;
         (out.tables, faults.into_parts().0)
+    }
+
+    /// The blocks that were cut by force before a boundary.
+    fn forced_cuts(&self, boundary: usize) -> u64 {
+        u64::from(self.forced_at.is_some_and(|at| at <= boundary))
     }
 
     fn cut(&self, filter: &mut dyn CompactionFilter, out: &mut Outputs) {
