@@ -244,7 +244,7 @@ pub mod hooks {
         PartitionHooks, Patch, PendingHandle, Properties, RepairSources, Rules, StoreContext,
         StoreEdit, ValueStore, ValueStoreFactory, WhenAbsent,
     };
-    pub use lsm_core::types::{EntryKind, FileNo, PartitionId};
+    pub use lsm_core::types::{EntryKind, FileNo, PartitionId, VALUE_SEED};
 }
 
 /// Large values in chunk files: streams, statistics and options. [`PartitionOptions::large_values`]

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use lsm_core::codec::checksum64_seeded;
 use lsm_core::fs::{CrashOutcome, MemFs};
 use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Cut, Emitter, Entry, Event, EventListener, Fault,
     Faults, HookProvider, Hooks, Input, InputTable, Job, Origin, Patch, Properties, RepairSources,
     Rules, WhenAbsent,
 };
-use lsm_core::types::{EntryKind, KeyForm, SeqNo};
+use lsm_core::types::{EntryKind, KeyForm, SeqNo, VALUE_SEED};
 use proptest::prelude::*;
 use siltstone::{
     BackgroundMode, Builder, Db, Durability, ErrorKind, Options, Partition, PartitionOptions,

@@ -25,6 +25,8 @@ pub const ALGORITHM: u8 = 1;
 // Far apart and odd: the fractional parts of the roots of 2, 3, 5, 7 and 11, as SHA-512 has them.
 const KEY_SEED: u64 = 0x6a09_e667_f3bc_c909;
 const VALUE_SEED: u64 = 0xbb67_ae85_84ca_a73b;
+const _: () =
+    assert!(VALUE_SEED == lsm_core::types::VALUE_SEED, "flushes hand checksums of values on");
 const SEQ_SEED: u64 = 0x3c6e_f372_fe94_f82b;
 #[cfg(test)]
 const KIND_SEED: u64 = 0xa54f_f53a_5f1d_36f1;
@@ -63,7 +65,13 @@ pub fn of_kind(kind: EntryKind) -> u64 {
 /// The checksum of an entry.
 #[inline]
 pub fn of_entry(key: &[u8], value: &[u8], seq: SeqNo, kind: EntryKind) -> u64 {
-    of_key(key) ^ of_value(value) ^ of_seq(seq) ^ of_kind(kind)
+    of_entry_with(of_value(value), key, seq, kind)
+}
+
+/// The checksum of an entry whose value has the checksum `value_sum`.
+#[inline]
+pub fn of_entry_with(value_sum: u64, key: &[u8], seq: SeqNo, kind: EntryKind) -> u64 {
+    of_key(key) ^ value_sum ^ of_seq(seq) ^ of_kind(kind)
 }
 
 /// The sum of the same entry under another sequence number. Key and value are not read, so

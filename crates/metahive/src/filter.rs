@@ -40,7 +40,7 @@ use crate::checksum;
 use crate::cluster::{Cluster, Made, Only, SURVIVES};
 use crate::counts::Counts;
 use crate::metahive::Shared;
-use crate::payload::{Payload, metadata_key_precedes};
+use crate::payload::{Payload, metadata_key_precedes, metadata_key_precedes_behind};
 use crate::table_seal::{PROPERTY, TableSeal};
 use crate::verdict::Verdict;
 
@@ -63,9 +63,9 @@ enum LastInput {
     None,
     /// The last slot of the top cluster, with this stored sequence number.
     InCluster(SeqNo),
-    /// An entry that its judge has vouched for, which no cluster has: stored sequence number and
-    /// checksum.
-    Vouched(SeqNo, u64),
+    /// An entry that its judge has vouched for, which no cluster has: stored sequence number, checksum,
+    /// and the address of its key, which is compared and never followed.
+    Vouched(SeqNo, u64, usize),
 }
 
 /// Boxed, because each of them moves through all three lists.
@@ -86,8 +86,6 @@ pub(crate) struct HiveFilter {
     free: Clusters,
     /// The last input, while its survival may still be told.
     last_input: LastInput,
-    /// The key of the last input that its judge has vouched for, or of the last entry of a flush.
-    last_key: Vec<u8>,
     /// The entry that was written last, if it may yet do without a cluster. No cluster is open or
     /// ready then.
     only: Only,
@@ -117,7 +115,6 @@ impl HiveFilter {
             ready: Vec::new(),
             free: Vec::new(),
             last_input: LastInput::None,
-            last_key: Vec::new(),
             only: Only::default(),
             has_only: false,
             written: 0,
@@ -234,48 +231,58 @@ impl CompactionFilter for HiveFilter {
 
     fn input_vouched(
         &mut self,
-        entry: Entry<'_>,
-        at: Origin,
-        vouched: Vouched<'_>,
+        entry: &Entry<'_>,
+        at: &Origin,
+        vouched: &Vouched<'_>,
         faults: &mut Faults,
     ) -> Result<Input> {
         // Its judge has counted, and what comes here beside is a part of the table.
         self.judge.is_whole = false;
         if vouched.note == NOT_SEALED {
-            return self.input(entry, at, faults);
+            return self.input(*entry, *at, faults);
         }
         // The judge saw the bytes as they lay in their block; what came since is damage in memory.
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
         if sum != vouched.note {
-            self.judge.push_changed(&entry, at, vouched, faults);
+            self.judge.push_changed(entry, *at, *vouched, faults);
         }
         if !self.shared.is_integrity {
             self.carried = vouched.hidden.map(<[u8]>::to_vec);
         }
-        self.last_key.clear();
-        self.last_key.extend_from_slice(entry.key);
-        self.last_input = LastInput::Vouched(entry.stored_seq, vouched.note);
+        self.last_input =
+            LastInput::Vouched(entry.stored_seq, vouched.note, entry.key.as_ptr().addr());
         Ok(Input::Pass)
     }
 
     fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
+        self.output_of(&entry, untouched_from, None)
+    }
+
+    fn output_of(
+        &mut self,
+        entry: &Entry<'_>,
+        untouched_from: Option<SeqNo>,
+        value_sum: Option<u64>,
+    ) -> Result<()> {
         let bytes = (entry.key.len() + entry.value.len()) as u64;
         let sum = match std::mem::replace(&mut self.last_input, LastInput::None) {
-            _ if self.is_flush => {
-                self.last_key.clear();
-                self.last_key.extend_from_slice(entry.key);
-                sum_of(&entry)
-            }
+            // The checksum that the flush has confirmed: the value may have changed since.
+            _ if self.is_flush => match value_sum {
+                Some(sum) => checksum::of_entry_with(sum, entry.key, entry.seq, entry.kind),
+                None => sum_of(entry),
+            },
             LastInput::None => return Err(out_of_step()),
             LastInput::InCluster(stored) => {
-                let sum = self.changed_in_cluster(&entry, untouched_from, stored)?;
+                let sum = self.changed_in_cluster(entry, untouched_from, stored)?;
                 self.survive(bytes, sum);
-                self.make(&entry, untouched_from);
+                self.make(entry, untouched_from);
                 return Ok(());
             }
-            LastInput::Vouched(stored, sum) => {
+            LastInput::Vouched(stored, sum, key) => {
                 let is_it = untouched_from.is_none_or(|seq| seq == stored);
-                if !is_it || self.last_key != entry.key {
+                // The engine hands the same bytes on. A comparison of all of them would take as long
+                // as all else here.
+                if !is_it || entry.key.as_ptr().addr() != key {
                     return Err(out_of_step());
                 }
                 match untouched_from {
@@ -283,24 +290,24 @@ impl CompactionFilter for HiveFilter {
                     // Invariant: 1. A new sequence number changes its own part of the sum alone.
                     Some(_) => checksum::with_seq(sum, stored, entry.seq),
                     // The engine has changed the bytes itself, so the sum of the input is of no use.
-                    None => sum_of(&entry),
+                    None => sum_of(entry),
                 }
             }
         };
         if self.shared.is_integrity && !self.has_only && self.open.is_empty() {
             debug_assert!(self.ready.is_empty(), "the boundary before has emitted them");
-            self.set_only(&entry, sum, bytes);
+            self.set_only(entry, sum, bytes);
             return Ok(());
         }
         self.end_only();
         let is_integrity = self.shared.is_integrity;
         let cluster = self.open_cluster(entry.key);
-        cluster.push_judged(&entry, sum);
+        cluster.push_judged(entry, sum);
         if !is_integrity {
             cluster.made.push(Made::default());
         }
         self.survive(bytes, sum);
-        self.make(&entry, untouched_from);
+        self.make(entry, untouched_from);
         Ok(())
     }
 
@@ -314,7 +321,7 @@ impl CompactionFilter for HiveFilter {
         // entry.
         let was_forced = self.spans.boundary(out.blocks(), out.forced_cuts());
         if self.has_only {
-            let is_due = next.is_none_or(|next| metadata_key_precedes(&self.only.key, next));
+            let is_due = next.is_none_or(|next| metadata_key_precedes_behind(&self.only.key, next));
             // A forced cut may have come between the entry and its metadata, which is counted.
             if is_due && !was_forced {
                 self.emit_only(out)?;

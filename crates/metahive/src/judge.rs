@@ -41,7 +41,7 @@ pub(crate) struct HiveJudge {
     pub(crate) table: JudgedTable,
     pub(crate) options: RepairOptions,
     pub(crate) sources: Arc<dyn JudgeSources>,
-    /// Sound metadata is believed, because the filter compares entries: see [`HiveJudge::told`].
+    /// Sound metadata is believed, because the filter compares entries: see `told`.
     is_told: bool,
 
     pub(crate) budget: Budget,
@@ -124,22 +124,6 @@ impl HiveJudge {
             Some(metadata) => (sum, judge(sum, &metadata)),
             None => (sum, Verdict::DataCorrupt),
         }
-    }
-
-    /// The checksum of an entry according to its metadata, if both copies in it agree and the filter
-    /// compares the entry with it. A damaged entry then ends the run, and the next run compares here.
-    #[inline]
-    fn told(&self, hidden: Option<&[u8]>) -> Option<u64> {
-        if !self.is_told {
-            return None;
-        }
-        let (sum, second) = hidden?.split_first_chunk()?;
-        let sum = u64::from_le_bytes(*sum);
-        // Damaged metadata is looked at here, because the filter does not see it.
-        let is_sound = *second == checksum::hash(sum).to_le_bytes();
-        // A checksum that happens to be this number would pass for an entry of a table without a
-        // seal.
-        (is_sound && sum != NOT_SEALED).then_some(sum)
     }
 
     /// The digest of block `index`, if the seal has one of it alone.
@@ -236,10 +220,25 @@ pub(crate) fn metadata_of(seq: SeqNo, metadata: &[u8]) -> Option<Payload> {
 }
 
 impl TableJudge for HiveJudge {
+    /// The checksum of an entry according to its metadata, if both copies in it agree and the filter
+    /// compares the entry with it. A damaged entry then ends the run, and the next run compares here.
+    #[inline]
+    fn told(&mut self, hidden: &[u8]) -> Option<u64> {
+        if !self.is_told {
+            return None;
+        }
+        let (sum, second) = hidden.split_first_chunk()?;
+        let sum = u64::from_le_bytes(*sum);
+        // Damaged metadata is looked at in `entry`, because the filter does not see it. And a checksum that
+        // happens to be this number would pass for an entry of a table without a seal.
+        let is_sound = *second == checksum::hash(sum).to_le_bytes() && sum != NOT_SEALED;
+        self.block_entries += u64::from(is_sound);
+        is_sound.then_some(sum)
+    }
+
     #[inline]
     fn entry(&mut self, entry: &Entry<'_>, hidden: Option<&[u8]>) -> Option<u64> {
-        if let Some(sum) = self.told(hidden) {
-            self.block_entries += 1;
+        if let Some(sum) = hidden.and_then(|hidden| self.told(hidden)) {
             return Some(sum);
         }
         let (sum, verdict) = self.compare(entry, hidden);

@@ -118,6 +118,19 @@ pub(crate) fn metadata_key_precedes(key: &[u8], next: &[u8]) -> bool {
     }
 }
 
+/// Does what [`metadata_key_precedes`] does, for a `next` that sorts behind `key`.
+#[inline]
+pub(crate) fn metadata_key_precedes_behind(key: &[u8], next: &[u8]) -> bool {
+    match next.get(key.len()) {
+        // It does not begin with the key, and so differs from it in a byte before: few keys get
+        // further, so nearly none is compared.
+        None => true,
+        // It differs before, or continues the key with more than the suffix.
+        Some(byte) if *byte > SUFFIX => true,
+        Some(_) => metadata_key_precedes(key, next),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,6 +168,9 @@ mod tests {
         ) {
             let plus = metadata_key(&key);
             prop_assert_eq!(metadata_key_precedes(&key, &next), plus < next);
+            if key < next {
+                prop_assert_eq!(metadata_key_precedes_behind(&key, &next), plus < next);
+            }
             prop_assert_eq!(entry_key(&plus), Some(&key[..]));
         }
     }

@@ -6,6 +6,8 @@ use super::*;
 #[derive(Clone, Default)]
 struct Sealer {
     checked: Arc<AtomicU64>,
+    /// Outputs that came with a checksum of their value.
+    confirmed: Arc<AtomicU64>,
     key_form: KeyForm,
     /// The value that a repair puts in the place of a damaged one.
     good: Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>,
@@ -93,6 +95,19 @@ impl CompactionFilter for SealerJob {
         let key = [entry.key, &[SUFFIX]].concat();
         self.pending.push((key, entry.seq, sum(entry)));
         Ok(())
+    }
+
+    fn output_of(
+        &mut self,
+        entry: &Entry<'_>,
+        untouched_from: Option<SeqNo>,
+        value_sum: Option<u64>,
+    ) -> Result<()> {
+        if let Some(value_sum) = value_sum {
+            assert_eq!(value_sum, checksum64_seeded(entry.value, VALUE_SEED));
+            self.sealer.confirmed.fetch_add(1, Ordering::Relaxed);
+        }
+        self.output(*entry, untouched_from)
     }
 
     fn boundary(
@@ -234,6 +249,22 @@ fn sealed_store(fs: &MemFs, sealer: &Sealer, log: &Arc<Log>) -> (Db, Partition) 
     p.put("bad", [7; 30]).unwrap();
     db.flush().unwrap();
     (db, p)
+}
+
+#[test]
+fn a_flush_hands_the_checksums_of_short_values_on() {
+    let sealer = Sealer::default();
+    let db = builder(&MemFs::new(), 5).open().unwrap();
+    let hooks = Hooks::new().filter(Arc::new(sealer.clone()));
+    let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
+    for (key, len) in [("empty", 0), ("short", 240), ("long", 241)] {
+        p.put(key, vec![7; len]).unwrap();
+    }
+    db.flush().unwrap();
+    assert_eq!(sealer.confirmed.load(Ordering::Relaxed), 2);
+    // Blocks of tables have checksums of their own.
+    p.compact(..).unwrap();
+    assert_eq!(sealer.confirmed.load(Ordering::Relaxed), 2);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //!
 //! Invariant: what is not finished is removed when it is dropped, see [`Outputs`].
 
+use super::job_iter::JobEntry;
 use super::leveled::level_compression;
 use super::rules::KeyBelow;
 use super::survivors::Writing;
@@ -55,7 +56,7 @@ impl<'a> Fill<'a> {
         let seq = self.seq;
         let kind = EntryKind::Value;
         let entry = Entry { key, seq, stored_seq: seq, kind, value, hidden: false };
-        self.writing.take(entry, Origin::MEMTABLE, None)
+        self.writing.take(&JobEntry { entry, at: Origin::MEMTABLE, vouched: None, value_sum: None })
     }
 
     /// Ends the last table; the tables and their names are durable. The values that the store took

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::job_iter::{JobEntry, asked_one_by_one};
 use super::replacements::Replacements;
-use super::survivors::is_plausible;
+use super::rules::is_plausible;
 use super::{JobIter, Stages};
 use crate::error::{Error, Result};
 use crate::hooks::{Fault, InputTable, JobFindings, Origin, PartitionHooks, Vouched};
@@ -84,7 +84,11 @@ impl JobIter for MergeInput {
         match self {
             MergeInput::Judged(iter, level) => {
                 let (entry, vouched, at) = iter.on_table().present(*level);
-                JobEntry { entry, at, vouched: Some(vouched) }
+                JobEntry { entry, at, vouched: Some(vouched), value_sum: None }
+            }
+            MergeInput::Memtable(iter) => {
+                let (entry, value_sum) = iter.entry();
+                JobEntry { entry, at: Origin::MEMTABLE, vouched: None, value_sum }
             }
             _ => asked_one_by_one(self, wants_place),
         }

@@ -5,6 +5,7 @@ use crate::iter::{InternalIter, MergeIter};
 use crate::types::SeqNo;
 
 /// An entry of a job, with all that its cursor knows of it.
+#[derive(Clone, Copy)]
 pub struct JobEntry<'a> {
     /// The entry.
     pub entry: Entry<'a>,
@@ -12,6 +13,9 @@ pub struct JobEntry<'a> {
     pub at: Origin,
     /// The note of the judge of its block, if there is one.
     pub vouched: Option<Vouched<'a>>,
+    /// The checksum of the value under [`VALUE_SEED`](crate::types::VALUE_SEED), if a check of the entry has
+    /// confirmed it.
+    pub value_sum: Option<u64>,
 }
 
 /// A cursor over the inputs of a job.
@@ -69,7 +73,7 @@ pub(super) fn asked_one_by_one<I: JobIter + ?Sized>(iter: &I, wants_place: bool)
         hidden: iter.is_hidden(),
     };
     let at = if wants_place { iter.origin() } else { Origin::MEMTABLE };
-    JobEntry { entry, at, vouched: iter.vouched() }
+    JobEntry { entry, at, vouched: iter.vouched(), value_sum: None }
 }
 
 impl<I: JobIter> JobIter for MergeIter<I> {

@@ -146,29 +146,35 @@ impl<'a> Outputs<'a> {
         self
     }
 
+    #[inline]
     fn writer(&mut self) -> Result<&mut SstWriter> {
         if self.writer.is_none() {
-            let TableFactory { fs, dir, db_id, epoch, numbers, .. } = self.factory;
-            let file = numbers.allocate();
-            let db_id = *db_id;
-            let epoch = *epoch;
-            let path = FileName::new(FileKind::Sst, file, epoch).path(dir);
-            // The number is new; a file that has it all the same belongs to somebody else and is
-            // not touched.
-            let handle = fs.open_append(&path, AppendMode::IfAbsent)?;
-            // Behind the open: a file that was there before must not be deleted when this is
-            // dropped.
-            self.made.push(path);
-            let identity = SstIdentity { db_id, file, epoch };
-            let mut writer = SstWriter::new(handle, identity, self.base_seq, self.options);
-            if !self.hidden_suffix.is_empty() {
-                writer.set_hidden_suffix(&self.hidden_suffix);
-            }
-            // A writer is made at its first entry, which is behind the answer of the boundary.
-            writer.allow_cut(self.cut_allowed);
-            self.writer = Some(writer);
+            self.begin_table()?;
         }
         Ok(self.writer.as_mut().expect("it was just made"))
+    }
+
+    #[cold]
+    fn begin_table(&mut self) -> Result<()> {
+        let TableFactory { fs, dir, db_id, epoch, numbers, .. } = self.factory;
+        let file = numbers.allocate();
+        let db_id = *db_id;
+        let epoch = *epoch;
+        let path = FileName::new(FileKind::Sst, file, epoch).path(dir);
+        // The number is new; a file that has it all the same belongs to somebody else and is not
+        // touched.
+        let handle = fs.open_append(&path, AppendMode::IfAbsent)?;
+        // Behind the open: a file that was there before must not be deleted when this is dropped.
+        self.made.push(path);
+        let identity = SstIdentity { db_id, file, epoch };
+        let mut writer = SstWriter::new(handle, identity, self.base_seq, self.options);
+        if !self.hidden_suffix.is_empty() {
+            writer.set_hidden_suffix(&self.hidden_suffix);
+        }
+        // A writer is made at its first entry, which is behind the answer of the boundary.
+        writer.allow_cut(self.cut_allowed);
+        self.writer = Some(writer);
+        Ok(())
     }
 
     /// Appends an entry; keys ascend.
@@ -305,8 +311,7 @@ impl HiddenSink for Outputs<'_> {
         if self.bare.is_some() {
             return Ok(());
         }
-        let key = KeyRef::new(key, Trailer::new(seq, EntryKind::Tombstone));
-        self.writer()?.add_hidden_beside(key, payload)
+        self.writer()?.add_hidden_beside(key, seq, payload)
     }
 }
 

@@ -22,7 +22,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::hooks::JobFindings;
-use crate::limits::LEVEL_COUNT;
+use crate::limits::{INTERNAL_KEY_BYTES_MAX, LEVEL_COUNT};
 use crate::types::{EntryKind, Floors, Gaps, KeyRef, SeqNo};
 use crate::version::{Level, PartitionVersion, Table};
 
@@ -38,6 +38,14 @@ pub enum Ruling {
     Twin,
     /// The entry sorts before the entry read before it: an input is damaged.
     Disordered,
+}
+
+/// Returns `true` if a merge may come upon the entry. Inputs that verify block by block are not
+/// trusted further than that: they may have been written from damaged memory.
+#[inline]
+pub(super) fn is_plausible(key: KeyRef<'_>, base_seq: SeqNo) -> bool {
+    let len = key.user.len();
+    len > 0 && len <= INTERNAL_KEY_BYTES_MAX && key.trailer.seq() >= base_seq
 }
 
 /// The rules as a state machine over entries in internal order.

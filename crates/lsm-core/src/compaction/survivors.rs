@@ -17,6 +17,7 @@ use std::collections::HashSet;
 use super::clip::ClipSide;
 use super::job_iter::JobEntry;
 use super::last_value::LastValue;
+use super::rules::is_plausible;
 use super::stages::Expires;
 use super::{
     Clip, JobIter, JobOutcome, KeyBelow, Outputs, Ruling, Split, Stages, Survival, place_of,
@@ -24,9 +25,8 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     AddedValue, Carry, Cut, Decision, Emitter, Entry, Fault, Faults, Input, JobKind, JobValues,
-    Origin, OwnedEntry, Patch, ValueStore, Vouched,
+    Origin, OwnedEntry, Patch, ValueStore,
 };
-use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::types::{EntryKind, FileNo, Gaps, InGap, InternalKey, KeyRef, SeqNo, Trailer};
 
 /// The entries between two looks of a running job at whether it should stop.
@@ -58,6 +58,8 @@ pub(super) struct Writing<'a, 'o> {
     seen_by: Option<SeqNo>,
     /// A value was moved since the last look at whether to stop.
     has_moved: bool,
+    /// Of the entry under way: see [`JobEntry::value_sum`].
+    value_sum: Option<u64>,
 }
 
 /// Writes what survives of `entries`, all of them or those inside `clip`, in tables that `split`
@@ -138,6 +140,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             closed_gaps,
             seen_by: None,
             has_moved: false,
+            value_sum: None,
         }
     }
 
@@ -149,7 +152,8 @@ impl<'a, 'o> Writing<'a, 'o> {
     /// Takes in the entry under the cursor, unless a patch takes it away.
     fn read<I: JobIter>(&mut self, entries: &I) -> Result<()> {
         let wants_place = self.stages.takes_inputs || !self.stages.patches.is_empty();
-        let JobEntry { entry, at, vouched } = entries.present(wants_place);
+        let present = entries.present(wants_place);
+        let JobEntry { entry, at, vouched, .. } = present;
         let Entry { value, stored_seq, kind, hidden, .. } = entry;
         if !at.block_verified {
             self.note_suspect(entry, at);
@@ -158,7 +162,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         // A replacement stands at the place of what it replaces: looked up, it would be passed over
         // as well.
         if is_as_read || entries.is_replacement() {
-            return self.take(entry, at, vouched);
+            return self.take(&present);
         }
         let mut owned = OwnedEntry {
             key: entry.key.to_vec(),
@@ -186,7 +190,8 @@ impl<'a, 'o> Writing<'a, 'o> {
         let value = &owned.value[..];
         let stored_seq = owned.seq;
         let kind = owned.kind;
-        self.take(Entry { key, seq, stored_seq, kind, value, hidden }, at, vouched)
+        let entry = Entry { key, seq, stored_seq, kind, value, hidden };
+        self.take(&JobEntry { entry, at, vouched, value_sum: None })
     }
 
     /// Notes the block of a suspect entry, once.
@@ -208,18 +213,15 @@ impl<'a, 'o> Writing<'a, 'o> {
     }
 
     /// Takes in an entry that no patch takes away.
-    pub(super) fn take(
-        &mut self,
-        entry: Entry<'_>,
-        at: Origin,
-        vouched: Option<Vouched<'_>>,
-    ) -> Result<()> {
+    pub(super) fn take(&mut self, present: &JobEntry<'_>) -> Result<()> {
+        let JobEntry { entry, at, vouched, value_sum } = present;
+        self.value_sum = *value_sum;
         // The filter that seals checks all entries of the inputs: it is asked before any of them is
         // dropped.
         if let Some(sealing) = self.stages.sealing.as_mut().filter(|_| self.stages.takes_inputs) {
             let taken = match vouched {
                 Some(vouched) => sealing.input_vouched(entry, at, vouched, &mut self.faults)?,
-                None => sealing.input(entry, at, &mut self.faults)?,
+                None => sealing.input(*entry, *at, &mut self.faults)?,
             };
             if taken == Input::Take {
                 return Ok(());
@@ -230,6 +232,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         } else if entry.hidden {
             return Ok(());
         }
+        let entry = *entry;
         if !self.closed_gaps.is_empty() && self.is_given_up(entry) {
             self.drop_handle(entry);
             return Ok(());
@@ -250,7 +253,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         match self.survival.keep(key, |user| below.may_lie_below(user)) {
             Ruling::Keep => {
                 self.note_first_flush(entry);
-                self.keep(entry, newer, at)?;
+                self.keep(entry, newer, *at)?;
             }
             Ruling::Drop => {
                 self.note_first_flush(entry);
@@ -410,7 +413,8 @@ impl<'a, 'o> Writing<'a, 'o> {
             return self.damaged(entry, EntryKind::POISONED);
         }
         if let Some(sealing) = &mut self.stages.sealing {
-            sealing.output(entry, untouched_from)?;
+            let value_sum = self.value_sum.filter(|_| untouched_from.is_some());
+            sealing.output_of(&entry, untouched_from, value_sum)?;
         }
         self.outputs.add(key, entry.value)?;
         // For registered snapshots alone. The rules respect the visible sequence as well, and an
@@ -446,10 +450,11 @@ impl<'a, 'o> Writing<'a, 'o> {
             cut = sealing.boundary(next, &mut out, &mut self.faults)?;
             self.outputs.allow_cut(cut == Cut::Allowed);
         }
-        let bytes = self.outputs.bytes();
         let ends = match (next, &mut self.split) {
             (None, _) => true,
-            (Some(user), Some(split)) => cut == Cut::Allowed && split.ends_before(user, bytes),
+            (Some(user), Some(split)) => {
+                cut == Cut::Allowed && split.ends_before(user, self.outputs.bytes())
+            }
             (Some(_), None) => false,
         };
         if ends && self.outputs.last_user_key().is_some() {
@@ -489,12 +494,4 @@ impl<'a, 'o> Writing<'a, 'o> {
             miscounted: Vec::new(),
         })
     }
-}
-
-/// Returns `true` if a merge may come upon the entry. Inputs that verify block by block are not
-/// trusted further than that: they may have been written from damaged memory.
-#[inline]
-pub(super) fn is_plausible(key: KeyRef<'_>, base_seq: SeqNo) -> bool {
-    let len = key.user.len();
-    len > 0 && len <= INTERNAL_KEY_BYTES_MAX && key.trailer.seq() >= base_seq
 }

@@ -253,13 +253,13 @@ pub trait CompactionFilter: Send {
     /// A visible entry of an input whose block was judged; its hidden entry is not shown.
     fn input_vouched(
         &mut self,
-        entry: Entry<'_>,
-        at: Origin,
-        vouched: Vouched<'_>,
+        entry: &Entry<'_>,
+        at: &Origin,
+        vouched: &Vouched<'_>,
         faults: &mut Faults,
     ) -> Result<Input> {
         let _ = vouched;
-        self.input(entry, at, faults)
+        self.input(*entry, *at, faults)
     }
 
     /// An entry that the engine would keep and that no registered snapshot sees: none lies in
@@ -274,6 +274,19 @@ pub trait CompactionFilter: Send {
     fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
         let _ = (entry, untouched_from);
         Ok(())
+    }
+
+    /// Does what [`output`](Self::output) does, which it calls by default. `value_sum` is the XXH3-64 of the
+    /// value under [`VALUE_SEED`](crate::types::VALUE_SEED), which agrees with what the caller of the write
+    /// gave; it is `None` where nothing has confirmed it.
+    fn output_of(
+        &mut self,
+        entry: &Entry<'_>,
+        untouched_from: Option<SeqNo>,
+        value_sum: Option<u64>,
+    ) -> Result<()> {
+        let _ = value_sum;
+        self.output(*entry, untouched_from)
     }
 
     /// Emits the hidden entries that sort before `next`, and returns whether a block and a table may end

@@ -257,9 +257,9 @@ impl CompactionFilter for GuardedJob {
 
     fn input_vouched(
         &mut self,
-        entry: Entry<'_>,
-        at: Origin,
-        vouched: Vouched<'_>,
+        entry: &Entry<'_>,
+        at: &Origin,
+        vouched: &Vouched<'_>,
         faults: &mut Faults,
     ) -> Result<Input> {
         self.call("input_vouched", |filter| filter.input_vouched(entry, at, vouched, faults))
@@ -271,6 +271,15 @@ impl CompactionFilter for GuardedJob {
 
     fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
         self.call("output", |filter| filter.output(entry, untouched_from))
+    }
+
+    fn output_of(
+        &mut self,
+        entry: &Entry<'_>,
+        untouched_from: Option<SeqNo>,
+        value_sum: Option<u64>,
+    ) -> Result<()> {
+        self.call("output", |filter| filter.output_of(entry, untouched_from, value_sum))
     }
 
     fn boundary(

@@ -49,6 +49,14 @@ pub trait TableJudge: Send {
     /// together, or the hidden entry is missing and must not be.
     fn entry(&mut self, entry: &Entry<'_>, hidden: Option<&[u8]>) -> Option<u64>;
 
+    /// Returns the note of an entry by the payload of its hidden entry alone, without the 8 bytes in front,
+    /// where the filter compares the two anyway: see [`JudgedTable::is_compared_later`]. The engine asks
+    /// [`entry`](Self::entry) if there is none. Default: none.
+    fn told(&mut self, hidden: &[u8]) -> Option<u64> {
+        let _ = hidden;
+        None
+    }
+
     /// Judges a block by the sum of the notes of its entries, which all were judged as good: whether
     /// they are all that were written to it. `index` counts the blocks of the table.
     fn block(&mut self, index: u64, notes: u64) -> BlockVerdict;

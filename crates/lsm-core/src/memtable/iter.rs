@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::protection::{damaged_at, is_intact, lost_entries};
+use super::protection::{confirm, damaged_at, lost_entries};
 use super::skiplist::{ListCursor, NodeRef, SkipList, VersionRef};
 use crate::error::Result;
+use crate::hooks::Entry;
 use crate::iter::InternalIter;
 use crate::types::{KeyRef, Slice};
 
@@ -20,6 +21,8 @@ struct WalkCheck {
     entry_count: u64,
     /// Entries met so far by a walk from the first one; `None` after any other move.
     met: Option<u64>,
+    /// The checksum of the present value, which was confirmed; not of a long one.
+    value_sum: Option<u64>,
 }
 
 impl MemtableIter {
@@ -30,7 +33,7 @@ impl MemtableIter {
     /// With each entry held against its checksum, and the end of a whole walk against
     /// `entry_count`, the number of entries that are there.
     pub(super) fn checked(self, entry_count: u64) -> MemtableIter {
-        MemtableIter { check: Some(WalkCheck { entry_count, met: None }), ..self }
+        MemtableIter { check: Some(WalkCheck { entry_count, met: None, value_sum: None }), ..self }
     }
 
     /// After each move: an error if the entry is not the one that came in, or if the walk ends
@@ -39,13 +42,15 @@ impl MemtableIter {
     fn look(&mut self) -> Result<()> {
         let Some(check) = &mut self.check else { return Ok(()) };
         match self.cursor.get() {
-            Some((node, version)) if !is_intact(node, version) => {
-                let error = damaged_at(node.key());
-                // An error leaves the cursor invalid, as every cursor does.
-                self.cursor.leave();
-                Err(error)
-            }
-            Some(_) => {
+            Some((node, version)) => {
+                let (is_intact, value_sum) = confirm(node, version);
+                if !is_intact {
+                    let error = damaged_at(node.key());
+                    // An error leaves the cursor invalid, as every cursor does.
+                    self.cursor.leave();
+                    return Err(error);
+                }
+                check.value_sum = value_sum;
                 check.met = check.met.map(|met| met + 1);
                 Ok(())
             }
@@ -70,6 +75,24 @@ impl MemtableIter {
     #[inline]
     fn present(&self) -> (NodeRef<'_>, VersionRef<'_>) {
         self.cursor.get().expect("a valid cursor is on an entry")
+    }
+
+    /// The present entry, and the checksum of its value under [`VALUE_SEED`](crate::types::VALUE_SEED), which
+    /// agrees with what came in: `None` of a long value, and without a check.
+    #[inline]
+    pub fn entry(&self) -> (Entry<'_>, Option<u64>) {
+        let (node, version) = self.present();
+        let trailer = version.trailer();
+        let seq = trailer.seq();
+        let entry = Entry {
+            key: node.key(),
+            seq,
+            stored_seq: seq,
+            kind: trailer.kind().expect("a memtable takes known kinds alone"),
+            value: version.value(),
+            hidden: false,
+        };
+        (entry, self.check.as_ref().and_then(|check| check.value_sum))
     }
 
     /// The value, shared where that is worth it.

@@ -50,8 +50,13 @@ impl TrueEntry {
 
 /// Returns `true` if an entry is the one that came in.
 pub(super) fn is_intact(node: NodeRef<'_>, version: VersionRef<'_>) -> bool {
-    let sum = EntrySum::of_entry(node.key(), version.trailer(), version.value());
-    sum == Some(version.sum())
+    confirm(node, version).0
+}
+
+/// As [`EntrySum::confirms`].
+#[inline]
+pub(super) fn confirm(node: NodeRef<'_>, version: VersionRef<'_>) -> (bool, Option<u64>) {
+    version.sum().confirms(node.key(), version.trailer(), version.value())
 }
 
 /// The error of an entry of `key` that is not the one that came in.

@@ -78,13 +78,10 @@ impl HiddenHead {
     /// Decodes the hidden entry at `at`.
     #[inline]
     pub(super) fn decode(bytes: &[u8], at: usize) -> Option<HiddenHead> {
-        let header = *bytes.get(at)?;
-        if header == HIDDEN_BIT | NEAR_BIT | SEQ_LEFT_OUT_BIT | BACK_LEFT_OUT_BIT
-            && let Some(len) = bytes.get(at + 1).filter(|len| **len < 0x80)
-        {
-            let payload = at + 2..at + 2 + usize::from(*len);
+        if let Some(payload) = HiddenHead::usual_payload(bytes, at) {
             return Some(HiddenHead { owner: Owner::Near(1), lacks_seq: true, payload });
         }
+        let header = *bytes.get(at)?;
         let lacks_seq = header & SEQ_LEFT_OUT_BIT != 0;
         let lacks_back = header & BACK_LEFT_OUT_BIT != 0;
         match header & !(SEQ_LEFT_OUT_BIT | BACK_LEFT_OUT_BIT) {
@@ -121,6 +118,16 @@ impl HiddenHead {
         let is_usual =
             header & !SEQ_LEFT_OUT_BIT == HIDDEN_BIT | NEAR_BIT | BACK_LEFT_OUT_BIT && len < 0x80;
         is_usual.then_some(at + 2 + usize::from(len))
+    }
+
+    /// The payload of the hidden entry at `at` without its sequence number, if that is left out, and the
+    /// entry belongs to the entry before and is short. The caller compares its end with that of the
+    /// entries.
+    #[inline]
+    pub(super) fn usual_payload(bytes: &[u8], at: usize) -> Option<Range<usize>> {
+        let [header, len, ..] = *bytes.get(at..)? else { return None };
+        let is_usual = header == HIDDEN_BIT | NEAR_BIT | SEQ_LEFT_OUT_BIT | BACK_LEFT_OUT_BIT;
+        (is_usual && len < 0x80).then_some(at + 2..at + 2 + usize::from(len))
     }
 
     /// Length of the whole payload, in bytes.

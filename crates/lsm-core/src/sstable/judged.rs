@@ -108,7 +108,8 @@ impl JudgedIter {
 
     /// The present entry, the judge's note on it, and its place in a table of `level`. Only while
     /// valid.
-    #[inline]
+    // Into the loop of a job, through the layers of cursors: in a call, all of it goes through memory.
+    #[inline(always)]
     pub fn present(&self, level: usize) -> (Entry<'_>, Vouched<'_>, Origin) {
         let slot = self.slot();
         let stored_seq = slot.trailer.seq();
@@ -232,7 +233,17 @@ impl JudgedIter {
             return BlockVerdict::Damaged;
         }
         let mut notes = 0u64;
+        let is_struck = self.by.inject.is_some();
         for at in 0..self.decoder.slots.len() {
+            let slot = &mut self.decoder.slots[at];
+            if let Some(hidden) = slot.hidden.clone()
+                && !is_struck
+                && let Some(note) = self.by.judge.told(&self.bytes[hidden])
+            {
+                slot.note = note;
+                notes = notes.wrapping_add(note);
+                continue;
+            }
             let slot = &self.decoder.slots[at];
             let key = self.decoder.key(at);
             let value = &self.bytes[slot.value.clone()];
@@ -241,7 +252,7 @@ impl JudgedIter {
             let seq = self.by.table.global_seq.unwrap_or(stored_seq);
             let entry = Entry { key, seq, stored_seq, kind, value, hidden: false };
             let note = match &slot.hidden {
-                Some(hidden) if self.by.inject.is_some() => {
+                Some(hidden) if is_struck => {
                     let struck = self.struck(at, &self.bytes[hidden.clone()]);
                     self.by.judge.entry(&entry, Some(&struck))
                 }

@@ -4,13 +4,33 @@
 //! before the section goes to the log, kept beside the entry in the memtable, and checked by the
 //! flush. So a bit that flips in any copy on the way is noticed.
 //!
+//! Its part for the value is one that a filter can seal: the flush checks it anyway, and the filter does
+//! not hash the value again.
+//!
 //! Invariant: it exists in memory only. No file stores one, so its form may change.
 
 use super::{EntryKind, SeqNo, Trailer};
-use crate::codec::checksum64;
+use crate::codec::{checksum64, checksum64_seeded};
 
 /// Odd, so that every bit of what it multiplies counts.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The seed of the checksums of short values, which the metadata of MetaHive has on disk.
+pub const VALUE_SEED: u64 = 0xbb67_ae85_84ca_a73b;
+
+/// The longest value whose checksum is seeded, in bytes. For longer ones XXH3 derives a table from the seed
+/// first, which each put would pay for.
+const SEEDED_BYTES_MAX: usize = 240;
+
+/// The checksum of a value under [`VALUE_SEED`], of a short one; of a long one without a seed.
+#[inline]
+fn value_sum(value: &[u8]) -> u64 {
+    if value.len() <= SEEDED_BYTES_MAX {
+        checksum64_seeded(value, VALUE_SEED)
+    } else {
+        checksum64(value)
+    }
+}
 
 /// Checksum of an operation that has no sequence number yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +40,14 @@ impl EntrySum {
     /// The checksum of an operation on the key with the checksum `key_hash`.
     #[inline]
     pub fn new(key_hash: u64, kind: EntryKind, value: &[u8]) -> EntrySum {
+        EntrySum::of_parts(key_hash, kind, value_sum(value))
+    }
+
+    #[inline]
+    fn of_parts(key_hash: u64, kind: EntryKind, value_sum: u64) -> EntrySum {
         let kind = (kind as u64 + 1).wrapping_mul(SPREAD);
         // Rotated: else a key that equals its value would cancel out nearly all of the sum.
-        EntrySum(key_hash.rotate_left(32) ^ checksum64(value).wrapping_add(kind))
+        EntrySum(key_hash.rotate_left(32) ^ value_sum.wrapping_add(kind))
     }
 
     /// The checksum of the entry that the operation becomes.
@@ -36,6 +61,16 @@ impl EntrySum {
     /// In how many bits two checksums differ.
     pub fn differing_bits(self, other: EntrySum) -> u32 {
         (self.0 ^ other.0).count_ones()
+    }
+
+    /// Returns `true` if this is the checksum of the entry of `key`, and then the checksum of the value under
+    /// [`VALUE_SEED`], unless the value is long.
+    #[inline]
+    pub fn confirms(self, key: &[u8], trailer: Trailer, value: &[u8]) -> (bool, Option<u64>) {
+        let Some(kind) = trailer.kind() else { return (false, None) };
+        let value_sum = value_sum(value);
+        let sum = EntrySum::of_parts(checksum64(key), kind, value_sum).numbered(trailer.seq());
+        (sum == self, (value.len() <= SEEDED_BYTES_MAX).then_some(value_sum))
     }
 
     /// The checksum of the entry of `key`; `None` if the trailer is of no kind that there is.
@@ -91,6 +126,13 @@ mod tests {
         ] {
             assert_ne!(EntrySum::of_entry(&key, other, &value), sum);
         }
+        let sound = sum.unwrap();
+        let value_sum = checksum64_seeded(&value, VALUE_SEED);
+        assert_eq!(sound.confirms(&key, trailer, &value), (true, Some(value_sum)));
+        assert!(!sound.confirms(&key, trailer, b"valuf").0);
+        let long = [7; SEEDED_BYTES_MAX + 1];
+        let sum_of_long = EntrySum::of_entry(&key, trailer, &long).unwrap();
+        assert_eq!(sum_of_long.confirms(&key, trailer, &long), (true, None));
         // Bytes that move from the key to the value.
         assert_ne!(EntrySum::of_entry(b"keyv", trailer, b"alue"), sum);
     }

@@ -18,6 +18,7 @@ pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
 pub use key_form::KeyForm;
 pub use slice::Slice;
 
+pub use entry_sum::VALUE_SEED;
 pub(crate) use entry_sum::{EntrySum, OperationSum};
 pub(crate) use ids::MemtableId;
 pub(crate) use key::{InternalKey, first_not_below, prefix8};

@@ -21,8 +21,8 @@ impl HiveFilter {
     #[inline]
     pub(super) fn set_only(&mut self, entry: &Entry<'_>, sum: u64, bytes: u64) {
         let only = &mut self.only;
-        // The key of the entry is there already.
-        std::mem::swap(&mut only.key, &mut self.last_key);
+        only.key.clear();
+        only.key.extend_from_slice(entry.key);
         only.seq = entry.seq;
         only.kind = entry.kind;
         only.sum = sum;

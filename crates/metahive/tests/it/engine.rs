@@ -43,6 +43,17 @@ impl Stored {
         KeyRef::new(&self.key, Trailer::new(self.seq, self.kind))
     }
 
+    pub fn entry(&self) -> Entry<'_> {
+        Entry {
+            key: &self.key,
+            seq: self.seq,
+            stored_seq: self.seq,
+            kind: self.kind,
+            value: &self.value,
+            hidden: self.hidden,
+        }
+    }
+
     pub fn is_metadata(&self) -> bool {
         is_metadata(&self.key, self.kind, &self.value, self.seq)
     }

@@ -144,12 +144,13 @@ fn tables_cut_inside_a_group_are_verified_one_by_one() {
 #[test]
 fn blocks_that_had_to_be_cut_are_counted() {
     let keys = [&b"k"[..], b"l", b"m", b"m\0", b"n"];
-    let entries = || (1..).zip(keys).map(|(n, key)| Stored::value(key, n, b"v")).collect();
+    let entries: Vec<Stored> =
+        (1..).zip(keys).map(|(n, key)| Stored::value(key, n, b"v")).collect();
     // A cut behind "m\0" comes between "m" and its metadata as well.
     for (forced_at, split) in [(0, 0), (1, 1), (3, 1), (4, 2), (5, 1), (6, 0)] {
         let hive = MetaHive::default();
         let mut engine = Engine { forced_at: Some(forced_at), ..Engine::default() };
-        let table = engine.flush(&hive, entries());
+        let table = engine.flush(&hive, entries.clone());
         assert_eq!(table.seal().unwrap().split_pairs, split, "at {forced_at}");
         check_sealed(&[table]);
     }

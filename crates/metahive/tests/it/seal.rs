@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use lsm_core::hooks::Decision;
+use lsm_core::Result;
+use lsm_core::hooks::{
+    CompactionFilterFactory, Decision, Emitter, Faults, HiddenSink, Job, JobKind,
+};
+use lsm_core::types::SeqNo;
 use metahive::group::{State, verify_group};
 use metahive::payload::{Payload, metadata_key};
 use metahive::{Integrity, MetaHive, MetaHiveOptions, Statistics, Verdict, checksum};
@@ -73,6 +77,35 @@ fn rewritten_entries_are_sealed_as_they_are_written() {
     assert_eq!(tables[0].data()[0].value, b"changed");
 }
 
+#[derive(Default)]
+struct Payloads(Vec<Vec<u8>>);
+
+impl HiddenSink for Payloads {
+    fn add(&mut self, _key: &[u8], _seq: SeqNo, payload: &[u8]) -> Result<()> {
+        self.0.push(payload.to_vec());
+        Ok(())
+    }
+}
+
+/// A value may change between its check by the flush and its seal. The seal is made of what was checked.
+#[test]
+fn a_flush_seals_the_checksum_that_it_has_confirmed() {
+    let confirmed = checksum::of_value(b"value");
+    for (value, verdict) in [(b"value", Verdict::Valid), (b"valuf", Verdict::DataCorrupt)] {
+        let stored = Stored::value(b"k", 7, value);
+        let entry = stored.entry();
+        let mut filter = MetaHive::default().start(&Job::new("p", JobKind::Flush)).unwrap();
+        let mut emitted = Payloads::default();
+        let mut out = Emitter::new(&mut emitted, 0);
+        let mut faults = Faults::default();
+        filter.boundary(Some(b"k"), &mut out, &mut faults).unwrap();
+        filter.output_of(&entry, Some(entry.seq), Some(confirmed)).unwrap();
+        filter.boundary(None, &mut out, &mut faults).unwrap();
+        let [payload] = &emitted.0[..] else { panic!("{:?}", emitted.0) };
+        assert_eq!(crate::engine::verdict(&stored, payload), verdict);
+    }
+}
+
 #[test]
 fn ingested_entries_are_verified_as_stored_and_sealed_as_they_count() {
     let hive = MetaHive::default();
@@ -140,18 +173,7 @@ fn a_group_in_memory_is_verified_without_a_job() {
     engine.snapshots = vec![seq(1), seq(9)];
     let mut table = engine.flush(&MetaHive::default(), entries);
     let states = |table: &Table| {
-        let entries: Vec<_> = table
-            .entries
-            .iter()
-            .map(|e| lsm_core::hooks::Entry {
-                key: &e.key,
-                seq: e.seq,
-                stored_seq: e.seq,
-                kind: e.kind,
-                value: &e.value,
-                hidden: e.hidden,
-            })
-            .collect();
+        let entries: Vec<_> = table.entries.iter().map(Stored::entry).collect();
         verify_group(&Integrity, &entries)
     };
     let valid = State::Judged(Verdict::Valid);

@@ -53,7 +53,7 @@ fn the_metadata_of_a_dropped_entry_is_not_carried_on_to_the_next() {
     let hidden = figures(10);
     let vouched =
         Vouched { note: sum_of(&dropped), hidden: Some(&hidden), is_compared_later: false };
-    filter.input_vouched(dropped, AT, vouched, &mut faults).unwrap();
+    filter.input_vouched(&dropped, &AT, &vouched, &mut faults).unwrap();
     // Of a table that is not sealed.
     let next = entry(b"b", 3, &[2; 60]);
     filter.input(next, AT, &mut faults).unwrap();
@@ -72,7 +72,8 @@ fn an_entry_that_changed_in_memory_is_compared_with_the_metadata_of_its_provider
     let was = entry(b"a", 5, &[1; 10]);
     let hidden = figures(10);
     let vouched = Vouched { note: sum_of(&was), hidden: Some(&hidden), is_compared_later: false };
-    filter.input_vouched(entry(b"a", 5, &[9; 10]), AT, vouched, &mut faults).unwrap();
+    let is = entry(b"a", 5, &[9; 10]);
+    filter.input_vouched(&is, &AT, &vouched, &mut faults).unwrap();
     let (faults, _) = faults.into_parts();
     // Its metadata lies in another block, where a second reading of the entry does not see it.
     let medium = Table::new(1, vec![Stored::value(b"a", 5, &[1; 10])]);

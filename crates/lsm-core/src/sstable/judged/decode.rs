@@ -157,6 +157,15 @@ impl Decoder {
         suffix: Option<&[u8]>,
     ) -> Option<usize> {
         suffix?;
+        // What MetaHive writes: right behind its owner, and 16 bytes long.
+        if let Some(stored) = HiddenHead::usual_payload(payload, at)
+            && stored.end <= tail
+            && self.pieces.is_none()
+        {
+            let end = stored.end;
+            self.slots.last_mut()?.hidden = Some(stored);
+            return Some(end);
+        }
         let head = HiddenHead::decode(payload, at)?;
         // The length comes from bytes that no checksum has confirmed.
         if head.payload.end > tail {

@@ -37,7 +37,7 @@ fn write(table: &Table, options: SstOptions, is_beside: bool) -> (Vec<u8>, usize
         });
         if is_beside && is_owner {
             beside += 1;
-            writer.add_hidden_beside(key.as_ref(), value).unwrap();
+            writer.add_hidden_beside(&key.user, key.trailer.seq(), value).unwrap();
         } else {
             writer.add_hidden(key.as_ref(), value).unwrap();
         }
@@ -100,6 +100,6 @@ fn a_key_before_the_hidden_entry_beside_another_is_refused() {
     writer.set_hidden_suffix(SUFFIX);
     writer.add(entry(b"k", 7, EntryKind::Value, b"").0.as_ref(), b"v").unwrap();
     let hidden = entry(b"k\x01", 7, EntryKind::Tombstone, b"").0;
-    writer.add_hidden_beside(hidden.as_ref(), b"sum").unwrap();
+    writer.add_hidden_beside(&hidden.user, hidden.trailer.seq(), b"sum").unwrap();
     let _ = writer.add(entry(b"k\0a", 7, EntryKind::Value, b"").0.as_ref(), b"v");
 }

@@ -3,8 +3,9 @@
 use super::{SstWriter, check_lengths};
 use crate::error::Result;
 use crate::sstable::block_builder::BlockBuilder;
+use crate::sstable::hidden::hidden_trailer;
 use crate::sstable::properties::HIDDEN_SUFFIX_BYTES_MAX;
-use crate::types::{EntryKind, KeyRef};
+use crate::types::{EntryKind, KeyRef, SeqNo};
 
 /// A payload of so many bytes, behind a block of the usual size, passes no limit.
 const SHORT_PAYLOAD_BYTES: usize = 1 << 10;
@@ -55,24 +56,21 @@ impl SstWriter {
     /// # Cost
     /// Copies the payload. The key is not looked at.
     #[inline]
-    pub fn add_hidden_beside(&mut self, key: KeyRef<'_>, payload: &[u8]) -> Result<()> {
+    pub fn add_hidden_beside(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
         let suffix_len = self.properties.hidden_suffix.len();
         let is_first = suffix_len > 0 && !self.last_is_hidden && !self.is_hidden_beside;
-        assert!(
-            is_first
-                && key.user.len() == self.last_user.len() + suffix_len
-                && key.trailer.seq() == self.last_trailer.seq(),
-            "a hidden entry beside another is that one's: {key:?}"
-        );
-        debug_assert!(key.user.starts_with(&self.last_user), "its key begins with that one's");
+        let is_its_own =
+            key.len() == self.last_user.len() + suffix_len && seq == self.last_trailer.seq();
+        assert!(is_first && is_its_own, "a hidden entry beside another is that one's: {key:?}");
+        debug_assert!(key.starts_with(&self.last_user), "its key begins with that one's");
         // Most payloads have no chance of being too long.
         let is_short = payload.len() <= SHORT_PAYLOAD_BYTES
             && self.block.payload_bytes() <= self.options.block_bytes as usize;
         // An empty block: the last one has ended behind a large value.
         if !is_short || self.block.is_empty() {
-            return self.add_hidden(key, payload);
+            return self.add_hidden(KeyRef::new(key, hidden_trailer(seq)), payload);
         }
-        self.block.add_hidden_beside(key.trailer.seq(), payload);
+        self.block.add_hidden_beside(seq, payload);
         self.is_hidden_beside = true;
         self.properties.hidden += 1;
         Ok(())
