@@ -141,24 +141,3 @@ fn damage_before_the_place_is_found_by_a_verification_and_behind_it_by_every_ope
         assert!(refused.err().unwrap().is_corruption());
     }
 }
-
-/// The frames of a partition that was dropped are in no table, and need not be durable. A place behind
-/// them would be one that a power cut takes away.
-#[test]
-fn no_place_lies_behind_what_is_durable() {
-    let mem = MemFs::new();
-    let db = builder(mem.clone(), 64 << 10).open().unwrap();
-    let kept = db.partition("kept").unwrap();
-    let dropped = db.partition("dropped").unwrap();
-    db.batch().put(&kept, "key", "value").commit(Durability::Sync).unwrap();
-    for n in 0..20_u8 {
-        dropped.put([n], "not synced").unwrap();
-    }
-    drop(dropped);
-    db.drop_partition("dropped").unwrap();
-    kept.flush().unwrap();
-    let cut = mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
-    drop((kept, db));
-    let db = builder(cut, 64 << 10).open().unwrap();
-    assert_eq!(db.partition("kept").unwrap().get("key").unwrap().as_deref(), Some(&b"value"[..]));
-}
