@@ -20,6 +20,8 @@ pub(super) const GET: u8 = 0;
 pub(super) const GET_STRONG: u8 = 1;
 pub(super) const PUT: u8 = 2;
 pub(super) const REACH: u8 = 3;
+pub(super) const REST: u8 = 4;
+pub(super) const COST: u8 = 5;
 /// The statuses of answers.
 pub(super) const FOUND: u8 = 0;
 pub(super) const MISSING: u8 = 1;
@@ -116,6 +118,19 @@ impl Node {
     /// Asks a secondary to apply everything through `commit`; it answers when it has.
     pub(super) fn ask_to_reach(&mut self, commit: Commit) -> Result<(), Failure> {
         self.ask(REACH, commit, &[], &[])
+    }
+
+    /// Waits until the primary has no background work.
+    pub(super) fn rest(&mut self) -> Result<(), Failure> {
+        self.ask(REST, nothing(), &[], &[])?;
+        self.answer().map(drop)
+    }
+
+    /// The processor time that the process has taken, in nanoseconds.
+    pub(super) fn processor_time(&mut self) -> Result<u64, Failure> {
+        self.ask(COST, nothing(), &[], &[])?;
+        let value = self.answer()?.value.unwrap_or_default();
+        Ok(if value.len() == 8 { u64_at(&value, 0) } else { 0 })
     }
 
     /// Ends the process.

@@ -13,15 +13,17 @@
 //!
 //! In the baseline a write is done when both secondaries have applied it: synchronous replication. All
 //! ways use the same processes, the same pipes and the same operations. `link.rs` is the client's
-//! side of a process, `node.rs` the process.
+//! side of a process, `node.rs` the process, `rounds.rs` the order of the runs and what they say together.
 
 mod link;
 mod node;
 mod plot;
+mod report;
+mod rounds;
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use rustix::time::{ClockId, clock_gettime};
 use siltstone::Commit;
 use siltstone::clock::{Clock, SystemClock};
 use testkit::Rng;
@@ -29,6 +31,7 @@ use testkit::rng::mix64;
 use testkit::workload::{KeySpace, Zipfian};
 
 use self::link::Node;
+use self::rounds::Measured;
 use crate::bench::Folder;
 use crate::output::{Failure, Output, note};
 use crate::svg;
@@ -52,9 +55,12 @@ pub(crate) struct Args {
     /// Percent between two shares of strong keys
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=100))]
     step: u64,
-    /// Runs of each point, of which the median counts
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    turns: u64,
+    /// Rounds that count; each runs all points, and one more runs before the first
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: u64,
+    /// Workload to run; may be given several times [default: all]
+    #[arg(long, value_enum)]
+    load: Vec<Load>,
     /// Folder for the databases [default: a fresh one, removed at the end]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -70,10 +76,16 @@ pub(crate) struct Args {
 }
 
 /// A workload of the thesis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Load {
+    /// Writes alone
+    #[value(name = "W")]
     Writes,
+    /// Half writes
+    #[value(name = "A")]
     Mixed,
+    /// Reads alone
+    #[value(name = "C")]
     Reads,
 }
 
@@ -122,24 +134,20 @@ impl Way {
     }
 }
 
-/// The throughput of one way over the shares of strong keys, in operations a second.
-struct Series {
-    way: Way,
-    points: Vec<(u64, f64)>,
-}
-
 /// The processes of one run.
 struct Cluster {
     primary: Node,
     secondaries: [Node; 2],
     next: usize,
+    /// The last write.
+    last: Option<Commit>,
 }
 
 impl Cluster {
     fn start(folder: &Path) -> Result<Cluster, Failure> {
         let primary = Node::start(folder, "primary")?;
         let secondaries = [Node::start(folder, "secondary")?, Node::start(folder, "secondary")?];
-        Ok(Cluster { primary, secondaries, next: 0 })
+        Ok(Cluster { primary, secondaries, next: 0, last: None })
     }
 
     /// The secondaries in turns.
@@ -148,18 +156,40 @@ impl Cluster {
         &mut self.secondaries[self.next]
     }
 
-    fn put(&mut self, way: Way, key: &[u8], value: &[u8]) -> Result<Commit, Failure> {
+    fn put(&mut self, way: Way, key: &[u8], value: &[u8]) -> Result<(), Failure> {
         let commit = self.primary.put(key, value)?;
+        self.last = Some(commit);
         if way == Way::Baseline {
-            // Both at once: the write waits for the slower one.
-            for secondary in &mut self.secondaries {
-                secondary.ask_to_reach(commit)?;
-            }
-            for secondary in &mut self.secondaries {
-                secondary.answer()?;
-            }
+            self.catch_up(commit)?;
         }
-        Ok(commit)
+        Ok(())
+    }
+
+    /// Has both secondaries apply everything through `commit`.
+    fn catch_up(&mut self, commit: Commit) -> Result<(), Failure> {
+        // Both at once: the caller waits for the slower one.
+        for secondary in &mut self.secondaries {
+            secondary.ask_to_reach(commit)?;
+        }
+        for secondary in &mut self.secondaries {
+            secondary.answer()?;
+        }
+        Ok(())
+    }
+
+    /// Brings both secondaries to the present, so that no run pays for the writes of the one before.
+    fn settle(&mut self) -> Result<(), Failure> {
+        self.next = 0;
+        self.last.map_or(Ok(()), |commit| self.catch_up(commit))
+    }
+
+    /// The processor time that all processes have taken, the client's included, in nanoseconds.
+    fn processor_time(&mut self) -> Result<u64, Failure> {
+        let mut all = own_processor_time();
+        for node in [&mut self.primary].into_iter().chain(&mut self.secondaries) {
+            all += node.processor_time()?;
+        }
+        Ok(all)
     }
 
     fn get(&mut self, way: Way, is_strong: bool, key: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
@@ -187,15 +217,16 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Operations a second.
-    fn measure(&self, cluster: &mut Cluster, seed: u64) -> Result<f64, Failure> {
+    fn measure(&self, cluster: &mut Cluster, seed: u64) -> Result<Measured, Failure> {
         let Args { records, ops, value_size, .. } = *self.args;
         let keys = KeySpace::new(records, KEY_BYTES);
         let zipfian = Zipfian::new(records);
         let mut rng = Rng::new(seed);
         let mut value = rng.bytes(value_size as usize);
         let mut key = Vec::new();
+        cluster.settle()?;
         let clock = SystemClock::new();
+        let worked = cluster.processor_time()?;
         let started = clock.now();
         let mut done = 0;
         while done < ops {
@@ -204,7 +235,7 @@ impl Run<'_> {
             let is_strong = mix64(record) % 100 < self.strong;
             if self.load != Load::Reads {
                 value[..8].copy_from_slice(&done.to_le_bytes());
-                self.write(cluster, &key, &value)?;
+                cluster.put(self.way, &key, &value)?;
                 done += 1;
             }
             if self.load != Load::Writes && done < ops {
@@ -217,12 +248,19 @@ impl Run<'_> {
                 done += 1;
             }
         }
-        Ok(ops as f64 / clock.now().saturating_sub(started).as_secs_f64())
+        let took = clock.now().saturating_sub(started);
+        let worked = cluster.processor_time()?.saturating_sub(worked);
+        Ok(Measured {
+            rate: ops as f64 / took.as_secs_f64(),
+            processor_us: worked as f64 / 1e3 / ops as f64,
+        })
     }
+}
 
-    fn write(&self, cluster: &mut Cluster, key: &[u8], value: &[u8]) -> Result<(), Failure> {
-        cluster.put(self.way, key, value).map(drop)
-    }
+/// The processor time that this process has taken, in nanoseconds.
+fn own_processor_time() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Fills the database that all runs of a workload use.
@@ -230,31 +268,27 @@ fn fill(cluster: &mut Cluster, args: &Args) -> Result<(), Failure> {
     let keys = KeySpace::new(args.records, KEY_BYTES);
     let value = Rng::new(args.seed).bytes(args.value_size as usize);
     let mut key = Vec::new();
-    let mut last = None;
     for record in 0..args.records {
         keys.record(record, &mut key);
-        last = Some(cluster.primary.put(&key, &value)?);
+        cluster.put(Way::Offloaded, &key, &value)?;
     }
-    if let Some(commit) = last {
-        for secondary in &mut cluster.secondaries {
-            secondary.ask_to_reach(commit)?;
-            secondary.answer()?;
-        }
-    }
-    Ok(())
+    // The compactions of the filling are not of the first runs.
+    cluster.primary.rest()?;
+    cluster.settle()
 }
 
 /// Runs the experiment and reports.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let folder = Folder::new(args.dir.as_deref())?;
     let mut out = Output::new(args.json);
-    for load in Load::ALL {
+    let loads = Load::ALL.into_iter();
+    for load in loads.filter(|load| args.load.is_empty() || args.load.contains(load)) {
         let place = folder.path().join(load.name());
         let mut cluster = Cluster::start(&place)?;
         fill(&mut cluster, args)?;
-        let series = measure_load(args, load, &mut cluster)?;
+        let series = rounds::measure(args, load, &mut cluster)?;
         cluster.stop()?;
-        out.line(text(load, &series), &json(load, &series))?;
+        out.line(report::text(load, &series), &report::json(load, &series))?;
         out.flush()?;
         if let Some(svg) = &args.svg {
             let path = svg.join(format!("scid-{}.svg", load.name().to_lowercase()));
@@ -266,61 +300,4 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         note(format_args!("the databases stay in {}", path.display()));
     }
     Ok(())
-}
-
-/// All points of a workload. The ways take turns at each share, so that what else the machine does
-/// meets all of them.
-fn measure_load(args: &Args, load: Load, cluster: &mut Cluster) -> Result<Vec<Series>, Failure> {
-    let ways = load.ways().iter();
-    let mut series: Vec<Series> =
-        ways.map(|way| Series { way: *way, points: Vec::new() }).collect();
-    for strong in (0..=100).step_by(args.step as usize) {
-        let mut found = vec![Vec::new(); series.len()];
-        for turn in 0..args.turns {
-            for (place, of) in series.iter().enumerate() {
-                let run = Run { args, load, way: of.way, strong };
-                found[place].push(run.measure(cluster, args.seed + strong + turn * 1000)?);
-            }
-        }
-        for (of, mut found) in series.iter_mut().zip(found) {
-            found.sort_by(f64::total_cmp);
-            of.points.push((strong, found[found.len() / 2]));
-        }
-    }
-    Ok(series)
-}
-
-fn text(load: Load, series: &[Series]) -> String {
-    let mut text = format!("{}\n{:>8}", load.title(), "strong");
-    for of in series {
-        text.push_str(&format!("{:>12}", of.way.name()));
-    }
-    for (place, (strong, base)) in series[0].points.iter().enumerate() {
-        text.push_str(&format!("\n{strong:>6} %"));
-        for of in series {
-            let (_, rate) = of.points[place];
-            text.push_str(&format!("{rate:>12.0}"));
-        }
-        for of in &series[1..] {
-            let (_, rate) = of.points[place];
-            text.push_str(&format!("  {} x{:.2}", of.way.name(), rate / base));
-        }
-    }
-    text.push('\n');
-    text
-}
-
-fn json(load: Load, series: &[Series]) -> Value {
-    let series: Vec<Value> = series
-        .iter()
-        .map(|of| {
-            let points: Vec<Value> = of
-                .points
-                .iter()
-                .map(|(strong, rate)| json!({ "strong_percent": strong, "ops_per_second": rate }))
-                .collect();
-            json!({ "way": of.way.name(), "points": points })
-        })
-        .collect();
-    json!({ "workload": load.name(), "series": series })
 }

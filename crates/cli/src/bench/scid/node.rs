@@ -10,8 +10,10 @@ use siltstone::secondary::{Level, ReadOptions, SecondaryPartition};
 use siltstone::{Commit, Db, Epoch, Partition, Result, SeqNo, Slice};
 
 use super::link::{
-    ANSWER_BYTES, FAILED, FOUND, GET_STRONG, MISSING, PUT, REACH, REQUEST_BYTES, u32_at, u64_at,
+    ANSWER_BYTES, COST, FAILED, FOUND, GET_STRONG, MISSING, PUT, REACH, REQUEST_BYTES, REST,
+    u32_at, u64_at,
 };
+use super::own_processor_time;
 use crate::output::Failure;
 
 /// Name of the partition.
@@ -37,7 +39,7 @@ enum Role {
 
 /// The partition that is served.
 enum Served {
-    Primary(Partition),
+    Primary(Db, Partition),
     Secondary(SecondaryPartition),
 }
 
@@ -54,8 +56,15 @@ impl Served {
     fn serve(&self, request: &Request) -> Result<(Commit, Option<Slice>)> {
         let Request { verb, commit, key, value } = request;
         match self {
-            Served::Primary(partition) if *verb == PUT => Ok((partition.put(key, value)?, None)),
-            Served::Primary(partition) => Ok((*commit, partition.get(key)?)),
+            _ if *verb == COST => {
+                let time = own_processor_time().to_le_bytes();
+                Ok((*commit, Some(Slice::from(&time[..]))))
+            }
+            Served::Primary(db, _) if *verb == REST => {
+                Ok((*commit, db.wait_idle().map(|()| None)?))
+            }
+            Served::Primary(_, partition) if *verb == PUT => Ok((partition.put(key, value)?, None)),
+            Served::Primary(_, partition) => Ok((*commit, partition.get(key)?)),
             Served::Secondary(partition) if *verb == REACH => {
                 let options = ReadOptions::new(Level::Session(*commit));
                 partition.read(&options.wait(Duration::from_secs(10)))?;
@@ -75,7 +84,8 @@ pub(crate) fn run(args: &Args) -> std::result::Result<(), Failure> {
     match args.role {
         Role::Primary => {
             let db = Db::open(&args.folder)?;
-            serve(&Served::Primary(db.partition(PARTITION)?))?;
+            let partition = db.partition(PARTITION)?;
+            serve(&Served::Primary(db.clone(), partition))?;
             Ok(db.close()?)
         }
         Role::Secondary => {

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{Series, Way};
+use super::Way;
+use super::rounds::{Series, Spread};
 use crate::svg::page;
 
 const WIDTH: f64 = 640.0;
@@ -22,7 +23,8 @@ fn class_of(way: Way) -> &'static str {
 
 /// The drawing of these lines.
 pub(super) fn draw(title: &str, series: &[Series]) -> String {
-    let points = series.iter().flat_map(|of| of.points.iter());
+    let lines: Vec<_> = series.iter().map(|of| (of.way, medians(of))).collect();
+    let points = lines.iter().flat_map(|(_, points)| points);
     let most = points.map(|(_, rate)| *rate).fold(1.0, f64::max) * 1.1;
     let mut body = String::new();
     for line in 0..=4 {
@@ -46,10 +48,10 @@ pub(super) fn draw(title: &str, series: &[Series]) -> String {
             HEIGHT - BOTTOM + 18.0
         );
     }
-    for (place, of) in series.iter().enumerate() {
-        let class = class_of(of.way);
+    for (place, (way, points)) in lines.iter().enumerate() {
+        let class = class_of(*way);
         let mut line = String::new();
-        for (strong, rate) in &of.points {
+        for (strong, rate) in points {
             let _ = write!(line, "{:.1},{:.1} ", x_of(*strong), y_of(*rate, most));
         }
         let x = LEFT + 150.0 * place as f64;
@@ -74,6 +76,12 @@ pub(super) fn draw(title: &str, series: &[Series]) -> String {
     page(title, STYLE, WIDTH, HEIGHT, &body)
 }
 
+/// The medians over the shares.
+fn medians(of: &Series) -> Vec<(u64, f64)> {
+    let points = of.points.iter();
+    points.map(|(at, runs)| (*at, Spread::of(runs.iter().map(|run| run.rate)).median)).collect()
+}
+
 fn x_of(strong: u64) -> f64 {
     LEFT + (WIDTH - LEFT - RIGHT) * strong as f64 / 100.0
 }
@@ -84,11 +92,14 @@ fn y_of(rate: f64, most: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rounds::Measured;
     use super::*;
 
     #[test]
     fn every_way_has_a_line_over_all_shares() {
-        let points: Vec<(u64, f64)> = (0..=10).map(|n| (n * 10, 1000.0 + n as f64)).collect();
+        let points = (0..=10)
+            .map(|n| (n * 10, vec![Measured { rate: 1000.0 + n as f64, processor_us: 1.0 }]));
+        let points: Vec<_> = points.collect();
         let ways = [Way::Baseline, Way::Offloaded, Way::Optimal];
         let series = ways.map(|way| Series { way, points: points.clone() });
         let drawing = draw("C: reads alone", &series);

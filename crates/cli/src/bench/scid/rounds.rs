@@ -1,0 +1,194 @@
+//! The order of the runs, and what they say together.
+//!
+//! Each round runs every way at every share of strong keys, in another order than the round before, so
+//! that neither what the machine does meanwhile nor the growth of the database meets one way or one share
+//! alone. The ways follow one another at a share. So a round has, for each share, a ratio of two runs that
+//! are a second apart. Such ratios scatter less than throughputs do. The first round is not counted: caches
+//! are cold in it.
+
+use super::{Args, Cluster, Load, Run, Way};
+use crate::output::{Failure, note};
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measured {
+    /// Operations a second.
+    pub(super) rate: f64,
+    /// Processor time of all processes for an operation, background work included, in microseconds.
+    pub(super) processor_us: f64,
+}
+
+/// The runs of one way over the shares of strong keys.
+pub(super) struct Series {
+    pub(super) way: Way,
+    /// The shares in percent, each with a run of every round.
+    pub(super) points: Vec<(u64, Vec<Measured>)>,
+}
+
+/// A median and the quartiles around it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spread {
+    pub(super) low: f64,
+    pub(super) median: f64,
+    pub(super) high: f64,
+}
+
+impl Spread {
+    /// The spread of `values`, of which there is one at least.
+    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Spread {
+        let mut sorted: Vec<f64> = values.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        Spread {
+            low: between(&sorted, 0.25),
+            median: between(&sorted, 0.5),
+            high: between(&sorted, 0.75),
+        }
+    }
+}
+
+/// The value that stands a part of the way through `sorted`, or lies between two that do.
+fn between(sorted: &[f64], part: f64) -> f64 {
+    let place = part * (sorted.len() - 1) as f64;
+    let below = sorted[place as usize];
+    let above = sorted[place.ceil() as usize];
+    below + (above - below) * place.fract()
+}
+
+/// Runs all rounds of a workload.
+pub(super) fn measure(
+    args: &Args,
+    load: Load,
+    cluster: &mut Cluster,
+) -> Result<Vec<Series>, Failure> {
+    let shares: Vec<u64> = (0..=100).step_by(args.step as usize).collect();
+    let ways = load.ways();
+    let points: Vec<_> = shares.iter().map(|share| (*share, Vec::new())).collect();
+    let mut series: Vec<Series> =
+        ways.iter().map(|way| Series { way: *way, points: points.clone() }).collect();
+    for round in 0..=args.rounds {
+        for (place, way) in order(round as usize, shares.len(), ways.len()) {
+            let strong = shares[place];
+            let run = Run { args, load, way: ways[way], strong };
+            // The ways do the same operations.
+            let measured = run.measure(cluster, args.seed + strong + round * 1000)?;
+            if round > 0 {
+                series[way].points[place].1.push(measured);
+            }
+        }
+        note(format_args!("{}: round {round} of {} is done", load.name(), args.rounds));
+    }
+    Ok(series)
+}
+
+/// The places of shares and ways in a round, in the order of their runs.
+fn order(round: usize, shares: usize, ways: usize) -> impl Iterator<Item = (usize, usize)> {
+    // A third of the shares further on in each round, and in turns from behind.
+    let first = round * shares.div_ceil(3);
+    (0..shares).flat_map(move |nth| {
+        let nth = if round.is_multiple_of(2) { nth } else { shares - 1 - nth };
+        let share = (first + nth) % shares;
+        (0..ways).map(move |way| (share, (way + round + share) % ways))
+    })
+}
+
+impl Series {
+    /// The number of rounds.
+    pub(super) fn rounds(&self) -> usize {
+        self.points.first().map_or(0, |(_, runs)| runs.len())
+    }
+
+    /// The ratios to the same runs of `base`, at one share.
+    pub(super) fn ratio(&self, base: &Series, place: usize) -> Spread {
+        let runs = self.points[place].1.iter().zip(&base.points[place].1);
+        Spread::of(runs.map(|(run, base)| run.rate / base.rate))
+    }
+
+    /// The ratios of whole rounds: of the time that all shares took together.
+    pub(super) fn ratio_over_all(&self, base: &Series) -> Spread {
+        Spread::of((0..self.rounds()).map(|round| base.took(round) / self.took(round)))
+    }
+
+    /// The time that an operation at each share took together in a round.
+    fn took(&self, round: usize) -> f64 {
+        self.points.iter().map(|(_, runs)| 1.0 / runs[round].rate).sum()
+    }
+
+    /// The mean throughput of a round.
+    fn mean(&self, round: usize) -> f64 {
+        let rates = self.points.iter().map(|(_, runs)| runs[round].rate);
+        rates.sum::<f64>() / self.points.len() as f64
+    }
+
+    /// For each share, its throughput over the mean of its round, less 1: a flat way has 0 everywhere.
+    pub(super) fn slopes(&self) -> Vec<Spread> {
+        let means: Vec<f64> = (0..self.rounds()).map(|round| self.mean(round)).collect();
+        let slopes = self.points.iter().map(|(_, runs)| {
+            Spread::of(runs.iter().zip(&means).map(|(run, mean)| run.rate / mean - 1.0))
+        });
+        slopes.collect()
+    }
+
+    /// The mean processor time for an operation at one share, in microseconds. Not the median: a
+    /// compaction works for many operations.
+    pub(super) fn processor_us(&self, place: usize) -> f64 {
+        let runs = &self.points[place].1;
+        runs.iter().map(|run| run.processor_us).sum::<f64>() / runs.len() as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn series(way: Way, rates: &[[f64; 3]]) -> Series {
+        let points = rates.iter().enumerate().map(|(at, rates)| {
+            let runs = rates.map(|rate| Measured { rate, processor_us: rate });
+            (at as u64, runs.to_vec())
+        });
+        Series { way, points: points.collect() }
+    }
+
+    fn exactly(value: f64) -> Spread {
+        Spread { low: value, median: value, high: value }
+    }
+
+    #[test]
+    fn a_round_runs_each_point_once_and_the_ways_of_a_share_together() {
+        let mut firsts = BTreeSet::new();
+        let mut ways_first = BTreeSet::new();
+        for round in 0..9 {
+            let runs: Vec<_> = order(round, 11, 3).collect();
+            let all: BTreeSet<_> = runs.iter().copied().collect();
+            assert_eq!((runs.len(), all.len()), (33, 33), "round {round}");
+            assert!(runs.chunks(3).all(|chunk| chunk.iter().all(|run| run.0 == chunk[0].0)));
+            firsts.insert(runs[0].0);
+            ways_first.insert(runs.iter().find(|run| run.0 == 5).unwrap().1);
+        }
+        assert!(firsts.len() > 4, "{firsts:?}");
+        assert_eq!(ways_first.len(), 3, "each way is the first of a share in some rounds");
+    }
+
+    #[test]
+    fn medians_and_quartiles_lie_between_values() {
+        let of = Spread::of([4.0, 1.0, 3.0, 2.0, 5.0]);
+        assert_eq!(of, Spread { low: 2.0, median: 3.0, high: 4.0 });
+        assert_eq!(Spread::of([1.0, 2.0]), Spread { low: 1.25, median: 1.5, high: 1.75 });
+    }
+
+    /// A machine that is half as fast in one round changes no ratio.
+    #[test]
+    fn ratios_are_those_of_the_same_round() {
+        let base = series(Way::Baseline, &[[100.0, 50.0, 100.0], [100.0, 50.0, 100.0]]);
+        let other = series(Way::Offloaded, &[[200.0, 100.0, 200.0], [100.0, 50.0, 100.0]]);
+        assert_eq!(other.ratio(&base, 0), exactly(2.0));
+        assert_eq!(other.ratio(&base, 1), exactly(1.0));
+        // Two times 1/100 over 1/200 and 1/100.
+        assert!((other.ratio_over_all(&base).median - 4.0 / 3.0).abs() < 1e-9);
+        let slopes: Vec<_> = other.slopes().iter().map(|of| of.median).collect();
+        assert!((slopes[0] - 1.0 / 3.0).abs() < 1e-9 && (slopes[1] + 1.0 / 3.0).abs() < 1e-9);
+        assert_eq!(base.slopes(), [exactly(0.0); 2]);
+        assert!((other.processor_us(0) - 500.0 / 3.0).abs() < 1e-9);
+    }
+}
