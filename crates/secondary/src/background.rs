@@ -81,10 +81,8 @@ impl FollowThread {
         if follow == Follow::OnDemand {
             return Ok(());
         }
-        let due_at = clock.now();
-        let followed = followed.clone();
-        state.tended.push(Tended { followed, follow, due_at, failure: None });
-        // Still under the lock, or two calls at once would start two threads.
+        // Before the partition is listed, because without a thread nobody follows it. Under the lock, or two
+        // calls at once would start two threads.
         if state.thread.is_none() {
             let shared = self.0.clone();
             // Not the `Secondary`: its last handle stops this thread, and a handle in the thread
@@ -98,6 +96,9 @@ impl FollowThread {
             })?;
             state.thread = Some(thread);
         }
+        let due_at = clock.now();
+        let followed = followed.clone();
+        state.tended.push(Tended { followed, follow, due_at, failure: None });
         self.0.changed.notify_all();
         Ok(())
     }
