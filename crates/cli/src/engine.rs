@@ -11,9 +11,7 @@
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use siltstone::{
-    Db, Durability, Error, ErrorKind, Options, Partition, Range, Readable, Result, Slice,
-};
+use siltstone::{Db, Durability, Error, ErrorKind, Options, Partition, Range, Readable, Result};
 
 use crate::output::{Failure, note};
 
@@ -175,29 +173,18 @@ pub(crate) fn partition_names(db: &Db) -> Vec<String> {
     db.partition_names()
 }
 
-/// Entries of a partition from either end.
-pub(crate) type Entries = Box<dyn DoubleEndedIterator<Item = Result<(Slice, Slice)>>>;
-
 /// The entries from `from` on and below `to`.
 pub(crate) fn entries(
     partition: &impl Readable<Range = Range>,
     from: Option<Vec<u8>>,
     to: Option<Vec<u8>>,
-) -> Entries {
+) -> Range {
     match (from, to) {
-        (None, None) => Box::new(partition.range(..)),
-        (Some(from), None) => Box::new(partition.range(from..)),
-        (None, Some(to)) => Box::new(partition.range(..to)),
-        (Some(from), Some(to)) => Box::new(partition.range(from..to)),
+        (None, None) => partition.range(..),
+        (Some(from), None) => partition.range(from..),
+        (None, Some(to)) => partition.range(..to),
+        (Some(from), Some(to)) => partition.range(from..to),
     }
-}
-
-/// The entries whose keys begin with `prefix`.
-pub(crate) fn entries_with_prefix(
-    partition: &impl Readable<Range = Range>,
-    prefix: &[u8],
-) -> Entries {
-    Box::new(partition.prefix(prefix))
 }
 
 /// The number of entries; reads every key.

@@ -98,24 +98,37 @@ pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
     let source = Source::open(&args.target.database)?;
     let partition = source.partition(&args.target.partition)?;
     let entries = match prefix {
-        Some(prefix) => engine::entries_with_prefix(&partition, &prefix),
+        Some(prefix) => partition.prefix(&prefix),
         None => engine::entries(&partition, from, to),
     };
-    // Reversed before it is limited: the last entries of a range, and not its first ones backwards.
-    let entries = if args.reverse { Box::new(entries.rev()) } else { entries };
-
     let mut out = Output::new(args.target.json);
-    for entry in entries.take(args.limit.unwrap_or(usize::MAX)) {
-        let (key, value) = entry?;
-        if args.keys {
+    if args.keys {
+        // Keys alone: each large value would be read otherwise.
+        for key in args.in_order(entries.keys()) {
+            let key = key?;
             out.line(bytes.text(&key), &bytes.entry(&key, None))?;
-        } else {
+        }
+    } else {
+        for entry in args.in_order(entries) {
+            let (key, value) = entry?;
             let text = format_args!("{}\t{}", bytes.text(&key), bytes.text(&value)).to_string();
             out.line(text, &bytes.entry(&key, Some(&value)))?;
         }
     }
     out.finish()?;
     Ok(source.close()?)
+}
+
+impl ScanArgs {
+    /// The items that are asked for, in the order that is asked for.
+    fn in_order<T>(
+        &self,
+        items: impl DoubleEndedIterator<Item = T> + 'static,
+    ) -> Box<dyn Iterator<Item = T>> {
+        let limit = self.limit.unwrap_or(usize::MAX);
+        // Reversed before it is limited: the last entries of a range, and not its first ones backwards.
+        if self.reverse { Box::new(items.rev().take(limit)) } else { Box::new(items.take(limit)) }
+    }
 }
 
 /// Arguments of `count`.

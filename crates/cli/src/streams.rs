@@ -36,7 +36,10 @@ pub(crate) fn export(
     // A new file: an export never overwrites the only copy of an older one.
     let mut file = create(path)?;
     let out = BufWriter::with_capacity(BUFFER_BYTES, &mut file);
-    let summary = db.export_stream(bar.wrap_write(out), options)?;
+    let exported = db.export_stream(bar.wrap_write(out), options);
+    // A part of a stream is of no use, and the next export would be refused because of it. The error of
+    // the export counts, and not that of the removal.
+    let summary = exported.inspect_err(|_| drop(remove(path)))?;
     // The command has succeeded when the stream survives a power cut: it may be the backup before a
     // deletion.
     file.sync_all().map_err(|e| Failure::io("sync", path, &e))?;
@@ -122,4 +125,9 @@ fn tell(deed: &str, summary: StreamSummary, json: bool) -> Result<(), Failure> {
 
 fn create(path: &Path) -> Result<File, Failure> {
     File::create_new(path).map_err(|e| Failure::io("create", path, &e))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
+fn remove(path: &Path) -> io::Result<()> {
+    std::fs::remove_file(path)
 }
