@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lsm_core::clock::Clock;
 use lsm_core::error::Result;
 use lsm_core::fs::Fs;
-use lsm_core::hooks::{EventListener, HookProvider};
+use lsm_core::hooks::{EventListener, HookProvider, HookSources};
 use lsm_core::options::Options;
 use metahive::MetaHiveOptions;
 
@@ -193,7 +193,13 @@ impl Builder {
     pub fn open(self) -> Result<Db> {
         // Also for an application without hooks of its own: a partition names MetaHive, expiry and
         // large values as it names any hook, and without this an open would not find their code.
-        let hooks = ProvidedHooks { application: self.application, metahive: self.metahive };
-        self.engine.hooks(Arc::new(hooks)).open().map(Db)
+        let own = Arc::new(ProvidedHooks { metahive: self.metahive });
+        let hooks: Arc<dyn HookProvider> = match self.application {
+            // The application first, also for names of siltstone: it may know a MetaHive with a provider
+            // of its own, which has the same name.
+            Some(first) => Arc::new(HookSources { first, then: own }),
+            None => own,
+        };
+        self.engine.hooks(hooks).open().map(Db)
     }
 }

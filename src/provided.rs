@@ -1,10 +1,9 @@
-//! [`ProvidedHooks`]: the source of the code of hooks. It asks the application first, then the crates
-//! that belong to siltstone.
+//! [`ProvidedHooks`]: the source of the code of hooks in the crates that belong to siltstone.
 //!
 //! It also adds the parts of a partition's MetaHive that are not stored, for example replicas.
 //!
-//! [`Builder`](crate::Builder) registers one with every database. It must not return a hook whose
-//! parameters it does not understand.
+//! [`Builder`](crate::Builder) registers one with every database, behind the source of the application. It
+//! must not return a hook whose parameters it does not understand.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,8 +15,6 @@ use metahive::{MetaHive, MetaHiveOptions};
 
 /// See the module.
 pub(crate) struct ProvidedHooks {
-    /// The application's own provider, asked first.
-    pub(crate) application: Option<Arc<dyn HookProvider>>,
     /// Of each partition that the builder names.
     pub(crate) metahive: HashMap<String, MetaHiveOptions>,
 }
@@ -40,9 +37,7 @@ impl HookProvider for ProvidedHooks {
         name: &str,
         params: &[u8],
     ) -> Option<Arc<dyn CompactionFilterFactory>> {
-        let own = self.application.as_ref();
-        let own = own.and_then(|application| application.compaction_filter(name, params));
-        own.or_else(|| provided(name, params))
+        provided(name, params)
     }
 
     fn compaction_filter_of(
@@ -51,24 +46,18 @@ impl HookProvider for ProvidedHooks {
         name: &str,
         params: &[u8],
     ) -> Option<Arc<dyn CompactionFilterFactory>> {
-        let own = self.application.as_ref();
-        // The application first, also for names of this crate: it may know a MetaHive with a
-        // provider of its own, which has the same name.
-        let own = own.and_then(|it| it.compaction_filter_of(partition, name, params));
         // For a partition that names MetaHive. The options of the builder turn nothing on.
         let options = self.metahive.get(partition).filter(|_| name == MetaHive::NAME);
         // The engine compares the stored parameters with these before it uses the hook, see
         // `check_stored`.
         let given = options.map(|options| Arc::new(MetaHive::new(options.clone())) as Arc<_>);
-        own.or(given).or_else(|| provided(name, params))
+        given.or_else(|| provided(name, params))
     }
 
     fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
-        let own = self.application.as_ref();
-        let own = own.and_then(|application| application.value_store(name, params));
-        own.or_else(|| match name {
+        match name {
             LargeValues::NAME => Some(Arc::new(LargeValues::from_params(params)?)),
             _ => None,
-        })
+        }
     }
 }

@@ -7,7 +7,7 @@ use lsm_core::clock::{Clock, SystemClock};
 use lsm_core::error::Result;
 use lsm_core::follow::{FollowBuilder, Follower};
 use lsm_core::fs::Fs;
-use lsm_core::hooks::{CompactionFilterFactory, HookProvider, ValueStoreFactory};
+use lsm_core::hooks::{HookProvider, HookSources};
 use lsm_core::options::Options;
 
 use crate::secondary::Secondary;
@@ -20,37 +20,6 @@ pub struct Builder {
     engine: FollowBuilder,
     clock: Arc<dyn Clock>,
     hooks: Option<Arc<dyn HookProvider>>,
-}
-
-/// Two sources of hooks, asked one after the other.
-struct HookSources {
-    first: Arc<dyn HookProvider>,
-    then: Arc<dyn HookProvider>,
-}
-
-impl HookProvider for HookSources {
-    fn compaction_filter(
-        &self,
-        name: &str,
-        params: &[u8],
-    ) -> Option<Arc<dyn CompactionFilterFactory>> {
-        let found = self.first.compaction_filter(name, params);
-        found.or_else(|| self.then.compaction_filter(name, params))
-    }
-
-    fn compaction_filter_of(
-        &self,
-        partition: &str,
-        name: &str,
-        params: &[u8],
-    ) -> Option<Arc<dyn CompactionFilterFactory>> {
-        let found = self.first.compaction_filter_of(partition, name, params);
-        found.or_else(|| self.then.compaction_filter_of(partition, name, params))
-    }
-
-    fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
-        self.first.value_store(name, params).or_else(|| self.then.value_store(name, params))
-    }
 }
 
 impl Builder {

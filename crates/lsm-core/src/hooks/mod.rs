@@ -106,6 +106,39 @@ pub trait HookProvider: Send + Sync + 'static {
     }
 }
 
+/// Two sources of hooks, asked one after the other.
+pub struct HookSources {
+    /// Asked first.
+    pub first: Arc<dyn HookProvider>,
+    /// Asked for what the first one does not have.
+    pub then: Arc<dyn HookProvider>,
+}
+
+impl HookProvider for HookSources {
+    fn compaction_filter(
+        &self,
+        name: &str,
+        params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        let found = self.first.compaction_filter(name, params);
+        found.or_else(|| self.then.compaction_filter(name, params))
+    }
+
+    fn compaction_filter_of(
+        &self,
+        partition: &str,
+        name: &str,
+        params: &[u8],
+    ) -> Option<Arc<dyn CompactionFilterFactory>> {
+        let found = self.first.compaction_filter_of(partition, name, params);
+        found.or_else(|| self.then.compaction_filter_of(partition, name, params))
+    }
+
+    fn value_store(&self, name: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
+        self.first.value_store(name, params).or_else(|| self.then.value_store(name, params))
+    }
+}
+
 /// An entry as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
