@@ -20,15 +20,17 @@ mod replay;
 mod sections;
 mod ttl;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use lsm_core::codec::{checksum64, checksum64_seeded, put_bytes, put_u32, put_u64, put_varint};
 use lsm_core::fs::{CrashOutcome, MemFs};
 use lsm_core::internals::names::{FileKind, FileName};
+use siltstone::secondary::{Level, Secondary, Target};
 use siltstone::{
     BackgroundMode, Builder, Compression, Db, Durability, ErrorKind, Options, PartitionOptions,
+    Range, Readable,
 };
 use testkit::Rng;
 
@@ -374,4 +376,36 @@ fn a_feature_that_only_writers_must_know_stops_writers() {
     seal(&mut bytes, 72);
     fs.write_raw(&path, &bytes).unwrap();
     check(&builder(&fs).open().unwrap(), &expected());
+}
+
+/// A write of a fixture: partition, key and value.
+type Write = (&'static str, u8, String);
+
+fn write_all(db: &Db, writes: &[Write]) {
+    for (name, key, value) in writes {
+        db.partition(name).unwrap().put([*key], value).unwrap();
+    }
+}
+
+/// Checks that a secondary beside nobody, and then an open, finds what these writes left.
+fn check_followed_and_opened(fs: &MemFs, writes: &[Write]) {
+    let names: BTreeSet<_> = writes.iter().map(|(name, ..)| *name).collect();
+    let secondary = Secondary::builder(DIR).fs(Arc::new(fs.clone())).open().unwrap();
+    secondary.sync(Target::Latest).unwrap();
+    for name in &names {
+        let reading = secondary.partition(name).unwrap().at(Level::Eventual).unwrap();
+        check_partition(&reading, name, writes);
+    }
+    let db = builder(fs).open().unwrap();
+    for name in &names {
+        check_partition(&db.partition(name).unwrap(), name, writes);
+    }
+}
+
+fn check_partition(found: &impl Readable<Range = Range>, name: &str, writes: &[Write]) {
+    let found = found.iter().map(|pair| pair.unwrap());
+    let found: Vec<_> = found.map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+    let own = writes.iter().filter(|(partition, ..)| *partition == name);
+    let own: Vec<_> = own.map(|(_, key, value)| (vec![*key], value.clone().into_bytes())).collect();
+    assert_eq!(found, own, "{name}");
 }

@@ -4,13 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::fs::MemFs;
-use lsm_core::hooks::{CompactionFilterFactory, HookProvider};
 use siltstone::large_values::{Parallelism, ReadBlobs};
 use siltstone::secondary::{Level, ReadVerified, Secondary, Target};
 use siltstone::{
     BackgroundMode, Db, ErrorKind, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions,
     Readable,
 };
+
+use super::shelf::NoHooks;
 
 fn primary(fs: &MemFs) -> Db {
     let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
@@ -55,19 +56,6 @@ fn large_values_are_read_on_a_secondary_and_stay_while_a_view_reads_them() {
     drop((view, reader));
     now.get("film").unwrap();
     assert!(follower.verify(Default::default()).unwrap().is_sound());
-}
-
-/// Has no hook.
-struct NoHooks;
-
-impl HookProvider for NoHooks {
-    fn compaction_filter(
-        &self,
-        _name: &str,
-        _params: &[u8],
-    ) -> Option<Arc<dyn CompactionFilterFactory>> {
-        None
-    }
 }
 
 /// The hooks of the application used to take the place of those of siltstone.

@@ -4,12 +4,10 @@
 //! `BLESS_FIXTURE=replay cargo test fixture_with_a_place` writes it anew; do that only before its format
 //! was shipped.
 
-use siltstone::secondary::{Level, Secondary, Target};
-
 use super::*;
 
 /// The writes of the fixture: partition, key and value. Only those of `behind` are not flushed.
-fn writes() -> Vec<(&'static str, u8, String)> {
+fn writes() -> Vec<Write> {
     let writes = (0..60_u8).map(|n| (["left", "right"][usize::from(n) % 2], n, "sand ".repeat(10)));
     let behind = (0..5_u8).map(|n| ("behind", n, n.to_string()));
     writes.chain(behind).collect()
@@ -18,19 +16,12 @@ fn writes() -> Vec<(&'static str, u8, String)> {
 fn write_replay() -> MemFs {
     let fs = MemFs::new();
     let db = builder(&fs).open().unwrap();
-    for (name, key, value) in writes() {
-        db.partition(name).unwrap().put([key], value).unwrap();
-    }
+    write_all(&db, &writes());
     db.partition("left").unwrap().flush().unwrap();
     db.partition("right").unwrap().flush().unwrap();
     // The log thread attests the rest: without a cursor, no more is believed.
     db.wait_idle().unwrap();
     fs.crash_clone(CrashOutcome::Everything, &mut || 0)
-}
-
-fn expected_of(name: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let own = writes().into_iter().filter(|(partition, ..)| *partition == name);
-    own.map(|(_, key, value)| (vec![key], value.into_bytes())).collect()
 }
 
 #[test]
@@ -42,19 +33,5 @@ fn a_fixture_with_a_place_where_a_replay_begins_is_followed_and_opened() {
     let bytes = fs.read_raw(&manifest).unwrap();
     let place = bytes.windows(2).rposition(|window| window == [20 << 1 | 1, 4]);
     assert_eq!(place.map(|at| bytes[at + 5]), Some(60), "behind all that is flushed");
-    let names = ["left", "right", "behind"];
-    let secondary = Secondary::builder(DIR).fs(Arc::new(fs.clone())).open().unwrap();
-    secondary.sync(Target::Latest).unwrap();
-    for name in names {
-        let reading = secondary.partition(name).unwrap().at(Level::Eventual).unwrap();
-        let found = reading.iter().map(|pair| pair.unwrap());
-        let found: Vec<_> = found.map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
-        assert_eq!(found, expected_of(name), "{name}");
-    }
-    let db = builder(&fs).open().unwrap();
-    for name in names {
-        let found = db.partition(name).unwrap().iter().map(|pair| pair.unwrap());
-        let found: Vec<_> = found.map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
-        assert_eq!(found, expected_of(name), "{name}");
-    }
+    check_followed_and_opened(&fs, &writes());
 }

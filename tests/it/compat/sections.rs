@@ -6,12 +6,11 @@
 
 use lsm_core::fs::Fs;
 use lsm_core::internals::wal::{SectionIndex, SegmentHeader};
-use siltstone::secondary::{Level, Secondary, Target};
 
 use super::*;
 
 /// The writes of the fixture: partition, key and value.
-fn writes() -> Vec<(&'static str, u8, String)> {
+fn writes() -> Vec<Write> {
     let names = ["left", "right", "seldom"];
     let writes = (0..150_u8).map(|n| (names[usize::from(n) % 2], n, "sand ".repeat(10)));
     let seldom = (0..5_u8).map(|n| (names[2], n, n.to_string()));
@@ -21,16 +20,9 @@ fn writes() -> Vec<(&'static str, u8, String)> {
 fn write_sections() -> MemFs {
     let fs = MemFs::new();
     let db = builder(&fs).open().unwrap();
-    for (name, key, value) in writes() {
-        db.partition(name).unwrap().put([key], value).unwrap();
-    }
+    write_all(&db, &writes());
     db.wait_idle().unwrap();
     fs.crash_clone(CrashOutcome::Everything, &mut || 0)
-}
-
-fn expected_of(name: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let own = writes().into_iter().filter(|(partition, ..)| *partition == name);
-    own.map(|(_, key, value)| (vec![key], value.into_bytes())).collect()
 }
 
 #[test]
@@ -49,18 +41,5 @@ fn a_fixture_with_indexes_of_sections_is_followed_and_opened() {
         }
     }
     assert_eq!(groups, [2, 2, 2]);
-    let secondary = Secondary::builder(DIR).fs(Arc::new(fs.clone())).open().unwrap();
-    secondary.sync(Target::Latest).unwrap();
-    for name in ["left", "right", "seldom"] {
-        let reading = secondary.partition(name).unwrap().at(Level::Eventual).unwrap();
-        let found = reading.iter().map(|pair| pair.unwrap());
-        let found: Vec<_> = found.map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
-        assert_eq!(found, expected_of(name), "{name}");
-    }
-    let db = builder(&fs).open().unwrap();
-    for name in ["left", "right", "seldom"] {
-        let found = db.partition(name).unwrap().iter().map(|pair| pair.unwrap());
-        let found: Vec<_> = found.map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
-        assert_eq!(found, expected_of(name), "{name}");
-    }
+    check_followed_and_opened(&fs, &writes());
 }
