@@ -21,9 +21,10 @@ use crate::snapshot::PartitionSnapshot;
 /// before it is committed. Dropping the writer discards the value.
 ///
 /// # Cost
-/// Memory for one sub-block, independent of the length of the value; a value below the threshold is
-/// held in memory as a whole. A value of unknown length, or of a quarter of a chunk or more, gets its
-/// own chunk file.
+/// Memory for one sub-block, and two more if the value is compressed, independent of its length; a value
+/// below the threshold is held in memory as a whole. A value of unknown length, or of a quarter of a chunk or
+/// more, begins a chunk file. The file ends behind a value whose stored length is a quarter of a chunk or
+/// more; behind others it takes further values.
 #[derive(Debug)]
 // A face over the type of the crate, as `Db` and `Batch` are (design note 8): the other adds its
 // value to a batch of the engine.

@@ -286,15 +286,22 @@ impl Block {
         Ok(())
     }
 
-    /// Begins to read those bytes from the device that a reader of the first `len` bytes of the value reads.
+    /// Begins to read about those bytes from the device that a reader of the first `len` bytes of the value
+    /// reads.
     pub fn prefetch(&self, len: u64) {
-        // No more: what lies behind the value is another one, and so many plain bytes are stored in no more.
-        let wanted = len.min(self.handle.stored_len());
-        self.file.prefetch(self.handle.value_offset(), wanted);
-        // The table of a compressed value lies behind all of it, and is read first.
-        if !self.handle.is_stored_as_given() {
-            let table_len = self.handle.end() - self.handle.table_offset();
-            self.file.prefetch(self.handle.table_offset(), table_len);
+        let handle = &self.handle;
+        let start = handle.value_offset();
+        // The table of several compressed sub-blocks lies behind all of them, and is read first.
+        let has_table = !handle.is_stored_as_given() && handle.sub_block_count() > 1;
+        // No more than is stored: another value lies behind it.
+        if len < handle.stored_len() {
+            self.file.prefetch(start, len);
+            if has_table {
+                self.file.prefetch(handle.table_offset(), handle.end() - handle.table_offset());
+            }
+        } else {
+            let end = if has_table { handle.end() } else { handle.table_offset() };
+            self.file.prefetch(start, end - start);
         }
     }
 
@@ -433,20 +440,23 @@ mod tests {
 
     #[test]
     fn no_more_of_a_value_is_read_ahead_than_was_asked_for_and_than_there_is() {
-        // Behind the front of a block of 48 bytes and a key of 3; 40 sub-blocks.
+        // Behind the front of a block of 48 bytes and a key of 3; 40 sub-blocks, or one.
         let at = 64 + 48 + 3;
         let table = 40 * 12;
-        for (form, len, expected) in [
-            (Form::Plain, 2500, vec![(at, 2500)]),
-            (Form::Plain, u64::MAX, vec![(at, 10_000)]),
-            (Form::Compressed { stored_len: 3000 }, 2500, vec![(at, 2500), (at + 3000, table)]),
-            (Form::Compressed { stored_len: 3000 }, 9000, vec![(at, 3000), (at + 3000, table)]),
+        let compressed = Form::Compressed { stored_len: 3000 };
+        for (form, sub_block_log2, len, expected) in [
+            (Form::Plain, 8, 2500, vec![(at, 2500)]),
+            (Form::Plain, 8, u64::MAX, vec![(at, 10_000)]),
+            (compressed, 8, 2500, vec![(at, 2500), (at + 3000, table)]),
+            (compressed, 8, 9000, vec![(at, 3000 + table)]),
+            (compressed, 14, 2500, vec![(at, 2500)]),
+            (compressed, 14, 9000, vec![(at, 3000)]),
         ] {
             let handle = Handle {
                 chunk: ChunkId { number: FileNo(5), epoch: Epoch(1) },
                 offset: 64,
                 key_len: 3,
-                sub_block_log2: 8,
+                sub_block_log2,
                 len: 10_000,
                 stored_us: 0,
                 root: 0,
