@@ -36,10 +36,9 @@ pub(crate) fn export(
     // A new file: an export never overwrites the only copy of an older one.
     let mut file = create(path)?;
     let out = BufWriter::with_capacity(BUFFER_BYTES, &mut file);
-    let exported = db.export_stream(bar.wrap_write(out), options);
-    // A part of a stream is of no use, and the next export would be refused because of it. The error of
-    // the export counts, and not that of the removal.
-    let summary = exported.inspect_err(|_| drop(remove(path)))?;
+    // A part stays where an export fails: its entries can be imported, and another export goes on behind
+    // them.
+    let summary = db.export_stream(bar.wrap_write(out), options)?;
     // The command has succeeded when the stream survives a power cut: it may be the backup before a
     // deletion.
     file.sync_all().map_err(|e| Failure::io("sync", path, &e))?;
@@ -125,9 +124,4 @@ fn tell(deed: &str, summary: StreamSummary, json: bool) -> Result<(), Failure> {
 
 fn create(path: &Path) -> Result<File, Failure> {
     File::create_new(path).map_err(|e| Failure::io("create", path, &e))
-}
-
-#[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
-fn remove(path: &Path) -> io::Result<()> {
-    std::fs::remove_file(path)
 }

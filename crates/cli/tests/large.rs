@@ -150,9 +150,9 @@ fn text_of_berkeley_db_goes_out_and_comes_in() {
     check(at, &["import", "db", "nothing"], 1, "");
 }
 
-/// A file of large values is lost: their keys are still read, and an export that fails leaves nothing.
+/// A file of large values is lost: their keys are still read.
 #[test]
-fn keys_are_read_without_their_values_and_a_failed_export_can_be_repeated() {
+fn keys_are_read_without_their_values() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     fs::create_dir(at.join("tree")).unwrap();
@@ -161,18 +161,11 @@ fn keys_are_read_without_their_values_and_a_failed_export_can_be_repeated() {
     let load = ["load", "db", "tree", "--format", "files"];
     check(at, &load, 0, "loaded 2 entries, 1048579 bytes; skipped 0\n");
     let chunks = lines(&siltstone(at, &["chunks", "db", "--json"]));
-    let chunk = Path::new(chunks[0]["path"].as_str().unwrap());
-    let chunk = at.join(chunk);
-    let elsewhere = at.join("elsewhere");
-    fs::rename(&chunk, &elsewhere).unwrap();
+    let chunk = at.join(chunks[0]["path"].as_str().unwrap());
+    fs::remove_file(chunk).unwrap();
     check(at, &["scan", "db", "--keys"], 0, "a\nb\n");
     check(at, &["scan", "db", "--keys", "--reverse", "--limit", "1"], 0, "b\n");
     check(at, &["scan", "db"], 1, "a\t1\n");
-    let export = ["export", "db", "stream", "--format", "stream"];
-    check(at, &export, 1, "");
-    assert!(!at.join("stream").exists());
-    fs::rename(&elsewhere, &chunk).unwrap();
-    check(at, &export, 0, "exported 2 entries, 1048579 bytes; skipped 0\n");
 }
 
 #[test]

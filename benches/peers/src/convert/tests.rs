@@ -156,7 +156,8 @@ fn files_of(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Changes bytes of the LevelDB file whose name ends so, one at a time, and exports: nothing that is there may be
-/// left out or changed. Returns the exports that were tried, and those that were refused.
+/// left out or changed. The lengths of log records are not among the bytes: of those in the last block LevelDB
+/// believes that a crash left them. Returns the exports that were tried, and those that were refused.
 fn check_damage(folder: &Folder, ending: &str, settle: bool) -> (usize, usize) {
     let there = folder.path(&format!("whole-{ending}"));
     let engine = LevelDb::open(&there, &Settings::new(0)).unwrap();

@@ -284,7 +284,8 @@ impl LevelDb {
     }
 
     /// Opens a database of which no damaged byte is read: every read verifies checksums, and damage in the
-    /// log or in an index, which LevelDB passes over by default, is an error.
+    /// log or in an index, which LevelDB passes over by default, is an error. Only a length in the last
+    /// block of the log, and zeros, still pass for the end that a crash left.
     pub fn verifying(folder: &Path, settings: &Settings) -> Result<LevelDb, Fault> {
         LevelDb::open_with(folder, settings, true)
     }
