@@ -111,7 +111,12 @@ impl CompactionFilter for Fused {
         Ok(Decision::Keep)
     }
 
-    fn output(&mut self, _entry: Entry<'_>, _untouched_from: Option<SeqNo>) -> Result<()> {
+    fn output(
+        &mut self,
+        _entry: &Entry<'_>,
+        _untouched_from: Option<SeqNo>,
+        _value_sum: Option<u64>,
+    ) -> Result<()> {
         self.fuse.pass("output")
     }
 

@@ -21,8 +21,9 @@ pub struct Counts {
     pub split_pairs: u64,
     /// Verified reads that met damage in memory, and none when they read the device.
     pub reads_mended: u64,
-    /// Entries that were found damaged, once for each run of a job. The first run of a compaction ends
-    /// at a fault, so that it counts one or few of them.
+    /// Entries that were found damaged, once for each run of a job. The fault that ends the
+    /// first run of a compaction is not counted; what its judges found before that is, and again in the next
+    /// run.
     pub faults: u64,
 }
 

@@ -254,11 +254,7 @@ impl CompactionFilter for HiveFilter {
         Ok(Input::Pass)
     }
 
-    fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
-        self.output_of(&entry, untouched_from, None)
-    }
-
-    fn output_of(
+    fn output(
         &mut self,
         entry: &Entry<'_>,
         untouched_from: Option<SeqNo>,

@@ -70,7 +70,8 @@ pub struct TableSeal {
     pub provider: String,
     /// Number of entries that have metadata.
     pub sealed: u64,
-    /// Of them, those that may lie in another block than their metadata.
+    /// About how many of them may lie in another block than their metadata: a cut that the metadata of a pair
+    /// forces is seen at the next pair only, and counted there. A figure, on which no read depends.
     pub split_pairs: u64,
     /// Key and V+ of the entries whose metadata would lie behind the end of the table.
     pub open: Vec<(Vec<u8>, Vec<u8>)>,

@@ -91,23 +91,19 @@ impl CompactionFilter for SealerJob {
         Ok(Input::Take)
     }
 
-    fn output(&mut self, entry: Entry<'_>, _untouched_from: Option<SeqNo>) -> Result<()> {
-        let key = [entry.key, &[SUFFIX]].concat();
-        self.pending.push((key, entry.seq, sum(entry)));
-        Ok(())
-    }
-
-    fn output_of(
+    fn output(
         &mut self,
         entry: &Entry<'_>,
-        untouched_from: Option<SeqNo>,
+        _untouched_from: Option<SeqNo>,
         value_sum: Option<u64>,
     ) -> Result<()> {
         if let Some(value_sum) = value_sum {
             assert_eq!(value_sum, checksum64_seeded(entry.value, VALUE_SEED));
             self.sealer.confirmed.fetch_add(1, Ordering::Relaxed);
         }
-        self.output(*entry, untouched_from)
+        let key = [entry.key, &[SUFFIX]].concat();
+        self.pending.push((key, entry.seq, sum(*entry)));
+        Ok(())
     }
 
     fn boundary(

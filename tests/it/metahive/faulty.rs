@@ -107,8 +107,13 @@ impl CompactionFilter for FaultyFilter {
         self.inner.decide(entry)
     }
 
-    fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
-        self.inner.output(entry, untouched_from)
+    fn output(
+        &mut self,
+        entry: &Entry<'_>,
+        untouched_from: Option<SeqNo>,
+        value_sum: Option<u64>,
+    ) -> Result<()> {
+        self.inner.output(entry, untouched_from, value_sum)
     }
 
     fn boundary(

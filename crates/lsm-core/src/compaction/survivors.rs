@@ -87,14 +87,14 @@ pub(super) fn write_survivors<I: JobIter>(
             if should_stop() {
                 return Err(Error::new(ErrorKind::Closed, "the job was cancelled"));
             }
-            if writing.is_over() {
-                break;
-            }
         }
         let place = clip.map_or(ClipSide::Inside, |c| c.place(entries.key(), entries.is_hidden()));
         match place {
             ClipSide::Inside => {
                 writing.read(entries)?;
+                if writing.is_over() {
+                    break;
+                }
                 // A value that moved may have been gigabytes.
                 if std::mem::take(&mut writing.has_moved) {
                     until_look = 1;
@@ -414,7 +414,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         }
         if let Some(sealing) = &mut self.stages.sealing {
             let value_sum = self.value_sum.filter(|_| untouched_from.is_some());
-            sealing.output_of(&entry, untouched_from, value_sum)?;
+            sealing.output(&entry, untouched_from, value_sum)?;
         }
         self.outputs.add(key, entry.value)?;
         // For registered snapshots alone. The rules respect the visible sequence as well, and an

@@ -270,23 +270,17 @@ pub trait CompactionFilter: Send {
     }
 
     /// Receives a surviving entry in its final form. `untouched_from` is its stored sequence number if
-    /// key, kind and value are unchanged bytes of the input.
-    fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
-        let _ = (entry, untouched_from);
-        Ok(())
-    }
-
-    /// Does what [`output`](Self::output) does, which it calls by default. `value_sum` is the XXH3-64 of the
-    /// value under [`VALUE_SEED`](crate::types::VALUE_SEED), which agrees with what the caller of the write
-    /// gave; it is `None` where nothing has confirmed it.
-    fn output_of(
+    /// key, kind and value are unchanged bytes of the input. `value_sum` is the XXH3-64 of the value under
+    /// [`VALUE_SEED`](crate::types::VALUE_SEED), which agrees with what came into the memtable; it is `None`
+    /// where nothing has confirmed it.
+    fn output(
         &mut self,
         entry: &Entry<'_>,
         untouched_from: Option<SeqNo>,
         value_sum: Option<u64>,
     ) -> Result<()> {
-        let _ = value_sum;
-        self.output(*entry, untouched_from)
+        let _ = (entry, untouched_from, value_sum);
+        Ok(())
     }
 
     /// Emits the hidden entries that sort before `next`, and returns whether a block and a table may end

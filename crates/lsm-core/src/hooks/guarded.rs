@@ -269,17 +269,13 @@ impl CompactionFilter for GuardedJob {
         self.call("decide", |filter| filter.decide(entry))
     }
 
-    fn output(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
-        self.call("output", |filter| filter.output(entry, untouched_from))
-    }
-
-    fn output_of(
+    fn output(
         &mut self,
         entry: &Entry<'_>,
         untouched_from: Option<SeqNo>,
         value_sum: Option<u64>,
     ) -> Result<()> {
-        self.call("output", |filter| filter.output_of(entry, untouched_from, value_sum))
+        self.call("output", |filter| filter.output(entry, untouched_from, value_sum))
     }
 
     fn boundary(

@@ -252,8 +252,8 @@ fn a_survivor_is_sealed_with_the_sum_that_was_compared() {
     let mut faults = Faults::default();
     filter.input(entry, Origin::MEMTABLE, &mut faults).unwrap();
     let zeroed = Entry { value: b"goof", seq: seq(0), ..entry };
-    filter.output(zeroed, Some(seq(5))).unwrap();
-    assert!(filter.output(zeroed, Some(seq(5))).is_err(), "out of step");
+    filter.output(&zeroed, Some(seq(5)), None).unwrap();
+    assert!(filter.output(&zeroed, Some(seq(5)), None).is_err(), "out of step");
     let mut emitted = Vec::new();
     let mut sink = |_: &[u8], seq, payload: &[u8]| {
         emitted.push((seq, Payload::decode(payload).unwrap()));

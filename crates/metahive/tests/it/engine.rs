@@ -285,7 +285,7 @@ impl Engine {
                 }
             };
             let written = Entry { stored_seq: written.seq, ..written };
-            filter.output(written, untouched).unwrap();
+            filter.output(&written, untouched, None).unwrap();
             out.add(written.key, written.seq, written.kind, written.value, false);
         }
         emit(&mut *filter, None, &mut out, self.forced_cuts(boundaries), &mut faults);

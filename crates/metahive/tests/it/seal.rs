@@ -99,7 +99,7 @@ fn a_flush_seals_the_checksum_that_it_has_confirmed() {
         let mut out = Emitter::new(&mut emitted, 0);
         let mut faults = Faults::default();
         filter.boundary(Some(b"k"), &mut out, &mut faults).unwrap();
-        filter.output_of(&entry, Some(entry.seq), Some(confirmed)).unwrap();
+        filter.output(&entry, Some(entry.seq), Some(confirmed)).unwrap();
         filter.boundary(None, &mut out, &mut faults).unwrap();
         let [payload] = &emitted.0[..] else { panic!("{:?}", emitted.0) };
         assert_eq!(crate::engine::verdict(&stored, payload), verdict);

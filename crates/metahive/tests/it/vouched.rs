@@ -57,7 +57,7 @@ fn the_metadata_of_a_dropped_entry_is_not_carried_on_to_the_next() {
     // Of a table that is not sealed.
     let next = entry(b"b", 3, &[2; 60]);
     filter.input(next, AT, &mut faults).unwrap();
-    filter.output(next, Some(seq(3))).unwrap();
+    filter.output(&next, Some(seq(3)), None).unwrap();
     let mut emitted = Emitted::default();
     filter.boundary(None, &mut Emitter::new(&mut emitted, 0), &mut faults).unwrap();
     assert!(faults.is_empty());

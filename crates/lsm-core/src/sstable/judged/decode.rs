@@ -157,7 +157,7 @@ impl Decoder {
         suffix: Option<&[u8]>,
     ) -> Option<usize> {
         suffix?;
-        // What MetaHive writes: right behind its owner, and 16 bytes long.
+        // What MetaHive writes: right behind its owner, and short.
         if let Some(stored) = HiddenHead::usual_payload(payload, at)
             && stored.end <= tail
             && self.pieces.is_none()
