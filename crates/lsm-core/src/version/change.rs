@@ -97,7 +97,8 @@ pub enum Change {
     },
     /// The log was closed cleanly.
     LogClosed(LogCut),
-    /// Everything in the log before this place is durable, and in tables: a replay begins here.
+    /// Everything in the log before this place is durable, and in tables or of a partition that was dropped:
+    /// a replay begins here.
     ReplayFrom(LogCut),
     /// The manifest goes on in another generation. Alone in its edit, last in its file.
     Superseded {

@@ -202,8 +202,8 @@ pub struct DbVersion {
     pub log_cut: Option<LogCut>,
     /// The end of the present epoch's log, if it was closed cleanly.
     pub log_closed: Option<LogCut>,
-    /// Everything in the log before this place is durable, and in tables. Absent: nothing is known of the
-    /// segments.
+    /// Everything in the log before this place is durable, and in tables or of a partition that was dropped.
+    /// Absent: nothing is known of the segments.
     pub replay_from: Option<LogCut>,
     /// The largest sequence known when the last edit was made.
     pub last_seq: SeqNo,

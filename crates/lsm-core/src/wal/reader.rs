@@ -298,7 +298,8 @@ impl LogReader {
         let reach = self.options.reach.0.saturating_sub(header.base.0);
         // The length of the file now: a segment that is written to grows, and its bytes behind
         // `reach` are not published yet.
-        let mut limit = self.readable(self.idx)?.min(reach);
+        let readable = self.readable(self.idx)?;
+        let mut limit = readable.min(reach);
         if self.offset < SEGMENT_HEADER_BYTES {
             self.offset = SEGMENT_HEADER_BYTES;
             self.last_seq = header.previous_seq;
@@ -321,7 +322,7 @@ impl LogReader {
         if let Some(Position { place, .. }) = self.options.replay_from
             && place.segment == header.number
         {
-            if self.readable(self.idx)? < place.offset {
+            if readable < place.offset {
                 return Err(too_short(&self.sources, place, "the segment ends"));
             }
             self.durable = self.durable.max(header.lsn_at(place.offset));

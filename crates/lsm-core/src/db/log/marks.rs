@@ -17,8 +17,8 @@ use crate::types::{FileNo, SeqNo};
 use crate::version::LogCut;
 use crate::wal::{LogPlace, Lsn};
 
-/// A replay walks at most such a part of a segment in vain. 1,024 marks of 32 bytes are 64 KiB apart in
-/// the longest segments.
+/// Of what the last flush found in tables a replay walks at most such a part of the longest segment in vain.
+/// 1,024 marks of 32 bytes are 64 KiB apart in segments of the default length.
 const MARKS_A_SEGMENT: u64 = 1024;
 
 struct Mark {

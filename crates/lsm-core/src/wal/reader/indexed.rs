@@ -30,7 +30,7 @@ impl LogReader {
         let is_inside = self.current.as_ref().is_some_and(|current| {
             self.offset > SEGMENT_HEADER_BYTES && self.offset < current.limit
         });
-        if is_inside && !self.is_at_replay_place() {
+        if is_inside {
             return Ok(None);
         }
         if let Some(stop) = self.find_place()? {
@@ -39,7 +39,9 @@ impl LogReader {
         }
         let current = self.current.as_ref().expect("found above");
         let Some((_, next)) = current.next else { return Ok(None) };
-        if self.offset != SEGMENT_HEADER_BYTES && !self.is_at_replay_place() {
+        // Nor at the place where a replay begins: the index counts what lies before it as well, and who
+        // catches up would read that again.
+        if self.offset != SEGMENT_HEADER_BYTES {
             return Ok(None);
         }
         let end = current.limit;
@@ -54,11 +56,5 @@ impl LogReader {
         self.last_seq = index.last_seq;
         self.clean_close = false;
         Ok(Some(PassedSegment { header, groups: index.groups }))
-    }
-
-    /// Returns `true` if nothing was read since the place where a replay begins. The index of its segment
-    /// has what lies before as well, and that is in tables.
-    fn is_at_replay_place(&self) -> bool {
-        self.options.replay_from.is_some_and(|from| from == self.position())
     }
 }
