@@ -134,6 +134,10 @@ impl CommitHost for DbInner {
                 self.seal(writer, &partition);
             }
         }
+        // The log thread prepares memory for the memtables: see `memtable/arena.rs`.
+        if self.slabs.take_short() {
+            self.background.wake_all();
+        }
         // Once a segment: a look at each group would walk the work list at every commit.
         if writer.take_segment_switched() {
             self.seal_for_log_size(writer);
@@ -249,6 +253,8 @@ impl Worker for DbInner {
         if self.cursor.is_fenced() {
             return Ok(None);
         }
+        // First: writers may need it within milliseconds, and a sync takes longer.
+        self.slabs.prepare();
         let sync_interval = Duration::from_millis(self.options.sync_interval_ms);
         self.log.tend(self, self.background.now(), sync_interval)
     }
