@@ -120,7 +120,7 @@ impl Node {
         self.ask(REACH, commit, &[], &[])
     }
 
-    /// Waits until the primary has no background work.
+    /// Has the primary flush and compact everything; waits until it has no background work.
     pub(super) fn rest(&mut self) -> Result<(), Failure> {
         self.ask(REST, nothing(), &[], &[])?;
         self.answer().map(drop)

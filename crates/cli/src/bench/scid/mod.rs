@@ -139,7 +139,7 @@ struct Cluster {
     primary: Node,
     secondaries: [Node; 2],
     next: usize,
-    /// The last write.
+    /// The last write since the processes were at rest.
     last: Option<Commit>,
 }
 
@@ -177,10 +177,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Brings both secondaries to the present, so that no run pays for the writes of the one before.
+    /// Brings the processes to the state in which every run begins: the primary has everything in its lowest
+    /// level and nothing in memory, and both secondaries are at the present. Without the compaction, the
+    /// flushes and merges that one run leaves behind fall into the time of another, whose turn it happens
+    /// to be.
     fn settle(&mut self) -> Result<(), Failure> {
         self.next = 0;
-        self.last.map_or(Ok(()), |commit| self.catch_up(commit))
+        let Some(commit) = self.last.take() else { return Ok(()) };
+        self.primary.rest()?;
+        self.catch_up(commit)
     }
 
     /// The processor time that all processes have taken, the client's included, in nanoseconds.
@@ -272,8 +277,6 @@ fn fill(cluster: &mut Cluster, args: &Args) -> Result<(), Failure> {
         keys.record(record, &mut key);
         cluster.put(Way::Offloaded, &key, &value)?;
     }
-    // The compactions of the filling are not of the first runs.
-    cluster.primary.rest()?;
     cluster.settle()
 }
 

@@ -60,7 +60,8 @@ impl Served {
                 let time = own_processor_time().to_le_bytes();
                 Ok((*commit, Some(Slice::from(&time[..]))))
             }
-            Served::Primary(db, _) if *verb == REST => {
+            Served::Primary(db, partition) if *verb == REST => {
+                partition.compact(..)?;
                 Ok((*commit, db.wait_idle().map(|()| None)?))
             }
             Served::Primary(_, partition) if *verb == PUT => Ok((partition.put(key, value)?, None)),

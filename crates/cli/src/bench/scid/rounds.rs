@@ -1,10 +1,10 @@
 //! The order of the runs, and what they say together.
 //!
-//! Each round runs every way at every share of strong keys, in another order than the round before, so
-//! that neither what the machine does meanwhile nor the growth of the database meets one way or one share
-//! alone. The ways follow one another at a share. So a round has, for each share, a ratio of two runs that
-//! are a second apart. Such ratios scatter less than throughputs do. The first round is not counted: caches
-//! are cold in it.
+//! Each round runs every way at every share of strong keys, with the same operations and in another order
+//! than the round before, so that what the machine does meanwhile meets no way and no share alone. The
+//! ways follow one another at a share. So a round has, for each share, a ratio of two runs that are a
+//! few seconds apart. Such ratios scatter less than throughputs do. The first round is not counted:
+//! caches are cold in it.
 
 use super::{Args, Cluster, Load, Run, Way};
 use crate::output::{Failure, note};
@@ -69,8 +69,8 @@ pub(super) fn measure(
         for (place, way) in order(round as usize, shares.len(), ways.len()) {
             let strong = shares[place];
             let run = Run { args, load, way: ways[way], strong };
-            // The ways do the same operations.
-            let measured = run.measure(cluster, args.seed + strong + round * 1000)?;
+            // All runs of a round do the same operations.
+            let measured = run.measure(cluster, args.seed + round)?;
             if round > 0 {
                 series[way].points[place].1.push(measured);
             }
