@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use lsm_core::fs::{FaultFs, Fs, MemFs};
+use lsm_core::fs::{CrashOutcome, FaultFs, Fs, MemFs};
 use siltstone::secondary::{Level, Secondary};
 use siltstone::{
     BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions, Options,
@@ -136,4 +136,35 @@ fn an_application_promotes_its_secondary_and_goes_on() {
     db.close().unwrap();
     let again = builder(&fs).read_only(true).open().unwrap();
     assert_eq!(again.partition("orders").unwrap().iter().count(), 2);
+}
+
+/// The state at the fork stays on the disk, and must not come back in the place of the newer one.
+#[test]
+fn a_damaged_manifest_of_the_next_primary_does_not_bring_the_fork_back() {
+    for edits in 0..3 {
+        let mem = MemFs::new();
+        let fs: Arc<dyn Fs> = Arc::new(mem.clone());
+        let old = builder(&fs).open().unwrap();
+        media(&old).put("old", "1").unwrap();
+        let new = promote(&fs).unwrap();
+        let partition = media(&new);
+        partition.put_with("new", "2", Durability::Sync).unwrap();
+        for _ in 0..edits {
+            partition.flush().unwrap();
+            partition.put_with("newer", "3", Durability::Sync).unwrap();
+        }
+        let expected = content(&new);
+        let crashed = mem.crash_clone(CrashOutcome::Everything, &mut || 0);
+        let mut paths = crashed.paths();
+        paths.retain(|path| path.to_string_lossy().ends_with("-00000002.manifest"));
+        let newest = &paths[0];
+        for place in 0..crashed.read_raw(newest).unwrap().len() {
+            let damaged = crashed.crash_clone(CrashOutcome::Everything, &mut || 0);
+            damaged.corrupt(newest, place as u64, 1 << (place % 8)).unwrap();
+            match builder(&(Arc::new(damaged) as Arc<dyn Fs>)).open() {
+                Ok(db) => assert!(content(&db) == expected, "{edits} edits, byte {place}"),
+                Err(error) => assert!(error.is_corruption(), "byte {place}: {error}"),
+            }
+        }
+    }
 }

@@ -138,8 +138,7 @@ pub fn recover_through(
         last = successor;
     }
     let Some(builder) = last.builder else {
-        let what = "the manifest's snapshot is damaged";
-        return Err(Error::corruption(name.path(dir), HEADER_BYTES as u64, what));
+        return Err(bad_snapshot(&name.path(dir)));
     };
     let mut version = builder
         .finish()
@@ -163,6 +162,10 @@ pub fn recover_through(
 fn missing_successor(name: FileName, next: FileName, dir: &Path) -> Error {
     let what = format!("the manifest generation that {name} names is missing");
     Error::corruption(next.path(dir), None, what)
+}
+
+fn bad_snapshot(path: &Path) -> Error {
+    Error::corruption(path, HEADER_BYTES as u64, "the manifest's snapshot is damaged")
 }
 
 /// Raises the next file number above every name in the folder.
@@ -189,17 +192,30 @@ pub fn age_of(generation: FileName) -> (Epoch, FileNo) {
     (generation.epoch, generation.number)
 }
 
-/// Returns `true` if a generation of `epoch`, or of a later one, was in use.
+/// Returns `true` if a generation of `epoch`, or of a later one, was in use. Where it returns `false`, a
+/// promotion begins at its fork, and everything that is newer counts for nothing.
 ///
 /// # Errors
-/// Those of reading.
+/// [`ErrorKind::Corruption`] if that cannot be told, because one of them is damaged;
+/// [`ErrorKind::Unsupported`] if newer code wrote one; those of reading.
 pub fn has_begun(fs: &dyn Fs, dir: &Path, names: &[FileName], epoch: Epoch) -> Result<bool> {
     for name in generations_in(names).into_iter().rev().filter(|name| name.epoch >= epoch) {
-        if was_used(fs, dir, name)? {
+        if holds_edit(fs, dir, name)? {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// As [`was_used`], for a generation that no older one names: here damage would go unnoticed. A generation
+/// gets its name after header and snapshot are synced, so no crash explains that they are damaged.
+fn holds_edit(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
+    let path = name.path(dir);
+    let bytes = read_all(&*fs.open_read(&path)?)?;
+    let seal = read_header(&bytes, Some(name), &path)?.seal;
+    let snapshot = seal.frame_at(&bytes, HEADER_BYTES, 0).ok_or_else(|| bad_snapshot(&path))?;
+    // A damaged edit is no torn one if another follows it. Recovery then says which it is.
+    Ok(!matches!(seal.search(&bytes, snapshot.end), FrameSearch::Nothing))
 }
 
 /// The newest of these generations, oldest first, that was in use.
@@ -304,8 +320,7 @@ fn read_generation(
         generation.end = end as u64;
     }
     if generation.builder.is_none() && generation.superseded.is_none() {
-        let what = "the manifest's snapshot is damaged";
-        return Err(Error::corruption(path, HEADER_BYTES as u64, what));
+        return Err(bad_snapshot(&path));
     }
     Ok(generation)
 }

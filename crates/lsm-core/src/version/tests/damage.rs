@@ -215,6 +215,30 @@ fn a_used_generation_of_a_later_epoch_counts_whatever_its_number_is() {
     assert_eq!(found.older, [generation(100), old]);
 }
 
+/// Nothing but the generation itself says that a promotion has ended.
+#[test]
+fn a_damaged_generation_behind_a_fork_does_not_pass_for_an_unused_one() {
+    let shelf = Shelf::default();
+    let (_, versions) = small_manifest(&shelf);
+    let version = versions[3].clone();
+    let new = FileName { epoch: Epoch(generation(100).epoch.0 + 1), ..generation(110) };
+    let mut manifest = Manifest::create(&shelf, dir(), new, &version).unwrap();
+    let snapshot_end = manifest.bytes() as usize;
+    let edit = next(&version, vec![created(1, "kept", version.edit_number + 1)]);
+    manifest.append(&edit).unwrap();
+    let edit_end = manifest.bytes() as usize;
+    manifest.append(&next(&apply(&version, &edit).unwrap(), Vec::new())).unwrap();
+    let names = [generation(100), new];
+    for place in 0..edit_end {
+        flip(&shelf, new, place);
+        match has_begun(&shelf, dir(), &names, new.epoch) {
+            Ok(begun) => assert!(begun && place >= snapshot_end, "byte {place}"),
+            Err(error) => assert!(error.is_corruption() && place < snapshot_end, "{error}"),
+        }
+        flip(&shelf, new, place);
+    }
+}
+
 #[test]
 fn edits_that_were_not_settled_are_left_out_and_snapshots_are_not() {
     let shelf = Shelf::default();
@@ -247,4 +271,8 @@ fn a_failed_sync_fails_the_generation_for_good() {
     assert_eq!(manifest.append(&edit).unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(manifest.supersede(generation(110)).unwrap_err().kind(), ErrorKind::ReadOnly);
     assert!(manifest.is_failed() && length(&shelf) == before, "nothing was appended");
+}
+
+fn flip(shelf: &Shelf, name: FileName, place: usize) {
+    shelf.files.lock().get_mut(&name.path(dir())).unwrap()[place] ^= 1;
 }
