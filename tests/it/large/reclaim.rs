@@ -136,6 +136,41 @@ fn a_partition_whose_work_fails_keeps_no_other_from_giving_back_space() {
     assert_eq!(total, [0, 0]);
 }
 
+/// Its compaction is the only one that is due, again and again.
+#[test]
+fn a_partition_whose_compaction_fails_keeps_no_other_from_giving_back_space() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let failing = Failing::default();
+    let plain = PartitionOptions::new().filter(Arc::new(failing.clone()));
+    let p = db.partition_with("p", plain).unwrap();
+    let q = db.partition_with("q", options()).unwrap();
+    for n in 0..20_u8 {
+        p.put("key", [n]).unwrap();
+        p.flush().unwrap();
+    }
+    for n in 0..40_u8 {
+        q.put([n], vec![n; 900]).unwrap();
+    }
+    q.flush().unwrap();
+    for n in 0..40_u8 {
+        q.delete([n]).unwrap();
+    }
+    failing.0.store(true, Ordering::Relaxed);
+    let mut failures = 0;
+    for _ in 0..30 {
+        clock.pass(1);
+        failures += u32::from(db.wait_idle().is_err());
+    }
+    assert_eq!(failures, 30, "its compaction is tried each time");
+    assert_eq!(q.space().unwrap().total_bytes, 0);
+    let tables = db.stats().partitions.into_iter().find(|stats| stats.name == "p").unwrap();
+    assert_eq!(tables.levels[0].table_count, 20);
+    failing.0.store(false, Ordering::Relaxed);
+    db.wait_idle().unwrap();
+}
+
 /// The file that the next put would go to has no other values then.
 #[test]
 fn the_values_of_a_file_that_may_grow_are_reallocated_too() {

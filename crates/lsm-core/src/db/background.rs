@@ -344,14 +344,19 @@ impl Background {
 
     fn step_once(&self, worker: &dyn Worker) -> Result<bool> {
         // Flushes first: they free memory and the log, and writers wait for them.
-        if self.noted(Task::Flush, || worker.flush_one())?
-            || self.noted(Task::Compaction, || worker.compact_one())?
-        {
-            return Ok(true);
+        let flushed = self.noted(Task::Flush, || worker.flush_one());
+        if matches!(flushed, Ok(true)) {
+            return flushed;
+        }
+        // Behind a failure too: threads do each kind of work whatever becomes of the others.
+        let compacted = self.noted(Task::Compaction, || worker.compact_one());
+        if matches!(compacted, Ok(true)) {
+            return flushed.and(compacted);
         }
         let tended = self.noted(Task::Log, || worker.tend_log_now());
         // Last, because the log lets go of segments when it is tended.
         let removed = worker.remove_obsolete();
+        flushed.and(compacted)?;
         let done = tended?;
         removed.map(|()| done)
     }

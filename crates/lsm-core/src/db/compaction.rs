@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::DbInner;
 use super::job::{Installation, JobTables, gaps_added};
-use super::jobs::{Claimed, FlushTurn, RangeGoal};
+use super::jobs::{Claimed, FlushTurn, PickedSound, RangeGoal};
 use crate::compaction::{Compaction, Merge, Method};
 use crate::error::Result;
 use crate::hooks::{Event, catch_engine};
@@ -42,12 +42,22 @@ fn changes(partition: PartitionId, compaction: &Compaction, outputs: &[SstMeta])
 impl DbInner {
     /// Picks, for any partition, and runs one compaction; `false` if none is due.
     pub(super) fn compact_one(&self) -> Result<bool> {
-        match self.jobs.pick(self)? {
-            Some(claimed) => self.run_in_background(&claimed),
-            // Large values are moved only when no compaction is due, because writers wait for
-            // compactions.
-            None => self.tend_values(),
+        // Large values are moved only when no compaction is due, because writers wait for
+        // compactions. One that failed comes behind them: while it fails, the others would never give
+        // space back.
+        match self.jobs.pick_sound(self) {
+            PickedSound::Due(claimed) => self.run_in_background(&claimed),
+            PickedSound::Nothing => self.tend_values(),
+            PickedSound::OnlyFailing => match self.tend_values() {
+                Ok(true) => Ok(true),
+                tended => self.try_again().and_then(|done| if done { Ok(true) } else { tended }),
+            },
         }
+    }
+
+    /// Picks and runs a compaction, also of a partition whose last one failed.
+    fn try_again(&self) -> Result<bool> {
+        self.jobs.pick(self)?.map_or(Ok(false), |claimed| self.run_in_background(&claimed))
     }
 
     /// Runs a claimed compaction that nobody waits for.

@@ -78,6 +78,16 @@ pub(super) struct Claimed {
     pub(super) version: Arc<PartitionVersion>,
 }
 
+/// The most urgent compaction of the partitions whose last one did not fail.
+pub(super) enum PickedSound {
+    /// This one.
+    Due(Box<Claimed>),
+    /// None, and there are partitions that were passed over.
+    OnlyFailing,
+    /// Nothing is due at all.
+    Nothing,
+}
+
 /// The next step of a compaction that the user asked for.
 pub(super) enum RangeStep {
     /// This compaction.
@@ -123,12 +133,33 @@ impl Jobs {
     /// # Errors
     /// If none can be picked and hooks of a partition are why.
     pub(super) fn pick(&self, host: &impl JobsHost) -> Result<Option<Claimed>> {
+        let (claimed, failing) = self.pick_most_urgent(host, true);
+        if claimed.is_some() { Ok(claimed) } else { failing.map(|_| None) }
+    }
+
+    /// As [`Jobs::pick`], and passes over the partitions whose last compaction failed, or whose hooks
+    /// refuse.
+    pub(super) fn pick_sound(&self, host: &impl JobsHost) -> PickedSound {
+        match self.pick_most_urgent(host, false) {
+            (Some(claimed), _) => PickedSound::Due(Box::new(claimed)),
+            (None, Ok(false)) => PickedSound::Nothing,
+            (None, _) => PickedSound::OnlyFailing,
+        }
+    }
+
+    /// The most urgent compaction, claimed; of a partition whose last one failed if none else is due and it
+    /// is `tried_again`. Also, if one was passed over, or that hooks refused.
+    fn pick_most_urgent(
+        &self,
+        host: &impl JobsHost,
+        tried_again: bool,
+    ) -> (Option<Claimed>, Result<bool>) {
         let mut state = self.state.lock();
         // The most urgent one over all partitions, not the next in turn: a partition that stalls
         // its writers must not wait for one that has time.
         let mut best: Option<Claimed> = None;
         let mut best_rank = (false, f64::NEG_INFINITY);
-        let mut refused = Ok(());
+        let mut failing = Ok(false);
         let moment = PickContext::of(host);
         for partition in state.take_candidates(host, &moment) {
             let picked = state.look_at(&partition, &moment);
@@ -138,9 +169,12 @@ impl Jobs {
                     // Kept, so that writers that are stopped by the partition's tables learn why
                     // nothing is done about it.
                     claim.failure = Some(error.clone());
-                    refused = refused.and(Err(error));
+                    failing = failing.and(Err(error));
                 }
                 Ok(None) => claim.failure = None,
+                Ok(Some(_)) if claim.failure.is_some() && !tried_again => {
+                    failing = failing.map(|_| true);
+                }
                 Ok(Some((compaction, version))) => {
                     // A partition whose last compaction failed comes last. Otherwise a damaged one
                     // would be picked again and again, and the others would wait.
@@ -154,15 +188,12 @@ impl Jobs {
             }
         }
         self.waits_for_time.store(!state.waiting.is_empty(), Ordering::Relaxed);
-        match best {
-            None => refused.map(|()| None),
-            Some(claimed) => {
-                // Under the lock under which it was picked, so two threads never pick the same
-                // tables.
-                state.claim(claimed.partition.id, &claimed.compaction);
-                Ok(Some(claimed))
-            }
+        if let Some(claimed) = &best {
+            // Under the lock under which it was picked, so two threads never pick the same
+            // tables.
+            state.claim(claimed.partition.id, &claimed.compaction);
         }
+        (best, failing)
     }
 
     /// Picks and claims the next step towards `goal`.

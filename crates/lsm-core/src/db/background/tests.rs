@@ -12,6 +12,8 @@ struct Heap {
     compactions: AtomicU64,
     /// Flushes fail while it is set.
     is_broken: AtomicBool,
+    /// The same for compactions.
+    are_compactions_broken: AtomicBool,
     /// The log is looked at all the time, and tables from time to time.
     is_restless: AtomicBool,
     /// Looks at the log, and for compactions.
@@ -32,6 +34,7 @@ impl Heap {
             flushes: AtomicU64::new(flushes),
             compactions: AtomicU64::new(compactions),
             is_broken: AtomicBool::new(false),
+            are_compactions_broken: AtomicBool::new(false),
             is_restless: AtomicBool::new(false),
             log_looks: AtomicU64::new(0),
             compaction_looks: AtomicU64::new(0),
@@ -66,6 +69,9 @@ impl Worker for Heap {
 
     fn compact_one(&self) -> Result<bool> {
         self.compaction_looks.fetch_add(1, Ordering::SeqCst);
+        if self.are_compactions_broken.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Io, "no compaction works"));
+        }
         let some = take(&self.compactions);
         if some {
             self.note("compaction");
@@ -85,6 +91,7 @@ impl Worker for Heap {
     }
 
     fn remove_obsolete(&self) -> Result<()> {
+        self.note("obsolete");
         Ok(())
     }
 
@@ -114,7 +121,27 @@ fn a_step_flushes_first_and_looks_after_the_log_last() {
     assert!(heap.background.step(&*heap).unwrap());
     assert!(heap.background.step(&*heap).unwrap());
     assert!(!heap.background.step(&*heap).unwrap());
-    assert_eq!(*heap.log.lock(), ["flush", "compaction", "log"]);
+    assert_eq!(*heap.log.lock(), ["flush", "compaction", "log", "obsolete"]);
+}
+
+/// As threads do: each kind of work has its own.
+#[test]
+fn a_step_goes_on_behind_work_that_fails() {
+    let heap = Heap::new(BackgroundMode::Stepped, 1, 1);
+    heap.is_broken.store(true, Ordering::SeqCst);
+    let error = heap.background.step(&*heap).unwrap_err();
+    assert!(error.to_string().contains("the disk is away"), "{error}");
+    assert_eq!(*heap.log.lock(), ["compaction"], "a step is one piece of work");
+    heap.are_compactions_broken.store(true, Ordering::SeqCst);
+    let error = heap.background.step(&*heap).unwrap_err();
+    assert!(error.to_string().contains("the disk is away"), "{error}");
+    assert_eq!(heap.log.lock()[1..], ["log", "obsolete"]);
+    heap.is_broken.store(false, Ordering::SeqCst);
+    assert!(heap.background.step(&*heap).unwrap());
+    let error = heap.background.step(&*heap).unwrap_err();
+    assert!(error.to_string().contains("no compaction works"), "{error}");
+    assert_eq!(heap.log.lock()[3..], ["flush", "log", "obsolete"]);
+    assert_eq!(heap.background.failures().len(), 1);
 }
 
 #[test]

@@ -115,6 +115,27 @@ fn a_partition_whose_last_compaction_failed_comes_last() {
 }
 
 #[test]
+fn what_failed_is_passed_over_by_who_looks_for_sound_partitions() {
+    let host = host(vec![partition(1, "L0: 2:a-b 1:a-b"), partition(2, "L0: 4:a-b 3:a-b")]);
+    let jobs = Jobs::default();
+    let failed = Error::new(ErrorKind::Io, "no");
+    let PickedSound::Due(first) = jobs.pick_sound(&host) else { panic!("both are due") };
+    jobs.finish(&first, Err(&failed));
+    let PickedSound::Due(second) = jobs.pick_sound(&host) else { panic!("one is sound") };
+    assert_ne!(first.partition.id, second.partition.id);
+    assert!(matches!(jobs.pick_sound(&host), PickedSound::OnlyFailing));
+    jobs.finish(&second, Err(&failed));
+    assert!(matches!(jobs.pick_sound(&host), PickedSound::OnlyFailing));
+    assert!(jobs.has_work(&host), "nothing was claimed");
+    let retried = [pick(&jobs, &host), pick(&jobs, &host)].map(|it| it.expect("both are due"));
+    for claimed in &retried {
+        jobs.finish(claimed, Ok(&[]));
+    }
+    assert!(matches!(jobs.pick_sound(&host), PickedSound::Due(_)), "it did not fail again");
+    assert!(matches!(Jobs::default().pick_sound(&self::host(vec![])), PickedSound::Nothing));
+}
+
+#[test]
 fn claims_of_a_dropped_partition_go_with_what_runs_last_in_it() {
     let jobs = Jobs::default();
     let host = host(vec![partition(1, BOTH_DUE)]);
