@@ -4,7 +4,7 @@
 //! by the checksums of its sub-blocks, which the root hash vouches for.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
@@ -81,7 +81,7 @@ pub enum Unpacks {
 pub struct Block {
     pub file: Arc<dyn File>,
     /// For errors.
-    pub path: PathBuf,
+    pub path: Arc<Path>,
     pub handle: Handle,
     pub source: ByteSource,
 }
@@ -96,7 +96,7 @@ struct Share<'a> {
 
 impl Block {
     fn corruption(&self, offset: u64, what: &str) -> Error {
-        Error::corruption(&self.path, offset, what)
+        Error::corruption(&*self.path, offset, what)
     }
 
     /// Fills `buf` from `offset` of the file.
@@ -463,7 +463,7 @@ mod tests {
                 form,
             };
             let asked = Arc::new(Asked::default());
-            let path = PathBuf::from("chunk");
+            let path = Path::new("chunk").into();
             let block = Block { file: asked.clone(), path, handle, source: ByteSource::Cached };
             block.prefetch(len);
             assert_eq!(*asked.0.lock(), expected, "{len} bytes of {form:?}");

@@ -5,6 +5,7 @@
 //! `state`, over nothing but a few lines. No file is touched under `state`.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,6 +49,14 @@ pub(crate) struct StoreCounters {
     pub(crate) bytes_reclaimed: AtomicU64,
 }
 
+/// An open chunk file.
+#[derive(Clone)]
+pub(crate) struct OpenChunk {
+    pub(crate) file: Arc<dyn File>,
+    /// For errors. Kept with the file: to make it for each value costs more than to find the file.
+    pub(crate) path: Arc<Path>,
+}
+
 pub(crate) struct StoreState {
     pub(crate) options: LargeValueOptions,
     pub(crate) chunks: Chunks,
@@ -57,7 +66,7 @@ pub(crate) struct StoreState {
     /// The writer of compactions, apart from the others so that what they write stays together.
     pub(crate) mover: Option<ChunkWriter>,
     /// Open files, with the turn in which each was used last.
-    files: BTreeMap<ChunkId, (u64, Arc<dyn File>)>,
+    files: BTreeMap<ChunkId, (u64, OpenChunk)>,
     turn: u64,
     pub(crate) syncs: Syncs,
     /// Files that are not needed and could not be removed.
@@ -67,7 +76,7 @@ pub(crate) struct StoreState {
 
 impl StoreState {
     /// Keeps a file open for reading, and closes those that were not read for longest.
-    fn keep_open(&mut self, chunk: ChunkId, file: Arc<dyn File>) {
+    fn keep_open(&mut self, chunk: ChunkId, file: OpenChunk) {
         while self.files.len() >= OPEN_FILES_MAX {
             // A walk over all of them, which costs less than the open that follows.
             let oldest = self.files.iter().min_by_key(|(_, (used, _))| *used);
@@ -164,7 +173,7 @@ impl Shared {
         let entry = state.chunks.by_id.entry(chunk).or_default();
         entry.is_open = true;
         entry.end = CHUNK_HEADER_BYTES;
-        state.keep_open(chunk, file.clone());
+        state.keep_open(chunk, OpenChunk { file: file.clone(), path: path.into() });
         drop(state);
         self.counters.chunks_created.fetch_add(1, Ordering::Relaxed);
         self.context.tell_of(chunk, ChunkChange::Created, CHUNK_HEADER_BYTES);
@@ -227,7 +236,7 @@ impl Shared {
     /// Takes a writer back whose block came to nothing; without one the file takes no more.
     pub(crate) fn block_given_up(&self, chunk: ChunkId, writer: Option<ChunkWriter>) {
         // Asked of the file: a failed append may have written a part, which takes space as well.
-        let end = self.file(chunk).and_then(|file| file.len());
+        let end = self.open_chunk(chunk).and_then(|open| open.file.len());
         let mut state = self.state.lock();
         if let Some(entry) = state.chunks.by_id.get_mut(&chunk) {
             entry.end = end.unwrap_or(entry.end).max(entry.end);
@@ -243,13 +252,13 @@ impl Shared {
     // ---- reading ------------------------------------------------------------------------------
 
     /// The open file of a chunk.
-    pub(crate) fn file(&self, chunk: ChunkId) -> Result<Arc<dyn File>> {
+    pub(crate) fn open_chunk(&self, chunk: ChunkId) -> Result<OpenChunk> {
         let mut state = self.state.lock();
         state.turn += 1;
         let turn = state.turn;
-        if let Some((used, file)) = state.files.get_mut(&chunk) {
+        if let Some((used, open)) = state.files.get_mut(&chunk) {
             *used = turn;
-            return Ok(file.clone());
+            return Ok(open.clone());
         }
         drop(state);
         let path = self.context.chunk_path(chunk);
@@ -265,9 +274,10 @@ impl Shared {
                 (false, _) => error,
             }
         })?;
+        let open = OpenChunk { file, path: path.into() };
         // Two readers may have opened it at once. One of the two files is closed by its last user.
-        self.state.lock().keep_open(chunk, file.clone());
-        Ok(file)
+        self.state.lock().keep_open(chunk, open.clone());
+        Ok(open)
     }
 
     pub(crate) fn handle(&self, handle: &[u8]) -> Result<Handle> {
@@ -278,8 +288,8 @@ impl Shared {
     /// The value of a handle.
     pub(crate) fn block(&self, handle: &[u8], source: ByteSource) -> Result<Block> {
         let handle = self.handle(handle)?;
-        let path = self.context.chunk_path(handle.chunk);
-        Ok(Block { file: self.file(handle.chunk)?, path, handle, source })
+        let OpenChunk { file, path } = self.open_chunk(handle.chunk)?;
+        Ok(Block { file, path, handle, source })
     }
 
     // ---- letting go ---------------------------------------------------------------------------

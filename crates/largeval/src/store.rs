@@ -194,7 +194,7 @@ impl ValueStore for LargeStore {
         // together.
         if found != key {
             let what = "a value belongs to another key";
-            return Err(Error::corruption(&block.path, block.handle.offset, what));
+            return Err(Error::corruption(&*block.path, block.handle.offset, what));
         }
         Ok(())
     }

@@ -54,11 +54,14 @@ impl SubBlocks {
 
     /// The table of a value that is stored as it was given, by the checksums of its sub-blocks.
     pub fn as_given(handle: &Handle, sums: Vec<u64>) -> SubBlocks {
-        let mut table = SubBlocks::default();
-        for (index, sum) in sums.into_iter().enumerate() {
-            table.push(handle.form, sum, handle.sub_block_len(index as u64));
-        }
-        table
+        let lens = match handle.form {
+            Form::Plain => Vec::new(),
+            Form::Compressed { .. } => {
+                let lens = (0..sums.len() as u64).map(|index| handle.sub_block_len(index));
+                lens.map(|len| len as u32).collect()
+            }
+        };
+        SubBlocks { sums, lens, starts: Vec::new() }
     }
 
     /// Checksums of the stored bytes, bound to no place.
