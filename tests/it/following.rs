@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lsm_core::fs::MemFs;
+use lsm_core::fs::{Fs, MemFs};
 use siltstone::large_values::{Parallelism, ReadBlobs};
 use siltstone::secondary::{Level, ReadVerified, Secondary, Target};
 use siltstone::{
-    BackgroundMode, Db, ErrorKind, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions,
-    Readable,
+    BackgroundMode, Compression, Db, ErrorKind, LargeValueOptions, MetaHiveOptions, Options,
+    PartitionOptions, Readable,
 };
+use testkit::Rng;
 
 use super::shelf::NoHooks;
 
@@ -56,6 +57,60 @@ fn large_values_are_read_on_a_secondary_and_stay_while_a_view_reads_them() {
     drop((view, reader));
     now.get("film").unwrap();
     assert!(follower.verify(Default::default()).unwrap().is_sound());
+}
+
+/// A value of twelve sub-blocks, of which four do not compress.
+fn compressible(seed: u64) -> Vec<u8> {
+    let mut value = vec![seed as u8; 12 * 256 - 9];
+    let mut rng = Rng::new(seed);
+    value.chunks_mut(256).skip(1).step_by(3).for_each(|sub_block| rng.fill(sub_block));
+    value
+}
+
+/// Values from before the compression, in tables and in the log; overwritten and moved beside the view.
+#[test]
+fn compressed_large_values_are_read_on_a_secondary_in_every_way() {
+    let fs = MemFs::new();
+    let db = primary(&fs);
+    let media = db.partition_with("media", with_large_values()).unwrap();
+    media.put("0", compressible(0)).unwrap();
+    let follower = secondary(&fs, true);
+    let followed = follower.partition("media").unwrap();
+    followed.at(Level::Strong).unwrap().get("0").unwrap();
+    let large = LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256);
+    let large = large.chunk_bytes(4 << 10).compression(Compression::Lz4);
+    db.partition_with("media", PartitionOptions::new().large_values(large)).unwrap();
+    media.put("1", compressible(1)).unwrap();
+    media.flush().unwrap();
+    media.put("2", compressible(2)).unwrap();
+    let view = followed.at(Level::Strong).unwrap();
+    for n in 0..3_u8 {
+        assert_read_apart(&view, &[b'0' + n], &compressible(n.into()));
+        assert_eq!(view.get([b'0' + n]).unwrap().as_deref(), Some(&compressible(n.into())[..]));
+    }
+    let stats = ["0", "1"].map(|key| view.stat_blob(key).unwrap().unwrap());
+    assert_eq!(stats.map(|stat| stat.stored_len == stat.len), [true, false]);
+    assert!(stats[1].stored_len < 1500, "eight of twelve are compressed: {:?}", stats[1]);
+    let read: Vec<_> = view.range(..).map(|entry| entry.unwrap().1.to_vec()).collect();
+    assert_eq!(read, [0, 1, 2].map(compressible));
+    media.put("1", compressible(11)).unwrap();
+    media.delete("2").unwrap();
+    media.reallocate(..).unwrap();
+    db.wait_idle().unwrap();
+    assert_read_apart(&view, b"1", &compressible(1));
+    assert_read_apart(&view, b"2", &compressible(2));
+    let now = followed.at(Level::Strong).unwrap();
+    assert_read_apart(&now, b"1", &compressible(11));
+    assert_eq!(now.get("2").unwrap(), None);
+    drop(view);
+    assert!(follower.verify(Default::default()).unwrap().is_sound());
+    for entry in fs.list("/db".as_ref(), "").unwrap() {
+        if entry.name.ends_with(".chunk") {
+            fs.corrupt(&Path::new("/db").join(&entry.name), 64 + 48 + 1 + 20, 1).unwrap();
+        }
+    }
+    let damaged = now.get("1").err().unwrap();
+    assert!(damaged.is_corruption() && damaged.to_string().contains(".chunk"), "{damaged}");
 }
 
 /// The hooks of the application used to take the place of those of siltstone.
