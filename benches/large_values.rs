@@ -1,5 +1,5 @@
-//! Large values: puts, gets into a warm buffer, ranges and deletions, of values from 64 KiB to 16 MiB,
-//! and 4 KiB values in the tree beside the same ones apart.
+//! Large values: puts, gets into a warm buffer, ranges, scans from the device and deletions, of values
+//! from 64 KiB to 16 MiB, and 4 KiB values in the tree beside the same ones apart.
 //!
 //! `cargo bench --bench large_values`; for the sizes and mixes of the paper `siltstone bench large`
 
@@ -15,6 +15,8 @@ const SIZES: [usize; 3] = [64 << 10, 1 << 20, 16 << 20];
 const SMALL_BYTES: usize = 4 << 10;
 /// Values that are written in turn, so that each put overwrites one.
 const KEYS: u64 = 8;
+/// Values of a scan.
+const SCANNED: u64 = 64;
 
 /// A database in a folder of its own.
 struct Store {
@@ -118,6 +120,58 @@ fn gets(c: &mut Criterion) {
     group.finish();
 }
 
+/// Asks the system to forget the chunk files, so that the next reads come from the device.
+#[cfg(target_os = "linux")]
+fn forget(store: &Store) {
+    for chunk in store.partition.chunks().expect("it has large values") {
+        let file = std::fs::File::open(&chunk.path).expect("it is there");
+        // It keeps what the device does not have.
+        file.sync_all().expect("the device works");
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
+    }
+}
+
+/// Elsewhere the reads come from the cache.
+#[cfg(not(target_os = "linux"))]
+fn forget(_store: &Store) {}
+
+/// A scan from the device, which reads ahead, beside gets of the same keys, which do not.
+fn scans(c: &mut Criterion) {
+    let len = 1 << 20;
+    let store = Store::new(LargeValueOptions::default());
+    let mut keys: Vec<[u8; 8]> = (0..SCANNED).map(|n| (n * 37 % SCANNED).to_be_bytes()).collect();
+    // Neighbours do not lie side by side, so that the kernel does not read ahead of the gets.
+    for key in &keys {
+        store.partition.put(key, vec![7; len]).expect("there is room");
+    }
+    store.partition.flush().expect("there is room");
+    keys.sort_unstable();
+    let mut group = c.benchmark_group("large_values/scan");
+    group.sample_size(10);
+    group.throughput(Throughput::Bytes(SCANNED * len as u64));
+    group.bench_function("read_ahead", |b| {
+        b.iter_batched(|| forget(&store), |()| scan_all(&store), BatchSize::PerIteration);
+    });
+    group.bench_function("gets", |b| {
+        b.iter_batched(|| forget(&store), |()| get_all(&store, &keys), BatchSize::PerIteration);
+    });
+    group.finish();
+}
+
+fn scan_all(store: &Store) -> u64 {
+    store.partition.range(..).map(|entry| used(&entry.expect("sound").1)).sum()
+}
+
+fn get_all(store: &Store, keys: &[[u8; 8]]) -> u64 {
+    let values = keys.iter().map(|key| store.partition.get(key).expect("sound"));
+    values.map(|value| used(&value.expect("it is there"))).sum()
+}
+
+/// Uses a value, as a caller may while the device reads the next one.
+fn used(value: &[u8]) -> u64 {
+    value.iter().map(|byte| u64::from(*byte)).sum()
+}
+
 /// Deletions of a megabyte each, until the space is back.
 fn deletes(c: &mut Criterion) {
     let len = 1 << 20;
@@ -132,5 +186,5 @@ fn deletes(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, puts, threshold, gets, deletes);
+criterion_group!(benches, puts, threshold, gets, scans, deletes);
 criterion_main!(benches);
