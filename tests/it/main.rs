@@ -23,6 +23,7 @@ mod fixtures;
 mod folder;
 mod following;
 mod forward;
+mod fresh;
 mod handles;
 mod health;
 mod hooks;

@@ -114,6 +114,26 @@ impl BlockCache for Blocks {
             drop(gone);
         }
     }
+
+    fn has_room(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool {
+        let shard = self.shard(Mix.hash_one((file, offset)));
+        shard.is_some_and(|shard| shard.read().has_room(memory_bytes))
+    }
+
+    fn insert_beside(&self, file: FileNo, offset: u64, block: Arc<Block>) {
+        let key = (file, offset);
+        let hash = Mix.hash_one(key);
+        if let Some(shard) = self.shard(hash) {
+            let refused = shard.write().insert_beside(key, hash, block);
+            drop(refused);
+        }
+    }
+
+    fn remove(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
+        let key = (file, offset);
+        let shard = self.shard(Mix.hash_one(key))?;
+        shard.write().remove(key)
+    }
 }
 
 /// Hashes file numbers and offsets, which no stranger chooses: two multiplications.

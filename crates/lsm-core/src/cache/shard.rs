@@ -6,8 +6,11 @@
 //! remembers their hashes for a time: one that comes back is old at once. So a scan passes through
 //! the young queue and leaves the old blocks alone.
 //!
+//! Blocks of tables that are gone are taken out at once. Their keys stay in the queues until they
+//! come to the front, or until there are more of them than blocks.
+//!
 //! Invariants:
-//! 1. Each key of `kept` is in exactly one queue, once, in the one that `CachedBlock::is_old` names.
+//! 1. Each key of `kept` is in a queue. A queue may have keys that `kept` has not.
 //! 2. `bytes` and `young_bytes` are the sums of the weights of all and of the young blocks.
 //! 3. A lookup changes nothing but the count of uses of a block.
 //! 4. `left` and `left_set` have the same hashes, each once.
@@ -26,6 +29,8 @@ use crate::sstable::{Block, BlockData};
 const PLACE_BYTES: u64 = 128;
 /// The young blocks take this part of the capacity once the shard is full.
 const YOUNG_PART: u64 = 10;
+/// The queues are not searched for so few keys without a block.
+const VOID_KEYS_MIN: usize = 64;
 /// Uses beyond this number are not counted: a block that was used often leaves after as many turns.
 const USES_MAX: u8 = 3;
 
@@ -62,6 +67,8 @@ pub(super) struct Shard {
     /// Hashes of blocks that left the young queue, oldest first, and the same as a set.
     left: VecDeque<u64>,
     left_set: HashSet<u64, Mix>,
+    /// Keys in the queues whose blocks were taken out, at most.
+    void_keys: usize,
     bytes: u64,
     young_bytes: u64,
     capacity: u64,
@@ -76,6 +83,7 @@ impl Shard {
             old: VecDeque::new(),
             left: VecDeque::new(),
             left_set: HashSet::with_hasher(Mix),
+            void_keys: 0,
             bytes: 0,
             young_bytes: 0,
             capacity,
@@ -134,6 +142,45 @@ impl Shard {
         gone
     }
 
+    /// Returns `true` if a block of so many bytes of memory fits beside the others.
+    pub(super) fn has_room(&self, memory_bytes: u64) -> bool {
+        self.bytes + memory_bytes + PLACE_BYTES <= self.capacity
+    }
+
+    /// Puts a block in if no other has to leave. Returns what did not stay, for the caller to drop
+    /// without the lock.
+    pub(super) fn insert_beside(
+        &mut self,
+        key: Key,
+        hash: u64,
+        block: Arc<Block>,
+    ) -> Option<Arc<Block>> {
+        if !self.has_room(block.memory_bytes()) {
+            return Some(block);
+        }
+        self.insert(key, hash, block).pop()
+    }
+
+    /// Takes out the block of `key`.
+    pub(super) fn remove(&mut self, key: Key) -> Option<Arc<Block>> {
+        let kept = self.kept.remove(&key)?;
+        let weight = weight(&kept.block);
+        self.bytes -= weight;
+        if !kept.is_old {
+            self.young_bytes -= weight;
+        }
+        self.void_keys += 1;
+        // Without this, a shard that is never full would gather keys without end. The pass costs each
+        // removed block two steps.
+        if self.void_keys > self.kept.len().max(VOID_KEYS_MIN) {
+            self.void_keys = 0;
+            let kept = &self.kept;
+            self.young.retain(|key| kept.contains_key(key));
+            self.old.retain(|key| kept.contains_key(key));
+        }
+        Some(kept.block)
+    }
+
     /// Takes out the block that is worth least; `None` from an empty shard.
     fn evict(&mut self) -> Option<Arc<Block>> {
         loop {
@@ -142,7 +189,10 @@ impl Shard {
             let is_young = self.old.is_empty() || self.young_bytes * YOUNG_PART > self.capacity;
             let queue = if is_young { &mut self.young } else { &mut self.old };
             let key = queue.pop_front()?;
-            let kept = self.kept.get_mut(&key).expect("invariant 1");
+            let Some(kept) = self.kept.get_mut(&key) else {
+                self.void_keys = self.void_keys.saturating_sub(1);
+                continue;
+            };
             let weight = weight(&kept.block);
             let uses = kept.uses.get_mut();
             if !kept.is_old {
@@ -180,6 +230,12 @@ impl Shard {
     /// Memory that the kept blocks take, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Number of keys in the queues.
+    #[cfg(test)]
+    pub(super) fn queued(&self) -> usize {
+        self.young.len() + self.old.len()
     }
 
     /// Number of kept blocks.

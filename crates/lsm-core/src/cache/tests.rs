@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::options::Compression;
 use crate::sstable::test_file::TestFile;
-use crate::sstable::{SstIdentity, SstOptions, SstReader, SstWriter, bloom_hash};
+use crate::sstable::{FreshBlocks, SstIdentity, SstOptions, SstReader, SstWriter, bloom_hash};
 use crate::types::{DbId, EntryKind, Epoch, KeyRef, SeqNo, Trailer};
 
 /// A table of 100 blocks of one entry each, read through `cache`.
@@ -98,4 +98,125 @@ fn a_block_that_is_put_again_replaces_the_old_one() {
     let offset_of_other = other.blocks().nth(8).unwrap().unwrap().0;
     cache.insert(FileNo(1), offset, &cache.get(FileNo(2), offset_of_other).unwrap());
     assert!(reader.get(&[7], bloom_hash(&[7]), SeqNo::MAX).unwrap().is_none());
+}
+
+struct Placed {
+    file: FileNo,
+    offset: u64,
+    block: Arc<Block>,
+}
+
+/// Block `n` of a table, with its place.
+fn block_of(reader: &SstReader, cache: &Blocks, n: usize) -> Placed {
+    let offset = reader.blocks().nth(n).unwrap().unwrap().0;
+    read(reader, n as u8);
+    let file = reader.identity().file;
+    Placed { file, offset, block: cache.get(file, offset).unwrap() }
+}
+
+#[test]
+fn a_written_block_takes_free_room_and_no_other() {
+    let source = Arc::new(Blocks::new(1 << 20));
+    let written = table(FileNo(2), &source);
+    // Room for about 70 blocks.
+    let cache = Arc::new(Blocks::new(80_000));
+    let hot = table(FileNo(1), &cache);
+    (0..40).for_each(|n| read(&hot, n));
+    for n in 0..100 {
+        let Placed { file, offset, block } = block_of(&written, &source, n);
+        let has_room = cache.has_room(file, offset, block.memory_bytes());
+        let before = cache.stats().blocks;
+        cache.insert_beside(file, offset, block);
+        assert_eq!(cache.stats().blocks - before, u64::from(has_room), "block {n}");
+    }
+    let stats = cache.stats();
+    assert!(stats.bytes <= 80_000 && (60..80).contains(&stats.blocks), "{stats:?}");
+    assert_eq!(kept_of(&hot, &cache), 40);
+    // Nobody has used them, so they are the first to go.
+    let read_later = table(FileNo(3), &cache);
+    (0..40).for_each(|n| read(&hot, n));
+    (0..25).for_each(|n| read(&read_later, n));
+    assert_eq!(kept_of(&hot, &cache), 40);
+    let off = Blocks::new(0);
+    let Placed { file, offset, block } = block_of(&written, &source, 0);
+    assert!(!off.has_room(file, offset, 1));
+    off.insert_beside(file, offset, block);
+    assert!(off.get(file, offset).is_none());
+}
+
+#[test]
+fn a_table_that_is_gone_leaves_room_and_no_trace() {
+    let cache = Arc::new(Blocks::new(80_000));
+    let empty = cache.stats().bytes;
+    // More tables than there is room for, one after the other.
+    for file in 1..=200 {
+        let reader = table(FileNo(file), &cache);
+        // Some of them are used again.
+        (0..60).for_each(|n| read(&reader, n));
+        (0..n_used(file)).for_each(|n| read(&reader, n));
+        assert_eq!(kept_of(&reader, &cache), 60);
+        reader.forget_blocks();
+        assert_eq!((cache.stats().bytes, cache.stats().blocks), (empty, 0));
+    }
+    let queued = cache.shards[0].read().queued();
+    assert!(queued <= 130, "{queued} keys are queued for no block");
+    // The queues still know which blocks are there.
+    let reader = table(FileNo(1), &cache);
+    (0..5).for_each(|_| (0..100).for_each(|n| read(&reader, n)));
+    let stats = cache.stats();
+    assert!(stats.bytes <= 80_000 && stats.blocks > 50, "{stats:?}");
+}
+
+fn n_used(file: u64) -> u8 {
+    (file % 60) as u8
+}
+
+/// Writes a table of small entries, whose blocks go to the cache by way of `fresh`.
+fn written(file: FileNo, fresh: Arc<FreshBlocks>, compression: Compression) -> Arc<TestFile> {
+    let identity = SstIdentity { db_id: DbId(1), file, epoch: Epoch(1) };
+    let stored = Arc::new(TestFile::default());
+    let options = SstOptions { block_bytes: 1024, compression, bloom_bits_per_key: 0 };
+    let mut writer = SstWriter::new(stored.clone(), identity, SeqNo::ZERO, options);
+    writer.set_fresh(fresh);
+    for n in 0..200_u8 {
+        let trailer = Trailer::new(SeqNo::ZERO, EntryKind::Value);
+        writer.add(KeyRef::new(&[n], trailer), &[n; 50]).unwrap();
+    }
+    writer.finish().unwrap();
+    stored
+}
+
+#[test]
+fn written_blocks_are_those_that_a_reader_finds_and_go_with_a_job_that_fails() {
+    for compression in [Compression::None, Compression::Lz4] {
+        let cache = Arc::new(Blocks::new(1 << 20));
+        let file = FileNo(3);
+        let fresh = Arc::new(FreshBlocks::new(cache.clone()));
+        let stored = written(file, fresh.clone(), compression);
+        let blocks = cache.stats().blocks;
+        assert!(blocks > 8, "{blocks} blocks");
+        let identity = SstIdentity { db_id: DbId(1), file, epoch: Epoch(1) };
+        let reader =
+            SstReader::open(stored, "t.sst".into(), identity, None, Some(cache.clone())).unwrap();
+        for n in 0..200_u8 {
+            let found = reader.get(&[n], bloom_hash(&[n]), SeqNo::MAX).unwrap().unwrap();
+            assert_eq!(found.1, [n; 50]);
+        }
+        assert_eq!(cache.stats().misses, 0);
+        // As heavy as the blocks that are read.
+        let bytes = cache.stats().bytes;
+        drop(fresh);
+        assert_eq!((cache.stats().blocks, cache.stats().bytes), (0, 0));
+        for n in 0..200_u8 {
+            reader.get(&[n], bloom_hash(&[n]), SeqNo::MAX).unwrap().unwrap();
+        }
+        let trailers = if compression == Compression::None { 9 * blocks } else { 0 };
+        assert_eq!((cache.stats().blocks, cache.stats().bytes), (blocks, bytes + trailers));
+        // Those of a job that has its tables stay.
+        let fresh = Arc::new(FreshBlocks::new(cache.clone()));
+        written(FileNo(4), fresh.clone(), compression);
+        fresh.keep();
+        drop(fresh);
+        assert_eq!(cache.stats().blocks, 2 * blocks);
+    }
 }

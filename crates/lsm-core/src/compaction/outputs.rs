@@ -20,7 +20,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, File, Fs};
 use crate::hooks::{HiddenSink, Properties};
 use crate::options::{Compression, PartitionOptions};
-use crate::sstable::{SstIdentity, SstOptions, SstWriter};
+use crate::sstable::{BlockCache, FreshBlocks, SstIdentity, SstOptions, SstWriter};
 use crate::types::{DbId, EntryKind, Epoch, FileNumbers, KeyForm, KeyRef, SeqNo, Trailer};
 use crate::version::{ExpiryNotes, Kept, Missing, SstMeta, TableContext};
 
@@ -41,6 +41,8 @@ pub struct TableFactory {
     pub numbers: Arc<FileNumbers>,
     /// The syncs of tables that are left to the maker; without it each merge syncs its own.
     pub later: Option<SyncLater>,
+    /// The cache that takes the blocks of new tables while it has room.
+    pub cache: Option<Arc<dyn BlockCache>>,
 }
 
 /// Files that become durable together: their bytes a number of them at a time, their names at the
@@ -105,6 +107,7 @@ pub struct Outputs<'a> {
     /// The name in errors for which no file can be named.
     folder: PathBuf,
     cut_allowed: bool,
+    fresh: Option<Arc<FreshBlocks>>,
     writer: Option<SstWriter>,
     finished: Vec<SstMeta>,
     /// Every file made so far, finished or not.
@@ -134,6 +137,7 @@ impl<'a> Outputs<'a> {
             values_only: false,
             folder: factory.dir.clone(),
             cut_allowed: true,
+            fresh: factory.cache.clone().map(|cache| Arc::new(FreshBlocks::new(cache))),
             writer: None,
             finished: Vec::new(),
             made: Vec::new(),
@@ -170,6 +174,9 @@ impl<'a> Outputs<'a> {
         let mut writer = SstWriter::new(handle, identity, self.base_seq, self.options);
         if !self.hidden_suffix.is_empty() {
             writer.set_hidden_suffix(&self.hidden_suffix);
+        }
+        if let Some(fresh) = &self.fresh {
+            writer.set_fresh(fresh.clone());
         }
         // A writer is made at its first entry, which is behind the answer of the boundary.
         writer.allow_cut(self.cut_allowed);
@@ -282,6 +289,9 @@ impl<'a> Outputs<'a> {
         }
         // From here on the tables belong to the caller, so nothing is deleted at the drop.
         self.made.clear();
+        if let Some(fresh) = &self.fresh {
+            fresh.keep();
+        }
         Ok(std::mem::take(&mut self.finished))
     }
 }

@@ -114,12 +114,19 @@ impl ObsoleteFiles {
         }
     }
 
-    /// Adds tables whose removal by `edit`, or by an earlier one, is durable.
+    /// Adds tables whose removal by `edit`, or by an earlier one, is durable. Their blocks leave the cache,
+    /// so that those of new tables have room.
     pub(super) fn add<'a>(&self, edit: u64, tables: impl Iterator<Item = &'a Arc<Table>>) {
         let entries = tables.map(|table| {
+            // Here and not when the last reader lets go of the table: that may be a get, which would wait
+            // for thousands of blocks. A reader of an older version reads its blocks again.
+            if let Some(reader) = table.opened() {
+                reader.forget_blocks();
+            }
             let name = table.meta.file_name();
             WaitingFile { name, bytes: table.meta.bytes, table: Arc::downgrade(table), edit }
         });
+        let entries: Vec<_> = entries.collect();
         self.waiting.lock().extend(entries);
     }
 

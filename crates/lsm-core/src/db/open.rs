@@ -28,6 +28,7 @@ use super::term::{Term, fork_for_reading, locked, pending_claim};
 use super::world::World;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
+use crate::compaction::TableFactory;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard, OpenFiles, OsFs};
 use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
@@ -400,7 +401,7 @@ fn job_runner(
     inject: &Injections,
 ) -> JobRunner {
     JobRunner {
-        factory: world.factory(),
+        factory: TableFactory { cache: tables.cache.clone(), ..world.factory() },
         tables: tables.clone(),
         snapshots: snapshots.clone(),
         events: events.clone(),

@@ -29,7 +29,8 @@ pub(super) struct World {
 }
 
 impl World {
-    /// The maker of the tables of flushes, compactions and recovery.
+    /// The maker of the tables of flushes, compactions and recovery. No cache takes their blocks: what is
+    /// exported or ingested is not read by those who write it.
     pub(super) fn factory(&self) -> TableFactory {
         TableFactory {
             fs: self.fs.clone(),
@@ -38,6 +39,7 @@ impl World {
             epoch: self.epoch,
             numbers: self.numbers.clone(),
             later: None,
+            cache: None,
         }
     }
 

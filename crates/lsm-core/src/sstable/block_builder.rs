@@ -63,6 +63,11 @@ impl BlockBuilder {
         self.payload.is_empty()
     }
 
+    /// Number of visible entries.
+    pub(super) fn entries(&self) -> u32 {
+        self.count
+    }
+
     /// Bytes of the payload if it were finished now.
     pub(super) fn payload_bytes(&self) -> usize {
         self.payload.len() + 4 * self.restarts.len() + TAIL_BYTES

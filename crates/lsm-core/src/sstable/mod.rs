@@ -21,6 +21,7 @@
 //! walk.rs, iter.rs, raw.rs, present.rs   the cursors
 //! judged.rs, salvage.rs, suspect.rs   reading in spite of damage
 //! writer.rs, block_builder.rs, packer.rs   writing; a payload too large to be compressed at once
+//! fresh.rs                            written blocks for the block cache
 //! verify.rs, describe.rs              checking and describing a whole file
 //! ```
 //!
@@ -41,6 +42,7 @@ mod block_search;
 mod bloom;
 mod describe;
 mod footer;
+mod fresh;
 mod hidden;
 mod index;
 mod iter;
@@ -73,6 +75,7 @@ pub use block_data::BlockData;
 pub use bloom::bloom_hash;
 pub use describe::describe;
 pub use footer::MAGIC;
+pub use fresh::FreshBlocks;
 pub use iter::{ReadMode, SstIter};
 pub use judged::{JudgedBy, JudgedIter};
 pub use properties::SstProperties;
@@ -189,6 +192,16 @@ pub trait BlockCache: Send + Sync + 'static {
     /// of references to the block, which lies in a line of memory that no processor has cached.
     fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&BlockData)) -> bool;
 
-    /// Keeps a block, as far as there is room.
+    /// Keeps a block that was read. Others leave for it if there is no room.
     fn insert(&self, file: FileNo, offset: u64, block: &Arc<Block>);
+
+    /// Returns `true` if a block of `file` at `offset` that takes `memory_bytes` would be kept without
+    /// another leaving.
+    fn has_room(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool;
+
+    /// Keeps a block that was written, if there is room beside the others.
+    fn insert_beside(&self, file: FileNo, offset: u64, block: Arc<Block>);
+
+    /// Takes the block of `file` at `offset` out, and returns it if it was there.
+    fn remove(&self, file: FileNo, offset: u64) -> Option<Arc<Block>>;
 }

@@ -260,6 +260,25 @@ impl SstReader {
         }
     }
 
+    /// Takes the blocks of the table out of the cache: nobody will ask for them but those who read an
+    /// older version.
+    ///
+    /// # Cost
+    /// A look into the cache for each block that the index names; reads nothing. Blocks of an index
+    /// partition that is not in the cache stay until others need their room.
+    pub fn forget_blocks(&self) {
+        let Some(cache) = &self.cache else { return };
+        for i in 0..self.index.block().len() {
+            let Some(extent) = self.index.extent(i) else { break };
+            let gone = cache.remove(self.file, extent.offset);
+            // Of an index of two levels these are partitions.
+            let Some(leaf) = gone.filter(|_| self.index.levels() > 1) else { continue };
+            for extent in (0..leaf.len()).filter_map(|at| extent_at(&leaf, at)) {
+                cache.remove(self.file, extent.offset);
+            }
+        }
+    }
+
     /// The checksum that the properties have of the index partition at `extent`.
     fn partition_checksum(&self, extent: Extent) -> Option<u64> {
         // Data blocks have no second checksum: the properties would grow with the table.

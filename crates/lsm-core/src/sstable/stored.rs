@@ -203,6 +203,12 @@ fn grow_heap(len: usize) {
     }
 }
 
+/// A copy of a payload, to be kept.
+pub(super) fn copied(payload: &[u8]) -> Arc<[u8]> {
+    grow_heap(payload.len());
+    payload.into()
+}
+
 /// Returns `true` if the compressed form saves an eighth.
 fn is_worth_it(packed_len: usize, plain_len: usize) -> bool {
     packed_len <= plain_len - plain_len / 8

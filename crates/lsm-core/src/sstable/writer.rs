@@ -32,7 +32,7 @@ use super::index::{INDEX_BYTES_MAX, IndexBuilder};
 use super::pending_file::PendingFile;
 use super::properties::{SstProperties, check_user_properties};
 use super::stored::{Extent, LARGE_PAYLOAD_BYTES};
-use super::{SstIdentity, SstOptions, SstSummary};
+use super::{FreshBlocks, SstIdentity, SstOptions, SstSummary};
 
 /// A block is ended where that is forbidden before it passes its usual size by so many bytes.
 const FORBIDDEN_BYTES_MAX: usize = 1 << 20;
@@ -43,6 +43,8 @@ pub struct SstWriter {
     // Fixed after construction.
     identity: SstIdentity,
     options: SstOptions,
+    /// The way of the data blocks into the block cache, if they are to go there.
+    fresh: Option<Arc<FreshBlocks>>,
     // The present block, and what is known of the one before.
     block: BlockBuilder,
     last_user: Vec<u8>,
@@ -97,6 +99,7 @@ impl SstWriter {
         SstWriter {
             identity,
             options,
+            fresh: None,
             block: BlockBuilder::new(base_seq),
             last_user: Vec::new(),
             last_trailer: Trailer::LAST,
@@ -114,6 +117,11 @@ impl SstWriter {
             properties,
             smallest: None,
         }
+    }
+
+    /// Gives the data blocks to `fresh`, too.
+    pub fn set_fresh(&mut self, fresh: Arc<FreshBlocks>) {
+        self.fresh = Some(fresh);
     }
 
     /// Adds an entry behind the last.
@@ -375,10 +383,21 @@ impl SstWriter {
         // The common prefix is that of visible keys. A hidden key near its owner has it through the
         // owner, and any other is stored whole.
         let last = if self.last_is_hidden { &self.visible_user } else { &self.last_user };
+        let entries = self.block.entries();
         let payload = self.block.finish(last);
         self.properties.data_blocks += 1;
         self.properties.block_bytes_max = self.properties.block_bytes_max.max(payload.len() as u64);
-        self.unindexed = Some(self.out.block(payload, self.options.compression)?);
+        let file = self.identity.file;
+        let offset = self.out.offset();
+        let fresh = self.fresh.as_ref();
+        let copy = fresh.and_then(|fresh| fresh.copy(file, offset, payload, entries));
+        // From the copy, so that its bytes are those of which the file gets the checksum.
+        let sealed = copy.as_deref().unwrap_or(payload);
+        self.unindexed = Some(self.out.block(sealed, self.options.compression)?);
+        if let Some((fresh, copy)) = fresh.zip(copy) {
+            let suffix = &*self.properties.hidden_suffix;
+            fresh.add(file, offset, copy, Some(suffix).filter(|suffix| !suffix.is_empty()));
+        }
         self.block.clear();
         Ok(())
     }

@@ -154,6 +154,7 @@ impl Bench {
             epoch: Epoch(1),
             numbers: Arc::new(FileNumbers::new(FileNo(1))),
             later: None,
+            cache: None,
         };
         let heard = Arc::new(Heard::default());
         let runner = JobRunner {

@@ -1,0 +1,85 @@
+//! [`FreshBlocks`]: blocks of tables that a job writes, which go into the block cache at once.
+//!
+//! Made by `compaction/outputs.rs`, filled by the writers of its tables. Without it the cache is cold
+//! after each flush and each compaction: every block that is needed again is read, verified and parsed
+//! by a reader who waits for it. Nothing leaves the cache for a fresh block.
+//!
+//! A block comes from the payload that is sealed for the file, and passes the check of a block that was
+//! read. Nobody looks it up before the edit that names its table is installed.
+//!
+//! Invariant: blocks of tables that nothing names are not in the cache. Dropped before
+//! [`FreshBlocks::keep`], it takes out what it put in.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::BlockCache;
+use super::block::Block;
+use super::stored::{StoredPayload, copied};
+use crate::types::FileNo;
+
+/// Blocks whose entries are longer than this on average are left to the readers. A page of memory costs
+/// the writer some 2 us whatever is in it: with values of a few KiB that would be a large part of a put.
+const ENTRY_BYTES_MAX: u64 = 512;
+/// Memory that a parsed block takes for each entry and for itself, beside the payload, about.
+const ENTRY_BYTES: u64 = 12;
+const BLOCK_BYTES: u64 = 192;
+
+/// See the module.
+pub struct FreshBlocks {
+    cache: Arc<dyn BlockCache>,
+    /// The places of the blocks that must leave if the job fails.
+    kept: Mutex<Vec<(FileNo, u64)>>,
+}
+
+impl FreshBlocks {
+    /// Blocks of tables whose readers will look into `cache`.
+    pub fn new(cache: Arc<dyn BlockCache>) -> FreshBlocks {
+        FreshBlocks { cache, kept: Mutex::default() }
+    }
+
+    /// A copy of the payload of the block that `file` will have at `offset`, if it is to be kept.
+    pub(super) fn copy(
+        &self,
+        file: FileNo,
+        offset: u64,
+        payload: &[u8],
+        entries: u32,
+    ) -> Option<Arc<[u8]>> {
+        let len = payload.len() as u64;
+        let entries = u64::from(entries);
+        let memory_bytes = len + ENTRY_BYTES * entries + BLOCK_BYTES;
+        let is_wanted = len <= ENTRY_BYTES_MAX * entries;
+        let is_kept = is_wanted && self.cache.has_room(file, offset, memory_bytes);
+        is_kept.then(|| copied(payload))
+    }
+
+    /// Keeps the block of this payload, which was sealed for `file` at `offset`.
+    pub(super) fn add(
+        &self,
+        file: FileNo,
+        offset: u64,
+        bytes: Arc<[u8]>,
+        hidden_suffix: Option<&[u8]>,
+    ) {
+        let len = bytes.len();
+        // A block that does not pass is left to the readers of the file: they tell where it is wrong.
+        let Ok(block) = Block::parse(StoredPayload { bytes, len }, hidden_suffix) else { return };
+        self.kept.lock().push((file, offset));
+        self.cache.insert_beside(file, offset, Arc::new(block));
+    }
+
+    /// Lets the blocks stay: their tables are the caller's from now on.
+    pub fn keep(&self) {
+        self.kept.lock().clear();
+    }
+}
+
+impl Drop for FreshBlocks {
+    fn drop(&mut self) {
+        for (file, offset) in self.kept.get_mut().drain(..) {
+            self.cache.remove(file, offset);
+        }
+    }
+}

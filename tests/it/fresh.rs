@@ -1,0 +1,124 @@
+//! Blocks that flushes and compactions write: the block cache keeps them while it has room, and no
+//! longer than their tables live.
+
+use std::sync::Arc;
+
+use lsm_core::fs::MemFs;
+use siltstone::{
+    BackgroundMode, Compression, Db, MetaHiveOptions, Options, Partition, PartitionOptions,
+    VerifyOptions,
+};
+use testkit::Rng;
+
+const KEYS: u32 = 3000;
+
+struct Store {
+    fs: MemFs,
+    db: Db,
+    p: Partition,
+}
+
+fn store(cache_bytes: u64, options: PartitionOptions) -> Store {
+    let fs = MemFs::new();
+    let mut random = Rng::new(1);
+    let engine = Options::new().cache_bytes(cache_bytes).write_buffer_bytes(8 << 20);
+    let db = Db::builder("/db")
+        .options(engine)
+        .fs(Arc::new(fs.clone()))
+        .background(BackgroundMode::Stepped)
+        .random(move || random.next_u64())
+        .open()
+        .unwrap();
+    let p = db.partition_with("p", options.block_bytes(2048).table_bytes(64 << 10)).unwrap();
+    Store { fs, db, p }
+}
+
+fn key(n: u32) -> String {
+    format!("key {n:05}")
+}
+
+fn value(n: u32, round: u32) -> String {
+    format!("{n} of round {round} ").repeat(4)
+}
+
+impl Store {
+    fn put_all(&self, round: u32) {
+        for n in 0..KEYS {
+            self.p.put(key(n), value(n, round)).unwrap();
+        }
+    }
+
+    /// Reads every key; returns how often the cache lacked a block.
+    fn misses(&self, round: u32) -> u64 {
+        let before = self.db.stats().cache_misses;
+        for n in 0..KEYS {
+            assert_eq!(self.p.get(key(n)).unwrap().unwrap(), value(n, round).as_bytes());
+        }
+        self.db.stats().cache_misses - before
+    }
+
+    fn flush(&self) {
+        self.p.flush().unwrap();
+    }
+
+    fn compact(&self) {
+        self.p.compact(..).unwrap();
+        self.db.wait_idle().unwrap();
+    }
+}
+
+#[test]
+fn what_jobs_have_written_is_read_from_memory() {
+    for options in [
+        PartitionOptions::new().compression(Compression::None),
+        PartitionOptions::new().compression(Compression::Lz4),
+        PartitionOptions::new().metahive(MetaHiveOptions::new()),
+    ] {
+        let store = store(16 << 20, options);
+        let mut bytes = Vec::new();
+        for round in 0..12 {
+            store.put_all(round);
+            store.flush();
+            assert_eq!(store.misses(round), 0, "round {round}, flushed");
+            store.compact();
+            assert_eq!(store.misses(round), 0, "round {round}, compacted");
+            bytes.push(store.db.stats().cache_bytes);
+        }
+        // Blocks of tables that are gone have left: without that the cache would be full.
+        assert!(bytes.iter().all(|held| *held < bytes[0] * 5 / 4), "{bytes:?}");
+    }
+}
+
+#[test]
+fn few_large_entries_and_no_cache_keep_nothing() {
+    let large = store(16 << 20, PartitionOptions::new());
+    for n in 0..200 {
+        large.p.put(key(n), vec![b'v'; 1000]).unwrap();
+    }
+    large.flush();
+    assert_eq!(large.db.stats().cache_bytes, 0);
+    let off = store(0, PartitionOptions::new());
+    off.put_all(0);
+    off.compact();
+    assert_eq!(off.misses(0), 0, "nobody asks a cache that is not there");
+    assert_eq!(off.db.stats().cache_bytes, 0);
+}
+
+/// A get that memory answers is right, and the damage on the device is found all the same.
+#[test]
+fn damage_behind_a_cached_block_is_found_by_verify_and_by_the_next_open() {
+    let store = store(16 << 20, PartitionOptions::new().compression(Compression::None));
+    store.put_all(0);
+    store.flush();
+    let paths = store.fs.paths();
+    let table = paths.iter().find(|path| path.extension().is_some_and(|it| it == "sst")).unwrap();
+    store.fs.corrupt(table, 5000, 0x40).unwrap();
+    assert_eq!(store.misses(0), 0);
+    let report = store.db.verify(VerifyOptions::default()).unwrap();
+    assert_eq!(report.damage().len(), 1, "{:?}", report.damage());
+    store.db.close().unwrap();
+    let again = Db::builder("/db").fs(Arc::new(store.fs.clone())).open().unwrap();
+    let p = again.partition("p").unwrap();
+    let refused = (0..KEYS).filter(|n| p.get(key(*n)).is_err()).count();
+    assert!((5..60).contains(&refused), "{refused} keys are refused");
+}
