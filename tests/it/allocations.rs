@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use lsm_core::fs::MemFs;
 use metahive::MetaHiveOptions;
-use siltstone::{BackgroundMode, Db, Partition, PartitionOptions};
+use siltstone::large_values::Parallelism;
+use siltstone::{BackgroundMode, Db, LargeValueOptions, Partition, PartitionOptions};
 use testkit::Rng;
 
 const KEYS: u64 = 64;
@@ -59,4 +60,21 @@ fn a_partition_that_takes_any_key_allocates_no_more_than_a_plain_one() {
         assert_eq!(of_partition(&db, &any_key, ending), expected, "keys that end in {ending:?}");
         assert_eq!(expected[1..3], [0, 0], "a short value in memory, and no value");
     }
+}
+
+#[test]
+fn a_get_of_a_large_value_into_a_buffer_allocates_for_handle_and_checksums_alone() {
+    let db = open();
+    let large = LargeValueOptions::new().threshold_bytes(256);
+    let p = db.partition_with("p", PartitionOptions::new().large_values(large)).unwrap();
+    for n in 0..KEYS {
+        p.put(n.to_be_bytes(), [7; 300]).unwrap();
+    }
+    let mut buf = [0; 300];
+    let get = least(|n| {
+        let len = p.get_into(n.to_be_bytes(), &mut buf, Parallelism::Auto).unwrap();
+        assert_eq!((len, buf), (Some(300), [7; 300]));
+        buf.fill(0);
+    });
+    assert_eq!(get, 3, "the handle, the checksums, and what their hash is made of");
 }
