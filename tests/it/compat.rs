@@ -15,6 +15,7 @@
 mod clear;
 mod gaps;
 mod keys;
+mod metadata;
 mod promotion;
 mod replay;
 mod sections;

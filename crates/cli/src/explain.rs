@@ -82,7 +82,7 @@ fn metadata_json(metadata: &ExplainedMetadata) -> Value {
         json!({
             "sequence": payload.seq.get(),
             "checksum": format!("{:016x}", payload.sum),
-            "checksum_of_checksum": format!("{:016x}", payload.sum_of_sum),
+            "checksum_of_checksum": payload.sum_of_sum.to_string(),
         })
     });
     json!({

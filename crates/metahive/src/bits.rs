@@ -109,12 +109,11 @@ pub(crate) fn one_bit(
     let sum = sum_of(entry);
     // While the two copies agree the first one is sound, and a match with the second alone would be
     // chance.
-    let is_consistent = checksum::hash(metadata.sum) == metadata.sum_of_sum;
+    let is_consistent = metadata.is_sound();
     let mut found = Vec::new();
     each_bit(entry, |bit, by| {
         let turned = sum ^ by;
-        let agrees = turned == metadata.sum
-            || (!is_consistent && checksum::hash(turned) == metadata.sum_of_sum);
+        let agrees = turned == metadata.sum || (!is_consistent && metadata.was(turned));
         if agrees {
             found.push([bit]);
         }
@@ -125,12 +124,11 @@ pub(crate) fn one_bit(
 /// The only single bit of the entry that, turned, makes it agree with its metadata.
 pub(crate) fn one_bit_at(entry: &OwnedEntry, metadata: &Payload) -> Option<Bit> {
     let sum = sum_of(entry);
-    let is_consistent = checksum::hash(metadata.sum) == metadata.sum_of_sum;
+    let is_consistent = metadata.is_sound();
     let mut found = Vec::new();
     each_bit(entry, |bit, by| {
         let turned = sum ^ by;
-        let agrees = turned == metadata.sum
-            || (!is_consistent && checksum::hash(turned) == metadata.sum_of_sum);
+        let agrees = turned == metadata.sum || (!is_consistent && metadata.was(turned));
         if agrees {
             found.push(bit);
         }

@@ -314,7 +314,7 @@ impl ExplainedVersion {
         }
         match metadata.integrity {
             Some(Payload { seq, sum, sum_of_sum }) => {
-                write!(f, "sequence {seq}, checksum {sum:016x}, its checksum {sum_of_sum:016x}")
+                write!(f, "sequence {seq}, checksum {sum:016x}, its checksum {sum_of_sum}")
             }
             None => metadata.payload.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
         }

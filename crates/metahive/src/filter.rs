@@ -364,7 +364,7 @@ impl CompactionFilter for HiveFilter {
                 if slot.is(SURVIVES) {
                     let (seq, sum) = cluster.written_as(at);
                     let payload = match cluster.made.get(at) {
-                        None => Payload::new(seq, sum).encode().to_vec(),
+                        None => Payload::new(seq, sum).encode(),
                         Some(made) => provided(seq, &made.bytes),
                     };
                     seal.open.push((cluster.key.clone(), payload));

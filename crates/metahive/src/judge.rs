@@ -120,7 +120,7 @@ impl HiveJudge {
         if !self.shared.is_integrity {
             return (sum, self.shared.provider.check(entry, metadata));
         }
-        match metadata_of(entry.stored_seq, metadata) {
+        match Payload::behind_seq(entry.stored_seq, metadata) {
             Some(metadata) => (sum, judge(sum, &metadata)),
             None => (sum, Verdict::DataCorrupt),
         }
@@ -212,13 +212,6 @@ impl HiveJudge {
     }
 }
 
-/// V+ of integrity from what is stored behind its sequence number.
-pub(crate) fn metadata_of(seq: SeqNo, metadata: &[u8]) -> Option<Payload> {
-    let (sum, rest) = metadata.split_first_chunk::<8>()?;
-    let sum_of_sum = rest.try_into().ok()?;
-    Some(Payload { seq, sum: u64::from_le_bytes(*sum), sum_of_sum: u64::from_le_bytes(sum_of_sum) })
-}
-
 impl TableJudge for HiveJudge {
     /// The checksum of an entry according to its metadata, if both copies in it agree and the filter
     /// compares the entry with it. A damaged entry then ends the run, and the next run compares here.
@@ -227,11 +220,11 @@ impl TableJudge for HiveJudge {
         if !self.is_told {
             return None;
         }
-        let (sum, second) = hidden.split_first_chunk()?;
-        let sum = u64::from_le_bytes(*sum);
+        let payload = Payload::behind_seq(SeqNo::ZERO, hidden)?;
+        let sum = payload.sum;
         // Damaged metadata is looked at in `entry`, because the filter does not see it. And a checksum that
         // happens to be this number would pass for an entry of a table without a seal.
-        let is_sound = *second == checksum::hash(sum).to_le_bytes() && sum != NOT_SEALED;
+        let is_sound = payload.is_sound() && sum != NOT_SEALED;
         self.block_entries += u64::from(is_sound);
         is_sound.then_some(sum)
     }

@@ -17,7 +17,7 @@
 //! | damage | detected | by |
 //! | --- | --- | --- |
 //! | any bits of key, value, sequence number or kind | yes, but for 1 in 2^64 | the checksum |
-//! | any bits of the metadata | yes, and distinguished from damage of the entry | its two copies |
+//! | any bits of the metadata | yes, and but for 1 in 2^24 distinguished from damage of the entry | its two copies |
 //! | key equal to value, both replaced | yes | each field has its own seed |
 //! | key and value exchanged | yes | the same |
 //! | a key that is the encoding of its sequence number | yes | the same |
@@ -38,7 +38,7 @@
 //!
 //! A write costs nothing more. For each entry of 20 + 100 bytes, a flush needs about 40 ns more (8 of
 //! them for the checksum), and a compaction, which also verifies, about 70 ns. A verified get takes
-//! about 50 ns more than a plain get. A table grows by 18 bytes per entry; see `docs/metahive.md`. A job
+//! about 50 ns more than a plain get. A table grows by 12 bytes per entry; see `docs/metahive.md`. A job
 //! holds 16 bytes in memory for each version of a key whose metadata it has not reached yet, which is
 //! nearly always one key.
 //!

@@ -31,8 +31,7 @@ use lsm_core::hooks::{
 use lsm_core::types::{KeyRef, SeqNo, Trailer};
 
 use crate::bits::{self, Bit};
-use crate::checksum;
-use crate::judge::{HiveJudge, metadata_of};
+use crate::judge::HiveJudge;
 use crate::payload::Payload;
 
 use entry::repaired;
@@ -281,7 +280,7 @@ fn payload_of(judge: &HiveJudge, of: &DecodedEntry) -> Option<Payload> {
     if !judge.shared.is_integrity {
         return None;
     }
-    metadata_of(of.entry.seq, of.hidden.as_deref()?)
+    Payload::behind_seq(of.entry.seq, of.hidden.as_deref()?)
 }
 
 /// Turns the bit that a damaged entry of the block leads to: in a prefix that keys share it has
@@ -392,7 +391,7 @@ fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: 
             None => {
                 let metadata = payload_of(judge, of);
                 // Only a sound checksum says what the entry should be.
-                let metadata = metadata.filter(|it| checksum::hash(it.sum) == it.sum_of_sum);
+                let metadata = metadata.filter(Payload::is_sound);
                 Candidate::Unknown(of.clone(), metadata.map(|metadata| metadata.sum))
             }
         });

@@ -20,7 +20,7 @@ use crate::counts::Counts;
 use crate::filter::HiveFilter;
 use crate::judge::HiveJudge;
 use crate::options::MetaHiveOptions;
-use crate::payload::{HEAD_BYTES, PAYLOAD_BYTES, SUFFIX};
+use crate::payload::{LONG_METADATA_BYTES, METADATA_BYTES, SUFFIX};
 use crate::provider::{Integrity, MetadataProvider};
 use crate::repair::{self, RepairOptions};
 use crate::table_seal::TableSeal;
@@ -49,7 +49,7 @@ impl Shared {
         // The usual case without decoding: if the first copy agrees, the entry is what was written,
         // whatever became of the second.
         let is_first = metadata.starts_with(&sum.to_le_bytes());
-        is_first && metadata.len() == PAYLOAD_BYTES - HEAD_BYTES
+        is_first && [METADATA_BYTES, LONG_METADATA_BYTES].contains(&metadata.len())
             || Integrity.check(entry, metadata).entry_is_good()
     }
 

@@ -210,7 +210,7 @@ impl Ladder<'_> {
             let Ok(metadata) = Payload::decode(payload) else {
                 return entry.verified && !is_reread;
             };
-            let is_sound = checksum::hash(metadata.sum) == metadata.sum_of_sum;
+            let is_sound = metadata.is_sound();
             return judge(sum_of(entry), &metadata).entry_is_good()
                 || (!is_sound && entry.verified && !is_reread);
         }

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! name          encoding             meaning
-//! version       1 byte               2; 1 ends in front of `keys`
+//! version       1 byte               3; 2 has long payloads (`payload.rs`), and 1 also ends in front of
+//!                                    `keys`
 //! algorithm     1 byte               number of the checksum
 //! provider      length, bytes        name of the provider
 //! sealed        varint               entries that have metadata
@@ -48,7 +49,9 @@ pub const PROPERTY: &str = "metahive";
 /// The damage that digests show.
 pub(crate) const INCOMPLETE: &str = "entries of the block are missing, or others have come";
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+/// The version with 8 bytes of the checksum of the checksum in each payload of integrity.
+const VERSION_OF_LONG_PAYLOADS: u8 = 2;
 /// The version without digests.
 const VERSION_WITHOUT_SPANS: u8 = 1;
 /// Most spans of a table: beyond that each is twice as long.
@@ -224,7 +227,7 @@ fn decode(bytes: &[u8]) -> Result<Option<TableSeal>, Malformed> {
     let mut reader = Reader::new(bytes);
     let version = reader.u8()?;
     // The checksum of the property agreed, so this is a newer version and no damage.
-    let is_known = [VERSION_WITHOUT_SPANS, VERSION].contains(&version);
+    let is_known = [VERSION_WITHOUT_SPANS, VERSION_OF_LONG_PAYLOADS, VERSION].contains(&version);
     if !is_known || reader.u8()? != checksum::ALGORITHM {
         return Ok(None);
     }
@@ -274,6 +277,14 @@ mod tests {
         Properties([(PROPERTY.to_owned(), bytes)].into())
     }
 
+    /// The seal that these bytes are in another version, with a checksum that agrees.
+    fn of_version(version: u8, bytes: &[u8]) -> Result<Option<TableSeal>> {
+        let mut other = [&[version], &bytes[1..]].concat();
+        let sum = checksum64(&other);
+        put_u64(&mut other, sum);
+        TableSeal::of(&properties(other), "integrity")
+    }
+
     #[test]
     fn more_blocks_than_fit_are_told_two_by_two() {
         let spans: Vec<_> = (0..=SPANS_MAX as u32).map(|n| Span { blocks: 1, digest: n }).collect();
@@ -308,7 +319,7 @@ mod tests {
         };
         assert!(seal.has_versions());
         let bytes = seal.encode();
-        assert_eq!(bytes[..12], *b"\x02\x01\x09integrity");
+        assert_eq!(bytes[..12], *b"\x03\x01\x09integrity");
         assert_eq!(bytes[12..16], [0xac, 0x02, 2, 1]);
         assert_eq!(bytes[16..27], *b"\x01T\x08\x07\0\0\0\0\0\0\0");
         assert_eq!(bytes[27..41], [0xab, 0x02, 2, 7, 0, 0, 0, 9, 0, 0, 0, 1, 1, 3]);
@@ -316,12 +327,10 @@ mod tests {
         let read = TableSeal::of(&properties(bytes.clone()), "integrity").unwrap();
         assert_eq!(read.as_ref(), Some(&seal));
         assert!(read.unwrap().open_payload(b"T", 7).is_some());
-        // A table of the version before has no digests.
-        let mut old = bytes[..27].to_vec();
-        old[0] = 1;
-        let sum = checksum64(&old);
-        put_u64(&mut old, sum);
-        let read = TableSeal::of(&properties(old), "integrity").unwrap().unwrap();
+        assert_eq!(of_version(2, &bytes[..41]).unwrap().as_ref(), Some(&seal));
+        assert!(of_version(4, &bytes[..41]).is_err());
+        // A table of the first version has no digests.
+        let read = of_version(1, &bytes[..27]).unwrap().unwrap();
         assert_eq!((read.sealed, read.keys, read.spans.len()), (300, None, 0));
         assert!(read.has_versions());
 

@@ -2,7 +2,6 @@
 //!
 //! Compactions, repairs and verified reads ask for them.
 
-use crate::checksum;
 use crate::payload::Payload;
 
 /// The result of the comparison of an entry with its metadata.
@@ -29,14 +28,14 @@ impl Verdict {
 /// Judges an entry with checksum `sum` by its metadata.
 #[inline]
 pub fn judge(sum: u64, metadata: &Payload) -> Verdict {
-    let second_copy_agrees = checksum::hash(metadata.sum) == metadata.sum_of_sum;
+    let second_copy_agrees = metadata.is_sound();
     if sum == metadata.sum {
         if second_copy_agrees { Verdict::Valid } else { Verdict::SecondCopyDamaged }
     // The stored checksum is sound, so the entry is what changed.
     } else if second_copy_agrees {
         Verdict::DataCorrupt
     // The checksum is damaged and its own checksum is not: the entry agrees with the latter.
-    } else if checksum::hash(sum) == metadata.sum_of_sum {
+    } else if metadata.sum_of_sum.is_of(sum) {
         Verdict::MetadataCorrupt
     } else {
         Verdict::DataCorrupt
@@ -46,11 +45,16 @@ pub fn judge(sum: u64, metadata: &Payload) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checksum;
+    use crate::payload::SumOfSum;
     use lsm_core::types::SeqNo;
 
     fn check(sum: u64, stored_sum: u64, stored_hash: u64, expected: Verdict) {
-        let metadata = Payload { seq: SeqNo::ZERO, sum: stored_sum, sum_of_sum: stored_hash };
-        assert_eq!(judge(sum, &metadata), expected);
+        let short = SumOfSum::Short(stored_hash as u32 & 0xff_ffff);
+        for sum_of_sum in [short, SumOfSum::Whole(stored_hash)] {
+            let metadata = Payload { seq: SeqNo::ZERO, sum: stored_sum, sum_of_sum };
+            assert_eq!(judge(sum, &metadata), expected);
+        }
     }
 
     #[test]

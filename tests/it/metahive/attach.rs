@@ -181,9 +181,9 @@ fn an_unverified_answer_needs_the_whole_checksum() {
             let bytes = fs.read_raw(&path).unwrap();
             let found = bytes.windows(value.len()).position(|window| window == value);
             let Some(at) = found else { continue };
-            // The metadata behind the value: a header of two bytes, and two checksums.
-            let metadata = at + value.len() + 2;
-            for place in (at..at + 20).chain(metadata..metadata + 16) {
+            // The metadata behind the value: a header of one byte, and two checksums.
+            let metadata = at + value.len() + 1;
+            for place in (at..at + 20).chain(metadata..metadata + 11) {
                 fs.corrupt(&path, place as u64, 0xff).unwrap();
             }
         }

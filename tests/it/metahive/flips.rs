@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use lsm_core::codec::checksum64_seeded;
 use lsm_core::internals::sstable::SstIdentity;
 use lsm_core::raw::RawMode;
+use metahive::payload::PAYLOAD_BYTES;
 use metahive::{ScrubOptions, ScrubReport, Verdict};
 use siltstone::Compression;
 
@@ -155,10 +156,14 @@ enum Changed {
 fn changed(gone: &[Shown], new: &[Shown]) -> Changed {
     match (&visible(gone)[..], &visible(new)[..]) {
         ([], []) => match (gone, new) {
-            ([a], [b]) if a.value.len() == 24 && b.value.len() == 24 && a.key == b.key => {
+            ([a], [b])
+                if a.value.len() == PAYLOAD_BYTES
+                    && b.value.len() == PAYLOAD_BYTES
+                    && a.key == b.key =>
+            {
                 let differs =
                     |range: std::ops::Range<usize>| a.value[range.clone()] != b.value[range];
-                match [differs(0..8), differs(8..16), differs(16..24)] {
+                match [differs(0..8), differs(8..16), differs(16..PAYLOAD_BYTES)] {
                     [false, true, false] => Changed::Checksum,
                     [false, false, true] => Changed::SecondChecksum,
                     _ => Changed::Other,

@@ -231,7 +231,7 @@ fn every_bit(sealed: bool) -> [Tally; 2] {
 fn a_block_is_sealed_as_the_engine_does_it() {
     let store = Store::new(SMALL);
     let all = parts(&store);
-    assert!(all.iter().filter(|part| part.what == "data block").count() > 3, "{all:?}");
+    assert!(all.iter().filter(|part| part.what == "data block").count() > 2, "{all:?}");
     for part in all.iter().filter(|part| part.what != "footer") {
         assert!(put(&store.fs, part, true, |_| {}).iter().all(|mask| *mask == 0));
     }
@@ -241,14 +241,14 @@ fn a_block_is_sealed_as_the_engine_does_it() {
 #[test]
 fn every_bit_of_a_table_on_the_medium_is_turned_back() {
     let [of_data, of_others] = every_bit(false);
-    assert!(of_data.cases + of_others.cases > 6000, "{of_data:?}, {of_others:?}");
+    assert!(of_data.cases + of_others.cases > 5000, "{of_data:?}, {of_others:?}");
     assert!(of_data.lost == 0 && of_others.lost == 0, "{of_data:?}, {of_others:?}");
 }
 
 #[test]
 fn every_bit_of_a_table_that_was_written_wrong_is_turned_back_or_loud() {
     let [of_data, of_others] = every_bit(true);
-    assert!(of_data.cases > 2000 && of_others.cases > 1500, "{of_data:?}, {of_others:?}");
+    assert!(of_data.cases > 1900 && of_others.cases > 1500, "{of_data:?}, {of_others:?}");
     assert!(of_data.lost * 20 < of_data.cases && of_others.lost == 0, "{of_data:?}, {of_others:?}");
 }
 

@@ -276,7 +276,7 @@ fn every_flipped_bit_that_its_block_does_not_see_is_reported_or_does_no_harm() {
     let once = RepairOptions { retries_max: 1, ..RepairOptions::default() };
     let small = Small::new(MetaHive::new(MetaHiveOptions::new().repair_options(once.clone())), 0);
     let (reported, harmless) = turn_every_bit(&small);
-    // One copy of two of a checksum, 16 bytes of some 50 an entry.
+    // One copy of two of a checksum, 11 bytes of some 45 an entry.
     assert!(reported > 1000 && harmless > 1000, "{reported} {harmless}");
     assert_eq!(small.provider.0.counts().reads_mended, 0);
     let any_key = MetaHive::new(MetaHiveOptions::new().any_key(true).repair_options(once));

@@ -17,6 +17,15 @@
 //! ..      payload
 //! ```
 //!
+//! Short form, a near form with all of that left out, in tables with the feature `HAS_SHORT_HIDDEN`
+//! (`footer.rs`):
+//!
+//! ```text
+//! size    name     meaning
+//! 1       header   0xf0 plus the length of the payload as stored, 1 to 15
+//! ..      payload
+//! ```
+//!
 //! Plain form, for all others:
 //!
 //! ```text
@@ -42,6 +51,11 @@ use crate::types::{EntryKind, SeqNo, Trailer};
 
 use super::block::Head;
 
+/// The header of the usual hidden entry: near, with `back` and the sequence number left out. A length in
+/// its low bits makes it a short one.
+const USUAL: u8 = HIDDEN_BIT | NEAR_BIT | SEQ_LEFT_OUT_BIT | BACK_LEFT_OUT_BIT;
+/// The longest payload of the short form.
+const SHORT_BYTES_MAX: usize = 15;
 /// In the header of every hidden entry.
 pub(super) const HIDDEN_BIT: u8 = 0x10;
 /// The owner is in the same block, and key and sequence number are implied.
@@ -81,6 +95,7 @@ impl HiddenHead {
         if let Some(payload) = HiddenHead::usual_payload(bytes, at) {
             return Some(HiddenHead { owner: Owner::Near(1), lacks_seq: true, payload });
         }
+        // Behind the usual ones, which include all headers with a length in their low bits.
         let header = *bytes.get(at)?;
         let lacks_seq = header & SEQ_LEFT_OUT_BIT != 0;
         let lacks_back = header & BACK_LEFT_OUT_BIT != 0;
@@ -109,14 +124,16 @@ impl HiddenHead {
         }
     }
 
-    /// Returns the end of the hidden entry at `at`, if it belongs to the entry before and is short.
+    /// Returns the end of the hidden entry at `at`, if it belongs to the entry before and is short. The
+    /// caller compares it with the end of the entries.
     #[inline]
     pub(super) fn usual_end(bytes: &[u8], at: usize) -> Option<usize> {
         let [header, len, ..] = *bytes.get(at..)? else { return None };
-        // Only a length of one byte is usual. The caller compares the result with the end of the
-        // entries.
-        let is_usual =
-            header & !SEQ_LEFT_OUT_BIT == HIDDEN_BIT | NEAR_BIT | BACK_LEFT_OUT_BIT && len < 0x80;
+        if header > USUAL {
+            return Some(at + 1 + usize::from(header - USUAL));
+        }
+        // Only a length of one byte is usual.
+        let is_usual = header & !SEQ_LEFT_OUT_BIT == USUAL & !SEQ_LEFT_OUT_BIT && len < 0x80;
         is_usual.then_some(at + 2 + usize::from(len))
     }
 
@@ -126,8 +143,10 @@ impl HiddenHead {
     #[inline]
     pub(super) fn usual_payload(bytes: &[u8], at: usize) -> Option<Range<usize>> {
         let [header, len, ..] = *bytes.get(at..)? else { return None };
-        let is_usual = header == HIDDEN_BIT | NEAR_BIT | SEQ_LEFT_OUT_BIT | BACK_LEFT_OUT_BIT;
-        (is_usual && len < 0x80).then_some(at + 2..at + 2 + usize::from(len))
+        if header > USUAL {
+            return Some(at + 1..at + 1 + usize::from(header - USUAL));
+        }
+        (header == USUAL && len < 0x80).then_some(at + 2..at + 2 + usize::from(len))
     }
 
     /// Length of the whole payload, in bytes.
@@ -188,13 +207,12 @@ pub(super) fn put_hidden_beside(out: &mut Vec<u8>, seq: SeqNo, payload: &[u8]) {
     let seq = seq.get().to_le_bytes();
     // The metadata of MetaHive: a copy of known length takes a few instructions.
     if let Some((head, rest)) = payload.split_first_chunk::<SEQ_BYTES>()
-        && let Ok(rest) = <[u8; 16]>::try_from(rest)
+        && let Ok(rest) = <[u8; 11]>::try_from(rest)
         && *head == seq
     {
-        let mut stored = [0; 18];
-        stored[0] = HIDDEN_BIT | NEAR_BIT | SEQ_LEFT_OUT_BIT | BACK_LEFT_OUT_BIT;
-        stored[1] = 16;
-        stored[2..].copy_from_slice(&rest);
+        let mut stored = [0; 12];
+        stored[0] = USUAL + 11;
+        stored[1..].copy_from_slice(&rest);
         out.extend_from_slice(&stored);
         return;
     }
@@ -207,6 +225,11 @@ fn put_near(out: &mut Vec<u8>, seq: [u8; SEQ_BYTES], back: usize, payload: &[u8]
     let rest = payload.strip_prefix(&seq);
     let left_out = if rest.is_some() { SEQ_LEFT_OUT_BIT } else { 0 };
     let stored = rest.unwrap_or(payload);
+    if rest.is_some() && back == 1 && (1..=SHORT_BYTES_MAX).contains(&stored.len()) {
+        out.push(USUAL | stored.len() as u8);
+        out.extend_from_slice(stored);
+        return;
+    }
     let back_left_out = if back == 1 { BACK_LEFT_OUT_BIT } else { 0 };
     out.push(HIDDEN_BIT | NEAR_BIT | left_out | back_left_out);
     if back != 1 {

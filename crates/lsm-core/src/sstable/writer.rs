@@ -26,7 +26,7 @@ use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
 
 use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
-use super::footer::{FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
+use super::footer::{FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_SHORT_HIDDEN, HAS_TAIL_CHECKSUMS};
 use super::hidden::hidden_trailer;
 use super::index::{INDEX_BYTES_MAX, IndexBuilder};
 use super::pending_file::PendingFile;
@@ -323,7 +323,11 @@ impl SstWriter {
         let file_hash = checksum128(&out.checksums);
         let footer = Footer {
             compatible: HAS_TAIL_CHECKSUMS,
-            incompatible: if self.properties.hidden > 0 { HAS_HIDDEN } else { 0 },
+            incompatible: if self.properties.hidden > 0 {
+                HAS_HIDDEN | HAS_SHORT_HIDDEN
+            } else {
+                0
+            },
             index_levels,
             db_id: self.identity.db_id,
             unique_id: self.identity.unique_id(),

@@ -40,7 +40,7 @@ impl HiveFilter {
         let only = &mut self.only;
         // In place, because the key is set before it is used again.
         only.key.push(SUFFIX);
-        out.emit_beside(&only.key, only.seq, &Payload::new(only.seq, only.sum).encode())?;
+        out.emit_beside(&only.key, only.seq, &Payload::bytes_of(only.seq, only.sum))?;
         self.written += (only.key.len() + PAYLOAD_BYTES) as u64;
         Ok(())
     }
@@ -130,7 +130,7 @@ impl HiveFilter {
                 }
                 let (seq, sum) = cluster.written_as(at);
                 if is_integrity {
-                    out.emit(key, seq, &Payload::new(seq, sum).encode())?;
+                    out.emit(key, seq, &Payload::bytes_of(seq, sum))?;
                     self.written += (key.len() + PAYLOAD_BYTES) as u64;
                 } else {
                     let payload = provided(seq, &cluster.made[at].bytes);

@@ -390,7 +390,7 @@ impl Judge {
         // itself can read that of a provider.
         let payload = match vouched.hidden {
             Some(hidden) if !self.shared.is_integrity => provided(entry.stored_seq, hidden),
-            _ => Payload::new(entry.stored_seq, vouched.note).encode().to_vec(),
+            _ => Payload::new(entry.stored_seq, vouched.note).encode(),
         };
         let cause = Cause::Disagrees;
         let detail = Detail { cause, is_sealed: true, payload: Some(payload), partner: None };

@@ -12,9 +12,8 @@ use lsm_core::types::{EntryKind, SeqNo};
 use super::By;
 use crate::checksum;
 use crate::counts::Counts;
-use crate::judge::metadata_of;
 use crate::metahive::{MetaHive, Shared};
-use crate::payload::HEAD_BYTES;
+use crate::payload::{HEAD_BYTES, Payload};
 use crate::table_seal::{INCOMPLETE, TableSeal};
 
 /// A comparison of a span keeps so many blocks in memory until their sum is known.
@@ -198,10 +197,10 @@ impl<'a> EntryCheck<'a> {
             let hidden = block.hidden_of(at, key.user, seq)?;
             let metadata = hidden.as_ref().and_then(|hidden| hidden.behind_seq());
             let told = metadata.filter(|_| self.shared.is_integrity);
-            let told = told.and_then(|metadata| metadata_of(seq, metadata));
+            let told = told.and_then(|metadata| Payload::behind_seq(seq, metadata));
             // Metadata that agrees with itself stands for its entry, so values are not hashed
             // again. Other entries are hashed.
-            let told = told.filter(|it| checksum::hash(it.sum) == it.sum_of_sum);
+            let told = told.filter(Payload::is_sound);
             let entry_sum = match told {
                 Some(told) => told.sum,
                 None => checksum::of_entry(key.user, value, seq, kind),

@@ -2,6 +2,7 @@
 
 use lsm_core::hooks::CompactionFilterFactory;
 use lsm_core::types::SeqNo;
+use metahive::payload::PAYLOAD_BYTES;
 use metahive::{GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX, MetaHive, MetaHiveOptions};
 use proptest::prelude::*;
 
@@ -101,7 +102,7 @@ fn a_group_stays_whole_up_to_its_bounds_and_is_split_and_counted_beyond() {
         assert_eq!(hive.counts().split_pairs, 2 * apart as u64);
         apart
     };
-    let entry_bytes = 7 + 100 + 8 + 24;
+    let entry_bytes = 7 + 100 + 8 + PAYLOAD_BYTES;
     let fitting = GROUP_OTHER_BYTES_MAX as usize / entry_bytes;
     assert_eq!(both(fitting - 1, 100), 0);
     assert_eq!(both(fitting + 40, 100), 2);

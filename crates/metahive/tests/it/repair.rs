@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use lsm_core::Result;
 use lsm_core::hooks::{Fault, OwnedEntry, Patch};
 use lsm_core::types::{EntryKind, SeqNo};
+use metahive::payload::PAYLOAD_BYTES;
 use metahive::{ErrorHandler, MetaHive, MetaHiveOptions, RepairOptions, Replica};
 
 use crate::damage::sealed;
@@ -59,7 +60,7 @@ fn damage_in_memory_is_gone_when_it_is_read_again() {
     let mut without = sealed();
     without.entries[1].key = b"zzz\x01".to_vec();
     without.entries[1].seq = seq(999);
-    without.entries[1].value = vec![0; 24];
+    without.entries[1].value = vec![0; PAYLOAD_BYTES];
     let expected = ["re-read", "none: its metadata alone is left"];
     let (tables, given) = Engine::default().compact_repaired(
         &MetaHive::default(),

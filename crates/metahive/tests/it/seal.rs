@@ -17,7 +17,7 @@ fn metadata_of(entry: &Stored) -> Stored {
     let sum = checksum::of_entry(&entry.key, &entry.value, entry.seq, entry.kind);
     let payload = Payload::new(entry.seq, sum).encode();
     let tombstone = Stored::deletion(&metadata_key(&entry.key), entry.seq.get());
-    Stored { value: payload.to_vec(), ..tombstone }
+    Stored { value: payload, ..tombstone }
 }
 
 #[test]

@@ -57,7 +57,8 @@ fn payload(choice: u8, seq: SeqNo) -> Option<Vec<u8>> {
         2 => Some(vec![choice; 24]),
         3 => Some([&head[..], &[choice; 40]].concat()),
         4 => Some([&head[..], &vec![choice; 5000]].concat()),
-        _ => Some([&head[..], &[choice; 16]].concat()),
+        5 => Some([&head[..], &[choice; 16]].concat()),
+        _ => Some([&head[..], &[choice; 11]].concat()),
     }
 }
 

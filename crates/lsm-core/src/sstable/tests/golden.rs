@@ -7,6 +7,7 @@ use super::{Entries, entry, open, options, write};
 use crate::options::Compression;
 use crate::sstable::footer::{FOOTER_BYTES, FOOTER_FIELDS};
 use crate::sstable::index::INDEX_BYTES_MAX;
+use crate::sstable::properties::SstProperties;
 use crate::types::EntryKind;
 
 /// Cuts `bytes` into the named lengths and prints each piece as hex and, where it is text, so.
@@ -184,9 +185,11 @@ fn hidden_entries_look_like_their_table() {
             entry(b"apple", 10, EntryKind::Tombstone, b""),
             entry(b"apple\x01", 20, EntryKind::Tombstone, &payload),
             entry(b"apple\x01", 10, EntryKind::Tombstone, b"any"),
+            entry(b"apples", 20, EntryKind::Value, b"two"),
+            entry(b"apples\x01", 20, EntryKind::Tombstone, &payload),
             entry(b"apply\x01", 20, EntryKind::Tombstone, &payload),
         ],
-        hidden: vec![false, false, true, true, true],
+        hidden: vec![false, false, true, true, false, true, true],
     };
     let options = options(4096, Compression::None);
     let (bytes, _, _) = table.write(&[1], options, INDEX_BYTES_MAX, |_| true);
@@ -204,6 +207,9 @@ fn hidden_entries_look_like_their_table() {
             (1, "header: hidden, near, one back"),
             (1, "payload length"),
             (3, "payload: any"),
+            (9, "apples 20: value two"),
+            (1, "header: hidden, short, payload of 2 bytes"),
+            (2, "payload: ok"),
             (1, "header: hidden, without sequence"),
             (1, "shared"),
             (1, "key length"),
@@ -231,24 +237,30 @@ fn hidden_entries_look_like_their_table() {
          23 b0                         header: hidden, near, one back
          24 03                         payload length
          25 61 6e 79                   payload: any
-         28 50                         header: hidden, without sequence
-         29 00                         shared
-         30 06                         key length
-         31 02                         payload length
-         32 0a                         seq 20 - base
-         33 61 70 70 6c 79 01          key: apply 01
-         39 6f 6b                      payload: ok
-         41 00 00 00 00                restart 0
-         45 0a 00 00 00 00 00 00 00    base_seq
-         53 05 00 00 00                common: apple
-         57 02 00 00 00                count: visible ones
-         61 00                         compression: none
-         62 e2 9a a0 50 51 37 d5 6a    checksum
+         28 01 05 01 03 0a 73 74 77 6f apples 20: value two
+         37 f2                         header: hidden, short, payload of 2 bytes
+         38 6f 6b                      payload: ok
+         40 50                         header: hidden, without sequence
+         41 00                         shared
+         42 06                         key length
+         43 02                         payload length
+         44 0a                         seq 20 - base
+         45 61 70 70 6c 79 01          key: apply 01
+         51 6f 6b                      payload: ok
+         53 00 00 00 00                restart 0
+         57 0a 00 00 00 00 00 00 00    base_seq
+         65 05 00 00 00                common: apple
+         69 03 00 00 00                count: visible ones
+         73 00                         compression: none
+         74 cd 34 c7 db 82 4b 36 e8    checksum
         ",
     );
     let incompatible = bytes.len() - FOOTER_BYTES + 16;
-    assert_eq!(bytes[incompatible..incompatible + 8], [1, 0, 0, 0, 0, 0, 0, 0]);
-    let mut properties = reader.properties().clone();
+    assert_eq!(bytes[incompatible..incompatible + 8], [3, 0, 0, 0, 0, 0, 0, 0]);
+    check_hidden_suffix(reader.properties().clone());
+}
+
+fn check_hidden_suffix(mut properties: SstProperties) {
     properties.user.0.insert("sealed".into(), vec![1]);
     let payload = properties.encode();
     let fields = &payload[payload.len() - 43..payload.len() - 28];
@@ -276,12 +288,12 @@ fn hidden_entries_look_like_their_table() {
 
 #[test]
 fn a_hidden_entry_costs_little() {
-    // 20 bytes of key, 24 of payload, the first 8 of which are the sequence number.
+    // 20 bytes of key, 19 of payload, the first 8 of which are the sequence number.
     let sizes = [0, 1].map(|hidden| {
         let mut table = Table::default();
         for n in 0..100_u64 {
             let user = format!("user{n:016}");
-            let payload = [&n.to_le_bytes()[..], &[9; 16]].concat();
+            let payload = [&n.to_le_bytes()[..], &[9; 11]].concat();
             table.all.push(entry(user.as_bytes(), n, EntryKind::Value, &[7; 100]));
             table.hidden.push(false);
             if hidden == 1 {
@@ -294,5 +306,5 @@ fn a_hidden_entry_costs_little() {
         let (bytes, _, _) = table.write(&[1], options, INDEX_BYTES_MAX, |_| true);
         open(&bytes, None).unwrap().properties().data_bytes
     });
-    assert_eq!(sizes[1] - sizes[0], 100 * 18);
+    assert_eq!(sizes[1] - sizes[0], 100 * 12);
 }

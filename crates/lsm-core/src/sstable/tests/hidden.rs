@@ -8,8 +8,6 @@ use proptest::prelude::*;
 use super::model::{at, check, entries, user_key};
 use super::{Entries, IDENTITY, entry, open, options};
 use crate::codec::Malformed;
-use crate::error::ErrorKind;
-use crate::hooks;
 use crate::iter::InternalIter;
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::Compression;
@@ -215,11 +213,13 @@ fn seq(n: u64) -> SeqNo {
 /// The payload of a hidden entry: none, the sequence number and more, or anything.
 fn payload(choice: u8, seq: SeqNo) -> Option<Vec<u8>> {
     let seq = seq.get().to_le_bytes();
-    match choice % 6 {
+    match choice % 7 {
         0 => None,
         1 => Some(vec![]),
         2 => Some(vec![choice; usize::from(choice)]),
         3 => Some(seq.to_vec()),
+        // Short ones, and the first that is too long for that.
+        4 => Some([&seq[..], &vec![choice; usize::from(choice % 17)]].concat()),
         _ => Some([&seq[..], &[choice; 16]].concat()),
     }
 }
@@ -411,6 +411,18 @@ fn hidden_entries_that_do_not_fit_are_refused() {
         bytes[at + 1] = wrong;
         assert!(Block::parse(StoredPayload { bytes: bytes.into(), len }, Some(&[1])).is_err());
     }
+    let short = [&5_u64.to_le_bytes()[..], b"of b"].concat();
+    let block = block_of(&[(b"b", false, b"v"), (b"b\x01", true, &short), (b"c", false, b"v")]);
+    let at = block.hidden()[0] as usize;
+    let len = block.bytes.len();
+    assert_eq!(block.bytes[at..at + 5], *b"\xf4of b");
+    // Any other length, and any other form with a length in its header.
+    for wrong in (0..=0xff).filter(|wrong| *wrong != 0xf4) {
+        let mut bytes = block.bytes.to_vec();
+        bytes[at] = wrong;
+        let parsed = Block::parse(StoredPayload { bytes: bytes.into(), len }, Some(&[1]));
+        assert!(parsed.is_err(), "{wrong:#x}");
+    }
     let key = vec![b'k'; INTERNAL_KEY_BYTES_MAX];
     let longer = [&key[..], &[1]].concat();
     assert!(try_block_of(&[(&key, 5, false, b"v"), (&longer, 5, true, b"v")]).is_err());
@@ -474,27 +486,4 @@ fn a_block_holds_a_key_whatever_its_search_says() {
     let looked = ingested.look_up(&[20, 20], hash, seq(100), false).unwrap().unwrap();
     assert_eq!(looked.entry.unwrap().stored.seq(), seq(20));
     assert!(looked.block.holds(&[20, 20], SeqNo::ZERO));
-}
-
-#[test]
-fn what_filters_note_is_stored_within_bounds() {
-    let file = Arc::new(TestFile::default());
-    let options = options(4096, Compression::None);
-    let base = SeqNo::ZERO;
-    let mut writer = SstWriter::new(file.clone(), IDENTITY, base, options);
-    let mut user = hooks::Properties::default();
-    user.0.insert("sealed".into(), vec![1]);
-    user.0.insert("a".into(), vec![]);
-    writer.set_user_properties(user.clone()).unwrap();
-    let mut long = user.clone();
-    long.0.insert("n".repeat(256), vec![]);
-    assert_eq!(writer.set_user_properties(long).unwrap_err().kind(), ErrorKind::LimitExceeded);
-    let mut large = user.clone();
-    large.0.insert("n".into(), vec![0; 1 << 20]);
-    assert_eq!(writer.set_user_properties(large).unwrap_err().kind(), ErrorKind::LimitExceeded);
-    writer.add(entry(b"k", 1, EntryKind::Value, b"").0.as_ref(), b"").unwrap();
-    writer.finish().unwrap();
-    let reader = open(&file.0.lock(), None).unwrap();
-    assert_eq!(reader.properties().user, user);
-    assert!(reader.properties().hidden_suffix.is_empty());
 }

@@ -7,6 +7,7 @@ mod golden;
 mod hidden;
 mod large;
 mod model;
+mod notes;
 mod verify;
 
 use std::sync::Arc;

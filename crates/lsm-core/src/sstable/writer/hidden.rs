@@ -25,7 +25,8 @@ impl SstWriter {
     ///
     /// # Cost
     /// With its owner in the same block: the payload and 2 bytes, or 3 if it is not right before;
-    /// 8 less where the payload begins with the sequence number, little-endian.
+    /// 8 less where the payload begins with the sequence number, little-endian; and one less again if it
+    /// is right before, and 1 to 15 bytes of the payload remain.
     pub fn add_hidden(&mut self, key: KeyRef<'_>, payload: &[u8]) -> Result<()> {
         check_lengths(key, payload)?;
         let suffix = &self.properties.hidden_suffix;
