@@ -9,6 +9,7 @@ mod exchange;
 mod explain;
 mod faulty;
 mod flips;
+mod judged;
 mod model;
 mod restore;
 mod scrub;

@@ -231,9 +231,6 @@ impl TableJudge for HiveJudge {
 
     #[inline]
     fn entry(&mut self, entry: &Entry<'_>, hidden: Option<&[u8]>) -> Option<u64> {
-        if let Some(sum) = hidden.and_then(|hidden| self.told(hidden)) {
-            return Some(sum);
-        }
         let (sum, verdict) = self.compare(entry, hidden);
         match verdict {
             Verdict::Valid => {}

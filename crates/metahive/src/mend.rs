@@ -301,10 +301,11 @@ fn by_leads(
             continue;
         }
         let Some(metadata) = payload_of(judge, of) else { continue };
-        leads += 1;
+        // Too long an entry says nothing of the others.
         if !takes_one_bit(judge, of) {
-            break;
+            continue;
         }
+        leads += 1;
         // Of a prefix that entries share, the bit lies in the restart key: turned there, it is
         // turned for all of them.
         let Some(bit) = bits::one_bit_at(&of.entry, &metadata) else { continue };

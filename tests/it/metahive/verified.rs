@@ -129,7 +129,7 @@ fn pairs_that_lie_apart_are_found() {
 // ---- damage that blocks do not see ------------------------------------------------------------
 
 /// The place of a block: offset and length.
-type Place = (u64, u64);
+pub(super) type Place = (u64, u64);
 
 /// The tables of a store: path, what their checksums are seeded with, their data blocks.
 pub(super) fn blocks(fs: &MemFs) -> Vec<(PathBuf, u64, Vec<Place>)> {
@@ -146,7 +146,7 @@ pub(super) fn blocks(fs: &MemFs) -> Vec<(PathBuf, u64, Vec<Place>)> {
 
 /// Turns bits of the byte at `at`, in the block at `block`, and makes its checksum good. Doing it
 /// twice undoes it.
-fn flip(fs: &MemFs, path: &Path, seed: u64, block: Place, at: u64, mask: u8) {
+pub(super) fn flip(fs: &MemFs, path: &Path, seed: u64, block: Place, at: u64, mask: u8) {
     fs.corrupt(path, at, mask).unwrap();
     let bytes = fs.read_raw(path).unwrap();
     let start = block.0 as usize;

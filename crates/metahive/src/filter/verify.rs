@@ -25,7 +25,7 @@ use crate::payload::{HEAD_BYTES, Payload, entry_key};
 use crate::table_seal::{INCOMPLETE, TableSeal};
 use crate::verdict::{Verdict, judge};
 
-use super::halves::{Half, other_half, push};
+use super::halves::{Half, join, push};
 use super::provided;
 
 /// An input of the job.
@@ -437,19 +437,8 @@ impl Judge {
                 !is_its_own || fault.at.file != file
             });
         }
-        for mut half in self.unpaired.drain(..) {
-            // An entry with a payload has met its own metadata. No orphan belongs to it.
-            let other = match half.detail.payload {
-                None => other_half(&half.fault, &mut orphans),
-                Some(_) => None,
-            };
-            if let Some(orphan) = other {
-                half.detail.payload = Some(orphan.fault.value.clone());
-                half.detail.partner =
-                    Some((orphan.fault.key.clone(), EntryPlace::from(&orphan.fault.at)));
-                orphan.detail.partner =
-                    Some((half.fault.key.clone(), EntryPlace::from(&half.fault.at)));
-            }
+        join(&mut self.unpaired, &mut orphans);
+        for half in self.unpaired.drain(..) {
             push(faults, half, &mut self.counts);
         }
         for orphan in orphans {

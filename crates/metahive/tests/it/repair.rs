@@ -184,3 +184,15 @@ fn the_retries_are_bounded() {
     assert_eq!(counted[0], 0);
     assert_eq!(counted[2], 5 * counted[1]);
 }
+
+/// As in an ingested table, where a sequence number names no entry.
+#[test]
+fn halves_with_one_sequence_number_are_joined_by_their_keys() {
+    let entries = [b"a", b"b"].map(|key| Stored::value(key, 7, key));
+    let mut table = Engine::default().flush(&MetaHive::default(), entries.to_vec());
+    // The metadata of the first entry is gone, and a bit of the number of the second one is wrong.
+    table.entries.remove(1);
+    table.entries[1].seq = seq(5);
+    let medium = Sources::of(std::slice::from_ref(&table));
+    check(&MetaHive::default(), &table, medium, &["poison", "one-bit search", "leave"]);
+}

@@ -1,0 +1,81 @@
+//! Blocks whose damage only the walk of a compaction, or the repair behind it, can see: each entry agrees
+//! with its metadata, and the checksum of the block is right.
+
+use metahive::RepairOptions;
+use siltstone::Compression;
+
+use super::verified::{blocks, flip};
+use super::*;
+
+/// A store with one table of these values, whose entries lie in blocks of `block_bytes`.
+fn store(repair: RepairOptions, block_bytes: u32, values: &[Vec<u8>]) -> (MemFs, Db, Partition) {
+    let fs = MemFs::new();
+    let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().repair_options(repair)));
+    let options = Options::new().cache_bytes(0);
+    let db = builder(Arc::new(fs.clone()), 1).options(options).open().unwrap();
+    let options = PartitionOptions::new().compression(Compression::None).block_bytes(block_bytes);
+    let p = db.partition_with("p", options.hooks(provider.hooks())).unwrap();
+    for (n, value) in (0..).zip(values) {
+        p.put(key_of(n), value).unwrap();
+    }
+    db.flush().unwrap();
+    (fs, db, p)
+}
+
+/// The place of `bytes` in the only table.
+fn place_of(fs: &MemFs, bytes: &[u8]) -> u64 {
+    let (path, ..) = blocks(fs).pop().unwrap();
+    let table = fs.read_raw(&path).unwrap();
+    table.windows(bytes.len()).position(|window| window == bytes).unwrap() as u64
+}
+
+/// Two entries change places with their metadata: their checksums and the digest of the block agree.
+#[test]
+fn entries_out_of_order_are_a_gap() {
+    let values: Vec<_> = (0..12).map(|n| format!("value {n:02}").into_bytes()).collect();
+    let (fs, _db, p) =
+        store(RepairOptions { log: false, ..RepairOptions::default() }, 4096, &values);
+    // From the value before to the end of the entry and its metadata.
+    let at = [3, 4, 5].map(|n| place_of(&fs, &values[n]));
+    let len = at[1] - at[0];
+    assert_eq!(len, at[2] - at[1], "entries of one length");
+    let (path, seed, blocks) = blocks(&fs).pop().unwrap();
+    let bytes = fs.read_raw(&path).unwrap();
+    // An entry begins behind the metadata of the one before, which is 12 bytes long.
+    let begin = at[0] + values[3].len() as u64 + 12;
+    for i in 0..len {
+        let one = (begin + i) as usize;
+        let other = one + len as usize;
+        let mask = bytes[one] ^ bytes[other];
+        for place in [one, other] {
+            if mask != 0 {
+                flip(&fs, &path, seed, blocks[0], place as u64, mask);
+            }
+        }
+    }
+    p.put(key_of(100), "makes the compaction write").unwrap();
+    p.compact(..).unwrap();
+    assert_eq!(p.gaps().len(), 1);
+    for n in 0..12 {
+        assert!(p.get(key_of(n)).unwrap_err().is_corruption(), "{n}");
+    }
+}
+
+/// One bit of a prefix damages the entries that share it, the first of which is too long for a search.
+/// The search used to end there, and the long entry was lost.
+#[test]
+fn a_bit_of_a_prefix_is_found_behind_an_entry_that_is_too_long() {
+    let mut values: Vec<_> = (0..16).map(|n| format!("value {n:02}").into_bytes()).collect();
+    values[0] = vec![7; 40 << 10];
+    let repair = RepairOptions { one_bit_bytes_max: 512, log: false, ..RepairOptions::default() };
+    let (fs, _db, p) = store(repair, 64 << 10, &values);
+    let (path, seed, blocks) = blocks(&fs).pop().unwrap();
+    assert_eq!(blocks.len(), 1);
+    flip(&fs, &path, seed, blocks[0], place_of(&fs, &key_of(0)) + 1, 4);
+    p.put(key_of(100), "makes the compaction write").unwrap();
+    p.compact(..).unwrap();
+    assert_eq!(p.gaps(), []);
+    for (n, value) in (0..).zip(&values) {
+        assert_eq!(p.get(key_of(n)).unwrap().unwrap()[..], value[..], "{n}");
+    }
+}
