@@ -470,3 +470,6 @@ fn tell(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, all: Vec<Candidate>
     mended.verdict = judge.pass_mended(is_whole, notes, entries);
     mended
 }
+
+#[cfg(test)]
+mod tests;

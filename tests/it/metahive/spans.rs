@@ -122,6 +122,51 @@ fn a_repaired_block_does_not_hide_what_its_span_lacks() {
     assert!(readable > 100, "{readable}");
 }
 
+/// The second of the digests that cover two blocks is wrong.
+fn off_in_the_middle(seal: TableSeal) -> TableSeal {
+    let mut seal = paired(seal, 0);
+    if let Some(span) = seal.spans.get_mut(1) {
+        span.digest = span.digest.wrapping_add(1);
+    }
+    seal
+}
+
+/// The gap of a lost span begins at the last entry before the span, of which older versions may be lost,
+/// and ends at the first one behind it.
+#[test]
+fn a_lost_span_begins_at_the_last_sound_key() {
+    let it = Faulty::sealing(off_in_the_middle);
+    let mut expected = Vec::new();
+    for table in it.p.walk().unwrap().tables() {
+        let mut blocks: Vec<(u64, Vec<Vec<u8>>)> = Vec::new();
+        let mut entries = table.walk(RawMode::default()).unwrap();
+        while let Some(entry) = entries.next().unwrap() {
+            let offset = entry.at.block_offset;
+            if blocks.last().is_none_or(|(last, _)| *last != offset) {
+                blocks.push((offset, Vec::new()));
+            }
+            if !entry.hidden {
+                blocks.last_mut().unwrap().1.push(entry.key.to_vec());
+            }
+        }
+        assert!(blocks.len() > 4, "{blocks:?}");
+        let from = blocks[1].1.last().unwrap().clone();
+        expected.push((from, blocks[4].1[0].clone()));
+    }
+    it.p.put(key_of(0), "makes the compaction write").unwrap();
+    it.p.compact(..).unwrap();
+    let gaps = it.p.gaps();
+    let found: Vec<_> = gaps.iter().map(|gap| (gap.from.to_vec(), gap.to.to_vec())).collect();
+    expected.sort();
+    assert_eq!(found, expected);
+    assert!(gaps.iter().all(|gap| gap.from_below == SeqNo::MAX && !gap.to_included));
+    for n in 1..300 {
+        let key = key_of(n);
+        let is_lost = gaps.iter().any(|gap| *gap.from <= key[..] && key[..] < *gap.to);
+        assert_eq!(it.p.get(&key).is_err(), is_lost, "{n}");
+    }
+}
+
 /// One block more than there is.
 fn one_span_more(seal: TableSeal) -> TableSeal {
     let mut spans = seal.spans;

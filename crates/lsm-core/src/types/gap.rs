@@ -276,5 +276,10 @@ mod tests {
         check(&it, "[d", "-", 20, true);
         check(&it, "(d", "-", 20, false);
         assert!(!gap("b", 0, "b", false, 10).is_passed(Bound::Unbounded, Bound::Unbounded, seq(9)));
+        // Nothing but older versions of one key, which a reader may see or not.
+        let it = gap("b", 5, "b", false, 10);
+        check(&it, "-", "-", 4, true);
+        check(&it, "[b", "[b", 4, true);
+        check(&it, "-", "-", 5, false);
     }
 }
