@@ -81,8 +81,23 @@ fn small_appends_are_stored_once_enough_was_written_since_a_sync() {
             appender.check();
         }
     }
-    assert_eq!(longest as u64, MAPPING_BYTES_MAX);
+    assert_eq!(longest as u64, LONG_MAPPING_BYTES);
     appender.check();
+}
+
+#[test]
+fn longer_appends_make_shorter_mappings() {
+    for (len, longest) in
+        [(SHORT_APPEND_BYTES, LONG_MAPPING_BYTES), (SHORT_APPEND_BYTES + 1, MAPPING_BYTES)]
+    {
+        let mut appender = Appender::new(8 << 20);
+        while appender.content.len() < 2 * usize::try_from(LONG_MAPPING_BYTES).unwrap() {
+            appender.append(len);
+        }
+        appender.append(len);
+        assert_eq!(appender.mapped_len() as u64, longest, "appends of {len} bytes");
+        appender.check();
+    }
 }
 
 #[test]
