@@ -9,7 +9,7 @@
 //!
 //! Invariants:
 //! 1. `heap` holds exactly the valid sources, ordered for the present direction.
-//! 2. `prefixes[i]` is `prefix8` of the user key under source `i`, while that source is valid.
+//! 2. The prefix in a [`HeapEntry`] is that of the key under its source.
 //! 3. After an error nothing is valid until the next seek.
 
 use std::cmp::Ordering;
@@ -24,48 +24,54 @@ enum Direction {
     Backward,
 }
 
+/// A valid source.
+#[derive(Clone, Copy)]
+struct HeapEntry {
+    /// `prefix8` of the user key under the source.
+    prefix: u64,
+    /// Its index.
+    source: usize,
+}
+
 /// Several cursors as one. Equal internal keys come out in the order of the sources.
 pub struct MergeIter<I> {
     sources: Vec<I>,
-    prefixes: Vec<u64>,
-    heap: Vec<usize>,
+    heap: Vec<HeapEntry>,
     direction: Direction,
 }
 
 impl<I: InternalIter> MergeIter<I> {
     /// Merges `sources`; before the first seek nothing is valid.
     pub fn new(sources: Vec<I>) -> MergeIter<I> {
-        let count = sources.len();
-        MergeIter {
-            sources,
-            prefixes: vec![0; count],
-            // The heap never holds more, so no move of the merge allocates.
-            heap: Vec::with_capacity(count),
-            direction: Direction::Forward,
-        }
+        // The heap never holds more, so no move of the merge allocates.
+        let heap = Vec::with_capacity(sources.len());
+        MergeIter { sources, heap, direction: Direction::Forward }
     }
 
     /// The source that holds the current entry. Only while valid.
+    #[inline]
     pub fn current(&self) -> &I {
-        &self.sources[self.heap[0]]
+        &self.sources[self.heap[0].source]
     }
 
     /// The sources that are not at their ends.
     pub fn valid_sources(&self) -> impl Iterator<Item = &I> {
-        self.heap.iter().map(|index| &self.sources[*index])
+        self.heap.iter().map(|head| &self.sources[head.source])
     }
 
-    fn precedes(&self, a: usize, b: usize) -> bool {
+    #[inline]
+    fn precedes(&self, a: HeapEntry, b: HeapEntry) -> bool {
         // The prefixes decide nearly always, and comparing them touches no block. Equal prefixes
         // say nothing, since keys may share their first 8 bytes.
-        let order = self.prefixes[a]
-            .cmp(&self.prefixes[b])
-            .then_with(|| self.sources[a].key().cmp(&self.sources[b].key()));
+        let order = a
+            .prefix
+            .cmp(&b.prefix)
+            .then_with(|| self.sources[a.source].key().cmp(&self.sources[b.source].key()));
         // Sources are given newest first. Equal internal keys (an entry that recovery wrote twice)
         // must come out in one order from both sides, or a turn would skip or repeat one.
         match (order, self.direction) {
-            (Ordering::Equal, Direction::Forward) => a < b,
-            (Ordering::Equal, Direction::Backward) => a > b,
+            (Ordering::Equal, Direction::Forward) => a.source < b.source,
+            (Ordering::Equal, Direction::Backward) => a.source > b.source,
             (order, Direction::Forward) => order == Ordering::Less,
             (order, Direction::Backward) => order == Ordering::Greater,
         }
@@ -102,8 +108,8 @@ impl<I: InternalIter> MergeIter<I> {
                 return Err(error);
             }
             if source.valid() {
-                self.prefixes[index] = prefix8(source.key().user);
-                self.heap.push(index);
+                let prefix = prefix8(source.key().user);
+                self.heap.push(HeapEntry { prefix, source: index });
             }
         }
         // From the last parent up: building in place compares fewer keys than adding one by one.
@@ -113,6 +119,7 @@ impl<I: InternalIter> MergeIter<I> {
         Ok(())
     }
 
+    #[inline]
     fn top_moved(&mut self, moved: Result<()>) -> Result<()> {
         // An error ends the whole merge. Going on with the other sources would show older entries
         // of keys whose newest one lies behind the damage.
@@ -120,9 +127,9 @@ impl<I: InternalIter> MergeIter<I> {
             self.heap.clear();
             return moved;
         }
-        let top = self.heap[0];
-        if self.sources[top].valid() {
-            self.prefixes[top] = prefix8(self.sources[top].key().user);
+        let top = &self.sources[self.heap[0].source];
+        if top.valid() {
+            self.heap[0].prefix = prefix8(top.key().user);
         } else {
             // An exhausted source leaves the heap. It comes back with the next seek, which places
             // all sources.
@@ -135,11 +142,23 @@ impl<I: InternalIter> MergeIter<I> {
         Ok(())
     }
 
+    /// Returns `true` if no other source is on an entry of the present user key. Only while valid.
+    #[inline]
+    fn is_alone(&self) -> bool {
+        let top = self.heap[0];
+        // The best of the others is below the top, on either side. Whoever has an entry of the key
+        // has it in front of all greater keys.
+        self.heap.iter().skip(1).take(2).all(|other| {
+            other.prefix != top.prefix
+                || self.sources[other.source].key().user != self.sources[top.source].key().user
+        })
+    }
+
     /// Turns around: every other source moves to its first entry beyond the current one in the
     /// new direction. Stepping each source once would be cheaper and wrong: behind a turn a source
     /// may be several entries away from the current one, on either side.
     fn turn(&mut self, direction: Direction) -> Result<()> {
-        let top = self.heap[0];
+        let top = self.heap[0].source;
         // A copy, because the moves below borrow all sources.
         let here = self.sources[top].key().to_owned();
         self.place_all(direction, |index, source| {
@@ -203,7 +222,7 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
         if self.direction == Direction::Backward {
             self.turn(Direction::Forward)?;
         }
-        let moved = self.sources[self.heap[0]].next();
+        let moved = self.sources[self.heap[0].source].next();
         self.top_moved(moved)
     }
 
@@ -212,18 +231,16 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
         if self.direction == Direction::Forward {
             self.turn(Direction::Backward)?;
         }
-        let moved = self.sources[self.heap[0]].prev();
+        let moved = self.sources[self.heap[0].source].prev();
         self.top_moved(moved)
     }
 
     #[inline]
     fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
-        // A scan of a compacted partition has one source, which knows its own keys: no key is copied
+        // A source knows its own keys: where no other one has versions of this key, no key is copied
         // and none compared.
-        if let [only] = self.heap[..]
-            && self.direction == Direction::Forward
-        {
-            let moved = self.sources[only].next_key(room);
+        if self.direction == Direction::Forward && self.is_alone() {
+            let moved = self.sources[self.heap[0].source].next_key(room);
             return self.top_moved(moved);
         }
         step_and_pass(self, room)
@@ -237,7 +254,7 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
         while self.valid() && self.key().user == user {
             // Each source passes its own versions in one move. Steps of the merge would compare
             // them all.
-            let moved = self.sources[self.heap[0]].pass(user);
+            let moved = self.sources[self.heap[0].source].pass(user);
             self.top_moved(moved)?;
         }
         Ok(())

@@ -20,9 +20,6 @@ use super::{InternalIter, STEPS_BEFORE_SEEK};
 use crate::error::Result;
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
-/// Room for a key from the start.
-const KEY_BYTES_TYPICAL: usize = 64;
-
 /// The relation of the inner cursor to the current entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
@@ -65,7 +62,8 @@ impl<I: InternalIter> VisibleIter<I> {
             seq,
             floor: SeqNo::ZERO,
             standing: Standing::Invalid,
-            key: Vec::with_capacity(KEY_BYTES_TYPICAL),
+            // Most scans go forwards and copy no key.
+            key: Vec::new(),
             trailer: Trailer::LAST,
             value: Vec::new(),
             lower,

@@ -36,7 +36,7 @@ impl ReadView {
     }
 
     /// The memtables, newest first.
-    pub fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+    pub fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> + Clone {
         std::iter::once(&self.active).chain(&self.sealed)
     }
 

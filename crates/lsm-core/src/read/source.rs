@@ -35,21 +35,26 @@ impl Source {
         check: Option<&Arc<dyn BlockCheck>>,
     ) -> Result<Vec<Source>> {
         let level0 = view.version.levels[0].tables();
-        // Six deeper levels at most.
-        let mut sources = Vec::with_capacity(1 + view.sealed.len() + level0.len() + 6);
         // Later entries of an empty memtable are newer than the sequence number of the reader.
-        let filled = view.memtables().filter(|memtable| !memtable.is_empty());
-        for memtable in filled.filter(|memtable| memtable.last_seq() >= floor) {
+        let memtables = view.memtables().filter(|memtable| !memtable.is_empty());
+        let memtables = memtables.filter(|memtable| memtable.last_seq() >= floor);
+        let level0 = level0.iter().filter(|table| table.meta.newest() >= floor);
+        let levels = view.version.levels[1..].iter().filter(|level| !level.is_empty());
+        let levels = levels.filter(|level| level.newest() >= floor);
+        // Counted: room for all levels takes more than 1 KiB, which the allocator of glibc does not
+        // keep at hand. A memtable that gets its first entry behind the count makes the vector grow.
+        let count = memtables.clone().count() + level0.clone().count() + levels.clone().count();
+        let mut sources = Vec::with_capacity(count);
+        for memtable in memtables {
             sources.push(Source::Memtable(memtable.iter()));
         }
         // Tables of level 0 overlap, so all are opened now. A deeper level opens a table when the
         // walk comes to it.
-        for table in level0.iter().filter(|table| table.meta.newest() >= floor) {
+        for table in level0 {
             let iter = table.reader(context)?.iter(ReadMode::Cached);
             sources.push(Source::Table(iter.checked_by(check.cloned())));
         }
-        let filled = view.version.levels[1..].iter().filter(|level| !level.is_empty());
-        for level in filled.filter(|level| level.newest() >= floor) {
+        for level in levels {
             let iter = LevelIter::new(level.clone(), context.clone(), ReadMode::Cached);
             sources.push(Source::Level(iter.checked_by(check.cloned())));
         }
