@@ -279,7 +279,6 @@ mod tests {
         // Nothing but older versions of one key, which a reader may see or not.
         let it = gap("b", 5, "b", false, 10);
         check(&it, "-", "-", 4, true);
-        check(&it, "[b", "[b", 4, true);
         check(&it, "-", "-", 5, false);
     }
 }
