@@ -122,6 +122,7 @@ fn gets(c: &mut Criterion) {
 
 /// Asks the system to forget the chunk files, so that the next reads come from the device.
 #[cfg(target_os = "linux")]
+#[expect(clippy::disallowed_methods, reason = "the system is asked from outside")]
 fn forget(store: &Store) {
     for chunk in store.partition.chunks().expect("it has large values") {
         let file = std::fs::File::open(&chunk.path).expect("it is there");

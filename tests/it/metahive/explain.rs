@@ -7,11 +7,12 @@ use super::damage::{harmed, no_log};
 use super::faulty::Faulty;
 use super::*;
 
-/// A store with room for whatever a test wants to lie where it lies.
+/// A store with room for whatever a test wants to lie where it lies. It has no cache: the damage that a test
+/// does to a file would hide behind blocks that a flush has put there.
 fn roomy(fs: &MemFs, hive: MetaHive) -> (Db, Partition) {
     let provider = Provider::new(hive);
     let open = builder(Arc::new(fs.clone()), 50).hooks(Arc::new(provider.clone()));
-    let options = Options::new().write_buffer_bytes(1 << 20).cache_bytes(64 << 10);
+    let options = Options::new().write_buffer_bytes(1 << 20).cache_bytes(0);
     let db = open.options(options).open().unwrap();
     let p = db.partition_with("p", tiny().level0_tables(100).hooks(provider.hooks())).unwrap();
     (db, p)
