@@ -207,8 +207,9 @@ pub fn has_begun(fs: &dyn Fs, dir: &Path, names: &[FileName], epoch: Epoch) -> R
     Ok(false)
 }
 
-/// As [`was_used`], for a generation that no older one names: here damage would go unnoticed. A generation
-/// gets its name after header and snapshot are synced, so no crash explains that they are damaged.
+/// Returns `true` if a generation has anything behind its snapshot: an edit or the name of a successor, and
+/// both prove that it was used. Damage is an error: a generation gets its name after header and snapshot
+/// are synced, so no crash explains it.
 fn holds_edit(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
     let path = name.path(dir);
     let bytes = read_all(&*fs.open_read(&path)?)?;
@@ -242,19 +243,13 @@ fn check_files(version: &DbVersion) -> Result<(), Refused> {
     }
 }
 
-/// Returns `true` if a generation holds anything behind its snapshot.
+/// As [`holds_edit`], for a generation that an older one names if it counts: the damage is found there, so that
+/// nothing is hidden if it is passed over here.
 fn was_used(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
-    let path = name.path(dir);
-    let bytes = read_all(&*fs.open_read(&path)?)?;
-    let Ok(header) = read_header(&bytes, Some(name), &path) else {
-        // Nothing is hidden by this: if an older generation names this one, the damage is found
-        // there.
-        return Ok(false);
-    };
-    // Two frames in a row are enough: the second one is an edit or the name of a successor, and
-    // both prove that the generation was used.
-    let snapshot = header.seal.frame_at(&bytes, HEADER_BYTES, 0);
-    Ok(snapshot.is_some_and(|snapshot| header.seal.frame_at(&bytes, snapshot.end, 0).is_some()))
+    match holds_edit(fs, dir, name) {
+        Err(error) if error.is_corruption() || error.kind() == ErrorKind::Unsupported => Ok(false),
+        told => told,
+    }
 }
 
 struct Generation {
