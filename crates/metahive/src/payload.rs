@@ -105,7 +105,7 @@ impl Payload {
         Payload { seq, sum, sum_of_sum: SumOfSum::new(sum) }
     }
 
-    /// Returns `true` if the two checksums agree. Then neither is damaged.
+    /// Returns `true` if the two checksums agree. Then neither is damaged, but for 1 in 2^24.
     #[inline]
     pub fn is_sound(&self) -> bool {
         self.sum_of_sum.is_of(self.sum)

@@ -29,8 +29,8 @@ pub(super) struct World {
 }
 
 impl World {
-    /// The maker of the tables of flushes, compactions and recovery. No cache takes their blocks: what is
-    /// exported or ingested is not read by those who write it.
+    /// The maker of tables. No cache takes their blocks: what is exported or ingested is not read by those
+    /// who write it. Flushes and compactions add the cache, see `db/open.rs`.
     pub(super) fn factory(&self) -> TableFactory {
         TableFactory {
             fs: self.fs.clone(),

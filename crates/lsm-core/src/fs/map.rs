@@ -36,9 +36,9 @@ use super::whole::write_all;
 /// The append that makes a mapping this long takes 0.07 ms. 1 MiB is no faster all in all and takes
 /// 0.29 ms, which is then p99.9 of puts of 1,000 bytes. With 64 KiB more than 1 % of them make one.
 const MAPPING_BYTES: u64 = 256 << 10;
-/// The same for short appends. Of puts of 116 bytes one in 7,000 makes a mapping then, and not one in
-/// 1,700: these, with the ticks of the clock, were their p99.9, which is 9 us now and was 41 us. The
-/// price is that the rare put that makes a mapping waits four times as long.
+/// The same for short appends. Of puts of 116 bytes one in 7,000 makes a mapping then, and p99.9 is 8 to
+/// 10 us. With 256 KiB it is one in 1,700, and p99.9 38 to 41 us. The price is that the rare put that
+/// makes a mapping waits four times as long.
 const LONG_MAPPING_BYTES: u64 = 1 << 20;
 /// Appends up to this length are short.
 const SHORT_APPEND_BYTES: usize = 256;

@@ -7,8 +7,9 @@
 //! A block comes from the payload that is sealed for the file, and passes the check of a block that was
 //! read. Nobody looks it up before the edit that names its table is installed.
 //!
-//! Invariant: blocks of tables that nothing names are not in the cache. Dropped before
-//! [`FreshBlocks::keep`], it takes out what it put in.
+//! Invariant: dropped before [`FreshBlocks::keep`], it takes out what it put in. Behind that, blocks of
+//! tables that an edit removes leave with them (`db/obsolete.rs`). Those of tables whose own edit fails
+//! stay until others need their room: nobody looks them up.
 
 use std::sync::Arc;
 
