@@ -55,9 +55,9 @@ impl Db {
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the partition needs a hook
     /// whose code is missing, see [`Builder::hooks`];
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) or
-    /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) for a name outside the
-    /// [limits](crate::limits).
+    /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) for a name or a number of partitions
+    /// outside the [limits](crate::limits); [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly) if it would
+    /// have to be created in a database that was opened read-only.
     ///
     /// # Durability
     /// A created partition is durable once this returns.
@@ -125,7 +125,9 @@ impl Db {
     /// then on; existing iterators and snapshots can still read it.
     ///
     /// # Errors
-    /// [`ErrorKind::PartitionNotFound`](crate::ErrorKind::PartitionNotFound) if there is no such partition.
+    /// [`ErrorKind::PartitionNotFound`](crate::ErrorKind::PartitionNotFound) if there is no such partition;
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for the partition `default`, which
+    /// always exists: [`Partition::clear`] empties it.
     ///
     /// # Durability
     /// Durable once this returns. The files are deleted after their last reader ends.

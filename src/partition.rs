@@ -162,8 +162,10 @@ impl Partition {
     ///
     /// # Errors
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) that names file and key if a block on
-    /// the path to the value is damaged; an older value is never returned instead. A dropped
-    /// partition; a closed store.
+    /// the path to the value is damaged; an older value is never returned instead.
+    /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) for a large value of more than
+    /// [`FORMAT_VALUE_BYTES_MAX`](crate::limits::FORMAT_VALUE_BYTES_MAX) bytes, which
+    /// [`Partition::open_blob`] reads. A dropped partition; a closed store.
     ///
     /// # Cost
     /// Reads at most one data block per level-0 table and per deeper level, if it is not in the cache.

@@ -65,11 +65,11 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Memory for the active memtables of all partitions together, in bytes. Beyond it, the largest
     /// memtable is sealed and flushed. Up to three times as much may wait for its flush before
-    /// writes stop. Default 64 MiB, at least 4 KiB.
+    /// writes stop. Default 64 MiB, from 4 KiB to 1 TiB.
     pub write_buffer_bytes: u64,
     /// Maximum length of a log segment in bytes. The recent write rate determines the length of a
     /// new segment: from 256 KiB to this maximum or to the size of the write buffer, whichever is
-    /// less; shorter if the disk lacks space. Default 64 MiB, at least 4 KiB. A larger frame gets its
+    /// less; shorter if the disk lacks space. Default 64 MiB, from 4 KiB to 1 TiB. A larger frame gets its
     /// own segment.
     pub wal_segment_bytes: u64,
     /// `true` if small writes to the log may go through a shared memory mapping, on systems and file
@@ -79,7 +79,7 @@ pub struct Options {
     /// for new segments.
     pub wal_mapped: bool,
     /// Maximum length of the log that the next open may have to replay, in bytes. Beyond it, the
-    /// memtables that need the oldest segments are flushed. Default 512 MiB, at least two segments.
+    /// memtables that need the oldest segments are flushed. Default 512 MiB, from two segments to 1 PiB.
     pub wal_bytes_max: u64,
     /// Time in milliseconds within which a write of [`Durability::Os`] reaches the device. Default
     /// 1000; 0 leaves the sync to the operating system.

@@ -125,7 +125,8 @@ pub struct PartitionStats {
 pub struct Stats {
     /// The partitions in the order of their names.
     pub partitions: Vec<PartitionStats>,
-    /// Bytes of keys and values that the application wrote since the open.
+    /// Bytes of keys and values that the application wrote since the open. A large value counts with the
+    /// length of its handle; [`ValueStoreStats::written_bytes`] counts its bytes.
     pub user_bytes: u64,
     /// Batches committed since the open.
     pub batch_count: u64,
@@ -193,7 +194,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Bytes written to the device per byte that the application wrote; 0 before the first.
+    /// Bytes of the log, of flushes and of compactions for each of [`Stats::user_bytes`]; 0 before the first
+    /// write. Chunk files of large values and the manifest are not in it.
     pub fn write_amplification(&self) -> f64 {
         let written = self.wal_bytes + self.flush_bytes + self.compaction_written_bytes;
         if self.user_bytes == 0 { 0.0 } else { written as f64 / self.user_bytes as f64 }

@@ -10,7 +10,7 @@
 //!              partition
 //!     12    4  checksum id of header, frames and sections: 1 = XXH3-64
 //!     16    4  feature bits: compatible (unknown ones are ignored)
-//!     20    4  feature bits: read-compatible (unknown ones forbid writing, not reading)
+//!     20    4  feature bits: read-compatible (ignored: nobody appends to a segment of another open)
 //!     24    4  feature bits: incompatible (unknown ones forbid reading)
 //!     28    4  epoch
 //!     32   16  database id
