@@ -101,6 +101,10 @@ fn text(stats: &Stats, health: &Health) -> String {
             bytes(stats.open_table_bytes)
         ),
     );
+    let budget = bytes(stats.memory_budget_bytes);
+    line("memory in all", format!("{} of {budget}", bytes(stats.memory_used_bytes)));
+    let reopened = stats.table_file_reopen_count;
+    line("table files", format!("{reopened} opened again since the open"));
     line(
         "cache",
         format!("{} hits, {} misses since the open", stats.cache_hits, stats.cache_misses),
@@ -211,6 +215,10 @@ fn json(stats: &Stats, health: &Health) -> Value {
         "wal_segment_count": stats.wal_segment_count,
         "memtable_bytes": stats.memtable_bytes,
         "open_table_bytes": stats.open_table_bytes,
+        "memory_used_bytes": stats.memory_used_bytes,
+        "memory_budget_bytes": stats.memory_budget_bytes,
+        "open_table_files": stats.open_table_files,
+        "open_table_files_max": stats.open_table_files_max,
         "cache": {
             "bytes": stats.cache_bytes,
             "hits": stats.cache_hits,
@@ -227,6 +235,7 @@ fn json(stats: &Stats, health: &Health) -> Value {
             "compaction_written_bytes": stats.compaction_written_bytes,
             "compaction_count": stats.compaction_count,
             "trivial_move_count": stats.trivial_move_count,
+            "table_file_reopen_count": stats.table_file_reopen_count,
             "write_amplification": amplification(stats),
             "stalled_seconds": stats.stalled.as_secs_f64(),
         },
@@ -279,7 +288,27 @@ fn value_store_json(store: &ValueStoreStats) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// The fields in the text of a `Debug` that `json` has not.
+    pub(super) fn missing(debug: &str, json: &str) -> BTreeSet<String> {
+        let names = debug.split([' ', '{', '[']).filter_map(|word| word.strip_suffix(':'));
+        let names = names.filter(|name| name.chars().all(|c| c == '_' || c.is_ascii_lowercase()));
+        let names = names.filter(|name| !json.contains(&format!("\"{name}\":")));
+        names.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn json_has_every_field_of_the_statistics() {
+        let stats = Stats::default();
+        let json = json(&stats, &Health::default());
+        let missing = missing(&format!("{stats:?}"), &json.to_string());
+        // Told in an object of their own, or with the unit.
+        let renamed = ["cache_bytes", "cache_hits", "cache_misses", "stalled"];
+        assert_eq!(missing, BTreeSet::from(renamed.map(str::to_owned)));
+    }
 
     #[test]
     fn sizes_are_exact_while_they_are_small() {

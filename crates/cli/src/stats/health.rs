@@ -60,6 +60,10 @@ pub(super) fn text(health: &Health) -> String {
             let name = escaped(&partition.name);
             line("without", &format!("compaction filter {} of {name}", escaped(filter)));
         }
+        for gap in &partition.gaps {
+            // The keys of its text are escaped already.
+            line("lost", &format!("{}: {gap}", escaped(&partition.name)));
+        }
     }
     for PartitionHealth { name, compaction_debt_bytes, level0_tables, .. } in &health.partitions {
         let name = escaped(name);
@@ -74,6 +78,11 @@ pub(super) fn text(health: &Health) -> String {
         Some(age) => line("oldest snapshot", &format!("taken {} ago", seconds(age))),
     }
     line("held by readers", &format!("{} of obsolete tables", bytes(health.pinned_obsolete_bytes)));
+    let Gauge { value, soft, hard } = health.open_table_files;
+    line(
+        "open table files",
+        &format!("{value}, up to {soft} are kept open; the process may open {hard}"),
+    );
     text
 }
 
@@ -114,6 +123,7 @@ pub(super) fn json(health: &Health) -> Value {
             "partition": partition.name,
             "compaction_debt_bytes": gauge_json(&partition.compaction_debt_bytes),
             "level0_tables": gauge_json(&partition.level0_tables),
+            "gaps": partition.gaps.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "absent_filters": partition.absent_filters,
         })
     });
@@ -130,6 +140,7 @@ pub(super) fn json(health: &Health) -> Value {
         "wal_bytes": gauge_json(&health.wal_bytes),
         "oldest_snapshot_seconds": health.oldest_snapshot.map(|age| age.as_secs_f64()),
         "pinned_obsolete_bytes": health.pinned_obsolete_bytes,
+        "open_table_files": gauge_json(&health.open_table_files),
     })
 }
 
@@ -153,11 +164,13 @@ fn gauge_json(gauge: &Gauge) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Arc;
 
     use siltstone::hooks::{CompactionFilter, CompactionFilterFactory, Job};
     use siltstone::{BackgroundMode, Db, Hooks, Options, PartitionOptions, Result};
 
+    use super::super::tests::missing;
     use super::*;
 
     /// Panics at every job.
@@ -217,6 +230,37 @@ mod tests {
         assert!(failure["attempts"].as_u64() >= Some(1) && failure["since_seconds"].is_f64());
         assert_eq!(json["sealed_memtable_bytes"]["left"], 0);
         assert!(json["oldest_snapshot_seconds"].is_f64(), "{json}");
+    }
+
+    #[test]
+    fn keys_that_are_lost_are_told() {
+        let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/gap");
+        let folder = tempfile::tempdir().unwrap();
+        for file in std::fs::read_dir(fixture).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
+        }
+        let db = Db::open(folder.path()).unwrap();
+        let health = db.health();
+        let text = text(&health);
+        let lost = health.partitions.iter().flat_map(|partition| &partition.gaps);
+        let lost: Vec<String> = lost.map(ToString::to_string).collect();
+        assert!(!lost.is_empty() && text.contains("\nhealthy              no\n"), "{text}");
+        let json = json(&health).to_string();
+        for gap in lost {
+            assert!(text.contains(&gap), "{gap} is not in {text}");
+            let quoted = serde_json::to_string(&gap).unwrap();
+            assert!(json.contains(&quoted), "{quoted} is not in {json}");
+        }
+    }
+
+    #[test]
+    fn json_has_every_field_of_health() {
+        let health = stopped();
+        let missing = missing(&format!("{health:?}"), &json(&health).to_string());
+        // Told by another name, or with the unit; the last one is a word of the error.
+        let renamed = ["name", "oldest_snapshot", "since", "retry_in", "panicked"];
+        assert_eq!(missing, BTreeSet::from(renamed.map(str::to_owned)));
     }
 
     #[test]
