@@ -53,10 +53,63 @@ fn the_pages_name_files_that_exist() {
     check(breaches);
 }
 
+/// Every path of Rust in backquotes on `line`: a type with its method, option or variant.
+fn item_names(line: &str) -> impl Iterator<Item = &str> {
+    let quoted = line.split('`').skip(1).step_by(2);
+    let words = quoted
+        .flat_map(|code| code.split(|c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c)));
+    words.map(|word| word.trim_end_matches(':')).filter(|word| word.contains("::"))
+}
+
+/// All names in the code of the repository.
+fn words_of_the_code() -> BTreeSet<String> {
+    let mut words = BTreeSet::new();
+    for source in sources() {
+        let split = source.code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        words.extend(split.map(str::to_owned));
+    }
+    words
+}
+
+#[test]
+fn the_pages_name_items_that_exist() {
+    let words = words_of_the_code();
+    let mut breaches = Vec::new();
+    // The changelog names items that were removed.
+    for page in pages().into_iter().filter(|page| page != "CHANGELOG.md") {
+        for (number, line) in read(&page).lines().enumerate() {
+            for name in item_names(line) {
+                if name.split("::").any(|part| !words.contains(part)) {
+                    breaches.push(format!("{page}:{}: no code has `{name}`", number + 1));
+                }
+            }
+        }
+    }
+    check(breaches);
+}
+
 /// The name under which a heading can be linked to.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+fn has_anchor(page: &str, name: &str) -> bool {
+    let mut headings = page.lines().filter(|line| line.starts_with('#'));
+    headings.any(|line| anchor(line.trim_start_matches('#')) == name)
+}
+
+/// The file to which a link on `page` to `path` leads.
+fn resolved(page: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = page.split('/').collect();
+    parts.pop();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
 }
 
 #[test]
@@ -65,24 +118,18 @@ fn links_lead_somewhere() {
     files_below("", "", &mut files);
     let mut breaches = Vec::new();
     for page in pages() {
-        let text = read(&page);
-        let headings = text.lines().filter(|line| line.starts_with('#'));
-        let anchors: BTreeSet<String> =
-            headings.map(|line| anchor(line.trim_start_matches('#'))).collect();
-        let folder =
-            page.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
-        for (number, line) in text.lines().enumerate() {
+        for (number, line) in read(&page).lines().enumerate() {
             for rest in line.split("](").skip(1) {
                 let link = rest.split(')').next().unwrap_or_default();
-                let goes = match link.split_once('#') {
-                    _ if link.contains("://") => true,
-                    Some(("", name)) => anchors.contains(name),
-                    found => {
-                        let path = found.map_or(link, |(path, _)| path);
-                        let path = format!("{folder}{path}");
-                        files.contains(&path) || files.iter().any(|file| in_folder(file, &path))
-                    }
+                let found = link.split_once('#');
+                let path = match found.map_or(link, |(path, _)| path) {
+                    "" => page.clone(),
+                    path => resolved(&page, path),
                 };
+                let is_there =
+                    files.contains(&path) || files.iter().any(|file| in_folder(file, &path));
+                let goes = link.contains("://")
+                    || is_there && found.is_none_or(|(_, name)| has_anchor(&read(&path), name));
                 if !goes {
                     breaches.push(format!("{page}:{}: {link} leads nowhere", number + 1));
                 }
@@ -204,7 +251,12 @@ fn the_index_of_formats_has_its_columns_in_order() {
 fn the_pages_are_read_as_written() {
     let line = "see `db/open.rs`, docs/MEDIA.md. Not v1.rs/x, a.txt or 2.5";
     assert_eq!(file_names(line).collect::<Vec<_>>(), ["db/open.rs", "docs/MEDIA.md"]);
+    let line = "`Db::open(path)` or `Level::Strong`, not ::x, a::b or `wal::`";
+    assert_eq!(item_names(line).collect::<Vec<_>>(), ["Db::open", "Level::Strong"]);
     assert_eq!(anchor(" When to use it, and when not"), "when-to-use-it-and-when-not");
+    assert!(has_anchor("# A\n## The way\n", "the-way") && !has_anchor("The way", "the-way"));
+    assert_eq!(resolved("docs/design/1.md", "../a.md"), "docs/a.md");
+    assert_eq!(resolved("README.md", "docs/a.md"), "docs/a.md");
     assert_eq!(section("# A\n## B\nb\n### C\nc\n", "## B"), "b");
     assert!(in_folder("docs/design/a.md", "docs/design/") && !in_folder("docsx", "docs"));
     assert!(has_date("Date: 2026-01-31") && !has_date("2026-1-31 or so"));
