@@ -54,13 +54,13 @@ pub(crate) struct Counters {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LevelStats {
-    /// Tables in it.
+    /// Number of tables of the level.
     pub table_count: u64,
-    /// Their bytes on disk.
+    /// Bytes of these tables on disk.
     pub bytes: u64,
-    /// Their entries, tombstones included.
+    /// Number of entries in these tables, tombstones included.
     pub entry_count: u64,
-    /// Their tombstones.
+    /// Number of tombstones among the entries.
     pub tombstone_count: u64,
 }
 
@@ -69,17 +69,17 @@ pub struct LevelStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ValueStoreStats {
-    /// Chunk files on disk.
+    /// Number of chunk files on disk.
     pub chunk_count: u64,
-    /// Their length in bytes.
+    /// Length of all chunk files, in bytes.
     pub bytes: u64,
     /// Bytes of values that tables name.
     pub live_bytes: u64,
     /// Bytes of values that no table names yet.
     pub pending_bytes: u64,
-    /// Bytes that come back: no new reader reaches them.
+    /// Bytes that no new reader reaches, and that background work gives back.
     pub dead_bytes: u64,
-    /// Of these, the bytes that readers of an older version may hold.
+    /// Bytes among the dead ones that readers of an older version may hold.
     pub pinned_bytes: u64,
     /// Chunk files made since the open.
     pub created_count: u64,
@@ -87,7 +87,7 @@ pub struct ValueStoreStats {
     pub reclaimed_count: u64,
     /// Bytes appended to chunk files since the open.
     pub written_bytes: u64,
-    /// Bytes of values that compactions moved since the open; a part of those written.
+    /// Bytes of values that compactions moved since the open; a part of the bytes written.
     pub moved_bytes: u64,
     /// Length of the chunk files removed since the open, in bytes.
     pub reclaimed_bytes: u64,
@@ -100,13 +100,13 @@ pub struct ValueStoreStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PartitionStats {
-    /// Its name.
+    /// Name of the partition.
     pub name: String,
-    /// Memory of its memtables in bytes.
+    /// Memory of the memtables of the partition, in bytes.
     pub memtable_bytes: u64,
-    /// Memtables that wait for their flush.
+    /// Number of memtables that wait for their flush.
     pub sealed_memtable_count: u64,
-    /// Its levels, level 0 first.
+    /// Levels of the partition, level 0 first.
     pub levels: Vec<LevelStats>,
     /// Bytes that compactions have to move before every level is within its target.
     pub compaction_debt_bytes: u64,

@@ -24,12 +24,12 @@ const EAGER_READ_PAUSE: Duration = Duration::from_millis(10);
 /// The way in which a partition is caught up with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Follow {
-    /// When a read or a sync asks for it.
+    /// The partition catches up when a read or a sync asks for it. The default.
     #[default]
     OnDemand,
-    /// That often, and when it is asked for.
+    /// The partition catches up at this interval, and when a read or a sync asks for it.
     Every(Duration),
-    /// As soon as the primary has committed something to it: a thread looks at the commit cursor
+    /// The partition catches up as soon as the primary has committed to it: a thread looks at the commit cursor
     /// some ten thousand times a second, which takes a few percent of a core. Without a cursor it reads
     /// the end of the log a hundred times a second.
     Eager,

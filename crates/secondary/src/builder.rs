@@ -14,7 +14,7 @@ use crate::secondary::Secondary;
 #[cfg(doc)]
 use crate::{ErrorKind, Level, OnUnmet};
 
-/// The world that a [`Secondary`] lives in.
+/// Options for opening a [`Secondary`], and its file system, clock and hooks. None of them is stored.
 #[must_use = "a builder does nothing until it opens"]
 pub struct Builder {
     engine: FollowBuilder,
@@ -31,13 +31,14 @@ impl Builder {
         }
     }
 
-    /// Another file system, for tests and exotic media. Default: the operating system's.
+    /// Sets the file system that holds the database, for tests and other media. Default: that of the
+    /// operating system.
     pub fn fs(mut self, fs: Arc<dyn Fs>) -> Builder {
         self.engine = self.engine.fs(fs);
         self
     }
 
-    /// Another clock. Default: the machine's monotonic one.
+    /// Sets the clock, which times waits, lags and the lease. Default: the monotonic clock of the machine.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
         // The engine gets it as well, for the beats of its lease. With two clocks a test could not
         // step a secondary through the time of its primary.
@@ -60,22 +61,22 @@ impl Builder {
         self
     }
 
-    /// Of these, `cache_bytes`, `open_files_max` and `write_buffer_bytes` (memory that is kept for
-    /// memtables) matter to a secondary.
+    /// Sets the options. A secondary uses `cache_bytes`, `open_files_max` and `write_buffer_bytes` (the memory
+    /// that it keeps for memtables to come); the others have no effect.
     pub fn options(mut self, options: Options) -> Builder {
         self.engine = self.engine.options(options);
         self
     }
 
-    /// Takes a lease, which holds the files that are read, or none. Default: it takes one. A medium that cannot
-    /// be written is read without one all the same.
+    /// Sets whether the secondary takes a lease, which keeps the primary from deleting files that are read.
+    /// Default: `true`. On a medium that cannot be written there is never a lease.
     pub fn lease(mut self, takes_lease: bool) -> Builder {
         self.engine = self.engine.lease(takes_lease);
         self
     }
 
-    /// Follows what the primary has flushed, and nothing of its log: no memory but the block cache, and
-    /// nothing to catch up with between two flushes. Default: `false`. Only [`Level::Eventual`], a
+    /// Sets whether the secondary follows only the flushed tables of the primary, and nothing of its log: it
+    /// needs no memory for memtables, and catches up only after a flush. Default: `false`. Only [`Level::Eventual`], a
     /// [`Level::Bounded`] that is wide enough, a [`Level::Session`] whose commit is flushed, and a strong
     /// read of a partition that has nothing unflushed are served then; others are
     /// [`ErrorKind::NotLogged`], and [`Level::Prefix`] is [`ErrorKind::Unsupported`].
@@ -84,9 +85,9 @@ impl Builder {
         self
     }
 
-    /// The memory that may be taken by what the primary has written and not flushed, in bytes. Default
-    /// 1 GiB. A partition that would take more is not brought further until the primary has flushed:
-    /// that is [`ErrorKind::LimitExceeded`], and [`OnUnmet::Weaker`] serves what there is.
+    /// Sets the maximum memory for data that the primary has written and not flushed, in bytes. Default
+    /// 1 GiB. A partition that would take more stays at its state until the primary has flushed: reads then
+    /// return [`ErrorKind::LimitExceeded`], and with [`OnUnmet::Weaker`] the state that there is.
     pub fn memtable_bytes_max(mut self, bytes: u64) -> Builder {
         self.engine = self.engine.memtable_bytes_max(bytes);
         self

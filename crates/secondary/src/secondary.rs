@@ -75,7 +75,7 @@ impl Secondary {
         Secondary::builder(path).open()
     }
 
-    /// Options for opening the database in the folder `path`.
+    /// Returns options for opening the database in the folder `path`.
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder::new(path.as_ref())
     }
@@ -135,7 +135,7 @@ impl Secondary {
     /// The others stay where they are.
     ///
     /// # Errors
-    /// As [`SecondaryPartition::sync`]; [`ErrorKind::Unsupported`] where flushed tables alone are followed.
+    /// As [`SecondaryPartition::sync`]; [`ErrorKind::Unsupported`] with [`Builder::tables_only`].
     pub fn sync_group(&self, group: &[&SecondaryPartition], to: Target) -> Result<SecondaryCut> {
         let ids: Vec<PartitionId> = group.iter().map(|it| it.followed.id()).collect();
         let reach = match to {
@@ -188,6 +188,9 @@ impl Secondary {
     /// partitions without a log, and no write that it refuses is there. `docs/secondary.md` has the details.
     ///
     /// The secondary goes on to follow. Its lease holds files of the new primary until it is dropped.
+    ///
+    /// This call returns a database of the engine. Applications call `Db::promote` of the crate `siltstone`, which
+    /// returns one with the methods of that crate.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if another process opens the database or takes it over; call it again.

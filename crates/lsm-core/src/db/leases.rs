@@ -27,11 +27,11 @@ use crate::types::FileNo;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseHolder {
-    /// The id of its process; 0 if it has not said so yet.
+    /// Id of the process of the secondary; 0 if the secondary has not written it yet.
     pub process: u32,
-    /// It runs on this machine, in the present run of that.
+    /// `true` if the secondary runs on this machine, since its last boot.
     pub is_local: bool,
-    /// Edits of the manifest between the oldest state that it reads and the present one.
+    /// Number of edits of the manifest between the oldest state that the secondary reads and the present one.
     pub edits_behind: u64,
 }
 
