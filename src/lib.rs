@@ -343,3 +343,9 @@ pub mod secondary {
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+/// Compiles the programs of the pages.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/operations.md")]
+#[doc = include_str!("../docs/migration.md")]
+mod pages {}
