@@ -303,7 +303,10 @@ impl Partition {
     /// The errors of the flush and of the compaction. After an error no data is lost.
     ///
     /// # Cost
-    /// Reads and writes every table that has keys in `range`. Writers continue during the call.
+    /// Rewrites the tables above the bottom level that have keys in `range`, the tables of the bottom level
+    /// that they overlap, and the tables of the bottom level from which something can go; a table without
+    /// overlap is moved and not rewritten. In a partition with compaction filters, MetaHive or large values it
+    /// rewrites every table that has keys in `range`. Writers continue during the call.
     pub fn compact(&self, range: impl KeyRange) -> Result<()> {
         self.0.compact(range)
     }

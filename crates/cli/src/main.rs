@@ -63,12 +63,20 @@ enum Command {
     /// Prints the number of entries
     Count(read::CountArgs),
     /// Compacts partitions to the bottom level
+    ///
+    /// Deleted, overwritten and expired entries leave the disk, unless somebody can still read them.
     Compact(admin::CompactArgs),
     /// Prints statistics, health and limits
+    ///
+    /// Counters begin at 0 when the command opens the database. Beside a process that writes, the command
+    /// shows the state at its start; only that process knows its counters (`Db::stats`).
     Stats(stats::Args),
     /// Lists the partitions
     Partitions(admin::PartitionsArgs),
     /// Reads every file of the database and reports all damage
+    ///
+    /// The command opens the database, which recovers it, unless another process writes it or the folder
+    /// cannot be written. It repairs nothing. The exit status is 1 if there is damage.
     Verify(verify::Args),
     /// Compares every entry with its metadata and reports all differences
     Scrub(scrub::Args),
@@ -81,12 +89,21 @@ enum Command {
     /// Prints the meaning of each byte of a database file
     Dump(dump::Args),
     /// Copies a database, with hard links if possible
+    ///
+    /// No other process may have the database open: a program copies the database that it writes by
+    /// `Db::checkpoint`.
     Checkpoint(exchange::CheckpointArgs),
     /// Writes a range of entries to tables or to a stream, for any database
+    ///
+    /// Beside a process that writes, the export has everything that the process has committed at its start.
     Export(exchange::ExportArgs),
     /// Adds the entries of an export to a partition
+    ///
+    /// They replace entries with the same keys. All other entries of the partition stay.
     Ingest(exchange::IngestArgs),
     /// Adds the entries of a stream, or of text of `db_dump`
+    ///
+    /// They replace entries with the same keys. All other entries of the partitions stay.
     Import(streams::ImportArgs),
     /// Follows a database that another process writes, and prints the lag
     Secondary(secondary::Args),
