@@ -159,6 +159,20 @@
 //! the entries to keep ([`PartitionOptions::filter`], [`hooks`]). A partition stores the names of its
 //! hooks. Every open finds the hooks of this crate by name; [`Builder::hooks`] supplies the hooks of
 //! the application.
+//!
+//! # Features
+//!
+//! All features of the crate are off by default.
+//!
+//! | feature | adds |
+//! | --- | --- |
+//! | `async` | the module `asynchronous`: handles for async code on tokio |
+//! | `bytes` | conversion of a [`Slice`] to `bytes::Bytes` without a copy |
+//! | `mmap` | [`Partition::get_ref`] maps large values, on Linux and local file systems |
+//! | `serde` | serialization of statistics, health, errors and damage |
+//!
+//! The pages in `docs/` describe operations (backup, monitoring, error messages, damage), tuning, and the terms
+//! and calls of other engines.
 
 #[cfg(feature = "async")]
 pub mod asynchronous;

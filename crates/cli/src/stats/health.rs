@@ -233,6 +233,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "copies a fixture, which no database has open")]
     fn keys_that_are_lost_are_told() {
         let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/gap");
         let folder = tempfile::tempdir().unwrap();
