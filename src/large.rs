@@ -189,7 +189,8 @@ impl Partition {
     /// Returns the bytes `range` of the value of `key`, or fewer if the value is shorter.
     ///
     /// # Errors
-    /// Those of [`Partition::get`].
+    /// Those of [`Partition::get`]; its limit applies to the part of the value that lies in `range`, and not to
+    /// the whole value.
     ///
     /// # Cost
     /// For a large value: reads and verifies its checksums and the sub-blocks that overlap the range.
