@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A writer that finds nobody leading leads: it takes whatever waits behind it into its group.
-//! The others park until they are answered or promoted. Leading is holding the log's writer; flush,
-//! drop and close take the same lock to stand between two groups.
+//! The others wait until they are answered or lead themselves (`commit/queue.rs`). Leading is holding
+//! the log's writer; flush, drop and close take the same lock to stand between two groups.
 //!
 //! Invariants:
 //! 1. A group is written, applied and published before the next one begins. So sequence numbers
@@ -28,14 +28,13 @@
 //! Lock order: the log's writer, then the queue; what the host locks, behind the writer.
 
 mod members;
+mod queue;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex};
-
 use self::members::{Member, MemberState, append, encode, settle};
+use self::queue::{Answer, Queue, Request, Turn};
 use super::log::{Log, LogHost, LogWriter};
 use super::prepared::Prepared;
 use super::require::{GroupWrites, Refusal};
@@ -46,9 +45,6 @@ use crate::partition::PartitionState;
 use crate::shared::CursorWriter;
 use crate::types::{Epoch, SeqNo};
 use crate::wal::Lsn;
-
-/// Frames of followers beyond this many bytes wait for the next group.
-const GROUP_BYTES_MAX: usize = 1 << 20;
 
 /// The result of a commit: a token for reading one's own writes elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,62 +79,9 @@ pub(super) struct Committed {
 /// A batch that is visible, and how far the log must be durable for it.
 type Visible = (Commit, Lsn);
 
-enum Answer {
-    Waiting,
-    Lead,
-    Done(Result<Visible, Refusal>),
-}
-
-/// A follower: a batch that waits for the leader.
-struct Request {
-    batch: Prepared,
-    answer: Mutex<Answer>,
-    changed: Condvar,
-}
-
-impl Request {
-    fn answer(&self, answer: Answer) {
-        *self.answer.lock() = answer;
-        self.changed.notify_one();
-    }
-
-    /// Waits for the answer; `None` says to lead.
-    fn wait(&self) -> Option<Result<Visible, Refusal>> {
-        let mut answer = self.answer.lock();
-        loop {
-            match std::mem::replace(&mut *answer, Answer::Waiting) {
-                Answer::Waiting => self.changed.wait(&mut answer),
-                Answer::Lead => return None,
-                Answer::Done(done) => return Some(done),
-            }
-        }
-    }
-}
-
-/// The role of a batch that comes to the queue. A leader allocates nothing for it.
-enum Turn {
-    Lead(Prepared),
-    Follow(Arc<Request>),
-}
-
-impl Turn {
-    fn batch(&self) -> &Prepared {
-        match self {
-            Turn::Lead(batch) => batch,
-            Turn::Follow(request) => &request.batch,
-        }
-    }
-}
-
-#[derive(Default)]
-struct Queue {
-    leading: bool,
-    waiting: VecDeque<Arc<Request>>,
-}
-
 /// The state of the commit path.
 pub(super) struct CommitPath {
-    queue: Mutex<Queue>,
+    queue: Queue,
     /// Tells secondaries of what is published.
     cursor: Arc<CursorWriter>,
     // Stored by the leader alone with release, loaded by readers with acquire: a reader that sees a
@@ -154,7 +97,7 @@ impl CommitPath {
     /// Begins behind `last_seq`, and tells `cursor` of every group.
     pub(super) fn new(last_seq: SeqNo, cursor: Arc<CursorWriter>) -> CommitPath {
         CommitPath {
-            queue: Mutex::default(),
+            queue: Queue::new(),
             cursor,
             visible_seq: AtomicU64::new(last_seq.get()),
             applied_lsn: AtomicU64::new(0),
@@ -227,9 +170,9 @@ impl CommitPath {
         batch: Prepared,
     ) -> Result<Committed, Refusal> {
         // A writer that finds a leader waits until it is answered or promoted.
-        let turn = self.join(batch);
+        let turn = self.queue.join(batch);
         if let Turn::Follow(request) = &turn
-            && let Some(answered) = request.wait()
+            && let Some(answered) = self.queue.wait(request)
         {
             let (commit, end) = answered?;
             // Returns at once if the sync of the leader covered this frame. Each follower syncs for
@@ -243,7 +186,7 @@ impl CommitPath {
         // group runs, and a group that takes all of them needs fewer appends.
         let own = turn.batch();
         let mut writer = log.lock(host);
-        let followers = self.take_followers(own);
+        let followers = self.queue.take_followers(own);
         let mut group: Vec<Member<'_>> = Vec::with_capacity(1 + followers.len());
         let mut writes = GroupWrites::default();
         for batch in std::iter::once(own).chain(followers.iter().map(|r| &r.batch)) {
@@ -268,7 +211,7 @@ impl CommitPath {
 
         // The next group may begin. A sync under the lock of the log would delay writers that did
         // not ask for one.
-        self.hand_over();
+        self.queue.hand_over();
         let epoch = host.epoch();
         // Before the sync, because these members did not ask for it.
         answer(&followers, &group, false, epoch, end);
@@ -296,47 +239,6 @@ impl CommitPath {
         // Still under the lock of the log. A memtable that is sealed here has all of this group and
         // nothing of the next one, so its switch can be written in front of the next frame.
         host.after_group(writer, cleared);
-    }
-
-    /// Queues the batch behind the leader, or makes the caller the leader if there is none.
-    fn join(&self, batch: Prepared) -> Turn {
-        let mut queue = self.queue.lock();
-        if !queue.leading {
-            queue.leading = true;
-            return Turn::Lead(batch);
-        }
-        let request = Arc::new(Request {
-            batch,
-            answer: Mutex::new(Answer::Waiting),
-            changed: Condvar::new(),
-        });
-        queue.waiting.push_back(request.clone());
-        Turn::Follow(request)
-    }
-
-    fn take_followers(&self, own: &Prepared) -> Vec<Arc<Request>> {
-        let mut queue = self.queue.lock();
-        let mut bytes = own.bytes();
-        let mut followers = Vec::new();
-        // Bounded, because every member waits for the append of the whole group. A leader with a
-        // larger batch goes alone.
-        while bytes < GROUP_BYTES_MAX
-            && let Some(request) = queue.waiting.pop_front()
-        {
-            bytes += request.batch.bytes();
-            followers.push(request);
-        }
-        followers
-    }
-
-    fn hand_over(&self) {
-        let mut queue = self.queue.lock();
-        // The oldest waiter leads next. Letting the next caller lead would save a wake-up, but new
-        // callers could keep the waiters behind for ever.
-        match queue.waiting.pop_front() {
-            Some(next) => next.answer(Answer::Lead),
-            None => queue.leading = false,
-        }
     }
 
     /// Inserts a member's operations into the memtables, and adds the partitions that it clears to
