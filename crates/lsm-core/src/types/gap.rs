@@ -21,11 +21,12 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 
 use super::SeqNo;
 
-/// See the module. Keys are as they are stored. Gaps sort by their first keys.
+/// See the module. Keys are as they are stored. Gaps sort by their first keys. Of a gap within one key,
+/// `from_below` alone says which versions may be lost.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gap {
     /// The key of the sound entry before.
@@ -94,23 +95,25 @@ impl Gap {
     /// Returns `true` if a walk at `seq` over the keys between `lower` and `upper` passes keys that
     /// may be lost.
     pub(super) fn is_passed(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>, seq: SeqNo) -> bool {
-        // A reader that sees the sound version of `from` sees no lost version of it.
-        let has_from = seq < self.from_below;
+        let bounds = (lower, upper);
+        // A reader that sees the sound version of `from` sees no lost version of it. Where the gap
+        // lies between two versions of one key, this alone counts.
+        if seq < self.from_below && RangeBounds::<[u8]>::contains(&bounds, &*self.from) {
+            return true;
+        }
+        if self.from == self.to || is_empty(lower, upper) {
+            return false;
+        }
         let starts_behind = match upper {
             Bound::Unbounded => false,
-            Bound::Included(upper) => *upper < *self.from || (upper == &*self.from && !has_from),
-            Bound::Excluded(upper) => *upper <= *self.from,
+            Bound::Included(upper) | Bound::Excluded(upper) => *upper <= *self.from,
         };
         let ends_before = match lower {
             Bound::Unbounded => false,
-            Bound::Included(lower) => {
-                *lower > *self.to || (lower == &*self.to && !self.to_included)
-            }
-            Bound::Excluded(lower) => *lower >= *self.to,
+            Bound::Included(lower) if self.to_included => *lower > *self.to,
+            Bound::Included(lower) | Bound::Excluded(lower) => *lower >= *self.to,
         };
-        // The gap may lie between two versions of one key, both of which are sound.
-        let is_empty = self.from == self.to && !has_from && !self.to_included;
-        !starts_behind && !ends_before && !is_empty
+        !starts_behind && !ends_before
     }
 
     /// The part of it within `bounds`, as a gap of its own, and what is left on either side.
@@ -119,40 +122,63 @@ impl Gap {
             return None;
         }
         let mut within = self.clone();
-        let mut rest = Vec::new();
-        let (start, is_start_within) = match bounds.0 {
-            Bound::Unbounded => (None, false),
-            Bound::Included(key) => (Some(key), true),
-            Bound::Excluded(key) => (Some(key), false),
+        // The parts meet at a bound without a hole and without an overlap. A key that belonged to none
+        // would read as if nothing had been lost. The loss of one that belonged to two would be
+        // accepted although nobody said so.
+        let before = within.cut_before(bounds.0);
+        let behind = within.cut_behind(bounds.1);
+        Some((within, before.into_iter().chain(behind).collect()))
+    }
+
+    /// Cuts off what lies before `lower` and returns it; `None` if nothing does.
+    fn cut_before(&mut self, lower: Bound<&[u8]>) -> Option<Gap> {
+        let (key, is_kept) = match lower {
+            Bound::Unbounded => return None,
+            Bound::Included(key) => (key, true),
+            Bound::Excluded(key) => (key, false),
         };
-        // The two parts meet at a bound without a hole and without an overlap: a key that belongs
-        // to neither would read as if nothing had been lost.
-        if let Some(start) = start.filter(|start| **start > *self.from) {
-            rest.push(Gap { to: start.into(), to_included: !is_start_within, ..self.clone() });
-            within.from = start.into();
-            within.from_below = if is_start_within { SeqNo::MAX } else { SeqNo::ZERO };
-        }
-        let (end, is_end_within) = match bounds.1 {
-            Bound::Unbounded => (None, false),
-            Bound::Included(key) => (Some(key), true),
-            Bound::Excluded(key) => (Some(key), false),
-        };
-        if let Some(end) = end.filter(|end| **end < *self.to) {
-            let from_below = if is_end_within { SeqNo::ZERO } else { SeqNo::MAX };
-            rest.push(Gap { from: end.into(), from_below, ..self.clone() });
-            within.to = end.into();
-            within.to_included = is_end_within;
-        }
-        // Bounds that cross have nothing between them.
-        if within.from > within.to {
+        // At `from` itself, older versions of it may have to go.
+        let is_at_from = *key == *self.from && !is_kept && self.from_below > SeqNo::ZERO;
+        if *key <= *self.from && !is_at_from {
             return None;
         }
-        Some((within, rest))
+        let before = Gap { to: key.into(), to_included: !is_kept, ..self.clone() };
+        self.from = key.into();
+        self.from_below = if is_kept { SeqNo::MAX } else { SeqNo::ZERO };
+        Some(before)
+    }
+
+    /// As [`Gap::cut_before`], behind `upper`.
+    fn cut_behind(&mut self, upper: Bound<&[u8]>) -> Option<Gap> {
+        let (key, is_kept) = match upper {
+            Bound::Unbounded => return None,
+            Bound::Included(key) => (key, true),
+            Bound::Excluded(key) => (key, false),
+        };
+        let is_at_to = *key == *self.to && !is_kept && self.to_included && self.from < self.to;
+        if *key >= *self.to && !is_at_to {
+            return None;
+        }
+        let from_below = if is_kept { SeqNo::ZERO } else { SeqNo::MAX };
+        let behind = Gap { from: key.into(), from_below, ..self.clone() };
+        self.to = key.into();
+        self.to_included = is_kept;
+        Some(behind)
     }
 
     /// The reason why it is impossible, if it is.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         if self.from > self.to { Some("it ends before it begins") } else { None }
+    }
+}
+
+/// Returns `true` if no key can lie between the bounds.
+fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+    match (lower, upper) {
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(first), Bound::Included(last)) => first > last,
+        (Bound::Included(first) | Bound::Excluded(first), Bound::Excluded(end))
+        | (Bound::Excluded(first), Bound::Included(end)) => first >= end,
     }
 }
 
@@ -177,108 +203,4 @@ impl serde::Serialize for Gap {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn seq(n: u64) -> SeqNo {
-        SeqNo::new(n).unwrap()
-    }
-
-    fn gap(from: &str, below: u64, to: &str, to_included: bool, through: u64) -> Gap {
-        Gap {
-            from: from.as_bytes().into(),
-            from_below: seq(below),
-            to: to.as_bytes().into(),
-            to_included,
-            through: seq(through),
-            closed_at: None,
-        }
-    }
-
-    #[track_caller]
-    fn check(gap: &Gap, key: &str, at: u64, found: Option<u64>, expected: InGap) {
-        assert_eq!(gap.judge(key.as_bytes(), seq(at), found.map(seq)), expected, "{key} at {at}");
-    }
-
-    #[test]
-    fn keys_between_are_answered_by_newer_entries_alone() {
-        let gap = gap("b", 0, "d", false, 10);
-        for key in ["a", "b", "d", "e"] {
-            check(&gap, key, 20, None, InGap::Sound);
-        }
-        check(&gap, "c", 20, None, InGap::Unknown);
-        check(&gap, "c", 20, Some(3), InGap::Unknown);
-        check(&gap, "c", 20, Some(11), InGap::Sound);
-        // The snapshot sees the sound one alone: a lost one that it would see is not newer.
-        check(&gap, "c", 5, Some(5), InGap::Sound);
-        check(&gap, "c", 5, Some(4), InGap::Unknown);
-    }
-
-    #[test]
-    fn of_the_first_key_older_versions_may_be_lost_and_of_the_last_all() {
-        let gap = gap("b", 8, "d", true, 10);
-        check(&gap, "b", 20, Some(8), InGap::Sound);
-        check(&gap, "b", 7, Some(3), InGap::Unknown);
-        check(&gap, "d", 20, Some(7), InGap::Unknown);
-        check(&gap, "d", 20, Some(10), InGap::Sound);
-    }
-
-    #[test]
-    fn a_closed_gap_hides_what_is_older_and_stays_open_for_snapshots_before() {
-        let gap = Gap { closed_at: Some(seq(15)), ..gap("b", 0, "d", false, 10) };
-        check(&gap, "c", 20, Some(3), InGap::Hidden);
-        check(&gap, "c", 15, None, InGap::Hidden);
-        check(&gap, "c", 14, None, InGap::Unknown);
-        check(&gap, "c", 20, Some(12), InGap::Sound);
-    }
-
-    #[test]
-    fn a_part_that_is_taken_out_leaves_both_sides() {
-        let gap = gap("b", 4, "f", true, 10);
-        let bounds = (Bound::Included(&b"c"[..]), Bound::Excluded(&b"e"[..]));
-        let (within, rest) = gap.split(bounds).unwrap();
-        let all = [&rest[0], &within, &rest[1]];
-        for key in ["a", "b", "c", "d", "e", "f", "g"] {
-            for at in [3, 20] {
-                let judge = |gap: &Gap| gap.judge(key.as_bytes(), seq(at), None);
-                let parts = all.iter().filter(|part| judge(part) == InGap::Unknown).count();
-                assert_eq!(parts, usize::from(judge(&gap) == InGap::Unknown), "{key} at {at}");
-            }
-        }
-        assert_eq!(within.judge(b"c", seq(20), None), InGap::Unknown);
-        assert_eq!(within.judge(b"e", seq(20), None), InGap::Sound);
-        assert!(gap.split((Bound::Excluded(b"f"), Bound::Unbounded)).is_none());
-    }
-
-    #[test]
-    fn walks_are_refused_where_they_pass_a_gap() {
-        fn bound(text: &str) -> Bound<&[u8]> {
-            match text.split_at(1) {
-                ("[", key) => Bound::Included(key.as_bytes()),
-                ("(", key) => Bound::Excluded(key.as_bytes()),
-                _ => Bound::Unbounded,
-            }
-        }
-        let check = |gap: &Gap, lower, upper, at, expected| {
-            let passed = gap.is_passed(bound(lower), bound(upper), seq(at));
-            assert_eq!(passed, expected, "{lower} {upper} at {at}");
-        };
-        let it = gap("b", 0, "d", false, 10);
-        check(&it, "-", "-", 20, true);
-        check(&it, "[a", "[b", 20, false);
-        check(&it, "[a", "[bb", 20, true);
-        check(&it, "[d", "-", 20, false);
-        check(&it, "(c", "(d", 20, true);
-        let it = gap("b", 8, "d", true, 10);
-        check(&it, "[a", "[b", 8, false);
-        check(&it, "[a", "[b", 7, true);
-        check(&it, "[a", "(b", 7, false);
-        check(&it, "[d", "-", 20, true);
-        check(&it, "(d", "-", 20, false);
-        assert!(!gap("b", 0, "b", false, 10).is_passed(Bound::Unbounded, Bound::Unbounded, seq(9)));
-        // Nothing but older versions of one key, which a reader may see or not.
-        let it = gap("b", 5, "b", false, 10);
-        check(&it, "-", "-", 4, true);
-        check(&it, "-", "-", 5, false);
-    }
-}
+mod tests;
