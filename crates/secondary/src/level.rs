@@ -41,8 +41,9 @@ pub enum Level {
     Session(Commit),
     /// Level 4. Prefix: all partitions as of one commit, so a batch over several partitions is visible
     /// whole or not at all. It is the state of the last complete [`sync`](crate::Secondary::sync); the
-    /// first read performs one. This level never waits and never goes back. As at [`Level::Eventual`], a
-    /// get performs a sync if a file was deleted.
+    /// first read performs one, to [`Target::Latest`]. This level never waits and never goes back. A read of
+    /// a partition that was made since, and as at [`Level::Eventual`] a get of which a file was deleted,
+    /// performs another one, to [`Target::Durable`] if the last one went to that.
     Prefix,
     /// Level 5. Eventual: the partition as of its last sync. This level never waits and never catches up,
     /// with one exception: if no lease protects the files and one was deleted, a get catches up. It
@@ -58,7 +59,8 @@ pub enum Target {
     /// durable.
     Latest,
     /// Everything that is durable, as far as the log attests it. A secondary that is only ever synced
-    /// to this shows nothing that a crash of the machine takes back.
+    /// to this shows nothing that a crash of the machine takes back. A sync of any partition to another
+    /// goal ends that for all partitions until the next epoch: they are then shown up to where it came.
     Durable,
     /// The commit of a token, and all earlier commits.
     Token(Commit),

@@ -409,17 +409,25 @@ impl Secondary {
         Ok(())
     }
 
-    /// Reads on at `level` from a newer state. It is durable if the partition was only ever synced to
-    /// what is.
+    /// Reads on at `level` from a newer state, which is durable if the one before was made by syncs to what
+    /// is.
     pub(crate) fn look_again(&self, followed: &FollowedPartition, level: Level) -> Result<()> {
-        // A partition that shows only what is durable must not show more because a file went.
-        let to = if followed.is_durable() { Target::Durable } else { Target::Latest };
-        // A prefix is read from the cut, and only a sync of all partitions makes a new one.
-        let extent = match level {
-            Level::Prefix => SyncExtent::All,
-            _ => SyncExtent::Only(followed.id()),
+        // Who asks for durable things alone must not be shown more because a file went.
+        let synced = match level {
+            // A prefix is read from the cut, and only a sync of all partitions makes a new one. The others
+            // in the cut may have been synced to less than this one.
+            Level::Prefix => self.sync_extent(SyncExtent::All, self.target_of_cut()),
+            _ => {
+                let to = if followed.is_durable() { Target::Durable } else { Target::Latest };
+                self.sync_extent(SyncExtent::Only(followed.id()), to)
+            }
         };
-        self.sync_extent(extent, to).map(drop)
+        synced.map(drop)
+    }
+
+    /// The goal of the sync that made the cut, for the sync that makes the next one without being asked.
+    fn target_of_cut(&self) -> Target {
+        if self.0.follower.cut().is_durable() { Target::Durable } else { Target::Latest }
     }
 
     pub(crate) fn moment_in_cut(
@@ -430,7 +438,7 @@ impl Secondary {
             return Ok(Some(moment));
         }
         // It may have been made since.
-        self.sync(Target::Latest)?;
+        self.sync(self.target_of_cut())?;
         Ok(self.0.follower.cut().partition(partition.followed.id()))
     }
 

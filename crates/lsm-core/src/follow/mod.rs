@@ -143,6 +143,8 @@ pub struct FollowedCut {
 #[derive(Default)]
 struct CutViews {
     reached: Option<Reached>,
+    /// Made by a sync to what is durable.
+    is_durable: bool,
     partitions: HashMap<PartitionId, (Arc<Followed>, Arc<Shown>)>,
 }
 
@@ -150,6 +152,11 @@ impl FollowedCut {
     /// Returns the commit; `None` if there was no whole sync yet.
     pub fn reached(&self) -> Option<Reached> {
         self.kept.reached
+    }
+
+    /// Returns whether it was made by a sync to what is durable.
+    pub fn is_durable(&self) -> bool {
+        self.kept.is_durable
     }
 
     /// Returns the partition as it was; `None` if it did not exist.

@@ -70,7 +70,8 @@ impl Inner {
         let mut tail = self.tail.lock();
         let reached = self.sync_under(&mut tail, SyncExtent::Group(group), reach)?;
         // Under the lock, so that no partition of the group is ahead of the others.
-        Ok(self.cut_of(reached, |id| group.contains(&id)))
+        let is_durable = reach == SyncReach::Durable;
+        Ok(self.cut_of(reached, is_durable, |id| group.contains(&id)))
     }
 
     fn sync_under(
@@ -142,7 +143,7 @@ impl Inner {
         if extent == SyncExtent::All && !self.follows_tables_only {
             // Behind all partitions: from within the loop, some of the views would be of an older
             // commit than the others.
-            self.cut.store(Arc::new(self.cut_of(reached, |_| true)));
+            self.cut.store(Arc::new(self.cut_of(reached, bound.is_durable, |_| true)));
         }
         if is_news {
             self.release_others(tail, extent, seq, &bound)?;
@@ -289,11 +290,16 @@ impl Inner {
     }
 
     /// The partitions that `takes` says, as they are now.
-    fn cut_of(&self, reached: Reached, takes: impl Fn(PartitionId) -> bool) -> CutViews {
+    fn cut_of(
+        &self,
+        reached: Reached,
+        is_durable: bool,
+        takes: impl Fn(PartitionId) -> bool,
+    ) -> CutViews {
         let partitions = self.partitions.read();
         let by_id = partitions.by_id.iter().filter(|(id, _)| takes(**id));
         let partitions =
             by_id.map(|(id, followed)| (*id, (followed.clone(), followed.pin()))).collect();
-        CutViews { reached: Some(reached), partitions }
+        CutViews { reached: Some(reached), is_durable, partitions }
     }
 }

@@ -198,6 +198,49 @@ fn a_vanished_file_shows_nothing_undurable_to_who_asks_for_durable_things_alone(
     assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"3"[..]));
 }
 
+/// The partition whose file is gone was synced to the latest commit by itself, and the others were not.
+/// The new cut used to be of the latest commit for all of them.
+#[test]
+fn a_vanished_file_of_a_durable_cut_shows_nothing_undurable_of_other_partitions() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let p = flushed(&db);
+    let q = db.partition("q").unwrap();
+    q.put("k", "1").unwrap();
+    q.flush().unwrap();
+    let follower = leaseless(&fs);
+    let [fp, fq] = ["p", "q"].map(|name| follower.partition(name).unwrap());
+    follower.sync(Target::Durable).unwrap();
+    // The tables are not read before they go, so that they are not open.
+    p.put("l", "1").unwrap();
+    fp.sync(Target::Latest).unwrap();
+    assert!(fp.get("l").unwrap().is_some());
+    p.put("k", "2").unwrap();
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    q.put("k", "2").unwrap();
+    let of_cut = ReadOptions::new(Level::Prefix);
+    assert_eq!(fp.get_with("k", &of_cut).unwrap().as_deref(), Some(&b"2"[..]));
+    for options in [&of_cut, &ReadOptions::new(Level::Eventual)] {
+        assert_eq!(fq.get_with("k", options).unwrap().as_deref(), Some(&b"1"[..]));
+    }
+    // The same for a partition that the cut does not have.
+    db.partition("r").unwrap();
+    let fr = follower.partition("r").unwrap();
+    assert_eq!(fr.get_with("k", &of_cut).unwrap(), None);
+    assert_eq!(fq.get_with("k", &of_cut).unwrap().as_deref(), Some(&b"1"[..]));
+    // Who has asked for the latest commit of all gets it again.
+    p.put("l", "2").unwrap();
+    p.compact(..).unwrap();
+    follower.sync(Target::Latest).unwrap();
+    p.put("k", "3").unwrap();
+    p.compact(..).unwrap();
+    db.wait_idle().unwrap();
+    q.put("k", "3").unwrap();
+    assert_eq!(fp.get_with("k", &of_cut).unwrap().as_deref(), Some(&b"3"[..]));
+    assert_eq!(fq.get_with("k", &of_cut).unwrap().as_deref(), Some(&b"3"[..]));
+}
+
 /// A commit that a primary has logged, and was about to publish when it was killed. Its own readers may
 /// have seen it.
 #[test]
