@@ -117,6 +117,9 @@ impl Inner {
         // shown in.
         if is_news {
             self.take_partitions(&version)?;
+            // A number is never given twice, so that nobody will ask for the memtables of a partition that
+            // was dropped.
+            tail.growing.retain(|id, _| version.partitions.contains_key(*id));
             tail.taken = Some(version.clone());
         }
         let is_final = bound.visible.is_none()
@@ -301,5 +304,33 @@ impl Inner {
         let partitions =
             by_id.map(|(id, followed)| (*id, (followed.clone(), followed.pin()))).collect();
         CutViews { reached: Some(reached), is_durable, partitions }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::Db;
+    use crate::follow::Follower;
+    use crate::fs::{Fs, MemFs};
+
+    /// They used to stay until the next epoch, and no limit counted them.
+    #[test]
+    fn memtables_of_a_dropped_partition_go() {
+        let fs: Arc<dyn Fs> = Arc::new(MemFs::new());
+        let db = Db::builder("/db").fs(fs.clone()).open().unwrap();
+        let [p, q] = ["p", "q"].map(|name| db.partition(name).unwrap());
+        let follower = Follower::builder("/db").fs(fs).open().unwrap();
+        for partition in [&p, &q] {
+            partition.put("k", "1").unwrap();
+        }
+        follower.sync(SyncExtent::All).unwrap();
+        let kept = follower.partition("q").unwrap().id();
+        let dropped = follower.partition("p").unwrap().id();
+        assert!(follower.inner.tail.lock().growing.contains_key(&dropped));
+        db.drop_partition("p").unwrap();
+        follower.sync(SyncExtent::Only(kept)).unwrap();
+        let tail = follower.inner.tail.lock();
+        assert!(!tail.growing.contains_key(&dropped) && tail.growing.contains_key(&kept));
     }
 }
