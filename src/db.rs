@@ -131,6 +131,9 @@ impl Db {
     ///
     /// # Durability
     /// Durable once this returns. The files are deleted after their last reader ends.
+    ///
+    /// # Cost
+    /// One edit of the manifest. A background thread takes the blocks of the tables out of the cache.
     pub fn drop_partition(&self, name: &str) -> Result<()> {
         self.0.drop_partition(name)
     }

@@ -89,6 +89,30 @@ fn what_jobs_have_written_is_read_from_memory() {
     }
 }
 
+/// The caller used to look into the cache for each block of the partition.
+#[test]
+fn blocks_of_a_dropped_partition_leave_the_cache_behind_the_call() {
+    let store = store(16 << 20, PartitionOptions::new());
+    store.put_all(0);
+    store.flush();
+    // Only a table that was opened tells which blocks it has.
+    assert_eq!(store.misses(0), 0);
+    let cached = store.db.stats().cache_bytes;
+    assert!(cached > 0);
+    let held = store.p.iter();
+    let Store { db, p, .. } = store;
+    drop(p);
+    db.drop_partition("p").unwrap();
+    assert_eq!(db.stats().cache_bytes, cached);
+    db.wait_idle().unwrap();
+    assert_eq!(db.stats().cache_bytes, 0);
+    // Nothing but the iterator holds the tables.
+    assert!(db.health().pinned_obsolete_bytes > 0);
+    drop(held);
+    db.wait_idle().unwrap();
+    assert_eq!(db.health().pinned_obsolete_bytes, 0);
+}
+
 #[test]
 fn few_large_entries_and_no_cache_keep_nothing() {
     let large = store(16 << 20, PartitionOptions::new());

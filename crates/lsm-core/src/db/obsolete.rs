@@ -94,6 +94,8 @@ pub(super) struct ObsoleteFiles {
     dir: PathBuf,
     leases: LeaseBook,
     waiting: Mutex<Vec<WaitingFile>>,
+    /// Tables of dropped partitions whose blocks are to leave the cache in the next turn.
+    stale: Mutex<Vec<Arc<Table>>>,
     /// Oldest first.
     values: Mutex<VecDeque<DroppedValues>>,
     /// Held by whoever removes things or tells stores, over their calls; nothing is locked outside
@@ -109,6 +111,7 @@ impl ObsoleteFiles {
             dir,
             leases,
             waiting: Mutex::default(),
+            stale: Mutex::default(),
             values: Mutex::default(),
             turn: Mutex::default(),
         }
@@ -116,13 +119,26 @@ impl ObsoleteFiles {
 
     /// Adds tables whose removal by `edit`, or by an earlier one, is durable. Their blocks leave the cache,
     /// so that those of new tables have room.
-    pub(super) fn add<'a>(&self, edit: u64, tables: impl Iterator<Item = &'a Arc<Table>>) {
+    ///
+    /// # Cost
+    /// A look into the cache for each block of the tables. That is little beside the job that has read them.
+    pub(super) fn add<'a>(&self, edit: u64, tables: impl Iterator<Item = &'a Arc<Table>> + Clone) {
+        // Here and not when the last reader lets go of the table: that may be a get, which would wait
+        // for thousands of blocks. A reader of an older version reads its blocks again.
+        tables.clone().for_each(|table| forget_blocks(table));
+        self.add_tables(edit, tables);
+    }
+
+    /// As [`ObsoleteFiles::add`], for the tables of a partition that is dropped: their blocks leave the cache
+    /// with the next removal. The caller has read nothing of them, and would wait for a look into the
+    /// cache for each block of the partition.
+    pub(super) fn add_dropped(&self, edit: u64, tables: Vec<Arc<Table>>) {
+        self.add_tables(edit, tables.iter());
+        self.stale.lock().extend(tables);
+    }
+
+    fn add_tables<'a>(&self, edit: u64, tables: impl Iterator<Item = &'a Arc<Table>>) {
         let entries = tables.map(|table| {
-            // Here and not when the last reader lets go of the table: that may be a get, which would wait
-            // for thousands of blocks. A reader of an older version reads its blocks again.
-            if let Some(reader) = table.opened() {
-                reader.forget_blocks();
-            }
             let name = table.meta.file_name();
             WaitingFile { name, bytes: table.meta.bytes, table: Arc::downgrade(table), edit }
         });
@@ -250,6 +266,10 @@ impl ObsoleteFiles {
     }
 
     fn remove_in_turn(&self, turn: MutexGuard<'_, ()>) -> Result<()> {
+        // First: what is held here is held by nobody else, and its files could not go.
+        let stale = std::mem::take(&mut *self.stale.lock());
+        stale.iter().for_each(|table| forget_blocks(table));
+        drop(stale);
         let told = self.tell_in_turn(&turn);
         // Leases are read when something is about to be deleted, and never by a write. If they
         // cannot be read, everything counts as held: a file that stays too long costs space, and
@@ -394,6 +414,13 @@ impl ObsoleteFiles {
         });
         *waiting = held;
         free
+    }
+}
+
+/// Takes the blocks of a table out of the cache.
+fn forget_blocks(table: &Table) {
+    if let Some(reader) = table.opened() {
+        reader.forget_blocks();
     }
 }
 

@@ -149,7 +149,8 @@ impl DbInner {
         drop(between);
         let edit = self.catalog.durable_edit();
         // From the view of before: the present one has no tables any more.
-        self.obsolete.add(edit, view.version.tables().map(|(_, table)| table));
+        let tables = view.version.tables().map(|(_, table)| table.clone());
+        self.obsolete.add_dropped(edit, tables.collect());
         drop(view);
         self.obsolete.tell_stores();
         // The memory of its memtables counted for the stall of all partitions, and no flush will
