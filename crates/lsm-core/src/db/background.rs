@@ -185,6 +185,12 @@ impl Background {
         self.changed.notify_all();
     }
 
+    /// The number of times that all threads were woken.
+    #[cfg(test)]
+    pub(super) fn wakes(&self) -> u64 {
+        self.schedule.lock().ticket
+    }
+
     /// Returns `true` on the thread that tends the log: it delivers what there is to tell right behind that.
     pub(super) fn is_log_thread() -> bool {
         IS_LOG_THREAD.get()

@@ -326,3 +326,42 @@ impl DbInner {
         self.stall.update(self, std::iter::once(changed));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::Db;
+    use crate::fs::MemFs;
+
+    /// Threads of a database that works step by step do nothing when they are woken, so that each wake-up
+    /// counts.
+    #[test]
+    fn a_writer_whose_memtable_takes_a_slab_wakes_the_thread_that_prepares_the_next_ones() {
+        let builder = Db::builder("/db").fs(Arc::new(MemFs::new()));
+        let db = builder.background(BackgroundMode::Stepped).open().unwrap();
+        let p = db.partition("p").unwrap();
+        let inner = db.inner();
+        inner.tend_log().unwrap();
+        assert_eq!(inner.slabs.idle_bytes(), 0, "nobody has taken one");
+        // Beyond the first slabs of a memtable, which are short and come from the allocator.
+        for n in 0..2000_u32 {
+            p.put(n.to_be_bytes(), [7; 900]).unwrap();
+        }
+        assert_eq!(inner.slabs.idle_bytes(), 0, "a writer prepares none");
+        inner.tend_log().unwrap();
+        let prepared = inner.slabs.idle_bytes();
+        assert!(prepared > 0);
+        let mut takes = 0;
+        for n in 2000..6000_u32 {
+            let wakes = inner.background.wakes();
+            p.put(n.to_be_bytes(), [7; 900]).unwrap();
+            if inner.slabs.idle_bytes() < prepared {
+                takes += 1;
+                assert!(inner.background.wakes() > wakes, "put {n} takes a slab and wakes nobody");
+                inner.tend_log().unwrap();
+                assert_eq!(inner.slabs.idle_bytes(), prepared);
+            }
+        }
+        assert!(takes > 0);
+    }
+}
