@@ -59,6 +59,9 @@ pub(super) struct Catalog {
     is_shut: AtomicBool,
     /// Set under `versions` if a panic interrupted an edit: nobody knows which of its steps were done.
     is_torn: AtomicBool,
+    /// The work of another thread that waits for the turn, done by the one that ends it.
+    #[cfg(test)]
+    pub(super) at_release: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Catalog {
@@ -83,6 +86,8 @@ impl Catalog {
             work: Arc::default(),
             is_shut: AtomicBool::new(false),
             is_torn: AtomicBool::new(false),
+            #[cfg(test)]
+            at_release: Mutex::default(),
         }
     }
 
@@ -103,7 +108,13 @@ impl Catalog {
         }
         // An edit of a destructor that runs while a panic unwinds its thread is not interrupted by it.
         let is_exposed = !std::thread::panicking();
-        Ok(Editing { versions, catalog: self, is_exposed })
+        Ok(Editing {
+            versions,
+            catalog: self,
+            is_exposed,
+            #[cfg(test)]
+            _released: Released(self),
+        })
     }
 
     /// Takes the turn to create, change or drop a partition.
@@ -218,6 +229,23 @@ pub(super) struct Editing<'a> {
     catalog: &'a Catalog,
     /// A panic that unwinds the thread at its end began during the edit.
     is_exposed: bool,
+    /// Behind `versions`, so that it is dropped when the lock is free.
+    #[cfg(test)]
+    _released: Released<'a>,
+}
+
+/// Does what was asked for at the end of a turn.
+#[cfg(test)]
+struct Released<'a>(&'a Catalog);
+
+#[cfg(test)]
+impl Drop for Released<'_> {
+    fn drop(&mut self) {
+        let at_release = self.0.at_release.lock().take();
+        if let Some(at_release) = at_release {
+            at_release();
+        }
+    }
 }
 
 impl Editing<'_> {

@@ -302,4 +302,6 @@ fn store_sections<'a>(edit: u64, kept: &[&'a Rewritten]) -> Result<Vec<StoreSect
 }
 
 #[cfg(test)]
+mod doubt;
+#[cfg(test)]
 mod tests;
