@@ -378,6 +378,23 @@ fn a_dropped_partition_refuses_whoever_read_or_wrote_it() {
     assert_eq!(required.commit(Durability::Os).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
+/// The reads of the foreign partition used to take the place of those of the own one with its number, so
+/// that the conflict was not found.
+#[test]
+fn a_range_of_another_database_is_an_error_and_changes_nothing() {
+    let db = stepped(&MemFs::new());
+    let other = stepped(&MemFs::new());
+    let own = db.partition("default").unwrap();
+    let foreign = other.partition("default").unwrap();
+    let mut tx = db.transaction();
+    let error = tx.range(&foreign, ..).next().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(tx.get(&own, "k").unwrap().is_none());
+    tx.put(&own, "seen", "nothing");
+    own.put("k", "1").unwrap();
+    assert!(is_conflict(&tx.commit(Durability::Os)));
+}
+
 /// Keys of such partitions are stored with a byte behind them.
 #[test]
 fn transactions_span_partitions_with_metadata_for_any_key() {

@@ -91,7 +91,11 @@ impl Transaction {
     fn scan(&self, partition: &Partition, bounds: Bounds) -> TransactionRange {
         let stored = Range::new(bounds.clone(), partition.read_point_at(Some(&self.snapshot)));
         let own = self.own(partition).cloned().unwrap_or_default();
-        let scan = Reads::begin_scan(&self.reads, partition.state(), &bounds);
+        let is_own = Arc::ptr_eq(self.db.inner(), partition.db());
+        // A partition of another database may have the number of one that is read here. The range is an
+        // error, and nothing of it is noted: the reads of the other partition would be validated in its place.
+        let reads = if is_own { self.reads.clone() } else { Arc::default() };
+        let scan = Reads::begin_scan(&reads, partition.state(), &bounds);
         TransactionRange::new(stored, OwnRange::new(own, bounds), scan)
     }
 
