@@ -209,12 +209,14 @@ fn load_sorted(
     partition.bulk_load_by(|load| {
         each_entry(args, &mut |key, content| {
             bar.inc(key.len() as u64 + content.len());
-            let value = content.read()?;
-            match load.put(&key, &value) {
-                Ok(()) => loaded.count(&key, value.len() as u64),
-                Err(e) if is_limit(&e) => refused.add(&key, &e.to_string()),
-                Err(e) => return Err(Failure::from(e)),
+            // Asked before: a put that fails is the end of the whole load.
+            if let Some(why) = beyond_limits(partition, &key, content.len()) {
+                refused.add(&key, why);
+                return Ok(());
             }
+            let value = content.read()?;
+            load.put(&key, &value)?;
+            loaded.count(&key, value.len() as u64);
             Ok(())
         })
     })?;
@@ -296,6 +298,16 @@ impl<'a> Loader<'a> {
 
 fn is_limit(e: &Error) -> bool {
     e.kind() == ErrorKind::LimitExceeded
+}
+
+/// The limit that an entry passes, if it does. The database is opened with the default ones.
+fn beyond_limits(partition: &Partition, key: &[u8], value_bytes: u64) -> Option<&'static str> {
+    if key.is_empty() || key.len() > USER_KEY_BYTES_MAX {
+        return Some("a key beyond the limit");
+    }
+    // A large value may have any length.
+    let is_too_long = value_bytes > Options::default().value_bytes_max;
+    (is_too_long && partition.space().is_none()).then_some("a value beyond the limit")
 }
 
 /// Returns whether loading skips such an entry: it opens the database with the default limits.

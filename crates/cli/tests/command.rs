@@ -353,6 +353,14 @@ fn sorted_lines_are_loaded_at_once_and_others_not_at_all() {
     std::fs::write(at.join("lines"), "w\t1\nno tab\n").unwrap();
     check(at, &load, 2, "");
     check(at, &["count", "db"], 0, "4\n");
+    // An entry beyond a limit is skipped, and the others are loaded.
+    let long = "o".repeat(siltstone::limits::USER_KEY_BYTES_MAX + 1);
+    std::fs::write(at.join("lines"), format!("\tempty\ne\t5\n{long}\t6\np\t7\n")).unwrap();
+    let loaded = siltstone(at, &load);
+    let told = String::from_utf8_lossy(&loaded.stdout);
+    assert_eq!(told, "{\"bytes\":4,\"loaded\":2,\"skipped\":2}\n");
+    assert_eq!(loaded.status.code(), Some(0));
+    check(at, &["scan", "db", "--from", "e"], 0, "e\t5\np\t7\n");
 }
 
 #[test]
