@@ -23,6 +23,8 @@ pub(super) struct Importer<'d> {
     options: &'d StreamImport,
     batch: Batch,
     batch_bytes: usize,
+    /// [`HELD_BYTES`], or less where the database takes no batch of that size.
+    batch_bytes_max: usize,
     /// Name of the partition of the batch.
     batch_of: String,
     summary: StreamSummary,
@@ -54,7 +56,10 @@ impl<'d> Importer<'d> {
     pub(super) fn new(db: &'d Db, options: &'d StreamImport) -> Importer<'d> {
         let summary = StreamSummary::default();
         let batch = db.batch();
-        Importer { db, options, batch, batch_bytes: 0, batch_of: String::new(), summary }
+        let most = usize::try_from(db.options().batch_bytes_max).unwrap_or(usize::MAX);
+        let batch_bytes_max = HELD_BYTES.min(most);
+        let batch_of = String::new();
+        Importer { db, options, batch, batch_bytes: 0, batch_bytes_max, batch_of, summary }
     }
 
     /// Opens the partition `name`, and creates it if it does not exist. Gives it large values if it
@@ -136,7 +141,7 @@ impl<'d> Importer<'d> {
                 let len = entry.key.len() + value.len();
                 let name = entry.partition.name();
                 // A batch may not mix partitions with a log and without.
-                if self.batch_bytes + len > HELD_BYTES || self.batch_of != name {
+                if self.batch_bytes + len > self.batch_bytes_max || self.batch_of != name {
                     self.commit()?;
                     name.clone_into(&mut self.batch_of);
                 }

@@ -32,6 +32,19 @@ fn an_import_goes_on_where_it_stopped_and_writes_nothing_twice() {
 }
 
 #[test]
+fn batches_of_an_import_are_no_larger_than_the_database_takes() {
+    let one = open(&MemFs::new());
+    let p = one.partition("p").unwrap();
+    for n in 0..100_u32 {
+        p.put(n.to_be_bytes(), [7; 60]).unwrap();
+    }
+    let options = Options::new().batch_bytes_max(200);
+    let other = Db::builder("/db").fs(Arc::new(MemFs::new())).options(options).open().unwrap();
+    let imported = other.import_stream(&exported(&one)[..], &StreamImport::new()).unwrap();
+    assert_eq!((imported.entries, content(&other)), (100, content(&one)));
+}
+
+#[test]
 fn a_resumed_import_puts_what_is_stored_with_another_value() {
     let lens = [0, 1, PIECE, PIECE + 1, (1 << 20) + 1, 3 << 20];
     for options in [PartitionOptions::new(), large()] {
