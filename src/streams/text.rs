@@ -284,6 +284,8 @@ impl Text<'_> {
                 ("type", "btree" | "hash") => {}
                 ("database", name) => header.database = Some(name.to_owned()),
                 ("VERSION" | "format" | "type" | "HEADER", _) => {
+                    // Escaped: the message may be printed on a terminal, which the text must not control.
+                    let line = line.escape_debug();
                     let message = format!("{line} in the header of a text, on line {at}");
                     return Err(Error::new(ErrorKind::Unsupported, message));
                 }

@@ -82,6 +82,7 @@ fn text_that_is_not_understood_is_refused_with_its_line() {
     let cases = [
         ("VERSION=4\n", "VERSION=4 in the header of a text, on line 1"),
         ("VERSION=3\nformat=blocks\n", "format=blocks in the header of a text, on line 2"),
+        ("VERSION=3\nformat=\u{1b}[2J\n", "format=\\u{1b}[2J in the header of a text, on line 2"),
         ("VERSION=3\ntype=recno\n", "type=recno in the header of a text, on line 2"),
         ("VERSION=3\nkeys=0\n", "a database without keys, on line 2"),
         ("VERSION=3\nVERSION=3\n", "does not begin with its version, on line 2"),
