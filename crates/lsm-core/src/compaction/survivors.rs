@@ -469,7 +469,10 @@ impl<'a, 'o> Writing<'a, 'o> {
 
     fn remember(&mut self, key: KeyRef<'_>, value: &[u8]) {
         key.copy_to(&mut self.last);
-        self.last_value.set(value);
+        // Memtables have no two entries with one key and number, and a value may be long.
+        if self.stages.kind != JobKind::Flush {
+            self.last_value.set(value);
+        }
     }
 
     pub(super) fn finish(mut self) -> Result<JobOutcome> {

@@ -10,6 +10,9 @@ use crate::options::Compression;
 
 /// Bytes that are gathered before they go to the file.
 const APPEND_BYTES: usize = 256 << 10;
+/// A piece of a block from this size on goes to the file from where it lies: to gather it costs more than
+/// a call of the file.
+const LONG_PIECE_BYTES: usize = 256 << 10;
 
 /// See the module.
 pub(super) struct PendingFile {
@@ -47,30 +50,54 @@ impl PendingFile {
         }
         let offset = self.offset();
         let (extent, checksum) = self.sealer.seal(&mut self.pending, offset, payload, compression);
+        self.note(checksum)?;
+        Ok(extent)
+    }
+
+    /// Appends a block whose payload lies in pieces, without gathering it first. Such a block is compressed
+    /// only if it is large.
+    pub fn block_of_pieces(
+        &mut self,
+        pieces: &[&[u8]],
+        compression: Compression,
+    ) -> Result<Extent> {
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        if len >= LONG_PIECE_BYTES {
+            return self.large_block(pieces, compression);
+        }
+        assert!(compression == Compression::None, "a short payload is gathered to be compressed");
+        let offset = self.offset();
+        let (extent, checksum) = self.sealer.seal_plain(&mut self.pending, offset, pieces);
+        self.note(checksum)?;
+        Ok(extent)
+    }
+
+    /// Notes the checksum of a block that is pending, and gives the file what is pending if that is much.
+    fn note(&mut self, checksum: u64) -> Result<()> {
         // The file hash is made of these: hashing the file itself would read it again.
         self.checksums.extend_from_slice(&checksum.to_le_bytes());
         if self.pending.len() >= APPEND_BYTES {
             self.append()?;
         }
-        Ok(extent)
+        Ok(())
     }
 
-    /// A block that is written as it comes, without a copy of its large pieces.
+    /// A block that is written as it comes, without a copy of its long pieces.
     pub fn large_block(&mut self, pieces: &[&[u8]], compression: Compression) -> Result<Extent> {
         let offset = self.offset();
         let PendingFile { file, sealer, pending, written, checksums } = self;
         let (extent, checksum) = sealer.seal_pieces(offset, pieces, compression, &mut |bytes| {
-            // Small pieces are gathered, large ones go to the file from where they lie. What is
-            // pending goes first, because the file takes bytes in order.
-            if bytes.len() < APPEND_BYTES {
-                pending.extend_from_slice(bytes);
+            // Short pieces are gathered, long ones go to the file from where they lie, behind what is
+            // pending, because the file takes bytes in order.
+            if bytes.len() >= LONG_PIECE_BYTES {
+                file.append_pieces(&[pending, bytes])?;
+                *written += (pending.len() + bytes.len()) as u64;
+                pending.clear();
+                return Ok(());
             }
-            if pending.len() >= APPEND_BYTES || bytes.len() >= APPEND_BYTES {
+            pending.extend_from_slice(bytes);
+            if pending.len() >= APPEND_BYTES {
                 append(&**file, pending, written)?;
-            }
-            if bytes.len() >= APPEND_BYTES {
-                file.append(bytes)?;
-                *written += bytes.len() as u64;
             }
             Ok(())
         })?;

@@ -90,6 +90,29 @@ impl Sealer {
                 Compression::None
             }
         };
+        self.end(out, start, offset, used)
+    }
+
+    /// As [`Sealer::seal`], of a payload that lies in `pieces` and is not compressed.
+    pub(super) fn seal_plain(
+        &self,
+        out: &mut Vec<u8>,
+        offset: u64,
+        pieces: &[&[u8]],
+    ) -> (Extent, u64) {
+        let start = out.len();
+        pieces.iter().for_each(|piece| out.extend_from_slice(piece));
+        self.end(out, start, offset, Compression::None)
+    }
+
+    /// Completes the block at `offset`, whose payload begins at `start` of `out`.
+    fn end(
+        &self,
+        out: &mut Vec<u8>,
+        start: usize,
+        offset: u64,
+        used: Compression,
+    ) -> (Extent, u64) {
         out.push(used as u8);
         // Over the compressed bytes and the compression byte: nothing is decompressed before it is
         // verified.

@@ -36,6 +36,8 @@ use super::{FreshBlocks, SstIdentity, SstOptions, SstSummary};
 
 /// A block is ended where that is forbidden before it passes its usual size by so many bytes.
 const FORBIDDEN_BYTES_MAX: usize = 1 << 20;
+/// Gathering a shorter value costs next to nothing.
+const LONE_VALUE_BYTES_MIN: usize = 2 << 10;
 
 /// Writes a table. Dropped unfinished it leaves a file that no reader accepts.
 #[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
@@ -60,6 +62,8 @@ pub struct SstWriter {
     /// The last block has ended behind its entry, where that is forbidden, and is not counted yet: a
     /// filter that counts blocks takes one that has ended for one that ended before the entry.
     is_told_later: bool,
+    /// The last block has ended before it was known whether it may.
+    has_ended_early: bool,
     /// The block that was sealed last: its separator waits for the key behind it.
     unindexed: Option<Extent>,
     // The file so far.
@@ -110,6 +114,7 @@ impl SstWriter {
             is_cut_allowed: true,
             forced_cuts: 0,
             is_told_later: false,
+            has_ended_early: false,
             unindexed: None,
             out: PendingFile::new(file, identity.unique_id()),
             bloom: BloomBuilder::new(options.bloom_bits_per_key),
@@ -365,7 +370,10 @@ impl SstWriter {
     fn begin_block(&mut self, key: KeyRef<'_>) {
         // The last key is still that of the sealed block: the new one is remembered behind this.
         self.index_block(Some(key.user));
-        self.forced_cuts += u64::from(std::mem::take(&mut self.is_told_later));
+        let is_forced =
+            std::mem::take(&mut self.is_told_later) || self.has_ended_early && !self.is_cut_allowed;
+        self.has_ended_early = false;
+        self.forced_cuts += u64::from(is_forced);
     }
 
     /// Enters the block that was sealed last into the index, now that `next` behind it is known.
@@ -409,22 +417,32 @@ impl SstWriter {
 
 impl SstWriter {
     /// Returns `true` if the value is so large that its block has no other entry, and is written without
-    /// being gathered first. A hidden entry would pass the bound of the block as well.
+    /// being gathered first.
     fn is_alone(&self, value: &[u8]) -> bool {
-        let shared_bytes_max = self.options.block_bytes as usize + FORBIDDEN_BYTES_MAX;
-        value.len() >= LARGE_PAYLOAD_BYTES.max(shared_bytes_max)
+        let block_bytes = self.options.block_bytes as usize;
+        let is_plain = self.options.compression == Compression::None;
+        let bytes_min = if is_plain && !self.block.expects_hidden() {
+            // The next entry would end the block anyway.
+            block_bytes.max(LONE_VALUE_BYTES_MIN)
+        } else {
+            // A hidden entry would pass the bound of the block as well.
+            LARGE_PAYLOAD_BYTES.max(block_bytes + FORBIDDEN_BYTES_MAX)
+        };
+        // It is not where the block must not end before this entry.
+        value.len() >= bytes_min && self.block.is_empty()
     }
 
     /// Writes a block with this entry alone.
     fn write_alone(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
         // The block ends before the hidden entries that belong to it.
         self.is_told_later = self.block.expects_hidden();
+        self.has_ended_early = true;
         let (before, behind) = self.block.finish_around_value(key, value.len());
         let pieces = [before, value, behind];
         let bytes = (before.len() + value.len() + behind.len()) as u64;
         self.properties.data_blocks += 1;
         self.properties.block_bytes_max = self.properties.block_bytes_max.max(bytes);
-        self.unindexed = Some(self.out.large_block(&pieces, self.options.compression)?);
+        self.unindexed = Some(self.out.block_of_pieces(&pieces, self.options.compression)?);
         self.block.clear();
         Ok(())
     }

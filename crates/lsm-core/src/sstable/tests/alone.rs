@@ -1,8 +1,8 @@
-//! Values so large that each has a block of its own, in a table with hidden entries.
+//! Values so large that each has a block of its own.
 
 use std::sync::Arc;
 
-use super::{IDENTITY, entry, open, options};
+use super::{Entries, IDENTITY, entry, open, options, write};
 use crate::options::Compression;
 use crate::sstable::stored::LARGE_PAYLOAD_BYTES;
 use crate::sstable::test_file::TestFile;
@@ -38,4 +38,53 @@ fn the_block_of_a_large_value_ends_behind_it_and_counts_when_the_next_begins() {
         let found = reader.get(key, bloom_hash(key), seq).unwrap().unwrap();
         assert!(*found.1 == *value);
     }
+}
+
+/// Bytes that cannot be compressed.
+fn noise(mut state: u64, len: usize) -> Vec<u8> {
+    let bytes = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (state >> 56) as u8
+    });
+    bytes.take(len).collect()
+}
+
+/// The data blocks of a table of values that cannot be compressed.
+fn data_of(entries: &Entries, compression: Compression) -> Vec<u8> {
+    let (mut bytes, summary) = write(entries, options(4096, compression), 1 << 20);
+    let reader = open(&bytes, Some((summary.file_bytes, summary.file_hash))).unwrap();
+    bytes.truncate(usize::try_from(reader.properties().data_bytes).unwrap());
+    bytes
+}
+
+#[test]
+fn a_value_that_is_not_gathered_is_stored_as_one_that_is() {
+    let lengths = [3, 2000, 4070, 4090, 4096, 4097, 100, 65_500, 65_536, 0, 300_000, 9, 5000, 5000];
+    let all: Entries = lengths
+        .iter()
+        .enumerate()
+        .map(|(n, len)| {
+            entry(&[b'a' + n as u8 / 2], 99 - n as u64, EntryKind::Value, &noise(n as u64, *len))
+        })
+        .collect();
+    for count in 1..=all.len() {
+        let entries = all[..count].to_vec();
+        // Such values are gathered to be compressed, and stored plainly because that saves nothing.
+        let gathered = data_of(&entries, Compression::Lz4);
+        assert!(data_of(&entries, Compression::None) == gathered, "{count} entries");
+    }
+}
+
+#[test]
+fn a_block_that_ended_early_where_that_is_forbidden_is_counted() {
+    let file = Arc::new(TestFile::default());
+    let mut writer = SstWriter::new(file, IDENTITY, SeqNo::ZERO, options(4096, Compression::None));
+    let large = vec![5; 5000];
+    let mut told = Vec::new();
+    for (key, is_allowed) in [(b"a", true), (b"b", true), (b"c", false), (b"d", true)] {
+        writer.allow_cut(is_allowed);
+        writer.add(entry(key, 7, EntryKind::Value, b"").0.as_ref(), &large).unwrap();
+        told.push((writer.blocks(), writer.forced_cuts()));
+    }
+    assert_eq!(told, [(1, 0), (2, 0), (3, 1), (4, 1)]);
 }
