@@ -24,6 +24,7 @@ mod folder;
 mod following;
 mod forward;
 mod fresh;
+mod giving_way;
 mod handles;
 mod health;
 mod hooks;

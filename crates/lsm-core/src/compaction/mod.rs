@@ -148,6 +148,23 @@ fn hull<'a>(tables: impl Iterator<Item = &'a Arc<Table>>) -> UserRange<'a> {
         .unwrap_or(UserRange::ALL)
 }
 
+/// The tables of level 0 that overlap the range, directly or through others, in the level's order.
+fn overlapping_group<'a>(tables: &'a [Arc<Table>], mut range: UserRange<'a>) -> Vec<Arc<Table>> {
+    let group =
+        |range: UserRange<'a>| tables.iter().filter(move |table| table.meta.overlaps(range));
+    let mut count = 0;
+    loop {
+        let grown = group(range).count();
+        // The group only grows, so the same number is the same group.
+        if grown == count {
+            return group(range).cloned().collect();
+        }
+        count = grown;
+        let reach = hull(group(range));
+        range = UserRange { start: range.start.min(reach.start), end: range.end.max(reach.end) };
+    }
+}
+
 /// The tables and ranges that the running jobs of a partition have taken.
 #[derive(Debug, Default)]
 pub struct Busy {

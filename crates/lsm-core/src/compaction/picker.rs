@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::leveled::{LAST, Shape, level_compression};
-use super::{Busy, Compaction, Cursors, Method, Trigger, hull};
+use super::{Busy, Compaction, Cursors, Method, Trigger, hull, overlapping_group};
 use crate::types::{FileNo, SeqNo};
 use crate::version::{HookKind, PartitionVersion, SstMeta, Table, UserRange};
 
@@ -115,6 +115,14 @@ impl Picker<'_> {
         self.laden()
             .or_else(|| self.elision(UserRange::ALL, is_tombstone_heavy))
             .or_else(|| self.outdated(shape.base))
+    }
+
+    /// The merge of level 0, if it is due and no running job is in the way.
+    pub fn pick_level0(&self) -> Option<Compaction> {
+        let shape = Shape::of(self.version);
+        let score = shape.score(self.version, 0, self.busy);
+        let job = self.level0(shape.base, UserRange::ALL, Trigger::Level0);
+        job.filter(|_| score >= 1.0).map(|job| Compaction { score, ..job })
     }
 
     /// The next job that brings the range nearer to the last level, where its tombstones go.
@@ -475,21 +483,4 @@ impl Picker<'_> {
 fn position(tables: &[Arc<Table>], table: &Arc<Table>) -> usize {
     let found = tables.iter().position(|other| other.meta.file == table.meta.file);
     found.expect("a run is a piece of its level")
-}
-
-/// The tables of level 0 that overlap the range, directly or through others, in the level's order.
-fn overlapping_group<'a>(tables: &'a [Arc<Table>], mut range: UserRange<'a>) -> Vec<Arc<Table>> {
-    let group =
-        |range: UserRange<'a>| tables.iter().filter(move |table| table.meta.overlaps(range));
-    let mut count = 0;
-    loop {
-        let grown = group(range).count();
-        // The group only grows, so the same number is the same group.
-        if grown == count {
-            return group(range).cloned().collect();
-        }
-        count = grown;
-        let reach = hull(group(range));
-        range = UserRange { start: range.start.min(reach.start), end: range.end.max(reach.end) };
-    }
 }

@@ -58,7 +58,7 @@ pub struct RunContext<'a> {
     pub tables: &'a Arc<TableContext>,
     /// The partition's filters, its store, and what they have to know.
     pub stages: Stages<'a>,
-    /// `true` if to give up.
+    /// `true` if to give up. Asked between entries, without a lock: it may do other work first.
     pub should_stop: &'a dyn Fn() -> bool,
     /// The sources of the judges of blocks, if the filter that seals has some.
     pub sources: Option<Arc<dyn JudgeSources>>,

@@ -201,6 +201,11 @@ impl Background {
         self.stopping.load(Ordering::Relaxed)
     }
 
+    /// Returns `true` if a compaction thread sleeps: it looks at what is due as soon as it is told.
+    pub(super) fn has_idle_compactor(&self) -> bool {
+        self.schedule.lock().idle_compactors > 0
+    }
+
     /// Keeps or clears the failure of a kind of work; returns how long to wait before the next
     /// attempt.
     pub(super) fn note_outcome(&self, work: Reason, outcome: Result<(), &Error>) -> Duration {
@@ -289,7 +294,10 @@ impl Background {
         let mut timeout = Some(Duration::ZERO);
         loop {
             let mut schedule = self.schedule.lock();
-            if !self.wait(&mut schedule, &mut seen, timeout) {
+            schedule.idle_compactors += usize::from(task == Task::Compaction);
+            let goes_on = self.wait(&mut schedule, &mut seen, timeout);
+            schedule.idle_compactors -= usize::from(task == Task::Compaction);
+            if !goes_on {
                 return;
             }
             // Counted under the lock under which it was woken: `wait_idle` never sees work that is

@@ -5,14 +5,24 @@
 //! keeps two compactions from touching the same tables; `job.rs` runs one until it has tables and
 //! installs them. This file is what lies between.
 //!
-//! Invariant: a failed compaction changes nothing but which tables are left alone: its inputs stay
-//! in the version, and its outputs are removed.
+//! A merge of deep levels that a background thread runs gives way: between entries it runs a merge
+//! of a level 0 that is due and for which no thread is free, since writers wait for that level. The
+//! claims keep the two apart as if they ran on two threads. So a level 0 waits for a deep merge only
+//! where that has tables of the base level of the same partition, which both need.
+//!
+//! Invariants:
+//! 1. A failed compaction changes nothing but which tables are left alone: its inputs stay in the
+//!    version, and its outputs are removed.
+//! 2. A deep merge has at least half of the time of its thread, but for the end of the last merge
+//!    that it gave way to. A merge of a level 0 gives way to none, so that two are under way at most.
 
+use std::cell::Cell;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::DbInner;
+use super::errors::Reason;
 use super::job::{Installation, JobTables, gaps_added};
 use super::jobs::{Claimed, FlushTurn, PickedSound, RangeGoal};
 use crate::compaction::{Compaction, Merge, Method};
@@ -22,6 +32,29 @@ use crate::partition::PartitionState;
 use crate::read::Bounds;
 use crate::types::PartitionId;
 use crate::version::{Change, SstMeta, Table, UserRange};
+
+/// A deep merge that gives way to merges of level 0.
+pub(super) struct GivingWay {
+    started: Duration,
+    /// The time that they took.
+    given: Cell<Duration>,
+    /// [`Jobs::news`](super::jobs::Jobs::news) at the last look; at first a number that it never has.
+    seen: Cell<u64>,
+}
+
+impl GivingWay {
+    fn of(compaction: &Compaction, now: Duration) -> Option<GivingWay> {
+        let given = Cell::new(Duration::ZERO);
+        let seen = Cell::new(u64::MAX);
+        (compaction.level_from > 0).then_some(GivingWay { started: now, given, seen })
+    }
+
+    /// Returns `true` if the merge has had no less time than it has given.
+    fn may_give(&self, now: Duration) -> bool {
+        let given = self.given.get();
+        now.saturating_sub(self.started).saturating_sub(given) >= given
+    }
+}
 
 /// The changes that install a compaction: its inputs leave, its outputs come.
 fn changes(partition: PartitionId, compaction: &Compaction, outputs: &[SstMeta]) -> Vec<Change> {
@@ -62,7 +95,8 @@ impl DbInner {
 
     /// Runs a claimed compaction that nobody waits for.
     pub(super) fn run_in_background(&self, claimed: &Claimed) -> Result<bool> {
-        match self.run_claimed(claimed) {
+        let way = GivingWay::of(&claimed.compaction, self.background.now());
+        match self.run_claimed(claimed, way.as_ref()) {
             Ok(()) => {
                 self.background.wake_all();
                 Ok(true)
@@ -75,13 +109,38 @@ impl DbInner {
         }
     }
 
+    /// Runs a merge of a level 0 that is due and that no other thread takes, if there is one. Called in
+    /// the middle of a deep merge, without a lock.
+    fn give_way(&self, way: &GivingWay) {
+        let news = self.jobs.news();
+        // A thread that sleeps takes what is due. Asked again at the next look, because it may take
+        // something else.
+        if way.seen.get() == news || self.background.has_idle_compactor() {
+            return;
+        }
+        let began = self.background.now();
+        if !way.may_give(began) {
+            return;
+        }
+        // Before the pick, so that what comes behind it is news.
+        way.seen.set(news);
+        let Some(claimed) = self.jobs.pick_level0(self) else { return };
+        if let Err(error) = self.run_in_background(&claimed) {
+            // Noted here, because the outcome of the deep merge is another one.
+            self.background.note_outcome(Reason::Compaction, Err(&error));
+        }
+        // No listener is called here: one that closes the database would wait for the deep merge.
+        let took = self.background.now().saturating_sub(began);
+        way.given.set(way.given.get() + took);
+    }
+
     /// Runs a claimed compaction and installs its result; gives the claim back unless an input is
     /// damaged. If the partition was dropped meanwhile, that is the error.
-    pub(super) fn run_claimed(&self, claimed: &Claimed) -> Result<()> {
+    pub(super) fn run_claimed(&self, claimed: &Claimed, way: Option<&GivingWay>) -> Result<()> {
         let partition = &claimed.partition;
         // Also after a panic the claim is given back: inputs that stayed claimed would never be
         // compacted again, and a close would wait for the job.
-        let result = catch_engine("a compaction", || self.run_compaction(claimed));
+        let result = catch_engine("a compaction", || self.run_compaction(claimed, way));
         let result = result.map_err(|error| {
             partition.check_live().err().unwrap_or(error.in_partition(&partition.name))
         });
@@ -100,7 +159,7 @@ impl DbInner {
     }
 
     /// Runs a compaction and installs its result; the tables that it made or moved.
-    fn run_compaction(&self, claimed: &Claimed) -> Result<Vec<SstMeta>> {
+    fn run_compaction(&self, claimed: &Claimed, way: Option<&GivingWay>) -> Result<Vec<SstMeta>> {
         let Claimed { partition, compaction, version } = claimed;
         // Before the work, because without a manifest its result could not be installed.
         self.catalog.edit()?.ensure_writable()?;
@@ -139,7 +198,11 @@ impl DbInner {
             self.runner.run(self, &job, &merge, &|| {
                 // A compaction may be given up at any time, because its inputs are still live.
                 // Closing would otherwise wait for minutes.
-                self.background.is_stopping() || partition.is_dropped()
+                let is_unwanted = self.background.is_stopping() || partition.is_dropped();
+                if !is_unwanted && let Some(way) = way {
+                    self.give_way(way);
+                }
+                is_unwanted
             })?;
         let inputs: Vec<Arc<Table>> = compaction.tables().map(|(_, table)| table.clone()).collect();
         let mut changes = changes(partition.id, compaction, &tables);

@@ -340,6 +340,7 @@ impl DbInner {
         drop(doubtful);
         // After the edit: until it is durable, a crash needs the inputs.
         self.obsolete.add(edit, removed.iter());
+        self.jobs.note_tables();
         self.update_pressure(partition);
         self.obsolete.tell_stores();
         Ok(true)

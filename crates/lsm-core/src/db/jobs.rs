@@ -17,7 +17,7 @@ mod due;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -68,6 +68,8 @@ pub(super) struct Jobs {
     /// `true` if some table keeps entries for snapshots, or has some that expire, as far as the last
     /// pick saw: somebody looks again from time to time. Relaxed: it is a hint.
     waits_for_time: AtomicBool,
+    /// See [`Jobs::news`]. Relaxed: a merge that sees it late gives way a little later.
+    news: AtomicU64,
 }
 
 /// A compaction whose inputs and output range nobody else touches until it is given back.
@@ -196,6 +198,28 @@ impl Jobs {
         (best, failing)
     }
 
+    /// Picks and claims the most urgent merge of a level 0, if one is due in a partition whose last
+    /// compaction did not fail.
+    pub(super) fn pick_level0(&self, host: &impl JobsHost) -> Option<Claimed> {
+        let mut state = self.state.lock();
+        let due = state.level0_due(host);
+        let (partition, compaction, version) =
+            due.into_iter().max_by(|a, b| a.1.score.total_cmp(&b.1.score))?;
+        state.claim(partition.id, &compaction);
+        Some(Claimed { partition, compaction, version })
+    }
+
+    /// A number that grows when tables were installed or a claim was given back: a merge of a level 0
+    /// may be due that was not before.
+    pub(super) fn news(&self) -> u64 {
+        self.news.load(Ordering::Relaxed)
+    }
+
+    /// Notes that tables were installed.
+    pub(super) fn note_tables(&self) {
+        self.news.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Picks and claims the next step towards `goal`.
     ///
     /// # Errors
@@ -247,6 +271,8 @@ impl Jobs {
             Err(_) => claim.busy.release(compaction),
         }
         state.forget_if_dropped(partition);
+        drop(state);
+        self.note_tables();
     }
 
     /// Begins work in a partition that closing waits for.
@@ -282,6 +308,8 @@ impl Jobs {
         tables.iter().for_each(|meta| claim.busy.unreserve(meta.file));
         // A compaction that these ranges stood in the way of may be due.
         state.candidates.insert(partition.id);
+        drop(state);
+        self.note_tables();
     }
 
     /// Returns `true` if something runs, or could be picked.

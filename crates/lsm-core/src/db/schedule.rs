@@ -23,6 +23,8 @@ pub(super) struct Schedule {
     pub(super) ticket: u64,
     /// Threads that are looking for work or doing it.
     pub(super) active: usize,
+    /// Compaction threads that wait for a ticket or a time.
+    pub(super) idle_compactors: usize,
     /// By the work that failed and did not succeed since.
     failing: BTreeMap<Reason, Failing>,
     /// The number of failures of background work since the open.

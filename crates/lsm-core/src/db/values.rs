@@ -420,7 +420,8 @@ impl DbInner {
             match self.jobs.pick_range(self, partition, goal)? {
                 RangeStep::Done => return Ok(()),
                 RangeStep::Run(claimed) => {
-                    self.run_claimed(&claimed)?;
+                    // On the thread of a caller, who waits for this compaction alone.
+                    self.run_claimed(&claimed, None)?;
                     self.background.wake_all();
                 }
                 RangeStep::Wait => self.background.wait_for_news(),

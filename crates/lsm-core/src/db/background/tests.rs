@@ -19,6 +19,8 @@ struct Heap {
     /// Looks at the log, and for compactions.
     log_looks: AtomicU64,
     compaction_looks: AtomicU64,
+    /// A compaction was asked for while a thread for it was idle.
+    was_idle_at_work: AtomicBool,
     log: Mutex<Vec<&'static str>>,
 }
 
@@ -38,6 +40,7 @@ impl Heap {
             is_restless: AtomicBool::new(false),
             log_looks: AtomicU64::new(0),
             compaction_looks: AtomicU64::new(0),
+            was_idle_at_work: AtomicBool::new(false),
             log: Mutex::default(),
         })
     }
@@ -69,6 +72,9 @@ impl Worker for Heap {
 
     fn compact_one(&self) -> Result<bool> {
         self.compaction_looks.fetch_add(1, Ordering::SeqCst);
+        if self.background.has_idle_compactor() {
+            self.was_idle_at_work.store(true, Ordering::SeqCst);
+        }
         if self.are_compactions_broken.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Io, "no compaction works"));
         }
@@ -153,6 +159,21 @@ fn threads_work_until_nothing_is_left_and_end_when_they_are_stopped() {
     heap.background.stop();
     assert!(heap.background.is_stopping() && heap.background.threads.lock().is_empty());
     assert_eq!(Arc::strong_count(&heap), 1, "every thread has ended");
+}
+
+#[test]
+fn a_compaction_thread_is_idle_while_it_waits() {
+    let heap = Heap::new(BackgroundMode::Threads, 0, 30);
+    assert!(!heap.background.has_idle_compactor());
+    heap.background.start(&heap, 1).unwrap();
+    heap.background.wait_idle(&*heap).unwrap();
+    // It counts as idle only when it waits again, behind the news that nothing is left.
+    while !heap.background.has_idle_compactor() {
+        std::thread::yield_now();
+    }
+    assert!(!heap.was_idle_at_work.load(Ordering::SeqCst));
+    heap.background.stop();
+    assert!(!heap.background.has_idle_compactor());
 }
 
 #[test]

@@ -120,6 +120,25 @@ impl JobsState {
         picked
     }
 
+    /// The merges of level 0 that are due, in partitions whose last compaction did not fail. All that may
+    /// be due otherwise stays a candidate.
+    pub(super) fn level0_due(
+        &mut self,
+        host: &impl JobsHost,
+    ) -> Vec<(Arc<PartitionState>, Compaction, Arc<PartitionVersion>)> {
+        let moment = PickContext::of(host);
+        self.candidates.extend(host.take_changed());
+        let partitions = self.candidates.iter().filter_map(|id| host.partition(*id));
+        let due = partitions.filter_map(|partition| {
+            let (job, version) = self.claims.get(&partition.id).map_or_else(
+                || Claims::default().pick_level0(&partition, &moment),
+                |claim| claim.pick_level0(&partition, &moment),
+            )?;
+            Some((partition, job, version))
+        });
+        due.collect()
+    }
+
     pub(super) fn claim(&mut self, partition: PartitionId, compaction: &Compaction) {
         self.enter(partition);
         let claim = self.claims.entry(partition).or_default();
@@ -178,6 +197,24 @@ impl Claims {
             })?;
         self.waits_for_time |= waits;
         Ok(picked.map(|compaction| (compaction, version)))
+    }
+
+    /// The merge of level 0, if it is due and the last compaction did not fail.
+    fn pick_level0(
+        &self,
+        partition: &PartitionState,
+        moment: &PickContext,
+    ) -> Option<(Compaction, Arc<PartitionVersion>)> {
+        if self.failure.is_some() || partition.load_hooks().missing.is_some() {
+            return None;
+        }
+        let version = partition.view().version.clone();
+        let none = BTreeSet::new();
+        let picked = self.with_picker(partition, &version, moment, None, &none, |picker| {
+            picker.pick_level0().map(|job| (job, version.clone()))
+        });
+        // A hook that panics here does so in the next pick of everything as well, which reports it.
+        picked.ok().flatten()
     }
 
     /// The tables of which enough could go for long enough, since snapshots are released.

@@ -136,6 +136,26 @@ fn what_failed_is_passed_over_by_who_looks_for_sound_partitions() {
 }
 
 #[test]
+fn level_0_is_picked_by_itself_and_nothing_else_is_forgotten() {
+    let deep = "L5: 5:p-q*9000\nL6: 6:p-q*9000";
+    let worse = "L0: 3:a-b 2:a-b 1:a-b";
+    let drawings = [deep, "L0: 2:a-b 1:a-b", worse, "L0: 1:a-b"];
+    let host = host((1..).zip(drawings).map(|(id, drawing)| partition(id, drawing)).collect());
+    let jobs = Jobs::default();
+    let before = jobs.news();
+    let first = jobs.pick_level0(&host).expect("level 0 is due in two partitions");
+    assert_eq!((first.partition.id, first.compaction.score), (PartitionId(3), 1.5));
+    let second = jobs.pick_level0(&host).expect("level 0 is due in another one");
+    assert_eq!(second.partition.id, PartitionId(2));
+    assert!(jobs.pick_level0(&host).is_none() && jobs.news() == before);
+    jobs.finish(&second, Err(&Error::new(ErrorKind::Io, "no")));
+    assert!(jobs.pick_level0(&host).is_none(), "what failed is for the threads to try again");
+    assert_ne!(jobs.news(), before, "a claim was given back");
+    let picked = [pick(&jobs, &host), pick(&jobs, &host)];
+    assert_eq!(picked.map(|it| it.expect("both are due").partition.id.0), [1, 2]);
+}
+
+#[test]
 fn claims_of_a_dropped_partition_go_with_what_runs_last_in_it() {
     let jobs = Jobs::default();
     let host = host(vec![partition(1, BOTH_DUE)]);
