@@ -55,6 +55,9 @@ impl Compression {
     }
 }
 
+/// The most compaction threads by default. Each keeps the blocks that it reads ahead and writes in memory.
+const COMPACTION_THREADS_DEFAULT_MAX: usize = 16;
+
 /// Options of a database. They are not stored: each open may choose other values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -89,8 +92,8 @@ pub struct Options {
     /// Maximum size of a batch in bytes, with all keys and values. Default 256 MiB, at most just
     /// under 2 GiB.
     pub batch_bytes_max: u64,
-    /// Number of compactions that run at the same time. Default 1 with up to 3 cores, otherwise half
-    /// the number of cores, at most 4.
+    /// Number of threads that compact. Default: the number of cores less one, at least 1 and at most
+    /// 16, so that writers and the flush have a core.
     pub compaction_threads: usize,
     /// Size in bytes beyond which the manifest begins a new generation. Default 4 MiB.
     pub manifest_bytes_max: u64,
@@ -117,7 +120,7 @@ impl Default for Options {
             sync_interval_ms: 1000,
             value_bytes_max: 64 << 20,
             batch_bytes_max: 256 << 20,
-            compaction_threads: (cores / 2).clamp(1, 4),
+            compaction_threads: default_compaction_threads(cores),
             manifest_bytes_max: 4 << 20,
             open_files_max: default_open_files(),
             leased_bytes_max: 16 << 30,
@@ -128,6 +131,11 @@ impl Default for Options {
 fn default_cache_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     (info.totalram * u64::from(info.mem_unit) / 4).min(1 << 30)
+}
+
+/// All cores but one, for writers and the flush.
+fn default_compaction_threads(cores: usize) -> usize {
+    cores.saturating_sub(1).clamp(1, COMPACTION_THREADS_DEFAULT_MAX)
 }
 
 /// Half, because the log, the manifest, jobs and the application itself open files as well.
@@ -279,5 +287,16 @@ impl PartitionOptions {
         at_least("level_base_bytes", self.level_base_bytes, 1 << 10)?;
         at_least("level_multiplier", self.level_multiplier.into(), 2)?;
         at_most("level_multiplier", self.level_multiplier.into(), 100)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_core_but_one_compacts() {
+        let threads = [1, 2, 3, 4, 8, 17, 64].map(default_compaction_threads);
+        assert_eq!(threads, [1, 1, 2, 3, 7, 16, 16]);
     }
 }
