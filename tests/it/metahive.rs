@@ -2,6 +2,7 @@
 //! mended or quarantined, nodes without it, power cuts.
 
 mod attach;
+mod beside;
 mod cluster;
 mod crash;
 mod damage;

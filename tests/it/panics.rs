@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use lsm_core::fs::MemFs;
 use lsm_core::hooks::{
-    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Fault, Faults,
-    HookProvider, Input, Job, Origin, Patch, Properties, RepairSources, ValueStoreFactory,
+    BesidePayload, CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Fault,
+    Faults, HookProvider, Input, Job, Origin, Patch, Properties, RepairSources, ValueStoreFactory,
 };
 use lsm_core::types::SeqNo;
 use siltstone::{
@@ -34,11 +34,12 @@ const KEYS: u8 = 150;
 const LARGE: usize = 50;
 
 /// The calls that jobs make: name, hook, and whether a flush makes it as well.
-const CALLS: [(&str, &str, bool); 10] = [
+const CALLS: [(&str, &str, bool); 11] = [
     ("start", "deciding", true),
     ("decide", "deciding", true),
     ("input", "sealing", true),
     ("output", "sealing", true),
+    ("output_beside", "sealing", true),
     ("boundary", "sealing", true),
     ("finish_table", "sealing", true),
     ("repair", "sealing", false),
@@ -118,6 +119,20 @@ impl CompactionFilter for Fused {
         _value_sum: Option<u64>,
     ) -> Result<()> {
         self.fuse.pass("output")
+    }
+
+    fn writes_beside(&self) -> bool {
+        true
+    }
+
+    fn output_beside(
+        &mut self,
+        _entry: &Entry<'_>,
+        _untouched_from: Option<SeqNo>,
+        _value_sum: Option<u64>,
+        _blocks: u64,
+    ) -> Result<Option<BesidePayload>> {
+        self.fuse.pass("output_beside").map(|()| None)
     }
 
     fn boundary(

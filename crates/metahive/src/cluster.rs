@@ -73,12 +73,11 @@ pub(crate) struct Made {
     pub(crate) is_untouched: bool,
 }
 
-/// The only version of a key that goes into the output, until the next key comes: then its metadata is
-/// written, and most keys never become a cluster. If another version comes first, or a key that sorts
+/// The only version of a key that goes into the output, until the next key comes: then the engine writes
+/// its metadata, and most keys never become a cluster. If another version comes first, or a key that sorts
 /// before the metadata, it becomes one.
 #[derive(Debug)]
 pub(crate) struct Only {
-    pub(crate) key: Vec<u8>,
     /// As it was written.
     pub(crate) seq: SeqNo,
     pub(crate) kind: EntryKind,
@@ -90,7 +89,7 @@ pub(crate) struct Only {
 
 impl Default for Only {
     fn default() -> Only {
-        Only { key: Vec::new(), seq: SeqNo::ZERO, kind: EntryKind::Value, sum: 0, start: 0, end: 0 }
+        Only { seq: SeqNo::ZERO, kind: EntryKind::Value, sum: 0, start: 0, end: 0 }
     }
 }
 
@@ -160,8 +159,8 @@ impl Cluster {
     }
 
     /// Makes it the cluster of a survivor that there is nothing to judge by.
-    pub(crate) fn reset_to(&mut self, only: &Only) {
-        self.reset(&only.key);
+    pub(crate) fn reset_to(&mut self, key: &[u8], only: &Only) {
+        self.reset(key);
         let word = only.seq.get() << 8 | JUDGED | SURVIVES | only.kind as u64;
         self.slots.push(Slot { word, sum: only.sum });
         self.survivors = 1;

@@ -31,8 +31,8 @@ use std::sync::Arc;
 
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{
-    CompactionFilter, Cut, Emitter, Entry, Fault, Faults, Input, Job, JobKind, Origin, Properties,
-    Vouched,
+    BesidePayload, CompactionFilter, Cut, Emitter, Entry, Fault, Faults, Input, Job, JobKind,
+    Origin, Properties, Vouched,
 };
 use lsm_core::types::SeqNo;
 
@@ -40,7 +40,7 @@ use crate::checksum;
 use crate::cluster::{Cluster, Made, Only, SURVIVES};
 use crate::counts::Counts;
 use crate::metahive::Shared;
-use crate::payload::{Payload, metadata_key_precedes, metadata_key_precedes_behind};
+use crate::payload::{Payload, metadata_key_precedes};
 use crate::table_seal::{PROPERTY, TableSeal};
 use crate::verdict::Verdict;
 
@@ -76,6 +76,8 @@ pub(crate) struct HiveFilter {
     // Fixed after the start.
     shared: Arc<Shared>,
     is_flush: bool,
+    /// All input tables are sealed.
+    are_all_sealed: bool,
 
     judge: Judge,
     /// Clusters whose metadata sorts behind the entry that came last, the innermost on top.
@@ -86,10 +88,9 @@ pub(crate) struct HiveFilter {
     free: Clusters,
     /// The last input, while its survival may still be told.
     last_input: LastInput,
-    /// The entry that was written last, if it may yet do without a cluster. No cluster is open or
-    /// ready then.
+    /// The entry whose metadata was returned last, for the engine to write. No cluster is open or ready
+    /// until the engine has written it, or gives it back.
     only: Only,
-    has_only: bool,
 
     /// Bytes of the output so far.
     written: u64,
@@ -107,16 +108,17 @@ pub(crate) struct HiveFilter {
 
 impl HiveFilter {
     pub(crate) fn start(shared: Arc<Shared>, job: &Job<'_>) -> Result<HiveFilter> {
+        let judge = Judge::start(shared.clone(), job)?;
         Ok(HiveFilter {
-            shared: shared.clone(),
+            shared,
             is_flush: job.kind == JobKind::Flush,
-            judge: Judge::start(shared, job)?,
+            are_all_sealed: judge.are_all_sealed(),
+            judge,
             open: Vec::new(),
             ready: Vec::new(),
             free: Vec::new(),
             last_input: LastInput::None,
             only: Only::default(),
-            has_only: false,
             written: 0,
             table_sealed: 0,
             table_split: 0,
@@ -202,7 +204,6 @@ impl CompactionFilter for HiveFilter {
     }
 
     fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
-        self.end_only();
         // Metadata is taken and never written, so no output may follow it.
         self.last_input = LastInput::None;
         // That of an entry before, which was dropped, is not this one's.
@@ -238,7 +239,7 @@ impl CompactionFilter for HiveFilter {
     ) -> Result<Input> {
         // Its judge has counted, and what comes here beside is a part of the table.
         self.judge.is_whole = false;
-        if vouched.note == NOT_SEALED {
+        if vouched.note == NOT_SEALED && !self.are_all_sealed {
             return self.input(*entry, *at, faults);
         }
         // The judge saw the bytes as they lay in their block; what came since is damage in memory.
@@ -261,41 +262,14 @@ impl CompactionFilter for HiveFilter {
         value_sum: Option<u64>,
     ) -> Result<()> {
         let bytes = (entry.key.len() + entry.value.len()) as u64;
-        let sum = match std::mem::replace(&mut self.last_input, LastInput::None) {
-            // The checksum that the flush has confirmed: the value may have changed since.
-            _ if self.is_flush => match value_sum {
-                Some(sum) => checksum::of_entry_with(sum, entry.key, entry.seq, entry.kind),
-                None => sum_of(entry),
-            },
-            LastInput::None => return Err(out_of_step()),
-            LastInput::InCluster(stored) => {
-                let sum = self.changed_in_cluster(entry, untouched_from, stored)?;
-                self.survive(bytes, sum);
-                self.make(entry, untouched_from);
-                return Ok(());
-            }
-            LastInput::Vouched(stored, sum, key) => {
-                let is_it = untouched_from.is_none_or(|seq| seq == stored);
-                // The engine hands the same bytes on. A comparison of all of them would take as long
-                // as all else here.
-                if !is_it || entry.key.as_ptr().addr() != key {
-                    return Err(out_of_step());
-                }
-                match untouched_from {
-                    Some(_) if stored == entry.seq => sum,
-                    // Invariant: 1. A new sequence number changes its own part of the sum alone.
-                    Some(_) => checksum::with_seq(sum, stored, entry.seq),
-                    // The engine has changed the bytes itself, so the sum of the input is of no use.
-                    None => sum_of(entry),
-                }
-            }
-        };
-        if self.shared.is_integrity && !self.has_only && self.open.is_empty() {
-            debug_assert!(self.ready.is_empty(), "the boundary before has emitted them");
-            self.set_only(entry, sum, bytes);
+        if let LastInput::InCluster(stored) = self.last_input {
+            self.last_input = LastInput::None;
+            let sum = self.changed_in_cluster(entry, untouched_from, stored)?;
+            self.survive(bytes, sum);
+            self.make(entry, untouched_from);
             return Ok(());
         }
-        self.end_only();
+        let sum = self.sum_of_output(entry, untouched_from, value_sum)?;
         let is_integrity = self.shared.is_integrity;
         let cluster = self.open_cluster(entry.key);
         cluster.push_judged(entry, sum);
@@ -304,6 +278,39 @@ impl CompactionFilter for HiveFilter {
         }
         self.survive(bytes, sum);
         self.make(entry, untouched_from);
+        Ok(())
+    }
+
+    fn writes_beside(&self) -> bool {
+        // `input_vouched` makes clusters of the entries of tables that are not sealed. The engine does not
+        // know of that, and would give back the metadata of the entry before too late.
+        self.shared.is_integrity && self.are_all_sealed
+    }
+
+    #[inline]
+    fn output_beside(
+        &mut self,
+        entry: &Entry<'_>,
+        untouched_from: Option<SeqNo>,
+        value_sum: Option<u64>,
+        blocks: u64,
+    ) -> Result<Option<BesidePayload>> {
+        // Metadata of another key is still to come, and sorts behind this entry.
+        if !self.open.is_empty() {
+            return Ok(None);
+        }
+        debug_assert!(self.ready.is_empty(), "the boundary before has emitted them");
+        let sum = self.sum_of_output(entry, untouched_from, value_sum)?;
+        self.spans.boundary(blocks, 0);
+        Ok(Some(self.set_only(entry, sum)))
+    }
+
+    fn take_back(&mut self, key: &[u8]) -> Result<()> {
+        debug_assert!(self.open.is_empty(), "nothing was opened behind the entry");
+        let mut cluster = self.free.pop().unwrap_or_default();
+        cluster.reset_to(key, &self.only);
+        self.open.push(cluster);
+        self.written = self.only.end;
         Ok(())
     }
 
@@ -316,18 +323,6 @@ impl CompactionFilter for HiveFilter {
         // Before anything is emitted: the blocks that are finished by now end in front of the next
         // entry.
         let was_forced = self.spans.boundary(out.blocks(), out.forced_cuts());
-        if self.has_only {
-            let is_due = next.is_none_or(|next| metadata_key_precedes_behind(&self.only.key, next));
-            // A forced cut may have come between the entry and its metadata, which is counted.
-            if is_due && !was_forced {
-                self.emit_only(out)?;
-                if next.is_some() {
-                    return Ok(Cut::Allowed);
-                }
-            } else {
-                self.end_only();
-            }
-        }
         self.close_until(next);
         if was_forced {
             self.count_forced_cuts();
@@ -348,7 +343,6 @@ impl CompactionFilter for HiveFilter {
     }
 
     fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
-        self.end_only();
         let mut seal = TableSeal {
             provider: self.shared.provider.name().to_owned(),
             sealed: std::mem::take(&mut self.table_sealed),

@@ -11,6 +11,7 @@
 //! inputs.rs     the cursors over memtables and tables; replacements.rs has repaired entries
 //! job_iter.rs   what the loop asks of a cursor
 //! survivors.rs  the loop: reads entries, calls rules and hooks, writes what survives;
+//!               survivors/boundary.rs has hidden entries and the ends of tables, between two keys;
 //!               last_value.rs has the value before, for a twin
 //! rules.rs      the rules by which entries survive
 //! clip.rs       the range of an export

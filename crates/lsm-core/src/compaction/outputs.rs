@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, File, Fs};
-use crate::hooks::{HiddenSink, Properties};
+use crate::hooks::{BesidePayload, HiddenSink, Properties};
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{BlockCache, FreshBlocks, SstIdentity, SstOptions, SstWriter};
 use crate::types::{DbId, EntryKind, Epoch, FileNumbers, KeyForm, KeyRef, SeqNo, Trailer};
@@ -190,6 +190,16 @@ impl<'a> Outputs<'a> {
         self.writer()?.add(KeyRef { user, ..key }, value)
     }
 
+    /// Appends the hidden entry of the entry appended last.
+    #[inline]
+    pub(super) fn add_beside(&mut self, payload: BesidePayload) -> Result<()> {
+        match &mut self.writer {
+            Some(writer) if self.bare.is_none() => writer.add_hidden_beside(payload),
+            // Without a writer there is no last entry.
+            _ => Ok(()),
+        }
+    }
+
     /// Notes that the entry appended last was kept for the readers at `snapshot` alone.
     pub(super) fn note_kept(&mut self, snapshot: SeqNo) {
         *self.kept.entry(snapshot).or_default() += 1;
@@ -314,14 +324,6 @@ impl HiddenSink for Outputs<'_> {
         }
         let key = KeyRef::new(key, Trailer::new(seq, EntryKind::Tombstone));
         self.writer()?.add_hidden(key, payload)
-    }
-
-    #[inline]
-    fn add_beside(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
-        if self.bare.is_some() {
-            return Ok(());
-        }
-        self.writer()?.add_hidden_beside(key, seq, payload)
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Stages<'a> {
     pub(super) sealing: Option<Box<dyn CompactionFilter>>,
     /// `true` if the filter that seals is asked for each input.
     pub(super) takes_inputs: bool,
+    /// `true` if the filter that seals is asked for payloads that the loop writes itself.
+    pub(super) writes_beside: bool,
     /// When entries expire, and the moment at which the job began.
     ageing: Option<(Ageing, u64)>,
     key_form: KeyForm,
@@ -86,6 +88,7 @@ impl<'a> Stages<'a> {
             deciding: Vec::new(),
             sealing: None,
             takes_inputs: false,
+            writes_beside: false,
             ageing: None,
             key_form: KeyForm::AsGiven,
             unix_time: Duration::ZERO,
@@ -178,6 +181,7 @@ impl<'a> Stages<'a> {
             // At most one seals, which registration checks.
             if factory.seals() {
                 self.takes_inputs = filter.takes_inputs();
+                self.writes_beside = filter.writes_beside();
                 self.sealing = Some(filter);
             } else {
                 self.deciding.push(filter);

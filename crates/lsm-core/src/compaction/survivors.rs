@@ -12,6 +12,8 @@
 //!    neighbour may be the cause. It fails the job if no fault is found.
 //! 3. All versions of a user key are in one table.
 
+mod boundary;
+
 use std::collections::HashSet;
 
 use super::clip::ClipSide;
@@ -24,7 +26,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    AddedValue, Carry, Cut, Decision, Emitter, Entry, Fault, Faults, Input, JobKind, JobValues,
+    AddedValue, BesidePayload, Carry, Decision, Entry, Fault, Faults, Input, JobKind, JobValues,
     Origin, OwnedEntry, Patch, ValueStore,
 };
 use crate::types::{EntryKind, FileNo, Gaps, InGap, InternalKey, KeyRef, SeqNo, Trailer};
@@ -60,6 +62,12 @@ pub(super) struct Writing<'a, 'o> {
     has_moved: bool,
     /// Of the entry under way: see [`JobEntry::value_sum`].
     value_sum: Option<u64>,
+    /// The hidden entry of the entry written last, which is to be written behind it.
+    beside: Option<BesidePayload>,
+    /// The number of finished blocks at the last boundary, if hidden entries may lie beside theirs.
+    blocks: Option<u64>,
+    /// The filter that seals has not been told of the last boundary.
+    is_untold: bool,
 }
 
 /// Writes what survives of `entries`, all of them or those inside `clip`, in tables that `split`
@@ -141,6 +149,9 @@ impl<'a, 'o> Writing<'a, 'o> {
             seen_by: None,
             has_moved: false,
             value_sum: None,
+            beside: None,
+            blocks: None,
+            is_untold: false,
         }
     }
 
@@ -221,7 +232,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         if let Some(sealing) = self.stages.sealing.as_mut().filter(|_| self.stages.takes_inputs) {
             let taken = match vouched {
                 Some(vouched) => sealing.input_vouched(entry, at, vouched, &mut self.faults)?,
-                None => sealing.input(*entry, *at, &mut self.faults)?,
+                None => self.take_input(entry, *at)?,
             };
             if taken == Input::Take {
                 return Ok(());
@@ -401,9 +412,8 @@ impl<'a, 'o> Writing<'a, 'o> {
 
     fn write(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
         // Asked before a user key's first version only, so a table never ends between versions.
-        if self.written.as_ref().is_none_or(|written| *written.user != *entry.key) {
-            self.boundary(Some(entry.key))?;
-        }
+        let is_first = self.written.as_ref().is_none_or(|written| *written.user != *entry.key);
+        if is_first { self.boundary(Some(entry.key)) } else { self.take_back() }?;
         let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
         if self.written.as_ref().is_some_and(|written| written.as_ref() >= key) {
             // Only a faulty run gets here, and nothing of it is installed.
@@ -412,10 +422,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         if self.outputs.is_values_only() && entry.kind != EntryKind::Value {
             return self.damaged(entry, EntryKind::POISONED);
         }
-        if let Some(sealing) = &mut self.stages.sealing {
-            let value_sum = self.value_sum.filter(|_| untouched_from.is_some());
-            sealing.output(&entry, untouched_from, value_sum)?;
-        }
+        self.seal(&entry, untouched_from, is_first)?;
         self.outputs.add(key, entry.value)?;
         // For registered snapshots alone. The rules respect the visible sequence as well, and an
         // entry whose damaged sequence lies above it is kept for it by every rewrite: noted, it
@@ -437,33 +444,6 @@ impl<'a, 'o> Writing<'a, 'o> {
             self.outputs.allow_cut(false);
         }
         key.copy_to(&mut self.written);
-        Ok(())
-    }
-
-    /// Between two user keys: hidden entries come out, and a block and a table may end.
-    fn boundary(&mut self, next: Option<&[u8]>) -> Result<()> {
-        let mut cut = Cut::Allowed;
-        if let Some(sealing) = &mut self.stages.sealing {
-            let forced = self.outputs.forced_cuts();
-            let blocks = self.outputs.blocks();
-            let mut out = Emitter::new(&mut self.outputs, forced).behind_blocks(blocks);
-            cut = sealing.boundary(next, &mut out, &mut self.faults)?;
-            self.outputs.allow_cut(cut == Cut::Allowed);
-        }
-        let ends = match (next, &mut self.split) {
-            (None, _) => true,
-            (Some(user), Some(split)) => {
-                cut == Cut::Allowed && split.ends_before(user, self.outputs.bytes())
-            }
-            (Some(_), None) => false,
-        };
-        if ends && self.outputs.last_user_key().is_some() {
-            let properties = self.stages.finish_table()?;
-            self.outputs.end_table(properties)?;
-            if let Some(split) = &mut self.split {
-                split.begin();
-            }
-        }
         Ok(())
     }
 

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Entry, Expiry, JudgeSources, JudgedTable, Origin, Rules, TableJudge, Vouched};
+use super::{
+    BesidePayload, Entry, Expiry, JudgeSources, JudgedTable, Origin, Rules, TableJudge, Vouched,
+};
 use crate::error::Result;
 use crate::types::{EntryKind, FileNo, Gap, KeyForm, SeqNo};
 
@@ -283,8 +285,43 @@ pub trait CompactionFilter: Send {
         Ok(())
     }
 
+    /// Returns `true` if the engine is to call [`output_beside`](Self::output_beside). It asks once,
+    /// before the first entry. Default: `false`.
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    /// Receives the first surviving version of a user key, as [`output`](Self::output) does. Returns the
+    /// payload of its hidden entry, if no other hidden entry is to come, or `None`: then the engine calls
+    /// [`output`](Self::output). `blocks` is the number of blocks that were finished at the boundary
+    /// before the entry, as [`Emitter::blocks`] says it.
+    ///
+    /// The engine writes the hidden entry at the next boundary. It calls [`boundary`](Self::boundary) there
+    /// only if a table ends, and the filter must return a payload for the entry behind it, too, unless
+    /// [`input`](Self::input) was called in between. Where the hidden entry does not sort before the next
+    /// key, or another version of the key or an [`input`](Self::input) comes first, the engine calls
+    /// [`take_back`](Self::take_back) and goes on as if [`output`](Self::output) had been called.
+    fn output_beside(
+        &mut self,
+        entry: &Entry<'_>,
+        untouched_from: Option<SeqNo>,
+        value_sum: Option<u64>,
+        blocks: u64,
+    ) -> Result<Option<BesidePayload>> {
+        let _ = (entry, untouched_from, value_sum, blocks);
+        Ok(None)
+    }
+
+    /// The hidden entry that [`output_beside`](Self::output_beside) returned last, of the entry with this
+    /// key, is not written: the filter emits it at a boundary.
+    fn take_back(&mut self, key: &[u8]) -> Result<()> {
+        let _ = key;
+        Ok(())
+    }
+
     /// Emits the hidden entries that sort before `next`, and returns whether a block and a table may end
-    /// here. Called before each new user key of the output, and with `None` at the end.
+    /// here. Called before each new user key of the output, and with `None` at the end; see
+    /// [`output_beside`](Self::output_beside).
     fn boundary(
         &mut self,
         next: Option<&[u8]>,
@@ -307,11 +344,6 @@ pub trait CompactionFilter: Send {
 pub trait HiddenSink {
     /// Takes a hidden entry.
     fn add(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()>;
-
-    /// Takes the hidden entry of the visible entry that was written last.
-    fn add_beside(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
-        self.add(key, seq, payload)
-    }
 }
 
 impl<F: FnMut(&[u8], SeqNo, &[u8]) -> Result<()>> HiddenSink for F {
@@ -350,12 +382,6 @@ impl<'a> Emitter<'a> {
     /// reserved suffix, and `seq` is that entry's.
     pub fn emit(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
         self.sink.add(key, seq, payload)
-    }
-
-    /// Does what [`emit`](Self::emit) does, for the entry that was written last. It takes less time,
-    /// because the engine does not search for the entry.
-    pub fn emit_beside(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
-        self.sink.add_beside(key, seq, payload)
     }
 
     /// Returns the number of blocks of the table under way that were cut although a cut was forbidden:

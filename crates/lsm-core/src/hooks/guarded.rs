@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Expiry, Fault,
-    Faults, Input, InputTable, Job, JudgeSources, JudgedTable, Origin, OwnedEntry, Patch,
-    Properties, RepairSources, Rules, TableJudge, Vouched,
+    BesidePayload, CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry,
+    Expiry, Fault, Faults, Input, InputTable, Job, JudgeSources, JudgedTable, Origin, OwnedEntry,
+    Patch, Properties, RepairSources, Rules, TableJudge, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Gap, KeyForm, SeqNo};
@@ -276,6 +276,28 @@ impl CompactionFilter for GuardedJob {
         value_sum: Option<u64>,
     ) -> Result<()> {
         self.call("output", |filter| filter.output(entry, untouched_from, value_sum))
+    }
+
+    fn writes_beside(&self) -> bool {
+        let filter = self.filter.as_ref().expect("only the drop takes it");
+        // A filter that panics here is asked in the usual way: those calls have errors to return.
+        catch("a compaction filter", || filter.writes_beside()).unwrap_or(false)
+    }
+
+    fn output_beside(
+        &mut self,
+        entry: &Entry<'_>,
+        untouched_from: Option<SeqNo>,
+        value_sum: Option<u64>,
+        blocks: u64,
+    ) -> Result<Option<BesidePayload>> {
+        self.call("output_beside", |filter| {
+            filter.output_beside(entry, untouched_from, value_sum, blocks)
+        })
+    }
+
+    fn take_back(&mut self, key: &[u8]) -> Result<()> {
+        self.call("take_back", |filter| filter.take_back(key))
     }
 
     fn boundary(

@@ -20,6 +20,7 @@
 //! 3. A panic of a hook is an `Err` of the call that it happened in, or of the job where that call
 //!    has none to return: see `guarded.rs`.
 
+mod beside;
 mod event;
 mod expiry;
 mod filter;
@@ -31,6 +32,7 @@ mod store_context;
 
 use std::sync::Arc;
 
+pub use beside::BesidePayload;
 pub use event::{ChunkChange, Event, EventListener};
 pub use expiry::{Ageing, Expiry};
 pub use filter::{

@@ -7,6 +7,7 @@
 use std::cmp::Ordering;
 
 use crate::codec::{put_u32, put_u64, put_varint};
+use crate::hooks::BesidePayload;
 use crate::types::{KeyRef, SeqNo, Trailer};
 
 use super::block::{RESTART_ENTRIES, TAIL_BYTES};
@@ -93,9 +94,9 @@ impl BlockBuilder {
 
     /// Appends the hidden entry of the visible entry that was added last.
     #[inline]
-    pub(super) fn add_hidden_beside(&mut self, seq: SeqNo, payload: &[u8]) {
+    pub(super) fn add_hidden_beside(&mut self, payload: BesidePayload) {
         assert!(self.count > 0, "the entry before it is in the block");
-        put_hidden_beside(&mut self.payload, seq, payload);
+        put_hidden_beside(&mut self.payload, payload);
     }
 
     /// Returns by how many visible entries before the end the entry of `user` and `seq` lies, if it

@@ -47,6 +47,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::codec::{put_varint, varint_at};
+use crate::hooks::BesidePayload;
 use crate::types::{EntryKind, SeqNo, Trailer};
 
 use super::block::Head;
@@ -203,20 +204,11 @@ pub(super) fn put_hidden(
 
 /// Appends a hidden entry to the payload of a block, right behind its owner.
 #[inline]
-pub(super) fn put_hidden_beside(out: &mut Vec<u8>, seq: SeqNo, payload: &[u8]) {
-    let seq = seq.get().to_le_bytes();
-    // The metadata of MetaHive: a copy of known length takes a few instructions.
-    if let Some((head, rest)) = payload.split_first_chunk::<SEQ_BYTES>()
-        && let Ok(rest) = <[u8; 11]>::try_from(rest)
-        && *head == seq
-    {
-        let mut stored = [0; 12];
-        stored[0] = USUAL + 11;
-        stored[1..].copy_from_slice(&rest);
-        out.extend_from_slice(&stored);
-        return;
-    }
-    put_near(out, seq, 1, payload);
+pub(super) fn put_hidden_beside(out: &mut Vec<u8>, payload: BesidePayload) {
+    const _: () = assert!(BesidePayload::BYTES_MAX == SHORT_BYTES_MAX, "each has the short form");
+    // A copy of known length takes a few instructions, whatever the length of the payload.
+    out.extend_from_slice(&payload.headed(USUAL));
+    out.truncate(out.len() - (BesidePayload::BYTES_MAX - payload.len()));
 }
 
 /// Appends a hidden entry whose owner is `back` visible entries before.

@@ -1,58 +1,67 @@
 //! The output side of the filter: the metadata of what the job writes.
 //!
-//! Nearly every key has one version that survives, and its metadata follows it. Such an entry stays in
-//! [`Only`](crate::cluster::Only) until the next key comes. All others go through clusters.
+//! Nearly every key has one version that survives, and its metadata follows it. The engine writes such
+//! metadata itself when the next key comes, and the filter only remembers what it needs to make the entry a
+//! cluster after all ([`Only`](crate::cluster::Only)). All others go through clusters.
 //!
-//! Invariants:
-//! 1. While there is an [`Only`](crate::cluster::Only), no cluster is open or ready.
-//! 2. Its entry is the one that was written last.
+//! Invariant: no cluster is open or ready behind an entry whose metadata the engine writes.
 
 use lsm_core::error::Result;
-use lsm_core::hooks::{Cut, Emitter, Entry};
+use lsm_core::hooks::{BesidePayload, Cut, Emitter, Entry};
 use lsm_core::types::SeqNo;
 
-use super::{GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX, HiveFilter, out_of_step, sum_of};
+use super::{GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX, HiveFilter, LastInput, out_of_step, sum_of};
 use crate::checksum;
-use crate::cluster::SURVIVES;
+use crate::cluster::{Only, SURVIVES};
 use crate::payload::{HEAD_BYTES, PAYLOAD_BYTES, Payload, SUFFIX};
 
 impl HiveFilter {
-    /// Remembers an entry that is written as the only version of its key, as far as is known.
+    /// The checksum of an entry in the form in which it is written, which is in no cluster yet.
     #[inline]
-    pub(super) fn set_only(&mut self, entry: &Entry<'_>, sum: u64, bytes: u64) {
-        let only = &mut self.only;
-        only.key.clear();
-        only.key.extend_from_slice(entry.key);
-        only.seq = entry.seq;
-        only.kind = entry.kind;
-        only.sum = sum;
-        only.start = self.written;
-        only.end = self.written + bytes;
-        self.has_only = true;
-        self.table_keys += 1;
-        self.note_written(bytes, sum);
-    }
-
-    /// Emits the metadata of the entry that was written last.
-    #[inline]
-    pub(super) fn emit_only(&mut self, out: &mut Emitter<'_>) -> Result<()> {
-        self.has_only = false;
-        let only = &mut self.only;
-        // In place, because the key is set before it is used again.
-        only.key.push(SUFFIX);
-        out.emit_beside(&only.key, only.seq, &Payload::bytes_of(only.seq, only.sum))?;
-        self.written += (only.key.len() + PAYLOAD_BYTES) as u64;
-        Ok(())
-    }
-
-    /// Makes the entry that was written last a cluster, if it is none yet.
-    pub(super) fn end_only(&mut self) {
-        if self.has_only {
-            self.has_only = false;
-            let mut cluster = self.free.pop().unwrap_or_default();
-            cluster.reset_to(&self.only);
-            self.open.push(cluster);
+    pub(super) fn sum_of_output(
+        &mut self,
+        entry: &Entry<'_>,
+        untouched_from: Option<SeqNo>,
+        value_sum: Option<u64>,
+    ) -> Result<u64> {
+        if self.is_flush {
+            // The checksum that the flush has confirmed: the value may have changed since.
+            return Ok(match value_sum {
+                Some(sum) => checksum::of_entry_with(sum, entry.key, entry.seq, entry.kind),
+                None => sum_of(entry),
+            });
         }
+        let LastInput::Vouched(stored, sum, key) = self.last_input else {
+            return Err(out_of_step());
+        };
+        self.last_input = LastInput::None;
+        let is_it = untouched_from.is_none_or(|seq| seq == stored);
+        // The engine hands the same bytes on. A comparison of all of them would take as long as all else
+        // here.
+        if !is_it || entry.key.as_ptr().addr() != key {
+            return Err(out_of_step());
+        }
+        Ok(match untouched_from {
+            Some(_) if stored == entry.seq => sum,
+            // Invariant: 1. A new sequence number changes its own part of the sum alone.
+            Some(_) => checksum::with_seq(sum, stored, entry.seq),
+            // The engine has changed the bytes itself, so the sum of the input is of no use.
+            None => sum_of(entry),
+        })
+    }
+
+    /// Remembers an entry that is written as the only version of its key, as far as is known. Returns its
+    /// metadata.
+    #[inline]
+    pub(super) fn set_only(&mut self, entry: &Entry<'_>, sum: u64) -> BesidePayload {
+        let start = self.written;
+        self.note_written((entry.key.len() + entry.value.len()) as u64, sum);
+        self.table_keys += 1;
+        let end = self.written;
+        self.only = Only { seq: entry.seq, kind: entry.kind, sum, start, end };
+        // As if the metadata were written: `take_back` sets it back.
+        self.written += (entry.key.len() + 1 + PAYLOAD_BYTES) as u64;
+        BesidePayload::new(Payload::metadata_of(sum))
     }
 
     /// Notes the form in which the last input, which has a cluster, is written: returns its sum.

@@ -94,6 +94,11 @@ impl Judge {
         self.tables[at].seal.as_ref()
     }
 
+    /// Returns `true` if each input table is sealed.
+    pub(super) fn are_all_sealed(&self) -> bool {
+        self.tables.iter().all(|table| table.seal.is_some())
+    }
+
     /// Counts an entry that is no metadata.
     #[inline]
     pub(super) fn count(&mut self, at: Origin) {

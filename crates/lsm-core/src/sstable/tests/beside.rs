@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::hidden::Table;
 use super::model::entries;
 use super::{Entries, IDENTITY, entry, options};
+use crate::hooks::BesidePayload;
 use crate::options::Compression;
 use crate::sstable::stored::LARGE_PAYLOAD_BYTES;
 use crate::sstable::test_file::TestFile;
@@ -35,9 +36,10 @@ fn write(table: &Table, options: SstOptions, is_beside: bool) -> (Vec<u8>, usize
             let owner = &table.all[before].0;
             [&*owner.user, SUFFIX].concat() == *key.user && owner.trailer.seq() == key.trailer.seq()
         });
-        if is_beside && is_owner {
+        let short = short(key.trailer.seq(), value).filter(|_| is_beside && is_owner);
+        if let Some(payload) = short {
             beside += 1;
-            writer.add_hidden_beside(&key.user, key.trailer.seq(), value).unwrap();
+            writer.add_hidden_beside(payload).unwrap();
         } else {
             writer.add_hidden(key.as_ref(), value).unwrap();
         }
@@ -47,17 +49,30 @@ fn write(table: &Table, options: SstOptions, is_beside: bool) -> (Vec<u8>, usize
     (bytes, beside)
 }
 
-/// The payload of the hidden entry `i`: as MetaHive makes it, of other lengths, and too long to be
-/// written beside its owner.
+/// A payload as it lies beside its owner, if it has the form of one.
+fn short(seq: SeqNo, payload: &[u8]) -> Option<BesidePayload> {
+    let payload = payload.strip_prefix(&seq.get().to_le_bytes())?;
+    match *payload {
+        [a] => Some(BesidePayload::new([a])),
+        [a, b, c, d, e, f, g, h, i, j, k] => {
+            Some(BesidePayload::new([a, b, c, d, e, f, g, h, i, j, k]))
+        }
+        _ => <[u8; BesidePayload::BYTES_MAX]>::try_from(payload).ok().map(BesidePayload::new),
+    }
+}
+
+/// The payload of the hidden entry `i`: as MetaHive makes it, of other lengths, and of other forms.
 fn payload(choice: u8, seq: SeqNo) -> Option<Vec<u8>> {
     let head = seq.get().to_le_bytes();
-    match choice % 8 {
+    match choice % 12 {
         0 => None,
         1 => Some(Vec::new()),
         2 => Some(vec![choice; 24]),
         3 => Some([&head[..], &[choice; 40]].concat()),
         4 => Some([&head[..], &vec![choice; 5000]].concat()),
         5 => Some([&head[..], &[choice; 16]].concat()),
+        6 => Some([&head[..], &[choice; 15]].concat()),
+        7 => Some([&head[..], &[choice]].concat()),
         _ => Some([&head[..], &[choice; 11]].concat()),
     }
 }
@@ -90,7 +105,7 @@ fn behind_a_large_value_a_hidden_entry_begins_a_block() {
     let values = [&large[..], b"small", &large[..], b"last"];
     let visible = values.iter().zip(b'a'..);
     let visible = visible.map(|(value, key)| entry(&[key], 7, EntryKind::Value, value)).collect();
-    assert_eq!(check(visible, &[5], options(4096, Compression::None)), 4);
+    assert_eq!(check(visible, &[8], options(4096, Compression::None)), 4);
 }
 
 #[test]
@@ -100,7 +115,6 @@ fn a_key_before_the_hidden_entry_beside_another_is_refused() {
     let mut writer = SstWriter::new(file, IDENTITY, SeqNo::ZERO, options(4096, Compression::None));
     writer.set_hidden_suffix(SUFFIX);
     writer.add(entry(b"k", 7, EntryKind::Value, b"").0.as_ref(), b"v").unwrap();
-    let hidden = entry(b"k\x01", 7, EntryKind::Tombstone, b"").0;
-    writer.add_hidden_beside(&hidden.user, hidden.trailer.seq(), b"sum").unwrap();
+    writer.add_hidden_beside(BesidePayload::new(*b"sum")).unwrap();
     let _ = writer.add(entry(b"k\0a", 7, EntryKind::Value, b"").0.as_ref(), b"v");
 }

@@ -1,14 +1,18 @@
 //! The hidden entries of a table that is written. `sstable/hidden.rs` describes their bytes.
 
-use super::{SstWriter, check_lengths};
+use super::{FORBIDDEN_BYTES_MAX, SstWriter, check_lengths};
 use crate::error::Result;
+use crate::hooks::BesidePayload;
+use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::sstable::block_builder::BlockBuilder;
 use crate::sstable::hidden::hidden_trailer;
 use crate::sstable::properties::HIDDEN_SUFFIX_BYTES_MAX;
-use crate::types::{EntryKind, KeyRef, SeqNo};
+use crate::types::{EntryKind, KeyRef};
 
-/// A payload of so many bytes, behind a block of the usual size, passes no limit.
-const SHORT_PAYLOAD_BYTES: usize = 1 << 10;
+/// Behind a block that has no more than so many bytes beyond its usual size, a hidden entry beside its
+/// owner passes no limit.
+const SHORT_BLOCK_BYTES_MAX: usize = FORBIDDEN_BYTES_MAX - (128 << 10);
+const _: () = assert!(INTERNAL_KEY_BYTES_MAX + BesidePayload::BYTES_MAX < 100 << 10, "it has room");
 
 impl SstWriter {
     /// Adds a hidden entry behind the last. Its key is that of its owner, an entry before it, with
@@ -54,27 +58,34 @@ impl SstWriter {
     /// # Errors
     /// As [`SstWriter::add`].
     ///
+    /// # Panics
+    /// If the last entry is hidden, or has a hidden entry already, or there is no suffix.
+    ///
     /// # Cost
-    /// Copies the payload. The key is not looked at.
+    /// Copies the payload. The key is implied.
     #[inline]
-    pub fn add_hidden_beside(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
-        let suffix_len = self.properties.hidden_suffix.len();
-        let is_first = suffix_len > 0 && !self.last_is_hidden && !self.is_hidden_beside;
-        let is_its_own =
-            key.len() == self.last_user.len() + suffix_len && seq == self.last_trailer.seq();
-        assert!(is_first && is_its_own, "a hidden entry beside another is that one's: {key:?}");
-        debug_assert!(key.starts_with(&self.last_user), "its key begins with that one's");
-        // Most payloads have no chance of being too long.
-        let is_short = payload.len() <= SHORT_PAYLOAD_BYTES
-            && self.block.payload_bytes() <= self.options.block_bytes as usize;
+    pub fn add_hidden_beside(&mut self, payload: BesidePayload) -> Result<()> {
+        let has_suffix = !self.properties.hidden_suffix.is_empty();
+        let is_first = has_suffix && !self.last_is_hidden && !self.is_hidden_beside;
+        assert!(is_first, "a hidden entry lies beside a visible one, and alone");
+        let short_bytes_max = self.options.block_bytes as usize + SHORT_BLOCK_BYTES_MAX;
         // An empty block: the last one has ended behind a large value.
-        if !is_short || self.block.is_empty() {
-            return self.add_hidden(KeyRef::new(key, hidden_trailer(seq)), payload);
+        if self.block.is_empty() || self.block.payload_bytes() > short_bytes_max {
+            return self.add_hidden_behind(payload);
         }
-        self.block.add_hidden_beside(seq, payload);
+        self.block.add_hidden_beside(payload);
         self.is_hidden_beside = true;
         self.properties.hidden += 1;
         Ok(())
+    }
+
+    /// Adds the hidden entry of the last entry, where a block may end between the two.
+    #[cold]
+    fn add_hidden_behind(&mut self, payload: BesidePayload) -> Result<()> {
+        let seq = self.last_trailer.seq();
+        let key = [&self.last_user[..], &self.properties.hidden_suffix[..]].concat();
+        let payload = [&seq.get().to_le_bytes()[..], payload.as_bytes()].concat();
+        self.add_hidden(KeyRef::new(&key, hidden_trailer(seq)), &payload)
     }
 
     /// Sets the bytes that the key of every hidden entry has beyond its owner's. To be called

@@ -1,0 +1,181 @@
+//! Metadata that the engine writes beside its entry, against the same metadata from the filter: the files
+//! are the same, byte for byte.
+
+use lsm_core::hooks::{
+    CompactionFilter, Cut, Decision, Emitter, Entry, Fault, Faults, Input, InputTable, Job,
+    JudgeSources, JudgedTable, Origin, Patch, Properties, RepairSources, Rules, TableJudge,
+    Vouched,
+};
+use lsm_core::types::KeyForm;
+use siltstone::Result;
+
+use super::*;
+
+/// A MetaHive that emits all metadata itself.
+struct Apart(MetaHive);
+
+impl CompactionFilterFactory for Apart {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn params(&self) -> Vec<u8> {
+        self.0.params()
+    }
+
+    fn rules(&self) -> Rules {
+        self.0.rules()
+    }
+
+    fn rules_for(&self, form: Option<KeyForm>) -> Rules {
+        self.0.rules_for(form)
+    }
+
+    fn seals(&self) -> bool {
+        true
+    }
+
+    fn judges(&self) -> bool {
+        self.0.judges()
+    }
+
+    fn judge(
+        &self,
+        input: &InputTable,
+        table: &JudgedTable,
+        sources: &Arc<dyn JudgeSources>,
+    ) -> Result<Option<Box<dyn TableJudge>>> {
+        self.0.judge(input, table, sources)
+    }
+
+    fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
+        self.0.joined(left_largest, right_smallest)
+    }
+
+    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
+        Ok(Box::new(ApartJob(self.0.start(job)?)))
+    }
+
+    fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
+        self.0.repair(faults, sources)
+    }
+}
+
+struct ApartJob(Box<dyn CompactionFilter>);
+
+impl CompactionFilter for ApartJob {
+    fn takes_inputs(&self) -> bool {
+        self.0.takes_inputs()
+    }
+
+    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+        self.0.input(entry, at, faults)
+    }
+
+    fn input_vouched(
+        &mut self,
+        entry: &Entry<'_>,
+        at: &Origin,
+        vouched: &Vouched<'_>,
+        faults: &mut Faults,
+    ) -> Result<Input> {
+        self.0.input_vouched(entry, at, vouched, faults)
+    }
+
+    fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
+        self.0.decide(entry)
+    }
+
+    fn output(
+        &mut self,
+        entry: &Entry<'_>,
+        untouched_from: Option<SeqNo>,
+        value_sum: Option<u64>,
+    ) -> Result<()> {
+        self.0.output(entry, untouched_from, value_sum)
+    }
+
+    fn boundary(
+        &mut self,
+        next: Option<&[u8]>,
+        out: &mut Emitter<'_>,
+        faults: &mut Faults,
+    ) -> Result<Cut> {
+        self.0.boundary(next, out, faults)
+    }
+
+    fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
+        self.0.finish_table(properties)
+    }
+}
+
+/// A key that often continues another one, so that it sorts between that and its metadata.
+fn key(rng: &mut Rng) -> Vec<u8> {
+    let len = 1 + rng.index(4);
+    (0..len).map(|_| *rng.pick(&[0, 1, 2, b'a', b'b'])).collect()
+}
+
+/// A value: most are short, and some are too long to share a block.
+fn value(rng: &mut Rng) -> Vec<u8> {
+    let len = match rng.below(200) {
+        0 => (1 << 20) + rng.index(2000),
+        1..10 => 200 + rng.index(400),
+        _ => rng.index(40),
+    };
+    vec![rng.next_u64() as u8; len]
+}
+
+/// The tables of a partition with this filter after the writes, flushes and compactions of a seed, at
+/// three moments.
+fn tables(filter: Arc<dyn CompactionFilterFactory>, seed: u64) -> Vec<(String, Vec<u8>)> {
+    let fs = MemFs::new();
+    let db = builder(Arc::new(fs.clone()), seed).open().unwrap();
+    let hooks = Hooks::new().filter(filter);
+    let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
+    let mut rng = Rng::new(seed);
+    let mut snapshots = Vec::new();
+    let mut tables = Vec::new();
+    for round in 0..12 {
+        for _ in 0..rng.index(120) {
+            match rng.below(10) {
+                0 => {
+                    p.delete(key(&mut rng)).unwrap();
+                }
+                1 => snapshots.push(db.snapshot()),
+                2 => snapshots.truncate(snapshots.len() / 2),
+                _ => {
+                    p.put(key(&mut rng), value(&mut rng)).unwrap();
+                }
+            }
+        }
+        db.flush().unwrap();
+        if rng.chance(1, 3) {
+            p.compact(..).unwrap();
+        }
+        db.wait_idle().unwrap();
+        if round % 4 == 3 {
+            for path in fs.paths() {
+                let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+                if name.ends_with(".sst") {
+                    tables.push((name, fs.read_raw(&path).unwrap()));
+                }
+            }
+        }
+    }
+    tables
+}
+
+#[test]
+fn metadata_lies_in_the_same_bytes_whoever_writes_it() {
+    let mut total = 0;
+    for seed in 0..12 {
+        let beside = tables(Arc::new(MetaHive::default()), seed);
+        let apart = tables(Arc::new(Apart(MetaHive::default())), seed);
+        assert_eq!(beside.len(), apart.len(), "seed {seed}");
+        for (one, other) in beside.iter().zip(&apart) {
+            assert!(one == other, "seed {seed}: {} and {} differ", one.0, other.0);
+        }
+        total += beside.len();
+    }
+    assert!(total > 20, "{total}");
+}
