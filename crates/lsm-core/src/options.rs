@@ -193,7 +193,8 @@ pub struct PartitionOptions {
     pub logged: bool,
     /// Compression from level 2 on; levels 0 and 1 are never compressed. Default LZ4.
     pub compression: Compression,
-    /// A data block is closed beyond this many bytes. Default 4096, 64 to 1 MiB.
+    /// A data block is closed beyond this many bytes, hidden entries not counted; with them, beyond twice
+    /// as many. Default 4096, 64 to 1 MiB.
     pub block_bytes: u32,
     /// Bits of the Bloom filter per key. Default 10, at most 32; 0 makes none.
     pub bloom_bits_per_key: u32,

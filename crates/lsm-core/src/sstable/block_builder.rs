@@ -29,6 +29,8 @@ pub(super) struct BlockBuilder {
     /// The key of each visible entry; empty where there will be no hidden ones.
     owners: Vec<PlacedKey>,
     has_hidden: bool,
+    /// Bytes of the hidden entries.
+    hidden_bytes: usize,
 }
 
 /// A key in the payload of a block under construction.
@@ -52,6 +54,7 @@ impl BlockBuilder {
             count: 0,
             owners: Vec::new(),
             has_hidden: false,
+            hidden_bytes: 0,
         }
     }
 
@@ -74,6 +77,11 @@ impl BlockBuilder {
         self.payload.len() + 4 * self.restarts.len() + TAIL_BYTES
     }
 
+    /// Bytes of its hidden entries.
+    pub(super) fn hidden_bytes(&self) -> usize {
+        self.hidden_bytes
+    }
+
     /// The most that an entry adds to the payload.
     pub(super) fn entry_bytes_max(key: KeyRef<'_>, value_len: usize) -> usize {
         // Header, three lengths of at most 5 bytes, a sequence of at most 8, a restart offset.
@@ -89,7 +97,9 @@ impl BlockBuilder {
     pub(super) fn add_hidden(&mut self, key: KeyRef<'_>, suffix_len: usize, payload: &[u8]) {
         let seq = key.trailer.seq();
         let back = self.back_to(&key.user[..key.user.len() - suffix_len], seq);
+        let start = self.payload.len();
         put_hidden(&mut self.payload, key.user, seq, self.base_seq, back, payload);
+        self.hidden_bytes += self.payload.len() - start;
     }
 
     /// Appends the hidden entry of the visible entry that was added last.
@@ -97,6 +107,7 @@ impl BlockBuilder {
     pub(super) fn add_hidden_beside(&mut self, payload: BesidePayload) {
         assert!(self.count > 0, "the entry before it is in the block");
         put_hidden_beside(&mut self.payload, payload);
+        self.hidden_bytes += 1 + payload.len();
     }
 
     /// Returns by how many visible entries before the end the entry of `user` and `seq` lies, if it
@@ -223,5 +234,6 @@ impl BlockBuilder {
         self.first_key = 0..0;
         self.count = 0;
         self.owners.clear();
+        self.hidden_bytes = 0;
     }
 }

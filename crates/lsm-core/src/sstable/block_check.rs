@@ -53,7 +53,12 @@ impl<'a> BlockPass<'a> {
         for i in 0..count {
             // There are bytes behind the entries, so that this one exists.
             if self.payload[at] & HIDDEN_BIT != 0 {
-                at = self.hidden_run(at)?;
+                at = match self.usual_hidden_entry(at) {
+                    // Nearly always the only one, and a visible entry is next.
+                    Some(next) if self.is_visible(next) => next,
+                    Some(next) => self.hidden_run(next)?,
+                    None => self.hidden_run(at)?,
+                };
             }
             let head = Head::decode(self.payload, at).ok_or(bad("bad entry", at))?;
             let trailer = self.trailer(head, at)?;
@@ -144,6 +149,12 @@ impl<'a> BlockPass<'a> {
 
 /// The hidden entries of a block.
 impl<'a> BlockPass<'a> {
+    /// Returns `true` if a visible entry begins at `at`, as far as its header says.
+    #[inline]
+    fn is_visible(&self, at: usize) -> bool {
+        at < self.end && self.payload[at] & HIDDEN_BIT == 0
+    }
+
     /// Takes in the hidden entries from `at` on; returns where the next visible one begins.
     fn hidden_run(&mut self, mut at: usize) -> Result<usize, Malformed> {
         while at < self.end && self.payload[at] & HIDDEN_BIT != 0 {
@@ -160,7 +171,8 @@ impl<'a> BlockPass<'a> {
     #[inline]
     fn usual_hidden_entry(&mut self, at: usize) -> Option<usize> {
         let next = HiddenHead::usual_end(self.payload, at)?;
-        let len = self.last?.0.len() + self.hidden_suffix?.len();
+        let (owner, _) = self.last.as_ref()?;
+        let len = owner.len() + self.hidden_suffix?.len();
         if self.last_hidden.is_some() || next > self.end || len > INTERNAL_KEY_BYTES_MAX {
             return None;
         }

@@ -222,8 +222,11 @@ impl SstWriter {
     #[inline]
     fn make_room(&mut self, grown: usize, is_cut_allowed: bool) -> Result<()> {
         let usual = self.options.block_bytes as usize;
+        // Hidden entries come on top: a block of a sealed table so has as many entries as any other, and
+        // neither scans nor the index have more blocks. At most twice the size, where values are short.
+        let most = usual + self.block.hidden_bytes().min(usual);
         // An entry that is longer than a block has one of its own.
-        if grown <= usual || self.block.is_empty() {
+        if grown <= most || self.block.is_empty() {
             return Ok(());
         }
         if !is_cut_allowed {
