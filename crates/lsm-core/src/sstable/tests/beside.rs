@@ -52,13 +52,10 @@ fn write(table: &Table, options: SstOptions, is_beside: bool) -> (Vec<u8>, usize
 /// A payload as it lies beside its owner, if it has the form of one.
 fn short(seq: SeqNo, payload: &[u8]) -> Option<BesidePayload> {
     let payload = payload.strip_prefix(&seq.get().to_le_bytes())?;
-    match *payload {
-        [a] => Some(BesidePayload::new([a])),
-        [a, b, c, d, e, f, g, h, i, j, k] => {
-            Some(BesidePayload::new([a, b, c, d, e, f, g, h, i, j, k]))
-        }
-        _ => <[u8; BesidePayload::BYTES_MAX]>::try_from(payload).ok().map(BesidePayload::new),
-    }
+    let long = <[u8; 11]>::try_from(payload).map(BesidePayload::new);
+    let longest = <[u8; BesidePayload::BYTES_MAX]>::try_from(payload).map(BesidePayload::new);
+    let shortest = <[u8; 1]>::try_from(payload).map(BesidePayload::new);
+    shortest.or(long).or(longest).ok()
 }
 
 /// The payload of the hidden entry `i`: as MetaHive makes it, of other lengths, and of other forms.

@@ -120,8 +120,10 @@ fn every_gap() -> Vec<Gap> {
     all
 }
 
+type KeyBounds = (Bound<&'static [u8]>, Bound<&'static [u8]>);
+
 /// Bounds at every place, those that cross among them.
-fn every_bounds() -> Vec<(Bound<&'static [u8]>, Bound<&'static [u8]>)> {
+fn every_bounds() -> Vec<KeyBounds> {
     let keys = ["a", "b", "c", "d", "e"].map(str::as_bytes);
     let included = keys.map(Bound::Included);
     let excluded = keys.map(Bound::Excluded);
