@@ -63,6 +63,17 @@ fn a_partition_that_takes_any_key_allocates_no_more_than_a_plain_one() {
 }
 
 #[test]
+fn a_put_allocates_nothing_whatever_its_length() {
+    let db = open();
+    let p = db.partition("p").unwrap();
+    for len in [0, 100, 3000, 5000, 60_000, 200_000] {
+        let value = vec![7; len];
+        let put = least(|n| assert!(p.put(n.to_be_bytes(), &value).is_ok()));
+        assert_eq!(put, 0, "values of {len} bytes");
+    }
+}
+
+#[test]
 fn a_get_of_a_large_value_into_a_buffer_allocates_for_handle_and_checksums_alone() {
     let db = open();
     let large = LargeValueOptions::new().threshold_bytes(256);

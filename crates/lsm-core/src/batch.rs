@@ -1,8 +1,7 @@
 //! The operations of one batch in one partition: the payload of a WAL section.
 //!
-//! Built without any lock by `db/write.rs`, copied into the WAL as it is, and then referred to by
-//! the memtable: an operation's key and value are encoded once and never moved again.
-//! A large operation that is alone in its section is encoded into the memory that the memtable shares.
+//! Built without any lock by `db/write.rs`, copied into the WAL as it is, and inserted into the memtable from
+//! there. A large operation that is alone in its section is encoded into the memory that the memtable shares.
 //!
 //! ```text
 //! operation := kind (1 byte, types::EntryKind)
@@ -19,11 +18,8 @@ use std::sync::Arc;
 
 use crate::codec::{Malformed, Reader, VARINT_BYTES_MAX, put_bytes, put_varint, zeroed};
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
-use crate::types::{EntryKind, Operation, OperationSum};
+use crate::types::{COPIED_VALUE_BYTES_MAX, EntryKind, Operation, OperationSum, SectionBytes};
 
-/// A section with one operation of at least so many bytes takes its memory from the start as it is
-/// shared later: a value of 1 GiB has one copy, not two. Below, a buffer that is used again costs less.
-const SHARED_BYTES_MIN: usize = 1 << 20;
 /// Bytes of an operation beside its key and value, at most.
 const OPERATION_HEAD_BYTES_MAX: usize = 1 + 2 * VARINT_BYTES_MAX;
 
@@ -50,7 +46,9 @@ impl SectionBuilder {
     pub fn push(&mut self, kind: EntryKind, key: &[u8], value: &[u8]) {
         // Before anything is copied.
         let sum = OperationSum::new(kind, key, value);
-        if key.len() + value.len() >= SHARED_BYTES_MIN && self.sums.is_empty() {
+        // In memory that the memtable shares from the start: a value of 1 GiB has one copy, not two. A shorter
+        // one is copied by the memtable, and a buffer that is used again costs less.
+        if value.len() > COPIED_VALUE_BYTES_MAX && self.sums.is_empty() {
             self.shared = Some(encode_shared(kind, key, value));
         } else {
             if let Some(shared) = self.shared.take() {
@@ -75,12 +73,18 @@ impl SectionBuilder {
         self.shared.as_deref().unwrap_or(&self.bytes)
     }
 
-    /// The encoded operations in memory that others can hold; the builder lets go of a large one.
-    pub fn take_shared(&mut self) -> Arc<[u8]> {
-        self.shared.take().unwrap_or_else(|| self.bytes.as_slice().into())
+    /// The encoded operations, and their checksums: lent, but for a large one that is alone, which the builder
+    /// lets go of.
+    pub fn lend(&mut self) -> (SectionBytes<'_>, &[OperationSum]) {
+        let bytes = match self.shared.take() {
+            Some(shared) => SectionBytes::Shared(shared),
+            None => SectionBytes::Lent(&self.bytes),
+        };
+        (bytes, &self.sums)
     }
 
     /// The checksums of each operation, of the bytes that it was made of.
+    #[cfg(test)]
     pub fn sums(&self) -> &[OperationSum] {
         &self.sums
     }
@@ -208,30 +212,32 @@ mod tests {
 
     #[test]
     fn a_large_operation_has_the_bytes_that_it_has_among_others() {
-        let large = vec![7; SHARED_BYTES_MIN];
+        let large = vec![7; COPIED_VALUE_BYTES_MAX + 1];
         for count in 1..4 {
             let mut section = SectionBuilder::default();
             let mut expected = Vec::new();
             for n in 0..count {
                 section.push(EntryKind::Value, &[n], &large);
                 section.push(EntryKind::Tombstone, b"k", b"");
-                expected.extend_from_slice(&[1, 1, n, 0x80, 0x80, 0x40]);
+                expected.extend_from_slice(&[1, 1, n, 0x81, 0x80, 0x10]);
                 expected.extend_from_slice(&large);
                 expected.extend_from_slice(b"\x00\x01k\x00");
             }
             assert_eq!(section.bytes(), expected);
-            assert_eq!(&*section.take_shared(), expected);
+            assert_eq!(&*section.lend().0, expected);
         }
         let mut section = SectionBuilder::default();
         section.push(EntryKind::Value, b"k", &large);
         let memory = section.bytes().as_ptr();
-        let taken = section.take_shared();
+        let taken = section.lend().0.shared().cloned().expect("others can hold it");
         assert_eq!(taken.as_ptr(), memory, "it is the same memory");
-        assert_eq!(taken[..6], [1, 1, b'k', 0x80, 0x80, 0x40]);
+        assert_eq!(taken[..6], [1, 1, b'k', 0x81, 0x80, 0x10]);
         assert_eq!(taken[6..], large);
+        assert_eq!(Arc::strong_count(&taken), 1, "the builder keeps no large value");
         section.clear(0);
         section.push(EntryKind::Tombstone, b"k", b"");
         assert_eq!(section.bytes(), b"\x00\x01k\x00");
+        assert!(section.lend().0.shared().is_none(), "its buffer is used again");
     }
 
     #[test]

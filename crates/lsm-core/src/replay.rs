@@ -13,7 +13,7 @@ use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::error::{Error, Result};
 use crate::memtable::{Memtable, MemtableWriter, NotNewer, SlabPool};
-use crate::types::{MemtableId, OperationSum, PartitionId};
+use crate::types::{MemtableId, OperationSum, PartitionId, SectionBytes};
 use crate::version::DbVersion;
 use crate::wal::{FrameRef, Record, SectionRef};
 
@@ -90,6 +90,7 @@ pub fn insert_section(
 ) -> Result<u64, Malformed> {
     // Large values are shared with this buffer, so it must outlive the reader's next frame.
     let (buffer, range) = section.bytes.keep();
+    let buffer = SectionBytes::Shared(buffer);
     let mut operations = SectionReader::new(&buffer[range.clone()]);
     let mut writer = memtable.writer();
     let mut memory = 0;

@@ -287,7 +287,7 @@ impl Batch {
         self.commit_as(options.into(), Admission::Try)
     }
 
-    fn commit_as(self, options: WriteOptions, admission: Admission) -> Result<Commit> {
+    fn commit_as(mut self, options: WriteOptions, admission: Admission) -> Result<Commit> {
         if let Some(refused) = self.refused {
             return Err(refused);
         }
@@ -302,7 +302,7 @@ impl Batch {
         }
         let requirements =
             (!self.requirements.is_empty()).then(|| Box::new(Requirements::new(self.requirements)));
-        let mut sections = self.sections.into_iter();
+        let mut sections = self.sections.iter_mut();
         let sections = match (sections.next(), sections.len()) {
             (None, _) => {
                 db.check_open()?;
@@ -313,14 +313,14 @@ impl Batch {
                 return Ok(Commit { seq, epoch: db.world.epoch });
             }
             // The usual batch, without a list of sections.
-            (Some((state, rules, mut section)), 0) => {
-                Sections::One(prepare(db, &state, rules, &mut section)?)
+            (Some((state, rules, section)), 0) => {
+                Sections::One(prepare(db, state, *rules, section)?)
             }
             (first, _) => Sections::Many(
                 first
                     .into_iter()
                     .chain(sections)
-                    .map(|(state, rules, mut section)| prepare(db, &state, rules, &mut section))
+                    .map(|(state, rules, section)| prepare(db, state, *rules, section))
                     .collect::<Result<_>>()?,
             ),
         };

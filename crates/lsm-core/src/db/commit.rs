@@ -62,7 +62,7 @@ pub(super) trait CommitHost: LogHost {
 
     /// An error if the batch must not be written. Called by the leader, under the log writer's
     /// lock.
-    fn check_batch(&self, batch: &Prepared) -> Result<()>;
+    fn check_batch(&self, batch: &Prepared<'_>) -> Result<()>;
 
     /// Seals what has grown too large, and what makes tables go: the group has `cleared` these
     /// partitions. Called between two groups.
@@ -167,7 +167,7 @@ impl CommitPath {
         &self,
         log: &Log,
         host: &dyn CommitHost,
-        batch: Prepared,
+        batch: Prepared<'_>,
     ) -> Result<Committed, Refusal> {
         // A writer that finds a leader waits until it is answered or promoted.
         let turn = self.queue.join(batch);
@@ -187,25 +187,30 @@ impl CommitPath {
         let own = turn.batch();
         let mut writer = log.lock(host);
         let followers = self.queue.take_followers(own);
-        let mut group: Vec<Member<'_>> = Vec::with_capacity(1 + followers.len());
         let mut writes = GroupWrites::default();
-        for batch in std::iter::once(own).chain(followers.iter().map(|r| &r.batch)) {
-            // Numbers are taken one batch at a time, after its checks: a refused batch leaves no
-            // hole.
-            let first_seq = writer.next_seq();
-            let state = encode(host, &mut writer, &mut group, &mut writes, batch);
-            if !matches!(state, MemberState::Refused(_)) {
-                writer.take_seqs(batch.operations());
+        let is_alone = followers.is_empty();
+        // The usual group has one member, and no list is allocated for it.
+        let mut lone = [encode(host, &mut writer, &mut [], &mut writes, own, is_alone)];
+        let mut list = Vec::new();
+        let group = if is_alone {
+            &mut lone[..]
+        } else {
+            list.reserve(1 + followers.len());
+            list.extend(lone);
+            for request in &followers {
+                let batch = &request.batch;
+                let member = encode(host, &mut writer, &mut list, &mut writes, batch, false);
+                list.push(member);
             }
-            group.push(Member { batch, first_seq, state });
-        }
+            &mut list[..]
+        };
         // One write for all of them. It comes before the memtables: an entry that a reader saw and
         // that no log has would be gone after a crash of the process alone.
-        append(&mut writer, &mut group);
-        let is_settled = settle(host, &writer, &mut group);
+        append(&mut writer, group);
+        let is_settled = settle(host, &writer, group);
         let end = writer.lsn();
         if is_settled {
-            self.show(host, &mut writer, &group);
+            self.show(host, &mut writer, group);
         }
         drop(writer);
 
@@ -214,11 +219,11 @@ impl CommitPath {
         self.queue.hand_over();
         let epoch = host.epoch();
         // Before the sync, because these members did not ask for it.
-        answer(&followers, &group, false, epoch, end);
+        answer(&followers, group, false, epoch, end);
         let leads_sync = own.asks_sync() && group.iter().any(|m| !m.is_refused());
         let synced = if leads_sync { log.sync_through(host, end) } else { Ok(()) };
         // Members that asked for a sync are woken once, after the sync of the leader.
-        answer(&followers, &group, true, epoch, end);
+        answer(&followers, group, true, epoch, end);
         let (commit, _) = group[0].outcome(epoch, end)?;
         Ok(Committed { commit, synced })
     }
@@ -284,7 +289,7 @@ impl CommitPath {
             // partition marked.
             self.cursor.touch(section.partition.id, seq.previous());
             if view.active.newest_floor() > floor_before {
-                cleared.push(section.partition.clone());
+                cleared.push(Arc::clone(&section.partition));
             }
         }
         host.counters().user_bytes.add(user_bytes);

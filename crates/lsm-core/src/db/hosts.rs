@@ -102,7 +102,7 @@ impl CommitHost for DbInner {
         self.world.epoch
     }
 
-    fn check_batch(&self, batch: &Prepared) -> Result<()> {
+    fn check_batch(&self, batch: &Prepared<'_>) -> Result<()> {
         self.check_open()?;
         for section in batch.sections() {
             section.partition.check_live()?;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::hooks::Inject;
+use crate::types::SectionBytes;
 
 /// The place of an encoded section in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +31,14 @@ pub(super) struct Injections {
 impl Injections {
     /// The section as it is there from now on, if it is another one.
     #[inline]
-    pub(super) fn in_memory(&self, place: InMemory, section: &[u8]) -> Option<Arc<[u8]>> {
+    pub(super) fn in_memory(
+        &self,
+        place: InMemory,
+        section: &[u8],
+    ) -> Option<SectionBytes<'static>> {
         let inject = self.sections.as_ref()?;
         let mut bytes = section.to_vec();
         inject(place, &mut bytes);
-        Some(bytes.into())
+        Some(SectionBytes::Shared(bytes.into()))
     }
 }

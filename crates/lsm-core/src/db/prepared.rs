@@ -1,6 +1,7 @@
 //! A batch on its way: encoded and hashed by `write.rs` without a lock, logged and applied by
 //! `commit.rs`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::require::Requirements;
@@ -8,19 +9,19 @@ use crate::batch::SectionReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Durability, WriteOptions};
 use crate::partition::PartitionState;
-use crate::types::{EntryKind, OperationSum};
+use crate::types::{EntryKind, OperationSum, SectionBytes};
 use crate::wal::Section;
 
 /// The operations of a batch on one partition, encoded and hashed outside any lock.
 #[derive(Clone)]
-pub(super) struct PreparedSection {
-    pub(super) partition: Arc<PartitionState>,
+pub(super) struct PreparedSection<'a> {
+    pub(super) partition: Cow<'a, Arc<PartitionState>>,
     pub(super) operations: u32,
     pub(super) checksum: u64,
-    pub(super) bytes: Arc<[u8]>,
+    pub(super) bytes: SectionBytes<'a>,
     /// The bytes that the memtable is given, if a test wants others there.
-    pub(super) injected: Option<Arc<[u8]>>,
-    pub(super) sums: OperationSums,
+    pub(super) injected: Option<SectionBytes<'a>>,
+    pub(super) sums: OperationSums<'a>,
     /// The rules that the keys were checked against.
     pub(super) rules_epoch: u32,
 }
@@ -28,12 +29,12 @@ pub(super) struct PreparedSection {
 /// The checksums of each operation of a section, of the caller's own bytes. The usual section has
 /// one, and allocates no list for it.
 #[derive(Clone)]
-pub(super) enum OperationSums {
+pub(super) enum OperationSums<'a> {
     One(OperationSum),
-    Many(Arc<[OperationSum]>),
+    Many(Cow<'a, [OperationSum]>),
 }
 
-impl OperationSums {
+impl OperationSums<'_> {
     pub(super) fn as_slice(&self) -> &[OperationSum] {
         match self {
             OperationSums::One(sum) => std::slice::from_ref(sum),
@@ -42,7 +43,20 @@ impl OperationSums {
     }
 }
 
-impl PreparedSection {
+impl PreparedSection<'_> {
+    /// The same, for a batch that outlives the buffers of its writer's call.
+    fn into_owned(self) -> PreparedSection<'static> {
+        let PreparedSection { operations, checksum, rules_epoch, .. } = self;
+        let sums = match self.sums {
+            OperationSums::One(one) => OperationSums::One(one),
+            OperationSums::Many(many) => OperationSums::Many(Cow::Owned(many.into_owned())),
+        };
+        let partition = Cow::Owned(self.partition.into_owned());
+        let bytes = self.bytes.into_shared();
+        let injected = self.injected.map(SectionBytes::into_shared);
+        PreparedSection { partition, operations, checksum, bytes, injected, sums, rules_epoch }
+    }
+
     /// Looks again at the rules, if they changed since the keys were checked.
     pub(super) fn check_rules(&self) -> Result<()> {
         // The usual case costs one load. Checking all keys under the lock of the log would
@@ -95,10 +109,10 @@ impl PreparedSection {
     }
 }
 
-/// See the module.
+/// See the module. It borrows the buffers of the call that writes it.
 #[derive(Clone)]
-pub(super) struct Prepared {
-    pub(super) sections: Sections,
+pub(super) struct Prepared<'a> {
+    pub(super) sections: Sections<'a>,
     pub(super) options: WriteOptions,
     /// Absent in the usual batch, which pays a word and a branch for it.
     pub(super) requirements: Option<Box<Requirements>>,
@@ -106,13 +120,13 @@ pub(super) struct Prepared {
 
 /// The sections of a batch; the usual batch has one and allocates no list for it.
 #[derive(Clone)]
-pub(super) enum Sections {
-    One(PreparedSection),
-    Many(Vec<PreparedSection>),
+pub(super) enum Sections<'a> {
+    One(PreparedSection<'a>),
+    Many(Vec<PreparedSection<'a>>),
 }
 
-impl Sections {
-    fn as_slice(&self) -> &[PreparedSection] {
+impl<'a> Sections<'a> {
+    fn as_slice(&self) -> &[PreparedSection<'a>] {
         match self {
             Sections::One(section) => std::slice::from_ref(section),
             Sections::Many(sections) => sections,
@@ -120,9 +134,20 @@ impl Sections {
     }
 }
 
-impl Prepared {
-    pub(super) fn sections(&self) -> &[PreparedSection] {
+impl<'a> Prepared<'a> {
+    pub(super) fn sections(&self) -> &[PreparedSection<'a>] {
         self.sections.as_slice()
+    }
+
+    /// The same, for a batch that waits in a queue: a leader of another thread cannot borrow from it.
+    pub(super) fn into_owned(self) -> Prepared<'static> {
+        let sections = match self.sections {
+            Sections::One(section) => Sections::One(section.into_owned()),
+            Sections::Many(sections) => {
+                Sections::Many(sections.into_iter().map(PreparedSection::into_owned).collect())
+            }
+        };
+        Prepared { sections, options: self.options, requirements: self.requirements }
     }
 
     /// A batch never mixes logged and unlogged partitions: `db/batch.rs` sees to it.

@@ -125,7 +125,7 @@ impl CommitHost for TestHost {
         EPOCH
     }
 
-    fn check_batch(&self, batch: &Prepared) -> Result<()> {
+    fn check_batch(&self, batch: &Prepared<'_>) -> Result<()> {
         let bytes = &batch.sections()[0].bytes;
         let first = SectionReader::new(bytes).next_operation().unwrap().unwrap();
         match &*self.refused_key.lock() {

@@ -1,5 +1,6 @@
 //! From the public call to the commit path: limits, encoding, hashing; all of it without a lock.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -76,29 +77,30 @@ pub(super) fn check_write(partition: &PartitionState, options: WriteOptions) -> 
 /// # Errors
 /// Corruption of the key of an operation that is not what the caller gave any more. Only what is
 /// found before the section has its checksum would pass as valid in the log.
-pub(super) fn prepare(
+pub(super) fn prepare<'s>(
     db: &DbInner,
-    partition: &Arc<PartitionState>,
+    partition: &'s Arc<PartitionState>,
     rules_epoch: u32,
-    section: &mut SectionBuilder,
-) -> Result<PreparedSection> {
+    section: &'s mut SectionBuilder,
+) -> Result<PreparedSection<'s>> {
+    let operations = section.operation_count();
     let injected = db.inject.in_memory(InMemory::Section, section.bytes());
-    let bytes = injected.unwrap_or_else(|| section.take_shared());
+    let (lent, sums) = section.lend();
+    let bytes = injected.unwrap_or(lent);
     // The checksum is made before the comparison: a bit that flips between the two, or later, is
     // then found by the checksum.
     let checksum = section_checksum(&bytes);
-    let damaged = damaged_key(&bytes, section.sums());
+    let damaged = damaged_key(&bytes, sums);
     if let Some(key) = damaged.unwrap_or(Some(&[])) {
         let what = "an operation changed in memory before it reached the log";
         let error = Error::corruption("memory", None, what).in_partition(&partition.name);
         return Err(error.at_key(key));
     }
-    let sums = match section.sums() {
+    let sums = match sums {
         [one] => OperationSums::One(*one),
-        many => OperationSums::Many(many.into()),
+        many => OperationSums::Many(Cow::Borrowed(many)),
     };
-    let operations = section.operation_count();
-    let partition = partition.clone();
+    let partition = Cow::Borrowed(partition);
     let injected = db.inject.in_memory(InMemory::Memtable, &bytes);
     Ok(PreparedSection { partition, operations, checksum, bytes, injected, sums, rules_epoch })
 }
@@ -150,7 +152,11 @@ pub(super) fn stored_key(partition: &PartitionState, key: &[u8]) -> Result<Vec<u
 
 /// Commits; the handles are kept if their operations are visible, also where the sync failed that
 /// was asked for; else their values are let go.
-pub(super) fn commit(db: &DbInner, batch: Prepared, pending: Vec<PendingHandle>) -> Result<Commit> {
+pub(super) fn commit(
+    db: &DbInner,
+    batch: Prepared<'_>,
+    pending: Vec<PendingHandle>,
+) -> Result<Commit> {
     let committed = match &batch.requirements {
         None => db.commit.commit(&db.log, db, batch).map_err(Refusal::known),
         // Such a batch may have to come again, and is copied for each try. The usual one is not.
@@ -163,7 +169,7 @@ pub(super) fn commit(db: &DbInner, batch: Prepared, pending: Vec<PendingHandle>)
 
 /// Commits a batch with requirements. Where memory does not tell whether they hold, tables do, and
 /// the batch comes again.
-fn commit_if(db: &DbInner, mut batch: Prepared) -> Result<Committed> {
+fn commit_if(db: &DbInner, mut batch: Prepared<'_>) -> Result<Committed> {
     loop {
         match db.commit.commit(&db.log, db, batch.clone()) {
             Err(Refusal::Unproven) => {}
@@ -206,39 +212,36 @@ fn write_one(
         Admission::Wait => db.stall.admit(&**db, std::iter::once(&**state), bytes)?,
         Admission::Try => db.stall.try_admit(&**db, std::iter::once(&**state), bytes)?,
     }
-    let mut pending = Vec::new();
     let operation = (kind, key, value);
-    let section = SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
+    SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
         // A buffer of the thread, because an allocation for each put would cost more than the
-        // encoding.
+        // encoding. It is lent until the put is answered.
         Ok(mut section) => {
             section.clear(SCRATCH_BYTES_KEPT);
-            one_section(partition, operation, &mut section, &mut pending)
+            write_section(partition, operation, options, &mut section)
         }
-        // The `put` of a value store writes to a database: this write is inside of another one of
-        // the thread, which has the buffer.
-        Err(_) => {
-            let mut section = SectionBuilder::default();
-            one_section(partition, operation, &mut section, &mut pending)
-        }
-    })?;
-    let sections = Sections::One(section);
-    commit(db, Prepared { sections, options, requirements: None }, pending)
+        // The `put` of a value store, or a listener, writes to a database: this write is inside of
+        // another one of the thread, which has the buffer.
+        Err(_) => write_section(partition, operation, options, &mut SectionBuilder::default()),
+    })
 }
 
-/// Encodes one operation into an empty section, and sums it.
-fn one_section(
+/// Encodes one operation into an empty section, sums it, and commits it.
+fn write_section(
     partition: &Partition,
     (kind, key, value): (EntryKind, &[u8], &[u8]),
+    options: WriteOptions,
     section: &mut SectionBuilder,
-    pending: &mut Vec<PendingHandle>,
-) -> Result<PreparedSection> {
+) -> Result<Commit> {
+    let db = partition.db();
     let state = partition.state();
+    let mut pending = Vec::new();
     // Read before the key is checked: if the rules change in between, the number differs and the
     // commit path checks the key again.
     let rules_epoch = state.rules_epoch();
-    push_operation(state, section, kind, key, value, pending)?;
-    prepare(partition.db(), state, rules_epoch, section)
+    push_operation(state, section, kind, key, value, &mut pending)?;
+    let sections = Sections::One(prepare(db, state, rules_epoch, section)?);
+    commit(db, Prepared { sections, options, requirements: None }, pending)
 }
 
 impl Partition {

@@ -75,23 +75,30 @@ impl MappedAppends {
         Some(MappedAppends { end, append_bytes_max, unsynced: 0, mapping: None })
     }
 
-    /// Stores `bytes` at `offset`, the end of the last append. Returns `false` if they are to be
-    /// written instead; nothing was stored then.
-    pub(super) fn store(&mut self, file: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> bool {
-        self.unsynced = self.unsynced.saturating_add(bytes.len() as u64);
-        if bytes.len() > self.append_bytes_max {
+    /// Stores `pieces`, one behind the other, at `offset`, the end of the last append. Returns `false`
+    /// if they are to be written instead; nothing was stored then.
+    pub(super) fn store(&mut self, file: BorrowedFd<'_>, offset: u64, pieces: &[&[u8]]) -> bool {
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        self.unsynced = self.unsynced.saturating_add(len as u64);
+        // All of them decide: a mapping that is made for the short front of a long append is of no
+        // use behind it.
+        if len > self.append_bytes_max {
             return false;
         }
         // The next stretch is mapped when the present one is full. An append that crosses its end
         // goes into a new mapping as a whole.
-        if self.mapping.as_ref().is_none_or(|mapping| !mapping.covers(offset, bytes.len())) {
-            let is_short = bytes.len() <= SHORT_APPEND_BYTES;
+        if self.mapping.as_ref().is_none_or(|mapping| !mapping.covers(offset, len)) {
+            let is_short = len <= SHORT_APPEND_BYTES;
             let len_max = if is_short { LONG_MAPPING_BYTES } else { MAPPING_BYTES };
             self.map_next(file, offset, len_max);
         }
         match &mut self.mapping {
-            Some(mapping) if mapping.covers(offset, bytes.len()) => {
-                mapping.store(offset, bytes);
+            Some(mapping) if mapping.covers(offset, len) => {
+                let mut at = offset;
+                for piece in pieces {
+                    mapping.store(at, piece);
+                    at += piece.len() as u64;
+                }
                 true
             }
             _ => false,

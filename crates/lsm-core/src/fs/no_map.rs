@@ -19,7 +19,7 @@ impl NeverMapped {
         None
     }
 
-    pub(super) fn store(&mut self, _file: BorrowedFd<'_>, _offset: u64, _bytes: &[u8]) -> bool {
+    pub(super) fn store(&mut self, _: BorrowedFd<'_>, _offset: u64, _pieces: &[&[u8]]) -> bool {
         match *self {}
     }
 

@@ -283,6 +283,33 @@ impl OsFile {
             .map_err(|e| self.failed("append to", e))
     }
 
+    fn write_pieces(&self, pieces: &[&[u8]]) -> Result<()> {
+        let mut slices: Vec<io::IoSlice<'_>> =
+            pieces.iter().map(|piece| io::IoSlice::new(piece)).collect();
+        let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let offset = self.position.fetch_add(len, Ordering::Relaxed);
+        write_all_pieces(&mut slices, offset, |part, at| {
+            rustix::io::pwritev(&self.file, part, at).map_err(io::Error::from)
+        })
+        .map_err(|e| self.failed("append to", e))
+    }
+
+    /// Stores `pieces` through the mapping; `false` if they are to be written. `mapped` stays locked
+    /// until they are.
+    fn store(&self, mapped: &mut MappedAppends, pieces: &[&[u8]]) -> bool {
+        if self.is_sync_news.load(Ordering::Relaxed) {
+            self.is_sync_news.store(false, Ordering::Relaxed);
+            mapped.note_sync();
+        }
+        let offset = self.position.load(Ordering::Relaxed);
+        let is_stored = mapped.store(self.file.as_fd(), offset, pieces);
+        if is_stored {
+            let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+            self.position.fetch_add(len, Ordering::Relaxed);
+        }
+        is_stored
+    }
+
     fn failed(&self, deed: &str, e: io::Error) -> Error {
         Error::io(deed, &self.path, e)
     }
@@ -294,30 +321,15 @@ impl File for OsFile {
             return self.write(bytes);
         };
         let mut mapped = mapped.lock();
-        if self.is_sync_news.load(Ordering::Relaxed) {
-            self.is_sync_news.store(false, Ordering::Relaxed);
-            mapped.note_sync();
-        }
-        let offset = self.position.load(Ordering::Relaxed);
-        if mapped.store(self.file.as_fd(), offset, bytes) {
-            self.position.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            return Ok(());
-        }
-        self.write(bytes)
+        if self.store(&mut mapped, &[bytes]) { Ok(()) } else { self.write(bytes) }
     }
 
     fn append_pieces(&self, pieces: &[&[u8]]) -> Result<()> {
-        if self.mapped.get().is_some() {
-            return pieces.iter().try_for_each(|piece| self.append(piece));
-        }
-        let mut slices: Vec<io::IoSlice<'_>> =
-            pieces.iter().map(|piece| io::IoSlice::new(piece)).collect();
-        let len = pieces.iter().map(|piece| piece.len() as u64).sum();
-        let offset = self.position.fetch_add(len, Ordering::Relaxed);
-        write_all_pieces(&mut slices, offset, |part, at| {
-            rustix::io::pwritev(&self.file, part, at).map_err(io::Error::from)
-        })
-        .map_err(|e| self.failed("append to", e))
+        let Some(mapped) = self.mapped.get() else {
+            return self.write_pieces(pieces);
+        };
+        let mut mapped = mapped.lock();
+        if self.store(&mut mapped, pieces) { Ok(()) } else { self.write_pieces(pieces) }
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {

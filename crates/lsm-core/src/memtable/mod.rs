@@ -1,8 +1,8 @@
 //! The memtable: recent operations of one partition, sorted, in memory.
 //!
 //! The commit path and replay fill it, every reader searches it, and a flush writes it to a table
-//! once it is sealed. Keys, versions and small values are in slabs of memory, which the next
-//! memtable uses again. A large value stays in the section from which the WAL was written.
+//! once it is sealed. Keys, versions and all but large values are in slabs of memory, which the next
+//! memtable uses again. A large value is in memory that readers share.
 //!
 //! ```text
 //! skiplist.rs, arena.rs   the entries, and their memory
@@ -34,7 +34,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::Result;
-use crate::types::{EntryKind, MemtableId, Operation, OperationSum, SeqNo, Slice, Trailer};
+use crate::types::{
+    COPIED_VALUE_BYTES_MAX, EntryKind, MemtableId, Operation, OperationSum, SectionBytes, SeqNo,
+    Slice, Trailer,
+};
 
 pub use arena::SlabPool;
 use bloom::MemtableBloom;
@@ -45,9 +48,6 @@ pub use protection::{DamagedEntry, TrueEntry};
 use shared_prefix::SharedPrefix;
 use skiplist::{AHEAD_MAX, Inserted, NewEntry, NewValue, SkipList, Writer};
 
-/// Longest value that is copied into the slabs: beyond, a copy costs more than the memory that
-/// sharing wastes, and a reader is given the section's bytes without a copy.
-const COPIED_BYTES_MAX: usize = 4 << 10;
 /// The number of keys after which the keys are looked at for what they share.
 const KEYS_BEFORE_LOOK: u64 = 512;
 /// Entries beyond this are not inserted anew for a better shared prefix.
@@ -272,18 +272,21 @@ impl MemtableWriter<'_> {
         seq: SeqNo,
         lsn: u64,
         sums: OperationSum,
-        section: &Arc<[u8]>,
+        section: &SectionBytes<'_>,
         operation: &Operation,
     ) -> Result<u64, NotNewer> {
         if operation.kind == EntryKind::Clear {
             return self.clear(seq, lsn);
         }
-        // A small value is copied: a reference to the section would keep the memory of a whole
-        // batch for it.
-        let value = if operation.value.len() > COPIED_BYTES_MAX {
-            NewValue::Shared(section, operation.value.clone())
-        } else {
-            NewValue::Copied(&section[operation.value.clone()])
+        let is_copied = operation.value.len() <= COPIED_VALUE_BYTES_MAX;
+        let own: Arc<[u8]>;
+        let value = match section.shared() {
+            _ if is_copied => NewValue::Copied(&section[operation.value.clone()]),
+            Some(shared) => NewValue::Shared(shared, operation.value.clone()),
+            None => {
+                own = section[operation.value.clone()].into();
+                NewValue::Shared(&own, 0..own.len())
+            }
         };
         let entry = NewEntry {
             key: &section[operation.key.clone()],
@@ -303,8 +306,7 @@ impl MemtableWriter<'_> {
             Inserted::Version => {}
             Inserted::Key => table.note_key(sums.key_hash),
         }
-        let shared =
-            if operation.value.len() > COPIED_BYTES_MAX { operation.value.len() } else { 0 };
+        let shared = if is_copied { 0 } else { operation.value.len() };
         let bytes = self.writer.used_bytes() - used_before + shared as u64;
         add(&table.bytes, bytes);
         add(&table.entry_count, 1);

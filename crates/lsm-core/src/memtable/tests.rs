@@ -20,7 +20,7 @@ fn insert(table: &Memtable, seq: u64, lsn: u64, kind: EntryKind, key: &[u8], val
     let seq = SeqNo::new(seq).unwrap();
     let sums = section.sums()[0];
     let before = table.bytes();
-    let taken = table.writer().insert(seq, lsn, sums, &section.bytes().into(), &op).unwrap();
+    let taken = table.writer().insert(seq, lsn, sums, &section.lend().0, &op).unwrap();
     assert_eq!(table.bytes(), before + taken);
 }
 
@@ -32,7 +32,7 @@ fn fill(keys: &[Vec<u8>]) -> (Arc<Memtable>, Vec<(InternalKey, Vec<u8>)>) {
         let kind = if n % 4 == 3 { EntryKind::Tombstone } else { EntryKind::Value };
         let value = match n % 40 {
             3 => vec![],
-            20 => vec![n as u8; COPIED_BYTES_MAX + 1],
+            20 => vec![n as u8; COPIED_VALUE_BYTES_MAX + 1],
             _ => vec![n as u8; n % 50],
         };
         insert(&table, seq.get(), 100 + n as u64, kind, key, &value);
@@ -157,7 +157,7 @@ fn an_empty_memtable_has_no_entries_and_no_place_in_the_log() {
 fn an_entry_that_is_not_newer_is_refused() {
     let table = table();
     insert(&table, 7, 0, EntryKind::Value, b"k", b"v");
-    let section: Arc<[u8]> = b"\x01\x01k\x01w".as_slice().into();
+    let section = SectionBytes::Lent(b"\x01\x01k\x01w");
     let op = SectionReader::new(&section).next_operation().unwrap().unwrap();
     let sums = OperationSum::new(EntryKind::Value, b"k", b"w");
     let seq = SeqNo::new(7).unwrap();
@@ -169,7 +169,7 @@ fn an_entry_that_is_not_newer_is_refused() {
 #[test]
 fn values_outlive_the_memtable_and_long_ones_are_not_copied() {
     let table = table();
-    let long = vec![9; COPIED_BYTES_MAX + 1];
+    let long = vec![9; COPIED_VALUE_BYTES_MAX + 1];
     insert(&table, 1, 0, EntryKind::Value, b"short", &[5; 600]);
     insert(&table, 2, 0, EntryKind::Value, b"long", &long);
     let get = |key: &[u8]| table.get(key, checksum64(key), SeqNo::MAX).unwrap().1;
@@ -179,6 +179,28 @@ fn values_outlive_the_memtable_and_long_ones_are_not_copied() {
     assert_eq!(first.as_ptr(), second.as_ptr());
     drop(table);
     assert_eq!((&*short, &*first), (&[5; 600][..], &long[..]));
+}
+
+#[test]
+fn a_long_value_of_a_section_that_is_lent_gets_memory_of_its_own() {
+    let mut section = SectionBuilder::default();
+    section.push(EntryKind::Value, b"short", &[5; 600]);
+    let long = vec![9; COPIED_VALUE_BYTES_MAX + 1];
+    section.push(EntryKind::Value, b"long", &long);
+    let table = table();
+    let (bytes, sums) = section.lend();
+    let mut operations = SectionReader::new(&bytes);
+    for (n, sums) in sums.iter().enumerate() {
+        let operation = operations.next_operation().unwrap().unwrap();
+        let seq = SeqNo::new(n as u64 + 1).unwrap();
+        let taken = table.writer().insert(seq, 0, *sums, &bytes, &operation).unwrap();
+        assert!(taken >= operation.value.len() as u64);
+    }
+    drop(section);
+    let values = [&b"short"[..], b"long", b"long"]
+        .map(|key| table.get(key, checksum64(key), SeqNo::MAX).unwrap().1);
+    assert!(*values[0] == [5; 600] && *values[1] == long);
+    assert_eq!(values[1].as_ptr(), values[2].as_ptr(), "readers share it");
 }
 
 #[test]
@@ -248,7 +270,7 @@ fn damaged(key: &[u8], value: &[u8], damage: impl Fn(&mut Vec<u8>)) -> Arc<Memta
     damage(&mut bytes);
     let op = SectionReader::new(&bytes).next_operation().unwrap().unwrap();
     let seq = SeqNo::new(5).unwrap();
-    table.writer().insert(seq, 1, section.sums()[0], &bytes.into(), &op).unwrap();
+    table.writer().insert(seq, 1, section.sums()[0], &SectionBytes::Lent(&bytes), &op).unwrap();
     insert(&table, 9, 2, EntryKind::Value, b"behind", b"9");
     table
 }

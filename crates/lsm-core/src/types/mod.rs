@@ -8,6 +8,7 @@ mod ids;
 mod key;
 mod key_form;
 mod operation;
+mod section_bytes;
 mod slice;
 
 pub use floor::Floors;
@@ -23,3 +24,4 @@ pub(crate) use entry_sum::{EntrySum, OperationSum};
 pub(crate) use ids::MemtableId;
 pub(crate) use key::{InternalKey, first_not_below, prefix8};
 pub(crate) use operation::Operation;
+pub(crate) use section_bytes::{COPIED_VALUE_BYTES_MAX, SectionBytes};

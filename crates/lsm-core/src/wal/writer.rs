@@ -101,31 +101,31 @@ impl SegmentWriter {
     /// # Durability
     /// In the kernel only.
     pub fn append(&mut self, encoded: &[u8]) -> Result<()> {
-        self.append_pieces([encoded])
+        self.append_with(encoded.len(), |file| file.append(encoded))
     }
 
     /// As [`SegmentWriter::append`], of whole frames that lie in several pieces of memory. They count
     /// once all are appended.
-    pub fn append_pieces<'p>(
+    pub fn append_pieces(&mut self, pieces: &[&[u8]]) -> Result<()> {
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        self.append_with(len, |file| file.append_pieces(pieces))
+    }
+
+    #[inline]
+    fn append_with(
         &mut self,
-        pieces: impl IntoIterator<Item = &'p [u8], IntoIter: Clone>,
+        len: usize,
+        append: impl FnOnce(&dyn File) -> Result<()>,
     ) -> Result<()> {
-        let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
-        let len: usize = pieces.clone().map(<[u8]>::len).sum();
         // The look-ahead of recovery searches at multiples of 8 only.
         assert!(len.is_multiple_of(8), "frames are padded to 8 bytes");
         if self.failed {
             let message = format!("an earlier append to {} failed", self.path.display());
             return Err(Error::new(ErrorKind::Io, message));
         }
-        for piece in pieces {
-            if let Err(e) = self.file.append(piece) {
-                // A part of the frames may be in the file. A frame behind it would be unreachable,
-                // because a reader stops at the first bad frame.
-                self.failed = true;
-                return Err(e);
-            }
-        }
+        // A part of the frames may be in the file then. A frame behind it would be unreachable, because
+        // a reader stops at the first bad frame.
+        append(&*self.file).inspect_err(|_| self.failed = true)?;
         // Only after the last piece: an append in several pieces counts as one.
         self.offset += len as u64;
         Ok(())

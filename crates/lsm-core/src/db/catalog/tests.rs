@@ -9,7 +9,9 @@ use crate::db::testing::version_of;
 use crate::fs::MemFs;
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::PartitionHooks;
-use crate::types::{DbId, EntryKind, Epoch, FileNo, FileNumbers, Operation, OperationSum, SeqNo};
+use crate::types::{
+    DbId, EntryKind, Epoch, FileNo, FileNumbers, Operation, OperationSum, SectionBytes, SeqNo,
+};
 use crate::version::Manifest;
 
 /// A catalog of an empty database in memory.
@@ -115,7 +117,7 @@ fn seal(partition: &PartitionState, lsn: u64) -> MemtableId {
     let view = partition.view();
     let sums = OperationSum::new(EntryKind::Value, b"k", b"v");
     let operation = Operation { kind: EntryKind::Value, key: 0..1, value: 1..2 };
-    let section: Arc<[u8]> = b"kv"[..].into();
+    let section = SectionBytes::Lent(b"kv");
     let seq = SeqNo::new(lsn + 1).unwrap();
     view.active.writer().insert(seq, lsn, sums, &section, &operation).unwrap();
     partition.seal().unwrap();

@@ -24,7 +24,7 @@ pub(super) enum MemberState {
 
 /// A batch of a group.
 pub(super) struct Member<'a> {
-    pub(super) batch: &'a Prepared,
+    pub(super) batch: &'a Prepared<'a>,
     pub(super) first_seq: SeqNo,
     pub(super) state: MemberState,
 }
@@ -44,14 +44,33 @@ impl Member<'_> {
     }
 }
 
-/// Encodes a batch behind `group`, unless it is refused. If the segment has no room for it, the
-/// group is appended first. A large batch is appended at once, behind the group.
+/// Makes a batch a member behind `group`, and encodes it unless it is refused. If the segment has no room for it, the
+/// group is appended first. A large batch is appended at once, behind the group; `is_alone` says that no
+/// other is in the group.
 pub(super) fn encode<'a>(
     host: &dyn CommitHost,
     writer: &mut LogWriter<'_>,
     group: &mut [Member<'a>],
     writes: &mut GroupWrites<'a>,
-    batch: &'a Prepared,
+    batch: &'a Prepared<'a>,
+    is_alone: bool,
+) -> Member<'a> {
+    // Numbers are taken one batch at a time, after its checks: a refused batch leaves no hole.
+    let first_seq = writer.next_seq();
+    let state = encode_at_end(host, writer, group, writes, batch, is_alone);
+    if !matches!(state, MemberState::Refused(_)) {
+        writer.take_seqs(batch.operations());
+    }
+    Member { batch, first_seq, state }
+}
+
+fn encode_at_end<'a>(
+    host: &dyn CommitHost,
+    writer: &mut LogWriter<'_>,
+    group: &mut [Member<'a>],
+    writes: &mut GroupWrites<'a>,
+    batch: &'a Prepared<'a>,
+    is_alone: bool,
 ) -> MemberState {
     if let Err(error) = host.check_batch(batch) {
         return MemberState::Refused(error.into());
@@ -64,7 +83,7 @@ pub(super) fn encode<'a>(
     }
     let frame = batch.frame();
     let sections = frame.as_slice();
-    let is_large = LogWriter::is_large(sections);
+    let is_large = LogWriter::is_large(sections, is_alone);
     if is_large || !writer.has_room(sections) {
         append(writer, group);
     }
@@ -82,7 +101,7 @@ fn check_requirements<'a>(
     writer: &LogWriter<'_>,
     group: &[Member<'a>],
     writes: &mut GroupWrites<'a>,
-    batch: &Prepared,
+    batch: &Prepared<'_>,
 ) -> Result<(), Refusal> {
     let Some(requirements) = &batch.requirements else { return Ok(()) };
     // A member whose append fails later counts, too: this batch is then refused although nothing

@@ -52,7 +52,7 @@ impl FollowerStage {
 
 /// A follower: a batch that waits for the leader.
 pub(super) struct Request {
-    pub(super) batch: Prepared,
+    pub(super) batch: Prepared<'static>,
     /// A [`FollowerStage`]; changed under the lock of the queue.
     state: AtomicU8,
     /// Stored with release behind `answer`.
@@ -86,14 +86,14 @@ impl Request {
     }
 }
 
-/// The role of a batch that comes to the queue. A leader allocates nothing for it.
-pub(super) enum Turn {
-    Lead(Prepared),
+/// The role of a batch that comes to the queue. A leader allocates nothing for it, and copies nothing.
+pub(super) enum Turn<'a> {
+    Lead(Prepared<'a>),
     Follow(Arc<Request>),
 }
 
-impl Turn {
-    pub(super) fn batch(&self) -> &Prepared {
+impl<'a> Turn<'a> {
+    pub(super) fn batch(&self) -> &Prepared<'a> {
         match self {
             Turn::Lead(batch) => batch,
             Turn::Follow(request) => &request.batch,
@@ -144,8 +144,16 @@ impl Queue {
     }
 
     /// Queues the batch behind the leader, or makes the caller the leader if there is none.
-    pub(super) fn join(&self, batch: Prepared) -> Turn {
+    pub(super) fn join<'a>(&self, batch: Prepared<'a>) -> Turn<'a> {
+        let waiting = self.waiting.lock();
+        if self.try_lead() {
+            return Turn::Lead(batch);
+        }
+        // All writers ask for this lock, so nothing is copied under it.
+        drop(waiting);
+        let batch = batch.into_owned();
         let mut waiting = self.waiting.lock();
+        // The leader may have ended meanwhile.
         if self.try_lead() {
             return Turn::Lead(batch);
         }
@@ -219,7 +227,7 @@ impl Queue {
     }
 
     /// The followers that go into the group of a leader with this batch.
-    pub(super) fn take_followers(&self, own: &Prepared) -> Vec<Arc<Request>> {
+    pub(super) fn take_followers(&self, own: &Prepared<'_>) -> Vec<Arc<Request>> {
         let mut waiting = self.waiting.lock();
         let mut bytes = own.bytes();
         let mut followers = Vec::new();
@@ -263,12 +271,12 @@ mod tests {
     use crate::db::testing::partition;
     use crate::options::Durability;
 
-    fn prepared(key: &'static str, durability: Durability) -> Prepared {
+    fn prepared(key: &'static str, durability: Durability) -> Prepared<'static> {
         let batch = batch(key, 1, durability);
         prepare(&partition(true), batch.key, &batch.value, durability)
     }
 
-    fn lead(queue: &Queue) -> Prepared {
+    fn lead(queue: &Queue) -> Prepared<'static> {
         match queue.join(prepared("leader", Durability::Os)) {
             Turn::Lead(batch) => batch,
             Turn::Follow(_) => panic!("somebody leads"),

@@ -1,5 +1,6 @@
 //! Groups of writers over a log of their own, and what each of them is answered.
 
+use std::borrow::Cow;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ use crate::options::Durability;
 use crate::partition::PartitionState;
 use crate::shared::CursorWriter;
 use crate::sstable::bloom_hash;
-use crate::types::{EntryKind, SeqNo};
+use crate::types::{EntryKind, SectionBytes, SeqNo};
 use crate::wal::section_checksum;
 
 /// A commit path over a log of its own and one partition.
@@ -133,17 +134,17 @@ pub(super) fn prepare(
     key: &str,
     value: &[u8],
     durability: Durability,
-) -> Prepared {
+) -> Prepared<'static> {
     let mut section = crate::batch::SectionBuilder::default();
     match key {
         CLEAR => section.push(EntryKind::Clear, &[], &[]),
         _ => section.push(EntryKind::Value, key.as_bytes(), value),
     }
     let section = PreparedSection {
-        partition: partition.clone(),
+        partition: Cow::Owned(partition.clone()),
         operations: 1,
         checksum: section_checksum(section.bytes()),
-        bytes: section.bytes().into(),
+        bytes: SectionBytes::Lent(section.bytes()).into_shared(),
         injected: None,
         sums: OperationSums::One(section.sums()[0]),
         rules_epoch: partition.rules_epoch(),
@@ -473,4 +474,22 @@ fn a_number_that_is_no_batch_is_seen_from_its_publishing_on() {
     assert_eq!(path.path.visible_seq().get(), 1);
     path.path.publish_unlogged(&writer);
     assert_eq!(path.path.visible_seq().get(), 2);
+}
+
+#[test]
+fn batches_of_all_lengths_are_in_the_log_alone_and_in_groups() {
+    let path = Store::new(1 << 22);
+    let mut expected = 0;
+    for len in [0, 2000, 2040, 2048, 2060, 8000, 9000, 65_500, 65_536, 1 << 20] {
+        path.put("alone", &vec![7; len], Durability::Os).unwrap();
+        let group = vec![
+            batch("a", 10, Durability::Os),
+            batch("b", len, Durability::Os),
+            batch("c", 3000, Durability::Os),
+        ];
+        path.commit_group(group).into_iter().for_each(|answer| assert!(answer.is_ok()));
+        expected += 4;
+    }
+    let logged = batches_in(&path.test.mem, &path.host.listed()).unwrap();
+    assert!(logged.into_iter().eq(1..=expected));
 }

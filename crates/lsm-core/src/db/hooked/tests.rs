@@ -3,7 +3,7 @@
 use super::*;
 use crate::compaction::drawing::{draw, seq};
 use crate::fs::MemFs;
-use crate::types::{DbId, EntryKind, Operation, OperationSum};
+use crate::types::{DbId, EntryKind, Operation, OperationSum, SectionBytes};
 use crate::version::Missing;
 
 /// A partition whose filter, if it has one, reserves `suffix`, and which holds `keys`.
@@ -13,7 +13,7 @@ fn partition(suffix: &[u8], keys: &[&str]) -> PartitionState {
     let partition = PartitionState::alone(draw(""), hooks);
     for (number, key) in keys.iter().enumerate() {
         let view = partition.view();
-        let section: Arc<[u8]> = key.as_bytes().into();
+        let section = SectionBytes::Lent(key.as_bytes());
         let kind = EntryKind::Tombstone;
         let operation = Operation { kind, key: 0..key.len(), value: key.len()..key.len() };
         let sums = OperationSum::new(kind, key.as_bytes(), b"");

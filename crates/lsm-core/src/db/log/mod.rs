@@ -44,7 +44,7 @@ mod writer;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -152,6 +152,10 @@ pub(super) struct Log {
     writer: Mutex<WriterState>,
     /// A leaf: how far the log is appended and how far it is durable.
     sync: Mutex<SyncState>,
+    // Copies of two fields of `sync` for each append, which would wait for its lock twice. Stored under
+    // that lock, with release; acquire for who acts on a failure.
+    durable_lsn: AtomicU64,
+    has_failed: AtomicBool,
     /// A sync ended, well or not.
     synced: Condvar,
     /// `true` if the log thread knows of work. Saves a wake-up per append; acquire and release, so
@@ -170,6 +174,8 @@ impl Log {
             writer: Mutex::new(WriterState::new(last_seq, settings.segment_bytes_max)),
             settings,
             sync: Mutex::new(SyncState::new(last_seq)),
+            durable_lsn: AtomicU64::new(0),
+            has_failed: AtomicBool::new(false),
             synced: Condvar::new(),
             told: AtomicBool::new(false),
             watch: Mutex::default(),

@@ -5,6 +5,7 @@
 //! copy of it that could disagree.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::notices::Notices;
 use super::{Log, LogHost};
@@ -62,7 +63,7 @@ pub(in crate::db) enum LogChore {
 impl Log {
     /// The place up to which the log is durable.
     pub(in crate::db) fn durable_lsn(&self) -> Lsn {
-        self.sync.lock().durable_lsn
+        Lsn(self.durable_lsn.load(Ordering::Acquire))
     }
 
     /// Returns `true` if somebody wants to hear of a sync that has not begun.
@@ -82,15 +83,16 @@ impl Log {
 
     /// Returns `true` if a sync failed, and the log was not begun anew since.
     pub(in crate::db) fn has_failed(&self) -> bool {
-        self.sync.lock().failed.is_some()
+        self.has_failed.load(Ordering::Acquire)
     }
 
     /// An error if the log takes no more.
     pub(in crate::db) fn check(&self) -> Result<()> {
-        match &self.sync.lock().failed {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
+        if !self.has_failed() {
+            return Ok(());
         }
+        // It may have been begun anew since.
+        self.failure().map_or(Ok(()), Err)
     }
 
     /// The next task for the log.
@@ -134,6 +136,8 @@ impl Log {
             files: vec![segment.file().clone()],
             ..SyncState::new(seq)
         };
+        self.durable_lsn.store(segment.lsn().0, Ordering::Release);
+        self.has_failed.store(false, Ordering::Release);
         drop(sync);
         self.synced.notify_all();
     }
@@ -187,6 +191,7 @@ impl Log {
         let mut due = Vec::new();
         if result.is_ok() {
             sync.durable_lsn = target_lsn;
+            self.durable_lsn.store(target_lsn.0, Ordering::Release);
             sync.durable_seq = target_seq;
             // The log thread appends a frame that attests this sync. Without it, recovery could not
             // tell rot in the last frames from a torn tail.
@@ -229,6 +234,7 @@ impl Log {
         // The first error stays: later ones are its consequences, and all callers shall see one
         // cause.
         let latched = sync.failed.get_or_insert(latched).clone();
+        self.has_failed.store(true, Ordering::Release);
         let refused = sync.notices.take_all();
         drop(sync);
         self.synced.notify_all();

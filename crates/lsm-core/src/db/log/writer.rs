@@ -22,9 +22,11 @@ use crate::wal::{
 
 /// A buffer that grew beyond this for one large batch is given back.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
-/// The frame of a batch from this size on goes to the segment from where its sections lie: a second
-/// copy of a value of 1 GiB would cost more than the further calls of the file do.
-const LARGE_BATCH_BYTES: usize = 1 << 20;
+/// The frame of a batch from this size on goes to the segment from where its sections lie, if it is alone
+/// in its group: a copy would cost more than further pieces of the append do.
+const LONE_BATCH_BYTES: usize = 2 << 10;
+/// The same of any batch: a copy would cost more than a further call of the file does.
+const LARGE_BATCH_BYTES: usize = 64 << 10;
 /// More than any control frame takes.
 const CONTROL_BYTES_MAX: usize = 128;
 
@@ -187,10 +189,11 @@ impl LogWriter<'_> {
         Ok(place.lsn)
     }
 
-    /// Returns `true` if a batch is so large that [`LogWriter::append_large`] is for it.
-    pub(in crate::db) fn is_large(sections: &[Section<'_>]) -> bool {
+    /// Returns `true` if a batch is so large that [`LogWriter::append_large`] is for it. `is_alone` says that
+    /// its group has no other.
+    pub(in crate::db) fn is_large(sections: &[Section<'_>], is_alone: bool) -> bool {
         let bytes: usize = sections.iter().map(|section| section.bytes.len()).sum();
-        bytes >= LARGE_BATCH_BYTES
+        bytes >= if is_alone { LONE_BATCH_BYTES } else { LARGE_BATCH_BYTES }
     }
 
     /// Appends a batch as [`LogWriter::encode_batch`] and [`LogWriter::append`] do together, without
@@ -288,13 +291,17 @@ impl LogWriter<'_> {
         let state = &mut *self.state;
         let segment = state.segment.as_mut().expect("a frame was encoded for it");
         // One call for the whole group. The bodies of a large batch are appended from the memory of
-        // their sections, because a copy of 1 GiB would double the memory of the write.
+        // their sections.
         let start = segment.offset();
-        let appended = if sections.is_empty() {
-            segment.append(&state.buffer)
-        } else {
-            let bodies = sections.iter().map(|section| section.bytes);
-            segment.append_pieces([&*state.buffer].into_iter().chain(bodies).chain([padding]))
+        let appended = match sections {
+            [] => segment.append(&state.buffer),
+            [section] => segment.append_pieces(&[&state.buffer, section.bytes, padding]),
+            sections => {
+                let bodies = sections.iter().map(|section| section.bytes);
+                let pieces: Vec<&[u8]> =
+                    [&*state.buffer].into_iter().chain(bodies).chain([padding]).collect();
+                segment.append_pieces(&pieces)
+            }
         };
         let lsn = segment.lsn();
         self.log.files.note_appended(segment.offset());

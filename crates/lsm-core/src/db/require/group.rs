@@ -20,7 +20,7 @@ pub(in crate::db) struct GroupWrites<'a> {
 
 impl<'a> GroupWrites<'a> {
     /// Takes in the operations of a batch.
-    pub(in crate::db) fn add(&mut self, batch: &'a Prepared) {
+    pub(in crate::db) fn add(&mut self, batch: &'a Prepared<'_>) {
         for section in batch.sections() {
             let mut operations = SectionReader::new(&section.bytes);
             while let Some(operation) =

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use super::pressure::share;
 use super::*;
 use crate::db::testing::partition_with;
-use crate::types::{EntryKind, Operation, OperationSum, SeqNo};
+use crate::types::{EntryKind, Operation, OperationSum, SectionBytes, SeqNo};
 
 const BUFFER: u64 = 1 << 20;
 
@@ -71,7 +71,7 @@ fn host(count: u32) -> (TestHost, Vec<Arc<PartitionState>>) {
 
 /// Seals a memtable of the partition that holds a value of `len` bytes; how much it takes.
 fn seal(partition: &PartitionState, len: usize) -> u64 {
-    let section: Arc<[u8]> = vec![b'x'; 1 + len].into();
+    let section = SectionBytes::Shared(vec![b'x'; 1 + len].into());
     let operation = Operation { kind: EntryKind::Value, key: 0..1, value: 1..1 + len };
     let view = partition.view();
     let seq = SeqNo::new(1).unwrap();

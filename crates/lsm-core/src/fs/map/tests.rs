@@ -40,7 +40,11 @@ impl Appender {
     fn append(&mut self, len: usize) -> bool {
         let bytes = vec![1 + (self.content.len() % 251) as u8; len];
         let offset = self.content.len() as u64;
-        let is_stored = self.mapped.store(self.file.as_fd(), offset, &bytes);
+        let is_stored = self.mapped.store(
+            self.file.as_fd(),
+            offset,
+            &[&bytes[..len / 3], b"", &bytes[len / 3..]],
+        );
         if !is_stored {
             self.file.write_all_at(&bytes, offset).unwrap();
         }
@@ -139,6 +143,20 @@ fn large_appends_are_written_in_the_middle_of_a_mapping() {
 }
 
 #[test]
+fn a_long_append_makes_no_mapping_however_short_its_front_is() {
+    let mut appender = Appender::new(1 << 20);
+    while !appender.append(100) {}
+    appender.mapped.note_punch();
+    let end = appender.content.len() as u64;
+    let long = [7; APPEND_BYTES_MAX];
+    assert!(!appender.mapped.store(appender.file.as_fd(), end, &[b"front", &long, b"end"]));
+    assert_eq!(appender.mapped_len(), 0);
+    assert!(appender.mapped.store(appender.file.as_fd(), end, &[b"front", &long[..9], b"end"]));
+    appender.content.extend_from_slice(&[b"front", &long[..9], b"end"].concat());
+    appender.check();
+}
+
+#[test]
 fn nothing_is_stored_behind_what_is_preallocated() {
     let len = 100 << 10;
     let mut appender = Appender::new(len);
@@ -158,10 +176,10 @@ fn what_cannot_be_mapped_is_left_to_write() {
     let file = OpenOptions::new().read(true).open(&path).unwrap();
     let mut mapped = mapped(1 << 20);
     mapped.unsynced = MAPPING_BYTES_MIN;
-    assert!(!mapped.store(file.as_fd(), 0, b"refused"), "the handle cannot write");
+    assert!(!mapped.store(file.as_fd(), 0, &[b"refused"]), "the handle cannot write");
     assert_eq!(mapped.end, 0, "it is not tried again");
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    assert!(!mapped.store(file.as_fd(), 0, b"refused"));
+    assert!(!mapped.store(file.as_fd(), 0, &[b"refused"]));
     assert_eq!(std::fs::read(&path).unwrap(), vec![0; 1 << 20]);
 }
 
