@@ -1,15 +1,18 @@
-//! Merging cursors into one: a binary heap over the sources that compares 8-byte prefixes first.
+//! Merging cursors into one: a source that holds the current entry, and a binary heap over the others
+//! that compares 8-byte prefixes first.
 //!
-//! The source on top of the heap holds the current entry. After a move only the new head of that
-//! source is compared with the better of its two children, so a long run from one source costs
-//! two comparisons an entry however many sources there are.
+//! After a move only the new head of the source that moved is compared with the best of the others, so
+//! a long run from one source costs one comparison an entry however many sources there are, and none
+//! where the others are at their ends.
 //!
 //! A tournament tree would compare fewer keys when sources alternate, but it pays its full height
 //! on every move, and scans of a compacted partition read long runs from one source.
 //!
 //! Invariants:
-//! 1. `heap` holds exactly the valid sources, ordered for the present direction.
-//! 2. The prefix in a [`HeapEntry`] is that of the key under its source.
+//! 1. `top` and `rest` hold exactly the valid sources; `rest` is a heap for the present direction, and
+//!    nothing in it precedes `top`.
+//! 2. The prefix in a [`HeapEntry`] of `rest` is that of the key under its source. That of `top` is, too,
+//!    as long as there is a rest to compare it with.
 //! 3. After an error nothing is valid until the next seek.
 
 use std::cmp::Ordering;
@@ -33,30 +36,43 @@ struct HeapEntry {
     source: usize,
 }
 
+/// No source.
+const NOWHERE: HeapEntry = HeapEntry { prefix: 0, source: usize::MAX };
+
 /// Several cursors as one. Equal internal keys come out in the order of the sources.
 pub struct MergeIter<I> {
     sources: Vec<I>,
-    heap: Vec<HeapEntry>,
+    /// Holds the current entry.
+    top: HeapEntry,
+    /// The other sources that are valid.
+    rest: Vec<HeapEntry>,
     direction: Direction,
 }
 
 impl<I: InternalIter> MergeIter<I> {
     /// Merges `sources`; before the first seek nothing is valid.
     pub fn new(sources: Vec<I>) -> MergeIter<I> {
-        // The heap never holds more, so no move of the merge allocates.
-        let heap = Vec::with_capacity(sources.len());
-        MergeIter { sources, heap, direction: Direction::Forward }
+        // It never holds more, so no move of the merge allocates. One source alone needs no heap.
+        let rest = Vec::with_capacity(sources.len().saturating_sub(1));
+        MergeIter { sources, top: NOWHERE, rest, direction: Direction::Forward }
     }
 
     /// The source that holds the current entry. Only while valid.
     #[inline]
     pub fn current(&self) -> &I {
-        &self.sources[self.heap[0].source]
+        &self.sources[self.top.source]
     }
 
     /// The sources that are not at their ends.
     pub fn valid_sources(&self) -> impl Iterator<Item = &I> {
-        self.heap.iter().map(|head| &self.sources[head.source])
+        let heads = std::iter::once(&self.top).chain(&self.rest);
+        heads.filter_map(|head| self.sources.get(head.source))
+    }
+
+    /// Makes nothing valid.
+    fn clear(&mut self) {
+        self.top = NOWHERE;
+        self.rest.clear();
     }
 
     #[inline]
@@ -80,17 +96,26 @@ impl<I: InternalIter> MergeIter<I> {
     fn sift_down(&mut self, mut parent: usize) {
         loop {
             let mut best = 2 * parent + 1;
-            if best >= self.heap.len() {
+            if best >= self.rest.len() {
                 return;
             }
-            if best + 1 < self.heap.len() && self.precedes(self.heap[best + 1], self.heap[best]) {
+            if best + 1 < self.rest.len() && self.precedes(self.rest[best + 1], self.rest[best]) {
                 best += 1;
             }
-            if !self.precedes(self.heap[best], self.heap[parent]) {
+            if !self.precedes(self.rest[best], self.rest[parent]) {
                 return;
             }
-            self.heap.swap(best, parent);
+            self.rest.swap(best, parent);
             parent = best;
+        }
+    }
+
+    /// Puts the best of the others on top if it precedes what is there.
+    #[inline]
+    fn settle_top(&mut self) {
+        if self.precedes(self.rest[0], self.top) {
+            std::mem::swap(&mut self.rest[0], &mut self.top);
+            self.sift_down(0);
         }
     }
 
@@ -100,21 +125,30 @@ impl<I: InternalIter> MergeIter<I> {
         direction: Direction,
         mut place: impl FnMut(usize, &mut I) -> Result<()>,
     ) -> Result<()> {
-        self.heap.clear();
+        self.clear();
         self.direction = direction;
         for (index, source) in self.sources.iter_mut().enumerate() {
             if let Err(error) = place(index, source) {
-                self.heap.clear();
+                self.clear();
                 return Err(error);
             }
-            if source.valid() {
-                let prefix = prefix8(source.key().user);
-                self.heap.push(HeapEntry { prefix, source: index });
+            if !source.valid() {
+                continue;
+            }
+            let prefix = prefix8(source.key().user);
+            let head = HeapEntry { prefix, source: index };
+            if self.top.source == NOWHERE.source {
+                self.top = head;
+            } else {
+                self.rest.push(head);
             }
         }
         // From the last parent up: building in place compares fewer keys than adding one by one.
-        for parent in (0..self.heap.len() / 2).rev() {
+        for parent in (0..self.rest.len() / 2).rev() {
             self.sift_down(parent);
+        }
+        if !self.rest.is_empty() {
+            self.settle_top();
         }
         Ok(())
     }
@@ -124,33 +158,39 @@ impl<I: InternalIter> MergeIter<I> {
         // An error ends the whole merge. Going on with the other sources would show older entries
         // of keys whose newest one lies behind the damage.
         if moved.is_err() {
-            self.heap.clear();
+            self.clear();
             return moved;
         }
-        let top = &self.sources[self.heap[0].source];
-        if top.valid() {
-            self.heap[0].prefix = prefix8(top.key().user);
-        } else {
-            // An exhausted source leaves the heap. It comes back with the next seek, which places
-            // all sources.
-            self.heap.swap_remove(0);
-        }
-        // Only the top can be out of order: no other source has moved.
-        if self.heap.len() > 1 {
-            self.sift_down(0);
+        let top = &self.sources[self.top.source];
+        if !top.valid() {
+            self.leave_top();
+        } else if !self.rest.is_empty() {
+            // Only the top can be out of order: no other source has moved.
+            self.top.prefix = prefix8(top.key().user);
+            self.settle_top();
         }
         Ok(())
+    }
+
+    /// The source on top is exhausted. It comes back with the next seek, which places all sources.
+    #[cold]
+    fn leave_top(&mut self) {
+        if self.rest.is_empty() {
+            self.top = NOWHERE;
+            return;
+        }
+        self.top = self.rest.swap_remove(0);
+        self.sift_down(0);
     }
 
     /// Returns `true` if no other source is on an entry of the present user key. Only while valid.
     #[inline]
     fn is_alone(&self) -> bool {
-        let top = self.heap[0];
-        // The best of the others is below the top, on either side. Whoever has an entry of the key
-        // has it in front of all greater keys.
-        self.heap.iter().skip(1).take(2).all(|other| {
-            other.prefix != top.prefix
-                || self.sources[other.source].key().user != self.sources[top.source].key().user
+        // Whoever has an entry of the key has it in front of all greater keys, so the best of the
+        // others would be on it.
+        self.rest.first().is_none_or(|other| {
+            other.prefix != self.top.prefix
+                || self.sources[other.source].key().user != self.current().key().user
         })
     }
 
@@ -158,7 +198,7 @@ impl<I: InternalIter> MergeIter<I> {
     /// new direction. Stepping each source once would be cheaper and wrong: behind a turn a source
     /// may be several entries away from the current one, on either side.
     fn turn(&mut self, direction: Direction) -> Result<()> {
-        let top = self.heap[0].source;
+        let top = self.top.source;
         // A copy, because the moves below borrow all sources.
         let here = self.sources[top].key().to_owned();
         self.place_all(direction, |index, source| {
@@ -188,7 +228,7 @@ impl<I: InternalIter> MergeIter<I> {
 impl<I: InternalIter> InternalIter for MergeIter<I> {
     #[inline]
     fn valid(&self) -> bool {
-        !self.heap.is_empty()
+        self.top.source != NOWHERE.source
     }
 
     #[inline]
@@ -222,7 +262,7 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
         if self.direction == Direction::Backward {
             self.turn(Direction::Forward)?;
         }
-        let moved = self.sources[self.heap[0].source].next();
+        let moved = self.sources[self.top.source].next();
         self.top_moved(moved)
     }
 
@@ -231,7 +271,7 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
         if self.direction == Direction::Forward {
             self.turn(Direction::Backward)?;
         }
-        let moved = self.sources[self.heap[0].source].prev();
+        let moved = self.sources[self.top.source].prev();
         self.top_moved(moved)
     }
 
@@ -240,7 +280,7 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
         // A source knows its own keys: where no other one has versions of this key, no key is copied
         // and none compared.
         if self.direction == Direction::Forward && self.is_alone() {
-            let moved = self.sources[self.heap[0].source].next_key(room);
+            let moved = self.sources[self.top.source].next_key(room);
             return self.top_moved(moved);
         }
         step_and_pass(self, room)
@@ -254,7 +294,7 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
         while self.valid() && self.key().user == user {
             // Each source passes its own versions in one move. Steps of the merge would compare
             // them all.
-            let moved = self.sources[self.heap[0].source].pass(user);
+            let moved = self.sources[self.top.source].pass(user);
             self.top_moved(moved)?;
         }
         Ok(())
@@ -263,6 +303,9 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
     use super::*;
     use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
     use proptest::prelude::*;
@@ -326,6 +369,67 @@ pub(super) mod tests {
 
     pub(crate) fn key(user: &[u8], seq: u64, kind: EntryKind) -> InternalKey {
         KeyRef::new(user, Trailer::new(SeqNo::new(seq).unwrap(), kind)).to_owned()
+    }
+
+    /// A cursor that counts how often its key is looked at.
+    struct Watched(ListIter, Rc<Cell<usize>>);
+
+    impl InternalIter for Watched {
+        fn valid(&self) -> bool {
+            self.0.valid()
+        }
+
+        fn key(&self) -> KeyRef<'_> {
+            self.1.set(self.1.get() + 1);
+            self.0.key()
+        }
+
+        fn value(&self) -> &[u8] {
+            self.0.value()
+        }
+
+        fn seek_to_first(&mut self) -> Result<()> {
+            self.0.seek_to_first()
+        }
+
+        fn seek_to_last(&mut self) -> Result<()> {
+            self.0.seek_to_last()
+        }
+
+        fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+            self.0.seek(target)
+        }
+
+        fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+            self.0.seek_before(target)
+        }
+
+        fn next(&mut self) -> Result<()> {
+            self.0.next()
+        }
+
+        fn prev(&mut self) -> Result<()> {
+            self.0.prev()
+        }
+    }
+
+    #[test]
+    fn keys_are_looked_at_only_while_two_sources_are_left() {
+        let looks = Rc::new(Cell::new(0));
+        let sources = [&[&b"a"[..]][..], &[b"b", b"c", b"d"]].map(|users| {
+            let entries = users.iter().map(|user| (key(user, 1, EntryKind::Value), vec![]));
+            Watched(ListIter::new(entries.collect()), Rc::clone(&looks))
+        });
+        let mut merged = MergeIter::new(Vec::from(sources));
+        merged.seek_to_first().unwrap();
+        merged.next().unwrap();
+        looks.set(0);
+        merged.next().unwrap();
+        merged.next().unwrap();
+        assert_eq!(looks.get(), 0);
+        assert_eq!(merged.key().user, b"d");
+        merged.next().unwrap();
+        assert!(!merged.valid());
     }
 
     proptest! {

@@ -7,7 +7,7 @@
 //! Invariants:
 //! 1. Forward and valid: the inner cursor is on the current entry.
 //! 2. Backward and valid: the inner cursor is on the newest entry of an earlier key, or invalid;
-//!    the current entry is in `key`, `trailer` and `value`.
+//!    key and value of the current entry are in `key` and `value`.
 //! 3. After `STEPS_BEFORE_SEEK` versions of one key the cursor seeks past the rest instead of
 //!    stepping.
 //! 4. No walk goes on behind a bound. If the caller compared the bounds with visible entries alone,
@@ -39,6 +39,7 @@ pub struct VisibleIter<I> {
     floor: SeqNo,
     standing: Standing,
     key: Vec<u8>,
+    /// That of the current entry, forwards too: each caller asks for the kind.
     trailer: Trailer,
     value: Vec<u8>,
     lower: Bound<Vec<u8>>,
@@ -118,10 +119,7 @@ impl<I: InternalIter> VisibleIter<I> {
     /// Kind and sequence number of the entry. Only while valid.
     #[inline]
     pub fn trailer(&self) -> Trailer {
-        match self.standing {
-            Standing::Forward => self.inner.key().trailer,
-            _ => self.trailer,
-        }
+        self.trailer
     }
 
     /// The stored bytes of the entry. Only while valid.
@@ -211,7 +209,24 @@ impl<I: InternalIter> VisibleIter<I> {
 
     /// From the newest entry of a key on: to the first entry within the bounds that is visible and
     /// no tombstone.
+    #[inline]
     fn find_forward(&mut self) -> Result<()> {
+        if !self.inner.valid() {
+            return Ok(());
+        }
+        // Nearly always this very entry: looked at without a call and a loop.
+        let KeyRef { user, trailer } = self.inner.key();
+        let is_shown = trailer.seq() <= self.seq && self.shows(trailer);
+        if is_shown && is_before_upper(&self.upper, user) {
+            self.trailer = trailer;
+            self.standing = Standing::Forward;
+            return Ok(());
+        }
+        self.search_forward()
+    }
+
+    /// As [`VisibleIter::find_forward`], entry by entry.
+    fn search_forward(&mut self) -> Result<()> {
         let mut steps = 0;
         while self.inner.valid() {
             let KeyRef { user, trailer } = self.inner.key();
@@ -237,6 +252,7 @@ impl<I: InternalIter> VisibleIter<I> {
             // versions are dead, whatever they are.
             steps = 0;
             if self.shows(trailer) {
+                self.trailer = trailer;
                 self.standing = Standing::Forward;
                 return Ok(());
             }

@@ -285,9 +285,19 @@ impl Cursor {
         if !self.valid() {
             return Ok(());
         }
-        let left = self.has_gaps.then(|| Bound::Excluded(self.entries.key().to_vec()));
+        if self.has_gaps {
+            return self.next_beside_gaps();
+        }
         let moved = self.entries.next();
-        self.settle_forward(left, moved)
+        self.forget_value();
+        self.told(moved)
+    }
+
+    #[cold]
+    fn next_beside_gaps(&mut self) -> Result<()> {
+        let left = Bound::Excluded(self.entries.key().to_vec());
+        let moved = self.entries.next();
+        self.settle_forward(Some(left), moved)
     }
 
     /// Moves to the previous key; does nothing if the cursor is not valid.
@@ -316,9 +326,22 @@ impl Cursor {
     /// The outcome of a move, with the partition's name.
     #[inline]
     fn told(&self, moved: Result<()>) -> Result<()> {
-        match (moved, &self.point) {
-            (Err(error), Some(point)) => Err(error.in_partition(&point.partition)),
-            (moved, _) => moved,
+        moved.map_err(|error| self.named(error))
+    }
+
+    #[cold]
+    fn named(&self, error: Error) -> Error {
+        match &self.point {
+            Some(point) => error.in_partition(&point.partition),
+            None => error,
+        }
+    }
+
+    /// The cached value is that of the key before the move.
+    #[inline]
+    fn forget_value(&mut self) {
+        if self.value.get().is_some() {
+            self.value.take();
         }
     }
 
@@ -329,8 +352,7 @@ impl Cursor {
     /// Called behind every move forwards, which began at `left` or at the lower bound.
     #[inline]
     fn settle_forward(&mut self, left: Option<Bound<Vec<u8>>>, moved: Result<()>) -> Result<()> {
-        // The cached value is that of the key before the move.
-        self.value.take();
+        self.forget_value();
         if self.has_gaps {
             let moved = moved.and_then(|()| self.pass_gaps_forward(left));
             // `entries` may stand on an entry that a gap refuses, so it cannot tell that the cursor
@@ -344,7 +366,7 @@ impl Cursor {
     /// Called behind every move backwards, which began at `left` or at the upper bound.
     #[inline]
     fn settle_backward(&mut self, left: Option<Bound<Vec<u8>>>, moved: Result<()>) -> Result<()> {
-        self.value.take();
+        self.forget_value();
         if self.has_gaps {
             let moved = moved.and_then(|()| self.pass_gaps_backward(left));
             self.is_refused = moved.is_err();
