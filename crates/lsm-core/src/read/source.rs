@@ -51,12 +51,14 @@ impl Source {
         // Tables of level 0 overlap, so all are opened now. A deeper level opens a table when the
         // walk comes to it.
         for table in level0 {
-            let iter = table.reader(context)?.iter(ReadMode::Cached);
-            sources.push(Source::Table(iter.checked_by(check.cloned())));
+            let iter = table.reader(context)?.checked_iter(ReadMode::Cached, check.cloned());
+            sources.push(Source::Table(iter));
         }
         for level in levels {
-            let iter = LevelIter::new(level.clone(), context.clone(), ReadMode::Cached);
-            sources.push(Source::Level(iter.checked_by(check.cloned())));
+            let context = context.clone();
+            let mode = ReadMode::Cached;
+            let iter = LevelIter::with_check(level.clone(), context, mode, check.cloned());
+            sources.push(Source::Level(iter));
         }
         Ok(sources)
     }

@@ -66,6 +66,8 @@ const COUNTS_BYTES: usize = 48;
 const ENTRY_BYTES_MIN: usize = 5;
 
 pub(super) const KIND_BITS: u8 = 0x0f;
+/// Why the head of an entry decodes.
+const DECODED: &str = "entries were decoded when the block was parsed";
 
 /// A parsed block.
 pub struct Block {
@@ -122,12 +124,7 @@ impl Head {
                 if len > 1 && kept >> (8 * (len - 1)) == 0 {
                     return None;
                 }
-                // Joins the seven bits of each byte.
-                let n = kept & 0x7f
-                    | kept >> 1 & 0x3f80
-                    | kept >> 2 & 0x1f_c000
-                    | kept >> 3 & 0xfe0_0000;
-                (n, len as usize)
+                (joined_sevens(kept), len as usize)
             }
         };
         Some(Head {
@@ -138,6 +135,35 @@ impl Head {
             delta,
             suffix: at + 4 + delta_len,
         })
+    }
+
+    /// As [`Head::decode`], of an entry that decoded when its block was parsed: the form of its numbers
+    /// is not checked again.
+    ///
+    /// # Panics
+    /// If no entry begins there.
+    #[inline(always)]
+    pub(super) fn known(bytes: &[u8], at: usize) -> Head {
+        let word = u64::from_le_bytes(*bytes[at..].first_chunk::<8>().expect(DECODED));
+        let more = word >> 32 & 0x8080_8080;
+        if word & 0x8080_8000 != 0 || more == 0x8080_8080 {
+            return Head::known_long(bytes, at);
+        }
+        let delta_len = (!more & 0x8080_8080).trailing_zeros() / 8 + 1;
+        let kept = word >> 32 & ((1 << (8 * delta_len)) - 1);
+        Head {
+            header: word as u8,
+            shared: usize::from((word >> 8) as u8),
+            suffix_len: usize::from((word >> 16) as u8),
+            value_len: usize::from((word >> 24) as u8),
+            delta: joined_sevens(kept),
+            suffix: at + 4 + delta_len as usize,
+        }
+    }
+
+    #[cold]
+    fn known_long(bytes: &[u8], at: usize) -> Head {
+        Head::decode(bytes, at).expect(DECODED)
     }
 
     #[cold]
@@ -160,6 +186,12 @@ impl Head {
             suffix: delta_at + len,
         })
     }
+}
+
+/// Joins the low seven bits of each of four bytes.
+#[inline(always)]
+fn joined_sevens(bytes: u64) -> u64 {
+    bytes & 0x7f | bytes >> 1 & 0x3f80 | bytes >> 2 & 0x1f_c000 | bytes >> 3 & 0xfe0_0000
 }
 
 /// The finding of a look-up: an entry without its user key, which is the one that was asked for.

@@ -108,6 +108,13 @@ impl BlockData {
         &self.marks[HEAD_WORDS..HEAD_WORDS + self.len()]
     }
 
+    /// Returns `true` if entry `i` and the next one, which is there, have different words, and so
+    /// different keys.
+    #[inline]
+    pub(super) fn word_changes(&self, i: usize) -> bool {
+        self.marks[HEAD_WORDS + i + 1] != self.marks[HEAD_WORDS + i]
+    }
+
     /// The word of entry `i`, to be damaged.
     #[cfg(any(test, feature = "internals"))]
     pub(super) fn word_mut(&mut self, i: usize) -> &mut u64 {
@@ -214,8 +221,13 @@ impl BlockData {
 
     #[inline]
     pub(super) fn head(&self, i: usize) -> Head {
-        let head = Head::decode(&self.bytes, self.offset(i) as usize);
-        head.expect("entries were decoded when the block was parsed")
+        self.head_at(self.offset(i) as usize)
+    }
+
+    /// The head of the entry at `offset` of the payload.
+    #[inline(always)]
+    pub(super) fn head_at(&self, offset: usize) -> Head {
+        Head::known(&self.bytes, offset)
     }
 
     /// Returns the range of the payload that holds the restart key of entry `i`.

@@ -32,6 +32,15 @@ impl JoinedKey<'_> {
     }
 }
 
+/// The place of a target in a block.
+#[derive(Clone, Copy)]
+pub(super) enum Near {
+    /// This entry is the first that is not before it.
+    At(usize),
+    /// This one or the next, if this one is before it.
+    AtOrNext(usize),
+}
+
 /// Length of the longest common prefix.
 #[inline]
 pub(super) fn common_len(a: &[u8], b: &[u8]) -> usize {
@@ -91,11 +100,21 @@ impl BlockData {
     /// Index of the first entry that is not before `target`; [`Block::len`] if all are.
     #[inline]
     pub(super) fn lower_bound(&self, target: KeyRef<'_>) -> usize {
+        match self.near(target) {
+            Near::At(at) => at,
+            Near::AtOrNext(at) => at + usize::from(self.is_before(at, target)),
+        }
+    }
+
+    /// As [`BlockData::lower_bound`], as far as it is known without a look at the only entry that has the
+    /// word of the target.
+    #[inline]
+    pub(super) fn near(&self, target: KeyRef<'_>) -> Near {
         self.touch();
         match self.prefix_order(target.user) {
             // A target that ends within the common prefix sorts before its extensions.
-            Ordering::Less => return 0,
-            Ordering::Greater => return self.len(),
+            Ordering::Less => return Near::At(0),
+            Ordering::Greater => return Near::At(self.len()),
             Ordering::Equal => {}
         }
         // Over the words first: 8 bytes an entry, one after the other in memory, so that a search
@@ -104,11 +123,11 @@ impl BlockData {
         let words = self.words();
         let low = first_not_below(words, word);
         if words.get(low) != Some(&word) {
-            return low;
+            return Near::At(low);
         }
         // Equal words: most often one entry, and most often the very key.
         if words.get(low + 1) != Some(&word) {
-            return low + usize::from(self.is_before(low, target));
+            return Near::AtOrNext(low);
         }
         let ties = words[low..].partition_point(|w| *w == word);
         // Ties: keys that share 8 bytes behind the common prefix, or versions of one key. Their
@@ -123,7 +142,7 @@ impl BlockData {
                 high = middle;
             }
         }
-        low
+        Near::At(low)
     }
 
     /// The newest entry of `user_key` that is not newer than `seq`.

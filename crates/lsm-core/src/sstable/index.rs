@@ -223,38 +223,42 @@ impl Index {
 
 /// A place in the index of a table: an entry of a leaf, or past the end.
 pub(super) struct IndexCursor {
-    /// The partition, or the only index block.
-    leaf: Arc<Block>,
+    /// The partition that `top_at` names, once it is read; none with one level, where the only index
+    /// block takes its place and no reference needs to be counted.
+    partition: Option<Arc<Block>>,
     /// Entry of the leaf.
     at: usize,
     /// Entry of the top block that names the leaf, where there are two levels.
     top_at: usize,
-    /// `true` if `leaf` is what `top_at` names; unused with one level.
-    is_loaded: bool,
 }
 
 impl IndexCursor {
-    pub(super) fn new(reader: &SstReader) -> IndexCursor {
-        IndexCursor { leaf: reader.index().block().clone(), at: 0, top_at: 0, is_loaded: false }
+    pub(super) fn new() -> IndexCursor {
+        IndexCursor { partition: None, at: 0, top_at: 0 }
+    }
+
+    /// The block whose entry the cursor is on.
+    #[inline]
+    fn leaf<'a>(&'a self, reader: &'a SstReader) -> &'a Block {
+        self.partition.as_ref().unwrap_or(reader.index().block())
     }
 
     /// Makes the leaf that `top_at` names present.
     fn load(&mut self, reader: &SstReader, top_at: usize) -> Result<()> {
         let index = reader.index();
-        if index.levels() == 1 || (self.is_loaded && self.top_at == top_at) {
+        if index.levels() == 1 || (self.partition.is_some() && self.top_at == top_at) {
             return Ok(());
         }
-        // Before the read: after a failed one the old leaf must not pass for the new.
-        self.is_loaded = false;
+        // Before the read: after a failed one the old partition must not pass for the new.
+        self.partition = None;
         let extent = index.extent(top_at).expect("the caller found it in the index");
         let leaf = reader.block(extent)?;
         // A partition without entries would have no last one to move to.
         if leaf.is_empty() {
             return Err(reader.split_lies());
         }
-        self.leaf = leaf;
+        self.partition = Some(leaf);
         self.top_at = top_at;
-        self.is_loaded = true;
         Ok(())
     }
 
@@ -263,11 +267,11 @@ impl IndexCursor {
     pub(super) fn bounds(&self, reader: &SstReader) -> (Option<InternalKey>, InternalKey) {
         let top = reader.index().block();
         let before = match self.at.checked_sub(1) {
-            Some(at) => Some(self.leaf.whole_key(at)),
+            Some(at) => Some(self.leaf(reader).whole_key(at)),
             None if reader.index().levels() == 1 => None,
             None => self.top_at.checked_sub(1).map(|top_at| top.whole_key(top_at)),
         };
-        (before, self.leaf.whole_key(self.at))
+        (before, self.leaf(reader).whole_key(self.at))
     }
 
     /// The data block here.
@@ -275,7 +279,7 @@ impl IndexCursor {
         if reader.index().levels() == 1 {
             return Ok(reader.index().extent(self.at).expect("the cursor is on an entry"));
         }
-        reader.leaf_extent(&self.leaf, self.at)
+        reader.leaf_extent(self.leaf(reader), self.at)
     }
 
     /// Moves to the only block that can hold the first entry not before `target`, if it is not
@@ -294,8 +298,11 @@ impl IndexCursor {
         }
         // The separators of a leaf ascend, which parsing has checked, so a search in them is
         // enough.
-        self.at = self.leaf.lower_bound(target);
-        if self.at == self.leaf.len() {
+        let leaf = self.leaf(reader);
+        let at = leaf.lower_bound(target);
+        let is_behind = at == leaf.len();
+        self.at = at;
+        if is_behind {
             // The top says that the last separator of this leaf is not before the target.
             return if reader.index().levels() == 1 { Ok(None) } else { Err(reader.split_lies()) };
         }
@@ -312,13 +319,13 @@ impl IndexCursor {
     /// Moves to the last block.
     pub(super) fn last(&mut self, reader: &SstReader) -> Result<Extent> {
         self.load(reader, reader.index().block().len() - 1)?;
-        self.at = self.leaf.len() - 1;
+        self.at = self.leaf(reader).len() - 1;
         self.extent(reader)
     }
 
     /// Moves to the next block, if there is one.
     pub(super) fn next(&mut self, reader: &SstReader) -> Result<Option<Extent>> {
-        if self.at + 1 < self.leaf.len() {
+        if self.at + 1 < self.leaf(reader).len() {
             self.at += 1;
         } else if reader.index().levels() == 2 && self.top_at + 1 < reader.index().block().len() {
             self.load(reader, self.top_at + 1)?;
@@ -335,7 +342,7 @@ impl IndexCursor {
             self.at -= 1;
         } else if reader.index().levels() == 2 && self.top_at > 0 {
             self.load(reader, self.top_at - 1)?;
-            self.at = self.leaf.len() - 1;
+            self.at = self.leaf(reader).len() - 1;
         } else {
             return Ok(None);
         }

@@ -12,7 +12,8 @@ use crate::error::Result;
 use crate::iter::{InternalIter, step_and_pass};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
-use super::block::{Block, RESTART_ENTRIES};
+use super::block::{Block, Head, RESTART_ENTRIES};
+use super::block_search::Near;
 use super::index::IndexCursor;
 use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
@@ -22,6 +23,9 @@ use super::walk::{BlockWalk, Entries};
 
 /// Room for a key from the start: a short scan should not grow its buffer step by step.
 const KEY_BYTES_TYPICAL: usize = 64;
+/// Suffixes of up to this length are copied by instructions of this width, without a call. So many bytes
+/// follow the entries of a block.
+const SHORT_BYTES: usize = 16;
 /// No group of entries has this number.
 const NO_GROUP: usize = usize::MAX;
 
@@ -48,10 +52,17 @@ struct VisibleEntries {
     /// The reader's, kept at hand.
     global_seq: Option<SeqNo>,
     ahead: ReadAhead,
+    // Of the present block.
+    /// Number of its entries.
+    count: usize,
+    /// No hidden entries lie among them: each begins where the one before ends.
+    is_dense: bool,
     // The present entry.
     /// Its index in its block.
     at: usize,
     key: Vec<u8>,
+    /// So many bytes of `key` are those of the restart key of its group.
+    lead: usize,
     trailer: Trailer,
     /// Range of the value in the block.
     value: Range<usize>,
@@ -61,19 +72,12 @@ struct VisibleEntries {
 }
 
 impl SstIter {
-    pub(super) fn new(reader: Arc<SstReader>, mode: ReadMode) -> SstIter {
-        let entries = VisibleEntries {
-            mode,
-            check: None,
-            global_seq: reader.global_seq(),
-            ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
-            at: 0,
-            key: Vec::with_capacity(KEY_BYTES_TYPICAL),
-            trailer: Trailer::LAST,
-            value: 0..0,
-            restart_of: NO_GROUP,
-            restart: 0..0,
-        };
+    pub(super) fn new(
+        reader: Arc<SstReader>,
+        mode: ReadMode,
+        check: Option<Arc<dyn BlockCheck>>,
+    ) -> SstIter {
+        let entries = VisibleEntries::new(mode, check, reader.global_seq());
         SstIter { walk: BlockWalk::new(reader, entries) }
     }
 
@@ -82,13 +86,6 @@ impl SstIter {
     pub fn value_slice(&self) -> Slice {
         let value = &self.walk.entries().value;
         self.present().slice(value.start, value.len())
-    }
-
-    /// The same cursor, which shows each block to `check` before it hands out anything of it.
-    #[must_use]
-    pub fn checked_by(mut self, check: Option<Arc<dyn BlockCheck>>) -> SstIter {
-        self.walk.entries_mut().check = check;
-        self
     }
 
     /// The table.
@@ -182,17 +179,46 @@ impl InternalIter for SstIter {
     #[inline]
     fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
         // Entries with different words have different keys: nearly always, nothing is compared.
-        let at = self.walk.entries().at;
-        match self.present().words().get(at..at + 2) {
-            Some([here, next]) if here != next => self.walk.next(),
-            _ => step_and_pass(self, room),
+        let VisibleEntries { at, count, .. } = *self.walk.entries();
+        if at + 1 < count && self.present().word_changes(at) {
+            return self.walk.next();
         }
+        step_and_pass(self, room)
     }
 }
 
 impl VisibleEntries {
+    fn new(
+        mode: ReadMode,
+        check: Option<Arc<dyn BlockCheck>>,
+        global_seq: Option<SeqNo>,
+    ) -> VisibleEntries {
+        VisibleEntries {
+            mode,
+            check,
+            global_seq,
+            ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
+            count: 0,
+            is_dense: false,
+            at: 0,
+            key: Vec::with_capacity(KEY_BYTES_TYPICAL),
+            lead: 0,
+            trailer: Trailer::LAST,
+            value: 0..0,
+            restart_of: NO_GROUP,
+            restart: 0..0,
+        }
+    }
+
+    /// Notes that `block` is the present one. The position in another block is void.
+    fn enter_block(&mut self, block: &Block) {
+        self.count = block.len();
+        self.is_dense = !block.has_hidden();
+        // The restart key of the old one must not be used in it.
+        self.restart_of = NO_GROUP;
+    }
+
     /// Makes entry `at` of the block the present one.
-    #[inline]
     fn enter(&mut self, block: &Block, at: usize) {
         let head = block.head(at);
         let suffix = head.suffix..head.suffix + head.suffix_len;
@@ -212,7 +238,40 @@ impl VisibleEntries {
             // backwards costs as much as a step forwards.
             self.key.extend_from_slice(&block.bytes[shared]);
         }
-        self.key.extend_from_slice(&block.bytes[suffix.clone()]);
+        self.enter_head(block, at, head);
+    }
+
+    /// Makes the entry behind the present one the present one.
+    #[inline]
+    fn enter_next(&mut self, block: &Block) {
+        let at = self.at + 1;
+        let offset = if self.is_dense { self.value.end } else { block.offset(at) as usize };
+        let head = block.head_at(offset);
+        if at.is_multiple_of(RESTART_ENTRIES as usize) {
+            self.restart = head.suffix..head.suffix + head.suffix_len;
+            self.restart_of = at / RESTART_ENTRIES as usize;
+        } else if head.shared > self.lead {
+            return self.enter(block, at);
+        }
+        // Keys ascend, so none has more bytes of its restart key than the one before: these bytes stay where
+        // they are. An entry that names more of them than the one before did is put together anew.
+        self.key.truncate(head.shared);
+        self.enter_head(block, at, head);
+    }
+
+    /// Makes entry `at`, which has this head, the present one; `key` has the bytes that the entry shares.
+    #[inline]
+    fn enter_head(&mut self, block: &Block, at: usize, head: Head) {
+        let suffix = head.suffix..head.suffix + head.suffix_len;
+        let is_restart = at.is_multiple_of(RESTART_ENTRIES as usize);
+        self.lead = if is_restart { head.suffix_len } else { head.shared };
+        match block.bytes[head.suffix..].first_chunk::<SHORT_BYTES>() {
+            Some(short) if head.suffix_len <= SHORT_BYTES => {
+                self.key.extend_from_slice(short);
+                self.key.truncate(head.shared + head.suffix_len);
+            }
+            _ => self.key.extend_from_slice(&block.bytes[suffix.clone()]),
+        }
         self.trailer = block.trailer(head);
         if let Some(seq) = self.global_seq {
             self.trailer = self.trailer.with_seq(seq);
@@ -231,8 +290,6 @@ impl Entries for VisibleEntries {
         _index: &IndexCursor,
         extent: Extent,
     ) -> Result<Arc<Block>> {
-        // Another block: the restart key of the old one must not be used in it.
-        self.restart_of = NO_GROUP;
         let block = match self.mode {
             ReadMode::Cached => reader.block(extent)?,
             // Not kept in the cache: a compaction reads each block once, and would push out what
@@ -245,13 +302,17 @@ impl Entries for VisibleEntries {
                 reader.open_block(extent, stored)?
             }
         };
-        let Some(check) = &self.check else {
-            return Ok(block);
+        let block = match &self.check {
+            None => block,
+            Some(check) => {
+                // Before any entry of the block is returned, because the check may refuse the block.
+                let mut shown = TableBlock::new(reader, extent, block, false);
+                check.check(&mut shown)?;
+                shown.into_block()
+            }
         };
-        // Before any entry of the block is returned, because the check may refuse the block.
-        let mut shown = TableBlock::new(reader, extent, block, false);
-        check.check(&mut shown)?;
-        Ok(shown.into_block())
+        self.enter_block(&block);
+        Ok(block)
     }
 
     #[inline]
@@ -273,16 +334,21 @@ impl Entries for VisibleEntries {
     }
 
     #[inline]
-    fn seek(&mut self, _reader: &SstReader, block: &Arc<Block>, target: KeyRef<'_>) -> bool {
+    fn seek(&mut self, reader: &SstReader, block: &Arc<Block>, target: KeyRef<'_>) -> bool {
         // A binary search over the words of the block, see `block_search.rs`. No key is rebuilt for
-        // it.
-        let at = block.lower_bound(target);
-        if at == block.len() {
+        // it but that of the entry that is entered.
+        let near = block.near(target);
+        let (Near::At(at) | Near::AtOrNext(at)) = near;
+        if at == self.count {
             return false;
         }
         block.touch_entry(at);
         self.enter(block, at);
-        true
+        // The key was put together just now. In an ingested table the trailer is not the stored one;
+        // there the target is the newest version, which is before none of either.
+        let is_before =
+            matches!(near, Near::AtOrNext(_)) && KeyRef::new(&self.key, self.trailer) < target;
+        !is_before || self.next(reader, block)
     }
 
     #[inline]
@@ -296,10 +362,10 @@ impl Entries for VisibleEntries {
 
     #[inline]
     fn next(&mut self, _reader: &SstReader, block: &Arc<Block>) -> bool {
-        if self.at + 1 == block.len() {
+        if self.at + 1 == self.count {
             return false;
         }
-        self.enter(block, self.at + 1);
+        self.enter_next(block);
         true
     }
 
@@ -310,5 +376,37 @@ impl Entries for VisibleEntries {
         }
         self.enter(block, self.at - 1);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sstable::stored::StoredPayload;
+    use crate::types::EntryKind;
+
+    /// Writers share as much as they can, and then no entry names more bytes of its restart key than the one
+    /// before. The format does not ask for it.
+    #[test]
+    fn an_entry_that_shares_more_than_the_one_before_has_its_own_key() {
+        let mut bytes = Vec::new();
+        for (shared, suffix) in [(0, &b"abcd"[..]), (1, b"bcdf"), (3, b"e"), (0, b"abcf")] {
+            bytes.extend_from_slice(&[EntryKind::Value as u8, shared, suffix.len() as u8, 0, 0]);
+            bytes.extend_from_slice(suffix);
+        }
+        // The restart, the base of sequences, the length of the common prefix, and the number of entries.
+        bytes.extend_from_slice(&[0; 4 + 8 + 4]);
+        bytes.extend_from_slice(&4_u32.to_le_bytes());
+        let payload = StoredPayload { len: bytes.len(), bytes: bytes.into() };
+        let block = Block::parse(payload, None).unwrap();
+        let mut entries = VisibleEntries::new(ReadMode::Cached, None, None);
+        entries.enter_block(&block);
+        entries.enter(&block, 0);
+        let mut keys = vec![entries.key.clone()];
+        for _ in 1..4 {
+            entries.enter_next(&block);
+            keys.push(entries.key.clone());
+        }
+        assert_eq!(keys, [&b"abcd"[..], b"abcdf", b"abce", b"abcf"]);
     }
 }

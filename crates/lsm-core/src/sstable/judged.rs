@@ -410,7 +410,7 @@ impl InternalIter for JudgedIter {
         if self.reader.is_walked_only() || self.by.judge.must_walk_all() {
             return self.seek_from_first(target);
         }
-        let mut index = IndexCursor::new(&self.reader);
+        let mut index = IndexCursor::new();
         let found = match index.seek(&self.reader, target) {
             // A damaged index cannot be searched, but its blocks can be walked.
             Err(error) if error.is_corruption() => return self.seek_from_first(target),

@@ -355,7 +355,7 @@ pub(super) fn entry_at(
     entry: u32,
     uncached: bool,
 ) -> Result<Option<OwnedEntry>> {
-    let mut index = IndexCursor::new(reader);
+    let mut index = IndexCursor::new();
     // By a walk and not by a search: no key is known, only a place.
     let mut extent = index.first(reader)?;
     while extent.offset != block_offset {

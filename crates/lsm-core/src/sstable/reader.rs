@@ -32,6 +32,7 @@ use super::iter::{ReadMode, SstIter};
 use super::properties::SstProperties;
 use super::raw::{self, RawIter};
 use super::stored::{Access, Extent, StoredPayload, TableSource};
+use super::table_block::BlockCheck;
 use super::tail::{TableParts, load_bloom, load_index, load_properties};
 use super::{BlockCache, SstIdentity};
 
@@ -145,7 +146,16 @@ impl SstReader {
 
     /// A cursor over all entries, before the first.
     pub fn iter(self: &Arc<Self>, mode: ReadMode) -> SstIter {
-        SstIter::new(self.clone(), mode)
+        self.checked_iter(mode, None)
+    }
+
+    /// As [`SstReader::iter`], which shows each block to `check` before it hands out anything of it.
+    pub fn checked_iter(
+        self: &Arc<Self>,
+        mode: ReadMode,
+        check: Option<Arc<dyn BlockCheck>>,
+    ) -> SstIter {
+        SstIter::new(self.clone(), mode, check)
     }
 
     /// A cursor over all entries, hidden ones included, before the first.
@@ -173,7 +183,7 @@ impl SstReader {
 
     /// Returns offset and stored length of each data block, in order. Ends behind the first error.
     pub fn blocks(&self) -> impl Iterator<Item = Result<(u64, u64)>> {
-        let mut cursor = Some(IndexCursor::new(self));
+        let mut cursor = Some(IndexCursor::new());
         let mut is_first = true;
         std::iter::from_fn(move || {
             let index = cursor.as_mut()?;

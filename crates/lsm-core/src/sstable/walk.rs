@@ -68,7 +68,7 @@ pub(super) struct BlockWalk<E: Entries> {
 
 impl<E: Entries> BlockWalk<E> {
     pub(super) fn new(reader: Arc<SstReader>, entries: E) -> BlockWalk<E> {
-        let index = IndexCursor::new(&reader);
+        let index = IndexCursor::new();
         BlockWalk { reader, index, block: None, entries, is_valid: false }
     }
 
@@ -78,10 +78,6 @@ impl<E: Entries> BlockWalk<E> {
 
     pub(super) fn entries(&self) -> &E {
         &self.entries
-    }
-
-    pub(super) fn entries_mut(&mut self) -> &mut E {
-        &mut self.entries
     }
 
     #[inline]

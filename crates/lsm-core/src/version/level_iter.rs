@@ -43,7 +43,7 @@ impl TableCursor for SstIter {
         mode: ReadMode,
         check: &Self::Check,
     ) -> Result<SstIter> {
-        Ok(table.reader(context)?.iter(mode).checked_by(check.clone()))
+        Ok(table.reader(context)?.checked_iter(mode, check.clone()))
     }
 }
 
@@ -83,12 +83,6 @@ pub struct LevelIter<C: TableCursor = SstIter> {
 }
 
 impl LevelIter {
-    /// As [`SstIter::checked_by`].
-    #[must_use]
-    pub fn checked_by(self, check: Option<Arc<dyn BlockCheck>>) -> LevelIter {
-        LevelIter { check, ..self }
-    }
-
     /// The table under the cursor, open. Only while valid.
     pub fn reader(&self) -> &SstReader {
         self.on_table().table()

@@ -143,7 +143,7 @@ impl SstReader {
         while ended.block.ends_hidden_with(target.user, &self.properties.hidden_suffix) {
             let next = match &mut index {
                 None => {
-                    let mut cursor = IndexCursor::new(self);
+                    let mut cursor = IndexCursor::new();
                     cursor.seek(self, target)?;
                     index.insert(cursor).next(self)?
                 }

@@ -156,6 +156,43 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn a_walk_that_turns_stays_on_the_list(
+        all in entries(),
+        moves in vec((0..8_u8, any::<prop::sample::Index>()), 1..200),
+        block_bytes in prop_oneof![Just(300_u32), Just(4096), Just(1 << 16)],
+    ) {
+        let (bytes, _) = write(&all, options(block_bytes, Compression::None), INDEX_BYTES_MAX);
+        let reader = open(&bytes, None).unwrap();
+        let mut iter = reader.iter(ReadMode::Cached);
+        let mut here = None;
+        for (what, target) in moves {
+            here = match (what, here) {
+                (0, _) | (_, None) => {
+                    let i = target.index(all.len());
+                    iter.seek(all[i].0.as_ref()).unwrap();
+                    Some(i)
+                }
+                (1..4, Some(i)) => {
+                    iter.next().unwrap();
+                    Some(i + 1)
+                }
+                (4, Some(i)) => {
+                    iter.next_key(&mut Vec::new()).unwrap();
+                    Some(all.partition_point(|(key, _)| key.user <= all[i].0.user))
+                }
+                (_, Some(i)) => {
+                    iter.prev().unwrap();
+                    i.checked_sub(1)
+                }
+            };
+            here = here.filter(|i| *i < all.len());
+            prop_assert_eq!(at(&iter), here.map(|i: usize| all[i].clone()));
+        }
+    }
+}
+
 #[test]
 fn versions_of_one_key_may_span_many_blocks_and_index_partitions() {
     let mut all: Entries = vec![entry(b"a", 1, EntryKind::Value, b"first")];
