@@ -65,6 +65,7 @@ pub struct Options {
     /// Size of the block cache in bytes. Default: a quarter of the memory of the machine, at most
     /// 1 GiB; 0 turns the cache off. Blocks that flushes and compactions write go into it while it has
     /// room, unless their entries are longer than 512 bytes on average; nothing leaves it for them.
+    /// From 16 MiB on, up to an eighth of it is taken beyond it, for free places in its memory.
     pub cache_bytes: u64,
     /// Memory for the active memtables of all partitions together, in bytes. Beyond it, the largest
     /// memtable is sealed and flushed. Up to three times as much may wait for its flush before

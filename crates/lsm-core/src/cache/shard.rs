@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::{Key, Mix};
+use crate::memory::SlabStart;
 use crate::sstable::{Block, BlockData};
 
 /// The bytes that the cache itself needs for a block: its place in the map, which has free places
@@ -179,6 +180,13 @@ impl Shard {
             self.old.retain(|key| kept.contains_key(key));
         }
         Some(kept.block)
+    }
+
+    /// Takes out the blocks that lie in this slab.
+    pub(super) fn remove_from(&mut self, slab: SlabStart) -> Vec<Arc<Block>> {
+        let inside = self.kept.iter().filter(|(_, kept)| kept.data.is_in(slab));
+        let keys: Vec<Key> = inside.map(|(key, _)| *key).collect();
+        keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
     /// Takes out the block that is worth least; `None` from an empty shard.

@@ -69,7 +69,7 @@ fn kept_of(reader: &SstReader, cache: &Blocks) -> usize {
 #[test]
 fn a_scan_leaves_blocks_in_use_and_a_second_use_brings_a_block_back() {
     // Room for about 70 of the blocks.
-    let cache = Arc::new(Blocks::new(80_000));
+    let cache = Arc::new(Blocks::new(84_000));
     let [hot, scanned] = [table(FileNo(1), &cache), table(FileNo(2), &cache)];
     (0..3).for_each(|_| (0..30).for_each(|n| read(&hot, n)));
     (0..100).for_each(|n| read(&scanned, n));
@@ -89,14 +89,14 @@ fn a_block_that_is_put_again_replaces_the_old_one() {
     let before = cache.stats();
     let offset = reader.blocks().nth(7).unwrap().unwrap().0;
     let block = cache.get(FileNo(1), offset).unwrap();
-    cache.insert(FileNo(1), offset, &block);
+    cache.insert(FileNo(1), offset, block.clone());
     assert_eq!((cache.stats().bytes, cache.stats().blocks), (before.bytes, before.blocks));
     assert_eq!(Arc::strong_count(&block), 2);
     // From now on the other block is searched.
     let other = table(FileNo(2), &cache);
     read(&other, 8);
     let offset_of_other = other.blocks().nth(8).unwrap().unwrap().0;
-    cache.insert(FileNo(1), offset, &cache.get(FileNo(2), offset_of_other).unwrap());
+    cache.insert(FileNo(1), offset, cache.get(FileNo(2), offset_of_other).unwrap());
     assert!(reader.get(&[7], bloom_hash(&[7]), SeqNo::MAX).unwrap().is_none());
 }
 
@@ -219,4 +219,81 @@ fn written_blocks_are_those_that_a_reader_finds_and_go_with_a_job_that_fails() {
         drop(fresh);
         assert_eq!(cache.stats().blocks, 2 * blocks);
     }
+}
+
+/// A block of about `bytes` bytes on the heap, with values of this length.
+fn block_of_about(bytes: u32, value_bytes: usize) -> Arc<Block> {
+    let small = Arc::new(Blocks::new(1 << 20));
+    let identity = SstIdentity { db_id: DbId(1), file: FileNo(1), epoch: Epoch(1) };
+    let stored = Arc::new(TestFile::default());
+    let options =
+        SstOptions { block_bytes: bytes, compression: Compression::None, bloom_bits_per_key: 0 };
+    let mut writer = SstWriter::new(stored.clone(), identity, SeqNo::ZERO, options);
+    for n in 0..bytes / 110 + 100 {
+        let trailer = Trailer::new(SeqNo::ZERO, EntryKind::Value);
+        writer.add(KeyRef::new(&n.to_be_bytes(), trailer), &vec![n as u8; value_bytes]).unwrap();
+    }
+    writer.finish().unwrap();
+    let reader =
+        SstReader::open(stored, "t.sst".into(), identity, None, Some(small.clone())).unwrap();
+    let key = 1_u32.to_be_bytes();
+    reader.get(&key, bloom_hash(&key), SeqNo::MAX).unwrap().unwrap();
+    small.get(FileNo(1), reader.blocks().next().unwrap().unwrap().0).unwrap()
+}
+
+#[test]
+fn memory_stays_in_its_bounds_where_the_lengths_of_blocks_change() {
+    let capacity = 24 << 20;
+    let cache = Blocks::new(capacity);
+    let mut pinned = Vec::new();
+    let mut offset = 0;
+    let mut slab_bytes_most = 0;
+    for (round, bytes) in [1500, 4096, 2000, 9000, 3000, 4096, 20_000].into_iter().enumerate() {
+        let lengths = [block_of_about(bytes, 100), block_of_about(bytes * 9 / 8, 100)];
+        for n in 0..2 * capacity / u64::from(bytes) {
+            offset += 1;
+            let block = cache.insert(FileNo(1), offset, lengths[n as usize % 2].clone());
+            if round == 6 && n % 500 == 0 {
+                pinned.push(block);
+            }
+            // Blocks of every age stay in use.
+            for back in [offset / 2, offset - offset / 100, offset * 9 / 10] {
+                cache.look(FileNo(1), back, &mut |_| ());
+            }
+            let stats = cache.stats();
+            let bytes_max = memory_bytes_max(capacity);
+            assert!(stats.bytes <= capacity && stats.memory_bytes() <= bytes_max);
+            let closed_max = ((pinned.len() + 1) * SLAB_BYTES) as u64;
+            let slab_bytes = cache.slots.slab_bytes();
+            assert!(slab_bytes <= bytes_max + closed_max, "round {round}: {slab_bytes}");
+            slab_bytes_most = slab_bytes.max(slab_bytes_most);
+        }
+    }
+    assert!(slab_bytes_most > capacity / 2, "{slab_bytes_most}");
+    (1..=offset).for_each(|offset| drop(cache.remove(FileNo(1), offset)));
+    assert_eq!((cache.stats().bytes, cache.bytes.load(Ordering::Relaxed)), (0, 0));
+    drop(pinned);
+    assert!(cache.slots.slab_bytes() <= capacity / IDLE_PART);
+}
+
+#[test]
+fn a_small_cache_takes_no_slab_and_a_large_one_only_what_it_needs() {
+    let block = block_of_about(4096, 100);
+    for capacity in [1, 4, 15] {
+        let cache = Blocks::new(capacity << 20);
+        (0..5000).for_each(|offset| drop(cache.insert(FileNo(1), offset, block.clone())));
+        assert_eq!((cache.slots.slab_bytes(), cache.stats().free_bytes), (0, 0));
+    }
+    let cache = Blocks::new(256 << 20);
+    for offset in 0..20_000 {
+        cache.insert(FileNo(1), offset, block.clone());
+        let stats = cache.stats();
+        assert!(stats.free_bytes <= stats.bytes / FREE_PART);
+    }
+    assert!(cache.slots.slab_bytes() > 60 << 20);
+    let kept = cache.get(FileNo(1), 19_999).unwrap();
+    assert!(Arc::ptr_eq(&cache.insert(FileNo(2), 0, kept.clone()), &kept));
+    // Readers share the long values of a block, so that stays where it is.
+    let long = block_of_about(16 << 10, 2000);
+    assert!(Arc::ptr_eq(&cache.insert(FileNo(2), 1, long.clone()), &long));
 }

@@ -92,7 +92,7 @@ impl DbInner {
             open_table_files_max: files.map_or(0, |files| files.limit() as u64),
             table_file_reopen_count: files.map_or(0, |files| files.reopened_count()),
             memtable_bytes: tables().map(|view| view.memtable_bytes()).sum(),
-            memory_budget_bytes: buffers.saturating_add(self.options.cache_bytes),
+            memory_budget_bytes: buffers.saturating_add(cache.memory_bytes_max()),
             memory_used_bytes: 0,
             read_only_because: self.why_read_only().map(|error| error.to_string()),
             background_error: self
@@ -112,7 +112,7 @@ impl DbInner {
             stats.memory_budget_bytes.saturating_add(stats.open_table_bytes);
         stats.memory_used_bytes = stats.memtable_bytes
             + self.slabs.idle_bytes()
-            + stats.cache_bytes
+            + cache.memory_bytes()
             + stats.open_table_bytes;
         stats.partitions.sort_by(|a, b| a.name.cmp(&b.name));
         stats

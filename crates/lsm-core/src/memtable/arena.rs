@@ -13,83 +13,24 @@
 //!    it handed out stays valid, and stays where it is, as long as the arena lives.
 //! 3. Memory is handed out uninitialised.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-/// Length of the slabs that are kept for reuse. It is that of a huge page on the common machines,
-/// which a search over a large memtable needs: every step of it goes to another page.
-const POOLED_BYTES: usize = 2 << 20;
+// All that is handed out begins at a multiple of `ALIGNMENT`.
+pub(super) use crate::memory::ALIGNMENT;
+use crate::memory::{SLAB_BYTES, Slab};
+
+/// Length of the slabs that are kept for reuse: a huge page, which a search over a large memtable needs,
+/// because every step of it goes to another page.
+const POOLED_BYTES: usize = SLAB_BYTES;
 /// The number of slabs that are prepared ahead. One would be taken while the next one is prepared.
 const AHEAD_SLABS: usize = 2;
-/// No page of a machine is shorter.
-const PAGE_BYTES_MIN: usize = 4 << 10;
 /// A memtable begins with slabs of these lengths, so that one of a few entries stays small. They
 /// come from the allocator, which keeps as much for reuse as they need.
 const FIRST_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// All that is handed out begins at a multiple of this many bytes.
-pub(super) const ALIGNMENT: usize = 8;
-
-/// One piece of memory of the global allocator.
-struct Slab {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: a slab is the only owner of its memory, and has no tie to a thread.
-unsafe impl Send for Slab {}
-
-impl Slab {
-    fn new(bytes: usize) -> Slab {
-        let is_pooled = bytes == POOLED_BYTES;
-        let alignment = if is_pooled { POOLED_BYTES } else { ALIGNMENT };
-        let layout = Layout::from_size_align(bytes, alignment).expect("slabs are of a few MiB");
-        // SAFETY: no slab has length 0, see `POOLED_BYTES` and `FIRST_BYTES`.
-        let start = unsafe { alloc(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        if is_pooled {
-            ask_for_huge_pages(start, bytes);
-        }
-        Slab { start, layout }
-    }
-
-    fn bytes(&self) -> usize {
-        self.layout.size()
-    }
-
-    /// Has the kernel provide all of its memory now. `MADV_POPULATE_WRITE` would do so too, but it holds
-    /// the lock of the address space that `mmap` and `munmap` of all threads wait for.
-    fn populate(&mut self) {
-        for offset in (0..self.bytes()).step_by(PAGE_BYTES_MIN) {
-            // SAFETY: `offset` is below the length of the slab, which owns its memory. Volatile,
-            // because a store that nobody reads could be left out.
-            unsafe { self.start.add(offset).write_volatile(0) };
-        }
-    }
-}
-
-impl Drop for Slab {
-    fn drop(&mut self) {
-        // SAFETY: `start` came from `alloc` with this layout, and this slab is its only owner.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
-    }
-}
-
-/// Asks the kernel to back the memory by huge pages. A kernel that will not changes nothing.
-#[cfg(all(target_os = "linux", not(miri)))]
-fn ask_for_huge_pages(start: NonNull<u8>, bytes: usize) {
-    use rustix::mm::{Advice, madvise};
-    // SAFETY: the range is a whole allocation that the caller owns, and the advice changes neither
-    // its content nor its protection.
-    let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
-}
-
-#[cfg(not(all(target_os = "linux", not(miri))))]
-fn ask_for_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
-
 /// Slabs that no memtable uses, kept for the next one. One for a whole store.
 pub struct SlabPool {
     // Fixed after construction.
@@ -234,7 +175,7 @@ impl Arena {
             Some(first) => Slab::new(*first),
             None => self.pool.take(),
         };
-        self.free = slab.start;
+        self.free = slab.start();
         // The rest of the slab before is wasted: entries are short, and a search for a fitting rest
         // would cost each allocation.
         self.free_bytes = slab.bytes();
@@ -290,9 +231,9 @@ mod tests {
         assert!(pool.take_short() && !pool.take_short());
         pool.prepare();
         assert_eq!(pool.idle_bytes(), (AHEAD_SLABS * POOLED_BYTES) as u64);
-        let prepared = pool.idle.lock()[1].start;
+        let prepared = pool.idle.lock()[1].start();
         fill(&mut arena, POOLED_BYTES);
-        assert_eq!(arena.slabs.last().unwrap().start, prepared);
+        assert_eq!(arena.slabs.last().unwrap().start(), prepared);
         assert!(pool.take_short());
         // Without a bound on idle slabs that allows them, none are prepared.
         let pool = Arc::new(SlabPool::new(0));

@@ -45,10 +45,12 @@
 //!    sorts between its neighbours.
 
 use std::ops::Deref;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::codec::{Malformed, Reader, varint_at};
-use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
+use crate::memory::{BlockMemory, SlotPool};
+use crate::types::{InternalKey, KeyRef, SeqNo, Slice, Trailer};
 
 use super::block_check::BlockPass;
 use super::block_data::{BlockData, Numbers};
@@ -60,8 +62,8 @@ use super::stored::StoredPayload;
 pub(super) const RESTART_ENTRIES: u32 = 16;
 /// Bytes behind the restart offsets.
 pub(super) const TAIL_BYTES: usize = 16;
-/// The counts of references of a block and its two pieces of memory.
-const COUNTS_BYTES: usize = 48;
+/// The counts of references of a block, and what owns its memory.
+const COUNTS_BYTES: usize = 16 + BlockMemory::OWN_BYTES;
 /// Shortest entry: a header and four one-byte varints.
 const ENTRY_BYTES_MIN: usize = 5;
 
@@ -280,10 +282,24 @@ impl Block {
         &self.data
     }
 
-    /// The word of entry `i`, to be damaged.
+    /// A copy in a slot of `pool`, to be kept. `None` if there is no slot for it with at most
+    /// `free_bytes_max` of free memory, and for a block whose values are so long that readers share them
+    /// instead of a copy.
+    pub fn moved(&self, pool: &Arc<SlotPool>, free_bytes_max: u64) -> Option<Block> {
+        let entries = self.len() + self.hidden().len();
+        if self.bytes().len() > Slice::COPY_BYTES_MAX * entries {
+            return None;
+        }
+        let data = self.data.moved(pool, free_bytes_max)?;
+        // The flag carries no other data.
+        let is_whole = AtomicBool::new(self.is_whole.load(Ordering::Relaxed));
+        Some(Block { data, hidden: self.hidden.clone(), is_whole })
+    }
+
+    /// Turns bits of the word of entry `i`.
     #[cfg(any(test, feature = "internals"))]
-    pub(super) fn word_mut(&mut self, i: usize) -> &mut u64 {
-        self.data.word_mut(i)
+    pub(super) fn damage_word(&mut self, i: usize, bits: u64) {
+        self.data.damage_word(i, bits);
     }
 
     /// Number of visible entries; 0 only in a block of hidden ones alone.
@@ -313,7 +329,7 @@ impl Block {
     /// The hidden entry at an offset of [`Block::hidden`].
     #[inline]
     pub(super) fn hidden_head(&self, offset: u32) -> HiddenHead {
-        let head = HiddenHead::decode(&self.bytes, offset as usize);
+        let head = HiddenHead::decode(self.bytes(), offset as usize);
         head.expect("entries were decoded when the block was parsed")
     }
 
@@ -323,7 +339,7 @@ impl Block {
         let offset = self.hidden()[h];
         match self.hidden_head(offset).owner {
             Owner::Plain(start, len, delta) => {
-                out.extend_from_slice(&self.bytes[start..start + len]);
+                out.extend_from_slice(&self.bytes()[start..start + len]);
                 hidden_trailer(self.seq(delta))
             }
             Owner::Near(back) => {
@@ -368,7 +384,7 @@ impl Block {
         // Behind the last entry lie the restarts; behind another one a header, hidden or not.
         let is_end =
             i + 1 == self.len() && self.hidden().last().is_none_or(|last| (*last as usize) < end);
-        let head = if is_end { None } else { HiddenHead::decode(&self.bytes, end) };
+        let head = if is_end { None } else { HiddenHead::decode(self.bytes(), end) };
         head.filter(|head| head.owner == Owner::Near(1))
     }
 
@@ -438,7 +454,7 @@ impl Block {
             return false;
         }
         match self.hidden_head(*last).owner {
-            Owner::Plain(start, len, _) => self.bytes[start..start + len] == *user_key,
+            Owner::Plain(start, len, _) => self.bytes()[start..start + len] == *user_key,
             Owner::Near(back) => user_key
                 .strip_suffix(hidden_suffix)
                 .is_some_and(|owner| self.key(self.len() - back).key.is(owner)),

@@ -21,10 +21,12 @@
 //! entry that decodes, and `words` are those of the entries.
 
 use std::cmp::Ordering;
+use std::fmt;
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::memory::{BlockMemory, SlabStart, SlotPool};
 use crate::types::{EntryKind, SeqNo, Slice, Trailer, prefix8};
 
 use super::block::{EntryKey, Head, KIND_BITS, RESTART_ENTRIES};
@@ -43,9 +45,8 @@ const LINE_BYTES: usize = 64;
 /// See the module.
 #[derive(Clone)]
 pub struct BlockData {
-    /// The payload, and in an uncompressed block the bytes that were stored behind it.
-    pub(super) bytes: Arc<[u8]>,
-    marks: Arc<[u64]>,
+    /// The marks and the payload, and in an uncompressed block the bytes that were stored behind it.
+    pieces: BlockMemory,
 }
 
 /// The numbers of a block that was checked.
@@ -81,50 +82,74 @@ impl BlockData {
             [low, high] => u64::from(low) | u64::from(high) << 32,
             _ => u64::from(pair[0]),
         }));
-        BlockData { bytes, marks: marks.into() }
+        BlockData { pieces: BlockMemory::new(marks, bytes) }
+    }
+
+    /// A copy in a slot of `pool`, if there is one with at most `free_bytes_max` of free memory.
+    pub(super) fn moved(&self, pool: &Arc<SlotPool>, free_bytes_max: u64) -> Option<BlockData> {
+        self.pieces.moved(pool, free_bytes_max).map(|pieces| BlockData { pieces })
+    }
+
+    /// Returns `true` if it lies in this slab.
+    pub fn is_in(&self, slab: SlabStart) -> bool {
+        self.pieces.are_in(slab)
+    }
+
+    /// The payload, and in an uncompressed block the bytes that were stored behind it.
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.pieces.bytes()
+    }
+
+    #[inline]
+    fn marks(&self) -> &[u64] {
+        self.pieces.words()
     }
 
     /// Number of visible entries; 0 only in a block of hidden ones alone.
     #[inline]
     pub(super) fn len(&self) -> usize {
         // There are n words and half as many words of offsets, rounded up.
-        (self.marks.len() - HEAD_WORDS) * 2 / 3
+        (self.marks().len() - HEAD_WORDS) * 2 / 3
     }
 
     /// Memory that it takes, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.bytes.len() + 8 * self.marks.len()
+        self.pieces.memory_bytes()
     }
 
     /// Returns `true` if the block has hidden entries.
     #[inline]
     pub(super) fn has_hidden(&self) -> bool {
-        self.marks[0] & HAS_HIDDEN != 0
+        self.marks()[0] & HAS_HIDDEN != 0
     }
 
     /// The word of each visible entry.
     #[inline]
     pub(super) fn words(&self) -> &[u64] {
-        &self.marks[HEAD_WORDS..HEAD_WORDS + self.len()]
+        &self.marks()[HEAD_WORDS..HEAD_WORDS + self.len()]
     }
 
     /// Returns `true` if entry `i` and the next one, which is there, have different words, and so
     /// different keys.
     #[inline]
     pub(super) fn word_changes(&self, i: usize) -> bool {
-        self.marks[HEAD_WORDS + i + 1] != self.marks[HEAD_WORDS + i]
+        let marks = self.marks();
+        marks[HEAD_WORDS + i + 1] != marks[HEAD_WORDS + i]
     }
 
-    /// The word of entry `i`, to be damaged.
+    /// Turns bits of the word of entry `i`.
     #[cfg(any(test, feature = "internals"))]
-    pub(super) fn word_mut(&mut self, i: usize) -> &mut u64 {
-        &mut Arc::make_mut(&mut self.marks)[HEAD_WORDS + i]
+    pub(super) fn damage_word(&mut self, i: usize, bits: u64) {
+        let mut marks = self.marks().to_vec();
+        marks[HEAD_WORDS + i] ^= bits;
+        self.pieces = BlockMemory::new(marks, self.bytes().into());
     }
 
     /// The offset of visible entry `i` in the payload.
     #[inline]
     pub(super) fn offset(&self, i: usize) -> u32 {
-        let pair = self.marks[HEAD_WORDS + self.len() + i / 2];
+        let pair = self.marks()[HEAD_WORDS + self.len() + i / 2];
         (pair >> (32 * (i % 2))) as u32
     }
 
@@ -168,11 +193,11 @@ impl BlockData {
         if self.len() > TOUCHED_ENTRIES_MAX {
             return;
         }
-        for word in self.marks[mark..].iter().step_by(LINE_BYTES / 8) {
+        for word in self.marks()[mark..].iter().step_by(LINE_BYTES / 8) {
             black_box(*word);
         }
-        black_box(self.bytes.first().copied());
-        black_box(self.bytes.last().copied());
+        black_box(self.bytes().first().copied());
+        black_box(self.bytes().last().copied());
     }
 
     /// Loads something of the lines behind the first one of entry `i`, so that the processor fetches
@@ -180,14 +205,14 @@ impl BlockData {
     #[inline]
     pub(super) fn touch_entry(&self, i: usize) {
         let offset = self.offset(i) as usize;
-        black_box(self.bytes.get(offset + LINE_BYTES).copied());
-        black_box(self.bytes.get(offset + 2 * LINE_BYTES).copied());
+        black_box(self.bytes().get(offset + LINE_BYTES).copied());
+        black_box(self.bytes().get(offset + 2 * LINE_BYTES).copied());
     }
 
     /// Length of the common prefix.
     #[inline]
     pub(super) fn common_len(&self) -> usize {
-        self.marks[1] as u32 as usize
+        self.marks()[1] as u32 as usize
     }
 
     /// The order of the first bytes of `user_key` and the prefix that all keys have; a key that is
@@ -200,23 +225,23 @@ impl BlockData {
         }
         let high = prefix8(user_key) & first_bytes(common);
         if common <= 8 {
-            return high.cmp(&self.marks[2]);
+            return high.cmp(&self.marks()[2]);
         }
         let low = prefix8(&user_key[8..]) & first_bytes(common - 8);
-        high.cmp(&self.marks[2]).then(low.cmp(&self.marks[3]))
+        high.cmp(&self.marks()[2]).then(low.cmp(&self.marks()[3]))
     }
 
     #[cold]
     fn long_prefix_order(&self, user_key: &[u8]) -> Ordering {
-        let first_key = (self.marks[1] >> 32) as usize;
-        let prefix = &self.bytes[first_key..first_key + self.common_len()];
+        let first_key = (self.marks()[1] >> 32) as usize;
+        let prefix = &self.bytes()[first_key..first_key + self.common_len()];
         user_key[..user_key.len().min(prefix.len())].cmp(prefix)
     }
 
     /// The sequence number `delta` above the base.
     #[inline]
     pub(super) fn seq(&self, delta: u64) -> SeqNo {
-        SeqNo::new((self.marks[0] & !HAS_HIDDEN) + delta).expect("checked by parse")
+        SeqNo::new((self.marks()[0] & !HAS_HIDDEN) + delta).expect("checked by parse")
     }
 
     #[inline]
@@ -227,7 +252,7 @@ impl BlockData {
     /// The head of the entry at `offset` of the payload.
     #[inline(always)]
     pub(super) fn head_at(&self, offset: usize) -> Head {
-        Head::known(&self.bytes, offset)
+        Head::known(self.bytes(), offset)
     }
 
     /// Returns the range of the payload that holds the restart key of entry `i`.
@@ -248,8 +273,8 @@ impl BlockData {
     pub(super) fn key(&self, i: usize) -> EntryKey<'_> {
         let head = self.head(i);
         let restart = if head.shared == 0 { 0..0 } else { self.restart_range(i) };
-        let shared = &self.bytes[restart][..head.shared];
-        let suffix = &self.bytes[head.suffix..head.suffix + head.suffix_len];
+        let shared = &self.bytes()[restart][..head.shared];
+        let suffix = &self.bytes()[head.suffix..head.suffix + head.suffix_len];
         EntryKey { key: JoinedKey { shared, suffix }, trailer: self.trailer(head) }
     }
 
@@ -262,7 +287,7 @@ impl BlockData {
 
     /// The value of entry `i`.
     pub(super) fn value(&self, i: usize) -> &[u8] {
-        &self.bytes[self.value_range(i)]
+        &self.bytes()[self.value_range(i)]
     }
 
     /// Returns the range of the payload that holds the value of entry `i`; the entry ends with it.
@@ -275,7 +300,13 @@ impl BlockData {
     /// `len` bytes from `start`, as an owned string.
     #[inline]
     pub(super) fn slice(&self, start: usize, len: usize) -> Slice {
-        Slice::share(&self.bytes, start, len)
+        self.pieces.slice(start, len)
+    }
+}
+
+impl fmt::Debug for BlockData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockData").field("entries", &self.len()).finish_non_exhaustive()
     }
 }
 

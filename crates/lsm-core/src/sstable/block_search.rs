@@ -183,7 +183,7 @@ impl BlockData {
     /// common prefix, since words tell nothing of others.
     #[inline]
     fn is_key(&self, head: Head, user_key: &[u8]) -> bool {
-        let suffix = &self.bytes[head.suffix..head.suffix + head.suffix_len];
+        let suffix = &self.bytes()[head.suffix..head.suffix + head.suffix_len];
         user_key.get(head.shared..) == Some(suffix) && self.prefix_order(user_key).is_eq()
     }
 

@@ -138,7 +138,7 @@ impl InternalIter for SstIter {
 
     #[inline]
     fn value(&self) -> &[u8] {
-        &self.present().bytes[self.walk.entries().value.clone()]
+        &self.present().bytes()[self.walk.entries().value.clone()]
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
@@ -236,7 +236,7 @@ impl VisibleEntries {
             let shared = self.restart.start..self.restart.start + head.shared;
             // Shared bytes come from the restart key and not from the entry before. So a step
             // backwards costs as much as a step forwards.
-            self.key.extend_from_slice(&block.bytes[shared]);
+            self.key.extend_from_slice(&block.bytes()[shared]);
         }
         self.enter_head(block, at, head);
     }
@@ -265,12 +265,12 @@ impl VisibleEntries {
         let suffix = head.suffix..head.suffix + head.suffix_len;
         let is_restart = at.is_multiple_of(RESTART_ENTRIES as usize);
         self.lead = if is_restart { head.suffix_len } else { head.shared };
-        match block.bytes[head.suffix..].first_chunk::<SHORT_BYTES>() {
+        match block.bytes()[head.suffix..].first_chunk::<SHORT_BYTES>() {
             Some(short) if head.suffix_len <= SHORT_BYTES => {
                 self.key.extend_from_slice(short);
                 self.key.truncate(head.shared + head.suffix_len);
             }
-            _ => self.key.extend_from_slice(&block.bytes[suffix.clone()]),
+            _ => self.key.extend_from_slice(&block.bytes()[suffix.clone()]),
         }
         self.trailer = block.trailer(head);
         if let Some(seq) = self.global_seq {

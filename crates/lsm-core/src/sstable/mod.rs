@@ -192,8 +192,9 @@ pub trait BlockCache: Send + Sync + 'static {
     /// of references to the block, which lies in a line of memory that no processor has cached.
     fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&BlockData)) -> bool;
 
-    /// Keeps a block that was read. Others leave for it if there is no room.
-    fn insert(&self, file: FileNo, offset: u64, block: &Arc<Block>);
+    /// Keeps a block that was read, or a copy of it, which it returns. Others leave for it if there is no
+    /// room.
+    fn insert(&self, file: FileNo, offset: u64, block: Arc<Block>) -> Arc<Block>;
 
     /// Returns `true` if a block of `file` at `offset` that takes `memory_bytes` would be kept without
     /// another leaving.

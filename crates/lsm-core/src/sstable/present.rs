@@ -104,9 +104,9 @@ impl Present {
                 self.restart_of = group;
             }
             let shared = self.restart.start..self.restart.start + head.shared;
-            self.key.extend_from_slice(&block.bytes[shared]);
+            self.key.extend_from_slice(&block.bytes()[shared]);
         }
-        self.key.extend_from_slice(&block.bytes[suffix.clone()]);
+        self.key.extend_from_slice(&block.bytes()[suffix.clone()]);
         self.key_of = self.visible;
         self.trailer = block.trailer(head);
         self.value = suffix.end..suffix.end + head.value_len;
@@ -127,7 +127,7 @@ impl Present {
             _ => self.trailer = block.hidden_key(self.hidden, suffix, &mut self.key),
         }
         self.key_of = NONE;
-        head.expand(&block.bytes, self.trailer.seq(), &mut self.expanded);
+        head.expand(block.bytes(), self.trailer.seq(), &mut self.expanded);
         self.is_hidden = true;
         self.is_expanded = true;
     }
@@ -143,7 +143,7 @@ impl Present {
 
     pub(super) fn value<'a>(&'a self, body: &'a Body) -> &'a [u8] {
         match body {
-            Body::Sound(block) if !self.is_expanded => &block.bytes[self.value.clone()],
+            Body::Sound(block) if !self.is_expanded => &block.bytes()[self.value.clone()],
             _ => &self.expanded,
         }
     }

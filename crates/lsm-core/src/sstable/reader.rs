@@ -259,14 +259,15 @@ impl SstReader {
         let block = Arc::new(self.parse(extent, payload)?);
         // After it is parsed: a block with a wrong checksum or a malformed entry never enters the
         // cache.
-        self.keep(extent, &block);
-        Ok(block)
+        Ok(self.keep(extent, block))
     }
 
-    /// Puts the block at `extent` into the cache, in the place of one that is there.
-    pub(super) fn keep(&self, extent: Extent, block: &Arc<Block>) {
-        if let Some(cache) = &self.cache {
-            cache.insert(self.file, extent.offset, block);
+    /// Puts the block at `extent` into the cache, in the place of one that is there. Returns what is to
+    /// be used from now on.
+    pub(super) fn keep(&self, extent: Extent, block: Arc<Block>) -> Arc<Block> {
+        match &self.cache {
+            Some(cache) => cache.insert(self.file, extent.offset, block),
+            None => block,
         }
     }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::block::Block;
+use super::block_data::BlockData;
 use super::hidden::HiddenHead;
 use super::properties::SstProperties;
 use super::reader::SstReader;
@@ -35,28 +36,28 @@ pub trait BlockCheck: Send + Sync + 'static {
 pub struct Hidden<'b> {
     head: HiddenHead,
     seq: SeqNo,
-    /// The payload of the block that it lies in.
-    bytes: Cow<'b, Arc<[u8]>>,
+    /// The block that it lies in.
+    block: Cow<'b, BlockData>,
 }
 
 impl Hidden<'_> {
     /// Returns `true` if it lies in the block of its owner.
     #[inline]
     pub fn is_beside(&self) -> bool {
-        matches!(self.bytes, Cow::Borrowed(_))
+        matches!(self.block, Cow::Borrowed(_))
     }
 
     /// Returns what it has behind its first 8 bytes, if it is so long. Those are most often the
     /// owner's stored sequence number, and this is all that is stored: it costs no copy.
     #[inline]
     pub fn behind_seq(&self) -> Option<&[u8]> {
-        self.head.behind_seq(&self.bytes)
+        self.head.behind_seq(self.block.bytes())
     }
 
     /// Returns the whole payload.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut whole = Vec::with_capacity(self.head.payload_len());
-        self.head.expand(&self.bytes, self.seq, &mut whole);
+        self.head.expand(self.block.bytes(), self.seq, &mut whole);
         whole
     }
 }
@@ -188,7 +189,7 @@ impl<'a> TableBlock<'a> {
         key.extend_from_slice(entry.key.suffix);
         let value = self.block.value_range(i);
         let at = EntryAt { index: i, end: value.end };
-        (at, KeyRef::new(key, entry.trailer), &self.block.bytes[value])
+        (at, KeyRef::new(key, entry.trailer), &self.block.bytes()[value])
     }
 
     /// Returns `true` if entry `i`, which is not the first, has the user key of the entry before
@@ -220,8 +221,8 @@ impl<'a> TableBlock<'a> {
     pub fn damage_word(&self, i: usize) -> Result<()> {
         let mut damaged =
             self.reader.parse(self.extent, self.reader.source().read(self.extent)?)?;
-        *damaged.word_mut(i) ^= 1;
-        self.reader.keep(self.extent, &Arc::new(damaged));
+        damaged.damage_word(i, 1);
+        self.reader.keep(self.extent, Arc::new(damaged));
         Ok(())
     }
 
@@ -241,7 +242,7 @@ impl<'a> TableBlock<'a> {
     #[inline]
     pub fn hidden_of(&self, at: EntryAt, key: &[u8], seq: SeqNo) -> Result<Option<Hidden<'_>>> {
         match self.block.next_hidden(at.index, at.end) {
-            Some(head) => Ok(Some(Hidden { head, seq, bytes: Cow::Borrowed(&self.block.bytes) })),
+            Some(head) => Ok(Some(Hidden { head, seq, block: Cow::Borrowed(self.block.data()) })),
             None => self.search_hidden(key, seq),
         }
     }
@@ -252,7 +253,7 @@ impl<'a> TableBlock<'a> {
         let Some(suffix) = self.reader.hidden_suffix() else { return Ok(None) };
         let key = [key, suffix].concat();
         if let Some(head) = self.block.find_hidden(&key, seq, suffix) {
-            return Ok(Some(Hidden { head, seq, bytes: Cow::Borrowed(&self.block.bytes) }));
+            return Ok(Some(Hidden { head, seq, block: Cow::Borrowed(self.block.data()) }));
         }
         // A block may have ended between an entry and its hidden one, where the bound of a block
         // forced it.
@@ -261,7 +262,7 @@ impl<'a> TableBlock<'a> {
         let other = other.filter(|(extent, _)| *extent != self.extent);
         Ok(other.and_then(|(_, block)| {
             let head = block.find_hidden(&key, seq, suffix)?;
-            Some(Hidden { head, seq, bytes: Cow::Owned(block.bytes.clone()) })
+            Some(Hidden { head, seq, block: Cow::Owned(block.data().clone()) })
         }))
     }
 

@@ -405,20 +405,20 @@ fn a_block_is_refused_unless_hidden_entries_are_in_their_order_too() {
 fn hidden_entries_that_do_not_fit_are_refused() {
     let block = block_of(&[(b"b", false, b"v"), (b"b\x01", true, b"of b"), (b"c", false, b"v")]);
     let at = block.hidden()[0] as usize;
-    let len = block.bytes.len();
+    let len = block.bytes().len();
     for wrong in [5, 0x7f, 0x80, 0xff] {
-        let mut bytes = block.bytes.to_vec();
+        let mut bytes = block.bytes().to_vec();
         bytes[at + 1] = wrong;
         assert!(Block::parse(StoredPayload { bytes: bytes.into(), len }, Some(&[1])).is_err());
     }
     let short = [&5_u64.to_le_bytes()[..], b"of b"].concat();
     let block = block_of(&[(b"b", false, b"v"), (b"b\x01", true, &short), (b"c", false, b"v")]);
     let at = block.hidden()[0] as usize;
-    let len = block.bytes.len();
-    assert_eq!(block.bytes[at..at + 5], *b"\xf4of b");
+    let len = block.bytes().len();
+    assert_eq!(block.bytes()[at..at + 5], *b"\xf4of b");
     // Any other length, and any other form with a length in its header.
     for wrong in (0..=0xff).filter(|wrong| *wrong != 0xf4) {
-        let mut bytes = block.bytes.to_vec();
+        let mut bytes = block.bytes().to_vec();
         bytes[at] = wrong;
         let parsed = Block::parse(StoredPayload { bytes: bytes.into(), len }, Some(&[1]));
         assert!(parsed.is_err(), "{wrong:#x}");
@@ -444,18 +444,19 @@ fn what_lies_behind_the_entries_is_not_taken_for_a_hidden_one() {
 fn an_owner_right_before_may_be_named_or_not() {
     let block = block_of(&[(b"b", false, b"v"), (b"b\x01", true, b"of b")]);
     let at = block.hidden()[0] as usize;
-    assert_eq!(block.bytes[at..at + 2], [0xb0, 4]);
+    assert_eq!(block.bytes()[at..at + 2], [0xb0, 4]);
     // As the first writers of hidden entries had it.
-    let bytes = [&block.bytes[..at], &[0x30, 1, 4], &block.bytes[at + 2..]].concat();
+    let bytes = [&block.bytes()[..at], &[0x30, 1, 4], &block.bytes()[at + 2..]].concat();
     let len = bytes.len();
     let named = Block::parse(StoredPayload { bytes: bytes.into(), len }, Some(&[1])).unwrap();
     for block in [&block, &named] {
         let head = block.next_hidden(0, at).unwrap();
-        assert_eq!(head.behind_seq(&block.bytes), None);
+        assert_eq!(head.behind_seq(block.bytes()), None);
         assert_eq!(head.payload_len(), 4);
     }
     // A key of its own is no way to leave out where the owner is.
-    let bytes = [&block.bytes[..at], &[0x90, 0, 2, 4, 5, b'b', 1], &block.bytes[at + 2..]].concat();
+    let bytes =
+        [&block.bytes()[..at], &[0x90, 0, 2, 4, 5, b'b', 1], &block.bytes()[at + 2..]].concat();
     let len = bytes.len();
     assert!(Block::parse(StoredPayload { bytes: bytes.into(), len }, Some(&[1])).is_err());
 }
@@ -474,7 +475,7 @@ fn a_block_holds_a_key_whatever_its_search_says() {
     let extent = Extent { offset, len };
     let mut block = reader.parse(extent, reader.source().read(extent).unwrap()).unwrap();
     assert!(block.find(&[20, 20], seq(30)).is_some());
-    *block.word_mut(19) ^= 1 << 40;
+    block.damage_word(19, 1 << 40);
     assert!(block.find(&[20, 20], seq(30)).is_none());
     let block = TableBlock::new(&reader, extent, Arc::new(block), false);
     assert!(block.holds(&[20, 20], seq(30)) && block.holds(&[20, 20], seq(20)));

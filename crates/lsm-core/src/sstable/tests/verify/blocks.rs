@@ -14,7 +14,7 @@ fn use_block(block: &Block, suffix: &[u8]) {
             let head = block.hidden_head(block.hidden()[hidden]);
             let trailer = block.hidden_key(hidden, suffix, &mut user);
             let mut payload = Vec::new();
-            head.expand(&block.bytes, trailer.seq(), &mut payload);
+            head.expand(block.bytes(), trailer.seq(), &mut payload);
             assert_eq!(payload.len(), head.payload_len());
             trailer
         } else {

@@ -1,0 +1,20 @@
+//! Memory in huge pages: slabs for memtables and for the blocks that the cache keeps.
+//!
+//! A search goes to a few far places of a large memory. With pages of 4 KiB the processor looks up the
+//! address of each in tables that are in no cache themselves; with huge pages it knows nearly all of them.
+//!
+//! ```text
+//! slab.rs     a piece of memory of the length of a huge page
+//! slots.rs    slabs that are cut into slots of one length
+//! pieces.rs   words and bytes of a block, on the heap or in a slot
+//! ```
+
+#[expect(unsafe_code, reason = "words and bytes that are found without a look at their owner")]
+mod pieces;
+#[expect(unsafe_code, reason = "memory of the allocator that its owner hands out in pieces")]
+mod slab;
+mod slots;
+
+pub use pieces::BlockMemory;
+pub use slab::{ALIGNMENT, SLAB_BYTES, Slab};
+pub use slots::{Closed, SlabStart, SlotPool};

@@ -1,0 +1,115 @@
+//! [`Slab`]: one piece of memory of the allocator, as long as a huge page or shorter.
+//!
+//! Memtables fill slabs from front to back (`memtable/arena.rs`), the block cache cuts them into slots
+//! (`slots.rs`). Nothing here reads the memory.
+//!
+//! Invariant: a slab is the only owner of its memory, which stays where it is as long as the slab lives.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Length and alignment of the slabs that are asked for in huge pages: those of a huge page on the common
+/// machines.
+pub const SLAB_BYTES: usize = 2 << 20;
+/// Alignment of shorter slabs.
+pub const ALIGNMENT: usize = 8;
+/// No page of a machine is shorter.
+const PAGE_BYTES_MIN: usize = 4 << 10;
+
+/// See the module.
+pub struct Slab {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: a slab is the only owner of its memory, and has no tie to a thread.
+unsafe impl Send for Slab {}
+
+impl Slab {
+    /// A slab of uninitialised memory; one of [`SLAB_BYTES`] asks for a huge page.
+    pub fn new(bytes: usize) -> Slab {
+        assert!(bytes > 0, "a slab has memory");
+        let is_huge = bytes == SLAB_BYTES;
+        let alignment = if is_huge { SLAB_BYTES } else { ALIGNMENT };
+        let layout = Layout::from_size_align(bytes, alignment).expect("slabs are of a few MiB");
+        // SAFETY: the length is not 0.
+        let start = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        if is_huge {
+            ask_for_huge_pages(start, bytes);
+        }
+        Slab { start, layout }
+    }
+
+    /// The address of the memory.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// The address of the byte at `offset`.
+    ///
+    /// # Panics
+    /// Beyond the slab.
+    pub fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset < self.bytes(), "offset {offset} is beyond the slab");
+        // SAFETY: the result lies in the memory of the slab.
+        unsafe { self.start.add(offset) }
+    }
+
+    /// Length of the memory.
+    pub fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// Has the kernel provide all of its memory now. `MADV_POPULATE_WRITE` would do so too, but it holds
+    /// the lock of the address space that `mmap` and `munmap` of all threads wait for.
+    pub fn populate(&mut self) {
+        for offset in (0..self.bytes()).step_by(PAGE_BYTES_MIN) {
+            // SAFETY: `offset` is below the length of the slab, which owns its memory. Volatile,
+            // because a store that nobody reads could be left out.
+            unsafe { self.start.add(offset).write_volatile(0) };
+        }
+    }
+
+    /// Frees the slab and gives its pages to the system. The allocator alone may keep what is freed between
+    /// other memory.
+    ///
+    /// # Cost
+    /// Two system calls.
+    pub fn give_back(self) {
+        if self.bytes() == SLAB_BYTES {
+            forget_pages(self.start, self.bytes());
+        }
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: `start` came from `alloc` with this layout, and this slab is its only owner.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+/// Asks the kernel to back the memory by huge pages. A kernel that will not changes nothing.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn ask_for_huge_pages(start: NonNull<u8>, bytes: usize) {
+    use rustix::mm::{Advice, madvise};
+    // SAFETY: the range is a whole allocation that the caller owns, and the advice changes neither
+    // its content nor its protection.
+    let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn ask_for_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
+
+/// Gives the pages of memory that is about to be freed to the system.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn forget_pages(start: NonNull<u8>, bytes: usize) {
+    use rustix::mm::{Advice, madvise};
+    // SAFETY: the range is a whole allocation of whole pages that the caller owns. Its content is lost,
+    // and the caller frees it.
+    let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn forget_pages(_start: NonNull<u8>, _bytes: usize) {}
