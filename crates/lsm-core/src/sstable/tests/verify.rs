@@ -42,7 +42,7 @@ const SHAPES: [(Compression, usize); 3] =
 
 fn written(compression: Compression, index_bytes_max: usize) -> (Vec<u8>, SstSummary) {
     // A cut before every seventh entry at most, so that some hidden entries are parted.
-    let options = options(200, compression);
+    let options = options(120, compression);
     let (bytes, summary, _) = table().write(&[1], options, index_bytes_max, |_| true);
     (bytes, summary)
 }
