@@ -3,8 +3,8 @@
 //! It is sharded, and it resists scans: a new block replaces a block in use only after a second
 //! request for it. The weight of a block is the memory that the parsed block takes.
 //!
-//! Blocks of short values are kept in slots of slabs of huge pages (`memory/slots.rs`): a point read of a
-//! block that no processor has cached then takes a fifth less time. The slots of a slab have one length.
+//! Blocks of short values are kept in slots of slabs (`memory/slots.rs`), because an allocator keeps much
+//! more memory for blocks that many threads make and drop. The slots of a slab have one length.
 //! If the lengths of blocks change, slots of the former lengths are free and of no use. So a slab is
 //! made only while the free slots are an eighth of what is kept at most; other blocks stay on the heap,
 //! all of them in a small cache. If blocks and free slots come to more than the capacity and an eighth of

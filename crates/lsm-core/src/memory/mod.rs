@@ -1,7 +1,7 @@
-//! Memory in huge pages: slabs for memtables and for the blocks that the cache keeps.
+//! Slabs of memory, for memtables and for the blocks that the cache keeps.
 //!
-//! A search goes to a few far places of a large memory. With pages of 4 KiB the processor looks up the
-//! address of each in tables that are in no cache themselves; with huge pages it knows nearly all of them.
+//! Those of memtables are asked for in huge pages: a search goes to a few far places of a large memory, and
+//! with pages of 4 KiB the processor looks up the address of each in tables that are in no cache themselves.
 //!
 //! ```text
 //! slab.rs     a piece of memory of the length of a huge page

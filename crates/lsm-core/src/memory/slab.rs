@@ -8,8 +8,7 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Length and alignment of the slabs that are asked for in huge pages: those of a huge page on the common
-/// machines.
+/// Length and alignment of the longest slabs: those of a huge page on the common machines.
 pub const SLAB_BYTES: usize = 2 << 20;
 /// Alignment of shorter slabs.
 pub const ALIGNMENT: usize = 8;
@@ -28,16 +27,21 @@ unsafe impl Send for Slab {}
 impl Slab {
     /// A slab of uninitialised memory; one of [`SLAB_BYTES`] asks for a huge page.
     pub fn new(bytes: usize) -> Slab {
+        let slab = Slab::of_small_pages(bytes);
+        if bytes == SLAB_BYTES {
+            ask_for_huge_pages(slab.start, bytes);
+        }
+        slab
+    }
+
+    /// A slab of uninitialised memory, whose pages the kernel provides one by one.
+    pub fn of_small_pages(bytes: usize) -> Slab {
         assert!(bytes > 0, "a slab has memory");
-        let is_huge = bytes == SLAB_BYTES;
-        let alignment = if is_huge { SLAB_BYTES } else { ALIGNMENT };
+        let alignment = if bytes == SLAB_BYTES { SLAB_BYTES } else { ALIGNMENT };
         let layout = Layout::from_size_align(bytes, alignment).expect("slabs are of a few MiB");
         // SAFETY: the length is not 0.
         let start = unsafe { alloc(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        if is_huge {
-            ask_for_huge_pages(start, bytes);
-        }
         Slab { start, layout }
     }
 
