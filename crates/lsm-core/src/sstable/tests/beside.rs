@@ -36,7 +36,9 @@ fn write(table: &Table, options: SstOptions, is_beside: bool) -> (Vec<u8>, usize
             let owner = &table.all[before].0;
             [&*owner.user, SUFFIX].concat() == *key.user && owner.trailer.seq() == key.trailer.seq()
         });
-        let short = short(key.trailer.seq(), value).filter(|_| is_beside && is_owner);
+        // A visible entry of the same key could be in front of it: such a hidden entry comes by its key.
+        let is_alone = table.all.get(i + 1).is_none_or(|next| next.0.user != key.user);
+        let short = short(key.trailer.seq(), value).filter(|_| is_beside && is_owner && is_alone);
         if let Some(payload) = short {
             beside += 1;
             writer.add_hidden_beside(payload).unwrap();
