@@ -181,8 +181,9 @@ pub struct Stats {
     pub memtable_bytes: u64,
     /// The bytes that memtables, block cache and open tables may take together: four times the
     /// write buffers, the cache's capacity (from 16 MiB on with an eighth of it, for free places in its
-    /// memory), and what the open tables' indexes and filters take. It is exceeded by at most the batches that are being written while memory runs full, and the
-    /// memtables' filters: 4 KiB each, and at most about 11 bytes a key.
+    /// memory), and what the open tables' indexes and filters take. It is exceeded by at most the
+    /// batches that are being written while memory runs full, and the memtables' filters: 4 KiB each,
+    /// and at most about 11 bytes a key.
     pub memory_budget_bytes: u64,
     /// The bytes that they take now.
     pub memory_used_bytes: u64,

@@ -3,7 +3,7 @@
 //! It is sharded, and it resists scans: a new block replaces a block in use only after a second
 //! request for it. The weight of a block is the memory that the parsed block takes.
 //!
-//! Blocks of short values are kept in slots of slabs (`memory/slots.rs`), because an allocator keeps much
+//! Blocks of short values are kept in slots of slabs (`memory/slots.rs`), because an allocator keeps
 //! more memory for blocks that many threads make and drop. The slots of a slab have one length.
 //! If the lengths of blocks change, slots of the former lengths are free and of no use. So a slab is
 //! made only while the free slots are an eighth of what is kept at most; other blocks stay on the heap,
@@ -128,9 +128,12 @@ impl Blocks {
         block.moved(&self.slots, free_bytes_max).map_or(block, Arc::new)
     }
 
-    /// Gives up slabs with few used slots, and the blocks in them, until the memory is in its bounds.
-    fn give_up_sparse_slabs(&self) {
-        let bytes_max = memory_bytes_max(self.capacity);
+    /// Gives up slabs with few used slots, and the blocks in them, until blocks and free slots take
+    /// `bytes_max` at most.
+    ///
+    /// # Cost
+    /// A look at each block of the cache for each slab.
+    fn give_up_sparse_slabs(&self, bytes_max: u64) {
         while self.bytes.load(Ordering::Relaxed) + self.slots.free_bytes() > bytes_max {
             match self.slots.close_sparsest() {
                 None => return,
@@ -198,7 +201,7 @@ impl BlockCache for Blocks {
         // The lock ends with the statement: blocks are dropped without it.
         let gone = self.change(shard, |shard| shard.insert(key, hash, block.clone()));
         drop(gone);
-        self.give_up_sparse_slabs();
+        self.give_up_sparse_slabs(memory_bytes_max(self.capacity));
         block
     }
 
@@ -214,7 +217,7 @@ impl BlockCache for Blocks {
             let block = self.moved(block);
             let refused = self.change(shard, |shard| shard.insert_beside(key, hash, block));
             drop(refused);
-            self.give_up_sparse_slabs();
+            self.give_up_sparse_slabs(memory_bytes_max(self.capacity));
         }
     }
 

@@ -297,3 +297,22 @@ fn a_small_cache_takes_no_slab_and_a_large_one_only_what_it_needs() {
     let long = block_of_about(16 << 10, 2000);
     assert!(Arc::ptr_eq(&cache.insert(FileNo(2), 1, long.clone()), &long));
 }
+
+/// The bound holds because blocks leave with their slab: nothing else takes them out here.
+#[test]
+fn the_blocks_of_a_slab_that_is_given_up_leave_with_it() {
+    let block = block_of_about(4096, 100);
+    let cache = Blocks::new(256 << 20);
+    (0..8000).for_each(|offset| drop(cache.insert(FileNo(1), offset, block.clone())));
+    let before = cache.stats();
+    // The first 16 MiB are on the heap.
+    for part in [4, 3] {
+        let bytes_max = before.memory_bytes() * part / 5;
+        cache.give_up_sparse_slabs(bytes_max);
+        let stats = cache.stats();
+        assert!(stats.memory_bytes() <= bytes_max, "{stats:?}");
+        assert!(stats.memory_bytes() + 2 * SLAB_BYTES as u64 > bytes_max, "no more than needed");
+        let found = (0..8000).filter(|offset| cache.get(FileNo(1), *offset).is_some()).count();
+        assert_eq!(found as u64, stats.blocks);
+    }
+}

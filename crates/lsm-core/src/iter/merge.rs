@@ -371,62 +371,76 @@ pub(super) mod tests {
         KeyRef::new(user, Trailer::new(SeqNo::new(seq).unwrap(), kind)).to_owned()
     }
 
-    /// A cursor that counts how often its key is looked at.
-    struct Watched(ListIter, Rc<Cell<usize>>);
+    /// The number of calls of [`Counted`] cursors.
+    #[derive(Default)]
+    pub struct Calls {
+        /// Looks at a key.
+        pub looks: Cell<usize>,
+        /// Steps in either direction.
+        pub steps: Cell<usize>,
+    }
 
-    impl InternalIter for Watched {
+    /// A cursor that counts calls.
+    pub struct Counted {
+        pub list: ListIter,
+        pub calls: Rc<Calls>,
+    }
+
+    impl InternalIter for Counted {
         fn valid(&self) -> bool {
-            self.0.valid()
+            self.list.valid()
         }
 
         fn key(&self) -> KeyRef<'_> {
-            self.1.set(self.1.get() + 1);
-            self.0.key()
+            self.calls.looks.update(|looks| looks + 1);
+            self.list.key()
         }
 
         fn value(&self) -> &[u8] {
-            self.0.value()
+            self.list.value()
         }
 
         fn seek_to_first(&mut self) -> Result<()> {
-            self.0.seek_to_first()
+            self.list.seek_to_first()
         }
 
         fn seek_to_last(&mut self) -> Result<()> {
-            self.0.seek_to_last()
+            self.list.seek_to_last()
         }
 
         fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-            self.0.seek(target)
+            self.list.seek(target)
         }
 
         fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
-            self.0.seek_before(target)
+            self.list.seek_before(target)
         }
 
         fn next(&mut self) -> Result<()> {
-            self.0.next()
+            self.calls.steps.update(|steps| steps + 1);
+            self.list.next()
         }
 
         fn prev(&mut self) -> Result<()> {
-            self.0.prev()
+            self.calls.steps.update(|steps| steps + 1);
+            self.list.prev()
         }
     }
 
     #[test]
     fn keys_are_looked_at_only_while_two_sources_are_left() {
-        let looks = Rc::new(Cell::new(0));
+        let calls = Rc::new(Calls::default());
         let sources = [&[&b"a"[..]][..], &[b"b", b"c", b"d"]].map(|users| {
             let entries = users.iter().map(|user| (key(user, 1, EntryKind::Value), vec![]));
-            Watched(ListIter::new(entries.collect()), Rc::clone(&looks))
+            Counted { list: ListIter::new(entries.collect()), calls: Rc::clone(&calls) }
         });
         let mut merged = MergeIter::new(Vec::from(sources));
         merged.seek_to_first().unwrap();
         merged.next().unwrap();
-        looks.set(0);
+        calls.looks.set(0);
         merged.next().unwrap();
         merged.next().unwrap();
-        assert_eq!(looks.get(), 0);
+        assert_eq!(calls.looks.get(), 0);
         assert_eq!(merged.key().user, b"d");
         merged.next().unwrap();
         assert!(!merged.valid());

@@ -39,7 +39,7 @@ pub struct VisibleIter<I> {
     floor: SeqNo,
     standing: Standing,
     key: Vec<u8>,
-    /// That of the current entry, forwards too: each caller asks for the kind.
+    /// Trailer of the current entry, forwards too: each caller asks for the kind.
     trailer: Trailer,
     value: Vec<u8>,
     lower: Bound<Vec<u8>>,
@@ -354,11 +354,10 @@ fn is_after_lower(lower: &Bound<Vec<u8>>, key: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::collections::BTreeMap;
     use std::rc::Rc;
 
-    use super::super::merge::tests::{ListIter, key};
+    use super::super::merge::tests::{Calls, Counted, ListIter, key};
     use super::*;
     use proptest::prelude::*;
 
@@ -384,49 +383,6 @@ mod tests {
         ]
     }
 
-    /// A cursor that counts its steps.
-    struct Counted(ListIter, Rc<Cell<usize>>);
-
-    impl InternalIter for Counted {
-        fn valid(&self) -> bool {
-            self.0.valid()
-        }
-
-        fn key(&self) -> KeyRef<'_> {
-            self.0.key()
-        }
-
-        fn value(&self) -> &[u8] {
-            self.0.value()
-        }
-
-        fn seek_to_first(&mut self) -> Result<()> {
-            self.0.seek_to_first()
-        }
-
-        fn seek_to_last(&mut self) -> Result<()> {
-            self.0.seek_to_last()
-        }
-
-        fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-            self.0.seek(target)
-        }
-
-        fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
-            self.0.seek_before(target)
-        }
-
-        fn next(&mut self) -> Result<()> {
-            self.1.set(self.1.get() + 1);
-            self.0.next()
-        }
-
-        fn prev(&mut self) -> Result<()> {
-            self.1.set(self.1.get() + 1);
-            self.0.prev()
-        }
-    }
-
     /// A range of one key beside thousands that were deleted took as long as walking all of them.
     #[test]
     fn a_bounded_walk_passes_over_no_tombstone_behind_its_bounds() {
@@ -438,8 +394,8 @@ mod tests {
                 entries.push((key(&user, n + 2, EntryKind::Tombstone), vec![]));
             }
         }
-        let steps = Rc::new(Cell::new(0));
-        let inner = Counted(ListIter::new(entries), Rc::clone(&steps));
+        let calls = Rc::new(Calls::default());
+        let inner = Counted { list: ListIter::new(entries), calls: Rc::clone(&calls) };
         let lower = Bound::Included(b"b".to_vec());
         let upper = Bound::Excluded(b"y".to_vec());
         let mut iter = VisibleIter::new(inner, SeqNo::MAX, lower, upper);
@@ -455,7 +411,8 @@ mod tests {
         assert!(!iter.valid());
         iter.seek_before(b"m").unwrap();
         assert!(!iter.valid());
-        assert!(steps.get() < 10, "{} steps", steps.get());
+        let steps = calls.steps.get();
+        assert!(steps < 10, "{steps} steps");
     }
 
     proptest! {

@@ -22,7 +22,7 @@ use crate::fs::File;
 use crate::hooks;
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::options::Compression;
-use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
+use crate::types::{InternalKey, KeyRef, SeqNo, Trailer, hidden_precedes};
 
 use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
@@ -203,14 +203,9 @@ impl SstWriter {
             self.last_user.escape_ascii()
         );
         if self.is_hidden_beside {
-            let behind = key.user.get(self.last_user.len()..).unwrap_or_default();
             let suffix = &self.properties.hidden_suffix[..];
-            // Nearly always the first comparison decides: few keys continue others.
             assert!(
-                order.is_lt()
-                    && (behind.is_empty()
-                        || behind > suffix
-                        || !key.user.starts_with(&self.last_user)),
+                order.is_lt() && hidden_precedes(&self.last_user, suffix, key.user),
                 "keys of a table ascend: {key:?} came after the hidden entry of \"{}\"",
                 self.last_user.escape_ascii()
             );

@@ -285,12 +285,35 @@ pub fn first_not_below(words: &[u64], word: u64) -> usize {
     start + LINE_WORDS * below + line.iter().map(|w| usize::from(*w < word)).sum::<usize>()
 }
 
+/// Returns `true` if the hidden entry of `owner` sorts before `next`, which sorts behind `owner`.
+#[inline]
+pub(crate) fn hidden_precedes(owner: &[u8], suffix: &[u8], next: &[u8]) -> bool {
+    match (next.get(owner.len()), suffix.first()) {
+        // It does not begin with the owner. So it differs in a byte before, where it is greater.
+        (None, _) => true,
+        // It differs before, or goes on with more than the suffix.
+        (Some(byte), Some(first)) if byte > first => true,
+        _ => !next.starts_with(owner) || &next[owner.len()..] > suffix,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn hidden_entries_sort_as_if_their_keys_were_spelled_out(
+            owner in prop::collection::vec(0u8..3, 1..5),
+            next in prop::collection::vec(0u8..3, 1..7),
+            suffix in prop::collection::vec(0u8..3, 1..3),
+        ) {
+            prop_assume!(owner < next);
+            let hidden = [&owner[..], &suffix].concat();
+            prop_assert_eq!(hidden_precedes(&owner, &suffix, &next), hidden < next);
+        }
+
         #[test]
         fn the_first_word_not_below_is_that_of_a_plain_search(
             mut words in prop::collection::vec(0u64..200, 0..300),

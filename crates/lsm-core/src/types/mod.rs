@@ -22,6 +22,6 @@ pub use slice::Slice;
 pub use entry_sum::VALUE_SEED;
 pub(crate) use entry_sum::{EntrySum, OperationSum};
 pub(crate) use ids::MemtableId;
-pub(crate) use key::{InternalKey, first_not_below, prefix8};
+pub(crate) use key::{InternalKey, first_not_below, hidden_precedes, prefix8};
 pub(crate) use operation::Operation;
 pub(crate) use section_bytes::{COPIED_VALUE_BYTES_MAX, SectionBytes};

@@ -151,9 +151,12 @@ impl Queue {
         }
         // All writers ask for this lock, so nothing is copied under it.
         drop(waiting);
-        let batch = batch.into_owned();
+        self.follow(batch.into_owned())
+    }
+
+    /// Queues a batch that can wait, or makes the caller the leader if that has ended meanwhile.
+    fn follow(&self, batch: Prepared<'static>) -> Turn<'static> {
         let mut waiting = self.waiting.lock();
-        // The leader may have ended meanwhile.
         if self.try_lead() {
             return Turn::Lead(batch);
         }
@@ -283,7 +286,7 @@ mod tests {
         }
     }
 
-    fn follow(queue: &Queue, durability: Durability) -> Arc<Request> {
+    fn wait_behind(queue: &Queue, durability: Durability) -> Arc<Request> {
         match queue.join(prepared("follower", durability)) {
             Turn::Lead(_) => panic!("nobody leads"),
             Turn::Follow(request) => request,
@@ -294,7 +297,7 @@ mod tests {
     fn a_caller_takes_the_free_lead_and_the_follower_that_did_not_run() {
         let queue = Queue::new();
         lead(&queue);
-        let waiting = follow(&queue, Durability::Os);
+        let waiting = wait_behind(&queue, Durability::Os);
         queue.hand_over();
         let next = lead(&queue);
         let followers = queue.take_followers(&next);
@@ -310,7 +313,7 @@ mod tests {
         for patience in [[0, 0], [1, 0], [0, 1], [SPINS, YIELDS]] {
             let queue = Queue::with_patience(patience);
             lead(&queue);
-            let requests = [(); 3].map(|()| follow(&queue, Durability::Os));
+            let requests = [(); 3].map(|()| wait_behind(&queue, Durability::Os));
             queue.hand_over();
             assert!(queue.wait(&requests[1]).is_none());
             // The others stay in their order.
@@ -324,26 +327,34 @@ mod tests {
     }
 
     #[test]
+    fn a_writer_leads_if_the_leader_ended_while_it_copied_its_batch() {
+        let queue = Queue::new();
+        // `join` has found a leader, which is gone now.
+        assert!(matches!(queue.follow(prepared("late", Durability::Sync)), Turn::Lead(_)));
+        assert!(matches!(queue.follow(prepared("later", Durability::Os)), Turn::Follow(_)));
+    }
+
+    #[test]
     fn the_oldest_follower_leads_next_if_all_are_parked() {
         let queue = Queue::new();
         lead(&queue);
-        let parked = follow(&queue, Durability::Sync);
-        let later = follow(&queue, Durability::Sync);
+        let parked = wait_behind(&queue, Durability::Sync);
+        let later = wait_behind(&queue, Durability::Sync);
         queue.hand_over();
         assert!(queue.wait(&parked).is_none());
         assert_eq!(queue.take_followers(&parked.batch).len(), 1);
         later.answer(Answer::Done(Err(Refusal::Unproven)));
         assert!(queue.wait(&later).is_some());
         // It leads until it hands over.
-        follow(&queue, Durability::Os);
+        wait_behind(&queue, Durability::Os);
     }
 
     #[test]
     fn a_follower_parks_only_while_somebody_leads() {
         let queue = Queue::new();
         lead(&queue);
-        let first = follow(&queue, Durability::Os);
-        let second = follow(&queue, Durability::Os);
+        let first = wait_behind(&queue, Durability::Os);
+        let second = wait_behind(&queue, Durability::Os);
         assert!(!queue.lead_or(&first, FollowerStage::PARKED));
         queue.hand_over();
         // The second one is awake, so the lead was free, and it takes it before it parks.

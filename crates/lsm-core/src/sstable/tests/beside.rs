@@ -107,6 +107,34 @@ fn behind_a_large_value_a_hidden_entry_begins_a_block() {
     assert_eq!(check(visible, &[8], options(4096, Compression::None)), 4);
 }
 
+/// Blocks of a table of 1,000 entries of 100 bytes, each with a hidden payload of so many bytes.
+fn blocks_with_hidden(payload_bytes: Option<usize>) -> u64 {
+    let file = Arc::new(TestFile::default());
+    let mut writer = SstWriter::new(file, IDENTITY, SeqNo::ZERO, options(4096, Compression::None));
+    writer.set_hidden_suffix(SUFFIX);
+    for i in 0..1000 {
+        let user = format!("{i:04}");
+        let (key, value) = entry(user.as_bytes(), 7, EntryKind::Value, &[5; 100]);
+        writer.add(key.as_ref(), &value).unwrap();
+        if let Some(bytes) = payload_bytes {
+            let (hidden, _) =
+                entry(&[user.as_bytes(), SUFFIX].concat(), 7, EntryKind::Tombstone, b"");
+            writer.add_hidden(hidden.as_ref(), &vec![9; bytes]).unwrap();
+        }
+    }
+    writer.blocks()
+}
+
+#[test]
+fn hidden_entries_come_on_top_of_a_block_up_to_its_size() {
+    let plain = blocks_with_hidden(None);
+    assert!((20..30).contains(&plain), "{plain} blocks of 4 KiB for 1,000 entries of 100 bytes");
+    assert_eq!(blocks_with_hidden(Some(20)), plain);
+    // 8 KiB hold 15 entries with 400 bytes each.
+    let long = blocks_with_hidden(Some(400));
+    assert!((60..70).contains(&long), "{long} blocks of twice the size");
+}
+
 #[test]
 #[should_panic(expected = "keys of a table ascend")]
 fn a_key_before_the_hidden_entry_beside_another_is_refused() {
