@@ -1,20 +1,24 @@
-//! Slabs of memory, for memtables and for the blocks that the cache keeps.
+//! Slabs of memory, for memtables and for the blocks that the cache keeps, and hints about memory.
 //!
 //! Those of memtables are asked for in huge pages: a search goes to a few far places of a large memory, and
 //! with pages of 4 KiB the processor looks up the address of each in tables that are in no cache themselves.
 //!
 //! ```text
-//! slab.rs     a piece of memory of the length of a huge page
-//! slots.rs    slabs that are cut into slots of one length
-//! pieces.rs   words and bytes of a block, on the heap or in a slot
+//! slab.rs      a piece of memory of the length of a huge page
+//! slots.rs     slabs that are cut into slots of one length
+//! pieces.rs    words and bytes of a block, on the heap or in a slot
+//! prefetch.rs  a hint to the processor that a line of memory is needed soon
 //! ```
 
 #[expect(unsafe_code, reason = "words and bytes that are found without a look at their owner")]
 mod pieces;
+#[expect(unsafe_code, reason = "an instruction that std offers as unsafe only")]
+mod prefetch;
 #[expect(unsafe_code, reason = "memory of the allocator that its owner hands out in pieces")]
 mod slab;
 mod slots;
 
 pub use pieces::BlockMemory;
+pub use prefetch::prefetch;
 pub use slab::{ALIGNMENT, SLAB_BYTES, Slab};
 pub use slots::{Closed, SlabStart, SlotPool};

@@ -22,11 +22,10 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::memory::{BlockMemory, SlabStart, SlotPool};
+use crate::memory::{BlockMemory, SlabStart, SlotPool, prefetch};
 use crate::types::{EntryKind, SeqNo, Slice, Trailer, prefix8};
 
 use super::block::{EntryKey, Head, KIND_BITS, RESTART_ENTRIES};
@@ -40,7 +39,7 @@ const PREFIX_BYTES: usize = 16;
 const HAS_HIDDEN: u64 = 1 << 63;
 /// Blocks of more entries are those of an index, which are seldom far from the processor.
 const TOUCHED_ENTRIES_MAX: usize = 128;
-const LINE_BYTES: usize = 64;
+pub(super) const LINE_BYTES: usize = 64;
 
 /// See the module.
 #[derive(Clone)]
@@ -173,10 +172,10 @@ impl BlockData {
         low
     }
 
-    /// Loads something of each piece of memory that a search is about to need, so that the processor
+    /// Asks for something of each piece of memory that a search is about to need, so that the processor
     /// fetches them while the search waits for the words: the lines of the offsets, and an address
     /// on either page of the payload. Point reads of blocks that are in no processor's cache take a
-    /// tenth less time.
+    /// tenth less time with loads of these, and still less with hints.
     #[inline]
     pub(super) fn touch(&self) {
         self.touch_from(HEAD_WORDS + self.len());
@@ -194,19 +193,27 @@ impl BlockData {
             return;
         }
         for word in self.marks()[mark..].iter().step_by(LINE_BYTES / 8) {
-            black_box(*word);
+            prefetch(std::ptr::from_ref(word).cast());
         }
-        black_box(self.bytes().first().copied());
-        black_box(self.bytes().last().copied());
+        let bytes = self.bytes();
+        prefetch(bytes.as_ptr());
+        prefetch(bytes.as_ptr().wrapping_add(bytes.len().saturating_sub(1)));
     }
 
-    /// Loads something of the lines behind the first one of entry `i`, so that the processor fetches
-    /// the value while the head of the entry is decoded: another tenth.
+    /// Asks for the lines behind the first one of entry `i`, so that the processor fetches the value
+    /// while the head of the entry is decoded: another tenth.
     #[inline]
     pub(super) fn touch_entry(&self, i: usize) {
-        let offset = self.offset(i) as usize;
-        black_box(self.bytes().get(offset + LINE_BYTES).copied());
-        black_box(self.bytes().get(offset + 2 * LINE_BYTES).copied());
+        self.touch_lines(self.offset(i) as usize + LINE_BYTES, 2);
+    }
+
+    /// Asks for `count` lines of the payload from `start` on, which may lie outside of it, also in front.
+    #[inline]
+    pub(super) fn touch_lines(&self, start: usize, count: usize) {
+        let start = self.bytes().as_ptr().wrapping_add(start);
+        for line in 0..count {
+            prefetch(start.wrapping_add(line * LINE_BYTES));
+        }
     }
 
     /// Length of the common prefix.

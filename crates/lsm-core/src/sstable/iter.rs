@@ -13,6 +13,7 @@ use crate::iter::{InternalIter, step_and_pass};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
 use super::block::{Block, Head, RESTART_ENTRIES};
+use super::block_data::LINE_BYTES;
 use super::block_search::Near;
 use super::index::IndexCursor;
 use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
@@ -28,6 +29,12 @@ const KEY_BYTES_TYPICAL: usize = 64;
 const SHORT_BYTES: usize = 16;
 /// No group of entries has this number.
 const NO_GROUP: usize = usize::MAX;
+/// A walk asks for the lines that are so many bytes in front of it. With 512 a seek and ten steps take 4 %
+/// longer.
+const AHEAD_BYTES: usize = AHEAD_LINES * LINE_BYTES;
+const AHEAD_LINES: usize = 16;
+/// The lines that a walk asks for at each step, about as long as an entry of the benchmarks.
+const STEP_LINES: usize = 2;
 
 /// The way in which a cursor reads blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +68,6 @@ struct VisibleEntries {
     /// Its index in its block.
     at: usize,
     key: Vec<u8>,
-    /// So many bytes of `key` are those of the restart key of its group.
-    lead: usize,
     trailer: Trailer,
     /// Range of the value in the block.
     value: Range<usize>,
@@ -202,7 +207,6 @@ impl VisibleEntries {
             is_dense: false,
             at: 0,
             key: Vec::with_capacity(KEY_BYTES_TYPICAL),
-            lead: 0,
             trailer: Trailer::LAST,
             value: 0..0,
             restart_of: NO_GROUP,
@@ -216,6 +220,16 @@ impl VisibleEntries {
         self.is_dense = !block.has_hidden();
         // The restart key of the old one must not be used in it.
         self.restart_of = NO_GROUP;
+    }
+
+    /// Asks for lines of a block that the walk needs soon. Short scans in random places take a fifth less time
+    /// since searches and walks ask so, instead of loading what searches alone need.
+    #[inline]
+    fn touch(&self, block: &Block, start: usize, lines: usize) {
+        // A block that was just read is in the processor's cache.
+        if matches!(self.mode, ReadMode::Cached) {
+            block.touch_lines(start, lines);
+        }
     }
 
     /// Makes entry `at` of the block the present one.
@@ -246,15 +260,14 @@ impl VisibleEntries {
     fn enter_next(&mut self, block: &Block) {
         let at = self.at + 1;
         let offset = if self.is_dense { self.value.end } else { block.offset(at) as usize };
+        self.touch(block, offset + AHEAD_BYTES, STEP_LINES);
         let head = block.head_at(offset);
         if at.is_multiple_of(RESTART_ENTRIES as usize) {
             self.restart = head.suffix..head.suffix + head.suffix_len;
             self.restart_of = at / RESTART_ENTRIES as usize;
-        } else if head.shared > self.lead {
-            return self.enter(block, at);
         }
-        // Keys ascend, so none has more bytes of its restart key than the one before: these bytes stay where
-        // they are. An entry that names more of them than the one before did is put together anew.
+        // Keys ascend from the restart key on. So what this one has in common with that, the one between
+        // them has, too, whatever its head says: these bytes stay where they are.
         self.key.truncate(head.shared);
         self.enter_head(block, at, head);
     }
@@ -263,8 +276,6 @@ impl VisibleEntries {
     #[inline]
     fn enter_head(&mut self, block: &Block, at: usize, head: Head) {
         let suffix = head.suffix..head.suffix + head.suffix_len;
-        let is_restart = at.is_multiple_of(RESTART_ENTRIES as usize);
-        self.lead = if is_restart { head.suffix_len } else { head.shared };
         match block.bytes()[head.suffix..].first_chunk::<SHORT_BYTES>() {
             Some(short) if head.suffix_len <= SHORT_BYTES => {
                 self.key.extend_from_slice(short);
@@ -279,6 +290,12 @@ impl VisibleEntries {
         self.value = suffix.end..suffix.end + head.value_len;
         self.at = at;
     }
+}
+
+/// The place that a walk backwards asks for at entry `at`. It may lie in front of the payload.
+#[inline]
+fn behind(block: &Block, at: usize) -> usize {
+    (block.offset(at) as usize).wrapping_sub(AHEAD_BYTES)
 }
 
 impl Entries for VisibleEntries {
@@ -320,6 +337,7 @@ impl Entries for VisibleEntries {
         if block.is_empty() {
             return false;
         }
+        self.touch(block, 0, AHEAD_LINES);
         self.enter(block, 0);
         true
     }
@@ -329,6 +347,7 @@ impl Entries for VisibleEntries {
         let Some(last) = block.len().checked_sub(1) else {
             return false;
         };
+        self.touch(block, behind(block, last), AHEAD_LINES + 1);
         self.enter(block, last);
         true
     }
@@ -342,7 +361,7 @@ impl Entries for VisibleEntries {
         if at == self.count {
             return false;
         }
-        block.touch_entry(at);
+        self.touch(block, block.offset(at) as usize, AHEAD_LINES);
         self.enter(block, at);
         // The key was put together just now. In an ingested table the trailer is not the stored one;
         // there the target is the newest version, which is before none of either.
@@ -356,6 +375,7 @@ impl Entries for VisibleEntries {
         let Some(before) = block.lower_bound(target).checked_sub(1) else {
             return false;
         };
+        self.touch(block, behind(block, before), AHEAD_LINES + 1);
         self.enter(block, before);
         true
     }
@@ -374,7 +394,9 @@ impl Entries for VisibleEntries {
         if self.at == 0 {
             return false;
         }
-        self.enter(block, self.at - 1);
+        let before = self.at - 1;
+        self.touch(block, behind(block, before), STEP_LINES);
+        self.enter(block, before);
         true
     }
 }
@@ -385,10 +407,9 @@ mod tests {
     use crate::sstable::stored::StoredPayload;
     use crate::types::EntryKind;
 
-    /// Writers share as much as they can, and then no entry names more bytes of its restart key than the one
-    /// before. The format does not ask for it.
+    /// Writers share as much as they can. The format does not ask for it.
     #[test]
-    fn an_entry_that_shares_more_than_the_one_before_has_its_own_key() {
+    fn an_entry_may_name_more_shared_bytes_than_the_one_before() {
         let mut bytes = Vec::new();
         for (shared, suffix) in [(0, &b"abcd"[..]), (1, b"bcdf"), (3, b"e"), (0, b"abcf")] {
             bytes.extend_from_slice(&[EntryKind::Value as u8, shared, suffix.len() as u8, 0, 0]);

@@ -10,7 +10,8 @@
 
 use super::Writer;
 use super::atomic::Ordering;
-use super::node::{Node, Tower, prefetch};
+use super::node::{Node, Tower};
+use crate::memory::prefetch;
 
 /// The greatest number of searches side by side: about as many lines as a processor waits for at a
 /// time.

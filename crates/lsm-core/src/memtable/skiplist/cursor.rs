@@ -98,11 +98,11 @@ impl ListCursor {
     }
 }
 
-/// Returns the next node. The one behind it enters the cache of the processor while the caller works.
+/// Returns the next node. The second one behind it enters the cache of the processor while the caller works.
 #[inline]
 fn following(node: NodeRef<'_>) -> Option<NodeRef<'_>> {
     let next = node.next()?;
-    next.prefetch_next();
+    next.prefetch_behind_next();
     Some(next)
 }
 

@@ -9,6 +9,7 @@ use super::super::arena::ALIGNMENT;
 use super::SkipList;
 use super::atomic::{AtomicPtr, AtomicU64, Ordering};
 use super::version::{Version, VersionRef};
+use crate::memory::prefetch;
 
 #[repr(C)]
 pub(super) struct Link {
@@ -85,19 +86,6 @@ pub(super) unsafe fn key_of<'l>(node: NonNull<Node>) -> &'l [u8] {
     }
 }
 
-/// Asks the processor for a cache line that is needed soon. Any address may be given.
-#[inline(always)]
-pub(super) fn prefetch(address: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, which reads no memory as far as the program can tell, and never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
-}
-
 /// A key of a list, with its versions.
 #[derive(Clone, Copy)]
 pub(in crate::memtable) struct NodeRef<'l> {
@@ -140,15 +128,22 @@ impl<'l> NodeRef<'l> {
         }
     }
 
-    /// Asks for the next node, its key and the begin of its version: nearly always two cache lines.
+    /// Asks for the node behind the next one, its link, its key and its version: four cache lines with a
+    /// value of 100 bytes.
     ///
-    /// A walk misses the cache at every node otherwise: 1,000,000 steps over 300,000 entries took
-    /// 0.26 s of processor time without this, and take 0.17 s with it.
+    /// A walk misses the cache at every node otherwise. The next node was asked for a step before, so its
+    /// link is there. To ask for the next node alone leaves too little time: fills in random order took 4 %
+    /// more processor time, deletions 5 %.
     #[inline]
-    pub(super) fn prefetch_next(self) {
+    pub(super) fn prefetch_behind_next(self) {
         // SAFETY: every node has a link 0; the list outlives 'l.
         let (_, next) = unsafe { Tower::of(self.node).link(0) }.load();
-        prefetch(next.cast::<u8>());
-        prefetch(next.cast::<u8>().wrapping_add(64));
+        let Some(next) = NonNull::new(next) else { return };
+        // SAFETY: as above.
+        let (_, after) = unsafe { Tower::of(next).link(0) }.load();
+        let start = after.cast::<u8>().wrapping_sub(size_of::<Link>());
+        for line in [0, 64, 128, 192] {
+            prefetch(start.wrapping_add(line));
+        }
     }
 }
