@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::errors::{BackgroundFailure, Reason};
 use super::events::{Events, in_listener};
-use super::schedule::{RETRY, Schedule};
+use super::schedule::{Attempt, RETRY, Schedule};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, catch_engine};
@@ -206,10 +206,20 @@ impl Background {
         self.schedule.lock().idle_compactors > 0
     }
 
+    /// Begins an attempt to do a piece of work.
+    pub(super) fn begin(&self) -> Attempt {
+        self.schedule.lock().begin()
+    }
+
     /// Keeps or clears the failure of a kind of work; returns how long to wait before the next
     /// attempt.
-    pub(super) fn note_outcome(&self, work: Reason, outcome: Result<(), &Error>) -> Duration {
-        let noted = self.schedule.lock().note(work, outcome, self.now());
+    pub(super) fn note_outcome(
+        &self,
+        work: Reason,
+        attempt: Attempt,
+        outcome: Result<(), &Error>,
+    ) -> Duration {
+        let noted = self.schedule.lock().note(work, attempt, outcome, self.now());
         if noted.is_news
             && let Err(error) = outcome
         {
@@ -303,6 +313,7 @@ impl Background {
             // Counted under the lock under which it was woken: `wait_idle` never sees work that is
             // neither waiting nor active.
             schedule.active += 1;
+            let attempt = schedule.begin();
             drop(schedule);
             // A panic that ended the thread would leave it active for ever, and whoever waits for
             // its work would never learn why.
@@ -322,7 +333,7 @@ impl Background {
             // Nobody reports that a reader has let go of a file, so the thread looks again after
             // some time.
             let held = worker.holds_obsolete();
-            let retry = self.note_outcome(task.reason(), outcome.as_ref().map(|_| ()));
+            let retry = self.note_outcome(task.reason(), attempt, outcome.as_ref().map(|_| ()));
             timeout = match &outcome {
                 Err(_) => Some(retry),
                 Ok(Some(next)) => Some(*next),
@@ -377,15 +388,16 @@ impl Background {
 
     /// The outcome of a piece of a task, once it is noted.
     fn noted(&self, task: Task, once: impl FnOnce() -> Result<bool>) -> Result<bool> {
+        let attempt = self.begin();
         let outcome = catch_engine(task.name(), once);
-        self.note_outcome(task.reason(), outcome.as_ref().map(|_| ()));
+        self.note_outcome(task.reason(), attempt, outcome.as_ref().map(|_| ()));
         outcome
     }
 
     /// Waits until no work is left.
     ///
     /// # Errors
-    /// The failure of work that was tried again since the call; [`ErrorKind::InvalidArgument`] on
+    /// The failure of an attempt that began after the call; [`ErrorKind::InvalidArgument`] on
     /// a thread that runs a listener.
     pub(super) fn wait_idle(&self, worker: &dyn Worker) -> Result<()> {
         worker.check_working()?;
@@ -397,15 +409,13 @@ impl Background {
             let message = "a listener cannot wait for the background work that calls it";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let failures_before = self.schedule.lock().failure_count;
+        // Only later attempts end the wait: after an earlier one this call makes another. An attempt
+        // that is under way may fail for a reason that was gone before the call.
+        let call = self.begin();
         self.wake_all();
         let mut schedule = self.schedule.lock();
         while !schedule.stop {
-            // Only new failures end the wait: what failed earlier gets another attempt by this
-            // call.
-            if schedule.failure_count > failures_before
-                && let Some(error) = schedule.error()
-            {
+            if let Some(error) = schedule.error_after(call) {
                 return Err(error);
             }
             if schedule.active == 0 && schedule.error().is_none() && !worker.has_work() {

@@ -125,9 +125,10 @@ impl DbInner {
         // Before the pick, so that what comes behind it is news.
         way.seen.set(news);
         let Some(claimed) = self.jobs.pick_level0(self) else { return };
+        let attempt = self.background.begin();
         if let Err(error) = self.run_in_background(&claimed) {
             // Noted here, because the outcome of the deep merge is another one.
-            self.background.note_outcome(Reason::Compaction, Err(&error));
+            self.background.note_outcome(Reason::Compaction, attempt, Err(&error));
         }
         // No listener is called here: one that closes the database would wait for the deep merge.
         let took = self.background.now().saturating_sub(began);

@@ -432,17 +432,19 @@ impl DbInner {
         if self.cursor.is_fenced() {
             return Ok(());
         }
+        let attempt = self.background.begin();
         let removed = catch_engine(REMOVAL, || self.obsolete.remove().transpose());
         let Some(removed) = removed.transpose() else { return Ok(()) };
-        self.background.note_outcome(Reason::Obsolete, removed.as_ref().copied());
+        self.background.note_outcome(Reason::Obsolete, attempt, removed.as_ref().copied());
         removed
     }
 
     /// [`ObsoleteFiles::finish_removing`]; the outcome is noted as that of background work.
     pub(super) fn finish_removing(&self) -> Result<()> {
         self.cursor.check()?;
+        let attempt = self.background.begin();
         let removed = catch_engine(REMOVAL, || self.obsolete.finish_removing());
-        self.background.note_outcome(Reason::Obsolete, removed.as_ref().copied());
+        self.background.note_outcome(Reason::Obsolete, attempt, removed.as_ref().copied());
         removed
     }
 

@@ -25,11 +25,15 @@ pub(super) struct Schedule {
     pub(super) active: usize,
     /// Compaction threads that wait for a ticket or a time.
     pub(super) idle_compactors: usize,
-    /// By the work that failed and did not succeed since.
-    failing: BTreeMap<Reason, Failing>,
-    /// The number of failures of background work since the open.
-    pub(super) failure_count: u64,
+    /// By the work that failed and did not succeed since, with the attempt that failed last.
+    failing: BTreeMap<Reason, (Failing, Attempt)>,
+    /// The newest attempt that has begun.
+    newest: Attempt,
 }
+
+/// An attempt to do a piece of work. Attempts ascend in the order in which they begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Attempt(u64);
 
 /// The consequence of the outcome of a piece of work.
 pub(super) struct Noted {
@@ -40,15 +44,20 @@ pub(super) struct Noted {
 }
 
 impl Schedule {
+    /// Begins an attempt. All attempts that begin later are greater.
+    pub(super) fn begin(&mut self) -> Attempt {
+        self.newest.0 += 1;
+        self.newest
+    }
+
     /// Keeps or clears the failure of a kind of work, at `now`.
     pub(super) fn note(
         &mut self,
         work: Reason,
+        attempt: Attempt,
         outcome: Result<(), &Error>,
         now: Duration,
     ) -> Noted {
-        // Counted for `wait_idle`, which reports only failures that happened after its call.
-        self.failure_count += u64::from(outcome.is_err());
         match outcome {
             Ok(()) => {
                 self.failing.remove(&work);
@@ -60,10 +69,10 @@ impl Schedule {
                 Noted { retry: RETRY, is_news: false }
             }
             Err(error) => {
-                let mut failing = self.failing.remove(&work);
+                let mut failing = self.failing.remove(&work).map(|(failing, _)| failing);
                 let is_news = Failing::count(&mut failing, work, error.clone(), now);
                 let retry = failing.as_ref().map_or(RETRY, Failing::delay);
-                self.failing.extend(failing.map(|failing| (work, failing)));
+                self.failing.extend(failing.map(|failing| (work, (failing, attempt))));
                 Noted { retry, is_news }
             }
         }
@@ -77,18 +86,24 @@ impl Schedule {
     /// The failure that keeps work from being done that somebody may wait for: nobody does for
     /// what is obsolete.
     pub(super) fn error(&self) -> Option<Error> {
-        let mut awaited = self.failing.iter().filter(|(work, _)| **work != Reason::Obsolete);
-        awaited.next().map(|(_, failing)| failing.error.clone())
+        self.error_after(Attempt::default())
+    }
+
+    /// As [`Schedule::error`], of an attempt that began behind `attempt`.
+    pub(super) fn error_after(&self, attempt: Attempt) -> Option<Error> {
+        let awaited = self.failing.iter().filter(|(work, _)| **work != Reason::Obsolete);
+        let mut failed = awaited.map(|(_, failed)| failed);
+        failed.find(|(_, last)| *last > attempt).map(|(failing, _)| failing.error.clone())
     }
 
     /// The failure that keeps this work from being done.
     pub(super) fn failure_of(&self, work: Reason) -> Option<Error> {
-        self.failing.get(&work).map(|failing| failing.error.clone())
+        self.failing.get(&work).map(|(failing, _)| failing.error.clone())
     }
 
     /// The failures at `now`.
     pub(super) fn failures(&self, now: Duration) -> Vec<BackgroundFailure> {
-        self.failing.values().map(|failing| failing.told(now)).collect()
+        self.failing.values().map(|(failing, _)| failing.told(now)).collect()
     }
 }
 
@@ -100,24 +115,43 @@ mod tests {
         Error::new(ErrorKind::Io, "no")
     }
 
+    fn fail(schedule: &mut Schedule, work: Reason, now: Duration) -> Noted {
+        let attempt = schedule.begin();
+        schedule.note(work, attempt, Err(&io()), now)
+    }
+
     #[test]
     fn a_failure_is_kept_until_the_same_work_succeeds() {
         let mut schedule = Schedule::default();
         let now = Duration::from_secs(5);
-        let first = schedule.note(Reason::Flush, Err(&io()), now);
-        let second = schedule.note(Reason::Flush, Err(&io()), now);
+        let first = fail(&mut schedule, Reason::Flush, now);
+        let second = fail(&mut schedule, Reason::Flush, now);
         assert!(first.is_news && !second.is_news && second.retry > first.retry);
-        schedule.note(Reason::Compaction, Ok(()), now);
+        let attempt = schedule.begin();
+        schedule.note(Reason::Compaction, attempt, Ok(()), now);
         assert!(schedule.error().is_some());
-        schedule.note(Reason::Flush, Ok(()), now);
+        schedule.note(Reason::Flush, attempt, Ok(()), now);
         assert!(schedule.error().is_none() && schedule.failures(now).is_empty());
-        assert_eq!(schedule.failure_count, 2);
+    }
+
+    #[test]
+    fn who_asks_for_later_attempts_hears_of_no_earlier_one() {
+        let mut schedule = Schedule::default();
+        let under_way = schedule.begin();
+        let asked = schedule.begin();
+        schedule.note(Reason::Flush, under_way, Err(&io()), Duration::ZERO);
+        assert!(schedule.error().is_some() && schedule.error_after(asked).is_none());
+        // A later failure of work that nobody waits for is no reason to tell the earlier one.
+        fail(&mut schedule, Reason::Obsolete, Duration::ZERO);
+        assert!(schedule.error_after(asked).is_none());
+        fail(&mut schedule, Reason::Compaction, Duration::ZERO);
+        assert!(schedule.error_after(asked).is_some());
     }
 
     #[test]
     fn nobody_waits_for_what_is_obsolete() {
         let mut schedule = Schedule::default();
-        schedule.note(Reason::Obsolete, Err(&io()), Duration::ZERO);
+        fail(&mut schedule, Reason::Obsolete, Duration::ZERO);
         assert!(schedule.error().is_none());
         assert_eq!(schedule.failures(Duration::ZERO).len(), 1);
     }
@@ -126,9 +160,9 @@ mod tests {
     fn what_a_closed_or_read_only_store_refuses_is_no_failure_of_the_work() {
         let mut schedule = Schedule::default();
         for kind in [ErrorKind::ReadOnly, ErrorKind::Closed] {
-            let noted = schedule.note(Reason::Flush, Err(&Error::new(kind, "no")), Duration::ZERO);
+            let (attempt, refused) = (schedule.begin(), Error::new(kind, "no"));
+            let noted = schedule.note(Reason::Flush, attempt, Err(&refused), Duration::ZERO);
             assert!(!noted.is_news && schedule.error().is_none());
         }
-        assert_eq!(schedule.failure_count, 2);
     }
 }

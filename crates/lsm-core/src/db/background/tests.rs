@@ -14,6 +14,9 @@ struct Heap {
     is_broken: AtomicBool,
     /// The same for compactions.
     are_compactions_broken: AtomicBool,
+    /// With 1 the next flush makes it 2, waits until somebody wakes all threads, makes it 3 and fails. The
+    /// one behind it waits until it is 0.
+    held: AtomicU64,
     /// The log is looked at all the time, and tables from time to time.
     is_restless: AtomicBool,
     /// Looks at the log, and for compactions.
@@ -28,6 +31,12 @@ fn take(left: &AtomicU64) -> bool {
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
+fn wait_until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        std::thread::yield_now();
+    }
+}
+
 impl Heap {
     fn new(mode: BackgroundMode, flushes: u64, compactions: u64) -> Arc<Heap> {
         let clock = Arc::new(SystemClock::new());
@@ -36,6 +45,7 @@ impl Heap {
             flushes: AtomicU64::new(flushes),
             compactions: AtomicU64::new(compactions),
             is_broken: AtomicBool::new(false),
+            held: AtomicU64::new(0),
             are_compactions_broken: AtomicBool::new(false),
             is_restless: AtomicBool::new(false),
             log_looks: AtomicU64::new(0),
@@ -60,6 +70,13 @@ impl Worker for Heap {
     }
 
     fn flush_one(&self) -> Result<bool> {
+        let wakes = self.background.wakes();
+        if self.held.compare_exchange(1, 2, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            wait_until(|| self.background.wakes() > wakes);
+            self.held.store(3, Ordering::SeqCst);
+            return Err(Error::new(ErrorKind::Io, "the disk was away"));
+        }
+        wait_until(|| self.held.load(Ordering::SeqCst) == 0);
         if self.is_broken.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Io, "the disk is away"));
         }
@@ -188,6 +205,28 @@ fn who_waits_for_idleness_hears_why_it_does_not_come() {
     heap.background.wait_idle(&*heap).unwrap();
     assert!(heap.background.failures().is_empty());
     heap.background.stop();
+}
+
+/// The disk may have been away when the attempt began, and be there when the caller begins to wait.
+#[test]
+fn who_waits_for_idleness_hears_of_no_attempt_that_was_under_way_before() {
+    let heap = Heap::new(BackgroundMode::Threads, 1, 0);
+    heap.held.store(1, Ordering::SeqCst);
+    let background = &heap.background;
+    background.start(&heap, 1).unwrap();
+    wait_until(|| heap.held.load(Ordering::SeqCst) == 2);
+    std::thread::scope(|threads| {
+        let waiter = threads.spawn(|| background.wait_idle(&*heap));
+        wait_until(|| background.failures().len() == 1);
+        // Woken twice out of its wait, it has looked in between.
+        for _ in 0..2 {
+            wait_until(|| background.changed.notify_all() > 0 || waiter.is_finished());
+        }
+        heap.held.store(0, Ordering::SeqCst);
+        waiter.join().unwrap().unwrap();
+    });
+    assert!(!heap.has_work() && background.failures().is_empty());
+    background.stop();
 }
 
 /// Each look at the log used to begin the wait of the compaction thread anew, so that it never looked
