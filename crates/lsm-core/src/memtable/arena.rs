@@ -166,6 +166,15 @@ impl Arena {
         start
     }
 
+    /// As [`Arena::allocate`], aligned to `alignment`, a power of two.
+    pub(super) fn allocate_aligned(&mut self, bytes: usize, alignment: usize) -> NonNull<u8> {
+        if self.free.as_ptr().align_offset(alignment) + bytes > self.free_bytes {
+            self.begin_slab(bytes + alignment);
+        }
+        self.allocate(self.free.as_ptr().align_offset(alignment));
+        self.allocate(bytes)
+    }
+
     #[cold]
     fn begin_slab(&mut self, bytes: usize) {
         assert!(bytes <= POOLED_BYTES, "an entry of the memtable takes {bytes} bytes");
@@ -240,6 +249,19 @@ mod tests {
         fill(&mut Arena::new(pool.clone()), 2 * POOLED_BYTES);
         pool.prepare();
         assert!(!pool.take_short() && pool.idle_bytes() == 0);
+    }
+
+    #[test]
+    fn what_is_asked_for_aligned_is_aligned_and_in_a_slab() {
+        let mut arena = Arena::new(Arc::new(SlabPool::new(0)));
+        for n in 0..5000 {
+            arena.allocate(8 * (n % 9));
+            let start = arena.allocate_aligned(512, 64);
+            assert_eq!(start.as_ptr() as usize % 64, 0);
+            let slab = arena.slabs.last().unwrap();
+            let offset = start.as_ptr() as usize - slab.start().as_ptr() as usize;
+            assert!(offset + 512 <= slab.bytes());
+        }
     }
 
     #[test]

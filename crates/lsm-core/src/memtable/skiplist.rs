@@ -6,32 +6,33 @@
 //! `arena.rs` the only code of the memtable with `unsafe`.
 //!
 //! ```text
-//! node      link h-1 | .. | link 0 | Node | key bytes        a pointer to a node is to its `Node`
-//! link      the next node at this level, and the word of its key (see shared_prefix.rs)
+//! node      link | Node | key bytes                          a pointer to a node is to its `Node`
+//! link      the next node, and the word of its key (see shared_prefix.rs)
 //! version   Version | ChainLinks, but for the oldest | value bytes, or a Pinned
 //! ```
 //!
-//! Most steps of a search are decided by the word in the link, so only nodes that the search
-//! passes through are touched, and of a node the one line that the link is in.
+//! The express lanes, which lead a search to a node near its key, are rows of blocks (`lanes.rs`). Most
+//! steps of a search are decided by words in these, so of the nodes only those beside the key are touched.
 //!
 //! Invariants:
 //! 1. Memory of nodes and versions comes from the list's arena and is given up when the list is
 //!    dropped, never before. Nothing is ever unlinked.
 //! 2. Nodes are initialised before a pointer to them is stored, with release; readers load such
-//!    pointers with acquire. After that only `back`, `newest` and the links change, all atomics;
+//!    pointers with acquire. After that only `back`, `newest` and the link change, all atomics;
 //!    versions and keys never change.
 //! 3. Only who holds `writer` stores anything.
 //! 4. The writer stores a link's `next` first and its `word` second, with release; readers load
 //!    them the other way round, with acquire. Nodes that take a link over have ever smaller keys.
-//!    So the key of the `next` that a reader sees is at most the one that the `word` belongs to:
-//!    a word below the target's is reason to step on, an equal one to compare keys, and a larger
-//!    one at most leads the search down early, where it finds its way.
+//!    So the key of the `next` that a reader sees is at most the one that the `word` belongs to: a
+//!    word below that of the target is reason to step on. With a larger one the target was not
+//!    published when the search began.
 //! 5. `back` points to a node that was the predecessor once and is still before it; what came in
 //!    between is found by walking forward.
 //! 6. A version's trailer is smaller than that of the version above it.
 
 mod ahead;
 mod cursor;
+mod lanes;
 mod node;
 mod version;
 mod writer;
@@ -52,8 +53,9 @@ use parking_lot::Mutex;
 
 use super::arena::SlabPool;
 use super::shared_prefix::SharedPrefix;
-use atomic::{AtomicUsize, Ordering};
-use node::{Link, Node, Tower, key_of};
+use atomic::Ordering;
+use lanes::{Hint, Lanes};
+use node::{Anchor, Link};
 use writer::InsertState;
 
 pub(super) use ahead::AHEAD_MAX;
@@ -62,16 +64,12 @@ pub(super) use node::NodeRef;
 pub(super) use version::{NewValue, VersionRef};
 pub(super) use writer::{Inserted, NewEntry, Writer};
 
-/// Levels of the tallest node: a list of 2^20 keys makes full use of them.
-const HEIGHT_MAX: usize = if cfg!(loom) { 2 } else { 20 };
-
 /// See the module.
 pub(super) struct SkipList {
     shared: SharedPrefix,
     /// Owned: made by `Box`, freed by the drop.
-    head: NonNull<[Link; HEIGHT_MAX]>,
-    /// Levels in use: a hint to begin with, so relaxed.
-    height: AtomicUsize,
+    head: NonNull<Link>,
+    lanes: Lanes,
     writer: Mutex<InsertState>,
 }
 
@@ -83,10 +81,9 @@ unsafe impl Sync for SkipList {}
 
 impl SkipList {
     pub(super) fn new(pool: Arc<SlabPool>, shared: SharedPrefix) -> SkipList {
-        let head = Box::new(std::array::from_fn(|_| Link::new(ptr::null_mut(), u64::MAX)));
-        let head = NonNull::from(Box::leak(head));
-        let writer = InsertState::new(pool, tower_of_head(head));
-        SkipList { shared, head, height: AtomicUsize::new(0), writer: Mutex::new(writer) }
+        let head = NonNull::from(Box::leak(Box::new(Link::new(ptr::null_mut(), u64::MAX))));
+        let writer = Mutex::new(InsertState::new(pool));
+        SkipList { shared, head, lanes: Lanes::new(), writer }
     }
 
     pub(super) fn shared(&self) -> &SharedPrefix {
@@ -100,111 +97,101 @@ impl SkipList {
     }
 
     #[inline]
-    fn head(&self) -> Tower {
-        tower_of_head(self.head)
+    fn head(&self) -> Anchor {
+        // SAFETY: the place behind the link is in bounds of its allocation.
+        Anchor(unsafe { self.head.add(1) })
+    }
+
+    /// The node of `key`, or the head or a node before it.
+    #[inline]
+    fn enter(&self, key: &[u8], word: u64) -> Result<NodeRef<'_>, Anchor> {
+        match self.lanes.search(key, word) {
+            // SAFETY: of this list.
+            Hint::At(node) => Ok(unsafe { NodeRef::new(node) }),
+            Hint::Between { before, .. } => Err(before.map_or(self.head(), Anchor::of)),
+        }
     }
 
     /// The node of `key`.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<NodeRef<'_>> {
         let word = self.shared.word(key);
-        let mut at = self.head();
-        // A height that is out of date costs only more steps: levels above it have few nodes, and
-        // every node is on level 0.
-        let mut level = self.height.load(Ordering::Relaxed);
-        // The last node whose key was too large: it is often the next one further down too.
-        let mut bound = ptr::null_mut();
-        while level > 0 {
-            // SAFETY: the head has all levels, and `at` was reached at this one.
-            let (seen, next) = unsafe { at.link(level - 1) }.load();
-            if seen <= word
-                && next != bound
-                && let Some(node) = NonNull::new(next)
-            {
-                // A smaller word decides without a look at the key, which saves a cache miss at
-                // most steps.
-                if seen < word {
-                    at = Tower::of(node);
-                    continue;
-                }
-                // SAFETY: of this list.
-                match unsafe { key_of(node) }.cmp(key) {
-                    Less => {
-                        at = Tower::of(node);
-                        continue;
-                    }
-                    // SAFETY: of this list.
-                    Equal => return Some(unsafe { NodeRef::new(node) }),
-                    Greater => bound = next,
-                }
-            }
-            level -= 1;
-        }
-        None
-    }
-
-    /// The last node before `key`, as a tower, and the first one that is not before it.
-    fn around(&self, key: &[u8]) -> (Tower, *mut Node) {
-        let word = self.shared.word(key);
-        let mut at = self.head();
-        let mut level = self.height.load(Ordering::Relaxed).max(1);
-        let mut bound = ptr::null_mut();
+        let mut at = match self.enter(key, word) {
+            Ok(node) => return Some(node),
+            Err(before) => before,
+        };
         loop {
-            // SAFETY: the head has all levels, and `at` was reached at this one.
-            let (seen, next) = unsafe { at.link(level - 1) }.load();
-            // On the lowest level the word may belong to a node behind `next`: see invariant 4.
-            if (seen <= word || level == 1)
-                && next != bound
-                && let Some(node) = NonNull::new(next)
-            {
+            // SAFETY: the head, or of this list.
+            let (seen, next) = unsafe { at.link() }.load();
+            // The lanes may lag behind. A smaller word decides without a look at the key.
+            let node = NonNull::new(next).filter(|_| seen <= word)?;
+            if seen == word {
                 // SAFETY: of this list.
-                if seen < word || unsafe { key_of(node) } < key {
-                    at = Tower::of(node);
-                    continue;
+                let node = unsafe { NodeRef::new(node) };
+                match node.key().cmp(key) {
+                    Less => {}
+                    Equal => return Some(node),
+                    Greater => return None,
                 }
-                bound = next;
             }
-            level -= 1;
-            if level == 0 {
-                return (at, next);
-            }
+            at = Anchor::of(node);
         }
     }
 
-    fn node_at(&self, tower: Tower) -> Option<NodeRef<'_>> {
-        // SAFETY: every tower but the head's has a node of this list behind it.
-        (tower != self.head()).then(|| unsafe { NodeRef::new(tower.0.cast()) })
+    /// From `at`, which is before `key`: the last node before `key`, and the first one that is not.
+    fn walk(&self, mut at: Anchor, key: &[u8], word: u64) -> (Anchor, Option<NodeRef<'_>>) {
+        loop {
+            // SAFETY: the head, or of this list.
+            let (seen, next) = unsafe { at.link() }.load();
+            let Some(next) = NonNull::new(next) else { return (at, None) };
+            // SAFETY: of this list.
+            let node = unsafe { NodeRef::new(next) };
+            // A greater word may belong to a node behind this one: see invariant 4.
+            if seen >= word && node.key() >= key {
+                return (at, Some(node));
+            }
+            at = Anchor::of(next);
+        }
+    }
+
+    fn node_at(&self, anchor: Anchor) -> Option<NodeRef<'_>> {
+        // SAFETY: every anchor but the head has a node of this list behind it.
+        (anchor != self.head()).then(|| unsafe { NodeRef::new(anchor.0.cast()) })
     }
 
     /// The first node that is not before `key`.
     pub(super) fn at_or_after(&self, key: &[u8]) -> Option<NodeRef<'_>> {
-        let (_, next) = self.around(key);
-        // SAFETY: of this list.
-        NonNull::new(next).map(|node| unsafe { NodeRef::new(node) })
+        let word = self.shared.word(key);
+        match self.enter(key, word) {
+            Ok(node) => Some(node),
+            Err(before) => self.walk(before, key, word).1,
+        }
     }
 
     /// The last node before `key`.
     pub(super) fn before(&self, key: &[u8]) -> Option<NodeRef<'_>> {
-        self.node_at(self.around(key).0)
+        let word = self.shared.word(key);
+        match self.enter(key, word) {
+            Ok(node) => self.previous(node),
+            Err(before) => self.node_at(self.walk(before, key, word).0),
+        }
     }
 
     pub(super) fn first(&self) -> Option<NodeRef<'_>> {
-        // SAFETY: the head has all levels; the node is of this list.
+        // SAFETY: the head; the node is of this list.
         unsafe {
-            let (_, next) = self.head().link(0).load();
+            let (_, next) = self.head().link().load();
             NonNull::new(next).map(|node| NodeRef::new(node))
         }
     }
 
     pub(super) fn last(&self) -> Option<NodeRef<'_>> {
-        let mut at = self.head();
-        for level in (0..self.height.load(Ordering::Relaxed).max(1)).rev() {
-            // SAFETY: the head has all levels, and `at` was reached at this one or a higher one.
-            while let (_, next) = unsafe { at.link(level) }.load()
-                && let Some(node) = NonNull::new(next)
-            {
-                at = Tower::of(node);
-            }
+        let mut at = self.lanes.last().map_or(self.head(), Anchor::of);
+        // SAFETY: the head, or of this list.
+        while let (_, next) = unsafe { at.link() }.load()
+            && let Some(node) = NonNull::new(next)
+        {
+            at = Anchor::of(node);
         }
         self.node_at(at)
     }
@@ -215,21 +202,16 @@ impl SkipList {
         // `back` is a hint, see invariant 5. An exact link back would need two stores that readers
         // see as one.
         let back = unsafe { (*node.node.as_ptr()).back.load(Ordering::Acquire) };
-        let mut at = NonNull::new(back).map_or(self.head(), Tower::of);
+        let mut at = NonNull::new(back).map_or(self.head(), Anchor::of);
         loop {
-            // SAFETY: all nodes have a link 0.
-            let (_, next) = unsafe { at.link(0) }.load();
+            // SAFETY: the head, or of this list.
+            let (_, next) = unsafe { at.link() }.load();
             match NonNull::new(next) {
-                Some(next) if next != node.node => at = Tower::of(next),
+                Some(next) if next != node.node => at = Anchor::of(next),
                 _ => return self.node_at(at),
             }
         }
     }
-}
-
-fn tower_of_head(head: NonNull<[Link; HEIGHT_MAX]>) -> Tower {
-    // SAFETY: the place behind the array is in bounds of its allocation; link 0 is its last one.
-    Tower(unsafe { head.cast::<Link>().add(HEIGHT_MAX) })
 }
 
 impl Drop for SkipList {

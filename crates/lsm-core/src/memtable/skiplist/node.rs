@@ -1,4 +1,4 @@
-//! Nodes: a key, the links that searches follow, and the way to its versions.
+//! Nodes: a key, the link to the next node, and the way to its versions.
 //!
 //! The layout and the invariants are in `skiplist.rs`.
 
@@ -38,7 +38,7 @@ impl Link {
     }
 }
 
-/// The fixed part of a node, between its links and its key.
+/// The fixed part of a node, between its link and its key.
 #[repr(C)]
 pub(super) struct Node {
     /// See invariant 5; null for the first node.
@@ -54,24 +54,23 @@ const _: () =
 const _: () =
     assert!(align_of::<Node>() <= ALIGNMENT && size_of::<Node>().is_multiple_of(ALIGNMENT));
 
-/// The place behind link 0 of a node or of the head.
+/// The place behind the link of a node or of the head.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) struct Tower(pub(super) NonNull<Link>);
+pub(super) struct Anchor(pub(super) NonNull<Link>);
 
-impl Tower {
+impl Anchor {
     #[inline(always)]
-    pub(super) fn of(node: NonNull<Node>) -> Tower {
-        Tower(node.cast())
+    pub(super) fn of(node: NonNull<Node>) -> Anchor {
+        Anchor(node.cast())
     }
 
     /// # Safety
-    /// The tower is of the head, or of a node that was reached at this level or a higher one, in a
-    /// list that outlives the result.
+    /// The anchor is of the head, or of a node that was reached, in a list that outlives the result.
     #[inline(always)]
-    pub(super) unsafe fn link<'l>(self, level: usize) -> &'l Link {
-        // SAFETY: the tower has more than `level` links before it, by the caller's promise and the
-        // layout; they were initialised before the node was reached, by invariant 2.
-        unsafe { self.0.sub(level + 1).as_ref() }
+    pub(super) unsafe fn link<'l>(self) -> &'l Link {
+        // SAFETY: the link lies before it, by the layout, and was initialised before the node was
+        // reached, by invariant 2.
+        unsafe { self.0.sub(1).as_ref() }
     }
 }
 
@@ -121,9 +120,9 @@ impl<'l> NodeRef<'l> {
     }
 
     pub(in crate::memtable) fn next(self) -> Option<NodeRef<'l>> {
-        // SAFETY: every node has a link 0; the list outlives 'l.
+        // SAFETY: the list outlives 'l.
         unsafe {
-            let (_, next) = Tower::of(self.node).link(0).load();
+            let (_, next) = Anchor::of(self.node).link().load();
             NonNull::new(next).map(|next| NodeRef::new(next))
         }
     }
@@ -136,11 +135,11 @@ impl<'l> NodeRef<'l> {
     /// more processor time, deletions 5 %.
     #[inline]
     pub(super) fn prefetch_behind_next(self) {
-        // SAFETY: every node has a link 0; the list outlives 'l.
-        let (_, next) = unsafe { Tower::of(self.node).link(0) }.load();
+        // SAFETY: the list outlives 'l.
+        let (_, next) = unsafe { Anchor::of(self.node).link() }.load();
         let Some(next) = NonNull::new(next) else { return };
         // SAFETY: as above.
-        let (_, after) = unsafe { Tower::of(next).link(0) }.load();
+        let (_, after) = unsafe { Anchor::of(next).link() }.load();
         let start = after.cast::<u8>().wrapping_sub(size_of::<Link>());
         for line in [0, 64, 128, 192] {
             prefetch(start.wrapping_add(line));

@@ -1,7 +1,6 @@
 //! The one writer of a skiplist, and the finger that it keeps where it was last.
 //!
-//! An insertion begins its search where the last one ended, as far up as it must: an ascending
-//! fill searches nothing, and of a sorted batch each entry begins near the one before.
+//! An ascending fill searches nothing: each entry belongs right behind the one before.
 //!
 //! Layout and invariants are in `skiplist.rs`.
 
@@ -12,43 +11,32 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 
 use super::super::arena::{ALIGNMENT, Arena, SlabPool};
+use super::SkipList;
 use super::atomic::{AtomicPtr, Ordering};
-use super::node::{Link, Node, NodeRef, Tower, key_of};
+use super::lanes::{Hint, Path};
+use super::node::{Anchor, Link, Node, NodeRef, key_of};
 use super::version::{NewValue, Pinned, Version, VersionRef, unpin, version_bytes, write_version};
-use super::{HEIGHT_MAX, SkipList};
 use crate::types::{EntrySum, Trailer};
 
-/// Neighbours of the place where the writer was last, at one level.
+/// The place right behind the node that was written last.
 #[derive(Clone, Copy)]
-struct Step {
-    before: Tower,
-    before_word: u64,
-    after: *mut Node,
-    after_word: u64,
+struct Finger {
+    node: NonNull<Node>,
+    word: u64,
 }
 
 pub(super) struct InsertState {
     arena: Arena,
     /// The newest one.
     pinned: Option<NonNull<Pinned>>,
-    /// The last search, level by level. From `finger_floor` up the two of a step are neighbours,
-    /// and each step lies within the one above.
-    finger: [Step; HEIGHT_MAX],
-    finger_floor: usize,
-    random: u64,
+    /// Set if `path` leads to it.
+    finger: Option<Finger>,
+    path: Path,
 }
 
 impl InsertState {
-    pub(super) fn new(pool: Arc<SlabPool>, head: Tower) -> InsertState {
-        let nowhere =
-            Step { before: head, before_word: 0, after: ptr::null_mut(), after_word: u64::MAX };
-        InsertState {
-            arena: Arena::new(pool),
-            pinned: None,
-            finger: [nowhere; HEIGHT_MAX],
-            finger_floor: 0,
-            random: 0x2545_f491_4f6c_dd1d,
-        }
+    pub(super) fn new(pool: Arc<SlabPool>) -> InsertState {
+        InsertState { arena: Arena::new(pool), pinned: None, finger: None, path: Path::new() }
     }
 
     /// Writes the version that `entry` is.
@@ -116,75 +104,29 @@ impl Writer<'_> {
     pub(in crate::memtable) fn insert(&mut self, entry: &NewEntry<'_>) -> Inserted {
         let word = self.list.shared.word(entry.key);
         match self.locate(entry.key, word) {
-            Some(node) => self.add_version(node, entry),
-            None => {
-                self.add_node(entry, word);
+            Hint::At(node) => self.add_version(node, entry),
+            Hint::Between { before, after } => {
+                self.add_node(entry, word, before, after);
                 Inserted::Key
             }
         }
     }
 
-    /// Moves the finger to `key`; stops at once where it finds its node.
-    fn locate(&mut self, key: &[u8], word: u64) -> Option<NonNull<Node>> {
-        let list = self.list;
+    /// Finds `key`, and has the path lead to its place. Nobody else inserts, so the hint is exact.
+    #[inline]
+    fn locate(&mut self, key: &[u8], word: u64) -> Hint {
         let state = &mut *self.state;
-        let top = list.height.load(Ordering::Relaxed).max(1) - 1;
-        let mut level = top.max(state.finger_floor);
-        // Near the last place, as in ascending fills, the search begins at the bottom.
-        if state.finger_floor == 0 && state.finger[0].holds(list, key, word) {
-            level = 0;
-        } else {
-            while level > state.finger_floor && state.finger[level - 1].holds(list, key, word) {
-                level -= 1;
-            }
-            if level == top && !state.finger[level].holds(list, key, word) {
-                // The finger is too far on, or too far back. Of all nodes only the head is surely
-                // before the key.
-                state.finger[level].before = list.head();
-            }
+        let near = state.finger.and_then(|finger| finger.hint(key, word));
+        let hint = match near {
+            Some(hint) => hint,
+            None => self.list.lanes.search_noting(key, word, &mut state.path),
+        };
+        if let Hint::At(node) = hint {
+            // SAFETY: the path is of a search since which no block was split, or the finger is unset.
+            let is_behind = unsafe { state.path.pass(node) };
+            state.finger = is_behind.then_some(Finger { node, word });
         }
-        let mut step = state.finger[level];
-        // The last node that was too large. The next level often leads to it again, and its key
-        // need not be compared once more.
-        let mut bound = ptr::null_mut();
-        loop {
-            // SAFETY: the tower was reached at this level.
-            let link = unsafe { step.before.link(level) };
-            // Relaxed: only writers store links, one at a time, under the lock that this one holds.
-            step.after = link.next.load(Ordering::Relaxed);
-            step.after_word = link.word.load(Ordering::Relaxed);
-            if step.after_word <= word
-                && step.after != bound
-                && let Some(node) = NonNull::new(step.after)
-            {
-                let order = if step.after_word < word {
-                    Less
-                } else {
-                    // SAFETY: of this list.
-                    unsafe { key_of(node) }.cmp(key)
-                };
-                match order {
-                    Less => {
-                        step.before = Tower::of(node);
-                        step.before_word = step.after_word;
-                        continue;
-                    }
-                    Equal => {
-                        // The levels below were not searched, so their steps still stand elsewhere.
-                        state.finger[level] = step;
-                        state.finger_floor = level;
-                        return Some(node);
-                    }
-                    Greater => bound = step.after,
-                }
-            }
-            state.finger[level] = step;
-            if level == 0 {
-                state.finger_floor = 0;
-                return None;
-            }
-            level -= 1;
-        }
+        hint
     }
 
     fn add_version(&mut self, node: NonNull<Node>, entry: &NewEntry<'_>) -> Inserted {
@@ -203,90 +145,78 @@ impl Writer<'_> {
         Inserted::Version
     }
 
-    fn add_node(&mut self, entry: &NewEntry<'_>, word: u64) {
-        let height = self.random_height();
-        // Links before the node, so that link `n` is at a fixed distance from it, whatever the
-        // height.
-        let links = height * size_of::<Link>();
+    /// Adds the node of a new key, which belongs between the two of the hint.
+    fn add_node(
+        &mut self,
+        entry: &NewEntry<'_>,
+        word: u64,
+        before: Option<NonNull<Node>>,
+        after: Option<(NonNull<Node>, u64)>,
+    ) {
         let node_bytes = size_of::<Node>() + entry.key.len().next_multiple_of(ALIGNMENT);
-        // Node, key and first version are one allocation, so that a get of a key that was written
-        // once touches neighbouring cache lines.
-        let bytes = links + node_bytes + version_bytes(&entry.value, false);
-        let start = self.state.arena.allocate(bytes);
+        // Link, node, key and first version are one allocation, so that a get of a key that was
+        // written once touches neighbouring cache lines.
+        let bytes = size_of::<Link>() + node_bytes + version_bytes(&entry.value, false);
+        let state = &mut *self.state;
+        let start = state.arena.allocate(bytes);
+        let anchor = before.map_or(self.list.head(), Anchor::of);
+        // SAFETY: the head, or of this list.
+        let link = unsafe { anchor.link() };
+        // As a rule the link is not in the processor's cache: it is stored to without a look at it.
+        let (after, after_word) = match after {
+            Some((after, word)) => (after.as_ptr(), word),
+            // Relaxed: only writers store links, one at a time, under the lock that this one holds.
+            None => (link.next.load(Ordering::Relaxed), link.word.load(Ordering::Relaxed)),
+        };
         // SAFETY: all within the memory that was just allocated, aligned by the sizes of what lies
         // before; nobody else knows of it.
         let node = unsafe {
-            let node = start.add(links).cast::<Node>();
-            let version = self.state.write(start.add(links + node_bytes), entry, None);
-            let before = self.state.finger[0].before;
-            // Null stands for the head, which is no node.
-            let back = if before == self.list.head() {
-                ptr::null_mut()
-            } else {
-                before.0.cast::<Node>().as_ptr()
-            };
+            start.cast::<Link>().write(Link::new(after, after_word));
+            let node = start.add(size_of::<Link>()).cast::<Node>();
+            let version = state.write(node.cast::<u8>().add(node_bytes), entry, None);
             node.write(Node {
-                back: AtomicPtr::new(back),
+                back: AtomicPtr::new(before.map_or(ptr::null_mut(), NonNull::as_ptr)),
                 newest: AtomicPtr::new(version.as_ptr()),
                 key_len: u32::try_from(entry.key.len()).expect("limits::INTERNAL_KEY_BYTES_MAX"),
                 key_check: entry.key_check,
             });
             let key = node.add(1).cast::<u8>();
             key.copy_from_nonoverlapping(NonNull::from(entry.key).cast(), entry.key.len());
-            for (level, step) in self.state.finger[..height].iter().enumerate() {
-                let link = Tower::of(node).0.sub(level + 1);
-                link.write(Link::new(step.after, step.after_word));
-            }
             node
         };
-        self.publish(node, height, word);
-    }
-
-    /// Links a node into every level that it has, and puts the finger on it.
-    fn publish(&mut self, node: NonNull<Node>, height: usize, word: u64) {
-        let after = self.state.finger[0].after;
-        // From the lowest level up. A reader that meets the node on a high level can then go down
-        // from it.
-        for (level, step) in self.state.finger[..height].iter_mut().enumerate() {
-            // SAFETY: the tower was reached at this level.
-            unsafe { step.before.link(level) }.store(node, word);
-            step.before = Tower::of(node);
-            step.before_word = word;
-        }
+        link.store(node, word);
         if let Some(after) = NonNull::new(after) {
             // SAFETY: the field is an atomic of a live node.
             unsafe { (*after.as_ptr()).back.store(node.as_ptr(), Ordering::Release) };
         }
-        if height > self.list.height.load(Ordering::Relaxed) {
-            self.list.height.store(height, Ordering::Relaxed);
-        }
-    }
-
-    /// One more level with probability 1/2: two links, 32 bytes, a node on average.
-    fn random_height(&mut self) -> usize {
-        let state = &mut *self.state;
-        // xorshift with a fixed seed: the shape of the list depends on the inserts alone, so a run
-        // can be repeated.
-        state.random ^= state.random << 13;
-        state.random ^= state.random >> 7;
-        state.random ^= state.random << 17;
-        let height = 1 + state.random.trailing_zeros() as usize;
-        height.min(HEIGHT_MAX)
+        // SAFETY: `locate` has just had the path lead here.
+        let is_behind =
+            unsafe { self.list.lanes.add(&mut state.arena, &mut state.path, node, word) };
+        state.finger = is_behind.then_some(Finger { node, word });
     }
 }
 
-impl Step {
-    /// Returns `true` if `key` belongs between the two.
+impl Finger {
+    /// The place of `key` if it is right behind the finger.
     #[inline]
-    fn holds(&self, list: &SkipList, key: &[u8], word: u64) -> bool {
-        let follows = self.before == list.head()
-            || self.before_word < word
-            // SAFETY: of this list, and not its head.
-            || self.before_word == word && unsafe { key_of(self.before.0.cast()) } < key;
-        let precedes = self.after.is_null()
-            || word < self.after_word
-            // SAFETY: of this list.
-            || word == self.after_word && key <= unsafe { key_of(NonNull::new_unchecked(self.after)) };
-        follows && precedes
+    fn hint(self, key: &[u8], word: u64) -> Option<Hint> {
+        // SAFETY: of the writer's list.
+        let follows = self.word < word || self.word == word && unsafe { key_of(self.node) } < key;
+        if !follows {
+            return None;
+        }
+        // SAFETY: as above.
+        let link = unsafe { Anchor::of(self.node).link() };
+        // Relaxed: only writers store links.
+        let Some(next) = NonNull::new(link.next.load(Ordering::Relaxed)) else {
+            return Some(Hint::Between { before: Some(self.node), after: None });
+        };
+        let next_word = link.word.load(Ordering::Relaxed);
+        // SAFETY: as above.
+        match word.cmp(&next_word).then_with(|| key.cmp(unsafe { key_of(next) })) {
+            Less => Some(Hint::Between { before: Some(self.node), after: Some((next, next_word)) }),
+            Equal => Some(Hint::At(next)),
+            Greater => None,
+        }
     }
 }
