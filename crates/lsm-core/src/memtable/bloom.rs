@@ -14,6 +14,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::memory::prefetch;
+
 /// Words of a cache line: all bits of one key are in one.
 const LINE_WORDS: usize = 8;
 /// Lines of the first tier (4 KiB).
@@ -87,11 +89,11 @@ impl MemtableBloom {
         }
     }
 
-    /// Fetches from memory what [`MemtableBloom::insert`] needs for about the `count`-th key.
+    /// Asks for what [`MemtableBloom::insert`] needs for about the `count`-th key.
+    #[inline]
     pub(super) fn fetch(&self, hash: u64, count: u64) {
         if let Some(words) = self.tiers[tier_of(count)].get() {
-            // A load whose value nobody waits for.
-            std::hint::black_box(words[line_of(hash, words.len())].load(Ordering::Relaxed));
+            prefetch(words[line_of(hash, words.len())].as_ptr().cast());
         }
     }
 

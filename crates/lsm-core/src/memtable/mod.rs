@@ -296,6 +296,8 @@ impl MemtableWriter<'_> {
             value,
         };
         let table = self.table;
+        // Nearly always a line that is in no cache. The search takes longer than it takes to come.
+        table.bloom.fetch(sums.key_hash, table.key_count.load(Ordering::Relaxed));
         // The real memory, with links and padding, so that the write buffer bounds what the process
         // uses.
         let used_before = self.writer.used_bytes();
