@@ -78,7 +78,12 @@ impl Part {
                 _ => Ok(()),
             };
         };
-        fs::write(path, format!("{mark}\n")).map_err(|e| Failure::io("write", path, &e))
+        // Written beside and renamed: a full disk or a crash leaves the mark of the run before.
+        let mut made = path.clone().into_os_string();
+        made.push(".new");
+        let made = PathBuf::from(made);
+        fs::write(&made, format!("{mark}\n")).map_err(|e| Failure::io("write", &made, &e))?;
+        fs::rename(&made, path).map_err(|e| Failure::io("rename", &made, &e))
     }
 }
 
@@ -158,5 +163,22 @@ mod tests {
         progress::interrupt();
         assert!(marked.goes_on(0, 0) && !marked.goes_on(1, 1));
         assert!(unmarked.goes_on(7, 1 << 40));
+    }
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the files are outside every database")]
+    fn a_mark_that_cannot_be_written_leaves_the_one_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mark");
+        let part = Part { rate: 0, resume: Some(path.clone()), at_most: None };
+        part.keep(Some(1)).unwrap();
+        let beside = folder.path().join("mark.new");
+        fs::create_dir(&beside).unwrap();
+        assert!(part.keep(Some(2)).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
+        fs::remove_dir(&beside).unwrap();
+        part.keep(Some(3)).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "3\n");
+        part.keep(None::<u32>).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

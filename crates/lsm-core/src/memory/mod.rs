@@ -12,7 +12,7 @@
 
 #[expect(unsafe_code, reason = "words and bytes that are found without a look at their owner")]
 mod pieces;
-#[expect(unsafe_code, reason = "an instruction that std offers as unsafe only")]
+#[allow(unsafe_code, reason = "an instruction that std offers as unsafe only, where there is one")]
 mod prefetch;
 #[expect(unsafe_code, reason = "memory of the allocator that its owner hands out in pieces")]
 mod slab;
