@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::memory::prefetch;
 
-/// Words of a cache line: all bits of one key are in one.
 const LINE_WORDS: usize = 8;
 /// Lines of the first tier (4 KiB).
 const FIRST_LINES: usize = 64;
@@ -28,10 +27,14 @@ const KEYS_PER_LINE: u64 = 48;
 const PROBES: u32 = 6;
 const TIERS: usize = 7;
 
+/// A cache line: all bits of one key are in one.
+#[repr(align(64))]
+struct Line([AtomicU64; LINE_WORDS]);
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct MemtableBloom {
-    tiers: [OnceLock<Box<[AtomicU64]>>; TIERS],
+    tiers: [OnceLock<Box<[Line]>>; TIERS],
 }
 
 const fn lines(tier: usize) -> usize {
@@ -61,39 +64,38 @@ fn probes(hash: u64) -> impl Iterator<Item = (usize, u64)> {
 }
 
 #[inline]
-fn line_of(hash: u64, words: usize) -> usize {
-    let lines = (words / LINE_WORDS) as u64;
+fn line_of(lines: &[Line], hash: u64) -> &Line {
     // Mixed again, because the low bits of the hash choose the bits in the line.
     let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((u128::from(mixed) * u128::from(lines)) >> 64) as usize * LINE_WORDS
+    &lines[((u128::from(mixed) * lines.len() as u128) >> 64) as usize]
 }
 
-fn may_be_in(words: &[AtomicU64], hash: u64) -> bool {
-    let line = &words[line_of(hash, words.len())..][..LINE_WORDS];
+fn may_be_in(lines: &[Line], hash: u64) -> bool {
+    let Line(words) = line_of(lines, hash);
     // No branch for each probe: the line is in the cache or it is not.
     probes(hash)
-        .fold(true, |all, (word, mask)| all & (line[word].load(Ordering::Relaxed) & mask != 0))
+        .fold(true, |all, (word, mask)| all & (words[word].load(Ordering::Relaxed) & mask != 0))
 }
 
 impl MemtableBloom {
     /// Adds the key with this hash, the `count`-th from 0.
     pub(super) fn insert(&self, hash: u64, count: u64) {
         let tier = tier_of(count);
-        let words = self.tiers[tier]
-            .get_or_init(|| (0..lines(tier) * LINE_WORDS).map(|_| AtomicU64::new(0)).collect());
-        let line = line_of(hash, words.len());
+        let lines = self.tiers[tier].get_or_init(|| {
+            (0..lines(tier)).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect()
+        });
+        let Line(words) = line_of(lines, hash);
         for (word, mask) in probes(hash) {
-            let word = &words[line + word];
             // One thread inserts, so a load and a store lose nothing.
-            word.store(word.load(Ordering::Relaxed) | mask, Ordering::Relaxed);
+            words[word].store(words[word].load(Ordering::Relaxed) | mask, Ordering::Relaxed);
         }
     }
 
     /// Asks for what [`MemtableBloom::insert`] needs for about the `count`-th key.
     #[inline]
     pub(super) fn fetch(&self, hash: u64, count: u64) {
-        if let Some(words) = self.tiers[tier_of(count)].get() {
-            prefetch(words[line_of(hash, words.len())].as_ptr().cast());
+        if let Some(lines) = self.tiers[tier_of(count)].get() {
+            prefetch(std::ptr::from_ref(line_of(lines, hash)).cast());
         }
     }
 
@@ -102,8 +104,8 @@ impl MemtableBloom {
     pub(super) fn may_contain(&self, hash: u64) -> bool {
         for tier in &self.tiers {
             // Tiers are made in order, so the first missing one ends the search.
-            let Some(words) = tier.get() else { return false };
-            if may_be_in(words, hash) {
+            let Some(lines) = tier.get() else { return false };
+            if may_be_in(lines, hash) {
                 return true;
             }
         }
@@ -112,7 +114,7 @@ impl MemtableBloom {
 
     /// Memory taken, in bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.tiers.iter().map_while(OnceLock::get).map(|words| words.len() as u64 * 8).sum()
+        self.tiers.iter().map_while(OnceLock::get).map(|lines| size_of_val(&**lines) as u64).sum()
     }
 }
 

@@ -296,7 +296,7 @@ impl MemtableWriter<'_> {
             value,
         };
         let table = self.table;
-        // Nearly always a line that is in no cache. The search takes longer than it takes to come.
+        // The line is rarely in a cache. It arrives while the search runs.
         table.bloom.fetch(sums.key_hash, table.key_count.load(Ordering::Relaxed));
         // The real memory, with links and padding, so that the write buffer bounds what the process
         // uses.

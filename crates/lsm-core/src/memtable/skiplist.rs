@@ -20,7 +20,7 @@
 //! 2. Nodes are initialised before a pointer to them is stored, with release; readers load such
 //!    pointers with acquire. After that only `back`, `newest` and the link change, all atomics;
 //!    versions and keys never change.
-//! 3. Only who holds `writer` stores anything.
+//! 3. Only the holder of `writer` stores anything.
 //! 4. The writer stores a link's `next` first and its `word` second, with release; readers load
 //!    them the other way round, with acquire. Nodes that take a link over have ever smaller keys.
 //!    So the key of the `next` that a reader sees is at most the one that the `word` belongs to: a
@@ -40,9 +40,9 @@ mod writer;
 /// The atomics of the list, so that a model of it can be checked.
 mod atomic {
     #[cfg(loom)]
-    pub(super) use loom::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+    pub(super) use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
     #[cfg(not(loom))]
-    pub(super) use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+    pub(super) use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
 }
 
 use std::cmp::Ordering::{Equal, Greater, Less};
@@ -138,17 +138,22 @@ impl SkipList {
         }
     }
 
-    /// From `at`, which is before `key`: the last node before `key`, and the first one that is not.
-    fn walk(&self, mut at: Anchor, key: &[u8], word: u64) -> (Anchor, Option<NodeRef<'_>>) {
+    /// The node of `key`; or the last node before it or the head, and the first node that is not before it.
+    fn around(&self, key: &[u8]) -> Result<NodeRef<'_>, (Anchor, Option<NodeRef<'_>>)> {
+        let word = self.shared.word(key);
+        let mut at = match self.enter(key, word) {
+            Ok(node) => return Ok(node),
+            Err(before) => before,
+        };
         loop {
             // SAFETY: the head, or of this list.
             let (seen, next) = unsafe { at.link() }.load();
-            let Some(next) = NonNull::new(next) else { return (at, None) };
+            let Some(next) = NonNull::new(next) else { return Err((at, None)) };
             // SAFETY: of this list.
             let node = unsafe { NodeRef::new(next) };
             // A greater word may belong to a node behind this one: see invariant 4.
             if seen >= word && node.key() >= key {
-                return (at, Some(node));
+                return Err((at, Some(node)));
             }
             at = Anchor::of(next);
         }
@@ -161,19 +166,17 @@ impl SkipList {
 
     /// The first node that is not before `key`.
     pub(super) fn at_or_after(&self, key: &[u8]) -> Option<NodeRef<'_>> {
-        let word = self.shared.word(key);
-        match self.enter(key, word) {
+        match self.around(key) {
             Ok(node) => Some(node),
-            Err(before) => self.walk(before, key, word).1,
+            Err((_, after)) => after,
         }
     }
 
     /// The last node before `key`.
     pub(super) fn before(&self, key: &[u8]) -> Option<NodeRef<'_>> {
-        let word = self.shared.word(key);
-        match self.enter(key, word) {
+        match self.around(key) {
             Ok(node) => self.previous(node),
-            Err(before) => self.node_at(self.walk(before, key, word).0),
+            Err((before, _)) => self.node_at(before),
         }
     }
 

@@ -19,7 +19,7 @@ impl Writer<'_> {
     /// Fetches what the insertions of `keys`, at most [`AHEAD_MAX`], need from memory.
     ///
     /// # Cost
-    /// Two searches for each key, which together wait for memory about as long as one.
+    /// Two searches for each key. All keys together wait for memory about as long as one search.
     pub(in crate::memtable) fn fetch_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
         if self.used_bytes() < CACHED_BYTES {
             return;

@@ -1,42 +1,48 @@
 //! The express lanes of a list: the way from a key to a node near it.
 //!
 //! The lanes of a textbook skiplist are lists themselves. A search reads one node after the other, and
-//! waits for memory at nearly each. Here a lane is a row of blocks, as in a B+-tree: the entries of a
+//! waits for memory at nearly each. Here a lane is a row of lane blocks, as in a B+-tree: the targets of a
 //! block of lane 0 are nodes, and those of a block of lane `n` are blocks of lane `n - 1`. A search
-//! reads one block of each lane, whose lines come from memory together.
+//! reads one block of each lane, whose lines come from memory together. Called by `skiplist.rs`,
+//! `writer.rs` and `ahead.rs`.
 //!
 //! ```text
-//! block    lane | entry count | entry 0 | .. | entry 62          16 lines of 64 bytes
-//! entry    the word of the first key behind it | the node, or the block
+//! block    lane | count | limit | first node | entry 0 | .. | entry 62        16 lines of 64 bytes
+//! entry    the word of the first key of the target | the target
 //! ```
+//!
+//! Above lane 0 the word of entry 0 is never compared: what is before entry 1 belongs to entry 0.
 //!
 //! Readers take no lock, so the writer may move entries of a block while it is searched. For that reason
 //! lanes are only hints, and the list alone has the truth: the search gives a node that is before the key,
-//! and the reader walks on from there. A sequence lock in each block is the tempting way, but then
-//! readers wait for a writer that has lost its processor.
+//! and the reader walks on from there, over about as many nodes as were inserted during its search. A
+//! sequence lock in each block is the tempting way, but then readers wait for a writer that has lost its
+//! processor.
 //!
 //! Invariants:
 //! 1. Blocks are initialised before a pointer to them is stored, with release, and stay where they are.
 //! 2. The first key of a block never changes, unless the block is the first one of its lane.
-//! 3. The key of a place in a block only ever becomes smaller. The writer stores the target of a place
-//!    first and its word second, with release; readers load them the other way round, with acquire. So
-//!    a reader that has seen a key in a place finds there a target whose key is not greater.
+//! 3. The key of a place in a block only ever becomes smaller, and the places below `limit` are in the order
+//!    of their keys. The writer stores the target of a place first and its word second, with release;
+//!    readers load them the other way round, with acquire. So a reader that has seen a key in a place
+//!    finds there a target whose key is not greater.
 //! 4. A block is split in this order: a new block gets the second half, it is linked into the lane
-//!    above, the count of the old one falls. Places behind the count get smaller keys than they had, as 3
-//!    requires for a reader that knows the old count.
+//!    above, `count` of the old one falls. `limit`, which readers go by, never falls: a reader that came
+//!    before the split finds the second half as it was.
 //! 5. A node comes into the lanes after it came into the list, because a reader that has it asks for its
 //!    neighbours.
 
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 
 use super::super::arena::Arena;
-use super::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use super::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
 use super::node::{Link, Node, key_of};
 use crate::memory::prefetch;
 
 /// Entries of a block: 1 KiB with its head. With 31 a random fill and what follows make 1 to 4 % less.
 const ENTRIES_MAX: usize = if cfg!(loom) { 2 } else { 63 };
-/// A block is half full when the next one begins, so these are enough for all keys that fit in memory.
+/// A block is half full when the next one begins, so these are enough for all keys that fit in memory: 31^16.
 const LANES_MAX: usize = 16;
 const LINE_BYTES: usize = 64;
 
@@ -47,12 +53,24 @@ struct Entry {
     target: AtomicPtr<Node>,
 }
 
-/// See the module.
+/// A block of a lane: see the module.
 #[repr(C)]
 pub(super) struct Block {
-    lane: usize,
-    count: AtomicUsize,
+    lane: u16,
+    /// The number of entries. For the writer, so relaxed.
+    count: AtomicU16,
+    /// The number of entries for readers: the greatest count so far.
+    limit: AtomicU16,
+    /// The first node; null in the first block of a lane, where nobody asks for it.
+    first: *mut Node,
     entries: [Entry; ENTRIES_MAX],
+}
+
+/// The side of a key on which its place is, where the key is there.
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    InFront,
+    Behind,
 }
 
 /// The result of a search.
@@ -63,8 +81,8 @@ pub(super) enum Hint {
     Between {
         /// A node before the key, for the writer the last one; `None` for the head.
         before: Option<NonNull<Node>>,
-        /// The node behind it with its word, of which only the writer can be sure; `None` if it is
-        /// in another block.
+        /// The next node with its word, of which only the writer can be sure; `None` if the block ends
+        /// in front of it.
         after: Option<(NonNull<Node>, u64)>,
     },
 }
@@ -105,20 +123,27 @@ impl Entry {
 }
 
 impl Block {
-    fn new(arena: &mut Arena, lane: usize) -> NonNull<Block> {
+    /// An empty block of `lane`.
+    fn new(arena: &mut Arena, lane: u16, first: *mut Node) -> NonNull<Block> {
         let block = arena.allocate_aligned(size_of::<Block>(), LINE_BYTES).cast::<Block>();
         let entries = std::array::from_fn(|_| Entry {
             word: AtomicU64::new(0),
             target: AtomicPtr::new(ptr::null_mut()),
         });
+        let (count, limit) = (AtomicU16::new(0), AtomicU16::new(0));
         // SAFETY: just allocated, of this length and more than its alignment.
-        unsafe { block.write(Block { lane, count: AtomicUsize::new(0), entries }) };
+        unsafe { block.write(Block { lane, count, limit, first, entries }) };
         block
     }
 
     #[inline(always)]
     fn count(&self) -> usize {
-        self.count.load(Ordering::Acquire)
+        usize::from(self.count.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn limit(&self) -> usize {
+        usize::from(self.limit.load(Ordering::Acquire))
     }
 
     #[inline(always)]
@@ -132,35 +157,45 @@ impl Block {
     }
 
     /// # Safety
-    /// The lane is not 0, and the place was in front of the count.
+    /// The lane is not 0, and the place is below a limit that was loaded.
     #[inline(always)]
     unsafe fn below(&self, place: usize) -> &Block {
         // SAFETY: the caller's promise, and invariant 1.
         unsafe { &*self.target(place).cast::<Block>() }
     }
 
-    /// The first key behind a place, which was in front of the count.
-    fn key(&self, place: usize) -> &[u8] {
-        let mut target = self.target(place);
-        for _ in 0..self.lane {
-            // SAFETY: a block of the lane below, by invariant 1; none is empty.
-            target = unsafe { &*target.cast::<Block>() }.target(0);
+    /// The first node of the target in a place below the limit; null in place 0 of a lane's first block
+    /// if that lane is not 0.
+    #[inline]
+    fn first_node(&self, place: usize) -> *mut Node {
+        let target = self.target(place);
+        if self.lane == 0 {
+            return target;
         }
-        // SAFETY: behind a place in lane 0 is a node of the list.
-        unsafe { key_of(NonNull::new_unchecked(target)) }
+        // SAFETY: a block of the lane below, by invariant 1.
+        unsafe { (*target.cast::<Block>()).first }
     }
 
-    /// The first place from `low` on whose key is not before `key`, nor `key` itself if `or_equal` is set.
+    /// The first key of the target in a place below the limit; above lane 0 not in place 0.
+    #[inline]
+    fn key(&self, place: usize) -> &[u8] {
+        // SAFETY: a node of the list: the target is no first block of its lane.
+        unsafe { key_of(NonNull::new_unchecked(self.first_node(place))) }
+    }
+
+    /// The first place from `low` on, and below `end`, whose key is not before `key`; with
+    /// [`Side::Behind`] whose key is behind it.
     #[inline(always)]
-    fn place_behind(&self, mut low: usize, key: &[u8], word: u64, or_equal: bool) -> usize {
-        let mut size = self.count() - low;
+    fn place_of(&self, places: Range<usize>, key: &[u8], word: u64, side: Side) -> usize {
+        let Range { start: mut low, end } = places;
+        let mut size = end - low;
         while size > 0 {
             let half = size / 2;
             let seen = self.word(low + half);
             let is_before = if seen == word {
-                // Rare. The words decide nothing.
+                // The words decide nothing.
                 let order = self.key(low + half).cmp(key);
-                order.is_lt() || or_equal && order.is_eq()
+                order.is_lt() || side == Side::Behind && order.is_eq()
             } else {
                 seen < word
             };
@@ -171,10 +206,10 @@ impl Block {
         low
     }
 
-    /// The result of a search that ends in this block of lane 0, in front of `place`.
+    /// The result of a search that ends in this block of lane 0, in front of `place`, with `end` entries.
     #[inline(always)]
-    fn hint(&self, place: usize, key: &[u8], word: u64) -> Hint {
-        let after = (place < self.count()).then(|| (self.word(place), self.target(place)));
+    fn hint(&self, place: usize, end: usize, key: &[u8], word: u64) -> Hint {
+        let after = (place < end).then(|| (self.word(place), self.target(place)));
         let after = after.and_then(|(word, node)| Some((NonNull::new(node)?, word)));
         match after {
             // SAFETY: in lane 0 targets are nodes of the list.
@@ -190,10 +225,12 @@ impl Block {
     /// Asks for what an insertion of `key` needs of the nodes beside it; of a block of lane 0.
     #[inline]
     pub(super) fn fetch_nodes(&self, key: &[u8], word: u64) {
-        match self.hint(self.place_behind(0, key, word, false), key, word) {
+        let end = self.count();
+        let place = self.place_of(0..end, key, word, Side::InFront);
+        match self.hint(place, end, key, word) {
             Hint::At(node) => prefetch(node.as_ptr().cast()),
             Hint::Between { before, after } => {
-                fetch_neighbours(before, after.map(|(node, _)| node))
+                fetch_neighbours(before, after.map(|(node, _)| node));
             }
         }
     }
@@ -211,10 +248,21 @@ impl Block {
     fn put(&self, place: usize, word: u64, target: *mut Node) {
         let count = self.count();
         for from in (place..count).rev() {
-            self.entries[from + 1].store(self.word(from), self.target(from));
+            // Relaxed: nobody else stores.
+            let entry = &self.entries[from];
+            let (word, target) =
+                (entry.word.load(Ordering::Relaxed), entry.target.load(Ordering::Relaxed));
+            self.entries[from + 1].store(word, target);
         }
         self.entries[place].store(word, target);
-        self.count.store(count + 1, Ordering::Release);
+        self.set_count(count + 1);
+        if count + 1 > usize::from(self.limit.load(Ordering::Relaxed)) {
+            self.limit.store(count as u16 + 1, Ordering::Release);
+        }
+    }
+
+    fn set_count(&self, count: usize) {
+        self.count.store(count as u16, Ordering::Relaxed);
     }
 }
 
@@ -256,10 +304,9 @@ impl Lanes {
     ) -> Option<&Block> {
         let mut block = self.top()?;
         while block.lane > 0 {
-            // What is before all keys behind place 1 is behind place 0.
-            let place = block.place_behind(1, key, word, true) - 1;
+            let place = block.place_of(1..block.limit(), key, word, Side::Behind) - 1;
             visit(block, place);
-            // SAFETY: in front of the count, of a lane above 0.
+            // SAFETY: below the limit, of a lane above 0.
             block = unsafe { block.below(place) };
             block.fetch();
         }
@@ -270,7 +317,8 @@ impl Lanes {
     #[inline]
     pub(super) fn search(&self, key: &[u8], word: u64) -> Hint {
         let Some(block) = self.descend(key, word, |_, _| ()) else { return Hint::NOWHERE };
-        block.hint(block.place_behind(0, key, word, false), key, word)
+        let end = block.limit();
+        block.hint(block.place_of(0..end, key, word, Side::InFront), end, key, word)
     }
 
     /// As [`Lanes::search`]; `path` leads to the place of the key then. For the writer.
@@ -278,12 +326,13 @@ impl Lanes {
     pub(super) fn search_noting(&self, key: &[u8], word: u64, path: &mut Path) -> Hint {
         let above = &mut path.0;
         let block = self.descend(key, word, |block, place| {
-            above[block.lane] = (NonNull::from(block), place);
+            above[usize::from(block.lane)] = (NonNull::from(block), place);
         });
         let Some(block) = block else { return Hint::NOWHERE };
-        let place = block.place_behind(0, key, word, false);
+        let end = block.count();
+        let place = block.place_of(0..end, key, word, Side::InFront);
         path.0[0] = (NonNull::from(block), place);
-        let hint = block.hint(place, key, word);
+        let hint = block.hint(place, end, key, word);
         if let Hint::Between { before, after } = hint {
             fetch_neighbours(before, after.map(|(after, _)| after));
         }
@@ -299,21 +348,21 @@ impl Lanes {
     /// The number of lanes.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        self.top().map_or(0, |top| top.lane + 1)
+        self.top().map_or(0, |top| usize::from(top.lane) + 1)
     }
 
     /// The last node of the last block, which others may follow.
     pub(super) fn last(&self) -> Option<NonNull<Node>> {
         let mut block = self.top()?;
         while block.lane > 0 {
-            // SAFETY: in front of the count, of a lane above 0.
-            block = unsafe { block.below(block.count() - 1) };
+            // SAFETY: below the limit, of a lane above 0.
+            block = unsafe { block.below(block.limit() - 1) };
         }
-        NonNull::new(block.target(block.count() - 1))
+        NonNull::new(block.target(block.limit() - 1))
     }
 
-    /// Adds a node at the place to which `path` leads, and leads it behind the node. Returns `false` if
-    /// it leads nowhere then. Only the writer calls this.
+    /// Adds a node at the place to which `path` leads, and leads it behind the node; `is_last` if that is
+    /// the last one of the list. Returns `false` if `path` leads nowhere then. Only the writer calls this.
     ///
     /// # Safety
     /// The path is of a search since which no block was split, or the list was empty.
@@ -323,9 +372,10 @@ impl Lanes {
         path: &mut Path,
         node: NonNull<Node>,
         word: u64,
+        is_last: bool,
     ) -> bool {
         if self.top().is_none() {
-            let block = Block::new(arena, 0);
+            let block = Block::new(arena, 0, ptr::null_mut());
             // SAFETY: just made.
             unsafe { block.as_ref() }.put(0, word, node.as_ptr());
             self.top.store(block.as_ptr(), Ordering::Release);
@@ -340,53 +390,59 @@ impl Lanes {
             path.0[0].1 += 1;
             return true;
         }
-        self.split(arena, path, block, place, word, node.as_ptr());
+        self.split(arena, path, block, is_last, (place, word, node.as_ptr()));
         false
     }
 
-    /// Adds an entry at a place of a full block.
+    /// Adds an entry, which is `(place, word, target)`, to a full block.
     #[cold]
     fn split(
         &self,
         arena: &mut Arena,
         path: &Path,
         block: &Block,
-        place: usize,
-        word: u64,
-        target: *mut Node,
+        is_last: bool,
+        (place, word, target): (usize, u64, *mut Node),
     ) {
-        // Ascending keys leave full blocks behind.
-        let kept = if place == ENTRIES_MAX { ENTRIES_MAX } else { ENTRIES_MAX / 2 };
-        let made = Block::new(arena, block.lane);
+        // Ascending keys leave full blocks behind. Not so in the middle of a lane: each of the
+        // descending keys that may follow there would begin a block.
+        let kept = if is_last { ENTRIES_MAX } else { ENTRIES_MAX / 2 };
+        // An entry between the two goes to the first one: the first key of the second never changes.
+        let is_in_second = is_last || place > kept;
+        let first = match (is_last, block.lane) {
+            (false, _) => block.first_node(kept),
+            (true, 0) => target,
+            // SAFETY: a block that was just made, of the lane below.
+            (true, _) => unsafe { (*target.cast::<Block>()).first },
+        };
+        let made = Block::new(arena, block.lane, first);
         // SAFETY: just made.
         let second = unsafe { made.as_ref() };
         for from in kept..ENTRIES_MAX {
             second.put(from - kept, block.word(from), block.target(from));
         }
-        // An entry between the two goes to the first one: the first key of the second never changes.
-        let is_in_second = place > kept || kept == ENTRIES_MAX;
         if is_in_second {
             second.put(place - kept, word, target);
         }
         let (first_word, made) = (second.word(0), made.as_ptr().cast::<Node>());
         if ptr::from_ref(block) == self.top.load(Ordering::Relaxed) {
-            let top = Block::new(arena, block.lane + 1);
+            let top = Block::new(arena, block.lane + 1, ptr::null_mut());
             // SAFETY: just made.
             let above = unsafe { top.as_ref() };
             above.put(0, 0, ptr::from_ref(block).cast_mut().cast());
             above.put(1, first_word, made);
             self.top.store(top.as_ptr(), Ordering::Release);
         } else {
-            let (above, below) = path.0[block.lane + 1];
+            let (above, below) = path.0[usize::from(block.lane) + 1];
             // SAFETY: blocks live as long as the list.
             let above = unsafe { above.as_ref() };
             if above.count() < ENTRIES_MAX {
                 above.put(below + 1, first_word, made);
             } else {
-                self.split(arena, path, above, below + 1, first_word, made);
+                self.split(arena, path, above, is_last, (below + 1, first_word, made));
             }
         }
-        block.count.store(kept, Ordering::Release);
+        block.set_count(kept);
         if !is_in_second {
             block.put(place, word, target);
         }

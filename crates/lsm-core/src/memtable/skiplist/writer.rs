@@ -18,7 +18,7 @@ use super::node::{Anchor, Link, Node, NodeRef, key_of};
 use super::version::{NewValue, Pinned, Version, VersionRef, unpin, version_bytes, write_version};
 use crate::types::{EntrySum, Trailer};
 
-/// The place right behind the node that was written last.
+/// A node, and the place right behind it.
 #[derive(Clone, Copy)]
 struct Finger {
     node: NonNull<Node>,
@@ -29,7 +29,7 @@ pub(super) struct InsertState {
     arena: Arena,
     /// The newest one.
     pinned: Option<NonNull<Pinned>>,
-    /// Set if `path` leads to it.
+    /// Set if `path` leads to its place.
     finger: Option<Finger>,
     path: Path,
 }
@@ -119,10 +119,14 @@ impl Writer<'_> {
         let near = state.finger.and_then(|finger| finger.hint(key, word));
         let hint = match near {
             Some(hint) => hint,
-            None => self.list.lanes.search_noting(key, word, &mut state.path),
+            None => {
+                // A panic behind this must not leave a finger with the path of another key.
+                state.finger = None;
+                self.list.lanes.search_noting(key, word, &mut state.path)
+            }
         };
         if let Hint::At(node) = hint {
-            // SAFETY: the path is of a search since which no block was split, or the finger is unset.
+            // SAFETY: the path is of a search since which no block was split.
             let is_behind = unsafe { state.path.pass(node) };
             state.finger = is_behind.then_some(Finger { node, word });
         }
@@ -189,9 +193,9 @@ impl Writer<'_> {
             // SAFETY: the field is an atomic of a live node.
             unsafe { (*after.as_ptr()).back.store(node.as_ptr(), Ordering::Release) };
         }
-        // SAFETY: `locate` has just had the path lead here.
-        let is_behind =
-            unsafe { self.list.lanes.add(&mut state.arena, &mut state.path, node, word) };
+        let (arena, path) = (&mut state.arena, &mut state.path);
+        // SAFETY: `locate` set the path to this place.
+        let is_behind = unsafe { self.list.lanes.add(arena, path, node, word, after.is_null()) };
         state.finger = is_behind.then_some(Finger { node, word });
     }
 }
