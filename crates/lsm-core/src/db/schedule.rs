@@ -160,7 +160,8 @@ mod tests {
     fn what_a_closed_or_read_only_store_refuses_is_no_failure_of_the_work() {
         let mut schedule = Schedule::default();
         for kind in [ErrorKind::ReadOnly, ErrorKind::Closed] {
-            let (attempt, refused) = (schedule.begin(), Error::new(kind, "no"));
+            let attempt = schedule.begin();
+            let refused = Error::new(kind, "no");
             let noted = schedule.note(Reason::Flush, attempt, Err(&refused), Duration::ZERO);
             assert!(!noted.is_news && schedule.error().is_none());
         }

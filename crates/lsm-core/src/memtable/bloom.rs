@@ -29,12 +29,12 @@ const TIERS: usize = 7;
 
 /// A cache line: all bits of one key are in one.
 #[repr(align(64))]
-struct Line([AtomicU64; LINE_WORDS]);
+struct BloomLine([AtomicU64; LINE_WORDS]);
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct MemtableBloom {
-    tiers: [OnceLock<Box<[Line]>>; TIERS],
+    tiers: [OnceLock<Box<[BloomLine]>>; TIERS],
 }
 
 const fn lines(tier: usize) -> usize {
@@ -64,14 +64,14 @@ fn probes(hash: u64) -> impl Iterator<Item = (usize, u64)> {
 }
 
 #[inline]
-fn line_of(lines: &[Line], hash: u64) -> &Line {
+fn line_of(lines: &[BloomLine], hash: u64) -> &BloomLine {
     // Mixed again, because the low bits of the hash choose the bits in the line.
     let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     &lines[((u128::from(mixed) * lines.len() as u128) >> 64) as usize]
 }
 
-fn may_be_in(lines: &[Line], hash: u64) -> bool {
-    let Line(words) = line_of(lines, hash);
+fn may_be_in(lines: &[BloomLine], hash: u64) -> bool {
+    let BloomLine(words) = line_of(lines, hash);
     // No branch for each probe: the line is in the cache or it is not.
     probes(hash)
         .fold(true, |all, (word, mask)| all & (words[word].load(Ordering::Relaxed) & mask != 0))
@@ -82,9 +82,11 @@ impl MemtableBloom {
     pub(super) fn insert(&self, hash: u64, count: u64) {
         let tier = tier_of(count);
         let lines = self.tiers[tier].get_or_init(|| {
-            (0..lines(tier)).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect()
+            (0..lines(tier))
+                .map(|_| BloomLine(std::array::from_fn(|_| AtomicU64::new(0))))
+                .collect()
         });
-        let Line(words) = line_of(lines, hash);
+        let BloomLine(words) = line_of(lines, hash);
         for (word, mask) in probes(hash) {
             // One thread inserts, so a load and a store lose nothing.
             words[word].store(words[word].load(Ordering::Relaxed) | mask, Ordering::Relaxed);

@@ -47,15 +47,15 @@ const LANES_MAX: usize = 16;
 const LINE_BYTES: usize = 64;
 
 #[repr(C)]
-struct Entry {
+struct LaneEntry {
     word: AtomicU64,
-    /// A [`Node`] in lane 0, a [`Block`] of the lane below in others.
+    /// A [`Node`] in lane 0, a [`LaneBlock`] of the lane below in others.
     target: AtomicPtr<Node>,
 }
 
 /// A block of a lane: see the module.
 #[repr(C)]
-pub(super) struct Block {
+pub(super) struct LaneBlock {
     lane: u16,
     /// The number of entries. For the writer, so relaxed.
     count: AtomicU16,
@@ -63,7 +63,7 @@ pub(super) struct Block {
     limit: AtomicU16,
     /// The first node; null in the first block of a lane, where nobody asks for it.
     first: *mut Node,
-    entries: [Entry; ENTRIES_MAX],
+    entries: [LaneEntry; ENTRIES_MAX],
 }
 
 /// The side of a key on which its place is, where the key is there.
@@ -93,7 +93,7 @@ impl Hint {
 }
 
 /// The blocks of the writer's last search, by lane, with the place in each.
-pub(super) struct Path([(NonNull<Block>, usize); LANES_MAX]);
+pub(super) struct Path([(NonNull<LaneBlock>, usize); LANES_MAX]);
 
 impl Path {
     pub(super) fn new() -> Path {
@@ -114,7 +114,7 @@ impl Path {
     }
 }
 
-impl Entry {
+impl LaneEntry {
     #[inline(always)]
     fn store(&self, word: u64, target: *mut Node) {
         self.target.store(target, Ordering::Release);
@@ -122,17 +122,18 @@ impl Entry {
     }
 }
 
-impl Block {
+impl LaneBlock {
     /// An empty block of `lane`.
-    fn new(arena: &mut Arena, lane: u16, first: *mut Node) -> NonNull<Block> {
-        let block = arena.allocate_aligned(size_of::<Block>(), LINE_BYTES).cast::<Block>();
-        let entries = std::array::from_fn(|_| Entry {
+    fn new(arena: &mut Arena, lane: u16, first: *mut Node) -> NonNull<LaneBlock> {
+        let block = arena.allocate_aligned(size_of::<LaneBlock>(), LINE_BYTES).cast::<LaneBlock>();
+        let entries = std::array::from_fn(|_| LaneEntry {
             word: AtomicU64::new(0),
             target: AtomicPtr::new(ptr::null_mut()),
         });
-        let (count, limit) = (AtomicU16::new(0), AtomicU16::new(0));
+        let count = AtomicU16::new(0);
+        let made = LaneBlock { lane, count, limit: AtomicU16::new(0), first, entries };
         // SAFETY: just allocated, of this length and more than its alignment.
-        unsafe { block.write(Block { lane, count, limit, first, entries }) };
+        unsafe { block.write(made) };
         block
     }
 
@@ -159,9 +160,9 @@ impl Block {
     /// # Safety
     /// The lane is not 0, and the place is below a limit that was loaded.
     #[inline(always)]
-    unsafe fn below(&self, place: usize) -> &Block {
+    unsafe fn below(&self, place: usize) -> &LaneBlock {
         // SAFETY: the caller's promise, and invariant 1.
-        unsafe { &*self.target(place).cast::<Block>() }
+        unsafe { &*self.target(place).cast::<LaneBlock>() }
     }
 
     /// The first node of the target in a place below the limit; null in place 0 of a lane's first block
@@ -173,7 +174,7 @@ impl Block {
             return target;
         }
         // SAFETY: a block of the lane below, by invariant 1.
-        unsafe { (*target.cast::<Block>()).first }
+        unsafe { (*target.cast::<LaneBlock>()).first }
     }
 
     /// The first key of the target in a place below the limit; above lane 0 not in place 0.
@@ -239,7 +240,7 @@ impl Block {
     #[inline(always)]
     fn fetch(&self) {
         let start = ptr::from_ref(self).cast::<u8>();
-        for line in 0..size_of::<Block>().div_ceil(LINE_BYTES) {
+        for line in 0..size_of::<LaneBlock>().div_ceil(LINE_BYTES) {
             prefetch(start.wrapping_add(line * LINE_BYTES));
         }
     }
@@ -250,9 +251,8 @@ impl Block {
         for from in (place..count).rev() {
             // Relaxed: nobody else stores.
             let entry = &self.entries[from];
-            let (word, target) =
-                (entry.word.load(Ordering::Relaxed), entry.target.load(Ordering::Relaxed));
-            self.entries[from + 1].store(word, target);
+            let word = entry.word.load(Ordering::Relaxed);
+            self.entries[from + 1].store(word, entry.target.load(Ordering::Relaxed));
         }
         self.entries[place].store(word, target);
         self.set_count(count + 1);
@@ -280,7 +280,7 @@ fn fetch_neighbours(before: Option<NonNull<Node>>, after: Option<NonNull<Node>>)
 /// See the module.
 pub(super) struct Lanes {
     /// The only block of the highest lane; null while the list is empty.
-    top: AtomicPtr<Block>,
+    top: AtomicPtr<LaneBlock>,
 }
 
 impl Lanes {
@@ -289,7 +289,7 @@ impl Lanes {
     }
 
     #[inline(always)]
-    fn top(&self) -> Option<&Block> {
+    fn top(&self) -> Option<&LaneBlock> {
         // SAFETY: null or a block, which lives as long as the list.
         unsafe { self.top.load(Ordering::Acquire).as_ref() }
     }
@@ -300,8 +300,8 @@ impl Lanes {
         &self,
         key: &[u8],
         word: u64,
-        mut visit: impl FnMut(&Block, usize),
-    ) -> Option<&Block> {
+        mut visit: impl FnMut(&LaneBlock, usize),
+    ) -> Option<&LaneBlock> {
         let mut block = self.top()?;
         while block.lane > 0 {
             let place = block.place_of(1..block.limit(), key, word, Side::Behind) - 1;
@@ -341,7 +341,7 @@ impl Lanes {
 
     /// Asks for the block in which a search for `key` ends, and returns it.
     #[inline]
-    pub(super) fn fetch_block(&self, key: &[u8], word: u64) -> Option<&Block> {
+    pub(super) fn fetch_block(&self, key: &[u8], word: u64) -> Option<&LaneBlock> {
         self.descend(key, word, |_, _| ())
     }
 
@@ -375,7 +375,7 @@ impl Lanes {
         is_last: bool,
     ) -> bool {
         if self.top().is_none() {
-            let block = Block::new(arena, 0, ptr::null_mut());
+            let block = LaneBlock::new(arena, 0, ptr::null_mut());
             // SAFETY: just made.
             unsafe { block.as_ref() }.put(0, word, node.as_ptr());
             self.top.store(block.as_ptr(), Ordering::Release);
@@ -400,7 +400,7 @@ impl Lanes {
         &self,
         arena: &mut Arena,
         path: &Path,
-        block: &Block,
+        block: &LaneBlock,
         is_last: bool,
         (place, word, target): (usize, u64, *mut Node),
     ) {
@@ -413,9 +413,9 @@ impl Lanes {
             (false, _) => block.first_node(kept),
             (true, 0) => target,
             // SAFETY: a block that was just made, of the lane below.
-            (true, _) => unsafe { (*target.cast::<Block>()).first },
+            (true, _) => unsafe { (*target.cast::<LaneBlock>()).first },
         };
-        let made = Block::new(arena, block.lane, first);
+        let made = LaneBlock::new(arena, block.lane, first);
         // SAFETY: just made.
         let second = unsafe { made.as_ref() };
         for from in kept..ENTRIES_MAX {
@@ -424,9 +424,10 @@ impl Lanes {
         if is_in_second {
             second.put(place - kept, word, target);
         }
-        let (first_word, made) = (second.word(0), made.as_ptr().cast::<Node>());
+        let first_word = second.word(0);
+        let made = made.as_ptr().cast::<Node>();
         if ptr::from_ref(block) == self.top.load(Ordering::Relaxed) {
-            let top = Block::new(arena, block.lane + 1, ptr::null_mut());
+            let top = LaneBlock::new(arena, block.lane + 1, ptr::null_mut());
             // SAFETY: just made.
             let above = unsafe { top.as_ref() };
             above.put(0, 0, ptr::from_ref(block).cast_mut().cast());

@@ -208,18 +208,19 @@ mod plain {
             // Some have one word for all keys.
             for prefix in [&b""[..], b"12345678"] {
                 let list = list();
-                let key = |n| [prefix, &order(n).to_be_bytes()].concat();
-                for n in 0..KEYS {
-                    assert_eq!(insert(&mut list.writer(), &key(n), n + 1, b""), Inserted::Key);
+                let keys = (0..KEYS).map(|n| [prefix, &order(n).to_be_bytes()].concat());
+                for (key, seq) in keys.clone().zip(1..) {
+                    assert_eq!(insert(&mut list.writer(), &key, seq, b""), Inserted::Key);
                 }
-                for n in 0..KEYS {
-                    let (key, word) = (key(n), list.shared.word(&key(n)));
-                    assert!(matches!(list.lanes.search(&key, word), Hint::At(_)), "order {number}");
+                for key in keys.clone() {
+                    let hint = list.lanes.search(&key, list.shared.word(&key));
+                    assert!(matches!(hint, Hint::At(_)), "order {number}");
                 }
                 assert!(list.lanes.count() <= 3, "{} lanes, order {number}", list.lanes.count());
                 let bytes = list.writer().used_bytes() / KEYS;
                 assert!(bytes < 150, "{bytes} bytes a key, order {number}");
-                assert_eq!(insert(&mut list.writer(), &key(7), KEYS + 1, b""), Inserted::Version);
+                let key = keys.clone().nth(7).unwrap();
+                assert_eq!(insert(&mut list.writer(), &key, KEYS + 1, b""), Inserted::Version);
             }
         }
     }

@@ -193,9 +193,10 @@ impl Writer<'_> {
             // SAFETY: the field is an atomic of a live node.
             unsafe { (*after.as_ptr()).back.store(node.as_ptr(), Ordering::Release) };
         }
-        let (arena, path) = (&mut state.arena, &mut state.path);
+        let arena = &mut state.arena;
+        let is_last = after.is_null();
         // SAFETY: `locate` set the path to this place.
-        let is_behind = unsafe { self.list.lanes.add(arena, path, node, word, after.is_null()) };
+        let is_behind = unsafe { self.list.lanes.add(arena, &mut state.path, node, word, is_last) };
         state.finger = is_behind.then_some(Finger { node, word });
     }
 }
