@@ -3,6 +3,9 @@
 //! The tempting way without `unsafe` is to load a byte and throw it away. But the processor finishes nothing
 //! behind a load before that has come from memory. A hint keeps nothing back.
 
+/// Length of a cache line of the common processors.
+pub const LINE_BYTES: usize = 64;
+
 /// Asks the processor for a cache line that is needed soon. Any address may be given. Does nothing on
 /// processors other than those of x86-64 and ARM64.
 #[inline(always)]

@@ -3,15 +3,18 @@
 //! Memtables fill slabs from front to back (`memtable/arena.rs`), the block cache cuts them into slots
 //! (`slots.rs`). Nothing here reads the memory.
 //!
-//! Invariant: a slab is the only owner of its memory, which stays where it is as long as the slab lives.
+//! Invariants:
+//! 1. A slab is the only owner of its memory, which stays where it is as long as the slab lives.
+//! 2. A slab begins with a cache line, so that its owner need not look at the address to align what lies in
+//!    it: the place of a thing in a slab is the same in every run.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
+use super::prefetch::LINE_BYTES;
+
 /// Length and alignment of the longest slabs: those of a huge page on the common machines.
 pub const SLAB_BYTES: usize = 2 << 20;
-/// Alignment of shorter slabs.
-pub const ALIGNMENT: usize = 8;
 /// No page of a machine is shorter.
 const PAGE_BYTES_MIN: usize = 4 << 10;
 
@@ -37,7 +40,7 @@ impl Slab {
     /// A slab of uninitialised memory, whose pages the kernel provides one by one.
     pub fn of_small_pages(bytes: usize) -> Slab {
         assert!(bytes > 0, "a slab has memory");
-        let alignment = if bytes == SLAB_BYTES { SLAB_BYTES } else { ALIGNMENT };
+        let alignment = if bytes == SLAB_BYTES { SLAB_BYTES } else { LINE_BYTES };
         let layout = Layout::from_size_align(bytes, alignment).expect("slabs are of a few MiB");
         // SAFETY: the length is not 0.
         let start = unsafe { alloc(layout) };

@@ -24,14 +24,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::prefetch::LINE_BYTES;
 use super::slab::{SLAB_BYTES, Slab};
 
 /// The shortest and the longest slot. Shorter blocks are too few to matter, of longer ones the heap takes
 /// whole pages.
 const SLOT_BYTES_MIN: usize = 1 << 10;
 const SLOT_BYTES_MAX: usize = 64 << 10;
-/// Slots begin with lines of memory.
-const LINE_BYTES: usize = 64;
 /// Each class is longer than the one before by this part of it.
 const CLASS_STEP_PART: usize = 16;
 

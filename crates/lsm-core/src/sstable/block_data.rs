@@ -25,7 +25,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::memory::{BlockMemory, SlabStart, SlotPool, prefetch};
+use crate::memory::{BlockMemory, LINE_BYTES, SlabStart, SlotPool, prefetch};
 use crate::types::{EntryKind, SeqNo, Slice, Trailer, prefix8};
 
 use super::block::{EntryKey, Head, KIND_BITS, RESTART_ENTRIES};
@@ -39,7 +39,6 @@ const PREFIX_BYTES: usize = 16;
 const HAS_HIDDEN: u64 = 1 << 63;
 /// Blocks of more entries are those of an index, which are seldom far from the processor.
 const TOUCHED_ENTRIES_MAX: usize = 128;
-pub(super) const LINE_BYTES: usize = 64;
 
 /// See the module.
 #[derive(Clone)]

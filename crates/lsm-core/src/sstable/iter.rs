@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::iter::{InternalIter, step_and_pass};
+use crate::memory::LINE_BYTES;
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
 use super::block::{Block, Head, RESTART_ENTRIES};
-use super::block_data::LINE_BYTES;
 use super::block_search::Near;
 use super::index::IndexCursor;
 use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};

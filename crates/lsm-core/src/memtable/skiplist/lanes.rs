@@ -38,13 +38,12 @@ use std::ptr::{self, NonNull};
 use super::super::arena::Arena;
 use super::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
 use super::node::{Link, Node, key_of};
-use crate::memory::prefetch;
+use crate::memory::{LINE_BYTES, prefetch};
 
 /// Entries of a block: 1 KiB with its head. With 31 a random fill and what follows make 1 to 4 % less.
 const ENTRIES_MAX: usize = if cfg!(loom) { 2 } else { 63 };
 /// A block is half full when the next one begins, so these are enough for all keys that fit in memory: 31^16.
 const LANES_MAX: usize = 16;
-const LINE_BYTES: usize = 64;
 
 #[repr(C)]
 struct LaneEntry {
@@ -125,7 +124,7 @@ impl LaneEntry {
 impl LaneBlock {
     /// An empty block of `lane`.
     fn new(arena: &mut Arena, lane: u16, first: *mut Node) -> NonNull<LaneBlock> {
-        let block = arena.allocate_aligned(size_of::<LaneBlock>(), LINE_BYTES).cast::<LaneBlock>();
+        let block = arena.allocate_lines(size_of::<LaneBlock>()).cast::<LaneBlock>();
         let entries = std::array::from_fn(|_| LaneEntry {
             word: AtomicU64::new(0),
             target: AtomicPtr::new(ptr::null_mut()),
@@ -184,8 +183,8 @@ impl LaneBlock {
         unsafe { key_of(NonNull::new_unchecked(self.first_node(place))) }
     }
 
-    /// The first place from `low` on, and below `end`, whose key is not before `key`; with
-    /// [`Side::Behind`] whose key is behind it.
+    /// The first of these places whose key is not less than `key`; with [`Side::Behind`] the first one whose
+    /// key is greater. The end of the places if there is none.
     #[inline(always)]
     fn place_of(&self, places: Range<usize>, key: &[u8], word: u64, side: Side) -> usize {
         let Range { start: mut low, end } = places;
@@ -361,8 +360,8 @@ impl Lanes {
         NonNull::new(block.target(block.limit() - 1))
     }
 
-    /// Adds a node at the place to which `path` leads, and leads it behind the node; `is_last` if that is
-    /// the last one of the list. Returns `false` if `path` leads nowhere then. Only the writer calls this.
+    /// Adds a node at the place to which `path` leads, and moves the path past the node; `is_last` if that
+    /// is the last one of the list. Returns `false` if `path` leads nowhere then. Only the writer calls this.
     ///
     /// # Safety
     /// The path is of a search since which no block was split, or the list was empty.
