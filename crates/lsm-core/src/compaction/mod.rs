@@ -12,7 +12,7 @@
 //! job_iter.rs   what the loop asks of a cursor
 //! survivors.rs  the loop: reads entries, calls rules and hooks, writes what survives;
 //!               survivors/boundary.rs has hidden entries and the ends of tables, between two keys;
-//!               last_value.rs has the value before, for a twin
+//!               last_keys.rs and last_value.rs have the entry before, for order and for twins
 //! rules.rs      the rules by which entries survive
 //! clip.rs       the range of an export
 //! stages.rs     the hooks of the job
@@ -39,6 +39,7 @@ pub(crate) mod drawing;
 mod fill;
 mod inputs;
 mod job_iter;
+mod last_keys;
 mod last_value;
 mod leveled;
 mod outputs;

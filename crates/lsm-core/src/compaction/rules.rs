@@ -1,7 +1,6 @@
 //! The survival rules: they decide which entries of a merge some reader can still see.
 //!
-//! The loop in `survivors.rs` asks them for every entry, in internal order. They allocate one
-//! buffer for a key, and nothing for an entry.
+//! The loop in `survivors.rs` asks them for every entry, in internal order. They allocate nothing.
 //!
 //! Snapshots cut the sequence numbers into stripes. Of two versions of a key in one stripe, each
 //! snapshot sees the newer one or neither. So each stripe needs only its newest version.
@@ -18,12 +17,11 @@
 //! 2. An entry goes only if a newer entry of its key, or a floor of the partition, shadows it for
 //!    every snapshot, or if it is a tombstone that has nothing left to delete.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::hooks::JobFindings;
 use crate::limits::{INTERNAL_KEY_BYTES_MAX, LEVEL_COUNT};
-use crate::types::{EntryKind, Floors, Gaps, KeyRef, SeqNo};
+use crate::types::{EntryKind, Floors, Gaps, KeyRef, SeqNo, Trailer};
 use crate::version::{Level, PartitionVersion, Table};
 
 /// The rules' decision on an entry.
@@ -36,7 +34,7 @@ pub enum Ruling {
     /// It has the key and sequence of the entry before. Equal kind and value: it goes; else one of
     /// the two inputs is damaged, which is a fault.
     Twin,
-    /// The entry sorts before the entry read before it: an input is damaged.
+    /// It is newer than the version before it: an input is damaged.
     Disordered,
 }
 
@@ -54,8 +52,6 @@ pub struct Survival<'a> {
     snapshots: &'a [SeqNo],
     /// The durable floors: see `types/floor.rs`.
     floors: Floors,
-    /// The user key of the entry before.
-    user: Vec<u8>,
     /// The sequence of the entry before and its stripe; absent before the first entry.
     last: Option<(SeqNo, usize)>,
     /// See [`Survival::kept_for`].
@@ -72,7 +68,7 @@ impl<'a> Survival<'a> {
         assert!(!snapshots.is_empty(), "the visible sequence is always a snapshot");
         assert!(snapshots.is_sorted(), "snapshots ascend");
         let floors = Floors::default();
-        Survival { snapshots, floors, user: Vec::new(), last: None, kept_for: None }
+        Survival { snapshots, floors, last: None, kept_for: None }
     }
 
     /// With the floors of the partition that the job may rely on: they are durable, or become so
@@ -98,25 +94,23 @@ impl<'a> Survival<'a> {
         self.kept_for
     }
 
-    /// Judges the next entry. `below` is asked for tombstones alone: whether an older entry of the
-    /// user key may lie below, outside the inputs. A payload does not save a tombstone: it is how
-    /// a node without a filter cleans up what one with it has added.
+    /// Judges the next entry, which has the user key of the entry before if `is_version`. `below` is asked
+    /// for tombstones alone: whether an older entry of the user key may lie below, outside the inputs. A
+    /// payload does not save a tombstone: it is how a node without a filter cleans up what one with it has
+    /// added.
     #[inline]
-    pub fn keep(&mut self, key: KeyRef<'_>, below: impl FnOnce(&[u8]) -> bool) -> Ruling {
-        let seq = key.trailer.seq();
+    pub fn keep(
+        &mut self,
+        trailer: Trailer,
+        is_version: bool,
+        below: impl FnOnce() -> bool,
+    ) -> Ruling {
+        let seq = trailer.seq();
         // Snapshots cut the sequences into stripes; a reader sees the newest entry at or under
         // its snapshot, so of each stripe only the newest entry of a key is ever seen.
         // A snapshot sees the entry with its own number, hence `<`: both lie in one stripe.
         let stripe = self.snapshots.partition_point(|snapshot| *snapshot < seq);
-        let newer = match (self.last, (*self.user).cmp(key.user)) {
-            (Some(last), Ordering::Equal) => Some(last),
-            (Some(_), Ordering::Greater) => return Ruling::Disordered,
-            _ => {
-                self.user.clear();
-                self.user.extend_from_slice(key.user);
-                None
-            }
-        };
+        let newer = self.last.filter(|_| is_version);
         if newer.is_some_and(|(newer_seq, _)| seq > newer_seq) {
             return Ruling::Disordered;
         }
@@ -143,11 +137,11 @@ impl<'a> Survival<'a> {
                 self.kept_for = Some(self.snapshots[shadow - 1]);
             }
         }
-        let tombstone = key.trailer.kind() == Some(EntryKind::Tombstone);
+        let tombstone = trailer.kind() == Some(EntryKind::Tombstone);
         // In the oldest stripe everything older of the key among the inputs goes, so only what is
         // outside them can come back to light. In a younger stripe the tombstone has entries to hide
         // that a snapshot keeps: asking only for the levels below would bring those back.
-        if tombstone && stripe == 0 && !below(key.user) {
+        if tombstone && stripe == 0 && !below() {
             return Ruling::Drop;
         }
         Ruling::Keep

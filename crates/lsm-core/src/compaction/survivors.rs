@@ -18,6 +18,7 @@ use std::collections::HashSet;
 
 use super::clip::ClipSide;
 use super::job_iter::JobEntry;
+use super::last_keys::LastKeys;
 use super::last_value::LastValue;
 use super::rules::is_plausible;
 use super::stages::Expires;
@@ -29,7 +30,7 @@ use crate::hooks::{
     AddedValue, BesidePayload, Carry, Decision, Entry, Fault, Faults, Input, JobKind, JobValues,
     Origin, OwnedEntry, Patch, ValueStore,
 };
-use crate::types::{EntryKind, FileNo, Gaps, InGap, InternalKey, KeyRef, SeqNo, Trailer};
+use crate::types::{EntryKind, FileNo, Gaps, InGap, KeyRef, SeqNo, Trailer};
 
 /// The entries between two looks of a running job at whether it should stop.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
@@ -49,11 +50,10 @@ pub(super) struct Writing<'a, 'o> {
     values: JobValues,
     /// The blocks whose damage was noted.
     suspects: HashSet<(Option<FileNo>, u64)>,
-    /// The entry read last and its value, for comparison with a twin.
-    last: Option<InternalKey>,
+    /// The keys read last and written last.
+    keys: LastKeys,
+    /// The value read last, for comparison with a twin.
     last_value: LastValue,
-    /// The key written last.
-    written: Option<InternalKey>,
     /// The closed gaps of the partition: its accepted losses.
     closed_gaps: Gaps,
     /// The newest registered snapshot that sees the entry under way.
@@ -142,9 +142,8 @@ impl<'a, 'o> Writing<'a, 'o> {
             misfit: None,
             values: JobValues { sync_failures, ..JobValues::default() },
             suspects: HashSet::new(),
-            last: None,
+            keys: LastKeys::new(),
             last_value: LastValue::default(),
-            written: None,
             closed_gaps,
             seen_by: None,
             has_moved: false,
@@ -249,22 +248,20 @@ impl<'a, 'o> Writing<'a, 'o> {
             return Ok(());
         }
         let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
-        let newer = match &self.last {
-            Some(last) if *last.user == *entry.key => last.trailer.seq(),
-            _ => SeqNo::MAX,
-        };
         // With the kinds, which the rules do not compare.
-        if self.last.as_ref().is_some_and(|last| last.as_ref() > key) {
+        let order = self.keys.meet(key);
+        if order.is_lt() {
             return self.damaged(entry, "an entry is out of order");
         }
         if !is_plausible(key, self.outputs.base_seq()) {
             return self.damaged(entry, "a key length or sequence number is out of range");
         }
+        let is_version = self.keys.is_version();
         let below = &mut self.below;
-        match self.survival.keep(key, |user| below.may_lie_below(user)) {
+        match self.survival.keep(key.trailer, is_version, || below.may_lie_below(key.user)) {
             Ruling::Keep => {
                 self.note_first_flush(entry);
-                self.keep(entry, newer, *at)?;
+                self.keep(entry, *at)?;
             }
             Ruling::Drop => {
                 self.note_first_flush(entry);
@@ -272,9 +269,8 @@ impl<'a, 'o> Writing<'a, 'o> {
             }
             Ruling::Disordered => return self.damaged(entry, "an entry is out of order"),
             Ruling::Twin => {
-                let same = self.last.as_ref().is_some_and(|last| last.as_ref() == key);
                 // Of equal twins one is enough; of unequal ones nobody can tell which is true.
-                if !same || !self.last_value.is(entry.value) {
+                if order.is_ne() || !self.last_value.is(entry.value) {
                     let what = "two entries with one key and sequence number differ";
                     return self.damaged(entry, what);
                 }
@@ -314,10 +310,10 @@ impl<'a, 'o> Writing<'a, 'o> {
     }
 
     /// Has the filters decide on a survivor and writes what is left of it.
-    fn keep(&mut self, entry: Entry<'_>, newer: SeqNo, at: Origin) -> Result<()> {
+    fn keep(&mut self, entry: Entry<'_>, at: Origin) -> Result<()> {
         // A poison stays whatever a filter decides: without it the damage would be hidden.
         let decidable = matches!(entry.kind, EntryKind::Value | EntryKind::Handle);
-        self.seen_by = self.stages.seen_by(entry.seq, newer);
+        self.seen_by = self.stages.seen_by(entry.seq, self.keys.newer());
         let decision = if self.stages.deciding.is_empty() || !decidable || self.seen_by.is_some() {
             None
         } else {
@@ -411,11 +407,12 @@ impl<'a, 'o> Writing<'a, 'o> {
     }
 
     fn write(&mut self, entry: Entry<'_>, untouched_from: Option<SeqNo>) -> Result<()> {
-        // Asked before a user key's first version only, so a table never ends between versions.
-        let is_first = self.written.as_ref().is_none_or(|written| *written.user != *entry.key);
-        if is_first { self.boundary(Some(entry.key)) } else { self.take_back() }?;
         let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
-        if self.written.as_ref().is_some_and(|written| written.as_ref() >= key) {
+        let (user_order, order) = self.keys.order_of_written(key);
+        // Asked before a user key's first version only, so a table never ends between versions.
+        let is_first = user_order.is_ne();
+        if is_first { self.boundary(Some(entry.key)) } else { self.take_back() }?;
+        if order.is_le() {
             // Only a faulty run gets here, and nothing of it is installed.
             return self.damaged(entry, "an entry is out of order");
         }
@@ -443,12 +440,12 @@ impl<'a, 'o> Writing<'a, 'o> {
             // The answer at a boundary is for the first version behind it alone.
             self.outputs.allow_cut(false);
         }
-        key.copy_to(&mut self.written);
+        self.keys.note_written(key.trailer);
         Ok(())
     }
 
     fn remember(&mut self, key: KeyRef<'_>, value: &[u8]) {
-        key.copy_to(&mut self.last);
+        self.keys.note_read(key);
         // Memtables have no two entries with one key and number, and a value may be long.
         if self.stages.kind != JobKind::Flush {
             self.last_value.set(value);

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use super::drawing::{draw, empty, seq};
 use super::*;
-use crate::types::{EntryKind, Floors, InternalKey, KeyRef, SeqNo, Trailer};
+use crate::types::{EntryKind, Floors, InternalKey, SeqNo, Trailer};
 use crate::version::{Change, DbVersion, PartitionVersion, SstMeta, VersionEdit, apply};
 
 fn files(tables: &[Arc<Table>]) -> String {
@@ -257,8 +257,8 @@ fn a_floor_shadows_every_key_for_those_who_stand_on_it() {
         let mut rules = Survival::new(&snapshots).with_floors(floors);
         let mut survivors = Vec::new();
         for n in entries {
-            let key = KeyRef::new(b"a", Trailer::new(seq(*n), EntryKind::Value));
-            if rules.keep(key, |_| true) == Ruling::Keep {
+            let trailer = Trailer::new(seq(*n), EntryKind::Value);
+            if rules.keep(trailer, n != &entries[0], || true) == Ruling::Keep {
                 survivors.push(*n);
             }
         }
@@ -301,14 +301,11 @@ fn tables_below_a_floor_are_let_go_of_whole_unless_a_snapshot_sees_them() {
 fn equal_internal_keys_are_told_apart_from_versions() {
     let snapshots = [seq(9)];
     let mut rules = Survival::new(&snapshots);
-    let key = |user: &'static [u8], n| {
-        crate::types::KeyRef::new(user, Trailer::new(seq(n), EntryKind::Value))
-    };
-    let mut keep = |key| rules.keep(key, |_| true);
-    assert_eq!(keep(key(b"a", 5)), Ruling::Keep);
-    assert_eq!(keep(key(b"a", 5)), Ruling::Twin);
-    assert_eq!(keep(key(b"a", 4)), Ruling::Drop);
-    assert_eq!(keep(key(b"b", 4)), Ruling::Keep);
-    assert_eq!(keep(key(b"b", 5)), Ruling::Disordered);
-    assert_eq!(keep(key(b"a", 1)), Ruling::Disordered);
+    let mut keep =
+        |n, is_version| rules.keep(Trailer::new(seq(n), EntryKind::Value), is_version, || true);
+    assert_eq!(keep(5, false), Ruling::Keep);
+    assert_eq!(keep(5, true), Ruling::Twin);
+    assert_eq!(keep(4, true), Ruling::Drop);
+    assert_eq!(keep(4, false), Ruling::Keep);
+    assert_eq!(keep(5, true), Ruling::Disordered);
 }

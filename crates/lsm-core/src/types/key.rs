@@ -169,18 +169,6 @@ impl<'a> KeyRef<'a> {
         KeyRef { user, trailer: Trailer::seek(seq) }
     }
 
-    /// Puts a copy in the place of the key before, reusing its memory where that fits.
-    pub fn copy_to(self, kept: &mut Option<InternalKey>) {
-        match kept {
-            Some(kept) if kept.user.len() == self.user.len() => {
-                kept.user.copy_from_slice(self.user);
-                kept.trailer = self.trailer;
-            }
-            // A boxed key cannot change its length, so only keys of one length share their memory.
-            kept => *kept = Some(self.to_owned()),
-        }
-    }
-
     /// An owned copy.
     pub fn to_owned(self) -> InternalKey {
         InternalKey { user: self.user.into(), trailer: self.trailer }

@@ -250,6 +250,7 @@ impl Engine {
         let mut out = Outputs { tables: vec![], block: 0, block_bytes: 0, table_bytes: 0 };
         out.tables.push(Table { file: self.next_file, ..Table::default() });
         let mut survival = Survival::new(&self.snapshots);
+        let mut last_read: Option<Vec<u8>> = None;
         let mut last_key: Option<Vec<u8>> = None;
         let mut boundaries = 0;
         for (stored, stored_seq, at) in self.merged(kind, inputs) {
@@ -264,7 +265,9 @@ impl Engine {
             if filter.input(entry, at, &mut faults).unwrap() == Input::Take {
                 continue;
             }
-            if survival.keep(stored.internal(), |_| true) != Ruling::Keep {
+            let is_version = last_read.as_ref() == Some(&stored.key);
+            last_read = Some(stored.key.clone());
+            if survival.keep(stored.internal().trailer, is_version, || true) != Ruling::Keep {
                 continue;
             }
             if last_key.as_ref() != Some(&stored.key) {

@@ -79,9 +79,9 @@ impl Writing<'_, '_> {
     #[inline]
     fn settle(&mut self, next: Option<&[u8]>, may_be_beside: bool) -> Result<bool> {
         let Some(payload) = self.beside else { return Ok(false) };
-        let written = self.written.as_ref().expect("its entry was written");
+        let user = self.keys.written_user().expect("its entry was written");
         let suffix = &self.stages.hooks.rules.reserved_suffix[..];
-        let is_due = next.is_none_or(|next| hidden_precedes(&written.user, suffix, next));
+        let is_due = next.is_none_or(|next| hidden_precedes(user, suffix, next));
         if !is_due || !may_be_beside {
             self.take_back()?;
             return Ok(false);
@@ -101,9 +101,9 @@ impl Writing<'_, '_> {
     #[cold]
     fn take_back_beside(&mut self) -> Result<()> {
         self.beside = None;
-        let written = self.written.as_ref().expect("its entry was written");
+        let user = self.keys.written_user().expect("its entry was written");
         match &mut self.stages.sealing {
-            Some(sealing) => sealing.take_back(&written.user),
+            Some(sealing) => sealing.take_back(user),
             None => Ok(()),
         }
     }

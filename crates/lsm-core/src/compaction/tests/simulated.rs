@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::{KeyRef, PartitionId};
+use crate::types::PartitionId;
 
 /// A key's entry: user key, sequence, whether it is a value.
 type Entry = (u8, u64, bool);
@@ -203,11 +203,11 @@ fn survive(
     mut below: impl FnMut(&[u8]) -> bool,
 ) -> Vec<Entry> {
     let mut rules = Survival::new(snapshots);
+    let mut last = None;
     let kept = entries.iter().filter(|(key, n, value)| {
         let kind = if *value { EntryKind::Value } else { EntryKind::Tombstone };
-        let user = [*key];
-        let key = KeyRef::new(&user, Trailer::new(seq(*n), kind));
-        match rules.keep(key, &mut below) {
+        let is_version = last.replace(*key) == Some(*key);
+        match rules.keep(Trailer::new(seq(*n), kind), is_version, || below(&[*key])) {
             Ruling::Keep => true,
             Ruling::Drop => false,
             Ruling::Twin => panic!("sequences are unique"),
