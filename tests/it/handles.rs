@@ -1,12 +1,15 @@
-//! More tables than the process may have files open.
+//! More tables and chunk files than the process may have files open.
 
 use std::path::Path;
 use std::process::Command;
 
-use siltstone::{Db, Options};
+use siltstone::{Db, LargeValueOptions, Options, PartitionOptions};
 
 const FOLDER: &str = "SILTSTONE_HANDLES_FOLDER";
 const PARTITIONS: usize = 300;
+/// Partitions with large values, and values of each, which have a chunk file of their own.
+const STORES: usize = 10;
+const VALUES: usize = 60;
 
 /// Runs only where the limit of open files is low, which is the whole process's.
 #[test]
@@ -33,24 +36,71 @@ fn child_with_few_file_handles() {
         assert_eq!(value, n.to_string().as_bytes());
     }
     let stats = db.stats();
-    assert!(stats.open_table_files <= stats.open_table_files_max, "{stats:?}");
-    assert!(stats.table_file_reopen_count > 0 || stats.cache_hits > 0);
+    assert!(stats.open_files <= stats.open_files_max, "{stats:?}");
+    assert!(stats.file_reopen_count > 0 || stats.cache_hits > 0);
     let health = db.health();
     assert!(health.is_healthy(), "{health}");
-    assert_eq!(health.open_table_files.hard, 256);
+    assert_eq!(health.open_files.hard, 256);
     drop((ranges, partitions));
+    db.close().unwrap();
+}
+
+fn large_value(store: usize, n: usize) -> Vec<u8> {
+    vec![(store + 7 * n) as u8; 4 << 10]
+}
+
+/// As [`child_with_few_file_handles`].
+#[test]
+fn child_with_few_file_handles_and_large_values() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let db = Db::open(Path::new(&folder)).unwrap();
+    let large = LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256);
+    let options = PartitionOptions::new().large_values(large.chunk_bytes(4 << 10));
+    let partitions: Vec<_> = (0..STORES)
+        .map(|n| db.partition_with(&format!("large{n}"), options.clone()).unwrap())
+        .collect();
+    for n in 0..VALUES {
+        for (store, partition) in partitions.iter().enumerate() {
+            // A file that waits for a sync stays open.
+            let written = partition.put(n.to_be_bytes(), large_value(store, n)).unwrap();
+            db.wait_durable(written.seq).unwrap();
+        }
+    }
+    for _ in 0..2 {
+        for n in 0..VALUES {
+            for (store, partition) in partitions.iter().enumerate() {
+                let found = partition.get(n.to_be_bytes()).unwrap().unwrap();
+                assert_eq!(found, large_value(store, n), "value {n} of {store}");
+            }
+        }
+    }
+    let stats = db.stats();
+    assert!(stats.open_files <= stats.open_files_max && stats.open_files_max <= 128, "{stats:?}");
+    assert!(stats.file_reopen_count > 0, "{stats:?}");
+    assert!(db.health().is_healthy(), "{}", db.health());
+    drop(partitions);
     db.close().unwrap();
 }
 
 /// Reads failed for good while `health` said that all was well.
 #[test]
 fn three_hundred_partitions_work_with_256_file_handles() {
+    run_twice_with_256_handles("handles::child_with_few_file_handles");
+}
+
+/// Each partition kept 128 chunk files open, beside what the database may have open.
+#[test]
+fn six_hundred_chunk_files_are_read_with_256_file_handles() {
+    run_twice_with_256_handles("handles::child_with_few_file_handles_and_large_values");
+}
+
+fn run_twice_with_256_handles(child: &str) {
     let folder = tempfile::tempdir().unwrap();
     for round in ["made", "opened again"] {
         let done = Command::new("sh")
             .args(["-c", "ulimit -n 256 && exec \"$0\" \"$@\""])
             .arg(std::env::current_exe().unwrap())
-            .args(["handles::child_with_few_file_handles", "--exact", "--nocapture"])
+            .args([child, "--exact", "--nocapture"])
             .env(FOLDER, folder.path())
             .output()
             .unwrap();

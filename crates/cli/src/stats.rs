@@ -103,8 +103,8 @@ fn text(stats: &Stats, health: &Health) -> String {
     );
     let budget = bytes(stats.memory_budget_bytes);
     line("memory in all", format!("{} of {budget}", bytes(stats.memory_used_bytes)));
-    let reopened = stats.table_file_reopen_count;
-    line("table files", format!("{reopened} opened again since the open"));
+    let reopened = stats.file_reopen_count;
+    line("files", format!("{reopened} opened again since the open"));
     line(
         "cache",
         format!("{} hits, {} misses since the open", stats.cache_hits, stats.cache_misses),
@@ -217,8 +217,8 @@ fn json(stats: &Stats, health: &Health) -> Value {
         "open_table_bytes": stats.open_table_bytes,
         "memory_used_bytes": stats.memory_used_bytes,
         "memory_budget_bytes": stats.memory_budget_bytes,
-        "open_table_files": stats.open_table_files,
-        "open_table_files_max": stats.open_table_files_max,
+        "open_files": stats.open_files,
+        "open_files_max": stats.open_files_max,
         "cache": {
             "bytes": stats.cache_bytes,
             "hits": stats.cache_hits,
@@ -235,7 +235,7 @@ fn json(stats: &Stats, health: &Health) -> Value {
             "compaction_written_bytes": stats.compaction_written_bytes,
             "compaction_count": stats.compaction_count,
             "trivial_move_count": stats.trivial_move_count,
-            "table_file_reopen_count": stats.table_file_reopen_count,
+            "file_reopen_count": stats.file_reopen_count,
             "write_amplification": amplification(stats),
             "stalled_seconds": stats.stalled.as_secs_f64(),
         },

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lsm_core::clock::Pace;
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::fs::{AppendMode, File};
+use lsm_core::fs::{AppendMode, File, SharedFile};
 use lsm_core::hooks::{ChunkChange, ChunkId, PendingHandle, StoreContext};
 use lsm_core::options::Compression;
 use parking_lot::Mutex;
@@ -28,7 +28,7 @@ const IDLE_WRITERS_MAX: usize = 4;
 /// A value from this share of a chunk on ends its chunk file, and begins one if its length is known
 /// before, so that its space comes back at once when it is deleted.
 const OWN_CHUNK_SHARE: u64 = 4;
-/// Chunk files that are held open for reading.
+/// Chunk files that a store holds open for reading, within what the database may have open.
 const OPEN_FILES_MAX: usize = 128;
 /// The state that puts, jobs and readers of a store share.
 pub struct Shared {
@@ -65,8 +65,8 @@ pub(crate) struct StoreState {
     pub(crate) idle: Vec<ChunkWriter>,
     /// The writer of compactions, apart from the others so that what they write stays together.
     pub(crate) mover: Option<ChunkWriter>,
-    /// Open files, with the turn in which each was used last.
-    files: BTreeMap<ChunkId, (u64, OpenChunk)>,
+    /// Files that are read, with the turn in which each was used last.
+    files: BTreeMap<ChunkId, (u64, Arc<SharedFile>)>,
     turn: u64,
     pub(crate) syncs: Syncs,
     /// Files that are not needed and could not be removed.
@@ -75,8 +75,9 @@ pub(crate) struct StoreState {
 }
 
 impl StoreState {
-    /// Keeps a file open for reading, and closes those that were not read for longest.
-    fn keep_open(&mut self, chunk: ChunkId, file: OpenChunk) {
+    /// Keeps a file open for reading, and closes those that were not read for longest. The set to which all
+    /// belong may close it earlier.
+    fn keep_open(&mut self, chunk: ChunkId, file: Arc<SharedFile>) {
         while self.files.len() >= OPEN_FILES_MAX {
             // A walk over all of them, which costs less than the open that follows.
             let oldest = self.files.iter().min_by_key(|(_, (used, _))| *used);
@@ -167,13 +168,14 @@ impl Shared {
         let path = context.chunk_path(chunk);
         // No number is given twice, so a file of this name is nobody's, and nothing may be put
         // behind its bytes.
-        let file = context.fs.open_append(&path, AppendMode::IfAbsent)?;
+        let file = context.files.open_append(&path, AppendMode::IfAbsent)?;
+        let shared = context.files.adopt(&path, file.clone());
         let mut state = self.state.lock();
         state.syncs.note_name();
         let entry = state.chunks.by_id.entry(chunk).or_default();
         entry.is_open = true;
         entry.end = CHUNK_HEADER_BYTES;
-        state.keep_open(chunk, OpenChunk { file: file.clone(), path: path.into() });
+        state.keep_open(chunk, shared);
         drop(state);
         self.counters.chunks_created.fetch_add(1, Ordering::Relaxed);
         self.context.tell_of(chunk, ChunkChange::Created, CHUNK_HEADER_BYTES);
@@ -256,28 +258,37 @@ impl Shared {
         let mut state = self.state.lock();
         state.turn += 1;
         let turn = state.turn;
-        if let Some((used, open)) = state.files.get_mut(&chunk) {
+        let known = state.files.get_mut(&chunk).map(|(used, shared)| {
             *used = turn;
-            return Ok(open.clone());
-        }
+            shared.clone()
+        });
         drop(state);
+        if let Some(shared) = known {
+            let path = shared.path().clone();
+            let file = shared.file().map_err(|error| self.unopened(&path, error))?;
+            return Ok(OpenChunk { file, path });
+        }
         let path = self.context.chunk_path(chunk);
-        let file = self.context.fs.open_read(&path).map_err(|error| {
-            match (error.is_missing(), self.context.is_following) {
-                // Nobody but this store deletes the files of an open database, and not before the
-                // last reader is done.
-                (true, false) => Error::corruption(&path, None, "a chunk file is missing"),
-                (true, true) => {
-                    let message = "the primary has deleted a chunk file that is read here";
-                    Error::because(ErrorKind::FileGone, message, error)
-                }
-                (false, _) => error,
-            }
-        })?;
-        let open = OpenChunk { file, path: path.into() };
+        let opened = self.context.files.open(&path).and_then(|shared| Ok((shared.file()?, shared)));
+        let (file, shared) = opened.map_err(|error| self.unopened(&path, error))?;
+        let path = shared.path().clone();
         // Two readers may have opened it at once. One of the two files is closed by its last user.
-        self.state.lock().keep_open(chunk, open.clone());
-        Ok(open)
+        self.state.lock().keep_open(chunk, shared);
+        Ok(OpenChunk { file, path })
+    }
+
+    /// The error of a chunk file that could not be opened.
+    fn unopened(&self, path: &Path, error: Error) -> Error {
+        match (error.is_missing(), self.context.is_following) {
+            // Nobody but this store deletes the files of an open database, and not before the last reader
+            // is done.
+            (true, false) => Error::corruption(path, None, "a chunk file is missing"),
+            (true, true) => {
+                let message = "the primary has deleted a chunk file that is read here";
+                Error::because(ErrorKind::FileGone, message, error)
+            }
+            (false, _) => error,
+        }
     }
 
     pub(crate) fn handle(&self, handle: &[u8]) -> Result<Handle> {

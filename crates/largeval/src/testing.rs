@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::clock::Clock;
-use lsm_core::fs::{Fs, MemFs};
+use lsm_core::fs::{Fs, MemFs, OpenFiles};
 use lsm_core::hooks::{EventQueue, StoreContext};
 use lsm_core::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
 
@@ -18,6 +18,7 @@ pub fn context(fs: &MemFs, clock: Arc<dyn Clock>) -> StoreContext {
         epoch: Epoch(3),
         dir: "/db".into(),
         fs: Arc::new(fs.clone()),
+        files: Arc::new(OpenFiles::new(Arc::new(fs.clone()), 64)),
         clock,
         numbers: Arc::new(FileNumbers::new(FileNo(0x2d))),
         is_read_only: false,

@@ -98,9 +98,10 @@ pub struct Options {
     pub compaction_threads: usize,
     /// Size in bytes beyond which the manifest begins a new generation. Default 4 MiB.
     pub manifest_bytes_max: u64,
-    /// Number of table files that stay open, in addition to those that are being read. Other tables
-    /// are closed, and opened again for each read. Default: half of the limit of open files of the
-    /// process (`ulimit -n`) when the options are made, at least 16, at most 1,048,576. At least 1.
+    /// Number of tables and chunk files that stay open for reading, in addition to those that are being read
+    /// or written. Others are closed, and opened again for each read. Default: half of the limit of open
+    /// files of the process (`ulimit -n`) when the options are made, at least 16, at most 1,048,576. At
+    /// least 1.
     pub open_files_max: usize,
     /// Bytes of tables, log segments, manifests and large values that are in no version any more and stay
     /// because secondaries read them. Beyond it the secondary that holds most loses its lease: it reads on

@@ -170,13 +170,12 @@ pub struct Stats {
     pub cache_misses: u64,
     /// Memory of open tables' indexes and filters, in bytes.
     pub open_table_bytes: u64,
-    /// Table files that are open now.
-    pub open_table_files: u64,
-    /// The maximum number of open table files, see
-    /// [`Options::open_files_max`](crate::options::Options::open_files_max).
-    pub open_table_files_max: u64,
-    /// Number of times since the open that a closed table file was opened again.
-    pub table_file_reopen_count: u64,
+    /// Tables and chunk files that are open for reading now.
+    pub open_files: u64,
+    /// The maximum number of them, see [`Options::open_files_max`](crate::options::Options::open_files_max).
+    pub open_files_max: u64,
+    /// Number of times since the open that one of them was opened again.
+    pub file_reopen_count: u64,
     /// Memory of all memtables, in bytes.
     pub memtable_bytes: u64,
     /// The bytes that memtables, block cache and open tables may take together: four times the

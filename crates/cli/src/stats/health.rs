@@ -78,9 +78,9 @@ pub(super) fn text(health: &Health) -> String {
         Some(age) => line("oldest snapshot", &format!("taken {} ago", seconds(age))),
     }
     line("held by readers", &format!("{} of obsolete tables", bytes(health.pinned_obsolete_bytes)));
-    let Gauge { value, soft, hard } = health.open_table_files;
+    let Gauge { value, soft, hard } = health.open_files;
     line(
-        "open table files",
+        "open files",
         &format!("{value}, up to {soft} are kept open; the process may open {hard}"),
     );
     text
@@ -140,7 +140,7 @@ pub(super) fn json(health: &Health) -> Value {
         "wal_bytes": gauge_json(&health.wal_bytes),
         "oldest_snapshot_seconds": health.oldest_snapshot.map(|age| age.as_secs_f64()),
         "pinned_obsolete_bytes": health.pinned_obsolete_bytes,
-        "open_table_files": gauge_json(&health.open_table_files),
+        "open_files": gauge_json(&health.open_files),
     })
 }
 

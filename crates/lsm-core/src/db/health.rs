@@ -124,7 +124,7 @@ pub struct Health {
     pub pinned_obsolete_bytes: u64,
     /// Open table files. Beyond the soft limit, each open closes another table file. The hard limit is
     /// that of the process, which log, jobs and application share.
-    pub open_table_files: Gauge,
+    pub open_files: Gauge,
 }
 
 impl Health {
@@ -187,7 +187,7 @@ impl fmt::Display for Health {
         if let Some(age) = self.oldest_snapshot {
             writeln!(f, "oldest snapshot: taken {age:?} ago")?;
         }
-        writeln!(f, "open table files: {}", self.open_table_files)?;
+        writeln!(f, "open files: {}", self.open_files)?;
         write!(f, "obsolete bytes that readers hold: {}", self.pinned_obsolete_bytes)
     }
 }
@@ -219,13 +219,11 @@ impl DbInner {
             wal_bytes: gauge(pinned, self.options.wal_bytes_max, 1, 1),
             oldest_snapshot: self.snapshots.oldest_since().map(|since| now.saturating_sub(since)),
             pinned_obsolete_bytes: self.obsolete.pinned_bytes(),
-            open_table_files: self.tables.files.as_ref().map_or_else(Gauge::default, |files| {
-                Gauge {
-                    value: files.open_count() as u64,
-                    soft: files.limit() as u64,
-                    hard: open_files_limit(),
-                }
-            }),
+            open_files: Gauge {
+                value: self.world.files.open_count() as u64,
+                soft: self.world.files.limit() as u64,
+                hard: open_files_limit(),
+            },
         }
     }
 }

@@ -30,7 +30,7 @@ use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::compaction::TableFactory;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{Fs, LockGuard, OpenFiles, OsFs};
+use crate::fs::{Fs, LockGuard, OsFs};
 use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
@@ -256,7 +256,7 @@ impl Builder {
         let log = Log::new(LogSettings::new(&world, &options), last_seq);
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let snapshots = Arc::new(Snapshots::default());
-        let tables = table_context(&fs, &dir, &version, &options, block_cache, missing);
+        let tables = table_context(&world, block_cache, missing);
         let runner = job_runner(&world, &tables, &snapshots, &events, &inject);
         start(Arc::new(DbInner {
             world,
@@ -327,7 +327,8 @@ impl Start<'_> {
             None => Opening::read(&**fs, dir, is_writing.then_some(random))?,
         };
         opening.claim = term.and_then(Term::claim);
-        let world = opening.world(fs, dir, clock, !is_writing, events.queue())?;
+        let world =
+            opening.world(fs, dir, clock, options.open_files_max, !is_writing, events.queue())?;
         let hooks = opening.hooks(&world, provider)?;
         let begun = match access {
             OpenMode::Writing => opening.begin_epoch(&world, options, &hooks)?,
@@ -410,22 +411,19 @@ fn job_runner(
     }
 }
 
-/// The means to open the tables of `version`.
+/// The means to open the tables.
 fn table_context(
-    fs: &Arc<dyn Fs>,
-    dir: &Path,
-    version: &DbVersion,
-    options: &Options,
+    world: &World,
     cache: Option<Arc<dyn BlockCache>>,
     missing: Missing,
 ) -> Arc<TableContext> {
     Arc::new(TableContext {
         missing,
-        fs: fs.clone(),
-        dir: dir.to_owned(),
-        db_id: version.db_id,
+        fs: world.fs.clone(),
+        dir: world.dir.clone(),
+        db_id: world.db_id,
         cache,
-        files: Some(Arc::new(OpenFiles::new(fs.clone(), options.open_files_max))),
+        files: Some(world.files.clone()),
     })
 }
 

@@ -28,8 +28,8 @@ use super::world::World;
 use crate::clock::Clock;
 use crate::compaction::{SyncLater, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName};
+use crate::fs::{Fs, OpenFiles};
 use crate::hooks::{EventQueue, HookProvider, PartitionHooks, ValueStoreFactory, open_store};
 use crate::limits::SEQNO_MAX;
 use crate::memtable::Memtable;
@@ -196,6 +196,7 @@ impl Opening {
         fs: &Arc<dyn Fs>,
         dir: &Path,
         clock: &Arc<dyn Clock>,
+        open_files_max: usize,
         is_read_only: bool,
         events: EventQueue,
     ) -> Result<World> {
@@ -209,6 +210,7 @@ impl Opening {
         Ok(World {
             fs: fs.clone(),
             dir: dir.to_owned(),
+            files: Arc::new(OpenFiles::new(fs.clone(), open_files_max)),
             clock: clock.clone(),
             db_id: self.version.db_id,
             epoch,

@@ -52,7 +52,7 @@ impl DbInner {
         let tables = || partitions.iter().map(|partition| partition.pin());
         let cache = self.cache.stats();
         let counters = &self.counters;
-        let files = self.tables.files.as_ref();
+        let files = &self.world.files;
         let buffers = self.options.memtable_bytes_max();
         // Beside a writer this instance waits for nothing. What the writer keeps for others shows
         // only as files that no version names.
@@ -88,9 +88,9 @@ impl DbInner {
             open_table_bytes: tables()
                 .map(|view| view.version.tables().map(|(_, t)| t.memory_bytes()).sum::<u64>())
                 .sum(),
-            open_table_files: files.map_or(0, |files| files.open_count() as u64),
-            open_table_files_max: files.map_or(0, |files| files.limit() as u64),
-            table_file_reopen_count: files.map_or(0, |files| files.reopened_count()),
+            open_files: files.open_count() as u64,
+            open_files_max: files.limit() as u64,
+            file_reopen_count: files.reopened_count(),
             memtable_bytes: tables().map(|view| view.memtable_bytes()).sum(),
             memory_budget_bytes: buffers.saturating_add(cache.memory_bytes_max()),
             memory_used_bytes: 0,

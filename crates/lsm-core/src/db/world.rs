@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::compaction::TableFactory;
-use crate::fs::Fs;
+use crate::fs::{Fs, OpenFiles};
 use crate::hooks::{EventQueue, StoreContext};
 use crate::types::{DbId, Epoch, FileNumbers, PartitionId};
 
@@ -17,6 +17,8 @@ use crate::types::{DbId, Epoch, FileNumbers, PartitionId};
 pub(super) struct World {
     pub(super) fs: Arc<dyn Fs>,
     pub(super) dir: PathBuf,
+    /// Tables and chunk files that are open for reading.
+    pub(super) files: Arc<OpenFiles>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) db_id: DbId,
     pub(super) epoch: Epoch,
@@ -52,6 +54,7 @@ impl World {
             epoch: self.epoch,
             dir: self.dir.clone(),
             fs: self.fs.clone(),
+            files: self.files.clone(),
             clock: self.clock.clone(),
             numbers: self.numbers.clone(),
             is_read_only: self.is_read_only,

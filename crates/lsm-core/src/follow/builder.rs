@@ -122,6 +122,7 @@ impl FollowBuilder {
         let version = manifest.version().clone();
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
+        let files = Arc::new(OpenFiles::new(fs.clone(), options.open_files_max));
         let tables = Arc::new(TableContext {
             fs: fs.clone(),
             dir: dir.clone(),
@@ -130,7 +131,7 @@ impl FollowBuilder {
             // taken away.
             missing: if lease.is_some() { Missing::LeaseLost } else { Missing::Gone },
             cache: block_cache,
-            files: Some(Arc::new(OpenFiles::new(fs.clone(), options.open_files_max))),
+            files: Some(files.clone()),
         });
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
         let present = FollowerState { cursor: None, epoch: version.epoch, edit: 0 };
@@ -138,6 +139,7 @@ impl FollowBuilder {
             fs,
             dir,
             clock,
+            files,
             tables,
             follows_tables_only: self.follows_tables_only,
             memtable_bytes_max: self.memtable_bytes_max,

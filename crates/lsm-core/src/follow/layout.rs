@@ -75,6 +75,7 @@ impl Inner {
             epoch: version.epoch,
             dir: self.dir.clone(),
             fs: self.fs.clone(),
+            files: self.files.clone(),
             clock: self.clock.clone(),
             // It makes no files.
             numbers: Arc::new(FileNumbers::new(version.next_file)),

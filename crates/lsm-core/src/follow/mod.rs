@@ -45,7 +45,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::clock::Clock;
 use crate::db::{Builder, Db, VerifyOptions, VerifyReport};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::Fs;
+use crate::fs::{Fs, OpenFiles};
 use crate::hooks::HookProvider;
 use crate::limits::check_partition_name;
 use crate::memtable::{Memtable, SlabPool};
@@ -187,6 +187,7 @@ struct Inner {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     clock: Arc<dyn Clock>,
+    files: Arc<OpenFiles>,
     tables: Arc<TableContext>,
     slabs: Arc<SlabPool>,
     /// Of the log nothing is read.

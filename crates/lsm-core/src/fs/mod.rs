@@ -48,7 +48,8 @@ pub use copying::{Placed, copy, link_or_copy};
 pub use fault::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, Observer, OpKind};
 pub use held::HeldDir;
 pub use mem::{CrashOutcome, MemFs, SyncLoss};
-pub(crate) use open_files::{OpenFiles, TableFile, open_files_limit};
+pub use open_files::{OpenFiles, SharedFile};
+pub(crate) use open_files::{TableFile, open_files_limit};
 pub use os::OsFs;
 pub use words::{MapMode, SharedWords};
 

@@ -1,8 +1,8 @@
 //! [`OpenFiles`]: a bounded set of files that are open for reading.
 //!
-//! A process may have only so many files open, and a database may have any number of tables. Each
-//! open table reads through a [`SharedFile`], which opens its file when it is read and may be closed
-//! again between two reads. Index and Bloom structure of a table stay in memory all the same, and
+//! A process may have only so many files open, and a database may have any number of tables and of chunk
+//! files. Each of them is read through a [`SharedFile`], which opens its file when it is read and may be
+//! closed again between two reads. Index and Bloom structure of a table stay in memory all the same, and
 //! so does a block in the cache: a read that finds its block there asks nothing here.
 //!
 //! The file to be closed is the one at the front of a queue, unless it was read since it came
@@ -17,13 +17,13 @@
 //! 3. Lock order: a file's slot and the queue are never held together.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::{File, Fs};
+use super::{AppendMode, File, Fs};
 use crate::error::{Error, Result};
 
 /// A bounded set of open files. See the module.
@@ -42,7 +42,7 @@ pub struct OpenFiles {
 /// A file of the set: open, or closed until its next read.
 pub struct SharedFile {
     set: Arc<OpenFiles>,
-    path: PathBuf,
+    path: Arc<Path>,
     slot: Mutex<Option<Arc<dyn File>>>,
     /// `true` if it was read since it came to its place in the queue. Relaxed: a hint.
     is_used: AtomicBool,
@@ -67,14 +67,20 @@ impl OpenFiles {
     /// Those of [`Fs::open_read`].
     pub fn open(self: &Arc<Self>, path: &Path) -> Result<Arc<SharedFile>> {
         let file = self.open_now(path)?;
+        Ok(self.adopt(path, file))
+    }
+
+    /// Takes the file at `path` into the set, which is open as `file`. It is opened for reading if it is
+    /// used after the set has closed it.
+    pub fn adopt(self: &Arc<Self>, path: &Path, file: Arc<dyn File>) -> Arc<SharedFile> {
         let shared = Arc::new(SharedFile {
             set: self.clone(),
-            path: path.to_owned(),
+            path: path.into(),
             slot: Mutex::new(Some(file)),
             is_used: AtomicBool::new(true),
         });
         self.admit(&shared);
-        Ok(shared)
+        shared
     }
 
     /// The most files that are open at once.
@@ -92,14 +98,26 @@ impl OpenFiles {
         self.reopened.load(Ordering::Relaxed)
     }
 
-    /// Opens a file. Where the process has no handle left, although the set is within its limit,
-    /// half of the set is closed first: others need handles too, and a table is opened again.
     fn open_now(&self, path: &Path) -> Result<Arc<dyn File>> {
-        match self.fs.open_read(path) {
+        self.find_handle(|| self.fs.open_read(path))
+    }
+
+    /// Opens a file for appending, which is none of the set.
+    ///
+    /// # Errors
+    /// Those of [`Fs::open_append`].
+    pub fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
+        self.find_handle(|| self.fs.open_append(path, mode))
+    }
+
+    /// Calls `open`. Where the process has no handle left, although the set is within its limit, half of
+    /// the set is closed first: others need handles too, and what is read is opened again.
+    fn find_handle(&self, open: impl Fn() -> Result<Arc<dyn File>>) -> Result<Arc<dyn File>> {
+        match open() {
             Err(error) if is_out_of_handles(&error) && self.open_count() > 0 => {
                 // Half at once: closing one for each open would find no handle again and again.
                 self.close_until(self.open_count() / 2);
-                self.fs.open_read(path)
+                open()
             }
             opened => opened,
         }
@@ -115,7 +133,7 @@ impl OpenFiles {
             let mut queue = self.queue.lock();
             // Files that are gone leave their places behind; they are cleared away when they are
             // most of the queue, which costs each of them one look.
-            if queue.len() > 2 * self.limit.max(self.open_count()) {
+            if queue.len() > self.limit.max(self.open_count()).saturating_mul(2) {
                 queue.retain(|file| file.strong_count() > 0);
             }
             queue.push_back(Arc::downgrade(file));
@@ -145,10 +163,39 @@ impl OpenFiles {
 }
 
 impl SharedFile {
-    /// The file, if it is open.
-    fn get(&self) -> Option<Arc<dyn File>> {
+    /// The path of the file.
+    pub fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+
+    /// The file, which is opened again if the set has closed it. It stays open as long as the result is
+    /// used.
+    ///
+    /// # Errors
+    /// Those of [`Fs::open_read`].
+    pub fn file(self: &Arc<Self>) -> Result<Arc<dyn File>> {
         self.is_used.store(true, Ordering::Relaxed);
-        self.slot.lock().clone()
+        if let Some(file) = &*self.slot.lock() {
+            return Ok(file.clone());
+        }
+        self.open_again()
+    }
+
+    #[cold]
+    fn open_again(self: &Arc<Self>) -> Result<Arc<dyn File>> {
+        // Without the lock of the slot: opening a file may close others, which locks their slots.
+        let file = self.set.open_now(&self.path)?;
+        {
+            let mut slot = self.slot.lock();
+            if let Some(other) = &*slot {
+                // Another thread was faster.
+                return Ok(other.clone());
+            }
+            *slot = Some(file.clone());
+        }
+        self.set.reopened.fetch_add(1, Ordering::Relaxed);
+        self.set.admit(self);
+        Ok(file)
     }
 
     fn close(&self) {
@@ -164,7 +211,7 @@ impl Drop for SharedFile {
     }
 }
 
-/// A reader's hold of a [`SharedFile`].
+/// A table's hold of a [`SharedFile`], which asks for the file at each read.
 pub struct TableFile(Arc<SharedFile>);
 
 impl TableFile {
@@ -177,28 +224,7 @@ impl TableFile {
     }
 
     fn file(&self) -> Result<Arc<dyn File>> {
-        if let Some(file) = self.0.get() {
-            return Ok(file);
-        }
-        self.open_again()
-    }
-
-    #[cold]
-    fn open_again(&self) -> Result<Arc<dyn File>> {
-        let shared = &self.0;
-        // Without the lock of the slot: opening a file may close others, which locks their slots.
-        let file = shared.set.open_now(&shared.path)?;
-        {
-            let mut slot = shared.slot.lock();
-            if let Some(other) = &*slot {
-                // Another thread was faster.
-                return Ok(other.clone());
-            }
-            *slot = Some(file.clone());
-        }
-        shared.set.reopened.fetch_add(1, Ordering::Relaxed);
-        shared.set.admit(shared);
-        Ok(file)
+        self.0.file()
     }
 }
 
@@ -247,8 +273,10 @@ pub fn open_files_limit() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
-    use crate::fs::{AppendMode, MemFs};
+    use crate::fs::MemFs;
 
     fn numbered(n: usize) -> PathBuf {
         PathBuf::from(format!("/d/{n}"))
@@ -300,6 +328,26 @@ mod tests {
         }
         assert!(set.queue.lock().len() <= 9);
         assert_eq!(set.open_count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_adopted_is_opened_again_for_reading() {
+        let fs = files(3);
+        let set = Arc::new(OpenFiles::new(fs.clone(), 1));
+        let path = numbered(7);
+        let writer = set.open_append(&path, AppendMode::IfAbsent).unwrap();
+        let adopted = set.adopt(&path, writer.clone());
+        assert!(Arc::ptr_eq(&adopted.file().unwrap(), &writer) && **adopted.path() == path);
+        let others: Vec<_> = (0..3).map(|n| TableFile::open(&set, &numbered(n)).unwrap()).collect();
+        others.iter().for_each(|other| assert!(read(other) < 3 && set.open_count() == 1));
+        // What the writer appends meanwhile is there.
+        writer.append(b"1234").unwrap();
+        let mut buf = [0; 4];
+        assert_eq!(adopted.file().unwrap().read_at(0, &mut buf).unwrap(), 4);
+        assert_eq!((&buf, set.open_count()), (b"1234", 1));
+        // A set without bounds.
+        let set = Arc::new(OpenFiles::new(fs, usize::MAX));
+        assert_eq!(read(&TableFile::open(&set, &numbered(2)).unwrap()), 2);
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::{ChunkChange, Event};
 use crate::clock::Clock;
-use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
+use crate::fs::{Fs, OpenFiles};
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
 
 /// The identity of a chunk file; never used again.
@@ -50,6 +50,8 @@ pub struct StoreContext {
     pub dir: PathBuf,
     /// The file system.
     pub fs: Arc<dyn Fs>,
+    /// The set that bounds how many files of the database are open for reading.
+    pub files: Arc<OpenFiles>,
     /// The clocks.
     pub clock: Arc<dyn Clock>,
     /// The source of file numbers.

@@ -28,7 +28,7 @@ fn read(fs: &Arc<dyn Fs>) -> Opening {
 
 fn begin(fs: &Arc<dyn Fs>, opening: Opening) -> Result<Begun> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let world = opening.world(fs, Path::new(DIR), &clock, false, EventQueue::default())?;
+    let world = opening.world(fs, Path::new(DIR), &clock, 1, false, EventQueue::default())?;
     let hooks = opening.hooks(&world, None)?;
     opening.begin_epoch(&world, &Options::default(), &hooks)
 }
