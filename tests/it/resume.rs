@@ -101,6 +101,27 @@ fn each_variant(check: impl Fn(&Variant, FaultAction, u64) -> Result<(), String>
     }
 }
 
+fn table_count(mem: &MemFs) -> usize {
+    let entries = mem.list(Path::new("/db"), "").unwrap().into_iter();
+    entries.filter(|entry| entry.name.ends_with(".sst")).count()
+}
+
+/// The tables are whole when the log cannot be synced; no edit names them.
+#[test]
+fn a_flush_whose_sync_of_the_log_fails_removes_its_tables() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let open = Db::builder("/db").fs(Arc::new(fs.clone())).background(BackgroundMode::Stepped);
+    let db = open.open().unwrap();
+    let p = db.partition("p").unwrap();
+    p.put("k", "not synced").unwrap();
+    fs.add_rule(failed_sync(FaultAction::Eio));
+    let failed = db.flush().unwrap_err();
+    assert_eq!((failed.kind(), table_count(&mem)), (ErrorKind::ReadOnly, 0), "{failed}");
+    db.flush().unwrap();
+    assert_eq!((p.get("k").unwrap().as_deref(), table_count(&mem)), (Some(&b"not synced"[..]), 1));
+}
+
 #[test]
 fn a_cut_at_any_moment_of_resuming_keeps_what_was_synced() {
     each_variant(|variant, action, seed| {

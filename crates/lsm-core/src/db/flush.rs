@@ -24,8 +24,8 @@ use crate::hooks::{Event, catch_engine};
 use crate::memtable::{Memtable, floors_of};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::DecidingJob;
-use crate::types::{Floors, MemtableId, PartitionId, SeqNo};
-use crate::version::Change;
+use crate::types::{FileNo, Floors, MemtableId, PartitionId, SeqNo};
+use crate::version::{Change, LogCut};
 
 /// The treatment of log segments that nothing needs any more.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -154,10 +154,6 @@ impl DbInner {
         let view = partition.pin();
         let Ok(sealed) = sealed_through(partition, &view, through) else { return Ok(()) };
         let last_seq = sealed[0].last_seq();
-        // Durability: the log first, see invariant 2.
-        if partition.logged {
-            self.log.sync_through_seq(self, last_seq)?;
-        }
         // The log names no values of a partition without a log, so this flush may move those in
         // doubt.
         let rescues = !partition.logged;
@@ -166,20 +162,10 @@ impl DbInner {
             Err(_) if partition.is_dropped() => return Ok(()),
             written => written?,
         };
+        let released = self.release_log(partition, last_seq, through, old_log);
+        let (segments, replay_from) =
+            released.inspect_err(|_| self.forget(&written.made.tables))?;
         let mut changes = written.changes(partition.id);
-        let (segments, replay_from) = match old_log {
-            OldLog::Release => {
-                // The memtables of this flush need no segment any more, because the edit that
-                // removes the segments adds their tables.
-                let low = self
-                    .catalog
-                    .log_low_water(self.commit.applied_lsn(), Some((partition.id, through)));
-                let segments = self.log.obsolete_segments(self, low)?;
-                let replay_from = self.log.replay_place(low, &segments);
-                (segments, replay_from)
-            }
-            OldLog::Keep => (Vec::new(), None),
-        };
         changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
         // If the edit fails, a later flush records a later place.
         changes.extend(replay_from.map(Change::ReplayFrom));
@@ -211,6 +197,32 @@ impl DbInner {
         // What cannot go now goes later, and the failure is noted there.
         let _ = self.remove_obsolete();
         Ok(())
+    }
+
+    /// Makes durable the log of a flush through `last_seq`, whose tables are written. Returns the segments that
+    /// need no longer be kept when it is installed, and where a replay begins then.
+    fn release_log(
+        &self,
+        partition: &PartitionState,
+        last_seq: SeqNo,
+        through: MemtableId,
+        old_log: OldLog,
+    ) -> Result<(Vec<FileNo>, Option<LogCut>)> {
+        // Durability: the log first, see invariant 2. Behind the tables and not before them: a flush of large
+        // values would wait twice for the device, and writers for the flush.
+        if partition.logged {
+            self.log.sync_through_seq(self, last_seq)?;
+        }
+        if let OldLog::Keep = old_log {
+            return Ok((Vec::new(), None));
+        }
+        // The memtables of this flush need no segment any more, because the edit that removes the segments
+        // adds their tables.
+        let flushed = Some((partition.id, through));
+        let low = self.catalog.log_low_water(self.commit.applied_lsn(), flushed);
+        let segments = self.log.obsolete_segments(self, low)?;
+        let replay_from = self.log.replay_place(low, &segments);
+        Ok((segments, replay_from))
     }
 
     /// Writes the sealed memtables of a partition through `through`, which is one of them, to
