@@ -19,8 +19,12 @@ usage: benches/peers/run.sh [options]
                           lz4      core with LZ4, on the engines that have it
                           many     10 million records, fewer workloads, one round
                           memory   values of 4 KiB, four times the memory that is allowed
+                          hour     overwrites of 10 million records for an hour, beside an idle loop
   --records N           records of the data set                      [1000000]
   --ops N               operations of each workload that is not a fill  [the records]
+  --seconds N           seconds after which a workload that is not a fill ends  [none]
+  --idle-loop           run a thread beside that only looks at the clock: its longest pause tells how
+                        much of the longest operation is due to the machine
   --rounds N            runs of each engine and sequence             [3]
   --engines A,B         engines                                      [the suite's]
   --workloads "A,B C"   sequences of workloads, separated by blanks; each begins on an empty
@@ -81,6 +85,12 @@ complete_suite() {
         suite_engines="siltstone rocksdb rocksdb-blob fjall leveldb lmdb redb berkeley"
         workloads="${workloads:-fillrandom,readrandom,seekrandom,readwhilewriting ycsb-a,ycsb-b}"
         ;;
+    hour)
+        records="${records:-10000000}" ops="${ops:-1000000000000}" rounds="${rounds:-1}"
+        seconds="${seconds:-3600}" idle_loop=(--idle-loop) settle=(--no-settle)
+        suite_engines="siltstone rocksdb fjall leveldb"
+        workloads="${workloads:-overwrite}"
+        ;;
     *) usage >&2 && exit 2 ;;
     esac
     records="${records:-1000000}" rounds="${rounds:-3}" threads="${threads:-1}"
@@ -89,7 +99,7 @@ complete_suite() {
     [[ "$suite" != large ]] || workloads=large
 }
 
-suite=core records="" ops="" rounds="" engines="" workloads=""
+suite=core records="" ops="" seconds="" idle_loop=() rounds="" engines="" workloads=""
 # Of most suites. A file per value takes minutes for a million values, and is named if it is wanted.
 suite_engines="siltstone rocksdb rocksdb-blob fjall leveldb lmdb lmdb-map redb sled berkeley"
 key_size="" value_size="" threads="" lz4="" memory_mib="" mib_per_size=256 wait_seconds=120
@@ -106,6 +116,8 @@ while (($# > 0)); do
     --suite) suite="$2" && shift ;;
     --records) records="$2" && shift ;;
     --ops) ops="$2" && shift ;;
+    --seconds) seconds="$2" && shift ;;
+    --idle-loop) idle_loop=(--idle-loop) ;;
     --rounds) rounds="$2" && shift ;;
     --engines) engines="${2//,/ }" && shift ;;
     --workloads) workloads="$2" && shift ;;
@@ -204,7 +216,8 @@ run_once() {
     fi
     arguments+=(--workloads "$3" --records "$records" ${ops:+--ops "$ops"} --threads "$threads"
         --key-size "$key_size" --value-size "$value_size" ${lz4:+--lz4}
-        --sync-interval-ms "$sync_interval_ms" "${settle[@]}"
+        --sync-interval-ms "$sync_interval_ms" "${settle[@]}" ${seconds:+--seconds "$seconds"}
+        "${idle_loop[@]}"
         ${memory_mib:+--memory-mib "$memory_mib"})
     if [[ -z "$cgroup" ]]; then
         "$peers" run "${arguments[@]}"
@@ -229,7 +242,7 @@ folder_of_runs() {
         echo "$results/large"
     else
         printf '%s/%012d-%05d-%09d%s' "$results" "$records" "$key_size" "$value_size" \
-            "-${threads}threads${lz4:+-lz4}${memory_mib:+-${memory_mib}mib}"
+            "-${threads}threads${lz4:+-lz4}${memory_mib:+-${memory_mib}mib}${seconds:+-${seconds}s}"
     fi
 }
 

@@ -5,7 +5,7 @@
 //! work that it put off. The time of it is counted in the totals and not in the workloads.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::bench::measure::{Usage, disk_bytes};
@@ -29,6 +29,12 @@ pub struct Args {
     /// Operations of each workload that is not a fill [default: the records]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     ops: Option<u64>,
+    /// Seconds after which a workload that is not a fill ends, even if operations are left
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: Option<u64>,
+    /// Run a thread beside each workload that only looks at the clock, and report its longest pause
+    #[arg(long)]
+    idle_loop: bool,
     /// Bytes of a key
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(8..))]
     key_size: u16,
@@ -57,6 +63,8 @@ impl Args {
         Plan {
             records: self.records,
             ops: self.ops,
+            limit: self.seconds.map(Duration::from_secs),
+            idle_loop: self.idle_loop,
             key_bytes: self.key_size.into(),
             value_bytes: self.value_size as usize,
             threads: self.threads,
@@ -69,6 +77,8 @@ impl Args {
         json!({
             "records": self.records,
             "ops": self.ops,
+            "seconds": self.seconds,
+            "idle_loop": self.idle_loop,
             "key_size": self.key_size,
             "value_size": self.value_size,
             "seed": self.common.seed,

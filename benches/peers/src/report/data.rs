@@ -168,6 +168,12 @@ impl DataSet {
         runs.filter_map(|run| run.rows.get(place.row)?.pointer(key)?.as_f64()).collect()
     }
 
+    /// Returns whether a run has a figure under the JSON pointer `key`.
+    pub fn has(&self, places: &[Place], key: &str) -> bool {
+        let engines = self.engines();
+        places.iter().any(|place| engines.iter().any(|e| !self.values(e, place, key).is_empty()))
+    }
+
     /// The figures of every round of `engine` under `key` for the whole of `sequence`.
     pub fn totals(&self, engine: &str, sequence: &str, key: &str) -> Vec<f64> {
         let runs = self.runs.iter().filter(|run| run.engine == engine);
@@ -192,14 +198,19 @@ impl DataSet {
 
     /// Fails unless all engines were given the same work and found the same. What a thread beside
     /// the counted one wrote depends on time, and is left out; with several counted threads, so does
-    /// what they found.
+    /// what they found, and with a time limit all of it.
     pub fn check_same_work(&self) -> Result<(), Fault> {
         for sequence in self.sequences() {
             let mut first: Option<(&Run, Vec<Value>)> = None;
             for run in self.runs.iter().filter(|run| run.sequence == sequence) {
                 let keys = ["workload", "ops", "found", "missed", "user_bytes_scanned"];
                 let has_threads = run.config["threads"].as_u64().is_some_and(|count| count > 1);
-                let keys = if has_threads { &keys[..2] } else { &keys[..] };
+                let is_limited = run.config["seconds"].is_number();
+                let keys = match (is_limited, has_threads) {
+                    (true, _) => &keys[..1],
+                    (false, true) => &keys[..2],
+                    (false, false) => &keys[..],
+                };
                 let work = run
                     .rows
                     .iter()
@@ -234,6 +245,7 @@ impl DataSet {
             "p99_us",
             "p999_us",
             "max_us",
+            "idle_max_us",
             "cpu_seconds",
             "cpu_us_per_op",
         ];

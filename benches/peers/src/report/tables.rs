@@ -92,8 +92,10 @@ pub fn write(out: &mut String, set: &DataSet) -> fmt::Result {
         ("p50, us", "/p50_us"),
         ("p99, us", "/p99_us"),
         ("p99.9, us", "/p999_us"),
+        ("longest, us", "/max_us"),
+        ("longest pause of the idle loop, us", "/idle_max_us"),
     ];
-    for (title, key) in costs {
+    for (title, key) in costs.into_iter().filter(|(_, key)| set.has(&places, key)) {
         head(out, title, &engines, &[])?;
         for place in &places {
             let value = |engine: &&'static str| (*engine, median(set.values(engine, place, key)));
@@ -126,7 +128,10 @@ fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
         let value = shown("value_size");
         writeln!(out, "\n### {records} records of {key} + {value} bytes\n")?;
         let ops = figure("ops").map_or("as many as records".to_owned(), |n| whole(&n.to_string()));
-        write!(out, "Operations of a workload that is not a fill: {ops}. ")?;
+        match figure("seconds") {
+            None => write!(out, "Operations of a workload that is not a fill: {ops}. ")?,
+            Some(limit) => write!(out, "Seconds of a workload that is not a fill: {limit}. ")?,
+        }
         write!(out, "Rounds: {}. ", set.rounds())?;
         match figure("sync_interval_ms") {
             Some(0) | None => write!(out, "Syncs by siltstone: off")?,

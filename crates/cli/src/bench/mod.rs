@@ -14,6 +14,7 @@ mod scale;
 pub(crate) mod scid;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -46,6 +47,12 @@ pub(crate) struct Args {
     /// Operations of each workload that is not a fill, over all threads [default: the records]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     ops: Option<u64>,
+    /// Seconds after which a workload that is not a fill ends, even if operations are left
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: Option<u64>,
+    /// Run a thread beside each workload that only looks at the clock, and report its longest pause
+    #[arg(long)]
+    idle_loop: bool,
     /// Bytes of a key, at least 8
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(8..))]
     key_size: u16,
@@ -126,6 +133,8 @@ impl Args {
         Plan {
             records: self.records,
             ops: self.ops,
+            limit: self.seconds.map(Duration::from_secs),
+            idle_loop: self.idle_loop,
             key_bytes: usize::from(self.key_size),
             value_bytes: self.value_size as usize,
             threads: self.threads,

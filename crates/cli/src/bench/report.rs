@@ -37,6 +37,7 @@ impl Report {
         let config = json!({
             "records": args.records,
             "ops": args.ops,
+            "seconds": args.seconds,
             "key_size": args.key_size,
             "value_size": args.value_size,
             "threads": args.threads,
@@ -155,6 +156,9 @@ fn row_text(outcome: &Outcome) -> String {
     );
     if tally.missed > 0 {
         text += &format!("  {} of {} not found", tally.missed, tally.found + tally.missed);
+    }
+    if let Some(pause) = outcome.idle_pause {
+        text += &format!("  idle loop: at most {:.1} us", pause.as_secs_f64() * 1e6);
     }
     if let Some(beside) = &outcome.beside {
         text += &format!("  beside: {:.0} writes/s", outcome.per_second(beside));

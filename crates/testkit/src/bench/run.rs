@@ -3,7 +3,9 @@
 //! Invariants:
 //! 1. All workers begin at once, and the clock starts when the first of them does.
 //! 2. A worker's latencies are those between its own ticks; no worker waits for another.
+//! 3. A time limit ends no fill: the workloads behind it need all records.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::Barrier;
@@ -75,7 +77,7 @@ impl Tally {
     }
 }
 
-impl Meter<'_> {
+impl<'a> Meter<'a> {
     /// An operation ended now.
     #[inline]
     pub(super) fn tick(&mut self) {
@@ -116,10 +118,16 @@ impl Meter<'_> {
         self.tally.read_bytes += len as u64;
     }
 
-    /// Returns whether the workers that count are done.
+    /// Returns whether the workers that count are done, or the time is over.
     pub(super) fn must_stop(&self) -> bool {
         // A late answer costs one more operation.
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The operations in `ops`, until the time is over.
+    pub(super) fn until_stopped(&self, ops: Range<u64>) -> impl Iterator<Item = u64> + use<'a> {
+        let stop = self.stop;
+        ops.take_while(|_| !stop.load(Ordering::Relaxed))
     }
 }
 
@@ -136,6 +144,8 @@ pub struct Outcome {
     pub tally: Tally,
     /// Of the thread that overwrites beside the readers.
     pub beside: Option<Tally>,
+    /// The longest pause of the idle loop beside it.
+    pub idle_pause: Option<Duration>,
     /// Of the whole process.
     pub usage: Usage,
     /// At the end.
@@ -192,6 +202,7 @@ impl Outcome {
             "p99_us": quantile(0.99),
             "p999_us": quantile(0.999),
             "max_us": micros(tally.latencies.max()),
+            "idle_max_us": self.idle_pause.map(|pause| pause.as_secs_f64() * 1e6),
             "cpu_seconds": self.usage.cpu.as_secs_f64(),
             "resident_bytes": self.memory.resident_bytes,
             "peak_memory_bytes": self.memory.peak_bytes,
@@ -214,6 +225,11 @@ pub struct Plan {
     pub records: u64,
     /// Operations of each workload that is no fill, over all threads; `None` for the records.
     pub ops: Option<u64>,
+    /// Time after which a workload other than a fill ends, even if operations are left.
+    pub limit: Option<Duration>,
+    /// Run a thread beside each workload that only looks at the clock: its longest pause is due to the
+    /// machine, and tells how much of the longest operation may be, too.
+    pub idle_loop: bool,
     /// Bytes of a key, at least [`KeySpace::KEY_BYTES_MIN`].
     pub key_bytes: usize,
     /// Bytes of a value.
@@ -318,13 +334,18 @@ impl<E: Engine> Bench<E> {
         let beside = (kind == Kind::ReadWhileWriting).then(|| self.worker(u64::from(threads), ops));
 
         let before = Usage::now(self.engine.written_bytes());
-        let done = run_threads(kind, workers, beside, progress)?;
+        let limit = self.plan.limit.filter(|_| !kind.fills() && kind != Kind::FillSync);
+        let (done, idle_pause) = beside_idle_loop(self.plan.idle_loop, || {
+            run_threads(kind, workers, beside, limit, progress)
+        });
+        let done = done?;
         let outcome = Outcome {
             name,
             threads,
             elapsed: done.elapsed,
             tally: done.tally,
             beside: done.beside,
+            idle_pause,
             usage: Usage::now(self.engine.written_bytes()).since(&before),
             memory: Memory::now(),
             disk_bytes: disk_bytes(folder),
@@ -346,10 +367,44 @@ struct Done {
 #[repr(align(128))]
 struct Count(AtomicU64);
 
+/// Runs `work`, if `is_wanted` beside a thread that looks at the clock all the time, and returns the
+/// longest time between two looks.
+fn beside_idle_loop<T>(is_wanted: bool, work: impl FnOnce() -> T) -> (T, Option<Duration>) {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let idle = is_wanted.then(|| scope.spawn(|| longest_pause(&stop)));
+        // Also set if `work` panics: the scope waits for the thread.
+        let guard = SetOnDrop(&stop);
+        let done = work();
+        drop(guard);
+        (done, idle.and_then(|idle| idle.join().ok()))
+    })
+}
+
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn longest_pause(stop: &AtomicBool) -> Duration {
+    let mut longest = Duration::ZERO;
+    let mut last = now();
+    while !stop.load(Ordering::Relaxed) {
+        let at = now();
+        longest = longest.max(at - last);
+        last = at;
+    }
+    longest
+}
+
 fn run_threads<E: Engine>(
     kind: Kind,
     workers: Vec<Worker<E>>,
     beside: Option<Worker<E>>,
+    limit: Option<Duration>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Done, E::Error> {
     let stop = AtomicBool::new(false);
@@ -385,7 +440,13 @@ fn run_threads<E: Engine>(
         }
         drop(ended);
         barrier.wait();
-        wait(&ends, counted, &counts[..counted], progress);
+        let begun = now();
+        wait(&ends, counted, &counts[..counted], &mut |ops| {
+            if limit.is_some_and(|limit| now() - begun > limit) {
+                stop.store(true, Ordering::Relaxed);
+            }
+            progress(ops);
+        });
         let end = now();
         stop.store(true, Ordering::Relaxed);
         // This thread may get a processor long after the workers began; they know when that was.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::*;
 
@@ -67,7 +68,10 @@ fn plan(ops: Option<u64>) -> Plan {
     let key_bytes = 16;
     let value_bytes = 100;
     let threads = 2;
-    Plan { records: 1000, ops, key_bytes, value_bytes, threads, when: When::Os, seed: 7 }
+    let limit = None;
+    let idle_loop = false;
+    let when = When::Os;
+    Plan { records: 1000, ops, limit, idle_loop, key_bytes, value_bytes, threads, when, seed: 7 }
 }
 
 fn run(bench: &mut Bench<Map>, kind: Kind) -> Outcome {
@@ -124,4 +128,18 @@ fn fills_make_the_same_data_set_and_scans_go_round() {
     };
     assert_eq!(fill(Kind::FillSeq), fill(Kind::FillRandom));
     assert_eq!(fill(Kind::FillSeq), fill(Kind::FillBatch));
+}
+
+#[test]
+fn a_limit_ends_what_has_operations_without_end() {
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.needs_data()) {
+        let limit = Some(Duration::from_millis(1));
+        let endless = Plan { limit, idle_loop: true, ..plan(Some(u64::MAX)) };
+        let mut bench = Bench::new(endless, Map::default());
+        assert_eq!(run(&mut bench, Kind::FillRandom).tally.ops, 1000);
+        let outcome = run(&mut bench, kind);
+        let name = kind.name();
+        assert!(outcome.tally.ops > 0, "{name}");
+        assert!(outcome.idle_pause > Some(Duration::ZERO), "{name}");
+    }
 }

@@ -188,7 +188,7 @@ impl<E: Engine> Worker<E> {
     fn fill(&mut self, kind: Kind, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let when = if kind == Kind::FillSync { When::Sync } else { self.when };
         let mut key = Vec::new();
-        for n in self.ops.clone() {
+        for n in meter.until_stopped(self.ops.clone()) {
             match kind {
                 Kind::FillSeq => self.keys.in_order(n, &mut key),
                 _ => self.keys.record(n, &mut key),
@@ -201,7 +201,7 @@ impl<E: Engine> Worker<E> {
 
     fn fill_batches(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let mut start = self.ops.start;
-        while start < self.ops.end {
+        while start < self.ops.end && !meter.must_stop() {
             let end = self.ops.end.min(start + BATCH_ENTRIES);
             let mut entries = Vec::with_capacity((end - start) as usize);
             for n in start..end {
@@ -220,7 +220,7 @@ impl<E: Engine> Worker<E> {
     fn overwrite(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let mut rng = Rng::new(self.seed);
         let mut key = Vec::new();
-        for _ in self.ops.clone() {
+        for _ in meter.until_stopped(self.ops.clone()) {
             self.keys.record(rng.below(self.keys.records()), &mut key);
             self.put(&key, self.when, meter)?;
             meter.tick();
@@ -246,7 +246,7 @@ impl<E: Engine> Worker<E> {
     fn read(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let mut rng = Rng::new(self.seed);
         let mut key = Vec::new();
-        for _ in self.ops.clone() {
+        for _ in meter.until_stopped(self.ops.clone()) {
             self.keys.record(rng.below(self.keys.records()), &mut key);
             meter.found(self.engine.get(&key)?.is_some());
             meter.tick();
@@ -257,7 +257,7 @@ impl<E: Engine> Worker<E> {
     fn read_missing(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let mut rng = Rng::new(self.seed);
         let mut key = Vec::new();
-        for _ in self.ops.clone() {
+        for _ in meter.until_stopped(self.ops.clone()) {
             self.keys.missing(rng.below(self.keys.records()), &mut key);
             meter.found(self.engine.get(&key)?.is_some());
             meter.tick();
@@ -273,7 +273,7 @@ impl<E: Engine> Worker<E> {
     fn seek(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let mut rng = Rng::new(self.seed);
         let mut key = Vec::new();
-        for _ in self.ops.clone() {
+        for _ in meter.until_stopped(self.ops.clone()) {
             self.keys.record(rng.below(self.keys.records()), &mut key);
             self.walk(&key, 1 + SEEK_NEXTS, meter)?;
             meter.tick();
@@ -290,9 +290,9 @@ impl<E: Engine> Worker<E> {
                 meter.read_bytes(key.len() + value.len());
                 meter.tick();
                 left -= 1;
-                left > 0
+                left > 0 && !meter.must_stop()
             })?;
-            if left == before {
+            if left == before || meter.must_stop() {
                 break;
             }
         }
@@ -304,7 +304,7 @@ impl<E: Engine> Worker<E> {
         let records = self.keys.records();
         let order = Permutation::new(records);
         let mut key = Vec::new();
-        for n in self.ops.clone() {
+        for n in meter.until_stopped(self.ops.clone()) {
             self.keys.in_order(records - 1 - order.apply(n % records), &mut key);
             meter.wrote(key.len());
             self.engine.delete(&key, self.when)?;
@@ -317,7 +317,7 @@ impl<E: Engine> Worker<E> {
         let inserted = self.inserted.clone();
         let mut stream = Stream::new(mix, self.keys.records(), inserted, self.seed);
         let mut key = Vec::new();
-        for _ in self.ops.clone() {
+        for _ in meter.until_stopped(self.ops.clone()) {
             match stream.draw() {
                 Operation::Read(n) => {
                     self.keys.record(n, &mut key);
