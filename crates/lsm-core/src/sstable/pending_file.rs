@@ -13,6 +13,8 @@ const APPEND_BYTES: usize = 256 << 10;
 /// A piece of a block from this size on goes to the file from where it lies: to gather it costs more than
 /// a call of the file.
 const LONG_PIECE_BYTES: usize = 256 << 10;
+/// Bytes of the file after which the system is asked to write them to the device.
+const BEGIN_SYNC_BYTES: u64 = 4 << 20;
 
 /// See the module.
 pub(super) struct PendingFile {
@@ -21,6 +23,8 @@ pub(super) struct PendingFile {
     pub pending: Vec<u8>,
     /// Bytes in the file.
     written: u64,
+    /// Those of them that the system was asked to write to the device.
+    begun: u64,
     /// The checksums of all blocks so far, as they are stored.
     pub checksums: Vec<u8>,
 }
@@ -34,6 +38,7 @@ impl PendingFile {
             // Room for the block that passes the limit, so that the buffer does not grow.
             pending: Vec::with_capacity(APPEND_BYTES + (64 << 10)),
             written: 0,
+            begun: 0,
             checksums: Vec::new(),
         }
     }
@@ -78,14 +83,24 @@ impl PendingFile {
         self.checksums.extend_from_slice(&checksum.to_le_bytes());
         if self.pending.len() >= APPEND_BYTES {
             self.append()?;
+            self.begin_sync();
         }
         Ok(())
+    }
+
+    /// Lets the device write while the table is made. Otherwise it rests until the end, and the sync then
+    /// waits for all of the table; writers wait for a flush that waits.
+    fn begin_sync(&mut self) {
+        if self.written - self.begun >= BEGIN_SYNC_BYTES {
+            self.file.begin_sync();
+            self.begun = self.written;
+        }
     }
 
     /// A block that is written as it comes, without a copy of its long pieces.
     pub fn large_block(&mut self, pieces: &[&[u8]], compression: Compression) -> Result<Extent> {
         let offset = self.offset();
-        let PendingFile { file, sealer, pending, written, checksums } = self;
+        let PendingFile { file, sealer, pending, written, checksums, .. } = self;
         let (extent, checksum) = sealer.seal_pieces(offset, pieces, compression, &mut |bytes| {
             // Short pieces are gathered, long ones go to the file from where they lie, behind what is
             // pending, because the file takes bytes in order.
@@ -102,6 +117,7 @@ impl PendingFile {
             Ok(())
         })?;
         checksums.extend_from_slice(&checksum.to_le_bytes());
+        self.begin_sync();
         Ok(extent)
     }
 
