@@ -134,3 +134,37 @@ fn append(file: &dyn File, pending: &mut Vec<u8>, written: &mut u64) -> Result<(
     pending.clear();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::fs::{AppendMode, FaultFs, Fs, MemFs, OpKind};
+
+    /// The number of times that the system is asked to write during the making of a table.
+    fn begun_with(block_bytes: usize, blocks: usize) -> usize {
+        let fs = FaultFs::over_mem(MemFs::new());
+        fs.create_dir(Path::new("/t")).unwrap();
+        let begun = Arc::new(AtomicUsize::new(0));
+        let count = begun.clone();
+        fs.set_observer(Arc::new(move |op| {
+            count.fetch_add(usize::from(op.kind == OpKind::BeginSync), Ordering::Relaxed);
+        }));
+        let file = fs.open_append(Path::new("/t/1"), AppendMode::IfAbsent).unwrap();
+        let mut pending = PendingFile::new(file, 7);
+        let payload = vec![1; block_bytes];
+        for _ in 0..blocks {
+            pending.block(&payload, Compression::None).unwrap();
+        }
+        begun.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn the_device_is_given_short_and_long_blocks_while_a_table_is_made() {
+        assert_eq!(begun_with(4 << 10, 1000), 0, "a table below 4 MiB");
+        assert_eq!(begun_with(4 << 10, 2560), 2, "10 MiB");
+        assert_eq!(begun_with(1 << 20, 10), 2, "10 MiB");
+    }
+}
