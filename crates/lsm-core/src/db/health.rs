@@ -122,8 +122,8 @@ pub struct Health {
     pub oldest_snapshot: Option<Duration>,
     /// Bytes of obsolete tables that readers hold.
     pub pinned_obsolete_bytes: u64,
-    /// Open table files. Beyond the soft limit, each open closes another table file. The hard limit is
-    /// that of the process, which log, jobs and application share.
+    /// Tables and chunk files that are open for reading. Beyond the soft limit, each open closes another of
+    /// them. The hard limit is that of the process, which log, jobs and application share.
     pub open_files: Gauge,
 }
 
