@@ -95,7 +95,6 @@ impl Drop for Reader {
     }
 }
 
-/// The text of a return code that is no success.
 /// Reads a byte of each page of a value of a page or more, which has pages of its own, and returns its
 /// length. The other engines return such a value only when it is in memory.
 fn at_hand(value: &[u8]) -> usize {
@@ -105,6 +104,7 @@ fn at_hand(value: &[u8]) -> usize {
     value.len()
 }
 
+/// The text of a return code that is no success.
 fn check(code: c_int) -> Result<(), Fault> {
     if code == ffi::MDB_SUCCESS {
         return Ok(());

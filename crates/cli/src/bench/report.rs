@@ -38,6 +38,7 @@ impl Report {
             "records": args.records,
             "ops": args.ops,
             "seconds": args.seconds,
+            "idle_loop": args.idle_loop,
             "key_size": args.key_size,
             "value_size": args.value_size,
             "threads": args.threads,

@@ -334,7 +334,7 @@ impl<E: Engine> Bench<E> {
         let beside = (kind == Kind::ReadWhileWriting).then(|| self.worker(u64::from(threads), ops));
 
         let before = Usage::now(self.engine.written_bytes());
-        let limit = self.plan.limit.filter(|_| !kind.fills() && kind != Kind::FillSync);
+        let limit = self.plan.limit.filter(|_| kind.needs_data());
         let (done, idle_pause) = beside_idle_loop(self.plan.idle_loop, || {
             run_threads(kind, workers, beside, limit, progress)
         });
@@ -392,12 +392,14 @@ impl Drop for SetOnDrop<'_> {
 fn longest_pause(stop: &AtomicBool) -> Duration {
     let mut longest = Duration::ZERO;
     let mut last = now();
-    while !stop.load(Ordering::Relaxed) {
+    loop {
         let at = now();
         longest = longest.max(at - last);
         last = at;
+        if stop.load(Ordering::Relaxed) {
+            return longest;
+        }
     }
-    longest
 }
 
 fn run_threads<E: Engine>(

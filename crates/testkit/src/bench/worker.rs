@@ -188,7 +188,7 @@ impl<E: Engine> Worker<E> {
     fn fill(&mut self, kind: Kind, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let when = if kind == Kind::FillSync { When::Sync } else { self.when };
         let mut key = Vec::new();
-        for n in meter.until_stopped(self.ops.clone()) {
+        for n in self.ops.clone() {
             match kind {
                 Kind::FillSeq => self.keys.in_order(n, &mut key),
                 _ => self.keys.record(n, &mut key),
@@ -201,7 +201,7 @@ impl<E: Engine> Worker<E> {
 
     fn fill_batches(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let mut start = self.ops.start;
-        while start < self.ops.end && !meter.must_stop() {
+        while start < self.ops.end {
             let end = self.ops.end.min(start + BATCH_ENTRIES);
             let mut entries = Vec::with_capacity((end - start) as usize);
             for n in start..end {
