@@ -156,7 +156,7 @@ mod tests {
         let mut pending = PendingFile::new(file, 7);
         let payload = vec![1; block_bytes];
         for _ in 0..blocks {
-            pending.block(&payload, Compression::None).unwrap();
+            pending.block_of_pieces(&[&payload], Compression::None).unwrap();
         }
         begun.load(Ordering::Relaxed)
     }
