@@ -12,6 +12,7 @@
 //!
 //! `promotion/` holds two databases that were taken over, see `compat/promotion.rs`.
 
+mod ahead;
 mod clear;
 mod gaps;
 mod keys;

@@ -440,7 +440,7 @@ fn numbers_at_their_end_are_refused_at_open_and_panic_nowhere() {
     let last = &segments.last().unwrap().1;
     let last = FileName::parse(last.file_name().unwrap().to_str().unwrap()).unwrap().number.0;
     assert!(last < 128, "a varint of one byte");
-    let changes: [(&[u8], &str); 7] = [
+    let changes: [(&[u8], &str); 9] = [
         (&[12 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "file numbers"),
         (&[13 << 1, 8, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
         (&[8 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "absent"),
@@ -449,6 +449,9 @@ fn numbers_at_their_end_are_refused_at_open_and_panic_nowhere() {
         // Where a replay begins: in no segment of the log, and behind other frames than it says.
         (&[20 << 1 | 1, 4, 127, 128, 1, 7], "not live"),
         (&[20 << 1 | 1, 4, last as u8, 128, 1, 7], "does not continue the sequence"),
+        // Ahead of the log: with numbers that no database has, and less far than the log itself.
+        (&[21 << 1, 9, 255, 255, 255, 255, 255, 255, 255, 127, 0], "sequence numbers"),
+        (&[21 << 1, 2, 3, 5], "is ahead of 5"),
     ];
     for (change, said) in changes {
         let fs = store.crash_clone(CrashOutcome::Everything, &mut || 0);

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
+mod ahead;
 mod allocations;
 mod api;
 mod application;

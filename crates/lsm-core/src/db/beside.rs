@@ -158,7 +158,7 @@ impl Opening {
                 let reader = LogReader::new(sources.clone(), reading.clone())?;
                 // Without a cursor only what the log attests as durable is known to count: the
                 // write of a whole frame may have been refused.
-                reader.attested(self.version.log_flushed_through())?
+                reader.attested(self.version.log_durable_through())?
             }
         };
         let reach = reading.reach;

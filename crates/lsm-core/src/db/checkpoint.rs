@@ -144,6 +144,7 @@ fn write_manifest(
     copy.log_cut = Some(LogCut { segment: FileNo(0), offset: 0, last_seq: copy.last_seq });
     copy.log_closed = None;
     copy.replay_from = None;
+    copy.flushed_ahead = None;
     Manifest::create(fs, dir, name, &copy)?;
     Ok(())
 }

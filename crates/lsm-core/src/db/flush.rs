@@ -8,8 +8,9 @@
 //! Invariants:
 //! 1. One flush runs at a time, so level 0 receives tables in the order of their sequences. Whoever
 //!    flushes, or wants nothing flushed meanwhile, holds the [`FlushTurn`].
-//! 2. No flush that covers a sequence enters the manifest before the log is durable through it;
-//!    else a crash could keep half of a batch over two partitions.
+//! 2. No flush that covers a sequence enters the manifest before everything up to it is durable, in
+//!    the log or in the tables of the flush; else a crash could keep half of a batch over two
+//!    partitions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::memtable::{Memtable, floors_of};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::DecidingJob;
 use crate::types::{FileNo, Floors, MemtableId, PartitionId, SeqNo};
-use crate::version::{Change, LogCut};
+use crate::version::{Change, FlushedAhead, LogCut};
 
 /// The treatment of log segments that nothing needs any more.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,18 @@ pub(super) struct FlushedTables {
     pub(super) took: Duration,
     /// Until it is installed new snapshots keep the partition's view.
     pub(super) _deciding: Option<DecidingJob>,
+}
+
+/// The part of the log that a flush needs no more.
+#[derive(Default)]
+struct ReleasedLog {
+    segments: Vec<FileNo>,
+    /// The place where a replay begins from now on.
+    replay_from: Option<LogCut>,
+    /// The flush did not wait for the log.
+    ahead: Option<FlushedAhead>,
+    /// No batch in the log is needed any more.
+    is_spent: bool,
 }
 
 impl FlushedTables {
@@ -163,12 +176,13 @@ impl DbInner {
             written => written?,
         };
         let released = self.release_log(partition, last_seq, through, old_log);
-        let (segments, replay_from) =
-            released.inspect_err(|_| self.forget(&written.made.tables))?;
+        let released = released.inspect_err(|_| self.forget(&written.made.tables))?;
         let mut changes = written.changes(partition.id);
-        changes.extend(segments.iter().map(|file| Change::SegmentRemoved { file: *file }));
+        let removed = released.segments.iter();
+        changes.extend(removed.map(|file| Change::SegmentRemoved { file: *file }));
         // If the edit fails, a later flush records a later place.
-        changes.extend(replay_from.map(Change::ReplayFrom));
+        changes.extend(released.replay_from.map(Change::ReplayFrom));
+        changes.extend(released.ahead.map(Change::FlushedAhead));
         // The removed segments no longer show which sequence numbers were used, and partitions
         // without a log never had frames. Without this change a number could be given out again.
         changes.push(Change::LastSeq(self.commit.visible_seq()));
@@ -193,36 +207,59 @@ impl DbInner {
         self.count_flush(partition, &written);
         // After the edit. A crash in between leaves files that no manifest lists, and the next open
         // removes them.
-        self.log.segments_removed(self, &segments);
+        self.log.segments_removed(self, &released.segments);
+        if released.is_spent {
+            // The log holds nothing that is needed, and little else. Once that is durable the log rests. A
+            // failure is latched, and the next flush begins the log anew.
+            let _ = self.log.sync_all(self);
+        }
         // What cannot go now goes later, and the failure is noted there.
         let _ = self.remove_obsolete();
         Ok(())
     }
 
-    /// Makes durable the log of a flush through `last_seq`, whose tables are written. Returns the segments that
-    /// need no longer be kept when it is installed, and where a replay begins then.
+    /// Makes durable what the edit of a flush through `last_seq` needs of the log; its tables are written.
     fn release_log(
         &self,
         partition: &PartitionState,
         last_seq: SeqNo,
         through: MemtableId,
         old_log: OldLog,
-    ) -> Result<(Vec<FileNo>, Option<LogCut>)> {
-        // Durability: the log first, see invariant 2. Behind the tables and not before them: a flush of large
-        // values would wait twice for the device, and writers for the flush.
+    ) -> Result<ReleasedLog> {
+        let mut released = ReleasedLog::default();
         if partition.logged {
-            self.log.sync_through_seq(self, last_seq)?;
+            // Not where handles of values are in the log: a sync of it is what makes the values durable.
+            let durable = match partition.store() {
+                None => self.log.durable_before_run(self, partition.id, last_seq),
+                Some(_) => None,
+            };
+            match durable {
+                Some(durable) => {
+                    released.ahead = Some(FlushedAhead { flushed: last_seq, durable });
+                }
+                // Durability: the log first, see invariant 2. Behind the tables and not before them: a flush of
+                // large values would wait twice for the device, and writers for the flush.
+                None => self.log.sync_through_seq(self, last_seq)?,
+            }
         }
         if let OldLog::Keep = old_log {
-            return Ok((Vec::new(), None));
+            return Ok(released);
         }
         // The memtables of this flush need no segment any more, because the edit that removes the segments
         // adds their tables.
         let flushed = Some((partition.id, through));
         let low = self.catalog.log_low_water(self.commit.applied_lsn(), flushed);
-        let segments = self.log.obsolete_segments(self, low)?;
-        let replay_from = self.log.replay_place(low, &segments);
-        Ok((segments, replay_from))
+        released.segments = self.log.obsolete_segments(self, low)?;
+        if !released.segments.is_empty() {
+            released.ahead = released.ahead.and_then(|ahead| {
+                // The next open finds this header, or sees that the log has lost it.
+                let headed = self.log.last_seq_before_first_behind(self, &released.segments);
+                ahead.durable_through(headed.unwrap_or_default())
+            });
+        }
+        released.replay_from = self.log.replay_place(low, &released.segments);
+        released.is_spent = released.ahead.is_some() && self.log.is_spent(self, low);
+        Ok(released)
     }
 
     /// Writes the sealed memtables of a partition through `through`, which is one of them, to

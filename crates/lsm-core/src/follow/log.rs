@@ -135,12 +135,12 @@ impl LogTail {
     }
 
     /// The place up to which the log is known durable, as far as it is written by now: frames and
-    /// headers attest it, and so does a flush in `version`, which never is ahead of it.
+    /// headers attest it, and so do the flushes in `version`.
     ///
     /// # Errors
     /// Those of reading.
     pub(super) fn attested(&self, version: &DbVersion) -> Result<Lsn> {
-        self.reader.attested(version.log_flushed_through())
+        self.reader.attested(version.log_durable_through())
     }
 
     /// The place behind the last frame that begins at `last` or before it.

@@ -399,7 +399,9 @@ impl Tail {
         let unlogged = match bound.visible {
             // Nothing is committed that the log or a table has not.
             None if is_ended => version.last_seq.max(version.flushed_through()),
-            _ => SeqNo::ZERO,
+            // Nor has the log anything before this that no table has.
+            None => version.flushed_ahead.map_or(SeqNo::ZERO, |ahead| ahead.flushed),
+            Some(_) => SeqNo::ZERO,
         };
         let seq = logged.max(unlogged).max(bound.visible.unwrap_or_default()).max(noted.seq);
         *noted = ShownThrough { reach: reach.max(noted.reach), seq };

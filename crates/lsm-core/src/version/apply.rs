@@ -17,7 +17,7 @@ use super::change::Change;
 use super::edit::VersionEdit;
 use super::level::Level;
 use super::table::{SstMeta, Table};
-use super::{DbVersion, HookRecord, LogCut, PartitionVersion};
+use super::{DbVersion, FlushedAhead, HookRecord, LogCut, PartitionVersion};
 use crate::limits::{LEVEL_COUNT, PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
 use crate::types::{DbId, FileNo, Floors, Gap, Gaps, MemtableId, PartitionId, SeqNo};
@@ -64,6 +64,7 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
     }
     // Behind the segments, of which it names one.
     changes.extend(version.replay_from.map(Change::ReplayFrom));
+    changes.extend(version.flushed_ahead.map(Change::FlushedAhead));
     for partition in version.partitions.values() {
         changes.push(Change::PartitionCreated {
             id: partition.id,
@@ -230,6 +231,7 @@ impl VersionBuilder {
             | Change::EpochBegan { .. }
             | Change::LogClosed(_)
             | Change::ReplayFrom(_)
+            | Change::FlushedAhead(_)
             | Change::NextFile(_)
             | Change::NextPartition(_)
             | Change::LastSeq(_)
@@ -277,6 +279,7 @@ impl VersionBuilder {
                 // The log goes on: where it was closed before is no longer its end.
                 self.version.log_closed = None;
                 self.version.replay_from = None;
+                self.version.flushed_ahead = None;
                 cut.iter().for_each(|cut| self.known(cut.last_seq));
             }
             Change::LogClosed(end) => {
@@ -284,6 +287,7 @@ impl VersionBuilder {
                 self.known(end.last_seq);
             }
             Change::ReplayFrom(from) => self.replay_from(from)?,
+            Change::FlushedAhead(ahead) => self.flushed_ahead(ahead)?,
             // The larger one counts: an older edit must not bring a used number back.
             Change::NextFile(next) => self.version.next_file = self.version.next_file.max(next),
             Change::NextPartition(next) => {
@@ -310,6 +314,21 @@ impl VersionBuilder {
         }
         self.known(last_seq);
         self.version.replay_from = Some(from);
+        Ok(())
+    }
+
+    fn flushed_ahead(&mut self, ahead: FlushedAhead) -> Result<(), Refused> {
+        let FlushedAhead { flushed, durable } = ahead;
+        if durable >= flushed {
+            return refuse(format!("a flush through {flushed} is ahead of {durable}"));
+        }
+        // Neither tables nor log lose anything within an epoch.
+        let before = self.version.flushed_ahead;
+        if before.is_some_and(|before| before.flushed > flushed || before.durable > durable) {
+            return refuse(format!("a flush ahead of the log goes back to {flushed}"));
+        }
+        self.known(flushed);
+        self.version.flushed_ahead = Some(ahead);
         Ok(())
     }
 

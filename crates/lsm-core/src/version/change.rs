@@ -14,7 +14,7 @@ use super::record::{
     read_level, read_meta, read_options, read_partition, read_seq, read_text,
 };
 use super::table::SstMeta;
-use super::{HookRecord, LogCut};
+use super::{FlushedAhead, HookRecord, LogCut};
 use crate::codec::{Reader, put_bytes, put_varint};
 use crate::options::PartitionOptions;
 use crate::types::{Epoch, FileNo, Gap, MemtableId, PartitionId, SeqNo};
@@ -100,6 +100,8 @@ pub enum Change {
     /// Everything in the log before this place is durable, and in tables or of a partition that was dropped:
     /// a replay begins here.
     ReplayFrom(LogCut),
+    /// A flush made everything through a number durable before the log was.
+    FlushedAhead(FlushedAhead),
     /// The manifest goes on in another generation. Alone in its edit, last in its file.
     Superseded {
         /// The generation's file number.
@@ -176,10 +178,11 @@ pub(super) enum Tag {
     FloorAdded = 18,
     FloorRemoved = 19,
     ReplayFrom = 20,
+    FlushedAhead = 21,
 }
 
 impl Tag {
-    const ALL: [Tag; 20] = [
+    const ALL: [Tag; 21] = [
         Tag::PartitionCreated,
         Tag::PartitionOptionsChanged,
         Tag::PartitionDropped,
@@ -200,6 +203,7 @@ impl Tag {
         Tag::FloorAdded,
         Tag::FloorRemoved,
         Tag::ReplayFrom,
+        Tag::FlushedAhead,
     ];
 
     /// The tag with the on-disk number `n`, if this version knows it.
@@ -233,6 +237,7 @@ impl Change {
             Change::EpochBegan { .. } => Tag::EpochBegan,
             Change::LogClosed(_) => Tag::LogClosed,
             Change::ReplayFrom(_) => Tag::ReplayFrom,
+            Change::FlushedAhead(_) => Tag::FlushedAhead,
             Change::Superseded { .. } => Tag::Superseded,
             Change::NextFile(_) => Tag::NextFile,
             Change::LastSeq(_) => Tag::LastSeq,
@@ -282,6 +287,9 @@ impl Change {
                 }
             }
             Change::LogClosed(place) | Change::ReplayFrom(place) => put_cut(out, place),
+            Change::FlushedAhead(FlushedAhead { flushed, durable }) => {
+                put_all(out, &[flushed.get(), durable.get()]);
+            }
             Change::Superseded { by, epoch } => put_all(out, &[by.0, epoch.0.into()]),
             Change::NextFile(file) => put_varint(out, file.0),
             Change::LastSeq(seq) => put_varint(out, seq.get()),
@@ -345,6 +353,9 @@ impl Change {
             }
             Tag::LogClosed => Change::LogClosed(read_cut(r)?),
             Tag::ReplayFrom => Change::ReplayFrom(read_cut(r)?),
+            Tag::FlushedAhead => {
+                Change::FlushedAhead(FlushedAhead { flushed: read_seq(r)?, durable: read_seq(r)? })
+            }
             Tag::Superseded => {
                 Change::Superseded { by: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) }
             }

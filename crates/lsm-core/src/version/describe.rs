@@ -6,11 +6,11 @@
 use std::ops::Range;
 use std::path::Path;
 
-use super::LogCut;
 use super::change::Change;
 use super::edit::{EditFault, VersionEdit};
 use super::manifest::{Frame, FrameSeal, FrameSearch, HEADER_BYTES, read_header};
 use super::recover::read_all;
+use super::{FlushedAhead, LogCut};
 use crate::codec::describe_fields;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::FileName;
@@ -93,6 +93,9 @@ fn describe_change(change: &Change) -> String {
         Change::SegmentRemoved { file } => format!("log segment removed: file {file}"),
         Change::ReplayFrom(LogCut { segment, offset, last_seq }) => {
             format!("replay from: segment {segment}, offset {offset}, behind sequence {last_seq}")
+        }
+        Change::FlushedAhead(FlushedAhead { flushed, durable }) => {
+            format!("flushed through sequence {flushed}, ahead of a log durable through {durable}")
         }
         Change::FloorAdded { partition, seq } => {
             format!("cleared: partition {partition} at sequence {}", seq.get())

@@ -30,6 +30,9 @@
 //!  18 floor added         partition, sequence; a reader that skipped it would show what was cleared
 //!  19 floor removed       partition, sequence
 //!  20 replay from         place in the log; with the skip bit: without it a reader walks more
+//!  21 flushed ahead       two sequences: through the first, every operation is in tables or in the part of
+//!                         the log that was durable then, through the second; a reader that skipped it would
+//!                         take the log for one that has lost its end
 //! name bytes, hook name, hook parameters, user keys: varint length, bytes
 //! hooks            count, then of each: kind (1 byte: 1 filter, 2 value store), name, parameters,
 //!                  reserved suffix, form of keys (1 byte: `KeyForm`), when absent (1 byte: 0 open plainly, 1 refuse)

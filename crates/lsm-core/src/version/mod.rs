@@ -205,8 +205,27 @@ pub struct DbVersion {
     /// Everything in the log before this place is durable, and in tables or of a partition that was dropped.
     /// Absent: nothing is known of the segments.
     pub replay_from: Option<LogCut>,
+    /// A flush of this epoch that did not wait for the log.
+    pub flushed_ahead: Option<FlushedAhead>,
     /// The largest sequence known when the last edit was made.
     pub last_seq: SeqNo,
+}
+
+/// Tables hold everything that the log does not hold durably.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushedAhead {
+    /// Every operation up to this one is in tables, or comes before `durable`.
+    pub flushed: SeqNo,
+    /// The log was durable through this one.
+    pub durable: SeqNo,
+}
+
+impl FlushedAhead {
+    /// The same where the log is durable through `seq` as well; `None` if the log is no longer behind.
+    pub fn durable_through(self, seq: SeqNo) -> Option<FlushedAhead> {
+        let durable = self.durable.max(seq);
+        (durable < self.flushed).then_some(FlushedAhead { durable, ..self })
+    }
 }
 
 impl DbVersion {
@@ -223,15 +242,21 @@ impl DbVersion {
             log_cut: None,
             log_closed: None,
             replay_from: None,
+            flushed_ahead: None,
             last_seq: SeqNo::ZERO,
         }
     }
 
-    /// The last sequence that a flush of a logged partition covered. The log was durable through it
-    /// before.
-    pub fn log_flushed_through(&self) -> SeqNo {
+    /// The sequence through which the log was durable, as far as flushes of logged partitions say.
+    pub fn log_durable_through(&self) -> SeqNo {
         let logged = self.partitions.values().filter(|partition| partition.options.logged);
-        logged.map(|partition| partition.flushed_through).max().unwrap_or_default()
+        let flushed = logged.map(|partition| partition.flushed_through).max().unwrap_or_default();
+        match self.flushed_ahead {
+            // A later flush waited for the log.
+            Some(ahead) if flushed > ahead.flushed => flushed,
+            Some(ahead) => flushed.min(ahead.durable),
+            None => flushed,
+        }
     }
 
     /// The last sequence that a flush of any partition covered.

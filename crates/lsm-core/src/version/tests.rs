@@ -1,5 +1,6 @@
 //! The Version and its manifest: round trips, refused edits, damage of every bit.
 
+mod ahead;
 mod crash;
 mod damage;
 mod replay;
@@ -304,7 +305,7 @@ proptest! {
 
     #[test]
     fn random_edits_survive_encoding_snapshot_and_recovery(
-        steps in proptest::collection::vec((0..13u8, 0..8u64, 0..7u8, any::<u32>()), 1..60),
+        steps in proptest::collection::vec((0..14u8, 0..8u64, 0..7u8, any::<u32>()), 1..60),
     ) {
         let shelf = Shelf::default();
         let mut version = base();
@@ -403,6 +404,14 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
         11 => {
             let floor = *partition?.floors.all().first()?;
             vec![Change::FloorRemoved { partition: partition?.id, seq: floor }]
+        }
+        12 => {
+            let before = v
+                .flushed_ahead
+                .unwrap_or(FlushedAhead { flushed: v.last_seq.max(seq(1)), durable: SeqNo::ZERO });
+            let FlushedAhead { flushed, durable } = before;
+            let ahead = FlushedAhead { flushed: flushed.plus(pick), durable };
+            vec![Change::FlushedAhead(ahead)]
         }
         _ => {
             let options = PartitionOptions {

@@ -58,6 +58,13 @@ impl Marks {
         self.all.drain(..count).next_back().map(|mark| mark.place)
     }
 
+    /// Forgets those in segments before `first`, which are removed: a flush that does not wait for the log
+    /// takes out none behind its durable end.
+    pub(super) fn forget_before(&mut self, first: FileNo) {
+        let count = self.all.partition_point(|mark| mark.place.segment < first);
+        self.all.drain(..count);
+    }
+
     /// Forgets all of a log that counts no more.
     pub(super) fn clear(&mut self) {
         self.all.clear();

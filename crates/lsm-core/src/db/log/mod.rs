@@ -18,7 +18,8 @@
 //! Invariants:
 //! 1. A segment is registered in the manifest, and its name durable, before a frame goes into it;
 //!    a live segment that is missing at the next open is therefore `Corruption`.
-//! 2. Segments are synced in order: what is durable is always a prefix of the log.
+//! 2. Segments are synced in order, so that what counts as durable is a prefix of the log. Headers may be
+//!    synced before that, in order, too, and make no place durable. Segments that are removed are not synced any more.
 //! 3. After a failed append the segment is closed at its last good frame; the header of the next
 //!    one, durable before anything in it is acknowledged, names that end.
 //! 4. After a failed sync nothing that was written before is synced again. The log, and so the

@@ -8,7 +8,7 @@ use crate::db::verify::BegunSegment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
-use crate::types::FileNo;
+use crate::types::{FileNo, SeqNo};
 use crate::version::Change;
 use crate::wal::{
     Lsn, Reserved, SEGMENT_HEADER_BYTES, SectionIndexBuilder, SegmentHeader, SegmentWriter, salt_of,
@@ -209,15 +209,33 @@ impl Log {
         // A prefix only: segments in the middle have to stay while an older one is needed, because
         // replay follows the chain of headers.
         let closed = writer.state.closed.iter();
-        let obsolete: Vec<BegunSegment> =
-            closed.take_while(|closed| closed.end_lsn() <= low).copied().collect();
+        let obsolete: Vec<FileNo> = closed
+            .take_while(|closed| closed.end_lsn() <= low)
+            .map(|closed| closed.header.number)
+            .collect();
+        let first = writer.first_behind(&obsolete);
         drop(writer);
-        if obsolete.last().is_some_and(|closed| closed.end_lsn() >= self.durable_lsn()) {
-            // The header of the next segment names the end of this one. It is durable before this
-            // segment goes.
-            self.sync_all(host)?;
+        // The header of the next segment names the end of the last one of these. It is durable before that
+        // goes.
+        if let Some(first) = first.filter(|_| !obsolete.is_empty()) {
+            self.sync_header(host, first.number)?;
         }
-        Ok(obsolete.into_iter().map(|closed| closed.header.number).collect())
+        Ok(obsolete)
+    }
+
+    /// The last number before the segment that is the first one behind `obsolete`. Its header is durable: see
+    /// [`Log::obsolete_segments`].
+    pub(in crate::db) fn last_seq_before_first_behind(
+        &self,
+        host: &dyn LogHost,
+        obsolete: &[FileNo],
+    ) -> Option<SeqNo> {
+        self.lock(host).first_behind(obsolete).map(|first| first.previous_seq)
+    }
+
+    /// Returns `true` if every batch of the log lies below `low`.
+    pub(in crate::db) fn is_spent(&self, host: &dyn LogHost, low: Lsn) -> bool {
+        self.lock(host).state.batches_end <= low
     }
 
     /// Begins the next segment if nothing in the present one is needed, so that a database of which
@@ -255,6 +273,10 @@ impl Log {
         // Nobody will read an index of them.
         let sealed = &mut writer.state.sealed;
         sealed.retain(|sealed| !numbers.contains(&sealed.segment.header().number));
+        if let Some(first) = writer.first_behind(&[]) {
+            writer.state.marks.forget_before(first.number);
+            self.note_removed(host, &first);
+        }
         drop(writer);
         self.let_go(host, numbers.iter().copied());
     }
@@ -275,6 +297,12 @@ impl LogWriter<'_> {
         let present = self.state.segment.as_ref();
         let is_long = present.is_some_and(|segment| segment.offset() > SEGMENT_BYTES_MIN);
         is_long && self.state.batches_end <= low
+    }
+
+    /// The header of the first live segment behind `obsolete`, which are the first ones.
+    fn first_behind(&self, obsolete: &[FileNo]) -> Option<SegmentHeader> {
+        let closed = self.state.closed.get(obsolete.len()).map(|closed| closed.header);
+        closed.or_else(|| self.state.segment.as_ref().map(|segment| *segment.header()))
     }
 
     /// The number of the present segment.
@@ -390,6 +418,9 @@ impl LogWriter<'_> {
         self.state.segment_switched = true;
         self.state.must_switch = false;
         self.encode_switches();
+        // Also if it has been told of appends: it may sleep until the next sync is due, for a second or for
+        // ever. Meanwhile a full segment would have the writer make the next one, which takes three syncs.
+        self.host.wake_log_thread();
         Ok(())
     }
 

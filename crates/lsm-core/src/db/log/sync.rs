@@ -7,13 +7,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::notices::Notices;
+use parking_lot::MutexGuard;
+
+use super::notices::{Notice, Notices};
 use super::{Log, LogHost};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::File;
 use crate::hooks::catch_engine;
-use crate::types::SeqNo;
-use crate::wal::{Lsn, SegmentWriter};
+use crate::types::{FileNo, PartitionId, SeqNo};
+use crate::wal::{Lsn, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter};
 
 /// The places up to which the log is in the kernel and on the device, and what lies between.
 pub(super) struct SyncState {
@@ -21,8 +23,8 @@ pub(super) struct SyncState {
     appended_seq: SeqNo,
     pub(super) durable_lsn: Lsn,
     pub(super) durable_seq: SeqNo,
-    /// The present segment's file, and closed ones before it that were not synced since.
-    files: Vec<Arc<dyn File>>,
+    /// The present segment, and closed ones before it that were not synced since.
+    unsynced: Vec<UnsyncedSegment>,
     /// `true` if somebody syncs.
     running: bool,
     /// Why the log takes no more.
@@ -32,6 +34,22 @@ pub(super) struct SyncState {
     pub(super) notices: Notices,
 }
 
+/// A segment that the next sync includes.
+#[derive(Clone)]
+struct UnsyncedSegment {
+    number: FileNo,
+    file: Arc<dyn File>,
+    /// Its header is durable.
+    is_headed: bool,
+}
+
+impl UnsyncedSegment {
+    fn of(segment: &SegmentWriter, is_headed: bool) -> UnsyncedSegment {
+        let number = segment.header().number;
+        UnsyncedSegment { number, file: segment.file().clone(), is_headed }
+    }
+}
+
 impl SyncState {
     pub(super) fn new(last_seq: SeqNo) -> SyncState {
         SyncState {
@@ -39,13 +57,25 @@ impl SyncState {
             appended_seq: last_seq,
             durable_lsn: Lsn(0),
             durable_seq: last_seq,
-            files: Vec::new(),
+            unsynced: Vec::new(),
             running: false,
             failed: None,
             // A log without a frame has nothing that a mark could attest.
             marked: true,
             notices: Notices::default(),
         }
+    }
+
+    /// Returns `true` if the header of this segment is durable, or the segment is no more.
+    fn is_headed(&self, number: FileNo) -> bool {
+        let unsynced = self.unsynced.iter().find(|segment| segment.number == number);
+        unsynced.is_none_or(|segment| segment.is_headed)
+    }
+
+    /// Notes that the headers of the segments through `number` are durable.
+    fn note_headed(&mut self, number: FileNo) {
+        let unsynced = self.unsynced.iter_mut().filter(|segment| segment.number <= number);
+        unsynced.for_each(|segment| segment.is_headed = true);
     }
 }
 
@@ -120,7 +150,7 @@ impl Log {
         let mut sync = self.sync.lock();
         // Kept until it is synced: a closed segment with frames that nobody synced must be synced
         // before its successor.
-        sync.files.push(segment.file().clone());
+        sync.unsynced.push(UnsyncedSegment::of(segment, false));
         sync.appended_lsn = segment.lsn();
     }
 
@@ -133,7 +163,7 @@ impl Log {
         *sync = SyncState {
             appended_lsn: segment.lsn(),
             durable_lsn: segment.lsn(),
-            files: vec![segment.file().clone()],
+            unsynced: vec![UnsyncedSegment::of(segment, true)],
             ..SyncState::new(seq)
         };
         self.durable_lsn.store(segment.lsn().0, Ordering::Release);
@@ -154,52 +184,29 @@ impl Log {
     /// # Errors
     /// Those of the sync, or of one that failed before. The log takes no more then.
     pub(in crate::db) fn sync_through(&self, host: &dyn LogHost, lsn: Lsn) -> Result<()> {
-        let mut sync = self.sync.lock();
-        loop {
-            if sync.durable_lsn >= lsn {
-                return Ok(());
-            }
-            if let Some(error) = &sync.failed {
-                return Err(error.clone());
-            }
-            if !sync.running {
-                break;
-            }
-            // The sync that runs may have read its target before this frame was appended, so the
-            // place is compared again after it.
-            self.synced.wait(&mut sync);
-        }
-        // Only one thread syncs. The others wait for the condition variable and share the result;
-        // concurrent calls of `fdatasync` on one file would queue up in the kernel.
-        sync.running = true;
+        // The sync that runs may have read its target before this frame was appended, so the place is
+        // compared again after it.
+        let Some(mut sync) = self.begin_sync(|sync| sync.durable_lsn >= lsn)? else {
+            return Ok(());
+        };
         // Read before the sync: bytes that are appended during the sync may not be part of it.
         let target_lsn = sync.appended_lsn;
         let target_seq = sync.appended_seq;
-        let files = sync.files.clone();
+        let unsynced = sync.unsynced.clone();
         // Before the sync as well: a notice that comes during it needs another one.
         sync.notices.wants_sync = false;
         // Not held during the sync: appends take this lock.
         drop(sync);
-        // A panic is latched like an error. It must not leave `running` set: all who sync later would
-        // wait for ever.
-        let result = catch_engine("a sync of the log", || sync_files(host, &files));
-        // Latched before `running` is reset. A second `fdatasync` of this file would report
-        // success, because the kernel may have marked the failed pages clean.
-        let result = result.map_err(|error| self.fail(host, error));
+        let result = self.synced(host, || sync_files(host, &unsynced));
         let mut sync = self.sync.lock();
         sync.running = false;
         let mut due = Vec::new();
         if result.is_ok() {
-            sync.durable_lsn = target_lsn;
-            self.durable_lsn.store(target_lsn.0, Ordering::Release);
-            sync.durable_seq = target_seq;
-            // The log thread appends a frame that attests this sync. Without it, recovery could not
-            // tell rot in the last frames from a torn tail.
-            sync.marked = false;
-            // All but the present segment's file are closed and now durable.
-            sync.files.drain(..files.len() - 1);
-            // Taken under the lock and called without it: a notice may call the database.
-            due = sync.notices.take_due(target_seq, target_lsn);
+            due = self.note_durable(&mut sync, target_lsn, target_seq);
+            // All but the present one are closed and now durable.
+            let present = unsynced.last().map_or(FileNo(0), |segment| segment.number);
+            sync.unsynced.retain(|segment| segment.number >= present);
+            sync.note_headed(present);
         }
         drop(sync);
         self.synced.notify_all();
@@ -208,6 +215,110 @@ impl Log {
         }
         self.tell_thread(host);
         result
+    }
+
+    /// Waits until the header of segment `number` is durable, with those of the segments before it.
+    ///
+    /// # Errors
+    /// As [`Log::sync_through`].
+    ///
+    /// # Cost
+    /// A sync of each segment whose header is not durable yet: of one, if the log thread keeps up.
+    pub(super) fn sync_header(&self, host: &dyn LogHost, number: FileNo) -> Result<()> {
+        let Some(sync) = self.begin_sync(|sync| sync.is_headed(number))? else { return Ok(()) };
+        // In order: recovery takes a header that is torn in front of a sound one for damage.
+        let wanted = sync.unsynced.iter().filter(|it| it.number <= number && !it.is_headed);
+        let wanted: Vec<_> = wanted.cloned().collect();
+        drop(sync);
+        // Without segments that have durable headers: this calls no place durable.
+        let result = self.synced(host, || sync_segments(host, &wanted));
+        let mut sync = self.sync.lock();
+        sync.running = false;
+        if result.is_ok() {
+            sync.note_headed(number);
+        }
+        drop(sync);
+        self.synced.notify_all();
+        result
+    }
+
+    /// Makes durable the header of the present segment, while there is little behind it.
+    pub(super) fn sync_present_header(&self, host: &dyn LogHost) -> Result<()> {
+        let sync = self.sync.lock();
+        let present = sync.unsynced.last().filter(|segment| !segment.is_headed);
+        let present = present.map(|segment| segment.number);
+        let has_failed = sync.failed.is_some();
+        drop(sync);
+        match present {
+            Some(number) if !has_failed => self.sync_header(host, number),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until nobody syncs and takes the turn; `None` as soon as it `is_done`.
+    fn begin_sync(
+        &self,
+        is_done: impl Fn(&SyncState) -> bool,
+    ) -> Result<Option<MutexGuard<'_, SyncState>>> {
+        let mut sync = self.sync.lock();
+        loop {
+            if is_done(&sync) {
+                return Ok(None);
+            }
+            if let Some(error) = &sync.failed {
+                return Err(error.clone());
+            }
+            if !sync.running {
+                break;
+            }
+            self.synced.wait(&mut sync);
+        }
+        // Only one thread syncs. The others wait for the condition variable and share the result;
+        // concurrent calls of `fdatasync` on one file would queue up in the kernel, and an error is
+        // reported to one of them alone.
+        sync.running = true;
+        Ok(Some(sync))
+    }
+
+    /// The outcome of a sync; the log takes no more after a failure.
+    fn synced(&self, host: &dyn LogHost, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+        // A panic is latched like an error. It must not leave `running` set: all who sync later would
+        // wait for ever.
+        let result = catch_engine("a sync of the log", sync);
+        // Latched before `running` is reset. A second `fdatasync` of this file would report
+        // success, because the kernel may have marked the failed pages clean.
+        result.map_err(|error| self.fail(host, error))
+    }
+
+    /// Notes that the log is durable up to here; the notices that are due.
+    fn note_durable(&self, sync: &mut SyncState, lsn: Lsn, seq: SeqNo) -> Vec<Notice> {
+        // A sync that began before segments were removed ends behind that.
+        sync.durable_lsn = sync.durable_lsn.max(lsn);
+        self.durable_lsn.store(sync.durable_lsn.0, Ordering::Release);
+        sync.durable_seq = sync.durable_seq.max(seq);
+        // The log thread appends a frame that attests this sync. Without it, recovery could not
+        // tell rot in the last frames from a torn tail.
+        sync.marked = false;
+        // Taken under the lock and called without it: a notice may call the database.
+        sync.notices.take_due(seq, lsn)
+    }
+
+    /// Notes that the log begins with `first` now, whose header is durable: everything before it is in
+    /// tables.
+    pub(super) fn note_removed(&self, host: &dyn LogHost, first: &SegmentHeader) {
+        let mut sync = self.sync.lock();
+        // Their files are closed. Otherwise the next sync would write what nobody reads.
+        sync.unsynced.retain(|segment| segment.number >= first.number);
+        let begin = first.lsn_at(SEGMENT_HEADER_BYTES);
+        let mut due = Vec::new();
+        if sync.failed.is_none() && sync.durable_lsn < begin {
+            due = self.note_durable(&mut sync, begin, first.previous_seq);
+        }
+        drop(sync);
+        self.synced.notify_all();
+        if !due.is_empty() {
+            host.answer(due, Ok(()));
+        }
     }
 
     /// Waits until everything that was appended is durable.
@@ -221,6 +332,25 @@ impl Log {
         // The place of a number in the log is not known, so the whole log is synced. The sync is
         // usually shared with a writer that waits anyway.
         if self.durable_seq() >= seq { Ok(()) } else { self.sync_all(host) }
+    }
+
+    /// The last durable number, if a flush of `partition` through `seq` need not wait for the log: every batch
+    /// behind it is of that partition. The tables of the flush then hold all that a crash takes from the
+    /// log.
+    pub(in crate::db) fn durable_before_run(
+        &self,
+        host: &dyn LogHost,
+        partition: PartitionId,
+        seq: SeqNo,
+    ) -> Option<SeqNo> {
+        let sync = self.sync.lock();
+        let failed = sync.failed.is_some();
+        let durable = sync.durable_seq;
+        // Given back before the lock of the writer is taken, which comes before it in order. Meanwhile the
+        // durable part may only grow.
+        drop(sync);
+        let may_lag = !failed && durable < seq && self.lock(host).has_run_of(partition, durable);
+        may_lag.then_some(durable)
     }
 
     /// Takes no more until the log is begun anew, because of `error`, which a sync returned; the
@@ -262,20 +392,22 @@ impl Log {
     }
 }
 
-/// Makes these files of the log durable, with the values that their frames point to.
-fn sync_files(host: &dyn LogHost, files: &[Arc<dyn File>]) -> Result<()> {
+/// Makes these segments durable, with the values that their frames point to.
+fn sync_files(host: &dyn LogHost, segments: &[UnsyncedSegment]) -> Result<()> {
     // The device works on values and log at the same time. A second thread for the values would
     // do as well; its start takes longer than what it saves for values of 64 KiB.
     host.begin_sync_of_values();
-    host.counters().wal_syncs.add(files.len() as u64);
-    for file in files {
-        // In the order of the segments, and none after a failure: the durable part of the log
-        // must be a prefix.
-        file.sync()?;
-    }
+    sync_segments(host, segments)?;
     // Durability: no place in the log counts as durable before the values are that handles below
     // it point to. Their handles are in what was written, so their `put` has returned. The frames
     // may be on the device before the values, as they may be without any sync: recovery reads the
     // values of all frames that nothing behind them attests.
     host.sync_values()
+}
+
+fn sync_segments(host: &dyn LogHost, segments: &[UnsyncedSegment]) -> Result<()> {
+    host.counters().wal_syncs.add(segments.len() as u64);
+    // In the order of the segments, and none after a failure: the durable part of the log must be a
+    // prefix.
+    segments.iter().try_for_each(|segment| segment.file.sync())
 }

@@ -84,6 +84,9 @@ impl Log {
             LogChore::Mark if age >= MARK_AFTER => self.mark(host)?,
             LogChore::Sync | LogChore::Mark => {}
         }
+        // While little stands behind the header: a flush that lets go of the segments before it needs it
+        // durable, and would wait for all of a full segment.
+        self.sync_present_header(host)?;
         // Before the reserve, which a full disk may refuse for long: the sealed segments are held in
         // memory, with their files open, until they are indexed.
         self.index_sealed(host)?;

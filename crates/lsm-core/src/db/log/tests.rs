@@ -174,14 +174,97 @@ fn segments_below_the_low_water_go_once_the_header_behind_them_is_durable() {
     }
     let end = test.log.lock(&host).lsn();
     let before = host.listed();
+    let syncs = host.syncs();
     let obsolete = test.log.obsolete_segments(&host, end).unwrap();
     assert_eq!(obsolete, before[..2], "all but the present one");
-    assert_eq!(test.log.durable_seq().get(), 9, "synced before they go");
+    assert_eq!(host.syncs(), syncs + 3, "no header is durable before those in front of it");
+    let syncs = host.syncs();
+    assert_eq!(test.log.durable_seq().get(), 0, "not before they are removed");
     let removed = obsolete.iter().map(|file| Change::SegmentRemoved { file: *file });
     host.install_edit(removed.collect()).unwrap();
     test.log.segments_removed(&host, &obsolete);
+    assert_eq!(test.log.durable_seq().get(), 6, "what comes before the header is in tables");
     assert_eq!(test.segment_files(&host).len(), 1);
     assert!(test.log.obsolete_segments(&host, end).unwrap().is_empty());
+    assert_eq!(host.syncs(), syncs, "the header is known to be durable");
+    write(&test.log, &host, 1000).unwrap();
+    test.log.sync_all(&host).unwrap();
+    assert_eq!(host.syncs(), syncs + 1 + u64::from(host.listed().len() > 1), "none that is gone");
+    assert_eq!(test.log.durable_seq().get(), 10);
+}
+
+/// A run of batches of one partition, and what ends it.
+#[test]
+fn a_flush_need_not_wait_for_batches_of_its_own_partition() {
+    let write = |test: &TestLog, host: &TestHost, partitions: &[u32]| {
+        let checksum = section_checksum(b"x");
+        let section = |id: &u32| Section {
+            partition: PartitionId(*id),
+            operations: 1,
+            checksum,
+            bytes: b"x",
+        };
+        let sections: Vec<_> = partitions.iter().map(section).collect();
+        let count = partitions.len() as u64;
+        let mut writer = test.log.lock(host);
+        writer.encode_batch(&sections, count).unwrap();
+        let first = writer.take_seqs(count);
+        writer.append().unwrap();
+        first.plus(count - 1)
+    };
+    let test = TestLog::new(64 << 10);
+    let host = TestHost::default();
+    let before = |partition: u32, seq| {
+        let durable = test.log.durable_before_run(&host, PartitionId(partition), seq);
+        durable.map(SeqNo::get)
+    };
+    let one = write(&test, &host, &[1]);
+    assert_eq!(before(1, one), Some(0), "the first batch of all");
+    assert_eq!(before(2, one), None, "of another partition");
+    let two = write(&test, &host, &[2]);
+    assert_eq!(before(2, two), None, "the batch before is not durable");
+    assert_eq!(before(1, one), None, "and of the first partition alone nothing is at the end");
+    test.log.sync_all(&host).unwrap();
+    assert_eq!(before(2, two), None, "it is durable");
+    let later = write(&test, &host, &[2]);
+    assert_eq!(before(2, later), Some(2));
+    let both = write(&test, &host, &[1, 2]);
+    assert_eq!(before(2, both), None, "half of it is of the other partition");
+    let behind = write(&test, &host, &[2]);
+    assert_eq!(before(2, behind), None, "as long as that is not durable");
+    test.log.sync_all(&host).unwrap();
+    let last = write(&test, &host, &[2]);
+    assert_eq!(before(2, last), Some(behind.get()));
+    test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
+    test.log.sync_all(&host).unwrap_err();
+    assert_eq!(before(2, last), None, "after a failure the log is begun anew");
+}
+
+/// The log thread makes a header durable before there is much behind it, and says nothing of the segments
+/// before.
+#[test]
+fn a_header_is_synced_alone_and_a_failure_is_one_of_the_log() {
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
+    let tend = || test.log.tend(&host, Duration::ZERO, Duration::ZERO).unwrap();
+    for _ in 0..9 {
+        write(&test.log, &host, 1000).unwrap();
+        tend();
+    }
+    assert_eq!(test.log.durable_seq().get(), 0);
+    assert_eq!(test.log.chore(), LogChore::Sync, "the batches are not durable");
+    let syncs = host.syncs();
+    let end = test.log.lock(&host).lsn();
+    assert_eq!(test.log.obsolete_segments(&host, end).unwrap().len(), 2);
+    tend();
+    assert_eq!(host.syncs(), syncs, "every header is durable");
+    for _ in 0..3 {
+        write(&test.log, &host, 1000).unwrap();
+    }
+    test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
+    test.log.tend(&host, Duration::ZERO, Duration::ZERO).unwrap_err();
+    assert_eq!(test.log.sync_all(&host).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(test.log.chore(), LogChore::Rest);
 }
 
 #[test]

@@ -42,6 +42,7 @@ pub(super) struct WriterState {
     pub(super) logged_seq: SeqNo,
     /// The end of the last appended batch; markers may follow it.
     pub(super) batches_end: Lsn,
+    run: PartitionRun,
     pub(super) segment: Option<SegmentWriter>,
     /// The frames of the present segment, for the index of its sections.
     pub(super) sections: SectionIndexBuilder,
@@ -70,6 +71,14 @@ pub(super) struct WriterState {
     switches_encoded: usize,
 }
 
+/// The batches at the end of the log that are of one partition.
+struct PartitionRun {
+    /// `None` for one batch over several partitions.
+    partition: Option<PartitionId>,
+    /// The last sequence number before them.
+    before: SeqNo,
+}
+
 impl WriterState {
     pub(super) fn new(last_seq: SeqNo, segment_bytes_max: u64) -> WriterState {
         WriterState {
@@ -78,6 +87,7 @@ impl WriterState {
             encoded_seq: last_seq,
             logged_seq: last_seq,
             batches_end: Lsn(0),
+            run: PartitionRun { partition: None, before: last_seq },
             segment: None,
             sections: SectionIndexBuilder::default(),
             marks: Marks::new(segment_bytes_max),
@@ -115,6 +125,17 @@ impl WriterState {
     /// The most that encoding the pending memtable switches takes, in bytes.
     pub(super) fn switches_len_max(&self) -> usize {
         (self.switches.len() - self.switches_encoded) * frame::CONTROL_FRAME_LEN_MAX
+    }
+
+    /// Notes a batch before it is encoded: one that is refused ends the run as well.
+    fn note_run(&mut self, sections: &[Section<'_>]) {
+        let partition = match sections {
+            [section] => Some(section.partition),
+            _ => None,
+        };
+        if partition.is_none() || self.run.partition != partition {
+            self.run = PartitionRun { partition, before: self.encoded_seq };
+        }
     }
 
     /// The place behind the buffer, for a frame that attests `durable`.
@@ -237,6 +258,7 @@ impl LogWriter<'_> {
         // `durable` may grow until the append. A smaller value is correct: a frame attests what it
         // knows.
         let place = self.state.place(self.log.durable_lsn());
+        self.state.note_run(sections);
         let first = self.state.next_seq;
         let previous = self.state.encoded_seq;
         // Counted before the append. If that fails, `clear_buffer` sets it back to the last number
@@ -334,6 +356,13 @@ impl LogWriter<'_> {
         // Told once for all appends until the thread has looked, see `tell_thread`.
         self.log.tell_thread(self.host);
         Ok(())
+    }
+
+    /// Returns `true` if all operations behind `durable` are of `partition`, those that were encoded and not
+    /// appended included.
+    pub(super) fn has_run_of(&self, partition: PartitionId, durable: SeqNo) -> bool {
+        let PartitionRun { partition: run_of, before } = self.state.run;
+        run_of == Some(partition) && before <= durable
     }
 
     /// Appends a control frame.

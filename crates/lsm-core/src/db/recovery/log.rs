@@ -242,8 +242,8 @@ impl Opening {
         Ok(())
     }
 
-    /// Everything that a flush of a logged partition covered was durable in the log first, so a log
-    /// that ends before it lost its end: the state would be no prefix of the commit order.
+    /// Flushes say how far the log was durable. One that ends before that lost its end: the state would
+    /// be no prefix of the commit order.
     fn check_log_reaches_flushes(&self, end: &LogEnd, files: &LogFiles<'_>) -> Result<()> {
         // Before its first epoch a database had no log.
         let before_epoch = match self.version.log_cut {
@@ -252,8 +252,8 @@ impl Opening {
         };
         // Of logged partitions alone. Others take numbers from the same sequence and leave no
         // frame.
-        let flushed = self.version.log_flushed_through();
-        if flushed <= end.last_seq.max(before_epoch) {
+        let durable = self.version.log_durable_through();
+        if durable <= end.last_seq.max(before_epoch) {
             return Ok(());
         }
         let listed = self.version.log_segments.iter();
@@ -263,7 +263,7 @@ impl Opening {
             None => files.dir.to_owned(),
         };
         let what = format!(
-            "the log ends with sequence {}, but was durable through {flushed}, which is flushed",
+            "the log ends with sequence {}, but was durable through {durable} before a flush",
             end.last_seq
         );
         Err(Error::corruption(path, end.place.offset, what))

@@ -25,14 +25,15 @@ impl LogReader {
         self.window.clear();
     }
 
-    /// The furthest place that a header or frame from here on calls durable; `flushed` is.
+    /// The furthest place that a header or frame from here on calls durable; every batch that begins at
+    /// `known` or before it is.
     ///
     /// # Errors
     /// Those of [`LogReader::next_frame`].
     ///
     /// # Cost
     /// Reads the headers of all frames behind the place.
-    pub fn attested(&self, flushed: SeqNo) -> Result<Lsn> {
+    pub fn attested(&self, known: SeqNo) -> Result<Lsn> {
         let is_begun = self.offset >= SEGMENT_HEADER_BYTES;
         let options = LogReaderOptions {
             start: is_begun.then(|| self.position()),
@@ -47,9 +48,8 @@ impl LogReader {
         let mut durable = self.durable;
         while let Some(frame) = ahead.next_frame()? {
             if let Record::Batch(batch) = frame.record
-                // A flush syncs the whole log first, so a batch that one of its operations reaches
-                // into is durable as a whole.
-                && batch.first_seq <= flushed
+                // A sync is of whole frames.
+                && batch.first_seq <= known
             {
                 durable = durable.max(ahead.lsn().unwrap_or_default());
             }
