@@ -136,7 +136,12 @@ impl Store {
                 // Synced: the reserve is what the log needs next.
                 self.db.wait_durable(self.db.visible_seq()).unwrap();
             }
-            Reason::Flush | Reason::Manifest => self.seal(),
+            Reason::Flush => self.seal(),
+            Reason::Manifest => {
+                self.seal();
+                // Synced, which the flush need not do: so the log wants an edit next, too.
+                self.db.wait_durable(self.db.visible_seq()).unwrap();
+            }
             _ => {
                 // For a reader one table: no compaction is to meet its damage. Its entries are too long for
                 // a flush to put them into the cache, where no damage would meet the reader.

@@ -114,12 +114,14 @@ fn a_flush_whose_sync_of_the_log_fails_removes_its_tables() {
     let open = Db::builder("/db").fs(Arc::new(fs.clone())).background(BackgroundMode::Stepped);
     let db = open.open().unwrap();
     let p = db.partition("p").unwrap();
+    // The flush of one partition has to wait for the batch of the other.
+    db.partition("q").unwrap().put("k", "not synced").unwrap();
     p.put("k", "not synced").unwrap();
     fs.add_rule(failed_sync(FaultAction::Eio));
-    let failed = db.flush().unwrap_err();
+    let failed = p.flush().unwrap_err();
     assert_eq!((failed.kind(), table_count(&mem)), (ErrorKind::ReadOnly, 0), "{failed}");
     db.flush().unwrap();
-    assert_eq!((p.get("k").unwrap().as_deref(), table_count(&mem)), (Some(&b"not synced"[..]), 1));
+    assert_eq!((p.get("k").unwrap().as_deref(), table_count(&mem)), (Some(&b"not synced"[..]), 2));
 }
 
 #[test]

@@ -31,9 +31,9 @@ use crate::version::{Change, FlushedAhead, LogCut};
 /// The treatment of log segments that nothing needs any more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OldLog {
-    /// Lets them go. Takes the commit path's lock.
+    /// Lets them go. Takes the lock of the log's writer.
     Release,
-    /// Leaves them to the next flush.
+    /// Leaves them to the next flush, for a caller that holds that lock. Waits for the log.
     Keep,
 }
 
@@ -208,14 +208,11 @@ impl DbInner {
         // After the edit. A crash in between leaves files that no manifest lists, and the next open
         // removes them.
         self.log.segments_removed(self, &released.segments);
-        if released.is_spent {
-            // The log holds nothing that is needed, and little else. Once that is durable the log rests. A
-            // failure is latched, and the next flush begins the log anew.
-            let _ = self.log.sync_all(self);
-        }
         // What cannot go now goes later, and the failure is noted there.
         let _ = self.remove_obsolete();
-        Ok(())
+        // The log holds nothing that is needed, and little else. Once that is durable the log rests. A failure is
+        // latched, and told although the flush is installed: the next one begins the log anew.
+        if released.is_spent { self.log.sync_all(self) } else { Ok(()) }
     }
 
     /// Makes durable what the edit of a flush through `last_seq` needs of the log; its tables are written.
@@ -226,24 +223,19 @@ impl DbInner {
         through: MemtableId,
         old_log: OldLog,
     ) -> Result<ReleasedLog> {
-        let mut released = ReleasedLog::default();
-        if partition.logged {
-            // Not where handles of values are in the log: a sync of it is what makes the values durable.
-            let durable = match partition.store() {
-                None => self.log.durable_before_run(self, partition.id, last_seq),
-                Some(_) => None,
-            };
-            match durable {
-                Some(durable) => {
-                    released.ahead = Some(FlushedAhead { flushed: last_seq, durable });
-                }
-                // Durability: the log first, see invariant 2. Behind the tables and not before them: a flush of
-                // large values would wait twice for the device, and writers for the flush.
-                None => self.log.sync_through_seq(self, last_seq)?,
-            }
-        }
         if let OldLog::Keep = old_log {
-            return Ok(released);
+            self.wait_for_log(partition, last_seq)?;
+            return Ok(ReleasedLog::default());
+        }
+        let mut released = ReleasedLog::default();
+        // Not where handles of values are in the log: a sync of it is what makes the values durable.
+        let durable = match partition.store() {
+            None if partition.logged => self.log.durable_before_run(self, partition.id, last_seq),
+            _ => None,
+        };
+        match durable {
+            Some(durable) => released.ahead = Some(FlushedAhead { flushed: last_seq, durable }),
+            None => self.wait_for_log(partition, last_seq)?,
         }
         // The memtables of this flush need no segment any more, because the edit that removes the segments
         // adds their tables.
@@ -260,6 +252,13 @@ impl DbInner {
         released.replay_from = self.log.replay_place(low, &released.segments);
         released.is_spent = released.ahead.is_some() && self.log.is_spent(self, low);
         Ok(released)
+    }
+
+    /// Makes the log durable through `last_seq`, if the partition has one.
+    fn wait_for_log(&self, partition: &PartitionState, last_seq: SeqNo) -> Result<()> {
+        // Durability: the log first, see invariant 2. Behind the tables and not before them: a flush of large
+        // values would wait twice for the device, and writers for the flush.
+        if partition.logged { self.log.sync_through_seq(self, last_seq) } else { Ok(()) }
     }
 
     /// Writes the sealed memtables of a partition through `through`, which is one of them, to

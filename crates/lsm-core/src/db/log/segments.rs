@@ -412,15 +412,15 @@ impl LogWriter<'_> {
             self.state.closed.push_back(BegunSegment::of(&old));
             let last_seq = self.state.logged_seq;
             self.state.sealed.push(SealedSegment { segment: old, last_seq, sections });
+            // Although the thread may know of appends: it may sleep for a second, and a writer that fills the
+            // segment meanwhile makes the next one itself, which takes three syncs.
+            self.host.wake_log_thread();
         }
         // The commit path seals memtables that pin too much of the log when it sees this, after the
         // group.
         self.state.segment_switched = true;
         self.state.must_switch = false;
         self.encode_switches();
-        // Also if it has been told of appends: it may sleep until the next sync is due, for a second or for
-        // ever. Meanwhile a full segment would have the writer make the next one, which takes three syncs.
-        self.host.wake_log_thread();
         Ok(())
     }
 

@@ -36,7 +36,8 @@ fn the_log_was_durable_through_what_the_last_flush_says() {
     assert_eq!(waited.log_durable_through(), seq(4000), "this one has waited for the log");
     let epoch = with(&second, vec![Change::EpochBegan { epoch: Epoch(2), cut: None }]);
     assert_eq!(epoch.flushed_ahead, None);
-    let copied = apply(&DbVersion::empty(second.db_id), &snapshot_edit(&second)).unwrap();
+    let copied = VersionBuilder::from_snapshot(DB, &snapshot_edit(&second)).unwrap().finish();
+    let copied = copied.unwrap();
     assert_eq!(copied.flushed_ahead, second.flushed_ahead, "the next generation knows it");
 }
 
