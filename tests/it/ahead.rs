@@ -25,20 +25,24 @@ fn both(db: &Db) -> [Partition; 2] {
     NAMES.map(|name| db.partition(name).unwrap())
 }
 
-/// The deeds at segments of the log and at manifests while `work` runs, of one kind.
-fn deeds(fs: &FaultFs, kind: OpKind, work: impl FnOnce()) -> Vec<&'static str> {
+/// Flushes a partition. Returns the syncs of the log and of the manifest, in order.
+fn flush(fs: &FaultFs, partition: &Partition) -> Vec<&'static str> {
     fs.start_log();
-    work();
-    let sort = |op: &FsOp| match op.path.extension()?.to_str()? {
+    partition.flush().unwrap();
+    let log = fs.take_log();
+    let syncs = log.iter().filter(|op| op.kind == OpKind::Sync);
+    syncs.filter_map(|op| sort(&op.path)).collect()
+}
+
+fn sort(path: &Path) -> Option<&'static str> {
+    match path.extension()?.to_str()? {
         "wal" => Some("log"),
         "manifest" => Some("manifest"),
         _ => None,
-    };
-    let log = fs.take_log();
-    log.iter().filter(|op| op.kind == kind).filter_map(sort).collect()
+    }
 }
 
-/// How far the last flush is ahead of the log, as the manifest says.
+/// The lead of the last flush over the log, as the manifest has it.
 fn ahead(fs: &MemFs) -> Option<FlushedAhead> {
     let entries = fs.list(Path::new(DIR), "").unwrap();
     let names: Vec<_> = entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
@@ -52,25 +56,23 @@ fn a_flush_waits_for_the_log_only_where_other_partitions_have_unsynced_writes() 
     let db = builder(fs.clone()).open().unwrap();
     let [p, q] = both(&db);
     db.batch().put(&q, "not flushed", "but durable").commit(Durability::Sync).unwrap();
-    let flush = |partition: &Partition| deeds(&fs, OpKind::Sync, || partition.flush().unwrap());
-
     p.put("a", "1").unwrap();
-    assert_eq!(flush(&p), ["manifest"]);
+    assert_eq!(flush(&fs, &p), ["manifest"]);
     let first = ahead(&mem).unwrap();
     assert_eq!(first.flushed.get(), first.durable.get() + 1);
     p.put("a", "2").unwrap();
-    assert_eq!(flush(&p), ["manifest"], "nor the next one");
+    assert_eq!(flush(&fs, &p), ["manifest"], "nor the next one");
     assert_eq!(ahead(&mem).unwrap().durable, first.durable);
 
     q.put("b", "1").unwrap();
     p.put("a", "3").unwrap();
-    assert_eq!(flush(&p), ["log", "manifest"], "a batch of another partition is not durable");
+    assert_eq!(flush(&fs, &p), ["log", "manifest"], "a batch of another partition is not durable");
     db.batch().put(&p, "c", "1").put(&q, "c", "1").commit(Durability::Os).unwrap();
-    assert_eq!(flush(&p), ["log", "manifest"], "half of a batch is another partition's");
+    assert_eq!(flush(&fs, &p), ["log", "manifest"], "half of a batch is another partition's");
 
     // With everything in tables the log comes to rest behind the edit.
     q.put("b", "2").unwrap();
-    assert_eq!(flush(&q), ["manifest", "log"]);
+    assert_eq!(flush(&fs, &q), ["manifest", "log"]);
 }
 
 /// The header of the first segment that is left tells how far the log came.
@@ -85,10 +87,9 @@ fn a_log_that_loses_its_first_header_behind_such_a_flush_is_damaged() {
     p.flush().unwrap();
     db.batch().put(&p, "durable", "in the log alone").commit(Durability::Sync).unwrap();
     let image = mem.crash_clone(CrashOutcome::Everything, &mut || 0);
-    let is_segment = |path: &PathBuf| path.extension().is_some_and(|it| it == "wal");
-    let [segment] = &image.paths().into_iter().filter(is_segment).collect::<Vec<_>>()[..] else {
-        panic!("one segment is left")
-    };
+    let mut segments: Vec<PathBuf> = image.paths();
+    segments.retain(|path| sort(path) == Some("log"));
+    let [segment] = &segments[..] else { panic!("one segment is left: {segments:?}") };
     let len = image.read_raw(segment).unwrap().len();
     image.write_raw(segment, &vec![0; len]).unwrap();
     let error = builder(image).open().map(|_| ()).unwrap_err();
@@ -105,7 +106,7 @@ struct Written {
     durable: usize,
 }
 
-/// What an image holds when it is opened, as numbers of commits; then does `more`.
+/// The content of an image when it is opened, as numbers of commits; does `more` behind that.
 fn reopened(image: &MemFs, told: &str, more: impl FnOnce(&[Partition; 2])) -> [Vec<u32>; 2] {
     let db = builder(image.clone()).open().unwrap_or_else(|error| panic!("{told}: {error}"));
     let partitions = both(&db);
@@ -129,7 +130,7 @@ fn prefix(written: &Written, shown: &[Vec<u32>; 2]) -> Option<usize> {
     (expected == *shown).then_some(end as usize)
 }
 
-/// What a crash leaves, and what was written before it.
+/// The files that a crash leaves, and the commits before it.
 struct Image {
     mem: MemFs,
     written: Written,
@@ -177,7 +178,7 @@ fn run(rng: &mut Rng) -> (Vec<Image>, u32) {
             }
         }
         let flushed = &partitions[rng.index(2)];
-        let syncs = deeds(&fs, OpKind::Sync, || flushed.flush().unwrap());
+        let syncs = flush(&fs, flushed);
         ahead_count += u32::from(syncs.first() == Some(&"manifest"));
     }
     fs.clear_observer();

@@ -193,51 +193,57 @@ fn segments_below_the_low_water_go_once_the_header_behind_them_is_durable() {
     assert_eq!(test.log.durable_seq().get(), 10);
 }
 
-/// A run of batches of one partition, and what ends it.
+/// Appends a batch with an operation in each of these partitions; its last number.
+fn write_to(test: &TestLog, host: &TestHost, partitions: &[u32]) -> SeqNo {
+    let checksum = section_checksum(b"x");
+    let sections = partitions.iter().map(|id| Section {
+        partition: PartitionId(*id),
+        operations: 1,
+        checksum,
+        bytes: b"x",
+    });
+    let sections: Vec<_> = sections.collect();
+    let count = sections.len() as u64;
+    let mut writer = test.log.lock(host);
+    writer.encode_batch(&sections, count).unwrap();
+    let first = writer.take_seqs(count);
+    writer.append().unwrap();
+    first.plus(count - 1)
+}
+
+/// A run of batches of one partition, and its end.
 #[test]
 fn a_flush_need_not_wait_for_batches_of_its_own_partition() {
-    let write = |test: &TestLog, host: &TestHost, partitions: &[u32]| {
-        let checksum = section_checksum(b"x");
-        let section = |id: &u32| Section {
-            partition: PartitionId(*id),
-            operations: 1,
-            checksum,
-            bytes: b"x",
-        };
-        let sections: Vec<_> = partitions.iter().map(section).collect();
-        let count = partitions.len() as u64;
-        let mut writer = test.log.lock(host);
-        writer.encode_batch(&sections, count).unwrap();
-        let first = writer.take_seqs(count);
-        writer.append().unwrap();
-        first.plus(count - 1)
-    };
+    fn before(test: &TestLog, host: &TestHost, partition: u32, seq: SeqNo) -> Option<u64> {
+        let durable = test.log.durable_before_run(host, PartitionId(partition), seq);
+        durable.map(SeqNo::get)
+    }
     let test = TestLog::new(64 << 10);
     let host = TestHost::default();
-    let before = |partition: u32, seq| {
-        let durable = test.log.durable_before_run(&host, PartitionId(partition), seq);
-        durable.map(SeqNo::get)
-    };
-    let one = write(&test, &host, &[1]);
-    assert_eq!(before(1, one), Some(0), "the first batch of all");
-    assert_eq!(before(2, one), None, "of another partition");
-    let two = write(&test, &host, &[2]);
-    assert_eq!(before(2, two), None, "the batch before is not durable");
-    assert_eq!(before(1, one), None, "and of the first partition alone nothing is at the end");
+    let one = write_to(&test, &host, &[1]);
+    assert_eq!(before(&test, &host, 1, one), Some(0), "the first batch of all");
+    assert_eq!(before(&test, &host, 2, one), None, "of another partition");
+    let two = write_to(&test, &host, &[2]);
+    assert_eq!(before(&test, &host, 2, two), None, "the batch before is not durable");
+    assert_eq!(
+        before(&test, &host, 1, one),
+        None,
+        "and of the first partition alone nothing is at the end"
+    );
     test.log.sync_all(&host).unwrap();
-    assert_eq!(before(2, two), None, "it is durable");
-    let later = write(&test, &host, &[2]);
-    assert_eq!(before(2, later), Some(2));
-    let both = write(&test, &host, &[1, 2]);
-    assert_eq!(before(2, both), None, "half of it is of the other partition");
-    let behind = write(&test, &host, &[2]);
-    assert_eq!(before(2, behind), None, "as long as that is not durable");
+    assert_eq!(before(&test, &host, 2, two), None, "it is durable");
+    let later = write_to(&test, &host, &[2]);
+    assert_eq!(before(&test, &host, 2, later), Some(2));
+    let both = write_to(&test, &host, &[1, 2]);
+    assert_eq!(before(&test, &host, 2, both), None, "half of it is of the other partition");
+    let behind = write_to(&test, &host, &[2]);
+    assert_eq!(before(&test, &host, 2, behind), None, "as long as that is not durable");
     test.log.sync_all(&host).unwrap();
-    let last = write(&test, &host, &[2]);
-    assert_eq!(before(2, last), Some(behind.get()));
+    let last = write_to(&test, &host, &[2]);
+    assert_eq!(before(&test, &host, 2, last), Some(behind.get()));
     test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
     test.log.sync_all(&host).unwrap_err();
-    assert_eq!(before(2, last), None, "after a failure the log is begun anew");
+    assert_eq!(before(&test, &host, 2, last), None, "after a failure the log is begun anew");
 }
 
 /// The log thread makes a header durable before there is much behind it, and says nothing of the segments
@@ -246,17 +252,16 @@ fn a_flush_need_not_wait_for_batches_of_its_own_partition() {
 fn a_header_is_synced_alone_and_a_failure_is_one_of_the_log() {
     let test = TestLog::new(SEGMENT);
     let host = TestHost::default();
-    let tend = || test.log.tend(&host, Duration::ZERO, Duration::ZERO).unwrap();
     for _ in 0..9 {
         write(&test.log, &host, 1000).unwrap();
-        tend();
+        test.log.tend(&host, Duration::ZERO, Duration::ZERO).unwrap();
     }
     assert_eq!(test.log.durable_seq().get(), 0);
     assert_eq!(test.log.chore(), LogChore::Sync, "the batches are not durable");
     let syncs = host.syncs();
     let end = test.log.lock(&host).lsn();
     assert_eq!(test.log.obsolete_segments(&host, end).unwrap().len(), 2);
-    tend();
+    test.log.tend(&host, Duration::ZERO, Duration::ZERO).unwrap();
     assert_eq!(host.syncs(), syncs, "every header is durable");
     for _ in 0..3 {
         write(&test.log, &host, 1000).unwrap();

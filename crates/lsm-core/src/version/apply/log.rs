@@ -1,0 +1,87 @@
+//! The changes of the log, of epochs and of numbers: those that belong to no partition.
+//!
+//! Called by [`VersionBuilder`] alone, and bound by its invariants.
+
+use super::{Refused, VersionBuilder, refuse};
+use crate::version::change::Change;
+use crate::version::{FlushedAhead, LogCut};
+
+impl VersionBuilder {
+    pub(super) fn log_change(&mut self, change: &Change) -> Result<(), Refused> {
+        match *change {
+            Change::SegmentAdded { file, epoch } => {
+                self.used(file);
+                if self.version.log_segments.insert(file, epoch).is_some() {
+                    return refuse(format!("log segment {file} is added twice"));
+                }
+            }
+            Change::SegmentRemoved { file } => {
+                if self.version.log_segments.remove(&file).is_none() {
+                    return refuse(format!("log segment {file} is removed but absent"));
+                }
+                // What is left begins with the front of a later segment.
+                self.version.replay_from.take_if(|from| from.segment == file);
+            }
+            Change::EpochBegan { epoch, cut } => {
+                // Only an empty database may go from epoch 0 to epoch 0.
+                if epoch < self.version.epoch || (epoch == self.version.epoch && epoch.0 != 0) {
+                    return refuse(format!("epoch {epoch} is not newer than the epoch before it"));
+                }
+                self.version.epoch = epoch;
+                self.version.log_cut = cut;
+                // The log goes on: where it was closed before is no longer its end.
+                self.version.log_closed = None;
+                self.version.replay_from = None;
+                self.version.flushed_ahead = None;
+                cut.iter().for_each(|cut| self.known(cut.last_seq));
+            }
+            Change::LogClosed(end) => {
+                self.version.log_closed = Some(end);
+                self.known(end.last_seq);
+            }
+            Change::ReplayFrom(from) => self.replay_from(from)?,
+            Change::FlushedAhead(ahead) => self.flushed_ahead(ahead)?,
+            // The larger one counts: an older edit must not bring a used number back.
+            Change::NextFile(next) => self.version.next_file = self.version.next_file.max(next),
+            Change::NextPartition(next) => {
+                self.version.next_partition = self.version.next_partition.max(next);
+            }
+            Change::LastSeq(seq) => self.known(seq),
+            Change::Superseded { .. } => {
+                return refuse("the end of a generation is inside an edit");
+            }
+            _ => unreachable!("VersionBuilder::change handles the changes of partitions"),
+        }
+        Ok(())
+    }
+
+    fn replay_from(&mut self, from: LogCut) -> Result<(), Refused> {
+        let LogCut { segment, offset, last_seq } = from;
+        if !self.version.log_segments.contains_key(&segment) {
+            return refuse(format!("replay begins in segment {segment}, which is not live"));
+        }
+        // What is in tables stays there.
+        let before = self.version.replay_from;
+        if before.is_some_and(|before| (before.segment, before.offset) > (segment, offset)) {
+            return refuse(format!("replay goes back to offset {offset} of segment {segment}"));
+        }
+        self.known(last_seq);
+        self.version.replay_from = Some(from);
+        Ok(())
+    }
+
+    fn flushed_ahead(&mut self, ahead: FlushedAhead) -> Result<(), Refused> {
+        let FlushedAhead { flushed, durable } = ahead;
+        if durable >= flushed {
+            return refuse(format!("a flush through {flushed} is ahead of {durable}"));
+        }
+        // Neither tables nor log lose anything within an epoch.
+        let before = self.version.flushed_ahead;
+        if before.is_some_and(|before| before.flushed > flushed || before.durable > durable) {
+            return refuse(format!("a flush ahead of the log goes back to {flushed}"));
+        }
+        self.known(flushed);
+        self.version.flushed_ahead = Some(ahead);
+        Ok(())
+    }
+}
