@@ -44,9 +44,14 @@ fn sort(path: &Path) -> Option<&'static str> {
 
 /// The lead of the last flush over the log, as the manifest has it.
 fn ahead(fs: &MemFs) -> Option<FlushedAhead> {
-    let entries = fs.list(Path::new(DIR), "").unwrap();
+    ahead_in(fs, DIR)
+}
+
+fn ahead_in(fs: &MemFs, dir: &str) -> Option<FlushedAhead> {
+    let dir = Path::new(dir);
+    let entries = fs.list(dir, "").unwrap();
     let names: Vec<_> = entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
-    recover(fs, Path::new(DIR), &names).unwrap()?.version.flushed_ahead
+    recover(fs, dir, &names).unwrap()?.version.flushed_ahead
 }
 
 #[test]
@@ -63,6 +68,11 @@ fn a_flush_waits_for_the_log_only_where_other_partitions_have_unsynced_writes() 
     p.put("a", "2").unwrap();
     assert_eq!(flush(&fs, &p), ["manifest"], "nor the next one");
     assert_eq!(ahead(&mem).unwrap().durable, first.durable);
+    // A copy has no log that it could be ahead of.
+    db.checkpoint("/copy").unwrap();
+    assert_eq!(ahead_in(&mem, "/copy"), None);
+    p.put("a", "3").unwrap();
+    db.batch().put(&q, "d", "not flushed").commit(Durability::Sync).unwrap();
 
     q.put("b", "1").unwrap();
     p.put("a", "3").unwrap();

@@ -234,8 +234,8 @@ impl Log {
     }
 
     /// Returns `true` if every batch of the log lies below `low`.
-    pub(in crate::db) fn is_spent(&self, host: &dyn LogHost, low: Lsn) -> bool {
-        self.lock(host).state.batches_end <= low
+    pub(in crate::db) fn ends_below(&self, host: &dyn LogHost, low: Lsn) -> bool {
+        self.lock(host).ends_below(low)
     }
 
     /// Begins the next segment if nothing in the present one is needed, so that a database of which
@@ -296,7 +296,12 @@ impl LogWriter<'_> {
     fn is_spent(&self, low: Lsn) -> bool {
         let present = self.state.segment.as_ref();
         let is_long = present.is_some_and(|segment| segment.offset() > SEGMENT_BYTES_MIN);
-        is_long && self.state.batches_end <= low
+        is_long && self.ends_below(low)
+    }
+
+    /// See [`Log::ends_below`].
+    fn ends_below(&self, low: Lsn) -> bool {
+        self.state.batches_end <= low
     }
 
     /// The header of the first live segment behind `obsolete`, which are the first ones.

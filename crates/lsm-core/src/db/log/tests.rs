@@ -246,6 +246,19 @@ fn a_flush_need_not_wait_for_batches_of_its_own_partition() {
     assert_eq!(before(&test, &host, 2, last), None, "after a failure the log is begun anew");
 }
 
+/// The thread may sleep for long where nothing is synced by itself, and knows of the appends all the time.
+#[test]
+fn a_new_segment_wakes_the_log_thread_though_it_knows_of_appends() {
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
+    for _ in 0..3 {
+        write(&test.log, &host, 1000).unwrap();
+    }
+    assert_eq!(host.wakes.load(Ordering::Relaxed), 1, "by the first append alone");
+    write(&test.log, &host, 1000).unwrap();
+    assert_eq!(host.wakes.load(Ordering::Relaxed), 2, "it is to make the segment behind this one");
+}
+
 /// The log thread makes a header durable before there is much behind it, and says nothing of the segments
 /// before.
 #[test]
