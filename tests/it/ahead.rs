@@ -209,12 +209,17 @@ fn a_crash_around_flushes_that_are_ahead_leaves_a_prefix_of_all_commits() {
             // A secondary that has no cursor shows what the log attests, and all tables.
             let follower = image.crash_clone(CrashOutcome::Everything, &mut || 0);
             let secondary = Secondary::builder(DIR).fs(Arc::new(follower)).open().unwrap();
-            secondary.sync(Target::Latest).unwrap();
+            let reached = secondary.sync(Target::Latest).unwrap().seq.get();
             let level = Level::Eventual;
             let following = NAMES.map(|name| secondary.partition(name).unwrap());
             let followed = following.map(|partition| keys(&partition.at(level).unwrap()));
             let followed = prefix(written, &followed)
                 .unwrap_or_else(|| panic!("{told}: a secondary shows no prefix: {followed:?}"));
+
+            // An operation each, in every partition of a commit.
+            let shown =
+                written.commits[..followed].iter().flatten().filter(|is_it| **is_it).count();
+            assert!(reached >= shown as u64, "{told}: shows {shown} and says {reached}");
 
             let found = reopened(image, &told, |partitions| {
                 // It goes on above every number that was used.

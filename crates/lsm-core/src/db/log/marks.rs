@@ -136,6 +136,22 @@ mod tests {
         assert!(test.log.writer.lock().marks.all.is_empty());
     }
 
+    /// A flush that did not wait for the log has removed the segments, and their marks were not handed out.
+    #[test]
+    fn marks_of_segments_that_are_gone_are_forgotten() {
+        let test = TestLog::new(SEGMENT);
+        let host = TestHost::default();
+        filled(&test, &host, 60);
+        let end = test.log.lock(&host).lsn();
+        let obsolete = test.log.obsolete_segments(&host, end).unwrap();
+        assert!(!obsolete.is_empty());
+        test.log.segments_removed(&host, &obsolete);
+        assert_eq!(test.log.replay_place(end, &[]), None, "nothing behind the header is durable");
+        test.log.sync_all(&host).unwrap();
+        let place = test.log.replay_place(end, &[]).unwrap();
+        assert!(!obsolete.contains(&place.segment));
+    }
+
     #[test]
     fn marks_keep_their_distance_over_the_ends_of_segments() {
         let mut marks = Marks::new(100 * MARKS_A_SEGMENT);
