@@ -250,7 +250,7 @@ impl DbInner {
             });
         }
         released.replay_from = self.log.replay_place(low, &released.segments);
-        released.is_spent = released.ahead.is_some() && self.log.ends_below(self, low);
+        released.is_spent = released.ahead.is_some() && self.log.lock(self).ends_below(low);
         Ok(released)
     }
 

@@ -233,11 +233,6 @@ impl Log {
         self.lock(host).first_behind(obsolete).map(|first| first.previous_seq)
     }
 
-    /// Returns `true` if every batch of the log lies below `low`.
-    pub(in crate::db) fn ends_below(&self, host: &dyn LogHost, low: Lsn) -> bool {
-        self.lock(host).ends_below(low)
-    }
-
     /// Begins the next segment if nothing in the present one is needed, so that a database of which
     /// everything is flushed keeps no log; returns `low`, or the end of the log if it did.
     ///
@@ -297,11 +292,6 @@ impl LogWriter<'_> {
         let present = self.state.segment.as_ref();
         let is_long = present.is_some_and(|segment| segment.offset() > SEGMENT_BYTES_MIN);
         is_long && self.ends_below(low)
-    }
-
-    /// See [`Log::ends_below`].
-    fn ends_below(&self, low: Lsn) -> bool {
-        self.state.batches_end <= low
     }
 
     /// The header of the first live segment behind `obsolete`, which are the first ones.

@@ -358,6 +358,11 @@ impl LogWriter<'_> {
         Ok(())
     }
 
+    /// Returns `true` if every batch of the log lies below `low`.
+    pub(in crate::db) fn ends_below(&self, low: Lsn) -> bool {
+        self.state.batches_end <= low
+    }
+
     /// Returns `true` if all operations behind `durable` are of `partition`, those that were encoded and not
     /// appended included.
     pub(super) fn has_run_of(&self, partition: PartitionId, durable: SeqNo) -> bool {
