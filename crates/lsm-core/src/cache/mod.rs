@@ -1,7 +1,9 @@
 //! [`Blocks`]: the block cache, one for all tables of a database.
 //!
 //! It is sharded, and it resists scans: a new block replaces a block in use only after a second
-//! request for it. The weight of a block is the memory that the parsed block takes.
+//! request for it. Of a full cache a reader asks first whether it [wants](BlockCache::wants) a block: a
+//! point read does not even parse one that is not wanted. The weight of a block is the memory that the
+//! parsed block takes.
 //!
 //! Blocks of short values are kept in slots of slabs (`memory/slots.rs`), because an allocator keeps
 //! more memory for blocks that many threads make and drop. The slots of a slab have one length.
@@ -20,6 +22,7 @@
 //! 2. `bytes` is the sum of the weights of all blocks; a thread that changes a shard adds the difference
 //!    before it gives the lock of the shard back.
 
+mod ghosts;
 mod shard;
 
 use std::cell::Cell;
@@ -29,6 +32,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 
+use self::ghosts::Ghosts;
 use self::shard::{CachedBlock, Shard};
 use crate::memory::{Closed, SLAB_BYTES, SlotPool};
 use crate::sstable::{Block, BlockCache, BlockData};
@@ -79,6 +83,7 @@ impl CacheStats {
 pub struct Blocks {
     /// None with capacity 0, otherwise a power of two.
     shards: Box<[RwLock<Shard>]>,
+    ghosts: Arc<Ghosts>,
     capacity: u64,
     slots: Arc<SlotPool>,
     // Relaxed: the sum decides only how much memory is used.
@@ -94,9 +99,11 @@ impl Blocks {
             0 => 0,
             _ => 1 << (capacity / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2(),
         };
-        let shards = (0..count).map(|_| RwLock::new(Shard::new(capacity / count)));
+        let ghosts = Arc::new(Ghosts::new(capacity));
+        let shards = (0..count).map(|_| RwLock::new(Shard::new(capacity / count, ghosts.clone())));
         Blocks {
             shards: shards.collect(),
+            ghosts,
             capacity,
             slots: Arc::new(SlotPool::new(capacity / IDLE_PART)),
             bytes: AtomicU64::new(0),
@@ -191,6 +198,16 @@ impl BlockCache for Blocks {
         });
         self.counters.count(found);
         found
+    }
+
+    fn wants(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool {
+        let hash = Mix.hash_one((file, offset));
+        let Some(shard) = self.shard(hash) else { return false };
+        if self.ghosts.has(hash) || shard.read().has_room(memory_bytes) {
+            return true;
+        }
+        self.ghosts.note(hash);
+        false
     }
 
     fn insert(&self, file: FileNo, offset: u64, block: Arc<Block>) -> Arc<Block> {

@@ -2,9 +2,10 @@
 //!
 //! Used by [`Blocks`](super::Blocks) alone, which has many shards. The policy is S3-FIFO (Yang et
 //! al., SOSP 2023). New blocks enter a short queue, the young one. Blocks that are used again while
-//! they are in it move to the queue of the old ones. The others leave the cache, and the shard
-//! remembers their hashes for a time: one that comes back is old at once. So a scan passes through
-//! the young queue and leaves the old blocks alone.
+//! they are in it move to the queue of the old ones. The others leave the cache and become ghosts
+//! (`ghosts.rs`): one that comes back is old at once. So a scan passes through the young queue and leaves the
+//! old blocks alone. Once a shard is full, blocks that are read skip the young queue: a first request makes
+//! a ghost, and a second one an old block.
 //!
 //! Blocks of tables that are gone are taken out at once. Their keys stay in the queues until they
 //! come to the front, or until there are more of them than blocks.
@@ -13,13 +14,13 @@
 //! 1. Each key of `kept` is in a queue. A queue may have keys that `kept` has not.
 //! 2. `bytes` and `young_bytes` are the sums of the weights of all and of the young blocks.
 //! 3. A lookup changes nothing but the count of uses of a block.
-//! 4. `left` and `left_set` have the same hashes, each once.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::ghosts::Ghosts;
 use super::{Key, Mix};
 use crate::memory::{SlabStart, prefetch};
 use crate::sstable::{Block, BlockData};
@@ -65,9 +66,7 @@ pub(super) struct Shard {
     kept: HashMap<Key, CachedBlock, Mix>,
     young: VecDeque<Key>,
     old: VecDeque<Key>,
-    /// Hashes of blocks that left the young queue, oldest first, and the same as a set.
-    left: VecDeque<u64>,
-    left_set: HashSet<u64, Mix>,
+    ghosts: Arc<Ghosts>,
     /// Keys in the queues whose blocks were taken out, at most.
     void_keys: usize,
     bytes: u64,
@@ -77,13 +76,12 @@ pub(super) struct Shard {
 
 impl Shard {
     /// An empty shard of `capacity` bytes.
-    pub(super) fn new(capacity: u64) -> Shard {
+    pub(super) fn new(capacity: u64, ghosts: Arc<Ghosts>) -> Shard {
         Shard {
             kept: HashMap::with_hasher(Mix),
             young: VecDeque::new(),
             old: VecDeque::new(),
-            left: VecDeque::new(),
-            left_set: HashSet::with_hasher(Mix),
+            ghosts,
             void_keys: 0,
             bytes: 0,
             young_bytes: 0,
@@ -124,9 +122,7 @@ impl Shard {
             kept.data = block.data().clone();
             gone.push(std::mem::replace(&mut kept.block, block));
         } else {
-            // The hash stays until it is the oldest: taken out here, it would stand in the queue
-            // alone, and make the shard forget the block early if that leaves again.
-            let is_old = self.left_set.contains(&hash);
+            let is_old = self.ghosts.has(hash);
             if is_old {
                 self.old.push_back(key);
             } else {
@@ -216,22 +212,9 @@ impl Shard {
             let kept = self.kept.remove(&key).expect("it was just found");
             self.bytes -= weight;
             if !kept.is_old {
-                self.remember(Mix.hash_one(key));
+                self.ghosts.note(Mix.hash_one(key));
             }
             return Some(kept.block);
-        }
-    }
-
-    /// Remembers the hash of a young block that left, and forgets the oldest such hashes: as many
-    /// are remembered as blocks are kept.
-    fn remember(&mut self, hash: u64) {
-        if self.left_set.insert(hash) {
-            self.left.push_back(hash);
-        }
-        while self.left.len() > self.kept.len().max(1) {
-            if let Some(oldest) = self.left.pop_front() {
-                self.left_set.remove(&oldest);
-            }
         }
     }
 

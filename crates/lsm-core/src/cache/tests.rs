@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::*;
+use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::test_file::TestFile;
-use crate::sstable::{FreshBlocks, SstIdentity, SstOptions, SstReader, SstWriter, bloom_hash};
+use crate::sstable::{
+    FreshBlocks, ReadMode, SstIdentity, SstOptions, SstReader, SstWriter, bloom_hash,
+};
 use crate::types::{DbId, EntryKind, Epoch, KeyRef, SeqNo, Trailer};
 
 /// A table of 100 blocks of one entry each, read through `cache`.
@@ -79,6 +82,24 @@ fn a_scan_leaves_blocks_in_use_and_a_second_use_brings_a_block_back() {
     (30..100).for_each(|n| read(&hot, n));
     let offsets: Vec<u64> = scanned.blocks().map(|block| block.unwrap().0).collect();
     assert!(offsets[..10].iter().all(|at| cache.look(FileNo(2), *at, &mut |_| ())));
+}
+
+#[test]
+fn a_full_cache_takes_a_block_at_its_second_request() {
+    let cache = Arc::new(Blocks::new(84_000));
+    let [hot, other] = [table(FileNo(1), &cache), table(FileNo(2), &cache)];
+    (0..3).for_each(|_| (0..100).for_each(|n| read(&hot, n)));
+    let before = cache.stats();
+    read(&other, 5);
+    assert_eq!((kept_of(&other, &cache), cache.stats().blocks), (0, before.blocks));
+    // A walk is a request as well as a point read, and gets the block either way.
+    let mut iter = Arc::new(other).iter(ReadMode::Cached);
+    for is_kept in [false, true] {
+        iter.seek(KeyRef::seek(&[6], SeqNo::MAX)).unwrap();
+        assert_eq!((iter.key().user, iter.value()), (&[6][..], &[2; 900][..]));
+        assert_eq!(kept_of(iter.table(), &cache), usize::from(is_kept));
+        iter.seek_to_first().unwrap();
+    }
 }
 
 #[test]

@@ -16,6 +16,7 @@
 //! stored.rs, read_ahead.rs            a block in the file, and large reads
 //! block.rs, block_check.rs, hidden.rs a block in memory, and its complete check
 //! block_data.rs, block_search.rs      what a search goes by, and a key in a block
+//! probe.rs                            a key in a block that is used once
 //! index.rs, bloom.rs, footer.rs, properties.rs, tail.rs    the rest of the file
 //! reader.rs, reader/lookup.rs, table_block.rs   an open table, its point reads, a block for hooks
 //! walk.rs, iter.rs, raw.rs, present.rs   the cursors
@@ -31,7 +32,8 @@
 //! Invariants:
 //! 1. A file never changes after [`SstWriter::finish_unsynced`].
 //! 2. Bytes from a file are checked completely before any of them is used: checksum first, then
-//!    structure, once, when a block enters memory.
+//!    structure, once, when a block enters memory. A block that is used once is not checked where the
+//!    search does not come by (`probe.rs`).
 //! 3. A reader returns what the writer was given, or an error that names file and offset.
 
 mod block;
@@ -50,6 +52,7 @@ mod judged;
 mod packer;
 mod pending_file;
 mod present;
+mod probe;
 mod properties;
 mod raw;
 mod read_ahead;
@@ -191,6 +194,10 @@ pub trait BlockCache: Send + Sync + 'static {
     /// `look` runs under a lock that the insertion of another block waits for. It saves the count
     /// of references to the block, which lies in a line of memory that no processor has cached.
     fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&BlockData)) -> bool;
+
+    /// Returns `true` if a block of `file` at `offset` that is not kept, and takes about `memory_bytes`, should
+    /// be put in: there is room for it, or it was asked for of late. Notes that it was asked for.
+    fn wants(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool;
 
     /// Keeps a block that was read, or a copy of it, which it returns. Others leave for it if there is no
     /// room.

@@ -8,8 +8,9 @@ use crate::error::Result;
 use crate::fs::File;
 use crate::options::Compression;
 
-/// Bytes that are gathered before they go to the file.
-const APPEND_BYTES: usize = 256 << 10;
+/// Bytes that are gathered before they go to the file. With 256 KiB, seeks in tables that are in the system's
+/// cache alone have 0.84 times the speed.
+const APPEND_BYTES: usize = 1 << 20;
 /// A piece of a block from this size on goes to the file from where it lies: to gather it costs more than
 /// a call of the file.
 const LONG_PIECE_BYTES: usize = 256 << 10;
@@ -82,7 +83,7 @@ impl PendingFile {
         // The file hash is made of these: hashing the file itself would read it again.
         self.checksums.extend_from_slice(&checksum.to_le_bytes());
         if self.pending.len() >= APPEND_BYTES {
-            self.append()?;
+            append_whole(&*self.file, &mut self.pending, &mut self.written)?;
             self.begin_sync();
         }
         Ok(())
@@ -112,7 +113,7 @@ impl PendingFile {
             }
             pending.extend_from_slice(bytes);
             if pending.len() >= APPEND_BYTES {
-                append(&**file, pending, written)?;
+                append_whole(&**file, pending, written)?;
             }
             Ok(())
         })?;
@@ -125,6 +126,18 @@ impl PendingFile {
     pub fn append(&mut self) -> Result<()> {
         append(&*self.file, &mut self.pending, &mut self.written)
     }
+}
+
+/// Appends what is pending up to the last multiple of [`APPEND_BYTES`] in the file. The system keeps what one
+/// call writes in as few pieces of its cache as the place in the file allows, and finds a block in large
+/// pieces sooner.
+fn append_whole(file: &dyn File, pending: &mut Vec<u8>, written: &mut u64) -> Result<()> {
+    let behind = (*written + pending.len() as u64) % APPEND_BYTES as u64;
+    let len = pending.len().saturating_sub(behind as usize);
+    file.append(&pending[..len])?;
+    *written += len as u64;
+    pending.drain(..len);
+    Ok(())
 }
 
 /// Appends what is pending to the file.

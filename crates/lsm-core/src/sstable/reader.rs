@@ -245,21 +245,34 @@ impl SstReader {
         self.read_block(extent)
     }
 
+    /// The block from the file; kept in the cache if that wants it.
     #[cold]
     fn read_block(&self, extent: Extent) -> Result<Arc<Block>> {
-        self.block_by(Access::Plain, extent)
+        let is_wanted = self.is_wanted(extent);
+        let block = self.parsed(Access::Plain, extent)?;
+        // After it is parsed: a block with a wrong checksum or a malformed entry never enters the
+        // cache.
+        Ok(if is_wanted { self.keep(extent, block) } else { block })
     }
 
-    /// The block from the file, read in the given way; kept in the cache.
-    pub(super) fn block_by(&self, access: Access, extent: Extent) -> Result<Arc<Block>> {
+    /// Returns `true` if the cache wants the block at `extent`, which it has not.
+    fn is_wanted(&self, extent: Extent) -> bool {
+        let memory_bytes = extent.len + extent.len / 4;
+        self.cache.as_ref().is_some_and(|it| it.wants(self.file, extent.offset, memory_bytes))
+    }
+
+    /// The block from the device, past every cache; it takes the place of the cached one.
+    #[cold]
+    pub(super) fn fresh_block(&self, extent: Extent) -> Result<Arc<Block>> {
+        Ok(self.keep(extent, self.parsed(Access::Uncached, extent)?))
+    }
+
+    fn parsed(&self, access: Access, extent: Extent) -> Result<Arc<Block>> {
         let payload = match self.partition_checksum(extent) {
             Some(expected) => self.source.read_expected(extent, Some(expected))?,
             None => self.source.read_by(access, extent)?,
         };
-        let block = Arc::new(self.parse(extent, payload)?);
-        // After it is parsed: a block with a wrong checksum or a malformed entry never enters the
-        // cache.
-        Ok(self.keep(extent, block))
+        Ok(Arc::new(self.parse(extent, payload)?))
     }
 
     /// Puts the block at `extent` into the cache, in the place of one that is there. Returns what is to

@@ -446,7 +446,7 @@ impl TableSource {
     }
 
     /// Checks the trailer; returns length and compression of the payload.
-    fn verify(&self, offset: u64, stored: &[u8]) -> Result<(usize, Compression)> {
+    pub(super) fn verify(&self, offset: u64, stored: &[u8]) -> Result<(usize, Compression)> {
         let Some((body, checksum)) = stored.split_last_chunk::<8>() else {
             return Err(self.corruption(offset, "block is too short"));
         };
@@ -471,7 +471,7 @@ impl TableSource {
     }
 
     /// The length of a compressed payload when it is unpacked, and its packed bytes.
-    fn packed<'p>(&self, offset: u64, packed: &'p [u8]) -> Result<(usize, &'p [u8])> {
+    pub(super) fn packed<'p>(&self, offset: u64, packed: &'p [u8]) -> Result<(usize, &'p [u8])> {
         let Some((plain, head)) = varint_at(packed, 0) else {
             return Err(self.corruption(offset, "LZ4 block does not decode"));
         };
@@ -485,7 +485,7 @@ impl TableSource {
         Ok((len, &packed[head..]))
     }
 
-    fn unpack_into(&self, offset: u64, packed: &[u8], out: &mut [u8]) -> Result<()> {
+    pub(super) fn unpack_into(&self, offset: u64, packed: &[u8], out: &mut [u8]) -> Result<()> {
         match decompress_into(packed, out) {
             Ok(got) if got == out.len() => Ok(()),
             _ => Err(self.corruption(offset, "LZ4 block does not decode")),

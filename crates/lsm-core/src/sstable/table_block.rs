@@ -21,7 +21,7 @@ use super::hidden::HiddenHead;
 use super::properties::SstProperties;
 use super::reader::SstReader;
 use super::reader::lookup::Ended;
-use super::stored::{Access, Extent};
+use super::stored::Extent;
 use crate::error::{Error, Result};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
@@ -350,11 +350,5 @@ impl SstReader {
     #[cold]
     fn find_fresh(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<Ended>> {
         self.find(user_key, seq, SstReader::fresh_block)
-    }
-
-    /// The block past every cache; it takes the place of the cached one.
-    #[cold]
-    pub(super) fn fresh_block(&self, extent: Extent) -> Result<Arc<Block>> {
-        self.block_by(Access::Uncached, extent)
     }
 }

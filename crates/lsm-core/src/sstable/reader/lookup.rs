@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::sstable::block::{Block, BlockEntry};
 use crate::sstable::hidden::hidden_trailer;
 use crate::sstable::index::IndexCursor;
+use crate::sstable::probe::{Probed, probe};
 use crate::sstable::stored::Extent;
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
@@ -123,8 +124,7 @@ impl SstReader {
             })
         });
         if !is_kept {
-            let block = self.read_block(extent)?;
-            return self.find_in(extent, block, target, SstReader::block).map(Ended::value);
+            return self.value_of_unkept(extent, target);
         }
         if !may_go_on {
             return Ok(value);
@@ -132,6 +132,31 @@ impl SstReader {
         // Hidden entries are known to the block alone, so it is fetched after all.
         let ended = Ended { extent, block: self.block(extent)?, found: None };
         self.find_behind(ended, target, SstReader::block).map(Ended::value)
+    }
+
+    /// Searches in the block at `extent`, which the cache does not have.
+    #[cold]
+    fn value_of_unkept(
+        &self,
+        extent: Extent,
+        target: KeyRef<'_>,
+    ) -> Result<Option<(Trailer, Slice)>> {
+        if !self.is_wanted(extent) {
+            let may_have_hidden = self.hidden_suffix().is_some();
+            let probed = self.source.look_at(extent, |payload| {
+                match probe(payload, target.user, target.trailer.seq(), may_have_hidden)? {
+                    Probed::Missing => Some(None),
+                    Probed::Found(trailer, value) => {
+                        Some(Some((trailer, Slice::copy_from(&payload[value]))))
+                    }
+                }
+            })?;
+            if let Some(found) = probed.flatten() {
+                return Ok(found);
+            }
+        }
+        let block = self.read_block(extent)?;
+        self.find_in(extent, block, target, SstReader::block).map(Ended::value)
     }
 
     /// Goes on where a block of hidden entries may part a key from its older versions: where its

@@ -14,6 +14,7 @@ use crate::sstable::block_builder::BlockBuilder;
 use crate::sstable::bloom::Bloom;
 use crate::sstable::footer::FOOTER_BYTES;
 use crate::sstable::index::Index;
+use crate::sstable::probe::{Probed, probe};
 use crate::sstable::properties::SstProperties;
 use crate::sstable::stored::{Extent, Sealer, StoredPayload, TableSource};
 use crate::sstable::test_file::TestFile;
@@ -208,6 +209,23 @@ fn use_block(block: &Block, targets: &[Vec<u8>]) {
     }
 }
 
+/// Probes the payload for the keys of the small table and for targets: no bytes make that panic, and it
+/// says what a search in the parsed block says.
+fn probe_as_parsed(payload: &[u8], targets: &[Vec<u8>]) {
+    let block = parse(payload);
+    let mut keys: Vec<_> = targets.iter().map(|user| (user.clone(), SeqNo::MAX)).collect();
+    keys.extend(small_table().iter().map(|(key, _)| (key.user.to_vec(), key.trailer.seq())));
+    for (user, seq) in keys {
+        let probed = probe(payload, &user, seq, false);
+        let Some(block) = &block else { continue };
+        let expected = match block.find(&user, seq) {
+            Some(found) => Probed::Found(found.trailer, found.value..found.value + found.value_len),
+            None => Probed::Missing,
+        };
+        assert_eq!(probed, Some(expected));
+    }
+}
+
 fn parse(payload: &[u8]) -> Option<Block> {
     // Bytes behind the payload, as there are in an uncompressed block.
     let bytes = [payload, &[0xee; 9]].concat().into();
@@ -227,6 +245,7 @@ proptest! {
         let reader = open(&bytes, None).unwrap();
         let mut payload = bytes[..reader.properties().data_bytes as usize - 9].to_vec();
         use_block(&parse(&payload).unwrap(), &targets);
+        probe_as_parsed(&payload, &targets);
         for (place, byte) in edits {
             let at = place.index(payload.len());
             payload[at] = byte;
@@ -234,12 +253,16 @@ proptest! {
         if let Some(block) = parse(&payload) {
             use_block(&block, &targets);
         }
+        probe_as_parsed(&payload, &targets);
     }
 
     #[test]
     fn no_bytes_make_a_block_or_properties_panic(payload in vec(any::<u8>(), 0..80)) {
         if let Some(block) = parse(&payload) {
             use_block(&block, &[]);
+        }
+        for may_have_hidden in [false, true] {
+            probe(&payload, b"k", SeqNo::MAX, may_have_hidden);
         }
         let file = TestFile::holding(&[]);
         let source = TableSource { file, path: std::path::Path::new("t").into(), unique_id: 0, file_bytes: 0 };

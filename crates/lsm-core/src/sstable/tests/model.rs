@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Entries, entry, open, options, write};
+use super::{Entries, IDENTITY, entry, open, options, write};
 use crate::codec::checksum64;
 use crate::iter::InternalIter;
 use crate::options::Compression;
@@ -80,6 +80,11 @@ pub(super) fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>,
         }
         assert!(!iter.valid());
     }
+    // Its blocks are probed, and those of the other are parsed and kept.
+    let source = reader.source();
+    let probed =
+        SstReader::open(source.file.clone(), source.path.to_path_buf(), IDENTITY, None, None);
+    let probed = probed.unwrap().placed(IDENTITY.file, reader.global_seq());
     let mut iter = reader.iter(ReadMode::Cached);
     let own = all.iter().map(|(key, _)| (key.user.to_vec(), key.trailer.raw()));
     let mut offset = 0;
@@ -108,11 +113,13 @@ pub(super) fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>,
                     assert_eq!(at(&iter), i.checked_sub(2).map(|i| all[i].clone()));
                 }
             }
-            let found = reader.get(&user, bloom_hash(&user), seq).unwrap();
             let i = all.partition_point(|(key, _)| key.as_ref() < KeyRef::seek(&user, seq));
             let expected = all.get(i).filter(|(key, _)| *key.user == *user);
             let expected = expected.map(|(key, value)| (key.trailer, value.clone()));
-            assert_eq!(found.map(|(trailer, slice)| (trailer, slice.to_vec())), expected);
+            for reader in [&**reader, &probed] {
+                let found = reader.get(&user, bloom_hash(&user), seq).unwrap();
+                assert_eq!(found.map(|(trailer, slice)| (trailer, slice.to_vec())), expected);
+            }
         }
     }
     for (key, _) in all {

@@ -1,0 +1,76 @@
+//! [`Ghosts`]: the blocks that were asked for of late and are not kept.
+//!
+//! S3-FIFO has a queue of them. This is a table of fingerprints: a hash has one place, and a new one that
+//! comes to the same place replaces it. So a request costs one line of memory and no lock, and a block is
+//! forgotten after about as many requests as there are places, one a little earlier than another.
+//!
+//! All accesses are relaxed: a fingerprint that is lost makes a block enter the cache one request later.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// One place for so many bytes of the cache: half as many places as it keeps blocks of the default length. With
+/// more, a larger share of random reads of data beyond the cache replaces a block by one that is worth no more;
+/// with fewer, a cache takes longer to follow readers who turn to other data.
+const BYTES_PER_PLACE: u64 = 8 << 10;
+const PLACES_MIN: u64 = 64;
+
+/// See the module.
+pub(super) struct Ghosts(Box<[AtomicU32]>);
+
+impl Ghosts {
+    /// An empty table for a cache of `capacity` bytes; for one of 0 bytes it remembers nothing.
+    pub(super) fn new(capacity: u64) -> Ghosts {
+        let count = match capacity {
+            0 => 0,
+            _ => (capacity / BYTES_PER_PLACE).max(PLACES_MIN).next_power_of_two(),
+        };
+        Ghosts((0..count).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    /// The place and the fingerprint of a hash. The place takes its low bits, of which a table never has more
+    /// than 32.
+    #[inline]
+    fn place(&self, hash: u64) -> Option<(&AtomicU32, u32)> {
+        let place = self.0.get(hash as u32 as usize & self.0.len().wrapping_sub(1))?;
+        // 0 is an empty place.
+        Some((place, (hash >> 32) as u32 | 1))
+    }
+
+    /// Returns `true` if the block with this hash was noted, and no other one has come to its place since.
+    #[inline]
+    pub(super) fn has(&self, hash: u64) -> bool {
+        self.place(hash).is_some_and(|(place, mark)| place.load(Ordering::Relaxed) == mark)
+    }
+
+    /// Notes the block with this hash.
+    #[inline]
+    pub(super) fn note(&self, hash: u64) {
+        if let Some((place, mark)) = self.place(hash) {
+            place.store(mark, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_remembers_about_as_many_as_it_has_places() {
+        let ghosts = Ghosts::new(256 * BYTES_PER_PLACE);
+        let hash = |n: u64| n.wrapping_mul(0x9fb2_1c65_1e98_df25);
+        (0..2560).for_each(|n| ghosts.note(hash(n)));
+        let remembered = (0..2560).filter(|n| ghosts.has(hash(*n))).count();
+        assert!((200..=256).contains(&remembered), "{remembered}");
+        let of_late = (2560 - 64..2560).filter(|n| ghosts.has(hash(*n))).count();
+        assert!(of_late > 40, "{of_late}");
+        assert!(!ghosts.has(hash(5000)));
+    }
+
+    #[test]
+    fn an_empty_cache_remembers_nothing() {
+        let ghosts = Ghosts::new(0);
+        ghosts.note(7);
+        assert!(!ghosts.has(7));
+    }
+}

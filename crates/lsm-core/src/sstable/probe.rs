@@ -1,0 +1,223 @@
+//! A point read in the payload of a block that is used once: nothing of it is parsed or kept.
+//!
+//! [`Block::parse`](super::block::Block::parse) checks all entries and prepares them for searches, which
+//! takes longer than everything else that a read does with a block from the page cache. A probe bisects
+//! the restart keys and walks through one group of entries. It checks what it comes by, in the same way. It
+//! gives up on anything unusual, and then the block is parsed: that names the defect, or goes on where
+//! hidden entries ask for more.
+
+use std::cell::Cell;
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use crate::codec::Reader;
+use crate::error::Result;
+use crate::options::Compression;
+use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
+
+use super::block::{Head, KIND_BITS, RESTART_ENTRIES, TAIL_BYTES};
+use super::block_search::compare_tails;
+use super::hidden::{HIDDEN_BIT, HiddenHead};
+use super::stored::{Access, Extent, TableSource};
+
+/// Longest block that a thread has a buffer for.
+const SCRATCH_BYTES_MAX: usize = 16 << 10;
+
+/// Buffers for blocks that are looked at once. They keep their length, so that nothing is cleared anew.
+#[derive(Default)]
+struct Scratch {
+    stored: Vec<u8>,
+    plain: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Scratch> = const {
+        Cell::new(Scratch { stored: Vec::new(), plain: Vec::new() })
+    };
+}
+
+/// The first `len` bytes of a buffer, which grows to that length.
+fn grown(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+    &mut buffer[..len]
+}
+
+impl TableSource {
+    /// Shows `look` the payload of the block at `extent`, which is read and verified and not kept. `None` if it
+    /// is so long that it should have memory of its own.
+    pub(super) fn look_at<T>(
+        &self,
+        extent: Extent,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        let len = self.checked_len(extent)?;
+        if len > SCRATCH_BYTES_MAX {
+            return Ok(None);
+        }
+        // Taken out, so that a look inside of `look` would have buffers of its own.
+        let mut scratch = SCRATCH.take();
+        let looked = self.look_with(&mut scratch, extent.offset, len, look);
+        SCRATCH.set(scratch);
+        looked
+    }
+
+    fn look_with<T>(
+        &self,
+        scratch: &mut Scratch,
+        offset: u64,
+        len: usize,
+        look: impl FnOnce(&[u8]) -> T,
+    ) -> Result<Option<T>> {
+        let stored = grown(&mut scratch.stored, len);
+        self.read_exact(Access::Plain, offset, stored)?;
+        let (len, compression) = self.verify(offset, stored)?;
+        if compression == Compression::None {
+            return Ok(Some(look(&stored[..len])));
+        }
+        let (plain_len, packed) = self.packed(offset, &stored[..len])?;
+        if plain_len > SCRATCH_BYTES_MAX {
+            return Ok(None);
+        }
+        let plain = grown(&mut scratch.plain, plain_len);
+        self.unpack_into(offset, packed, plain)?;
+        Ok(Some(look(plain)))
+    }
+}
+
+/// The finding of a probe.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Probed {
+    /// The entry, and the range of its value in the payload.
+    Found(Trailer, Range<usize>),
+    /// The block has no such entry.
+    Missing,
+}
+
+/// A payload whose tail was read.
+struct Payload<'a> {
+    bytes: &'a [u8],
+    /// End of the entries.
+    end: usize,
+    restarts: &'a [u8],
+    base_seq: u64,
+    /// Number of visible entries.
+    count: usize,
+}
+
+/// Looks for the newest entry of `user_key` that is not newer than `seq`, in a payload that verified.
+/// `None` if the block is to be parsed instead.
+pub(super) fn probe(
+    payload: &[u8],
+    user_key: &[u8],
+    seq: SeqNo,
+    may_have_hidden: bool,
+) -> Option<Probed> {
+    let payload = Payload::of(payload)?;
+    let target = KeyRef::seek(user_key, seq);
+    let found = payload.walk(payload.group_of(target)?, target, may_have_hidden)?;
+    // Where the last entry is a hidden one, older versions of its key may lie in the next block.
+    if found == Probed::Missing && may_have_hidden { None } else { Some(found) }
+}
+
+impl<'a> Payload<'a> {
+    fn of(bytes: &'a [u8]) -> Option<Payload<'a>> {
+        let tail = bytes.len().checked_sub(TAIL_BYTES)?;
+        let mut reader = Reader::new(&bytes[tail..]);
+        let base_seq = reader.u64().ok()?;
+        let _common = reader.u32().ok()?;
+        let count = reader.u32().ok()?;
+        let restart_bytes = usize::try_from(4 * u64::from(count.div_ceil(RESTART_ENTRIES))).ok()?;
+        let end = tail.checked_sub(restart_bytes)?;
+        let restarts = &bytes[end..tail];
+        Some(Payload { bytes, end, restarts, base_seq, count: count as usize })
+    }
+
+    /// The place of restart `i`.
+    fn restart(&self, i: usize) -> Option<usize> {
+        let at = self.restarts.get(4 * i..)?.first_chunk::<4>()?;
+        Some(u32::from_le_bytes(*at) as usize)
+    }
+
+    /// The group of entries in which the target lies, or behind which it would.
+    fn group_of(&self, target: KeyRef<'_>) -> Option<usize> {
+        let mut low = 0;
+        let mut high = self.count.div_ceil(RESTART_ENTRIES as usize);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entry = self.entry(self.restart(middle)?)?;
+            if entry.order(&[], target).is_le() {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Some(low.saturating_sub(1))
+    }
+
+    /// Walks from the first entry of `group` to the first one that is not before the target.
+    fn walk(&self, group: usize, target: KeyRef<'_>, may_have_hidden: bool) -> Option<Probed> {
+        let mut at = self.restart(group)?;
+        let mut restart_key: &[u8] = &[];
+        for i in group * RESTART_ENTRIES as usize..self.count {
+            while may_have_hidden && at < self.end && self.bytes[at] & HIDDEN_BIT != 0 {
+                at = HiddenHead::usual_end(self.bytes, at)
+                    .or_else(|| Some(HiddenHead::decode(self.bytes, at)?.payload.end))?;
+            }
+            let entry = self.entry(at)?;
+            if i.is_multiple_of(RESTART_ENTRIES as usize) {
+                restart_key = entry.suffix;
+                if entry.shared != 0 {
+                    return None;
+                }
+            }
+            match entry.order(restart_key.get(..entry.shared)?, target) {
+                Ordering::Less => at = entry.value.end,
+                _ if entry.is_of(restart_key, target) => {
+                    return Some(Probed::Found(entry.trailer, entry.value));
+                }
+                _ => return Some(Probed::Missing),
+            }
+        }
+        Some(Probed::Missing)
+    }
+
+    /// The visible entry at `at`, inside the entries.
+    #[inline]
+    fn entry(&self, at: usize) -> Option<Entry<'a>> {
+        let head = Head::decode(self.bytes, at)?;
+        if head.header & !KIND_BITS != 0 {
+            return None;
+        }
+        let seq = self.base_seq.checked_add(head.delta).and_then(SeqNo::new)?;
+        let trailer = Trailer::new(seq, EntryKind::from_u8(head.header)?);
+        let value = head.suffix.checked_add(head.suffix_len)?;
+        let end = value.checked_add(head.value_len).filter(|end| *end <= self.end)?;
+        let suffix = &self.bytes[head.suffix..value];
+        Some(Entry { shared: head.shared, suffix, trailer, value: value..end })
+    }
+}
+
+struct Entry<'a> {
+    shared: usize,
+    suffix: &'a [u8],
+    trailer: Trailer,
+    value: Range<usize>,
+}
+
+impl Entry<'_> {
+    /// Its internal order against the target; `shared` are the bytes that it has from its restart key.
+    #[inline]
+    fn order(&self, shared: &[u8], target: KeyRef<'_>) -> Ordering {
+        // Newer first: the greater trailer is the earlier.
+        compare_tails(shared, self.suffix, target.user)
+            .then_with(|| target.trailer.cmp(&self.trailer))
+    }
+
+    /// Returns `true` if its user key is the target's.
+    fn is_of(&self, restart_key: &[u8], target: KeyRef<'_>) -> bool {
+        let (shared, rest) = target.user.split_at(self.shared.min(target.user.len()));
+        rest == self.suffix && restart_key.get(..self.shared) == Some(shared)
+    }
+}
