@@ -55,10 +55,13 @@ impl Ghosts {
 mod tests {
     use super::*;
 
+    fn hash(n: u64) -> u64 {
+        n.wrapping_mul(0x9fb2_1c65_1e98_df25)
+    }
+
     #[test]
     fn a_table_remembers_about_as_many_as_it_has_places() {
         let ghosts = Ghosts::new(256 * BYTES_PER_PLACE);
-        let hash = |n: u64| n.wrapping_mul(0x9fb2_1c65_1e98_df25);
         (0..2560).for_each(|n| ghosts.note(hash(n)));
         let remembered = (0..2560).filter(|n| ghosts.has(hash(*n))).count();
         assert!((200..=256).contains(&remembered), "{remembered}");

@@ -96,7 +96,7 @@ pub(super) enum Probed {
 }
 
 /// A payload whose tail was read.
-struct Payload<'a> {
+struct ProbedPayload<'a> {
     bytes: &'a [u8],
     /// End of the entries.
     end: usize,
@@ -114,15 +114,15 @@ pub(super) fn probe(
     seq: SeqNo,
     may_have_hidden: bool,
 ) -> Option<Probed> {
-    let payload = Payload::of(payload)?;
+    let payload = ProbedPayload::of(payload)?;
     let target = KeyRef::seek(user_key, seq);
     let found = payload.walk(payload.group_of(target)?, target, may_have_hidden)?;
     // Where the last entry is a hidden one, older versions of its key may lie in the next block.
     if found == Probed::Missing && may_have_hidden { None } else { Some(found) }
 }
 
-impl<'a> Payload<'a> {
-    fn of(bytes: &'a [u8]) -> Option<Payload<'a>> {
+impl<'a> ProbedPayload<'a> {
+    fn of(bytes: &'a [u8]) -> Option<ProbedPayload<'a>> {
         let tail = bytes.len().checked_sub(TAIL_BYTES)?;
         let mut reader = Reader::new(&bytes[tail..]);
         let base_seq = reader.u64().ok()?;
@@ -131,7 +131,7 @@ impl<'a> Payload<'a> {
         let restart_bytes = usize::try_from(4 * u64::from(count.div_ceil(RESTART_ENTRIES))).ok()?;
         let end = tail.checked_sub(restart_bytes)?;
         let restarts = &bytes[end..tail];
-        Some(Payload { bytes, end, restarts, base_seq, count: count as usize })
+        Some(ProbedPayload { bytes, end, restarts, base_seq, count: count as usize })
     }
 
     /// The place of restart `i`.
@@ -185,7 +185,7 @@ impl<'a> Payload<'a> {
 
     /// The visible entry at `at`, inside the entries.
     #[inline]
-    fn entry(&self, at: usize) -> Option<Entry<'a>> {
+    fn entry(&self, at: usize) -> Option<ProbedEntry<'a>> {
         let head = Head::decode(self.bytes, at)?;
         if head.header & !KIND_BITS != 0 {
             return None;
@@ -195,18 +195,18 @@ impl<'a> Payload<'a> {
         let value = head.suffix.checked_add(head.suffix_len)?;
         let end = value.checked_add(head.value_len).filter(|end| *end <= self.end)?;
         let suffix = &self.bytes[head.suffix..value];
-        Some(Entry { shared: head.shared, suffix, trailer, value: value..end })
+        Some(ProbedEntry { shared: head.shared, suffix, trailer, value: value..end })
     }
 }
 
-struct Entry<'a> {
+struct ProbedEntry<'a> {
     shared: usize,
     suffix: &'a [u8],
     trailer: Trailer,
     value: Range<usize>,
 }
 
-impl Entry<'_> {
+impl ProbedEntry<'_> {
     /// Its internal order against the target; `shared` are the bytes that it has from its restart key.
     #[inline]
     fn order(&self, shared: &[u8], target: KeyRef<'_>) -> Ordering {
