@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// with fewer, a cache takes longer to follow readers who turn to other data.
 const BYTES_PER_PLACE: u64 = 8 << 10;
 const PLACES_MIN: u64 = 64;
+/// 16 MiB of memory. A cache may be given any capacity, for one that never lets go of a block.
+const PLACES_MAX: u64 = 1 << 22;
 
 /// See the module.
 pub(super) struct Ghosts(Box<[AtomicU32]>);
@@ -22,7 +24,7 @@ impl Ghosts {
     pub(super) fn new(capacity: u64) -> Ghosts {
         let count = match capacity {
             0 => 0,
-            _ => (capacity / BYTES_PER_PLACE).max(PLACES_MIN).next_power_of_two(),
+            _ => (capacity / BYTES_PER_PLACE).clamp(PLACES_MIN, PLACES_MAX).next_power_of_two(),
         };
         Ghosts((0..count).map(|_| AtomicU32::new(0)).collect())
     }
@@ -68,6 +70,15 @@ mod tests {
         let of_late = (2560 - 64..2560).filter(|n| ghosts.has(hash(*n))).count();
         assert!(of_late > 40, "{of_late}");
         assert!(!ghosts.has(hash(5000)));
+    }
+
+    #[test]
+    fn a_cache_of_any_capacity_has_a_table_of_16_mib_at_most() {
+        for capacity in [1, 1 << 40, u64::MAX] {
+            let ghosts = Ghosts::new(capacity);
+            ghosts.note(hash(7));
+            assert!(ghosts.has(hash(7)) && ghosts.0.len() as u64 <= PLACES_MAX);
+        }
     }
 
     #[test]
