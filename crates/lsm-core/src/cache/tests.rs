@@ -14,6 +14,11 @@ use crate::types::{DbId, EntryKind, Epoch, KeyRef, SeqNo, Trailer};
 
 /// A table of 100 blocks of one entry each, read through `cache`.
 fn table(file: FileNo, cache: &Arc<Blocks>) -> SstReader {
+    table_of(file, cache, 900)
+}
+
+/// The same with values of this length.
+fn table_of(file: FileNo, cache: &Arc<Blocks>, value_bytes: usize) -> SstReader {
     let identity = SstIdentity { db_id: DbId(1), file, epoch: Epoch(1) };
     let stored = Arc::new(TestFile::default());
     let options =
@@ -22,7 +27,7 @@ fn table(file: FileNo, cache: &Arc<Blocks>) -> SstReader {
     let mut writer = SstWriter::new(stored.clone(), identity, SeqNo::ZERO, options);
     for n in 0..100_u8 {
         let trailer = Trailer::new(SeqNo::ZERO, EntryKind::Value);
-        writer.add(KeyRef::new(&[n], trailer), &[file.0 as u8; 900]).unwrap();
+        writer.add(KeyRef::new(&[n], trailer), &vec![file.0 as u8; value_bytes]).unwrap();
     }
     writer.finish().unwrap();
     SstReader::open(stored, path, identity, None, Some(cache.clone())).unwrap()
@@ -99,6 +104,12 @@ fn a_full_cache_takes_a_block_at_its_second_request() {
         assert_eq!((iter.key().user, iter.value()), (&[6][..], &[2; 900][..]));
         assert_eq!(kept_of(iter.table(), &cache), usize::from(is_kept));
         iter.seek_to_first().unwrap();
+    }
+    // So is a read of a block that is too long for the buffer of a thread.
+    let long = table_of(FileNo(3), &cache, 17 << 10);
+    for is_kept in [false, true] {
+        assert!(long.get(&[6], bloom_hash(&[6]), SeqNo::MAX).unwrap().is_some());
+        assert_eq!(kept_of(&long, &cache), usize::from(is_kept));
     }
 }
 

@@ -147,7 +147,9 @@ impl<'a> ProbedPayload<'a> {
         while low < high {
             let middle = low + (high - low) / 2;
             let entry = self.entry(self.restart(middle)?)?;
-            if entry.order(&[], target).is_le() {
+            let order = entry.suffix.cmp(target.user);
+            // Newer first: the greater trailer is the earlier.
+            if order.then(target.trailer.cmp(&entry.trailer)).is_le() {
                 low = middle + 1;
             } else {
                 high = middle;
@@ -172,12 +174,14 @@ impl<'a> ProbedPayload<'a> {
                     return None;
                 }
             }
-            match entry.order(restart_key.get(..entry.shared)?, target) {
-                Ordering::Less => at = entry.value.end,
-                _ if entry.is_of(restart_key, target) => {
+            let shared = restart_key.get(..entry.shared)?;
+            match compare_tails(shared, entry.suffix, target.user) {
+                Ordering::Equal if entry.trailer <= target.trailer => {
                     return Some(Probed::Found(entry.trailer, entry.value));
                 }
-                _ => return Some(Probed::Missing),
+                Ordering::Greater => return Some(Probed::Missing),
+                // A smaller key, or a version that is newer than the reader.
+                _ => at = entry.value.end,
             }
         }
         Some(Probed::Missing)
@@ -204,20 +208,4 @@ struct ProbedEntry<'a> {
     suffix: &'a [u8],
     trailer: Trailer,
     value: Range<usize>,
-}
-
-impl ProbedEntry<'_> {
-    /// Its internal order against the target; `shared` are the bytes that it has from its restart key.
-    #[inline]
-    fn order(&self, shared: &[u8], target: KeyRef<'_>) -> Ordering {
-        // Newer first: the greater trailer is the earlier.
-        compare_tails(shared, self.suffix, target.user)
-            .then_with(|| target.trailer.cmp(&self.trailer))
-    }
-
-    /// Returns `true` if its user key is the target's.
-    fn is_of(&self, restart_key: &[u8], target: KeyRef<'_>) -> bool {
-        let (shared, rest) = target.user.split_at(self.shared.min(target.user.len()));
-        rest == self.suffix && restart_key.get(..self.shared) == Some(shared)
-    }
 }

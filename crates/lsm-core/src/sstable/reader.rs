@@ -242,13 +242,12 @@ impl SstReader {
         {
             return Ok(block);
         }
-        self.read_block(extent)
+        self.read_block(extent, self.is_wanted(extent))
     }
 
-    /// The block from the file; kept in the cache if that wants it.
+    /// The block from the file; kept in the cache if it `is_wanted` there.
     #[cold]
-    fn read_block(&self, extent: Extent) -> Result<Arc<Block>> {
-        let is_wanted = self.is_wanted(extent);
+    fn read_block(&self, extent: Extent, is_wanted: bool) -> Result<Arc<Block>> {
         let block = self.parsed(Access::Plain, extent)?;
         // After it is parsed: a block with a wrong checksum or a malformed entry never enters the
         // cache.
@@ -257,6 +256,8 @@ impl SstReader {
 
     /// Returns `true` if the cache wants the block at `extent`, which it has not.
     fn is_wanted(&self, extent: Extent) -> bool {
+        // About what a parsed block of short entries takes: its numbers come to the payload. An estimate is
+        // enough, because a block that is put in makes room for itself.
         let memory_bytes = extent.len + extent.len / 4;
         self.cache.as_ref().is_some_and(|it| it.wants(self.file, extent.offset, memory_bytes))
     }

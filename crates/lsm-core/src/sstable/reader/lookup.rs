@@ -141,7 +141,8 @@ impl SstReader {
         extent: Extent,
         target: KeyRef<'_>,
     ) -> Result<Option<(Trailer, Slice)>> {
-        if !self.is_wanted(extent) {
+        let is_wanted = self.is_wanted(extent);
+        if !is_wanted {
             let may_have_hidden = self.hidden_suffix().is_some();
             let probed = self.source.look_at(extent, |payload| {
                 match probe(payload, target.user, target.trailer.seq(), may_have_hidden)? {
@@ -155,7 +156,7 @@ impl SstReader {
                 return Ok(found);
             }
         }
-        let block = self.read_block(extent)?;
+        let block = self.read_block(extent, is_wanted)?;
         self.find_in(extent, block, target, SstReader::block).map(Ended::value)
     }
 
