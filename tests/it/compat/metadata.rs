@@ -1,7 +1,8 @@
-//! Stores with MetaHive: `tests/fixtures/metahive/`, of the first version with 3 bytes of the checksum of a
-//! checksum, and `tests/fixtures/keys/`, of an earlier one, which stored all 8 bytes.
+//! Stores with MetaHive: `tests/fixtures/column/`, of the first version with metadata in a column,
+//! `tests/fixtures/metahive/`, of the first version with 3 bytes of the checksum of a checksum, and
+//! `tests/fixtures/keys/`, of an earlier one, which stored all 8 bytes.
 //!
-//! `BLESS_FIXTURE=metahive cargo test fixture_of_short_metadata` writes it anew; do that only before its
+//! `BLESS_FIXTURE=column cargo test fixtures_of_short_metadata` writes the first anew; do that only before its
 //! format was shipped.
 
 use std::collections::BTreeSet;
@@ -28,7 +29,7 @@ fn value(n: u32) -> String {
 }
 
 /// Two tables of one partition, with deletions, and with versions that a snapshot kept.
-fn write_metahive() -> MemFs {
+fn write_column() -> MemFs {
     let fs = MemFs::new();
     let db = builder(&fs).open().unwrap();
     let options = PartitionOptions::new().block_bytes(512).level0_tables(100);
@@ -78,9 +79,15 @@ fn check_compacted(p: &Partition, before: usize) {
 }
 
 #[test]
-fn a_fixture_of_short_metadata_opens_and_verifies() {
-    fixtures::bless("metahive", write_metahive);
-    let dir = fixtures::on_disk("metahive");
+fn fixtures_of_short_metadata_open_and_verify() {
+    fixtures::bless("column", write_column);
+    for name in ["column", "metahive"] {
+        check_short(name);
+    }
+}
+
+fn check_short(name: &str) {
+    let dir = fixtures::on_disk(name);
     let db = Db::open(dir.path()).unwrap();
     let p = db.partition("p").unwrap();
     for is_compacted in [false, true] {
@@ -105,10 +112,10 @@ fn metadata_of_an_earlier_version_is_compacted_into_the_short_form() {
     }
 }
 
-/// Code that does not know the short form refuses a feature, and takes nothing for damage.
+/// Code that does not know the short form, or the column, refuses a feature, and takes nothing for damage.
 #[test]
-fn tables_with_the_short_form_say_so() {
-    for (name, expected) in [("keys", 1), ("metahive", 3)] {
+fn tables_say_which_forms_of_hidden_entries_they_have() {
+    for (name, expected) in [("keys", 1), ("metahive", 3), ("column", 7)] {
         let fs = fixtures::in_memory(name);
         let tables =
             fs.paths().into_iter().filter(|path| path.extension().is_some_and(|it| it == "sst"));

@@ -7,6 +7,7 @@ use metahive::{ErrorHandler, Replica, Statistics};
 use siltstone::{Compression, Result};
 
 use super::damage::{harm, tables};
+use super::verified::metadata_place;
 use super::*;
 
 /// A copy of every value.
@@ -181,9 +182,8 @@ fn an_unverified_answer_needs_the_whole_checksum() {
             let bytes = fs.read_raw(&path).unwrap();
             let found = bytes.windows(value.len()).position(|window| window == value);
             let Some(at) = found else { continue };
-            // The metadata behind the value: a header of one byte, and two checksums.
-            let metadata = at + value.len() + 1;
-            for place in (at..at + 20).chain(metadata..metadata + 11) {
+            let (metadata, len) = metadata_place(&bytes, &key_of(17), value);
+            for place in (at..at + 20).chain(metadata..metadata + len) {
                 fs.corrupt(&path, place as u64, 0xff).unwrap();
             }
         }

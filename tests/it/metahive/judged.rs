@@ -4,7 +4,7 @@
 use metahive::RepairOptions;
 use siltstone::Compression;
 
-use super::verified::{blocks, flip};
+use super::verified::{blocks, flip, metadata_place};
 use super::*;
 
 /// A store with one table of these values, whose entries lie in blocks of `block_bytes`.
@@ -41,15 +41,17 @@ fn entries_out_of_order_are_a_gap() {
     assert_eq!(len, at[2] - at[1], "entries of one length");
     let (path, seed, blocks) = blocks(&fs).pop().unwrap();
     let bytes = fs.read_raw(&path).unwrap();
-    // An entry begins behind the metadata of the one before, which is 12 bytes long.
-    let begin = at[0] + values[3].len() as u64 + 12;
-    for i in 0..len {
-        let one = (begin + i) as usize;
-        let other = one + len as usize;
-        let mask = bytes[one] ^ bytes[other];
-        for place in [one, other] {
-            if mask != 0 {
-                flip(&fs, &path, seed, blocks[0], place as u64, mask);
+    // An entry begins behind the value of the one before.
+    let begin = (at[0] + values[3].len() as u64) as usize;
+    let metadata = [4, 5].map(|n| metadata_place(&bytes, &key_of(n as u32), &values[n]));
+    let swaps = [(begin, begin + len as usize, len as usize), (metadata[0].0, metadata[1].0, 11)];
+    for (one, other, len) in swaps {
+        for i in 0..len {
+            let mask = bytes[one + i] ^ bytes[other + i];
+            for place in [one + i, other + i] {
+                if mask != 0 {
+                    flip(&fs, &path, seed, blocks[0], place as u64, mask);
+                }
             }
         }
     }

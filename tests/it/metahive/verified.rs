@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use lsm_core::codec::checksum64_seeded;
 use lsm_core::hooks::Entry;
+use lsm_core::types::EntryKind;
 use metahive::{By, MetadataProvider, RepairOptions, Statistics, Verdict, Verified};
 
 use super::*;
@@ -142,6 +143,19 @@ pub(super) fn blocks(fs: &MemFs) -> Vec<(PathBuf, u64, Vec<Place>)> {
         all.push((table.path(&context), seed, blocks));
     }
     all
+}
+
+/// The place of the metadata of a value in the bytes of a table, and its length.
+pub(super) fn metadata_place(table: &[u8], key: &[u8], value: &[u8]) -> (usize, usize) {
+    // That of the sequence number for which it is there.
+    let found = (0..1000).find_map(|seq| {
+        let seq = SeqNo::new(seq).unwrap();
+        let sum = checksum::of_entry(key, value, seq, EntryKind::Value);
+        let metadata = Payload::new(seq, sum).encode()[8..].to_vec();
+        let place = table.windows(metadata.len()).position(|window| window == metadata)?;
+        Some((place, metadata.len()))
+    });
+    found.unwrap()
 }
 
 /// Turns bits of the byte at `at`, in the block at `block`, and makes its checksum good. Doing it

@@ -28,7 +28,7 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     AddedValue, BesidePayload, Carry, Decision, Entry, Fault, Faults, Input, JobKind, JobValues,
-    Origin, OwnedEntry, Patch, ValueStore,
+    Origin, OwnedEntry, Patch, ValueStore, catch_blamed,
 };
 use crate::types::{EntryKind, FileNo, Gaps, InGap, KeyRef, SeqNo, Trailer};
 
@@ -82,40 +82,54 @@ pub(super) fn write_survivors<I: JobIter>(
     should_stop: &dyn Fn() -> bool,
 ) -> Result<JobOutcome> {
     let mut writing = Writing::new(stages, below, split, outputs);
-    let mut until_look = ENTRIES_BETWEEN_LOOKS;
-    match clip.and_then(|clip| clip.range().start) {
-        None => entries.seek_to_first()?,
-        // At the newest version: the clip passes over the versions that are too new.
-        Some(start) => entries.seek(KeyRef::seek(start, SeqNo::MAX))?,
-    }
-    while entries.valid() {
-        until_look -= 1;
-        if until_look == 0 {
-            until_look = ENTRIES_BETWEEN_LOOKS;
-            if should_stop() {
-                return Err(Error::new(ErrorKind::Closed, "the job was cancelled"));
-            }
-        }
-        let place = clip.map_or(ClipSide::Inside, |c| c.place(entries.key(), entries.is_hidden()));
-        match place {
-            ClipSide::Inside => {
-                writing.read(entries)?;
-                if writing.is_over() {
-                    break;
-                }
-                // A value that moved may have been gigabytes.
-                if std::mem::take(&mut writing.has_moved) {
-                    until_look = 1;
-                }
-            }
-            ClipSide::Outside => {}
-            // Leaving early would miss damage that only the end of an input shows.
-            ClipSide::Behind if entries.must_walk_all() => {}
-            ClipSide::Behind => break,
-        }
-        entries.next()?;
-    }
+    // Around the loop, and outside of what it holds: that is dropped as after any other error.
+    catch_blamed(|| writing.walk(entries, clip, should_stop))?;
     writing.finish()
+}
+
+impl Writing<'_, '_> {
+    fn walk<I: JobIter>(
+        &mut self,
+        entries: &mut I,
+        clip: Option<&Clip>,
+        should_stop: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let mut until_look = ENTRIES_BETWEEN_LOOKS;
+        match clip.and_then(|clip| clip.range().start) {
+            None => entries.seek_to_first()?,
+            // At the newest version: the clip passes over the versions that are too new.
+            Some(start) => entries.seek(KeyRef::seek(start, SeqNo::MAX))?,
+        }
+        while entries.valid() {
+            until_look -= 1;
+            if until_look == 0 {
+                until_look = ENTRIES_BETWEEN_LOOKS;
+                if should_stop() {
+                    return Err(Error::new(ErrorKind::Closed, "the job was cancelled"));
+                }
+            }
+            let place =
+                clip.map_or(ClipSide::Inside, |c| c.place(entries.key(), entries.is_hidden()));
+            match place {
+                ClipSide::Inside => {
+                    self.read(entries)?;
+                    if self.is_over() {
+                        break;
+                    }
+                    // A value that moved may have been gigabytes.
+                    if std::mem::take(&mut self.has_moved) {
+                        until_look = 1;
+                    }
+                }
+                ClipSide::Outside => {}
+                // Leaving early would miss damage that only the end of an input shows.
+                ClipSide::Behind if entries.must_walk_all() => {}
+                ClipSide::Behind => break,
+            }
+            entries.next()?;
+        }
+        Ok(())
+    }
 }
 
 impl<'a, 'o> Writing<'a, 'o> {
@@ -411,7 +425,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         let (user_order, order) = self.keys.order_of_written(key);
         // Asked before a user key's first version only, so a table never ends between versions.
         let is_first = user_order.is_ne();
-        if is_first { self.boundary(Some(entry.key)) } else { self.take_back() }?;
+        if is_first { self.boundary(Some(entry.key)) } else { self.behind_first() }?;
         if order.is_le() {
             // Only a faulty run gets here, and nothing of it is installed.
             return self.damaged(entry, "an entry is out of order");
@@ -435,10 +449,6 @@ impl<'a, 'o> Writing<'a, 'o> {
         let left_for = self.seen_by.filter(|_| matches!(expires, Some(Expires::Left(_))));
         if let Some(snapshot) = kept_for.or(left_for) {
             self.outputs.note_kept(snapshot);
-        }
-        if self.stages.sealing.is_some() {
-            // The answer at a boundary is for the first version behind it alone.
-            self.outputs.allow_cut(false);
         }
         self.keys.note_written(key.trailer);
         Ok(())

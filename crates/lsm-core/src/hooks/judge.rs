@@ -57,6 +57,14 @@ pub trait TableJudge: Send {
         None
     }
 
+    /// As [`told`](Self::told), of a block whose hidden entries lie one behind the other, `width` bytes each.
+    /// Puts their notes into `notes`, which is as long as they are many, and returns the sum of them. `None`
+    /// if one of them has none: then the engine asks for each. Default: none.
+    fn told_all(&mut self, hidden: &[u8], width: usize, notes: &mut [u64]) -> Option<u64> {
+        let _ = (hidden, width, notes);
+        None
+    }
+
     /// Judges a block by the sum of the notes of its entries, which all were judged as good: whether
     /// they are all that were written to it. `index` counts the blocks of the table.
     fn block(&mut self, index: u64, notes: u64) -> BlockVerdict;

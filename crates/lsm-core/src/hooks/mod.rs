@@ -51,7 +51,7 @@ pub use store::{
 pub use store_context::{ChunkId, EventQueue, StoreContext};
 
 pub(crate) use expiry::KnownAgeing;
-pub(crate) use guarded::{catch, catch_engine, guarded_filter};
+pub(crate) use guarded::{catch, catch_blamed, catch_engine, guarded_filter};
 pub(crate) use guarded_store::open_store;
 pub(crate) use judge::{Findings, Inject, JobFindings};
 

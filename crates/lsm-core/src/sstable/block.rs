@@ -8,14 +8,16 @@
 //! ```text
 //! offset  size  name      meaning
 //! 0       ..    entries   one after the other, in strictly ascending internal order
+//! ..      w*c   column    payloads of hidden entries (`hidden.rs`), w bytes for each visible entry
 //! ..      4*r   restarts  u32 offset of each restart entry: every 16th, from the first
 //! n-16    8     base_seq  u64, what the sequences of the entries count from
-//! n-8     4     common    u32, length of a prefix that all keys of the block have
-//! n-4     4     count     u32, number of visible entries; r = count / 16 rounded up
+//! n-8     3     common    length of a prefix that all keys of the block have
+//! n-5     1     width     w: bytes of each payload in the column, 0 without a column
+//! n-4     4     count     u32, number c of visible entries; r = c / 16 rounded up
 //! ```
 //!
-//! In a table with hidden entries (`hidden.rs`) these lie among the others, in their order, but
-//! restarts, common prefix and count know nothing of them. Only in such a table may count be 0.
+//! In a table with hidden entries these are in the column, or lie among the others, in their order. Restarts,
+//! common prefix and count know nothing of them. Only in such a table may count be 0.
 //!
 //! Entry:
 //!
@@ -50,18 +52,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::codec::{Malformed, Reader, varint_at};
 use crate::memory::{BlockMemory, SlotPool};
-use crate::types::{InternalKey, KeyRef, SeqNo, Slice, Trailer};
+use crate::types::{InternalKey, Slice, Trailer};
 
 use super::block_check::BlockPass;
 use super::block_data::{BlockData, Numbers};
+use super::block_hidden::HiddenEntries;
 use super::block_search::JoinedKey;
-use super::hidden::{HiddenHead, Owner, hidden_trailer};
+use super::block_tail::Tail;
 use super::stored::StoredPayload;
 
 /// Every how manyth entry stores its key whole.
 pub(super) const RESTART_ENTRIES: u32 = 16;
-/// Bytes behind the restart offsets.
-pub(super) const TAIL_BYTES: usize = 16;
 /// The counts of references of a block, and what owns its memory.
 const COUNTS_BYTES: usize = 16 + BlockMemory::OWN_BYTES;
 /// Shortest entry: a header and four one-byte varints.
@@ -75,8 +76,7 @@ const DECODED: &str = "entries were decoded when the block was parsed";
 pub struct Block {
     /// The payload and what a search goes by.
     data: BlockData,
-    /// Offsets of the hidden entries, where there are any.
-    hidden: Option<Box<[u32]>>,
+    pub(super) hidden: HiddenEntries,
     /// A hook has seen that no entry is missing: see [`TableBlock::is_whole`]. Relaxed: two who look
     /// at once see the same.
     ///
@@ -225,22 +225,23 @@ impl Block {
     ) -> Result<Block, Malformed> {
         let StoredPayload { bytes, len } = payload;
         let payload = &bytes[..len];
-        let tail = len.checked_sub(TAIL_BYTES).ok_or(bad("block is shorter than its tail", len))?;
-        let mut reader = Reader::new(&payload[tail..]);
-        let base_seq = reader.u64()?;
-        let common = reader.u32()?;
-        let count = reader.u32()?;
-        let restart_bytes = 4 * u64::from(count.div_ceil(RESTART_ENTRIES));
-        let end = usize::try_from(restart_bytes).ok().and_then(|bytes| tail.checked_sub(bytes));
-        let end = end.ok_or(bad("restart offsets exceed the block", tail))?;
-        let count = count as usize;
+        let tail = Tail::of(payload).ok_or(bad("block is shorter than its tail", len))?;
+        let Tail { base_seq, common, .. } = tail;
+        let restarts =
+            tail.column_end().ok_or(bad("restart offsets exceed the block", tail.start))?;
+        let column = tail.column().ok_or(bad("hidden entries exceed the block", tail.start))?;
+        if column.is_some() && hidden_suffix.is_none() {
+            return Err(bad("hidden entry in a table without hidden entries", tail.start));
+        }
+        let end = column.map_or(restarts, |column| column.start);
+        let count = tail.count as usize;
         // Without visible entries a block has hidden ones alone, and no key to take a common prefix
         // from.
         let is_hollow = count == 0 && (hidden_suffix.is_none() || end == 0 || common != 0);
         // Checked before memory is reserved for `count` entries, because the number comes from the
         // file.
         if is_hollow || count > end / ENTRY_BYTES_MIN {
-            return Err(bad("entry count does not fit the block", tail));
+            return Err(bad("entry count does not fit the block", tail.start));
         }
         // One pass over all entries, when the block enters memory. Checks at each access would be
         // paid by every search, and a forgotten one would be a panic on damaged bytes.
@@ -249,24 +250,28 @@ impl Block {
             end,
             common: common as usize,
             base_seq,
-            restarts: Reader::new(&payload[end..tail]),
+            restarts: Reader::new(&payload[restarts..tail.start]),
             words: Vec::with_capacity(count),
             offsets: Vec::with_capacity(count),
             hidden_suffix,
-            // In a sealed table nearly every visible entry has a hidden one.
-            hidden: Vec::with_capacity(if hidden_suffix.is_some() { count } else { 0 }),
+            has_column: column.is_some(),
+            hidden: Vec::new(),
             last: None,
             last_hidden: None,
         };
         check.entries(count)?;
-        let hidden: Option<Box<[u32]>> = (!check.hidden.is_empty()).then(|| check.hidden.into());
+        let hidden = match column {
+            Some(column) => HiddenEntries::Column(column),
+            None if check.hidden.is_empty() => HiddenEntries::None,
+            None => HiddenEntries::Mixed(check.hidden.into()),
+        };
         let first_key = match check.offsets.first() {
             Some(at) => Head::decode(payload, *at as usize).ok_or(bad("bad entry", 0))?.suffix,
             None => 0,
         };
         let numbers = Numbers {
             base_seq,
-            has_hidden: hidden.is_some(),
+            has_hidden: !matches!(hidden, HiddenEntries::None),
             first_key,
             common: common as usize,
             words: &check.words,
@@ -286,7 +291,7 @@ impl Block {
     /// `free_bytes_max` of free memory, and for a block whose values are so long that readers share them
     /// instead of a copy.
     pub fn moved(&self, pool: &Arc<SlotPool>, free_bytes_max: u64) -> Option<Block> {
-        let entries = self.len() + self.hidden().len();
+        let entries = self.len() + self.hidden_len();
         if self.bytes().len() > Slice::COPY_BYTES_MAX * entries {
             return None;
         }
@@ -316,106 +321,12 @@ impl Block {
 
     /// Memory that the block takes, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        let own = size_of::<Block>() + COUNTS_BYTES + 4 * self.hidden().len();
+        let listed = match &self.hidden {
+            HiddenEntries::Mixed(offsets) => size_of_val(&**offsets),
+            HiddenEntries::None | HiddenEntries::Column(_) => 0,
+        };
+        let own = size_of::<Block>() + COUNTS_BYTES + listed;
         (self.data.memory_bytes() + own) as u64
-    }
-
-    /// Offsets of the hidden entries, ascending.
-    #[inline]
-    pub(super) fn hidden(&self) -> &[u32] {
-        self.hidden.as_deref().unwrap_or_default()
-    }
-
-    /// The hidden entry at an offset of [`Block::hidden`].
-    #[inline]
-    pub(super) fn hidden_head(&self, offset: u32) -> HiddenHead {
-        let head = HiddenHead::decode(self.bytes(), offset as usize);
-        head.expect("entries were decoded when the block was parsed")
-    }
-
-    /// Puts the key of hidden entry `h` into `out`; returns its trailer.
-    pub(super) fn hidden_key(&self, h: usize, suffix: &[u8], out: &mut Vec<u8>) -> Trailer {
-        out.clear();
-        let offset = self.hidden()[h];
-        match self.hidden_head(offset).owner {
-            Owner::Plain(start, len, delta) => {
-                out.extend_from_slice(&self.bytes()[start..start + len]);
-                hidden_trailer(self.seq(delta))
-            }
-            Owner::Near(back) => {
-                let before = self.visible_before(offset);
-                let owner = self.key(before - back);
-                out.extend_from_slice(owner.key.shared);
-                out.extend_from_slice(owner.key.suffix);
-                out.extend_from_slice(suffix);
-                hidden_trailer(owner.trailer.seq())
-            }
-        }
-    }
-
-    /// Number of entries before the first that is not before `target`: visible and hidden ones.
-    pub(super) fn lower_bound_all(&self, target: KeyRef<'_>, suffix: &[u8]) -> (usize, usize) {
-        (self.lower_bound(target), self.lower_bound_hidden(target, suffix))
-    }
-
-    /// Number of hidden entries before the first that is not before `target`.
-    fn lower_bound_hidden(&self, target: KeyRef<'_>, suffix: &[u8]) -> usize {
-        let mut low = 0;
-        let mut high = self.hidden().len();
-        let mut key = Vec::new();
-        while low < high {
-            let middle = low + (high - low) / 2;
-            // Hidden entries have no words, so each step rebuilds a key.
-            let trailer = self.hidden_key(middle, suffix, &mut key);
-            if KeyRef::new(&key, trailer) < target {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low
-    }
-
-    /// The hidden entry that belongs to visible entry `i`, which ends at `end`, if it is the very
-    /// next one: where no other version and no other key sorts between the two. Looks at little
-    /// but the bytes behind the entry, which a search has just been near.
-    #[inline]
-    pub(super) fn next_hidden(&self, i: usize, end: usize) -> Option<HiddenHead> {
-        // Behind the last entry lie the restarts; behind another one a header, hidden or not.
-        let is_end =
-            i + 1 == self.len() && self.hidden().last().is_none_or(|last| (*last as usize) < end);
-        let head = if is_end { None } else { HiddenHead::decode(self.bytes(), end) };
-        head.filter(|head| head.owner == Owner::Near(1))
-    }
-
-    /// The hidden entry with this whole key and sequence number.
-    pub(super) fn find_hidden(&self, key: &[u8], seq: SeqNo, suffix: &[u8]) -> Option<HiddenHead> {
-        let target = KeyRef::new(key, hidden_trailer(seq));
-        let at = self.lower_bound_hidden(target, suffix);
-        let offset = *self.hidden().get(at)?;
-        let mut found = Vec::new();
-        let trailer = self.hidden_key(at, suffix, &mut found);
-        (KeyRef::new(&found, trailer) == target).then(|| self.hidden_head(offset))
-    }
-
-    /// Returns the number of entries before visible entry `i`, hidden ones counted.
-    pub(super) fn entries_before(&self, i: usize) -> usize {
-        let offset = self.offset(i);
-        i + self.hidden().partition_point(|hidden| *hidden < offset)
-    }
-
-    /// The first and the last key of all entries.
-    pub(super) fn edges(&self, suffix: &[u8]) -> (InternalKey, InternalKey) {
-        let hidden = self.hidden();
-        let first = match (self.offsets().next(), hidden.first()) {
-            (Some(a), b) if b.is_none_or(|b| a < *b) => self.whole_key(0),
-            _ => self.whole_hidden_key(0, suffix),
-        };
-        let last = match (self.offsets().next_back(), hidden.last()) {
-            (Some(a), b) if b.is_none_or(|b| a > *b) => self.whole_key(self.len() - 1),
-            _ => self.whole_hidden_key(hidden.len() - 1, suffix),
-        };
-        (first, last)
     }
 
     /// The key of visible entry `i`, in one piece.
@@ -423,42 +334,6 @@ impl Block {
         let entry = self.key(i);
         let user = [entry.key.shared, entry.key.suffix].concat();
         InternalKey { user: user.into(), trailer: entry.trailer }
-    }
-
-    fn whole_hidden_key(&self, h: usize, suffix: &[u8]) -> InternalKey {
-        let mut user = Vec::new();
-        let trailer = self.hidden_key(h, suffix, &mut user);
-        InternalKey { user: user.into(), trailer }
-    }
-
-    /// Returns the numbers of visible and of hidden entries before entry `i` of all.
-    pub(super) fn counts_before(&self, i: usize) -> (usize, usize) {
-        let mut visible = 0;
-        let mut hidden = 0;
-        while visible + hidden < i {
-            let next = self.hidden().get(hidden);
-            if next.is_some_and(|at| visible == self.len() || self.offset(visible) > *at) {
-                hidden += 1;
-            } else {
-                visible += 1;
-            }
-        }
-        (visible, hidden)
-    }
-
-    /// Returns `true` if the last entry is a hidden one with this user key: then the next block may
-    /// hold visible entries of it.
-    pub(super) fn ends_hidden_with(&self, user_key: &[u8], hidden_suffix: &[u8]) -> bool {
-        let Some(last) = self.hidden().last() else { return false };
-        if self.offsets().next_back().is_some_and(|visible| visible > *last) {
-            return false;
-        }
-        match self.hidden_head(*last).owner {
-            Owner::Plain(start, len, _) => self.bytes()[start..start + len] == *user_key,
-            Owner::Near(back) => user_key
-                .strip_suffix(hidden_suffix)
-                .is_some_and(|owner| self.key(self.len() - back).key.is(owner)),
-        }
     }
 }
 

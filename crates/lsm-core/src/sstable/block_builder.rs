@@ -10,9 +10,10 @@ use crate::codec::{put_u32, put_u64, put_varint};
 use crate::hooks::BesidePayload;
 use crate::types::{KeyRef, SeqNo, Trailer};
 
-use super::block::{RESTART_ENTRIES, TAIL_BYTES};
+use super::block::RESTART_ENTRIES;
 use super::block_search::{JoinedKey, common_len, compare_tails};
-use super::hidden::{HIDDEN_HEAD_BYTES_MAX, put_hidden, put_hidden_beside};
+use super::block_tail::{TAIL_BYTES, put_common};
+use super::hidden::{HIDDEN_HEAD_BYTES_MAX, put_hidden, put_hidden_beside, short_payload};
 
 /// A block under construction.
 pub(super) struct BlockBuilder {
@@ -29,12 +30,24 @@ pub(super) struct BlockBuilder {
     /// The key of each visible entry; empty where there will be no hidden ones.
     owners: Vec<PlacedKey>,
     has_hidden: bool,
+    /// The payloads of hidden entries as long as each visible entry has one: see `hidden.rs`.
+    column: Vec<u8>,
+    /// Number of those, and bytes of each.
+    column_entries: u32,
+    column_width: usize,
+    /// Hidden entries of this block lie among the visible ones, because one of them fits no column.
+    is_mixed: bool,
+    /// A block with a column was finished.
+    had_column: bool,
     /// Bytes of the hidden entries.
     hidden_bytes: usize,
 }
 
 /// A key in the payload of a block under construction.
 struct PlacedKey {
+    /// Where the entry begins.
+    start: usize,
+    /// Where its restart key begins.
     restart: usize,
     shared: usize,
     suffix: usize,
@@ -54,6 +67,11 @@ impl BlockBuilder {
             count: 0,
             owners: Vec::new(),
             has_hidden: false,
+            column: Vec::new(),
+            column_entries: 0,
+            column_width: 0,
+            is_mixed: false,
+            had_column: false,
             hidden_bytes: 0,
         }
     }
@@ -72,9 +90,16 @@ impl BlockBuilder {
         self.count
     }
 
-    /// Bytes of the payload if it were finished now.
+    /// Bytes of the payload if it were finished now, with hidden entries among the visible ones: then it
+    /// does not grow where a column must be given up.
     pub(super) fn payload_bytes(&self) -> usize {
-        self.payload.len() + 4 * self.restarts.len() + TAIL_BYTES
+        let column = self.column.len() + self.column_entries as usize;
+        self.payload.len() + column + 4 * self.restarts.len() + TAIL_BYTES
+    }
+
+    /// Returns `true` if a block with a column of hidden entries was finished.
+    pub(super) fn had_column(&self) -> bool {
+        self.had_column
     }
 
     /// Bytes of its hidden entries.
@@ -97,6 +122,16 @@ impl BlockBuilder {
     pub(super) fn add_hidden(&mut self, key: KeyRef<'_>, suffix_len: usize, payload: &[u8]) {
         let seq = key.trailer.seq();
         let back = self.back_to(&key.user[..key.user.len() - suffix_len], seq);
+        if let Some(short) = short_payload(seq, back, payload) {
+            if self.fits_column(short.len()) {
+                self.column.extend_from_slice(short);
+                self.note_in_column(short.len());
+            } else {
+                self.mix_beside(short);
+            }
+            return;
+        }
+        self.mix();
         let start = self.payload.len();
         put_hidden(&mut self.payload, key.user, seq, self.base_seq, back, payload);
         self.hidden_bytes += self.payload.len() - start;
@@ -106,8 +141,76 @@ impl BlockBuilder {
     #[inline]
     pub(super) fn add_hidden_beside(&mut self, payload: BesidePayload) {
         assert!(self.count > 0, "the entry before it is in the block");
+        let [low, high] = payload.padded();
+        if !self.fits_column(payload.len()) {
+            return self.mix_beside(&[low, high].as_flattened()[..payload.len()]);
+        }
+        // Copies of known length take a few instructions, whatever the length of the payload.
+        let end = self.column.len() + payload.len();
+        self.column.extend_from_slice(&low);
+        self.column.extend_from_slice(&high);
+        self.column.truncate(end);
+        self.note_in_column(payload.len());
+    }
+
+    /// Returns `true` if a payload of `len` bytes of the last visible entry goes to the column.
+    #[inline]
+    fn fits_column(&self, len: usize) -> bool {
+        let is_next = self.column_entries + 1 == self.count && !self.is_mixed;
+        is_next && (self.count == 1 || self.column_width == len)
+    }
+
+    #[inline]
+    fn note_in_column(&mut self, len: usize) {
+        self.column_width = len;
+        self.column_entries += 1;
+        // As if it lay among the entries: see `payload_bytes`.
+        self.hidden_bytes += 1 + len;
+    }
+
+    /// Appends a hidden entry behind its owner, the last entry, among the entries.
+    #[cold]
+    fn mix_beside(&mut self, payload: &[u8]) {
+        self.mix();
         put_hidden_beside(&mut self.payload, payload);
         self.hidden_bytes += 1 + payload.len();
+    }
+
+    /// From here on hidden entries lie among the visible ones, and those of the column go there.
+    #[cold]
+    fn mix(&mut self) {
+        self.is_mixed = true;
+        if self.column_entries == 0 {
+            return;
+        }
+        let step = 1 + self.column_width;
+        let shift = self.column_entries as usize * step;
+        // Each entry moves by what is put behind those in front of it.
+        let moved = |i: usize| i.min(self.column_entries as usize) * step;
+        let group = |i: usize| i - i % RESTART_ENTRIES as usize;
+        let old = std::mem::take(&mut self.payload);
+        let mut payload = Vec::with_capacity(old.len() + shift);
+        let mut start = 0;
+        for (i, short) in self.column.chunks(self.column_width).enumerate() {
+            let end = self.owners.get(i + 1).map_or(old.len(), |next| next.start);
+            payload.extend_from_slice(&old[start..end]);
+            put_hidden_beside(&mut payload, short);
+            start = end;
+        }
+        payload.extend_from_slice(&old[start..]);
+        for (i, owner) in self.owners.iter_mut().enumerate() {
+            owner.start += moved(i);
+            owner.suffix += moved(i);
+            owner.restart += moved(group(i));
+        }
+        for (i, restart) in self.restarts.iter_mut().enumerate() {
+            *restart += moved(i * RESTART_ENTRIES as usize) as u32;
+        }
+        let last_group = moved(group(self.owners.len() - 1));
+        self.restart_key = self.restart_key.start + last_group..self.restart_key.end + last_group;
+        self.payload = payload;
+        self.column.clear();
+        self.column_entries = 0;
     }
 
     /// Returns by how many visible entries before the end the entry of `user` and `seq` lies, if it
@@ -161,6 +264,10 @@ impl BlockBuilder {
 
     /// Appends an entry without its value.
     fn add_head(&mut self, key: KeyRef<'_>, value_len: usize) {
+        // The last entry has no hidden one right behind it.
+        if self.has_hidden && self.column_entries != self.count && !self.is_mixed {
+            self.mix();
+        }
         let kind = key.trailer.kind().expect("a written entry has a kind");
         let delta = key.trailer.seq().get().checked_sub(self.base_seq.get());
         let delta = delta.expect("no entry is older than the base sequence");
@@ -177,6 +284,7 @@ impl BlockBuilder {
             common_len(&self.payload[self.restart_key.clone()], key.user)
         };
         let suffix = &key.user[shared..];
+        let head = self.payload.len();
         self.payload.push(kind as u8);
         put_varint(&mut self.payload, shared as u64);
         put_varint(&mut self.payload, suffix.len() as u64);
@@ -194,6 +302,7 @@ impl BlockBuilder {
         }
         if self.has_hidden {
             self.owners.push(PlacedKey {
+                start: head,
                 restart: self.restart_key.start,
                 shared,
                 suffix: start,
@@ -207,6 +316,11 @@ impl BlockBuilder {
     /// Completes the payload. `last_key` is the user key of the last visible entry.
     pub(super) fn finish(&mut self, last_key: &[u8]) -> &[u8] {
         assert!(!self.is_empty(), "a block has an entry");
+        if self.column_entries > 0 && self.column_entries != self.count {
+            self.mix();
+        }
+        self.had_column |= self.column_entries > 0;
+        self.payload.extend_from_slice(&self.column);
         // Keys ascend, so what the first and the last share, all share.
         let common = if self.count == 0 {
             0
@@ -217,7 +331,8 @@ impl BlockBuilder {
             put_u32(&mut self.payload, *restart);
         }
         put_u64(&mut self.payload, self.base_seq.get());
-        put_u32(&mut self.payload, u32::try_from(common).expect("keys are at most 64 KiB"));
+        let width = if self.column_entries > 0 { self.column_width } else { 0 };
+        put_u32(&mut self.payload, put_common(common, width));
         put_u32(&mut self.payload, self.count);
         &self.payload
     }
@@ -234,6 +349,9 @@ impl BlockBuilder {
         self.first_key = 0..0;
         self.count = 0;
         self.owners.clear();
+        self.column.clear();
+        self.column_entries = 0;
+        self.is_mixed = false;
         self.hidden_bytes = 0;
     }
 }

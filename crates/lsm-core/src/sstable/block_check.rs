@@ -25,6 +25,8 @@ pub(super) struct BlockPass<'a> {
     pub offsets: Vec<u32>,
     /// The table's, if it may have hidden entries.
     pub hidden_suffix: Option<&'a [u8]>,
+    /// Each visible entry has a hidden one right behind it, whose payload lies elsewhere.
+    pub has_column: bool,
     pub hidden: Vec<u32>,
     /// The last visible entry.
     pub last: Option<(JoinedKey<'a>, Trailer)>,
@@ -52,7 +54,7 @@ impl<'a> BlockPass<'a> {
         let mut common_prefix: &[u8] = &[];
         for i in 0..count {
             // There are bytes behind the entries, so that this one exists.
-            if self.payload[at] & HIDDEN_BIT != 0 {
+            if self.payload[at] & HIDDEN_BIT != 0 && !self.has_column {
                 at = match self.usual_hidden_entry(at) {
                     // Nearly always the only one, and a visible entry is next.
                     Some(next) if self.is_visible(next) => next,
@@ -107,9 +109,16 @@ impl<'a> BlockPass<'a> {
             self.words.push(word);
             self.offsets.push(at as u32);
             self.last = Some((key, trailer));
+            if self.has_column {
+                let suffix_len = self.hidden_suffix.map_or(0, <[u8]>::len);
+                check_len(key.len() + suffix_len, at)?;
+                self.last_hidden = Some(LastHidden::OfLast);
+            }
             at = next;
         }
-        at = self.hidden_run(at)?;
+        if !self.has_column {
+            at = self.hidden_run(at)?;
+        }
         // Bytes that no entry owns would make two encodings of one block, and could hide a lost
         // entry.
         if at == self.end { Ok(()) } else { Err(bad("bytes are left over", at)) }

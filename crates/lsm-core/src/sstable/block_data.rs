@@ -151,11 +151,6 @@ impl BlockData {
         (pair >> (32 * (i % 2))) as u32
     }
 
-    /// The offsets of the visible entries, ascending.
-    pub(super) fn offsets(&self) -> impl DoubleEndedIterator<Item = u32> + ExactSizeIterator {
-        (0..self.len()).map(|i| self.offset(i))
-    }
-
     /// Number of visible entries in front of `offset`.
     pub(super) fn visible_before(&self, offset: u32) -> usize {
         let mut low = 0;

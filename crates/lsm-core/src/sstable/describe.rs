@@ -10,11 +10,12 @@ use std::sync::Arc;
 use crate::codec::describe_fields;
 use crate::error::Result;
 use crate::fs::File;
-use crate::options::Compression;
 
-use super::block::{Block, RESTART_ENTRIES, TAIL_BYTES};
+use super::block::{Block, RESTART_ENTRIES};
+use super::block_tail::TAIL_BYTES;
 use super::footer::{FOOTER_FIELDS, Footer};
 use super::index::{Index, extent_at};
+use super::packing::Packing;
 use super::properties::SstProperties;
 use super::stored::{Access, Extent, TRAILER_BYTES, TableSource};
 
@@ -83,10 +84,11 @@ impl Describer {
         if self.source.read_exact(Access::Plain, at, &mut trailer).is_err() {
             return;
         }
-        let [compression, checksum @ ..] = trailer;
-        let name = match Compression::from_u8(compression) {
-            Some(Compression::None) => "none",
-            Some(Compression::Lz4) => "LZ4",
+        let [packing, checksum @ ..] = trailer;
+        let name = match Packing::from_u8(packing) {
+            Some(Packing::None) => "none",
+            Some(Packing::Lz4) => "LZ4",
+            Some(Packing::Lz4Front) => "LZ4 in front of the hidden entries",
             None => "unknown",
         };
         self.line(at..at + 1, format!("compression: {name}"));
@@ -163,7 +165,7 @@ impl Describer {
                 let text = format!(
                     "data block {i}: {} entries, {} hidden, {len} bytes, {:?} to {:?}",
                     block.len(),
-                    block.hidden().len(),
+                    block.hidden_len(),
                     first.as_ref(),
                     last.as_ref(),
                 );
@@ -189,31 +191,34 @@ impl Describer {
     ) {
         let restarts = 4 * block.len().div_ceil(RESTART_ENTRIES as usize);
         let tail = len - TAIL_BYTES;
-        let mut starts: Vec<u32> = block.offsets().chain(block.hidden().iter().copied()).collect();
-        starts.sort_unstable();
-        let ends = starts.iter().skip(1).map(|at| *at as usize).chain([tail - restarts]);
-        let mut visible = 0;
-        let mut hidden = 0;
         let mut key = Vec::new();
-        for (start, end) in starts.iter().zip(ends) {
-            let text = if block.hidden().get(hidden) == Some(start) {
-                let trailer = block.hidden_key(hidden, suffix, &mut key);
-                let payload = block.hidden_head(*start).payload_len();
-                hidden += 1;
-                let key = crate::types::KeyRef::new(&key, trailer);
-                format!("hidden entry {key:?}, payload of {payload} bytes")
-            } else {
-                let entry = block.whole_key(visible);
-                let value = block.value(visible).len();
-                visible += 1;
-                format!("entry {:?}, value of {value} bytes", entry.as_ref())
-            };
-            let at = if is_plain { part_of(&range, *start as usize, end) } else { range.clone() };
+        let mut entries = Vec::new();
+        for i in 0..block.len() {
+            let text = format!(
+                "entry {:?}, value of {} bytes",
+                block.whole_key(i).as_ref(),
+                block.value(i).len()
+            );
+            entries.push((block.offset(i) as usize..block.value_range(i).end, text));
+        }
+        for h in 0..block.hidden_len() {
+            let trailer = block.hidden_key(h, suffix, &mut key);
+            let payload = block.hidden_head(h).payload_len();
+            let key = crate::types::KeyRef::new(&key, trailer);
+            let text = format!("hidden entry {key:?}, payload of {payload} bytes");
+            entries.push((block.hidden_range(h), text));
+        }
+        entries.sort_unstable_by_key(|(range, _)| range.start);
+        for (part, text) in entries {
+            let at = if is_plain { part_of(&range, part.start, part.end) } else { range.clone() };
             self.line(at, text);
         }
         if is_plain {
             self.line(part_of(&range, tail - restarts, tail), "restarts");
-            self.line(part_of(&range, tail, len), "base sequence, common prefix, count");
+            self.line(
+                part_of(&range, tail, len),
+                "base sequence, common prefix, width of the column, count",
+            );
         }
     }
 

@@ -1,10 +1,25 @@
 //! Hidden entries: the form of a compaction filter's entries in a data block.
 //!
 //! A hidden entry belongs to a visible entry, its owner. Its key is the owner's user key with the
-//! table's hidden suffix. Its trailer has the owner's sequence number and the kind tombstone. It is
-//! stored in its sort order among the entries of the block; plain readers pass over it without
-//! reading it. `block_builder.rs` writes it, `block_check.rs` checks it, and `raw.rs` shows it as
-//! an entry.
+//! table's hidden suffix. Its trailer has the owner's sequence number and the kind tombstone.
+//! `block_builder.rs` writes it, `block_check.rs` checks it, and `raw.rs` shows it as an entry.
+//!
+//! Nearly every block has one hidden entry right behind each visible one, with a payload of the same
+//! short length. The payloads then lie in a column behind the entries, and nothing else of them is
+//! stored:
+//!
+//! ```text
+//! size   name      meaning
+//! width  payload   of the hidden entry of the first visible one, "left out" as below
+//! ..               and so on, one for each visible entry
+//! ```
+//!
+//! `width` is in the tail of the block (`block.rs`), and 1 to 15. Plain readers do not come by, and
+//! compression, which could save nothing, leaves the column as it is (`stored.rs`). Tables with a column
+//! have the feature `HAS_HIDDEN_COLUMN` (`footer.rs`).
+//!
+//! In any other block, hidden entries lie in their sort order among the visible ones, and plain readers
+//! pass over them. They have one of three forms.
 //!
 //! Near form, where the owner is in the same block:
 //!
@@ -77,6 +92,38 @@ pub(super) enum Owner {
     Near(usize),
     /// A stored key: start, length, and the sequence number less the block's base.
     Plain(usize, usize, u64),
+}
+
+/// The payloads of hidden entries that lie behind all entries of a block, one for each visible entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HiddenColumn {
+    /// Offset in the payload of the block.
+    pub start: usize,
+    /// Bytes of each, 1 to 15.
+    pub width: usize,
+}
+
+impl HiddenColumn {
+    /// The column of this width for `count` visible entries that ends at `end`. `None` if no column can
+    /// be so.
+    #[inline]
+    pub(super) fn before(end: usize, width: usize, count: usize) -> Option<HiddenColumn> {
+        let start = end.checked_sub(width.checked_mul(count)?)?;
+        (1..=SHORT_BYTES_MAX).contains(&width).then_some(HiddenColumn { start, width })
+    }
+
+    /// Range of the payload that belongs to visible entry `i`.
+    #[inline]
+    pub(super) fn payload(&self, i: usize) -> Range<usize> {
+        let start = self.start + i * self.width;
+        start..start + self.width
+    }
+
+    /// The hidden entry of visible entry `i`.
+    #[inline]
+    pub(super) fn head(&self, i: usize) -> HiddenHead {
+        HiddenHead { owner: Owner::Near(1), lacks_seq: true, payload: self.payload(i) }
+    }
 }
 
 /// A hidden entry as it lies in a block.
@@ -202,14 +249,24 @@ pub(super) fn put_hidden(
     out.extend_from_slice(stored);
 }
 
-/// Appends a hidden entry to the payload of a block, right behind its owner.
-#[inline]
-pub(super) fn put_hidden_beside(out: &mut Vec<u8>, payload: BesidePayload) {
-    const _: () = assert!(BesidePayload::BYTES_MAX == SHORT_BYTES_MAX, "each has the short form");
-    // A copy of known length takes a few instructions, whatever the length of the payload.
-    out.extend_from_slice(&payload.headed(USUAL));
-    out.truncate(out.len() - (BesidePayload::BYTES_MAX - payload.len()));
+/// Appends a hidden entry to the payload of a block, right behind its owner, in the short form.
+pub(super) fn put_hidden_beside(out: &mut Vec<u8>, payload: &[u8]) {
+    assert!(is_short(payload.len()), "it has the short form");
+    out.push(USUAL | payload.len() as u8);
+    out.extend_from_slice(payload);
 }
+
+/// The payload of a hidden entry without its sequence number, if its owner is right before it and it is short.
+pub(super) fn short_payload(seq: SeqNo, back: Option<usize>, payload: &[u8]) -> Option<&[u8]> {
+    let rest = payload.strip_prefix(&seq.get().to_le_bytes())?;
+    (back == Some(1) && is_short(rest.len())).then_some(rest)
+}
+
+fn is_short(len: usize) -> bool {
+    (1..=SHORT_BYTES_MAX).contains(&len)
+}
+
+const _: () = assert!(BesidePayload::BYTES_MAX == SHORT_BYTES_MAX, "each has the short form");
 
 /// Appends a hidden entry whose owner is `back` visible entries before.
 fn put_near(out: &mut Vec<u8>, seq: [u8; SEQ_BYTES], back: usize, payload: &[u8]) {
@@ -217,11 +274,6 @@ fn put_near(out: &mut Vec<u8>, seq: [u8; SEQ_BYTES], back: usize, payload: &[u8]
     let rest = payload.strip_prefix(&seq);
     let left_out = if rest.is_some() { SEQ_LEFT_OUT_BIT } else { 0 };
     let stored = rest.unwrap_or(payload);
-    if rest.is_some() && back == 1 && (1..=SHORT_BYTES_MAX).contains(&stored.len()) {
-        out.push(USUAL | stored.len() as u8);
-        out.extend_from_slice(stored);
-        return;
-    }
     let back_left_out = if back == 1 { BACK_LEFT_OUT_BIT } else { 0 };
     out.push(HIDDEN_BIT | NEAR_BIT | left_out | back_left_out);
     if back != 1 {

@@ -217,7 +217,7 @@ impl VisibleEntries {
     /// Notes that `block` is the present one. The position in another block is void.
     fn enter_block(&mut self, block: &Block) {
         self.count = block.len();
-        self.is_dense = !block.has_hidden();
+        self.is_dense = block.is_dense();
         // The restart key of the old one must not be used in it.
         self.restart_of = NO_GROUP;
     }

@@ -121,7 +121,7 @@ impl JudgedIter {
             value: &self.bytes[slot.value.clone()],
             hidden: false,
         };
-        let hidden = slot.hidden.clone().map(|range| &self.bytes[range]);
+        let hidden = self.decoder.hidden(self.at).map(|range| &self.bytes[range]);
         let at = Origin {
             file: Some(self.by.table.file),
             level,
@@ -130,7 +130,7 @@ impl JudgedIter {
             block_verified: true,
         };
         let is_compared_later = self.by.table.is_compared_later;
-        (entry, Vouched { note: slot.note, hidden, is_compared_later }, at)
+        (entry, Vouched { note: self.decoder.notes[self.at], hidden, is_compared_later }, at)
     }
 
     #[inline]
@@ -232,41 +232,64 @@ impl JudgedIter {
         if !is_whole || !self.is_in_place() {
             return BlockVerdict::Damaged;
         }
-        let mut notes = 0u64;
         let is_struck = self.by.inject.is_some();
-        for at in 0..self.decoder.slots.len() {
-            let slot = &mut self.decoder.slots[at];
-            if let Some(hidden) = slot.hidden.clone()
-                && !is_struck
-                && let Some(note) = self.by.judge.told(&self.bytes[hidden])
-            {
-                slot.note = note;
-                notes = notes.wrapping_add(note);
-                continue;
+        self.decoder.notes.resize(self.decoder.slots.len(), 0);
+        let told = match self.decoder.whole_column().filter(|_| !is_struck) {
+            Some((column, width)) => {
+                let notes = &mut self.decoder.notes;
+                self.by.judge.told_all(&self.bytes[column], width, notes)
             }
-            let slot = &self.decoder.slots[at];
-            let key = self.decoder.key(at);
-            let value = &self.bytes[slot.value.clone()];
-            let Some(kind) = slot.trailer.kind() else { return BlockVerdict::Damaged };
-            let stored_seq = slot.trailer.seq();
-            let seq = self.by.table.global_seq.unwrap_or(stored_seq);
-            let entry = Entry { key, seq, stored_seq, kind, value, hidden: false };
-            let note = match &slot.hidden {
-                Some(hidden) if is_struck => {
-                    let struck = self.struck(at, &self.bytes[hidden.clone()]);
-                    self.by.judge.entry(&entry, Some(&struck))
-                }
-                Some(hidden) => self.by.judge.entry(&entry, Some(&self.bytes[hidden.clone()])),
-                None => {
-                    let apart = hidden_apart(&self.reader, key, stored_seq);
-                    self.by.judge.entry(&entry, apart.as_deref())
-                }
+            None => None,
+        };
+        match told.or_else(|| self.judge_each(is_struck)) {
+            Some(notes) => self.by.judge.block(self.number, notes),
+            None => BlockVerdict::Damaged,
+        }
+    }
+
+    /// Judges the entries of the block one by one; returns the sum of the notes. `None` if one is damaged.
+    fn judge_each(&mut self, is_struck: bool) -> Option<u64> {
+        let mut notes = 0u64;
+        for at in 0..self.decoder.slots.len() {
+            let hidden = self.decoder.hidden(at);
+            let told = match hidden.clone().filter(|_| !is_struck) {
+                Some(hidden) => self.by.judge.told(&self.bytes[hidden]),
+                None => None,
             };
-            let Some(note) = note else { return BlockVerdict::Damaged };
-            self.decoder.slots[at].note = note;
+            let note = match told {
+                Some(note) => note,
+                None => self.judge_entry(at, hidden, is_struck)?,
+            };
+            self.decoder.notes[at] = note;
             notes = notes.wrapping_add(note);
         }
-        self.by.judge.block(self.number, notes)
+        Some(notes)
+    }
+
+    fn judge_entry(
+        &mut self,
+        at: usize,
+        hidden: Option<Range<usize>>,
+        is_struck: bool,
+    ) -> Option<u64> {
+        let slot = &self.decoder.slots[at];
+        let key = self.decoder.key(at);
+        let value = &self.bytes[slot.value.clone()];
+        let kind = slot.trailer.kind()?;
+        let stored_seq = slot.trailer.seq();
+        let seq = self.by.table.global_seq.unwrap_or(stored_seq);
+        let entry = Entry { key, seq, stored_seq, kind, value, hidden: false };
+        match hidden {
+            Some(hidden) if is_struck => {
+                let struck = self.struck(at, &self.bytes[hidden]);
+                self.by.judge.entry(&entry, Some(&struck))
+            }
+            Some(hidden) => self.by.judge.entry(&entry, Some(&self.bytes[hidden])),
+            None => {
+                let apart = hidden_apart(&self.reader, key, stored_seq);
+                self.by.judge.entry(&entry, apart.as_deref())
+            }
+        }
     }
 
     /// Returns `true` if the entries ascend, from the last sound one on, within what the manifest

@@ -14,14 +14,16 @@
 //!
 //! ```text
 //! stored.rs, read_ahead.rs            a block in the file, and large reads
-//! block.rs, block_check.rs, hidden.rs a block in memory, and its complete check
+//! block.rs, block_check.rs, block_tail.rs   a block in memory, its complete check, its numbers
+//! hidden.rs, block_hidden.rs          hidden entries as bytes, and in a block
 //! block_data.rs, block_search.rs      what a search goes by, and a key in a block
 //! probe.rs                            a key in a block that is used once
 //! index.rs, bloom.rs, footer.rs, properties.rs, tail.rs    the rest of the file
 //! reader.rs, reader/lookup.rs, table_block.rs   an open table, its point reads, a block for hooks
 //! walk.rs, iter.rs, raw.rs, present.rs   the cursors
 //! judged.rs, salvage.rs, suspect.rs   reading in spite of damage
-//! writer.rs, block_builder.rs, packer.rs   writing; a payload too large to be compressed at once
+//! writer.rs, block_builder.rs         writing
+//! packing.rs, packer.rs               compression; of a payload too large to be compressed at once
 //! fresh.rs                            written blocks for the block cache
 //! verify.rs, describe.rs              checking and describing a whole file
 //! ```
@@ -40,7 +42,9 @@ mod block;
 mod block_builder;
 mod block_check;
 mod block_data;
+mod block_hidden;
 mod block_search;
+mod block_tail;
 mod bloom;
 mod describe;
 mod footer;
@@ -50,6 +54,7 @@ mod index;
 mod iter;
 mod judged;
 mod packer;
+mod packing;
 mod pending_file;
 mod present;
 mod probe;

@@ -20,7 +20,7 @@ impl Body {
     /// Number of visible and of hidden entries. Suspect ones are not told apart.
     pub(super) fn counts(&self) -> (usize, usize) {
         match self {
-            Body::Sound(block) => (block.len(), block.hidden().len()),
+            Body::Sound(block) => (block.len(), block.hidden_len()),
             Body::Suspect(suspect) => (suspect.entries.len(), 0),
         }
     }
@@ -80,14 +80,10 @@ impl Present {
             Body::Sound(block) => block,
             Body::Suspect(suspect) => return self.enter_suspect(suspect),
         };
-        let next_hidden = block.hidden().get(hidden);
-        let next_visible = (visible < block.len()).then(|| block.offset(visible));
-        match (next_hidden, next_visible) {
-            // Entries lie in their sort order, so the one with the smaller offset is the next.
-            (Some(offset), next) if next.is_none_or(|visible| visible > *offset) => {
-                self.enter_hidden(block, suffix, *offset);
-            }
-            _ => self.enter_visible(block),
+        if block.is_hidden_next(visible, hidden) {
+            self.enter_hidden(block, suffix);
+        } else {
+            self.enter_visible(block);
         }
     }
 
@@ -115,8 +111,8 @@ impl Present {
     }
 
     #[inline]
-    fn enter_hidden(&mut self, block: &Block, suffix: &[u8], offset: u32) {
-        let head = block.hidden_head(offset);
+    fn enter_hidden(&mut self, block: &Block, suffix: &[u8]) {
+        let head = block.hidden_head(self.hidden);
         match head.owner {
             // The very entry that the cursor was on.
             Owner::Near(back) if self.visible - back == self.key_of => {

@@ -10,14 +10,14 @@ use std::cell::Cell;
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use crate::codec::Reader;
 use crate::error::Result;
-use crate::options::Compression;
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
-use super::block::{Head, KIND_BITS, RESTART_ENTRIES, TAIL_BYTES};
+use super::block::{Head, KIND_BITS, RESTART_ENTRIES};
 use super::block_search::compare_tails;
+use super::block_tail::Tail;
 use super::hidden::{HIDDEN_BIT, HiddenHead};
+use super::packing::Packing;
 use super::stored::{Access, Extent, TableSource};
 
 /// Longest block that a thread has a buffer for.
@@ -72,16 +72,16 @@ impl TableSource {
     ) -> Result<Option<T>> {
         let stored = grown(&mut scratch.stored, len);
         self.read_exact(Access::Plain, offset, stored)?;
-        let (len, compression) = self.verify(offset, stored)?;
-        if compression == Compression::None {
+        let (len, packing) = self.verify(offset, stored)?;
+        if packing == Packing::None {
             return Ok(Some(look(&stored[..len])));
         }
-        let (plain_len, packed) = self.packed(offset, &stored[..len])?;
-        if plain_len > SCRATCH_BYTES_MAX {
+        let packed = self.packed(offset, packing, &stored[..len])?;
+        if packed.plain_len > SCRATCH_BYTES_MAX {
             return Ok(None);
         }
-        let plain = grown(&mut scratch.plain, plain_len);
-        self.unpack_into(offset, packed, plain)?;
+        let plain = grown(&mut scratch.plain, packed.plain_len);
+        self.unpack_into(offset, &packed, plain)?;
         Ok(Some(look(plain)))
     }
 }
@@ -104,6 +104,8 @@ struct ProbedPayload<'a> {
     base_seq: u64,
     /// Number of visible entries.
     count: usize,
+    /// The hidden entries lie apart.
+    has_column: bool,
 }
 
 /// Looks for the newest entry of `user_key` that is not newer than `seq`, in a payload that verified.
@@ -116,22 +118,28 @@ pub(super) fn probe(
 ) -> Option<Probed> {
     let payload = ProbedPayload::of(payload)?;
     let target = KeyRef::seek(user_key, seq);
-    let found = payload.walk(payload.group_of(target)?, target, may_have_hidden)?;
+    if payload.has_column && !may_have_hidden {
+        return None;
+    }
+    let has_mixed = may_have_hidden && !payload.has_column;
+    let found = payload.walk(payload.group_of(target)?, target, has_mixed)?;
     // Where the last entry is a hidden one, older versions of its key may lie in the next block.
     if found == Probed::Missing && may_have_hidden { None } else { Some(found) }
 }
 
 impl<'a> ProbedPayload<'a> {
     fn of(bytes: &'a [u8]) -> Option<ProbedPayload<'a>> {
-        let tail = bytes.len().checked_sub(TAIL_BYTES)?;
-        let mut reader = Reader::new(&bytes[tail..]);
-        let base_seq = reader.u64().ok()?;
-        let _common = reader.u32().ok()?;
-        let count = reader.u32().ok()?;
-        let restart_bytes = usize::try_from(4 * u64::from(count.div_ceil(RESTART_ENTRIES))).ok()?;
-        let end = tail.checked_sub(restart_bytes)?;
-        let restarts = &bytes[end..tail];
-        Some(ProbedPayload { bytes, end, restarts, base_seq, count: count as usize })
+        let tail = Tail::of(bytes)?;
+        let end = tail.entries_end()?;
+        let restarts = &bytes[tail.column_end()?..tail.start];
+        Some(ProbedPayload {
+            bytes,
+            end,
+            restarts,
+            base_seq: tail.base_seq,
+            count: tail.count as usize,
+            has_column: tail.width > 0,
+        })
     }
 
     /// The place of restart `i`.
@@ -159,11 +167,11 @@ impl<'a> ProbedPayload<'a> {
     }
 
     /// Walks from the first entry of `group` to the first one that is not before the target.
-    fn walk(&self, group: usize, target: KeyRef<'_>, may_have_hidden: bool) -> Option<Probed> {
+    fn walk(&self, group: usize, target: KeyRef<'_>, has_mixed: bool) -> Option<Probed> {
         let mut at = self.restart(group)?;
         let mut restart_key: &[u8] = &[];
         for i in group * RESTART_ENTRIES as usize..self.count {
-            while may_have_hidden && at < self.end && self.bytes[at] & HIDDEN_BIT != 0 {
+            while has_mixed && at < self.end && self.bytes[at] & HIDDEN_BIT != 0 {
                 at = HiddenHead::usual_end(self.bytes, at)
                     .or_else(|| Some(HiddenHead::decode(self.bytes, at)?.payload.end))?;
             }

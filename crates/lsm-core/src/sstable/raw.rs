@@ -241,7 +241,7 @@ impl AllEntries {
             Body::Suspect(_) => false,
             Body::Sound(block) => match (visible.checked_sub(1), hidden.checked_sub(1)) {
                 // The one further back in the block is the later entry.
-                (Some(v), Some(h)) => block.hidden()[h] > block.offset(v),
+                (Some(v), Some(h)) => block.is_hidden_behind(h, v),
                 (before, _) => before.is_none(),
             },
         };
@@ -370,8 +370,12 @@ pub(super) fn entry_at(
     let mut present = Present::new();
     let suffix = &reader.properties().hidden_suffix;
     let (visible, hidden) = match &body {
-        Body::Suspect(suspect) if (entry as usize) < suspect.entries.len() => (entry as usize, 0),
-        Body::Sound(block) if (entry as usize) < block.len() + block.hidden().len() => {
+        // Entries in front of it may be missing.
+        Body::Suspect(suspect) => match suspect.entries.iter().position(|it| it.index == entry) {
+            Some(at) => (at, 0),
+            None => return Ok(None),
+        },
+        Body::Sound(block) if (entry as usize) < block.len() + block.hidden_len() => {
             block.counts_before(entry as usize)
         }
         _ => return Ok(None),

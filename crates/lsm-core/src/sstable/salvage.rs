@@ -23,6 +23,7 @@ use super::SstIdentity;
 use super::block::Block;
 use super::footer::{Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
 use super::index::{Index, extent_at};
+use super::packing::Packing;
 use super::properties::SstProperties;
 use super::reader::SstReader;
 use super::stored::{Access, Extent, ONE_BIT_BYTES_MAX, StoredPayload, TRAILER_BYTES, TableSource};
@@ -31,7 +32,6 @@ use crate::codec::checksum128;
 use crate::error::Result;
 use crate::fs::File;
 use crate::limits::BLOCK_BYTES_MAX;
-use crate::options::Compression;
 
 /// Bytes that are hashed in the search for the ends of blocks, for each byte of the file.
 const HASHED_A_BYTE: u64 = 1 << 10;
@@ -356,8 +356,8 @@ fn block_at(
             return Ok(None);
         };
         for len in tried + 1..=bytes.len() {
-            // Two of 256 bytes are a compression: the others need no checksum.
-            if Compression::from_u8(bytes[len - TRAILER_BYTES]).is_none() {
+            // Few of 256 bytes are a packing: the others need no checksum.
+            if Packing::from_u8(bytes[len - TRAILER_BYTES]).is_none() {
                 continue;
             }
             // Spent before the hash, so that also a search that finds nothing ends.

@@ -4,24 +4,23 @@
 //! ```text
 //! offset  size  name         meaning
 //! 0       n     payload      compressed as the next byte says
-//! n       1     compression  0 none, 1 LZ4: varint length of the plain payload, then an LZ4 block
+//! n       1     compression  see `packing.rs`
 //! n+1     8     checksum     XXH3-64 of the n+1 bytes before, seeded with file and place
 //! ```
 //!
 //! Invariants:
 //! 1. A block verifies only in its own file, at its own offset.
 //! 2. No allocation depends on an unchecked length: a stored length is compared with the length of
-//!    the file, a plain length with the most that LZ4 can make of the stored bytes.
+//!    the file.
 
 use std::cell::Cell;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
 
-use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
-
 use super::packer::{Packer, Sink};
-use crate::codec::{Checksum64, checksum64_seeded, put_u64, put_varint, varint_at, zeroed};
+use super::packing::{BlockPacker, Packed, Packing, is_worth_it};
+use crate::codec::{Checksum64, checksum64_seeded, put_u64, put_varint, zeroed};
 use crate::error::{Error, Result};
 use crate::fs::File;
 use crate::limits::BLOCK_BYTES_MAX;
@@ -31,8 +30,6 @@ use crate::options::Compression;
 pub(super) const TRAILER_BYTES: usize = 9;
 /// Longest stored block in which a flipped bit is searched: about 0.4 s.
 pub(super) const ONE_BIT_BYTES_MAX: usize = 32 << 10;
-/// LZ4 cannot expand further than this, so a larger claim is a lie.
-const LZ4_RATIO_MAX: u64 = 255;
 
 /// The place of a stored block in its file, trailer included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,13 +57,12 @@ pub(super) const LARGE_PAYLOAD_BYTES: usize = 4 << 20;
 /// Turns payloads into stored blocks.
 pub(super) struct Sealer {
     unique_id: u128,
-    table: CompressTable,
-    scratch: Vec<u8>,
+    packer: BlockPacker,
 }
 
 impl Sealer {
     pub(super) fn new(unique_id: u128) -> Sealer {
-        Sealer { unique_id, table: CompressTable::large(), scratch: Vec::new() }
+        Sealer { unique_id, packer: BlockPacker::new() }
     }
 
     /// Appends `payload` to `out` as the block at `offset`. Returns its extent and checksum.
@@ -78,19 +74,12 @@ impl Sealer {
         compression: Compression,
     ) -> (Extent, u64) {
         let start = out.len();
-        let used = match compression {
-            // A block that saves less than an eighth is stored as it is, because each read would
-            // pay for the decompression.
-            Compression::Lz4 if self.compress(payload) => {
-                out.extend_from_slice(&self.scratch);
-                Compression::Lz4
-            }
-            _ => {
-                out.extend_from_slice(payload);
-                Compression::None
-            }
+        let (packing, stored) = match compression {
+            Compression::Lz4 => self.packer.pack(payload),
+            Compression::None => (Packing::None, payload),
         };
-        self.end(out, start, offset, used)
+        out.extend_from_slice(stored);
+        self.end(out, start, offset, packing)
     }
 
     /// As [`Sealer::seal`], of a payload that lies in `pieces` and is not compressed.
@@ -102,18 +91,12 @@ impl Sealer {
     ) -> (Extent, u64) {
         let start = out.len();
         pieces.iter().for_each(|piece| out.extend_from_slice(piece));
-        self.end(out, start, offset, Compression::None)
+        self.end(out, start, offset, Packing::None)
     }
 
     /// Completes the block at `offset`, whose payload begins at `start` of `out`.
-    fn end(
-        &self,
-        out: &mut Vec<u8>,
-        start: usize,
-        offset: u64,
-        used: Compression,
-    ) -> (Extent, u64) {
-        out.push(used as u8);
+    fn end(&self, out: &mut Vec<u8>, start: usize, offset: u64, packing: Packing) -> (Extent, u64) {
+        out.push(packing as u8);
         // Over the compressed bytes and the compression byte: nothing is decompressed before it is
         // verified.
         let checksum = checksum64_seeded(&out[start..], seed(self.unique_id, offset));
@@ -136,33 +119,18 @@ impl Sealer {
     ) -> Result<(Extent, u64)> {
         let mut body =
             SealedBody { checksum: Checksum64::seeded(seed(self.unique_id, offset)), len: 0, sink };
-        let used = match compression {
-            Compression::Lz4 if body.put_packed(pieces)? => Compression::Lz4,
+        let packing = match compression {
+            Compression::Lz4 if body.put_packed(pieces)? => Packing::Lz4,
             _ => {
                 pieces.iter().try_for_each(|piece| body.put(piece))?;
-                Compression::None
+                Packing::None
             }
         };
-        body.put(&[used as u8])?;
+        body.put(&[packing as u8])?;
         let checksum = body.checksum.finish();
         let len = body.len + size_of_val(&checksum) as u64;
         sink(&checksum.to_le_bytes())?;
         Ok((Extent { offset, len }, checksum))
-    }
-
-    /// Compresses into the scratch buffer; false where that saves less than an eighth.
-    fn compress(&mut self, payload: &[u8]) -> bool {
-        self.scratch.clear();
-        put_varint(&mut self.scratch, payload.len() as u64);
-        let head = self.scratch.len();
-        // LZ4 output that needs more room than this is not worth keeping, but the encoder wants
-        // room for the worst case.
-        let room = lz4_flex::block::get_maximum_output_size(payload.len());
-        self.scratch.resize(head + room, 0);
-        let packed = compress_into_with_table(payload, &mut self.scratch[head..], &mut self.table);
-        let Ok(len) = packed else { return false };
-        self.scratch.truncate(head + len);
-        is_worth_it(self.scratch.len(), payload.len())
     }
 }
 
@@ -230,11 +198,6 @@ fn grow_heap(len: usize) {
 pub(super) fn copied(payload: &[u8]) -> Arc<[u8]> {
     grow_heap(payload.len());
     payload.into()
-}
-
-/// Returns `true` if the compressed form saves an eighth.
-fn is_worth_it(packed_len: usize, plain_len: usize) -> bool {
-    packed_len <= plain_len - plain_len / 8
 }
 
 /// A payload in memory: the first `len` bytes of `bytes`.
@@ -312,12 +275,12 @@ impl TableSource {
         // copied.
         let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
         self.read_exact(access, extent.offset, buf)?;
-        let (len, compression) = self.verify(extent.offset, &bytes)?;
-        match compression {
-            // With its trailer: 9 bytes more are cheaper than a copy of the payload.
-            Compression::None => Ok(StoredPayload { bytes, len }),
-            Compression::Lz4 => self.decompress(extent.offset, &bytes[..len]),
+        let (len, packing) = self.verify(extent.offset, &bytes)?;
+        // With its trailer: 9 bytes more are cheaper than a copy of the payload.
+        if packing == Packing::None {
+            return Ok(StoredPayload { bytes, len });
         }
+        self.decompress(extent.offset, packing, &bytes[..len])
     }
 
     /// Reads and verifies the block at `extent`, whose checksum is to be `expected` where that is
@@ -339,9 +302,9 @@ impl TableSource {
     /// The payload of a stored block whose checksum does not agree, if it can still be unpacked.
     pub(super) fn unpack_unverified(&self, offset: u64, stored: &[u8]) -> Option<StoredPayload> {
         let body = &stored[..stored.len().checked_sub(TRAILER_BYTES)?];
-        match Compression::from_u8(stored[body.len()])? {
-            Compression::None => Some(StoredPayload { bytes: body.into(), len: body.len() }),
-            Compression::Lz4 => self.decompress(offset, body).ok(),
+        match Packing::from_u8(stored[body.len()])? {
+            Packing::None => Some(StoredPayload { bytes: body.into(), len: body.len() }),
+            packing => self.decompress(offset, packing, body).ok(),
         }
     }
 
@@ -394,34 +357,30 @@ impl TableSource {
 
     /// The payload of a stored block that was read along with its neighbours.
     pub(super) fn open(&self, offset: u64, stored: &[u8]) -> Result<StoredPayload> {
-        let (len, compression) = self.verify(offset, stored)?;
-        match compression {
-            Compression::None => Ok(StoredPayload { bytes: stored[..len].into(), len }),
-            Compression::Lz4 => self.decompress(offset, &stored[..len]),
+        let (len, packing) = self.verify(offset, stored)?;
+        match packing {
+            Packing::None => Ok(StoredPayload { bytes: stored[..len].into(), len }),
+            packing => self.decompress(offset, packing, &stored[..len]),
         }
     }
 
     /// As [`TableSource::open`], into a buffer that serves for block after block; returns the length of
     /// the payload, which may be less than that of the buffer.
     pub(super) fn open_into(&self, offset: u64, stored: &[u8], out: &mut Vec<u8>) -> Result<usize> {
-        let (len, compression) = self.verify(offset, stored)?;
+        let (len, packing) = self.verify(offset, stored)?;
         let payload = &stored[..len];
-        match compression {
-            Compression::None => {
-                out.clear();
-                out.extend_from_slice(payload);
-                Ok(len)
-            }
-            Compression::Lz4 => {
-                let (len, packed) = self.packed(offset, payload)?;
-                // The old bytes are overwritten, so only the bytes that are added are cleared.
-                if out.len() < len {
-                    out.resize(len, 0);
-                }
-                self.unpack_into(offset, packed, &mut out[..len])?;
-                Ok(len)
-            }
+        if packing == Packing::None {
+            out.clear();
+            out.extend_from_slice(payload);
+            return Ok(len);
         }
+        let packed = self.packed(offset, packing, payload)?;
+        // The old bytes are overwritten, so only the bytes that are added are cleared.
+        if out.len() < packed.plain_len {
+            out.resize(packed.plain_len, 0);
+        }
+        self.unpack_into(offset, &packed, &mut out[..packed.plain_len])?;
+        Ok(packed.plain_len)
     }
 
     /// Reads and verifies the block at `extent` alone, into a buffer; returns the length of the payload,
@@ -430,14 +389,12 @@ impl TableSource {
     pub(super) fn read_into(&self, extent: Extent, out: &mut Vec<u8>) -> Result<usize> {
         out.resize(self.checked_len(extent)?, 0);
         self.read_exact(Access::Plain, extent.offset, out)?;
-        let (len, compression) = self.verify(extent.offset, out)?;
-        match compression {
-            Compression::None => Ok(len),
-            Compression::Lz4 => {
-                let stored = std::mem::take(out);
-                self.open_into(extent.offset, &stored, out)
-            }
+        let (len, packing) = self.verify(extent.offset, out)?;
+        if packing == Packing::None {
+            return Ok(len);
         }
+        let stored = std::mem::take(out);
+        self.open_into(extent.offset, &stored, out)
     }
 
     /// Returns `true` if `stored` is a block that was written at `offset`, in every byte.
@@ -445,8 +402,8 @@ impl TableSource {
         self.verify(offset, stored).is_ok()
     }
 
-    /// Checks the trailer; returns length and compression of the payload.
-    pub(super) fn verify(&self, offset: u64, stored: &[u8]) -> Result<(usize, Compression)> {
+    /// Checks the trailer; returns length and packing of the payload.
+    pub(super) fn verify(&self, offset: u64, stored: &[u8]) -> Result<(usize, Packing)> {
         let Some((body, checksum)) = stored.split_last_chunk::<8>() else {
             return Err(self.corruption(offset, "block is too short"));
         };
@@ -454,41 +411,40 @@ impl TableSource {
         if checksum64_seeded(body, seed(self.unique_id, offset)) != u64::from_le_bytes(*checksum) {
             return Err(self.corruption(offset, "block checksum does not match"));
         }
-        let Some((compression, payload)) = body.split_last() else {
+        let Some((packing, payload)) = body.split_last() else {
             return Err(self.corruption(offset, "block is too short"));
         };
-        let known = Compression::from_u8(*compression);
-        let compression = known.ok_or_else(|| self.corruption(offset, "unknown compression"))?;
-        Ok((payload.len(), compression))
+        let known = Packing::from_u8(*packing);
+        let packing = known.ok_or_else(|| self.corruption(offset, "unknown compression"))?;
+        Ok((payload.len(), packing))
     }
 
-    fn decompress(&self, offset: u64, payload: &[u8]) -> Result<StoredPayload> {
-        let (len, packed) = self.packed(offset, payload)?;
+    fn decompress(&self, offset: u64, packing: Packing, payload: &[u8]) -> Result<StoredPayload> {
+        let packed = self.packed(offset, packing, payload)?;
+        let len = packed.plain_len;
         let mut bytes = zeroed(len);
         let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
-        self.unpack_into(offset, packed, buf)?;
+        self.unpack_into(offset, &packed, buf)?;
         Ok(StoredPayload { bytes, len })
     }
 
-    /// The length of a compressed payload when it is unpacked, and its packed bytes.
-    pub(super) fn packed<'p>(&self, offset: u64, packed: &'p [u8]) -> Result<(usize, &'p [u8])> {
-        let Some((plain, head)) = varint_at(packed, 0) else {
-            return Err(self.corruption(offset, "LZ4 block does not decode"));
-        };
-        let reach = (packed.len() as u64).saturating_mul(LZ4_RATIO_MAX);
-        // The claimed length decides how much memory is allocated, and it comes from the device.
-        if plain > BLOCK_BYTES_MAX || plain > reach {
-            return Err(self.corruption(offset, "LZ4 block claims too many bytes"));
-        }
-        let len = usize::try_from(plain)
-            .map_err(|_| self.corruption(offset, "LZ4 block does not fit into memory"))?;
-        Ok((len, &packed[head..]))
+    /// The parts of a payload that is not stored as it is.
+    pub(super) fn packed<'p>(
+        &self,
+        offset: u64,
+        packing: Packing,
+        payload: &'p [u8],
+    ) -> Result<Packed<'p>> {
+        Packed::of(packing, payload).map_err(|what| self.corruption(offset, what))
     }
 
-    pub(super) fn unpack_into(&self, offset: u64, packed: &[u8], out: &mut [u8]) -> Result<()> {
-        match decompress_into(packed, out) {
-            Ok(got) if got == out.len() => Ok(()),
-            _ => Err(self.corruption(offset, "LZ4 block does not decode")),
-        }
+    /// Unpacks a payload into `out`, which has its plain length.
+    pub(super) fn unpack_into(
+        &self,
+        offset: u64,
+        packed: &Packed<'_>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        packed.unpack_into(out).map_err(|what| self.corruption(offset, what))
     }
 }

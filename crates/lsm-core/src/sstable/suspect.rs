@@ -6,12 +6,13 @@
 
 use std::ops::Range;
 
-use crate::codec::Reader;
+use crate::hooks::BesidePayload;
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
 
-use super::block::{Head, RESTART_ENTRIES, TAIL_BYTES};
-use super::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
+use super::block::{Head, RESTART_ENTRIES};
+use super::block_tail::Tail;
+use super::hidden::{HIDDEN_BIT, HiddenColumn, HiddenHead, Owner, PiecedKey, hidden_trailer};
 use super::stored::StoredPayload;
 
 /// The entries of a damaged block that decode.
@@ -55,32 +56,71 @@ impl Suspect {
         let payload = payload.bytes[..payload.len].to_vec();
         let mut suspect =
             Suspect { suffix: suffix.unwrap_or_default().to_vec(), payload, ..Suspect::default() };
-        let Some(tail) = suspect.payload.len().checked_sub(TAIL_BYTES) else { return suspect };
-        let Ok(base_seq) = Reader::new(&suspect.payload[tail..]).u64() else { return suspect };
-        suspect.base_seq = base_seq;
+        let Some(tail) = Tail::of(&suspect.payload) else { return suspect };
+        suspect.base_seq = tail.base_seq;
+        suspect.walk(&tail);
+        suspect
+    }
+
+    fn walk(&mut self, tail: &Tail) {
         let mut at = 0;
         let mut restart = 0..0;
         let mut visible: Vec<usize> = Vec::new();
         // The start of the restarts follows from the entries alone: the stored count may be
         // damaged.
-        while at < tail && !suspect.is_complete {
-            let entry = if suspect.payload[at] & HIDDEN_BIT != 0 {
-                suspect.hidden(at, tail, &visible)
+        while at < tail.start && !self.is_complete {
+            let entry = if self.payload[at] & HIDDEN_BIT != 0 && tail.width == 0 {
+                self.hidden(at, tail.start, &visible)
             } else {
-                suspect.visible(at, tail, visible.len(), &mut restart)
+                self.visible(at, tail.start, visible.len(), &mut restart)
             };
             // The first entry that makes no sense ends the walk: without its length, the place of
             // the next one would be a guess.
             let Some((entry, next)) = entry else { break };
             if !entry.is_hidden() {
-                visible.push(suspect.entries.len());
+                visible.push(self.entries.len());
             }
-            suspect.entries.push(entry);
+            self.entries.push(entry);
             at = next;
             let restarts = visible.len().div_ceil(RESTART_ENTRIES as usize);
-            suspect.is_complete = at + 4 * restarts == tail;
+            let behind = tail.width * visible.len() + 4 * restarts;
+            self.is_complete = at + behind == tail.start;
         }
-        suspect
+        if tail.width > 0 {
+            self.add_column(tail, at);
+        }
+    }
+
+    /// Adds the hidden entries of a column to the visible ones, which end at `end`.
+    fn add_column(&mut self, tail: &Tail, end: usize) {
+        // Where it begins follows from the entries, if all of them decode, and else from their number.
+        let column = match self.is_complete {
+            true => Some(HiddenColumn { start: end, width: tail.width }),
+            false => tail.column().flatten().filter(|column| column.start >= end),
+        };
+        let is_possible = tail.width <= BesidePayload::BYTES_MAX && !self.suffix.is_empty();
+        let column = column.filter(|_| is_possible);
+        self.is_complete &= column.is_some();
+        let visible = std::mem::take(&mut self.entries);
+        for (i, owner) in visible.into_iter().enumerate() {
+            let hidden = column.map(|column| column.head(i));
+            let owner = SuspectEntry { index: 2 * owner.index, ..owner };
+            self.entries.push(owner.clone());
+            let Some(head) = hidden.filter(|head| head.payload.end <= tail.start) else { continue };
+            let key_bytes = owner.shared.len() + owner.rest.len() + self.suffix.len();
+            if key_bytes > INTERNAL_KEY_BYTES_MAX {
+                self.is_complete = false;
+                continue;
+            }
+            self.entries.push(SuspectEntry {
+                index: owner.index + 1,
+                trailer: hidden_trailer(owner.trailer.seq()),
+                has_suffix: true,
+                value: head.payload.clone(),
+                hidden: Some(head),
+                ..owner
+            });
+        }
     }
 
     fn visible(

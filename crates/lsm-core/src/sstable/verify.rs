@@ -350,7 +350,7 @@ impl Verify<'_> {
         self.seen.last = Some(last);
         self.entries(extent, &block, bloom);
         let seen = &mut self.seen.properties;
-        seen.hidden += block.hidden().len() as u64;
+        seen.hidden += block.hidden_len() as u64;
         seen.data_blocks += 1;
         seen.block_bytes_max = seen.block_bytes_max.max(payload_len);
         Ok(())

@@ -26,7 +26,9 @@ use crate::types::{InternalKey, KeyRef, SeqNo, Trailer, hidden_precedes};
 
 use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
-use super::footer::{FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_SHORT_HIDDEN, HAS_TAIL_CHECKSUMS};
+use super::footer::{
+    FOOTER_BYTES, Footer, HAS_HIDDEN, HAS_HIDDEN_COLUMN, HAS_SHORT_HIDDEN, HAS_TAIL_CHECKSUMS,
+};
 use super::hidden::hidden_trailer;
 use super::index::{INDEX_BYTES_MAX, IndexBuilder};
 use super::pending_file::PendingFile;
@@ -143,7 +145,7 @@ impl SstWriter {
         let grown = self.block.payload_bytes() + BlockBuilder::entry_bytes_max(key, value.len());
         self.make_room(grown, self.is_cut_allowed)?;
         if self.block.is_empty() {
-            self.begin_block(key);
+            self.begin_block(key, self.is_cut_allowed);
         }
         if self.smallest.is_none() {
             self.smallest = Some(key.to_owned());
@@ -326,10 +328,10 @@ impl SstWriter {
         let file_hash = checksum128(&out.checksums);
         let footer = Footer {
             compatible: HAS_TAIL_CHECKSUMS,
-            incompatible: if self.properties.hidden > 0 {
-                HAS_HIDDEN | HAS_SHORT_HIDDEN
-            } else {
-                0
+            incompatible: match (self.properties.hidden > 0, self.block.had_column()) {
+                (false, _) => 0,
+                (true, false) => HAS_HIDDEN | HAS_SHORT_HIDDEN,
+                (true, true) => HAS_HIDDEN | HAS_SHORT_HIDDEN | HAS_HIDDEN_COLUMN,
             },
             index_levels,
             db_id: self.identity.db_id,
@@ -364,12 +366,12 @@ impl SstWriter {
         }
     }
 
-    /// Called with the first key of each block.
-    fn begin_block(&mut self, key: KeyRef<'_>) {
+    /// Called with the first key of each block, and whether it may begin one.
+    fn begin_block(&mut self, key: KeyRef<'_>, is_cut_allowed: bool) {
         // The last key is still that of the sealed block: the new one is remembered behind this.
         self.index_block(Some(key.user));
         let is_forced =
-            std::mem::take(&mut self.is_told_later) || self.has_ended_early && !self.is_cut_allowed;
+            std::mem::take(&mut self.is_told_later) || self.has_ended_early && !is_cut_allowed;
         self.has_ended_early = false;
         self.forced_cuts += u64::from(is_forced);
     }

@@ -91,6 +91,15 @@ impl Writing<'_, '_> {
         Ok(true)
     }
 
+    /// Before a version that is not the first of its user key.
+    pub(super) fn behind_first(&mut self) -> Result<()> {
+        if self.stages.sealing.is_some() {
+            // The answer at a boundary is for the first version behind it alone.
+            self.outputs.allow_cut(false);
+        }
+        self.take_back()
+    }
+
     /// Returns the hidden entry of the entry that was written last to the filter, if it has one: another
     /// entry comes in front of it.
     #[inline]

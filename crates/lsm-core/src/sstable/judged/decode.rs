@@ -5,9 +5,11 @@
 
 use std::ops::Range;
 
+use crate::hooks::BesidePayload;
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
-use crate::sstable::block::{Head, KIND_BITS, RESTART_ENTRIES, TAIL_BYTES};
-use crate::sstable::hidden::{HIDDEN_BIT, HiddenHead, Owner};
+use crate::sstable::block::{Head, KIND_BITS, RESTART_ENTRIES};
+use crate::sstable::block_tail::Tail;
+use crate::sstable::hidden::{HIDDEN_BIT, HiddenColumn, HiddenHead, Owner};
 use crate::sstable::reader::SstReader;
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
@@ -18,10 +20,8 @@ pub(super) struct DecodedSlot {
     pub key_end: usize,
     pub trailer: Trailer,
     pub value: Range<usize>,
-    /// The payload of its hidden entry without its sequence number, if that lies in the block.
-    pub hidden: Option<Range<usize>>,
-    /// The judge's note.
-    pub note: u64,
+    /// The payload of its hidden entry without its sequence number, if that lies among the entries.
+    hidden: Option<Range<usize>>,
     /// The index in the block, hidden entries counted.
     pub index: u32,
 }
@@ -40,6 +40,10 @@ pub(super) struct Pieces {
 pub(super) struct Decoder {
     pub slots: Vec<DecodedSlot>,
     keys: Vec<u8>,
+    /// The column of hidden entries, and how many of the slots have one in it.
+    column: Option<(HiddenColumn, usize)>,
+    /// The judge's notes on the slots.
+    pub notes: Vec<u64>,
     /// Only if they are wanted.
     pub pieces: Option<Vec<Pieces>>,
 }
@@ -53,6 +57,8 @@ impl Decoder {
     pub(super) fn clear(&mut self) {
         self.slots.clear();
         self.keys.clear();
+        self.column = None;
+        self.notes.clear();
         if let Some(pieces) = &mut self.pieces {
             pieces.clear();
         }
@@ -65,10 +71,34 @@ impl Decoder {
         &self.keys[start..self.slots[at].key_end]
     }
 
-    /// Adds an entry whose bytes lie elsewhere.
-    pub(super) fn push(&mut self, key: KeyRef<'_>, slot: DecodedSlot) {
+    /// The payload of the hidden entry of slot `at` without its sequence number, if that lies in the block.
+    #[inline]
+    pub(super) fn hidden(&self, at: usize) -> Option<Range<usize>> {
+        match &self.column {
+            Some((column, entries)) => (at < *entries).then(|| column.payload(at)),
+            None => self.slots[at].hidden.clone(),
+        }
+    }
+
+    /// The column of hidden entries, if each slot has one in it: its range, and the bytes of each.
+    pub(super) fn whole_column(&self) -> Option<(Range<usize>, usize)> {
+        let (column, entries) = self.column.filter(|(_, entries)| *entries == self.slots.len())?;
+        Some((column.start..column.start + entries * column.width, column.width))
+    }
+
+    /// Adds an entry whose bytes lie elsewhere, with the judge's note on it.
+    pub(super) fn push(
+        &mut self,
+        key: KeyRef<'_>,
+        value: Range<usize>,
+        hidden: Option<Range<usize>>,
+        index: u32,
+        note: u64,
+    ) {
         self.keys.extend_from_slice(key.user);
-        self.slots.push(DecodedSlot { key_end: self.keys.len(), ..slot });
+        let trailer = key.trailer;
+        self.slots.push(DecodedSlot { key_end: self.keys.len(), trailer, value, hidden, index });
+        self.notes.push(note);
     }
 
     /// Takes in the entries of `payload`; whether that is all of it.
@@ -78,29 +108,71 @@ impl Decoder {
     }
 
     fn walk(&mut self, payload: &[u8], suffix: Option<&[u8]>) -> Option<()> {
-        let tail = payload.len().checked_sub(TAIL_BYTES)?;
-        let base_seq = u64::from_le_bytes(*payload[tail..].first_chunk()?);
+        let tail = Tail::of(payload)?;
+        if tail.width > 0 {
+            return self.walk_beside_column(payload, &tail, suffix);
+        }
         let mut at = 0;
         let mut restart = 0..0;
         let mut index = 0;
         loop {
-            if at >= tail {
+            if at >= tail.start {
                 return None;
             }
             // The bit alone decides: a damaged one makes the rest fail to decode, or the judge
             // refuse it.
             if payload[at] & HIDDEN_BIT != 0 {
-                at = self.hidden(payload, at, tail, suffix)?;
+                at = self.take_hidden(payload, at, tail.start, suffix)?;
             } else {
-                at = self.visible(payload, at, tail, base_seq, &mut restart, index)?;
+                at = self.visible(payload, at, &tail, &mut restart, index)?;
             }
             index += 1;
             // The restarts are as many as the entries ask for, whatever is counted behind them.
             let restarts = self.slots.len().div_ceil(RESTART_ENTRIES as usize);
-            if at + 4 * restarts == tail {
+            if at + 4 * restarts == tail.start {
                 return Some(());
             }
         }
+    }
+
+    /// As [`Decoder::walk`], where the hidden entries lie in a column.
+    fn walk_beside_column(
+        &mut self,
+        payload: &[u8],
+        tail: &Tail,
+        suffix: Option<&[u8]>,
+    ) -> Option<()> {
+        suffix?;
+        let mut at = 0;
+        let mut restart = 0..0;
+        let is_whole = loop {
+            // With its hidden entry each counts twice.
+            let index = 2 * self.slots.len() as u32;
+            let Some(end) = self.visible(payload, at, tail, &mut restart, index) else {
+                break false;
+            };
+            at = end;
+            let restarts = self.slots.len().div_ceil(RESTART_ENTRIES as usize);
+            let behind = tail.width * self.slots.len() + 4 * restarts;
+            if at + behind == tail.start {
+                break true;
+            }
+        };
+        // Where it begins follows from the entries, if all of them decode, and else from their number.
+        let column = match is_whole {
+            true => Some(HiddenColumn { start: at, width: tail.width }),
+            false => tail.column().flatten().filter(|column| column.start >= at),
+        };
+        let column = column.filter(|column| column.width <= BesidePayload::BYTES_MAX)?;
+        // Of a wrong number of entries, the payloads of the last ones would lie behind the column.
+        let entries = self.slots.len().min((tail.start - column.start) / column.width);
+        self.column = Some((column, entries));
+        if let Some(pieces) = &mut self.pieces {
+            for (i, pieces) in pieces.iter_mut().enumerate().take(entries) {
+                pieces.hidden_at = column.payload(i);
+            }
+        }
+        is_whole.then_some(())
     }
 
     #[inline]
@@ -108,8 +180,7 @@ impl Decoder {
         &mut self,
         payload: &[u8],
         at: usize,
-        tail: usize,
-        base_seq: u64,
+        tail: &Tail,
         restart: &mut Range<usize>,
         index: u32,
     ) -> Option<usize> {
@@ -119,7 +190,7 @@ impl Decoder {
         let is_restart = self.slots.len().is_multiple_of(RESTART_ENTRIES as usize);
         // Lengths are added with checks: in a damaged block each of them may be any number.
         let key_len = head.shared.checked_add(head.suffix_len)?;
-        let is_possible = value.end <= tail
+        let is_possible = value.end <= tail.start
             && head.header & !KIND_BITS == 0
             && (1..=INTERNAL_KEY_BYTES_MAX).contains(&key_len)
             // No writer makes a longer value, so this is damage even where the block has room for
@@ -130,7 +201,7 @@ impl Decoder {
             return None;
         }
         let kind = EntryKind::from_u8(head.header)?;
-        let seq = base_seq.checked_add(head.delta).and_then(SeqNo::new)?;
+        let seq = tail.base_seq.checked_add(head.delta).and_then(SeqNo::new)?;
         if is_restart {
             *restart = suffix.clone();
         }
@@ -140,7 +211,7 @@ impl Decoder {
         let key_end = self.keys.len();
         let trailer = Trailer::new(seq, kind);
         let end = value.end;
-        self.slots.push(DecodedSlot { key_end, trailer, value, hidden: None, note: 0, index });
+        self.slots.push(DecodedSlot { key_end, trailer, value, hidden: None, index });
         if let Some(pieces) = &mut self.pieces {
             pieces.push(Pieces { start: at, shared, suffix, hidden_at: end..end });
         }
@@ -149,7 +220,7 @@ impl Decoder {
 
     /// Takes in a hidden entry, for its owner if that is in the block.
     #[inline]
-    fn hidden(
+    fn take_hidden(
         &mut self,
         payload: &[u8],
         at: usize,

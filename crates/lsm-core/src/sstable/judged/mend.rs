@@ -1,6 +1,6 @@
 //! The repair of a damaged block of the walk; [`Damaged`] is the block in the form that a judge needs.
 
-use super::decode::{DecodedSlot, Decoder};
+use super::decode::Decoder;
 use super::{JudgedIter, append, hidden_apart};
 use crate::error::{Error, Result};
 use crate::hooks::{
@@ -58,8 +58,7 @@ impl JudgedIter {
             self.before.seq = Some(entry.seq);
             let value = append(&mut bytes, &entry.value);
             let hidden = hidden.map(|hidden| append(&mut bytes, &hidden));
-            let trailer = key.trailer;
-            self.decoder.push(key, DecodedSlot { key_end: 0, trailer, value, hidden, note, index });
+            self.decoder.push(key, value, hidden, index, note);
         }
         self.bytes = bytes;
         Ok(())
@@ -129,8 +128,8 @@ impl DamagedBlock for Damaged<'_> {
             let seq = self.table.global_seq.unwrap_or(stored_seq);
             let value = &payload[slot.value.clone()];
             let entry = Entry { key, seq, stored_seq, kind, value, hidden: false };
-            match &slot.hidden {
-                Some(hidden) => check(&entry, Some(&payload[hidden.clone()])),
+            match self.decoder.hidden(at) {
+                Some(hidden) => check(&entry, Some(&payload[hidden])),
                 None => check(&entry, hidden_apart(self.reader, key, stored_seq).as_deref()),
             }
         })
@@ -143,8 +142,8 @@ impl DamagedBlock for Damaged<'_> {
         let mut entries = Vec::with_capacity(decoder.slots.len());
         for (at, (slot, pieces)) in decoder.slots.iter().zip(pieces).enumerate() {
             let key = decoder.key(at).to_vec();
-            let hidden = match &slot.hidden {
-                Some(range) => Some(payload[range.clone()].to_vec()),
+            let hidden = match decoder.hidden(at) {
+                Some(range) => Some(payload[range].to_vec()),
                 None => hidden_apart(self.reader, &key, slot.trailer.seq()),
             };
             entries.push(DecodedEntry {

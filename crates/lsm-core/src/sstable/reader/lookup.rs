@@ -99,7 +99,7 @@ impl SstReader {
     ) -> Result<Ended> {
         let found = block.find(target.user, target.trailer.seq());
         let ended = Ended { extent, block, found };
-        if ended.found.is_none() && !ended.block.hidden().is_empty() {
+        if ended.found.is_none() && ended.block.hidden_len() > 0 {
             return self.find_behind(ended, target, load);
         }
         Ok(ended)

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::hidden::Table;
+use super::hidden::{Table, choices};
 use super::model::entries;
 use super::{Entries, IDENTITY, entry, options};
 use crate::hooks::BesidePayload;
@@ -89,7 +88,7 @@ proptest! {
     #[test]
     fn a_table_is_the_same_whichever_way_its_hidden_entries_come(
         visible in entries(),
-        choices in vec(any::<u8>(), 1..30),
+        choices in choices(),
         block_bytes in prop_oneof![Just(64_u32), Just(300), Just(4096)],
         lz4: bool,
     ) {

@@ -224,6 +224,16 @@ fn payload(choice: u8, seq: SeqNo) -> Option<Vec<u8>> {
     }
 }
 
+/// Choices of payloads, any or the same many times, so that there are blocks with a column, blocks whose
+/// column is given up, and blocks without one.
+pub(super) fn choices() -> impl Strategy<Value = Vec<u8>> {
+    let runs = vec((any::<u8>(), 1..40_usize), 1..6);
+    let runs = runs.prop_map(|runs| {
+        runs.into_iter().flat_map(|(choice, count)| std::iter::repeat_n(choice, count)).collect()
+    });
+    prop_oneof![vec(any::<u8>(), 1..30), runs]
+}
+
 /// Keys whose tails are zeros and ones, so that many lie between another and its hidden key.
 fn tailed() -> impl Strategy<Value = Entries> {
     let tail = vec(prop_oneof![3 => Just(0_u8), 3 => Just(1), 1 => Just(2)], 0..6);
@@ -248,7 +258,7 @@ proptest! {
     #[test]
     fn hidden_entries_are_seen_by_raw_walks_and_by_nothing_else(
         visible in prop_oneof![tailed(), entries()],
-        choices in vec(any::<u8>(), 1..30),
+        choices in choices(),
         cuts in vec(any::<bool>(), 1..10),
         targets in vec((user_key(), any::<u64>()), 0..20),
         suffix in prop_oneof![4 => Just(vec![1]), 1 => Just(vec![0]), 1 => vec(any::<u8>(), 1..10)],
@@ -404,7 +414,7 @@ fn a_block_is_refused_unless_hidden_entries_are_in_their_order_too() {
 #[test]
 fn hidden_entries_that_do_not_fit_are_refused() {
     let block = block_of(&[(b"b", false, b"v"), (b"b\x01", true, b"of b"), (b"c", false, b"v")]);
-    let at = block.hidden()[0] as usize;
+    let at = block.hidden_range(0).start;
     let len = block.bytes().len();
     for wrong in [5, 0x7f, 0x80, 0xff] {
         let mut bytes = block.bytes().to_vec();
@@ -413,7 +423,7 @@ fn hidden_entries_that_do_not_fit_are_refused() {
     }
     let short = [&5_u64.to_le_bytes()[..], b"of b"].concat();
     let block = block_of(&[(b"b", false, b"v"), (b"b\x01", true, &short), (b"c", false, b"v")]);
-    let at = block.hidden()[0] as usize;
+    let at = block.hidden_range(0).start;
     let len = block.bytes().len();
     assert_eq!(block.bytes()[at..at + 5], *b"\xf4of b");
     // Any other length, and any other form with a length in its header.
@@ -443,7 +453,7 @@ fn what_lies_behind_the_entries_is_not_taken_for_a_hidden_one() {
 #[test]
 fn an_owner_right_before_may_be_named_or_not() {
     let block = block_of(&[(b"b", false, b"v"), (b"b\x01", true, b"of b")]);
-    let at = block.hidden()[0] as usize;
+    let at = block.hidden_range(0).start;
     assert_eq!(block.bytes()[at..at + 2], [0xb0, 4]);
     // As the first writers of hidden entries had it.
     let bytes = [&block.bytes()[..at], &[0x30, 1, 4], &block.bytes()[at + 2..]].concat();

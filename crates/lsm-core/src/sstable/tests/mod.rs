@@ -2,6 +2,7 @@
 
 mod alone;
 mod beside;
+mod column;
 mod damage;
 mod golden;
 mod hidden;

@@ -45,7 +45,7 @@ impl SstWriter {
         let grown = self.block.payload_bytes() + BlockBuilder::hidden_bytes_max(key, payload.len());
         self.make_room(grown, false)?;
         if self.block.is_empty() {
-            self.begin_block(key);
+            self.begin_block(key, false);
         }
         self.block.add_hidden(key, suffix_len, payload);
         self.set_last(is_new_user_key, key, true);
@@ -84,7 +84,9 @@ impl SstWriter {
     fn add_hidden_behind(&mut self, payload: BesidePayload) -> Result<()> {
         let seq = self.last_trailer.seq();
         let key = [&self.last_user[..], &self.properties.hidden_suffix[..]].concat();
-        let payload = [&seq.get().to_le_bytes()[..], payload.as_bytes()].concat();
+        let bytes = payload.padded();
+        let payload = &bytes.as_flattened()[..payload.len()];
+        let payload = [&seq.get().to_le_bytes()[..], payload].concat();
         self.add_hidden(KeyRef::new(&key, hidden_trailer(seq)), &payload)
     }
 

@@ -6,12 +6,12 @@ use super::*;
 fn use_block(block: &Block, suffix: &[u8]) {
     let mut last: Option<InternalKey> = None;
     let mut user = Vec::new();
-    let count = block.len() + block.hidden().len();
+    let count = block.len() + block.hidden_len();
     for i in 0..count {
         let (visible, hidden) = block.counts_before(i);
         let is_hidden = block.counts_before(i + 1).0 == visible;
         let trailer = if is_hidden {
-            let head = block.hidden_head(block.hidden()[hidden]);
+            let head = block.hidden_head(hidden);
             let trailer = block.hidden_key(hidden, suffix, &mut user);
             let mut payload = Vec::new();
             head.expand(block.bytes(), trailer.seq(), &mut payload);

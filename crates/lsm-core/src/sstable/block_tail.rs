@@ -1,0 +1,76 @@
+//! [`Tail`]: the numbers at the end of a block's payload, and the places that follow from them. `block.rs`
+//! describes the bytes.
+
+use super::block::RESTART_ENTRIES;
+use super::hidden::HiddenColumn;
+use crate::limits::INTERNAL_KEY_BYTES_MAX;
+
+/// Bytes behind the restart offsets.
+pub(super) const TAIL_BYTES: usize = 16;
+/// The bits of the common prefix in its number; those above are the width of the column.
+const COMMON_BITS: u32 = 24;
+const _: () = assert!(INTERNAL_KEY_BYTES_MAX < 1 << COMMON_BITS, "the common prefix fits");
+
+/// The numbers behind the entries of a payload.
+pub(super) struct Tail {
+    /// Where they begin: the end of the restarts.
+    pub start: usize,
+    pub base_seq: u64,
+    pub common: u32,
+    /// Bytes of each payload in the column; 0 without one.
+    pub width: usize,
+    /// Number of visible entries.
+    pub count: u32,
+}
+
+impl Tail {
+    /// The tail of a payload; `None` if that is too short.
+    #[inline]
+    pub(super) fn of(payload: &[u8]) -> Option<Tail> {
+        let start = payload.len().checked_sub(TAIL_BYTES)?;
+        let (base_seq, rest) = payload[start..].split_first_chunk::<8>()?;
+        let (common, count) = rest.split_first_chunk::<4>()?;
+        let common = u32::from_le_bytes(*common);
+        Some(Tail {
+            start,
+            base_seq: u64::from_le_bytes(*base_seq),
+            common: common & ((1 << COMMON_BITS) - 1),
+            width: (common >> COMMON_BITS) as usize,
+            count: u32::from_le_bytes(*count.first_chunk()?),
+        })
+    }
+
+    /// The end of the column, which is that of the entries where there is none. `None` if there is no
+    /// room for so many entries.
+    #[inline]
+    pub(super) fn column_end(&self) -> Option<usize> {
+        let restart_bytes = 4 * u64::from(self.count.div_ceil(RESTART_ENTRIES));
+        self.start.checked_sub(usize::try_from(restart_bytes).ok()?)
+    }
+
+    /// The column, if the block has one. `None` if there is no room for it.
+    #[inline]
+    pub(super) fn column(&self) -> Option<Option<HiddenColumn>> {
+        if self.width == 0 {
+            return Some(None);
+        }
+        let column = HiddenColumn::before(self.column_end()?, self.width, self.count as usize);
+        // Behind no entry there is no hidden one.
+        column.filter(|_| self.count > 0).map(Some)
+    }
+
+    /// The end of the entries. `None` if there is no room for what comes behind them.
+    #[inline]
+    pub(super) fn entries_end(&self) -> Option<usize> {
+        match self.column()? {
+            Some(column) => Some(column.start),
+            None => self.column_end(),
+        }
+    }
+}
+
+/// The number for a common prefix of this length and a column of this width.
+pub(super) fn put_common(common: usize, width: usize) -> u32 {
+    let common = u32::try_from(common).expect("keys are at most 64 KiB");
+    common | (width as u32) << COMMON_BITS
+}

@@ -1,0 +1,196 @@
+//! Blocks whose hidden entries lie in a column: damage, and bytes that no writer makes.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::hidden::{MODES, Table};
+use super::model::at;
+use super::{entry, open, options};
+use crate::iter::InternalIter;
+use crate::options::Compression;
+use crate::sstable::block::Block;
+use crate::sstable::block_tail::Tail;
+use crate::sstable::index::INDEX_BYTES_MAX;
+use crate::sstable::packing::{BlockPacker, Packed, Packing};
+use crate::sstable::probe::{Probed, probe};
+use crate::sstable::stored::{Extent, StoredPayload};
+use crate::sstable::suspect::Suspect;
+use crate::sstable::{RawMode, SstOptions};
+use crate::types::{EntryKind, KeyRef, SeqNo};
+
+const ENTRIES: u64 = 20;
+
+/// A table each of whose entries has a hidden one of 11 bytes behind its sequence number.
+fn table() -> Table {
+    let visible = (0..ENTRIES).map(|n| {
+        let user = format!("key{n:04}");
+        entry(user.as_bytes(), 300 + n, EntryKind::Value, user.repeat(4).as_bytes())
+    });
+    Table::new(visible.collect(), &[1], |i, seq| {
+        Some([&seq.get().to_le_bytes()[..], &[i as u8; 11]].concat())
+    })
+}
+
+fn written(options: SstOptions) -> Vec<u8> {
+    table().write(&[1], options, INDEX_BYTES_MAX, |_| true).0
+}
+
+/// The payload of the only block of the table.
+fn payload() -> Vec<u8> {
+    let bytes = written(options(1 << 16, Compression::None));
+    let reader = open(&bytes, None).unwrap();
+    assert_eq!(reader.blocks().count(), 1);
+    bytes[..reader.properties().data_bytes as usize - 9].to_vec()
+}
+
+fn stored(payload: &[u8]) -> StoredPayload {
+    StoredPayload { bytes: [payload, &[0xee; 9]].concat().into(), len: payload.len() }
+}
+
+#[test]
+fn a_column_is_stored_as_it_is_behind_what_is_compressed() {
+    let plain = payload();
+    let tail = Tail::of(&plain).unwrap();
+    let column = tail.column().unwrap().unwrap();
+    assert_eq!((column.width, tail.count), (11, ENTRIES as u32));
+    let mut packer = BlockPacker::new();
+    let (packing, packed) = packer.pack(&plain);
+    assert_eq!(packing, Packing::Lz4Front);
+    assert!(packed.ends_with(&plain[column.start..]) && packed.len() < plain.len());
+    let parts = Packed::of(packing, packed).unwrap();
+    let mut out = vec![0xaa; parts.plain_len];
+    parts.unpack_into(&mut out).unwrap();
+    assert_eq!(out, plain);
+    // In the file.
+    let bytes = written(options(1 << 16, Compression::Lz4));
+    let reader = open(&bytes, None).unwrap();
+    let data_bytes = reader.properties().data_bytes as usize;
+    assert_eq!(bytes[data_bytes - 9], Packing::Lz4Front as u8);
+    let table = table();
+    for mode in MODES {
+        let mut iter = reader.raw_iter(mode);
+        iter.seek_to_first().unwrap();
+        for (expected, hidden) in table.all.iter().zip(&table.hidden) {
+            assert_eq!((at(&iter).as_ref(), iter.hidden()), (Some(expected), *hidden));
+            iter.next().unwrap();
+        }
+        assert!(!iter.valid());
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_column_is_an_error_or_suspect() {
+    for compression in [Compression::None, Compression::Lz4] {
+        let bytes = written(options(1 << 16, compression));
+        let data_bytes = open(&bytes, None).unwrap().properties().data_bytes as usize;
+        for bit in 0..8 * data_bytes {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let reader = open(&bad, None).unwrap();
+            for mode in [RawMode::Cached, RawMode::Suspects] {
+                let mut iter = reader.raw_iter(mode);
+                let mut last = iter.seek_to_first();
+                while iter.valid() {
+                    assert!(!iter.origin().2, "bit {bit} of {compression:?}, {mode:?}");
+                    last = iter.next();
+                }
+                assert!(last.is_err() || iter.damage().len() == 1, "bit {bit}, {mode:?}");
+            }
+        }
+    }
+}
+
+/// The block of a payload, and its walks, which agree with one another.
+fn use_payload(payload: &[u8]) {
+    let parsed = Block::parse(stored(payload), Some(&[1]));
+    let suspect = Suspect::decode(&stored(payload), Some(&[1]));
+    let mut key = Vec::new();
+    let mut value = Vec::new();
+    suspect.entries.iter().for_each(|entry| suspect.expand(entry, &mut key, &mut value));
+    for seq in [SeqNo::ZERO, SeqNo::MAX] {
+        let probed = probe(payload, b"key0007", seq, true);
+        if let (Ok(block), Some(Probed::Found(trailer, range))) = (&parsed, probed) {
+            let found = block.find(b"key0007", seq).unwrap();
+            assert_eq!(
+                (found.trailer, found.value..found.value + found.value_len),
+                (trailer, range)
+            );
+        }
+    }
+    let Ok(block) = parsed else { return };
+    assert!(suspect.is_complete);
+    assert_eq!(suspect.entries.len(), block.len() + block.hidden_len());
+    for h in 0..block.hidden_len() {
+        let trailer = block.hidden_key(h, &[1], &mut key);
+        let found = block.find_hidden(&key, trailer.seq(), &[1]).unwrap();
+        assert_eq!(found.payload, block.hidden_head(h).payload);
+        assert_eq!(block.lower_bound_all(KeyRef::new(&key, trailer), &[1]).1, h);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn a_false_column_is_refused_or_in_order(
+        edits in vec((any::<Index>(), any::<u8>()), 0..3),
+        in_tail in vec((0..16_usize, any::<u8>()), 0..3),
+        cut in prop_oneof![3 => Just(0_usize), 1 => 0..40_usize],
+    ) {
+        let mut payload = payload();
+        prop_assert!(Block::parse(stored(&payload), None).is_err(), "a table without hidden entries");
+        use_payload(&payload);
+        for (place, byte) in edits {
+            let at = place.index(payload.len());
+            payload[at] = byte;
+        }
+        for (behind, byte) in in_tail {
+            let at = payload.len() - 1 - behind;
+            payload[at] = byte;
+        }
+        payload.drain(..cut);
+        use_payload(&payload);
+    }
+
+    #[test]
+    fn no_packed_bytes_make_a_panic(
+        edits in vec((any::<Index>(), any::<u8>()), 0..4),
+        front in vec(any::<u8>(), 0..8),
+        packing in 1..3_u8,
+    ) {
+        let plain = payload();
+        let mut packer = BlockPacker::new();
+        let mut packed = packer.pack(&plain).1.to_vec();
+        for (place, byte) in edits {
+            let at = place.index(packed.len());
+            packed[at] = byte;
+        }
+        packed.splice(..front.len(), front);
+        if let Ok(parts) = Packed::of(Packing::from_u8(packing).unwrap(), &packed) {
+            prop_assert!(parts.plain_len <= 255 * packed.len());
+            let _ = parts.unpack_into(&mut vec![0; parts.plain_len]);
+        }
+    }
+}
+
+#[test]
+fn a_payload_of_another_length_ends_a_column() {
+    let visible: Vec<_> =
+        (0..40_u8).map(|n| entry(&[b'a', n], 9, EntryKind::Value, b"v")).collect();
+    for odd in [0, 1, 15, 16, 17, 38, 39] {
+        for len in [0, 10, 12, 16] {
+            let table = Table::new(visible.clone(), &[1], |i, seq| {
+                let len = if i == odd { len } else { 11 };
+                Some([&seq.get().to_le_bytes()[..], &vec![7; len]].concat())
+            });
+            let (bytes, ..) =
+                table.write(&[1], options(1 << 16, Compression::None), INDEX_BYTES_MAX, |_| true);
+            let reader = open(&bytes, None).unwrap();
+            let (offset, len) = reader.blocks().next().unwrap().unwrap();
+            let block = reader.block(Extent { offset, len }).unwrap();
+            assert!(!block.is_dense());
+            assert_eq!(block.hidden_len(), 40);
+        }
+    }
+}
