@@ -235,11 +235,10 @@ impl TableJudge for HiveJudge {
             return None;
         }
         let mut total = 0u64;
-        // All of them, without a branch: damage is rare.
         let mut are_sound = true;
         for (metadata, note) in all.iter().zip(notes) {
             let (sum, is_sound) = Payload::short_sum(metadata);
-            are_sound &= is_sound & (sum != NOT_SEALED);
+            are_sound &= is_sound && sum != NOT_SEALED;
             total = total.wrapping_add(sum);
             *note = sum;
         }

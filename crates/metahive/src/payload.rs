@@ -149,9 +149,8 @@ impl Payload {
     /// The checksum in what [`Payload::metadata_of`] returned, and whether the two agree.
     #[inline]
     pub(crate) fn short_sum(metadata: &[u8; METADATA_BYTES]) -> (u64, bool) {
-        let [a, b, c, d, e, f, g, h, short @ ..] = *metadata;
-        let sum = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let [a, b, c] = short;
+        let [sum @ .., a, b, c] = *metadata;
+        let sum = u64::from_le_bytes(sum);
         (sum, SumOfSum::Short(u32::from_le_bytes([a, b, c, 0])).is_of(sum))
     }
 

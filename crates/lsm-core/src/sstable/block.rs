@@ -58,7 +58,7 @@ use super::block_check::BlockPass;
 use super::block_data::{BlockData, Numbers};
 use super::block_hidden::HiddenEntries;
 use super::block_search::JoinedKey;
-use super::block_tail::Tail;
+use super::block_tail::BlockTail;
 use super::stored::StoredPayload;
 
 /// Every how manyth entry stores its key whole.
@@ -225,15 +225,15 @@ impl Block {
     ) -> Result<Block, Malformed> {
         let StoredPayload { bytes, len } = payload;
         let payload = &bytes[..len];
-        let tail = Tail::of(payload).ok_or(bad("block is shorter than its tail", len))?;
-        let Tail { base_seq, common, .. } = tail;
+        let tail = BlockTail::of(payload).ok_or(bad("block is shorter than its tail", len))?;
+        let BlockTail { base_seq, common, .. } = tail;
         let restarts =
             tail.column_end().ok_or(bad("restart offsets exceed the block", tail.start))?;
-        let column = tail.column().ok_or(bad("hidden entries exceed the block", tail.start))?;
+        let end = tail.entries_end().ok_or(bad("hidden entries exceed the block", tail.start))?;
+        let column = tail.column();
         if column.is_some() && hidden_suffix.is_none() {
             return Err(bad("hidden entry in a table without hidden entries", tail.start));
         }
-        let end = column.map_or(restarts, |column| column.start);
         let count = tail.count as usize;
         // Without visible entries a block has hidden ones alone, and no key to take a common prefix
         // from.

@@ -45,9 +45,9 @@ pub(super) struct BlockBuilder {
 
 /// A key in the payload of a block under construction.
 struct PlacedKey {
-    /// Where the entry begins.
+    /// The offset at which the entry begins.
     start: usize,
-    /// Where its restart key begins.
+    /// The offset of its restart key.
     restart: usize,
     shared: usize,
     suffix: usize,
@@ -184,12 +184,9 @@ impl BlockBuilder {
             return;
         }
         let step = 1 + self.column_width;
-        let shift = self.column_entries as usize * step;
-        // Each entry moves by what is put behind those in front of it.
-        let moved = |i: usize| i.min(self.column_entries as usize) * step;
-        let group = |i: usize| i - i % RESTART_ENTRIES as usize;
+        let column_entries = self.column_entries as usize;
         let old = std::mem::take(&mut self.payload);
-        let mut payload = Vec::with_capacity(old.len() + shift);
+        let mut payload = Vec::with_capacity(old.len() + column_entries * step);
         let mut start = 0;
         for (i, short) in self.column.chunks(self.column_width).enumerate() {
             let end = self.owners.get(i + 1).map_or(old.len(), |next| next.start);
@@ -198,15 +195,16 @@ impl BlockBuilder {
             start = end;
         }
         payload.extend_from_slice(&old[start..]);
+        // Each entry moves by what is put behind those in front of it.
         for (i, owner) in self.owners.iter_mut().enumerate() {
-            owner.start += moved(i);
-            owner.suffix += moved(i);
-            owner.restart += moved(group(i));
+            owner.start += step * i.min(column_entries);
+            owner.suffix += step * i.min(column_entries);
+            owner.restart += step * first_of_group(i).min(column_entries);
         }
         for (i, restart) in self.restarts.iter_mut().enumerate() {
-            *restart += moved(i * RESTART_ENTRIES as usize) as u32;
+            *restart += (step * (i * RESTART_ENTRIES as usize).min(column_entries)) as u32;
         }
-        let last_group = moved(group(self.owners.len() - 1));
+        let last_group = step * first_of_group(self.owners.len() - 1).min(column_entries);
         self.restart_key = self.restart_key.start + last_group..self.restart_key.end + last_group;
         self.payload = payload;
         self.column.clear();
@@ -354,4 +352,9 @@ impl BlockBuilder {
         self.is_mixed = false;
         self.hidden_bytes = 0;
     }
+}
+
+/// The entry whose key the keys of the group of entry `i` share bytes with.
+fn first_of_group(i: usize) -> usize {
+    i - i % RESTART_ENTRIES as usize
 }

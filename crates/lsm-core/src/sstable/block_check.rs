@@ -84,28 +84,7 @@ impl<'a> BlockPass<'a> {
             }
             let key = JoinedKey { shared: &restart[..head.shared], suffix };
             let word = joined_word(key, self.common);
-            if let (Some(&before), Some((last_key, last_trailer))) = (self.words.last(), self.last)
-            {
-                // Behind a prefix that all have, words ascend with the keys; equal ones decide
-                // nothing.
-                let order = before.cmp(&word).then_with(|| compare_joined(last_key, key));
-                if order.then(trailer.cmp(&last_trailer)) != Ordering::Less {
-                    return Err(bad("keys do not ascend", at));
-                }
-                // Of two keys that differ within their words the hidden key of the first sorts
-                // behind the second only if the second begins with the first.
-                let cannot_begin = before != word && key.len() <= last_key.len();
-                if matches!(self.last_hidden, Some(LastHidden::OfLast)) && cannot_begin {
-                    self.last_hidden = None;
-                }
-            }
-            if let Some(hidden) = self.hidden_before() {
-                let here = pieced(key, trailer, word);
-                if hidden.order(&here) != Ordering::Less {
-                    return Err(bad("keys do not ascend", at));
-                }
-                self.last_hidden = None;
-            }
+            self.check_order(key, trailer, word).ok_or(bad("keys do not ascend", at))?;
             self.words.push(word);
             self.offsets.push(at as u32);
             self.last = Some((key, trailer));
@@ -122,6 +101,32 @@ impl<'a> BlockPass<'a> {
         // Bytes that no entry owns would make two encodings of one block, and could hide a lost
         // entry.
         if at == self.end { Ok(()) } else { Err(bad("bytes are left over", at)) }
+    }
+
+    /// Checks that the next visible entry is behind the last one, and behind the hidden entry of that.
+    #[inline]
+    fn check_order(&mut self, key: JoinedKey<'a>, trailer: Trailer, word: u64) -> Option<()> {
+        if let (Some(&before), Some((last_key, last_trailer))) = (self.words.last(), self.last) {
+            // Behind a prefix that all have, words ascend with the keys; equal ones decide
+            // nothing.
+            let order = before.cmp(&word).then_with(|| compare_joined(last_key, key));
+            if order.then(trailer.cmp(&last_trailer)) != Ordering::Less {
+                return None;
+            }
+            // Of two keys that differ within their words the hidden key of the first sorts
+            // behind the second only if the second begins with the first.
+            let cannot_begin = before != word && key.len() <= last_key.len();
+            if matches!(self.last_hidden, Some(LastHidden::OfLast)) && cannot_begin {
+                self.last_hidden = None;
+            }
+        }
+        if let Some(hidden) = self.hidden_before() {
+            if hidden.order(&pieced(key, trailer, word)) != Ordering::Less {
+                return None;
+            }
+            self.last_hidden = None;
+        }
+        Some(())
     }
 
     fn trailer(&self, head: Head, at: usize) -> Result<Trailer, Malformed> {

@@ -7,7 +7,7 @@ use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
 use super::block::Block;
 use super::hidden::{HiddenColumn, HiddenHead, Owner, hidden_trailer};
 
-/// Where the hidden entries of a block lie.
+/// The places of the hidden entries of a block.
 #[derive(Clone)]
 pub(super) enum HiddenEntries {
     /// There are none.

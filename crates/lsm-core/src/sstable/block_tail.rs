@@ -1,4 +1,4 @@
-//! [`Tail`]: the numbers at the end of a block's payload, and the places that follow from them. `block.rs`
+//! [`BlockTail`]: the numbers at the end of a block's payload, and the places that follow from them. `block.rs`
 //! describes the bytes.
 
 use super::block::RESTART_ENTRIES;
@@ -12,8 +12,8 @@ const COMMON_BITS: u32 = 24;
 const _: () = assert!(INTERNAL_KEY_BYTES_MAX < 1 << COMMON_BITS, "the common prefix fits");
 
 /// The numbers behind the entries of a payload.
-pub(super) struct Tail {
-    /// Where they begin: the end of the restarts.
+pub(super) struct BlockTail {
+    /// The offset at which they begin: the end of the restarts.
     pub start: usize,
     pub base_seq: u64,
     pub common: u32,
@@ -23,15 +23,15 @@ pub(super) struct Tail {
     pub count: u32,
 }
 
-impl Tail {
+impl BlockTail {
     /// The tail of a payload; `None` if that is too short.
     #[inline]
-    pub(super) fn of(payload: &[u8]) -> Option<Tail> {
+    pub(super) fn of(payload: &[u8]) -> Option<BlockTail> {
         let start = payload.len().checked_sub(TAIL_BYTES)?;
         let (base_seq, rest) = payload[start..].split_first_chunk::<8>()?;
         let (common, count) = rest.split_first_chunk::<4>()?;
         let common = u32::from_le_bytes(*common);
-        Some(Tail {
+        Some(BlockTail {
             start,
             base_seq: u64::from_le_bytes(*base_seq),
             common: common & ((1 << COMMON_BITS) - 1),
@@ -48,24 +48,20 @@ impl Tail {
         self.start.checked_sub(usize::try_from(restart_bytes).ok()?)
     }
 
-    /// The column, if the block has one. `None` if there is no room for it.
+    /// The column, if the block has one and there is room for it.
     #[inline]
-    pub(super) fn column(&self) -> Option<Option<HiddenColumn>> {
-        if self.width == 0 {
-            return Some(None);
-        }
-        let column = HiddenColumn::before(self.column_end()?, self.width, self.count as usize);
+    pub(super) fn column(&self) -> Option<HiddenColumn> {
         // Behind no entry there is no hidden one.
-        column.filter(|_| self.count > 0).map(Some)
+        if self.width == 0 || self.count == 0 {
+            return None;
+        }
+        HiddenColumn::before(self.column_end()?, self.width, self.count as usize)
     }
 
     /// The end of the entries. `None` if there is no room for what comes behind them.
     #[inline]
     pub(super) fn entries_end(&self) -> Option<usize> {
-        match self.column()? {
-            Some(column) => Some(column.start),
-            None => self.column_end(),
-        }
+        if self.width == 0 { self.column_end() } else { self.column().map(|column| column.start) }
     }
 }
 

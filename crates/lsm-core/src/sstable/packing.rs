@@ -19,7 +19,7 @@ use lz4_flex::block::{
     CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
 };
 
-use super::block_tail::Tail;
+use super::block_tail::BlockTail;
 use crate::codec::{put_varint, varint_at};
 use crate::limits::BLOCK_BYTES_MAX;
 
@@ -65,7 +65,7 @@ impl BlockPacker {
     /// The payload in the form in which it is to be stored. A block that saves less than an eighth is stored as
     /// it is, because each read would pay for the decompression.
     pub(super) fn pack<'p>(&'p mut self, payload: &'p [u8]) -> (Packing, &'p [u8]) {
-        let column = Tail::of(payload).and_then(|tail| tail.column()).flatten();
+        let column = BlockTail::of(payload).and_then(|tail| tail.column());
         let (front, rest) = payload.split_at(column.map_or(payload.len(), |column| column.start));
         let packed = &mut self.packed;
         packed.clear();

@@ -15,7 +15,7 @@ use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 use super::block::{Head, KIND_BITS, RESTART_ENTRIES};
 use super::block_search::compare_tails;
-use super::block_tail::Tail;
+use super::block_tail::BlockTail;
 use super::hidden::{HIDDEN_BIT, HiddenHead};
 use super::packing::Packing;
 use super::stored::{Access, Extent, TableSource};
@@ -129,7 +129,7 @@ pub(super) fn probe(
 
 impl<'a> ProbedPayload<'a> {
     fn of(bytes: &'a [u8]) -> Option<ProbedPayload<'a>> {
-        let tail = Tail::of(bytes)?;
+        let tail = BlockTail::of(bytes)?;
         let end = tail.entries_end()?;
         let restarts = &bytes[tail.column_end()?..tail.start];
         Some(ProbedPayload {

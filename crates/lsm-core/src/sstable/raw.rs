@@ -378,7 +378,7 @@ pub(super) fn entry_at(
         Body::Sound(block) if (entry as usize) < block.len() + block.hidden_len() => {
             block.counts_before(entry as usize)
         }
-        _ => return Ok(None),
+        Body::Sound(_) => return Ok(None),
     };
     present.enter(&body, suffix, visible, hidden);
     let Some(kind) = present.trailer.kind() else { return Ok(None) };

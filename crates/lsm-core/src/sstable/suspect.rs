@@ -11,7 +11,7 @@ use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
 
 use super::block::{Head, RESTART_ENTRIES};
-use super::block_tail::Tail;
+use super::block_tail::BlockTail;
 use super::hidden::{HIDDEN_BIT, HiddenColumn, HiddenHead, Owner, PiecedKey, hidden_trailer};
 use super::stored::StoredPayload;
 
@@ -56,13 +56,13 @@ impl Suspect {
         let payload = payload.bytes[..payload.len].to_vec();
         let mut suspect =
             Suspect { suffix: suffix.unwrap_or_default().to_vec(), payload, ..Suspect::default() };
-        let Some(tail) = Tail::of(&suspect.payload) else { return suspect };
+        let Some(tail) = BlockTail::of(&suspect.payload) else { return suspect };
         suspect.base_seq = tail.base_seq;
         suspect.walk(&tail);
         suspect
     }
 
-    fn walk(&mut self, tail: &Tail) {
+    fn walk(&mut self, tail: &BlockTail) {
         let mut at = 0;
         let mut restart = 0..0;
         let mut visible: Vec<usize> = Vec::new();
@@ -92,11 +92,11 @@ impl Suspect {
     }
 
     /// Adds the hidden entries of a column to the visible ones, which end at `end`.
-    fn add_column(&mut self, tail: &Tail, end: usize) {
+    fn add_column(&mut self, tail: &BlockTail, end: usize) {
         // Where it begins follows from the entries, if all of them decode, and else from their number.
         let column = match self.is_complete {
             true => Some(HiddenColumn { start: end, width: tail.width }),
-            false => tail.column().flatten().filter(|column| column.start >= end),
+            false => tail.column().filter(|column| column.start >= end),
         };
         let is_possible = tail.width <= BesidePayload::BYTES_MAX && !self.suffix.is_empty();
         let column = column.filter(|_| is_possible);

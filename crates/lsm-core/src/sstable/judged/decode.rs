@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::hooks::BesidePayload;
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::sstable::block::{Head, KIND_BITS, RESTART_ENTRIES};
-use crate::sstable::block_tail::Tail;
+use crate::sstable::block_tail::BlockTail;
 use crate::sstable::hidden::{HIDDEN_BIT, HiddenColumn, HiddenHead, Owner};
 use crate::sstable::reader::SstReader;
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
@@ -108,7 +108,7 @@ impl Decoder {
     }
 
     fn walk(&mut self, payload: &[u8], suffix: Option<&[u8]>) -> Option<()> {
-        let tail = Tail::of(payload)?;
+        let tail = BlockTail::of(payload)?;
         if tail.width > 0 {
             return self.walk_beside_column(payload, &tail, suffix);
         }
@@ -139,7 +139,7 @@ impl Decoder {
     fn walk_beside_column(
         &mut self,
         payload: &[u8],
-        tail: &Tail,
+        tail: &BlockTail,
         suffix: Option<&[u8]>,
     ) -> Option<()> {
         suffix?;
@@ -161,7 +161,7 @@ impl Decoder {
         // Where it begins follows from the entries, if all of them decode, and else from their number.
         let column = match is_whole {
             true => Some(HiddenColumn { start: at, width: tail.width }),
-            false => tail.column().flatten().filter(|column| column.start >= at),
+            false => tail.column().filter(|column| column.start >= at),
         };
         let column = column.filter(|column| column.width <= BesidePayload::BYTES_MAX)?;
         // Of a wrong number of entries, the payloads of the last ones would lie behind the column.
@@ -180,7 +180,7 @@ impl Decoder {
         &mut self,
         payload: &[u8],
         at: usize,
-        tail: &Tail,
+        tail: &BlockTail,
         restart: &mut Range<usize>,
         index: u32,
     ) -> Option<usize> {

@@ -10,7 +10,7 @@ use super::{entry, open, options};
 use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::block::Block;
-use crate::sstable::block_tail::Tail;
+use crate::sstable::block_tail::BlockTail;
 use crate::sstable::index::INDEX_BYTES_MAX;
 use crate::sstable::packing::{BlockPacker, Packed, Packing};
 use crate::sstable::probe::{Probed, probe};
@@ -51,8 +51,8 @@ fn stored(payload: &[u8]) -> StoredPayload {
 #[test]
 fn a_column_is_stored_as_it_is_behind_what_is_compressed() {
     let plain = payload();
-    let tail = Tail::of(&plain).unwrap();
-    let column = tail.column().unwrap().unwrap();
+    let tail = BlockTail::of(&plain).unwrap();
+    let column = tail.column().unwrap();
     assert_eq!((column.width, tail.count), (11, ENTRIES as u32));
     let mut packer = BlockPacker::new();
     let (packing, packed) = packer.pack(&plain);
