@@ -408,6 +408,28 @@ fn a_compaction_whose_hook_panics_fails_and_says_so() {
     });
 }
 
+/// It runs on the thread of the caller.
+#[test]
+fn a_bulk_load_whose_hook_panics_fails_and_says_so() {
+    for call in ["output", "output_beside", "boundary", "finish_table"] {
+        let mut store = store(BackgroundMode::Stepped, true);
+        store.set(call);
+        let load = |store: &Store| {
+            // Behind all other keys, and short: the value store has no part in it.
+            store.p.bulk_load((200..240_u8).map(|n| ([n], [n; 40])))
+        };
+        check_named(&load(&store).unwrap_err(), call, "sealing");
+        let before = store.tables();
+        check_named(&load(&store).unwrap_err(), call, "sealing");
+        assert_eq!(store.tables(), before, "nothing is left over");
+        store.check_content();
+        store.shelf.fuse.clear();
+        load(&store).unwrap();
+        store.content.extend((200..240).map(|n| (vec![n], vec![n; 40])));
+        store.check_goes_on();
+    }
+}
+
 #[test]
 fn a_filter_that_panics_when_it_is_let_go_has_done_its_work() {
     for mode in MODES {

@@ -12,7 +12,7 @@ use super::rules::KeyBelow;
 use super::survivors::Writing;
 use super::{JobOutcome, Outputs, Split, Stages, TableFactory};
 use crate::error::{Error, Result};
-use crate::hooks::{Entry, Job, JobKind, JobValues, Origin};
+use crate::hooks::{Entry, Job, JobKind, JobValues, Origin, catch_blamed};
 use crate::limits::LEVEL_COUNT;
 use crate::types::{EntryKind, SeqNo};
 use crate::version::{PartitionVersion, SstMeta};
@@ -56,7 +56,9 @@ impl<'a> Fill<'a> {
         let seq = self.seq;
         let kind = EntryKind::Value;
         let entry = Entry { key, seq, stored_seq: seq, kind, value, hidden: false };
-        self.writing.take(&JobEntry { entry, at: Origin::MEMTABLE, vouched: None, value_sum: None })
+        let entry = JobEntry { entry, at: Origin::MEMTABLE, vouched: None, value_sum: None };
+        // Around each entry, because the loop is the caller's.
+        catch_blamed(|| self.writing.take(&entry))
     }
 
     /// Ends the last table; the tables and their names are durable. The values that the store took
