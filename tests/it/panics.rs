@@ -261,6 +261,11 @@ impl Store {
         }
     }
 
+    /// Loads entries behind all others, too short for the value store.
+    fn load(&self) -> Result<()> {
+        self.p.bulk_load((200..240_u8).map(|n| ([n], [n; 40]))).map(drop)
+    }
+
     fn set(&self, call: &'static str) {
         self.shelf.fuse.set(call, Blow::Panic);
     }
@@ -408,23 +413,18 @@ fn a_compaction_whose_hook_panics_fails_and_says_so() {
     });
 }
 
-/// It runs on the thread of the caller.
 #[test]
 fn a_bulk_load_whose_hook_panics_fails_and_says_so() {
     for call in ["output", "output_beside", "boundary", "finish_table"] {
         let mut store = store(BackgroundMode::Stepped, true);
         store.set(call);
-        let load = |store: &Store| {
-            // Behind all other keys, and short: the value store has no part in it.
-            store.p.bulk_load((200..240_u8).map(|n| ([n], [n; 40])))
-        };
-        check_named(&load(&store).unwrap_err(), call, "sealing");
+        check_named(&store.load().unwrap_err(), call, "sealing");
         let before = store.tables();
-        check_named(&load(&store).unwrap_err(), call, "sealing");
+        check_named(&store.load().unwrap_err(), call, "sealing");
         assert_eq!(store.tables(), before, "nothing is left over");
         store.check_content();
         store.shelf.fuse.clear();
-        load(&store).unwrap();
+        store.load().unwrap();
         store.content.extend((200..240).map(|n| (vec![n], vec![n; 40])));
         store.check_goes_on();
     }
