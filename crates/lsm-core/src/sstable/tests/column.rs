@@ -7,17 +7,20 @@ use proptest::sample::Index;
 use super::hidden::{MODES, Table};
 use super::model::at;
 use super::{entry, open, options};
+use crate::hooks::BesidePayload;
 use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::block::Block;
+use crate::sstable::block_builder::BlockBuilder;
 use crate::sstable::block_tail::BlockTail;
+use crate::sstable::hidden::Owner;
 use crate::sstable::index::INDEX_BYTES_MAX;
 use crate::sstable::packing::{BlockPacker, Packed, Packing};
 use crate::sstable::probe::{Probed, probe};
 use crate::sstable::stored::{Extent, StoredPayload};
 use crate::sstable::suspect::Suspect;
 use crate::sstable::{RawMode, SstOptions};
-use crate::types::{EntryKind, KeyRef, SeqNo};
+use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 const ENTRIES: u64 = 20;
 
@@ -127,6 +130,54 @@ fn use_payload(payload: &[u8]) {
         assert_eq!(found.payload, block.hidden_head(h).payload);
         assert_eq!(block.lower_bound_all(KeyRef::new(&key, trailer), &[1]).1, h);
     }
+}
+
+/// Adds an entry and, right behind it, its hidden one.
+fn add_pair(builder: &mut BlockBuilder, user: &[u8], value: &[u8]) {
+    let seq = SeqNo::new(5).unwrap();
+    builder.add(KeyRef::new(user, Trailer::new(seq, EntryKind::Value)), value);
+    builder.add_hidden_beside(BesidePayload::new(*b"sum"));
+}
+
+#[test]
+fn a_key_in_front_of_a_hidden_entry_of_the_column_is_refused() {
+    for stem in [&b""[..], b"long enough for more than a word"] {
+        for (next, is_in_order) in
+            [(&b"k\0a"[..], false), (b"k\0", false), (b"k\x01a", true), (b"l", true)]
+        {
+            let mut builder = BlockBuilder::new(SeqNo::ZERO);
+            builder.expect_hidden();
+            let next = [stem, next].concat();
+            add_pair(&mut builder, &[stem, b"k"].concat(), b"v");
+            add_pair(&mut builder, &next, b"v");
+            let parsed = Block::parse(stored(builder.finish(&next)), Some(&[1]));
+            assert_eq!(parsed.is_ok(), is_in_order, "{next:?}");
+        }
+    }
+}
+
+/// Its owner is looked for by the keys of all groups, which lie elsewhere than before.
+#[test]
+fn behind_a_column_that_was_given_up_a_hidden_entry_has_its_owner() {
+    let mut builder = BlockBuilder::new(SeqNo::ZERO);
+    builder.expect_hidden();
+    for n in 0..30 {
+        add_pair(&mut builder, format!("key{n:04}").as_bytes(), &[0xff; 40]);
+    }
+    let [newer, older] = [6, 5].map(|seq| SeqNo::new(seq).unwrap());
+    for seq in [newer, older] {
+        builder.add(KeyRef::new(b"z", Trailer::new(seq, EntryKind::Value)), b"v");
+    }
+    for seq in [newer, older] {
+        let payload = [&seq.get().to_le_bytes()[..], b"sum"].concat();
+        let key = KeyRef::new(b"z\x01", Trailer::new(seq, EntryKind::Tombstone));
+        builder.add_hidden(key, 1, &payload);
+    }
+    let block = Block::parse(stored(builder.finish(b"z")), Some(&[1])).unwrap();
+    assert_eq!((block.len(), block.hidden_len()), (32, 32));
+    let owners: Vec<Owner> = (0..32).map(|h| block.hidden_head(h).owner).collect();
+    assert_eq!(owners[..30], [Owner::Near(1); 30]);
+    assert_eq!(owners[30..], [Owner::Near(2), Owner::Near(1)]);
 }
 
 proptest! {
