@@ -28,7 +28,6 @@ use std::cmp::Ordering;
 use std::fmt;
 
 use lsm_core::codec::{Malformed, Reader, put_u64};
-use lsm_core::hooks::BesidePayload;
 use lsm_core::types::{EntryKind, SeqNo};
 
 use crate::checksum;
@@ -138,12 +137,6 @@ impl Payload {
         bytes[..8].copy_from_slice(&sum.to_le_bytes());
         bytes[8..].copy_from_slice(&checksum::hash(sum).to_le_bytes()[..SHORT_BYTES]);
         bytes
-    }
-
-    /// As [`Payload::metadata_of`], for the engine to write.
-    #[inline]
-    pub(crate) fn beside(sum: u64) -> BesidePayload {
-        BesidePayload::of_words(sum, checksum::hash(sum), SHORT_BYTES)
     }
 
     /// The checksum in what [`Payload::metadata_of`] returned, and whether the two agree.

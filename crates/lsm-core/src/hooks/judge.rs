@@ -58,8 +58,8 @@ pub trait TableJudge: Send {
     }
 
     /// As [`told`](Self::told), of a block whose hidden entries lie one behind the other, `width` bytes each.
-    /// Puts their notes into `notes`, which is as long as they are many, and returns the sum of them. `None`
-    /// if one of them has none: then the engine asks for each. Default: none.
+    /// Puts their notes into `notes`, which has a place for each, and returns the sum of the notes. `None`
+    /// if one of them has no note: then the engine asks for each. Default: none.
     fn told_all(&mut self, hidden: &[u8], width: usize, notes: &mut [u64]) -> Option<u64> {
         let _ = (hidden, width, notes);
         None

@@ -141,14 +141,12 @@ impl BlockBuilder {
     #[inline]
     pub(super) fn add_hidden_beside(&mut self, payload: BesidePayload) {
         assert!(self.count > 0, "the entry before it is in the block");
-        let [low, high] = payload.padded();
         if !self.fits_column(payload.len()) {
-            return self.mix_beside(&[low, high].as_flattened()[..payload.len()]);
+            return self.mix_beside(payload.as_bytes());
         }
-        // Copies of known length take a few instructions, whatever the length of the payload.
+        // A copy of known length takes a few instructions, whatever the length of the payload.
         let end = self.column.len() + payload.len();
-        self.column.extend_from_slice(&low);
-        self.column.extend_from_slice(&high);
+        self.column.extend_from_slice(payload.padded());
         self.column.truncate(end);
         self.note_in_column(payload.len());
     }

@@ -55,7 +55,25 @@ impl BlockTail {
         if self.width == 0 || self.count == 0 {
             return None;
         }
-        HiddenColumn::before(self.column_end()?, self.width, self.count as usize)
+        let bytes = self.width.checked_mul(self.count as usize)?;
+        HiddenColumn::at(self.column_end()?.checked_sub(bytes)?, self.width)
+    }
+
+    /// Returns `true` if `entries` visible entries that end at `end` are all of the block, whatever number of
+    /// them is stored: column and restarts are as long as the entries ask for.
+    #[inline]
+    pub(super) fn are_all(&self, entries: usize, end: usize) -> bool {
+        let restarts = entries.div_ceil(RESTART_ENTRIES as usize);
+        end + self.width * entries + 4 * restarts == self.start
+    }
+
+    /// The column behind entries that decode and end at `end`. If they are all of the block, its place
+    /// follows from them, and else from the stored number.
+    pub(super) fn column_behind(&self, end: usize, are_all: bool) -> Option<HiddenColumn> {
+        if are_all {
+            return HiddenColumn::at(end, self.width);
+        }
+        self.column().filter(|column| column.start >= end)
     }
 
     /// The end of the entries. `None` if there is no room for what comes behind them.

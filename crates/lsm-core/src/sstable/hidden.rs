@@ -15,7 +15,7 @@
 //! ```
 //!
 //! `width` is in the tail of the block (`block.rs`), and 1 to 15. Plain readers do not come by, and
-//! compression, which could save nothing, leaves the column as it is (`stored.rs`). Tables with a column
+//! compression, which could save nothing, leaves the column as it is (`packing.rs`). Tables with a column
 //! have the feature `HAS_HIDDEN_COLUMN` (`footer.rs`).
 //!
 //! In any other block, hidden entries lie in their sort order among the visible ones, and plain readers
@@ -104,12 +104,10 @@ pub(super) struct HiddenColumn {
 }
 
 impl HiddenColumn {
-    /// The column of this width for `count` visible entries that ends at `end`. `None` if no column can
-    /// be so.
+    /// The column at `start`. `None` if no column has this width.
     #[inline]
-    pub(super) fn before(end: usize, width: usize, count: usize) -> Option<HiddenColumn> {
-        let start = end.checked_sub(width.checked_mul(count)?)?;
-        (1..=SHORT_BYTES_MAX).contains(&width).then_some(HiddenColumn { start, width })
+    pub(super) fn at(start: usize, width: usize) -> Option<HiddenColumn> {
+        is_short(width).then_some(HiddenColumn { start, width })
     }
 
     /// Range of the payload that belongs to visible entry `i`.

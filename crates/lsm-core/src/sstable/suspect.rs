@@ -6,13 +6,12 @@
 
 use std::ops::Range;
 
-use crate::hooks::BesidePayload;
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
 
 use super::block::{Head, RESTART_ENTRIES};
 use super::block_tail::BlockTail;
-use super::hidden::{HIDDEN_BIT, HiddenColumn, HiddenHead, Owner, PiecedKey, hidden_trailer};
+use super::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
 use super::stored::StoredPayload;
 
 /// The entries of a damaged block that decode.
@@ -82,9 +81,7 @@ impl Suspect {
             }
             self.entries.push(entry);
             at = next;
-            let restarts = visible.len().div_ceil(RESTART_ENTRIES as usize);
-            let behind = tail.width * visible.len() + 4 * restarts;
-            self.is_complete = at + behind == tail.start;
+            self.is_complete = tail.are_all(visible.len(), at);
         }
         if tail.width > 0 {
             self.add_column(tail, at);
@@ -93,13 +90,9 @@ impl Suspect {
 
     /// Adds the hidden entries of a column to the visible ones, which end at `end`.
     fn add_column(&mut self, tail: &BlockTail, end: usize) {
-        // Where it begins follows from the entries, if all of them decode, and else from their number.
-        let column = match self.is_complete {
-            true => Some(HiddenColumn { start: end, width: tail.width }),
-            false => tail.column().filter(|column| column.start >= end),
-        };
-        let is_possible = tail.width <= BesidePayload::BYTES_MAX && !self.suffix.is_empty();
-        let column = column.filter(|_| is_possible);
+        let column = tail.column_behind(end, self.is_complete);
+        // Only a table with a suffix holds hidden entries: in any other the width is damage.
+        let column = column.filter(|_| !self.suffix.is_empty());
         self.is_complete &= column.is_some();
         let visible = std::mem::take(&mut self.entries);
         for (i, owner) in visible.into_iter().enumerate() {

@@ -61,7 +61,7 @@ impl HiveFilter {
         self.only = Only { seq: entry.seq, kind: entry.kind, sum, start, end };
         // As if the metadata were written: `take_back` sets it back.
         self.written += (entry.key.len() + 1 + PAYLOAD_BYTES) as u64;
-        Payload::beside(sum)
+        BesidePayload::new(Payload::metadata_of(sum))
     }
 
     /// Notes the form in which the last input, which has a cluster, is written: returns its sum.

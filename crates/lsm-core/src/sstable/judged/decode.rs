@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 
-use crate::hooks::BesidePayload;
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::sstable::block::{Head, KIND_BITS, RESTART_ENTRIES};
 use crate::sstable::block_tail::BlockTail;
@@ -109,61 +108,41 @@ impl Decoder {
 
     fn walk(&mut self, payload: &[u8], suffix: Option<&[u8]>) -> Option<()> {
         let tail = BlockTail::of(payload)?;
-        if tail.width > 0 {
-            return self.walk_beside_column(payload, &tail, suffix);
+        let has_column = tail.width > 0;
+        if has_column {
+            suffix?;
         }
         let mut at = 0;
         let mut restart = 0..0;
         let mut index = 0;
-        loop {
+        let is_whole = loop {
             if at >= tail.start {
-                return None;
+                break false;
             }
             // The bit alone decides: a damaged one makes the rest fail to decode, or the judge
-            // refuse it.
-            if payload[at] & HIDDEN_BIT != 0 {
-                at = self.take_hidden(payload, at, tail.start, suffix)?;
+            // refuse it. Beside a column no hidden entry lies among the visible ones.
+            let end = if payload[at] & HIDDEN_BIT != 0 && !has_column {
+                self.take_hidden(payload, at, tail.start, suffix)
             } else {
-                at = self.visible(payload, at, &tail, &mut restart, index)?;
-            }
-            index += 1;
-            // The restarts are as many as the entries ask for, whatever is counted behind them.
-            let restarts = self.slots.len().div_ceil(RESTART_ENTRIES as usize);
-            if at + 4 * restarts == tail.start {
-                return Some(());
-            }
-        }
-    }
-
-    /// As [`Decoder::walk`], where the hidden entries lie in a column.
-    fn walk_beside_column(
-        &mut self,
-        payload: &[u8],
-        tail: &BlockTail,
-        suffix: Option<&[u8]>,
-    ) -> Option<()> {
-        suffix?;
-        let mut at = 0;
-        let mut restart = 0..0;
-        let is_whole = loop {
-            // With its hidden entry each counts twice.
-            let index = 2 * self.slots.len() as u32;
-            let Some(end) = self.visible(payload, at, tail, &mut restart, index) else {
-                break false;
+                self.visible(payload, at, &tail, &mut restart, index)
             };
+            let Some(end) = end else { break false };
             at = end;
-            let restarts = self.slots.len().div_ceil(RESTART_ENTRIES as usize);
-            let behind = tail.width * self.slots.len() + 4 * restarts;
-            if at + behind == tail.start {
+            // An entry with a hidden one in the column counts twice.
+            index += if has_column { 2 } else { 1 };
+            if tail.are_all(self.slots.len(), at) {
                 break true;
             }
         };
-        // Where it begins follows from the entries, if all of them decode, and else from their number.
-        let column = match is_whole {
-            true => Some(HiddenColumn { start: at, width: tail.width }),
-            false => tail.column().filter(|column| column.start >= at),
-        };
-        let column = column.filter(|column| column.width <= BesidePayload::BYTES_MAX)?;
+        if has_column {
+            self.take_column(&tail, at, is_whole)?;
+        }
+        is_whole.then_some(())
+    }
+
+    /// Takes in the column behind the entries, which end at `end`.
+    fn take_column(&mut self, tail: &BlockTail, end: usize, is_whole: bool) -> Option<()> {
+        let column = tail.column_behind(end, is_whole)?;
         // Of a wrong number of entries, the payloads of the last ones would lie behind the column.
         let entries = self.slots.len().min((tail.start - column.start) / column.width);
         self.column = Some((column, entries));
@@ -172,7 +151,7 @@ impl Decoder {
                 pieces.hidden_at = column.payload(i);
             }
         }
-        is_whole.then_some(())
+        Some(())
     }
 
     #[inline]

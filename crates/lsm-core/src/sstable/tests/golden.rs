@@ -176,6 +176,20 @@ fn properties_look_like_their_table() {
     );
 }
 
+/// The bytes of a table without compression, and its properties.
+fn with_hidden(table: &Table) -> (Vec<u8>, SstProperties) {
+    let options = options(4096, Compression::None);
+    let (bytes, _, _) = table.write(&[1], options, INDEX_BYTES_MAX, |_| true);
+    let properties = open(&bytes, None).unwrap().properties().clone();
+    (bytes, properties)
+}
+
+/// The incompatible features of a table.
+fn incompatible(table: &[u8]) -> u64 {
+    let field = &table[table.len() - FOOTER_BYTES + 16..][..8];
+    u64::from_le_bytes(field.try_into().unwrap())
+}
+
 #[test]
 fn hidden_entries_look_like_their_table() {
     let payload = [&20_u64.to_le_bytes()[..], b"ok"].concat();
@@ -191,12 +205,9 @@ fn hidden_entries_look_like_their_table() {
         ],
         hidden: vec![false, false, true, true, false, true, true],
     };
-    let options = options(4096, Compression::None);
-    let (bytes, _, _) = table.write(&[1], options, INDEX_BYTES_MAX, |_| true);
-    let reader = open(&bytes, None).unwrap();
-    let data = &bytes[..reader.properties().data_bytes as usize];
+    let (bytes, properties) = with_hidden(&table);
     let got = annotate(
-        data,
+        &bytes[..properties.data_bytes as usize],
         &[
             (13, "apple 20: value red"),
             (5, "apple 10: tombstone"),
@@ -255,9 +266,8 @@ fn hidden_entries_look_like_their_table() {
          74 cd 34 c7 db 82 4b 36 e8    checksum
         ",
     );
-    let incompatible = bytes.len() - FOOTER_BYTES + 16;
-    assert_eq!(bytes[incompatible..incompatible + 8], [3, 0, 0, 0, 0, 0, 0, 0]);
-    check_hidden_suffix(reader.properties().clone());
+    assert_eq!(incompatible(&bytes), 3);
+    check_hidden_suffix(properties);
 }
 
 #[test]
@@ -273,12 +283,9 @@ fn a_column_of_hidden_entries_looks_like_its_table() {
         ],
         hidden: vec![false, true, false, true],
     };
-    let options = options(4096, Compression::None);
-    let (bytes, _, _) = table.write(&[1], options, INDEX_BYTES_MAX, |_| true);
-    let reader = open(&bytes, None).unwrap();
-    let data = &bytes[..reader.properties().data_bytes as usize];
+    let (bytes, properties) = with_hidden(&table);
     let got = annotate(
-        data,
+        &bytes[..properties.data_bytes as usize],
         &[
             (13, "apple 20: value red"),
             (9, "apply 10: value two"),
@@ -309,8 +316,7 @@ fn a_column_of_hidden_entries_looks_like_its_table() {
          47 ce 33 55 9d 6d 5f 33 0f    checksum
         ",
     );
-    let incompatible = bytes.len() - FOOTER_BYTES + 16;
-    assert_eq!(bytes[incompatible..incompatible + 8], [7, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(incompatible(&bytes), 7);
 }
 
 fn check_hidden_suffix(mut properties: SstProperties) {

@@ -84,9 +84,7 @@ impl SstWriter {
     fn add_hidden_behind(&mut self, payload: BesidePayload) -> Result<()> {
         let seq = self.last_trailer.seq();
         let key = [&self.last_user[..], &self.properties.hidden_suffix[..]].concat();
-        let bytes = payload.padded();
-        let payload = &bytes.as_flattened()[..payload.len()];
-        let payload = [&seq.get().to_le_bytes()[..], payload].concat();
+        let payload = [&seq.get().to_le_bytes()[..], payload.as_bytes()].concat();
         self.add_hidden(KeyRef::new(&key, hidden_trailer(seq)), &payload)
     }
 
