@@ -145,7 +145,7 @@ impl SstWriter {
         let grown = self.block.payload_bytes() + BlockBuilder::entry_bytes_max(key, value.len());
         self.make_room(grown, self.is_cut_allowed)?;
         if self.block.is_empty() {
-            self.begin_block(key, self.is_cut_allowed);
+            self.begin_block(key);
         }
         if self.smallest.is_none() {
             self.smallest = Some(key.to_owned());
@@ -366,12 +366,12 @@ impl SstWriter {
         }
     }
 
-    /// Called with the first key of each block, and whether it may begin one.
-    fn begin_block(&mut self, key: KeyRef<'_>, is_cut_allowed: bool) {
+    /// Called with the first key of each block.
+    fn begin_block(&mut self, key: KeyRef<'_>) {
         // The last key is still that of the sealed block: the new one is remembered behind this.
         self.index_block(Some(key.user));
         let is_forced =
-            std::mem::take(&mut self.is_told_later) || self.has_ended_early && !is_cut_allowed;
+            std::mem::take(&mut self.is_told_later) || self.has_ended_early && !self.is_cut_allowed;
         self.has_ended_early = false;
         self.forced_cuts += u64::from(is_forced);
     }

@@ -45,7 +45,7 @@ impl SstWriter {
         let grown = self.block.payload_bytes() + BlockBuilder::hidden_bytes_max(key, payload.len());
         self.make_room(grown, false)?;
         if self.block.is_empty() {
-            self.begin_block(key, false);
+            self.begin_block(key);
         }
         self.block.add_hidden(key, suffix_len, payload);
         self.set_last(is_new_user_key, key, true);
