@@ -252,11 +252,11 @@ pub mod fs {
 /// the job: nothing is installed, and the inputs stay. A panic counts as an error of the call.
 pub mod hooks {
     pub use lsm_core::hooks::{
-        AddedValue, BesidePayload, Carry, ChunkChange, ChunkId, CompactionFilter,
-        CompactionFilterFactory, Cut, Decision, Emitter, Entry, Event, EventListener, EventQueue,
-        Expiry, Fault, Faults, HiddenSink, HookProvider, Hooks, Input, InputTable, Job, JobKind,
-        Origin, OwnedEntry, PartitionHooks, Patch, PendingHandle, Properties, RepairSources, Rules,
-        StoreContext, StoreEdit, ValueStore, ValueStoreFactory, WhenAbsent,
+        AddedValue, Carry, ChunkChange, ChunkId, CompactionFilter, CompactionFilterFactory, Cut,
+        Decision, Emitter, EndedBlock, Entry, Event, EventListener, EventQueue, Expiry, Fault,
+        Faults, HiddenSink, HookProvider, Hooks, Input, InputTable, Job, JobKind, NOTED_BYTES_MAX,
+        NoteForm, Origin, OwnedEntry, PartitionHooks, Patch, PendingHandle, Properties,
+        RepairSources, Rules, StoreContext, StoreEdit, ValueStore, ValueStoreFactory, WhenAbsent,
     };
     pub use lsm_core::types::{EntryKind, FileNo, PartitionId, VALUE_SEED};
 }

@@ -6,6 +6,7 @@
 
 mod background;
 mod engine;
+mod filters;
 mod value_store;
 
 use std::collections::BTreeMap;
@@ -14,11 +15,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 
 use lsm_core::fs::MemFs;
-use lsm_core::hooks::{
-    BesidePayload, CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Fault,
-    Faults, HookProvider, Input, Job, Origin, Patch, Properties, RepairSources, ValueStoreFactory,
-};
-use lsm_core::types::SeqNo;
+use lsm_core::hooks::{CompactionFilterFactory, HookProvider, ValueStoreFactory};
 use siltstone::{
     BackgroundMode, Class, Db, Durability, Error, ErrorKind, Event, EventListener, Hooks, Options,
     Partition, PartitionOptions, Reason, Result, Severity,
@@ -27,6 +24,8 @@ use siltstone::{
 use crate::shelf::{Blow, Fuse, Shelf};
 use crate::sim::is_table;
 
+use filters::Fused;
+
 const MODES: [BackgroundMode; 2] = [BackgroundMode::Stepped, BackgroundMode::Threads];
 
 /// Keys of a partition, and how many of them have values in the value store.
@@ -34,12 +33,14 @@ const KEYS: u8 = 150;
 const LARGE: usize = 50;
 
 /// The calls that jobs make: name, hook, and whether a flush makes it as well.
-const CALLS: [(&str, &str, bool); 11] = [
+const CALLS: [(&str, &str, bool); 13] = [
     ("start", "deciding", true),
     ("decide", "deciding", true),
     ("input", "sealing", true),
     ("output", "sealing", true),
-    ("output_beside", "sealing", true),
+    ("note", "sealing", true),
+    ("put_payloads", "sealing", true),
+    ("blocks_ended", "sealing", true),
     ("boundary", "sealing", true),
     ("finish_table", "sealing", true),
     ("repair", "sealing", false),
@@ -47,114 +48,6 @@ const CALLS: [(&str, &str, bool); 11] = [
     ("carry", "shelf", false),
     ("edit", "shelf", true),
 ];
-
-// ---- filters with a fuse ----------------------------------------------------------------------
-
-#[derive(Clone)]
-struct Fused {
-    fuse: Fuse,
-    seals: bool,
-}
-
-impl CompactionFilterFactory for Fused {
-    fn name(&self) -> &str {
-        if self.seals { "sealing" } else { "deciding" }
-    }
-
-    fn seals(&self) -> bool {
-        self.seals
-    }
-
-    fn joined(&self, _left_largest: &[u8], _right_smallest: &[u8]) -> bool {
-        self.fuse.pass("joined").unwrap();
-        false
-    }
-
-    fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
-        if !self.seals {
-            self.fuse.pass("start")?;
-        }
-        Ok(Box::new(self.clone()))
-    }
-
-    fn repair(&self, faults: &[Fault], _sources: &mut dyn RepairSources) -> Vec<Patch> {
-        self.fuse.pass("repair").unwrap();
-        // They were never damaged.
-        faults
-            .iter()
-            .map(|fault: &Fault| {
-                let Fault { key, seq, kind, value, .. } = fault.clone();
-                Patch::Replace { key, seq, kind, value, source: "the fault itself".to_owned() }
-            })
-            .collect()
-    }
-}
-
-impl CompactionFilter for Fused {
-    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
-        self.fuse.pass("input")?;
-        if self.fuse.is_set("repair") && at.file.is_some() {
-            faults.push(Fault {
-                key: entry.key.to_vec(),
-                seq: entry.stored_seq,
-                kind: entry.kind,
-                value: entry.value.to_vec(),
-                at,
-                what: "a test says so".to_owned(),
-                detail: Vec::new(),
-            });
-        }
-        Ok(Input::Pass)
-    }
-
-    fn decide(&mut self, _entry: Entry<'_>) -> Result<Decision> {
-        self.fuse.pass("decide")?;
-        Ok(Decision::Keep)
-    }
-
-    fn output(
-        &mut self,
-        _entry: &Entry<'_>,
-        _untouched_from: Option<SeqNo>,
-        _value_sum: Option<u64>,
-    ) -> Result<()> {
-        self.fuse.pass("output")
-    }
-
-    fn writes_beside(&self) -> bool {
-        true
-    }
-
-    fn output_beside(
-        &mut self,
-        _entry: &Entry<'_>,
-        _untouched_from: Option<SeqNo>,
-        _value_sum: Option<u64>,
-        _blocks: u64,
-    ) -> Result<Option<BesidePayload>> {
-        self.fuse.pass("output_beside").map(|()| None)
-    }
-
-    fn boundary(
-        &mut self,
-        _next: Option<&[u8]>,
-        _out: &mut Emitter<'_>,
-        _faults: &mut Faults,
-    ) -> Result<Cut> {
-        self.fuse.pass("boundary")?;
-        Ok(Cut::Allowed)
-    }
-
-    fn finish_table(&mut self, _properties: &mut Properties) -> Result<()> {
-        if self.seals { self.fuse.pass("finish_table") } else { Ok(()) }
-    }
-}
-
-impl Drop for Fused {
-    fn drop(&mut self) {
-        let _ = self.fuse.pass("drop");
-    }
-}
 
 struct Provider(Shelf);
 
@@ -415,7 +308,7 @@ fn a_compaction_whose_hook_panics_fails_and_says_so() {
 
 #[test]
 fn a_bulk_load_whose_hook_panics_fails_and_says_so() {
-    for call in ["output", "output_beside", "boundary", "finish_table"] {
+    for call in ["output", "note", "put_payloads", "blocks_ended", "boundary", "finish_table"] {
         let mut store = store(BackgroundMode::Stepped, true);
         store.set(call);
         check_named(&store.load().unwrap_err(), call, "sealing");

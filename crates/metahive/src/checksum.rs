@@ -69,7 +69,7 @@ pub fn of_entry(key: &[u8], value: &[u8], seq: SeqNo, kind: EntryKind) -> u64 {
 }
 
 /// The checksum of an entry whose value has the checksum `value_sum`.
-#[inline]
+#[inline(always)]
 pub fn of_entry_with(value_sum: u64, key: &[u8], seq: SeqNo, kind: EntryKind) -> u64 {
     of_key(key) ^ value_sum ^ of_seq(seq) ^ of_kind(kind)
 }

@@ -73,26 +73,6 @@ pub(crate) struct Made {
     pub(crate) is_untouched: bool,
 }
 
-/// The only version of a key that goes into the output, until the next key comes: then the engine writes
-/// its metadata, and most keys never become a cluster. If another version comes first, or a key that sorts
-/// before the metadata, it becomes one.
-#[derive(Debug)]
-pub(crate) struct Only {
-    /// As it was written.
-    pub(crate) seq: SeqNo,
-    pub(crate) kind: EntryKind,
-    pub(crate) sum: u64,
-    /// As [`Cluster::start`] and [`Cluster::end`].
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-}
-
-impl Default for Only {
-    fn default() -> Only {
-        Only { seq: SeqNo::ZERO, kind: EntryKind::Value, sum: 0, start: 0, end: 0 }
-    }
-}
-
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
@@ -150,22 +130,13 @@ impl Cluster {
         self.unjudged += 1;
     }
 
-    /// Adds an entry that there is nothing to judge by: one out of a memtable.
+    /// Adds an entry that there is nothing to judge by: one out of a memtable, or one that its judge has
+    /// vouched for.
     #[inline]
-    pub(crate) fn push_judged(&mut self, entry: &Entry<'_>, sum: u64) {
+    pub(crate) fn push_judged(&mut self, seq: SeqNo, kind: EntryKind, sum: u64) {
         // No run: nobody asks where an entry lies that is judged already.
-        let word = entry.seq.get() << 8 | JUDGED | entry.kind as u64;
+        let word = seq.get() << 8 | JUDGED | kind as u64;
         self.slots.push(Slot { word, sum });
-    }
-
-    /// Makes it the cluster of a survivor that there is nothing to judge by.
-    pub(crate) fn reset_to(&mut self, key: &[u8], only: &Only) {
-        self.reset(key);
-        let word = only.seq.get() << 8 | JUDGED | SURVIVES | only.kind as u64;
-        self.slots.push(Slot { word, sum: only.sum });
-        self.survivors = 1;
-        self.start = only.start;
-        self.end = only.end;
     }
 
     fn run_of(&self, slot: usize) -> &Run {

@@ -31,16 +31,16 @@ use std::sync::Arc;
 
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{
-    BesidePayload, CompactionFilter, Cut, Emitter, Entry, Fault, Faults, Input, Job, JobKind,
-    Origin, Properties, Vouched,
+    CompactionFilter, Cut, Emitter, EndedBlock, Entry, Fault, Faults, Input, Job, JobKind,
+    NoteForm, Origin, Properties, Vouched,
 };
-use lsm_core::types::SeqNo;
+use lsm_core::types::{KeyRef, SeqNo};
 
 use crate::checksum;
-use crate::cluster::{Cluster, Made, Only, SURVIVES};
+use crate::cluster::{Cluster, Made, SURVIVES};
 use crate::counts::Counts;
 use crate::metahive::Shared;
-use crate::payload::{Payload, metadata_key_precedes};
+use crate::payload::{Metadata, Payload, metadata_key_precedes};
 use crate::table_seal::{PROPERTY, TableSeal};
 use crate::verdict::Verdict;
 
@@ -88,17 +88,16 @@ pub(crate) struct HiveFilter {
     free: Clusters,
     /// The last input, while its survival may still be told.
     last_input: LastInput,
-    /// The entry whose metadata was returned last, for the engine to write. No cluster is open or ready
-    /// until the engine has written it, or gives it back.
-    only: Only,
 
-    /// Bytes of the output so far.
+    /// Bytes of the output so far, without entries that were noted.
     written: u64,
     /// Of the table that is being written.
     table_sealed: u64,
     table_split: u64,
     table_keys: u64,
     spans: Spans,
+    /// Survivors whose metadata was emitted at the last boundary, until the next entry is written.
+    emitted: u64,
     /// The metadata that the last input had, of a provider that may carry it on.
     carried: Option<Vec<u8>>,
     /// The sums of the inputs, block by block: offset and low bits. Of one table that is looked at by
@@ -118,12 +117,12 @@ impl HiveFilter {
             ready: Vec::new(),
             free: Vec::new(),
             last_input: LastInput::None,
-            only: Only::default(),
             written: 0,
             table_sealed: 0,
             table_split: 0,
             table_keys: 0,
             spans: Spans::default(),
+            emitted: 0,
             carried: None,
             block_sums: is_table_alone(job).then(Vec::new),
         })
@@ -272,7 +271,7 @@ impl CompactionFilter for HiveFilter {
         let sum = self.sum_of_output(entry, untouched_from, value_sum)?;
         let is_integrity = self.shared.is_integrity;
         let cluster = self.open_cluster(entry.key);
-        cluster.push_judged(entry, sum);
+        cluster.push_judged(entry.seq, entry.kind, sum);
         if !is_integrity {
             cluster.made.push(Made::default());
         }
@@ -281,36 +280,40 @@ impl CompactionFilter for HiveFilter {
         Ok(())
     }
 
-    fn writes_beside(&self) -> bool {
+    fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
         // `input_vouched` makes clusters of the entries of tables that are not sealed. The engine does not
-        // know of that, and would give back the metadata of the entry before too late.
-        self.shared.is_integrity && self.are_all_sealed
+        // know of that, and would take a note back too late.
+        let takes_notes = self.shared.is_integrity && self.are_all_sealed;
+        takes_notes.then(|| Arc::new(Metadata) as Arc<dyn NoteForm>)
     }
 
-    #[inline]
-    fn output_beside(
+    fn note(
         &mut self,
         entry: &Entry<'_>,
         untouched_from: Option<SeqNo>,
         value_sum: Option<u64>,
-        blocks: u64,
-    ) -> Result<Option<BesidePayload>> {
-        // Metadata of another key is still to come, and sorts behind this entry.
-        if !self.open.is_empty() {
-            return Ok(None);
-        }
-        debug_assert!(self.ready.is_empty(), "the boundary before has emitted them");
-        let sum = self.sum_of_output(entry, untouched_from, value_sum)?;
-        self.spans.boundary(blocks, 0);
-        Ok(Some(self.set_only(entry, sum)))
+    ) -> Result<u64> {
+        self.sum_of_output(entry, untouched_from, value_sum)
     }
 
-    fn take_back(&mut self, key: &[u8]) -> Result<()> {
+    fn take_back(&mut self, key: KeyRef<'_>, bytes: u64, note: u64) -> Result<()> {
         debug_assert!(self.open.is_empty(), "nothing was opened behind the entry");
-        let mut cluster = self.free.pop().unwrap_or_default();
-        cluster.reset_to(key, &self.only);
-        self.open.push(cluster);
-        self.written = self.only.end;
+        let cluster = self.open_cluster(key.user);
+        cluster.push_judged(key.trailer.seq(), key.trailer.kind().ok_or_else(out_of_step)?, note);
+        self.survive(bytes, note);
+        Ok(())
+    }
+
+    fn blocks_ended(&mut self, blocks: &[EndedBlock]) -> Result<()> {
+        for block in blocks {
+            self.table_sealed += block.notes;
+            self.table_keys += block.notes;
+            self.judge.counts.sealed += block.notes;
+            self.spans.block_ended(block.sum_of_notes, block.is_forced);
+            if block.is_forced {
+                self.count_forced_cut();
+            }
+        }
         Ok(())
     }
 
@@ -320,13 +323,8 @@ impl CompactionFilter for HiveFilter {
         out: &mut Emitter<'_>,
         faults: &mut Faults,
     ) -> Result<Cut> {
-        // Before anything is emitted: the blocks that are finished by now end in front of the next
-        // entry.
-        let was_forced = self.spans.boundary(out.blocks(), out.forced_cuts());
+        self.spans.boundary();
         self.close_until(next);
-        if was_forced {
-            self.count_forced_cuts();
-        }
         self.emit_ready(out)?;
         if next.is_none() {
             self.judge.report(faults);

@@ -36,8 +36,8 @@
 //!
 //! # Costs
 //!
-//! The call that writes does nothing more. For each entry of 20 + 100 bytes, a flush needs about 415 instructions more
-//! (74 of them for the checksum), and a compaction, which also verifies, about 385. A verified get takes
+//! The call that writes does nothing more. For each entry of 20 + 100 bytes, a flush needs about 280 instructions more
+//! (84 of them for the checksum), and a compaction, which also verifies, about 130. A verified get takes
 //! about 50 ns more than a plain get. A table grows by 11 bytes per entry; see `docs/metahive.md`. A job
 //! holds 16 bytes in memory for each version of a key whose metadata it has not reached yet, which is
 //! nearly always one key.

@@ -28,6 +28,8 @@ use std::cmp::Ordering;
 use std::fmt;
 
 use lsm_core::codec::{Malformed, Reader, put_u64};
+use lsm_core::error::Result;
+use lsm_core::hooks::NoteForm;
 use lsm_core::types::{EntryKind, SeqNo};
 
 use crate::checksum;
@@ -84,6 +86,25 @@ impl fmt::Display for SumOfSum {
             SumOfSum::Short(short) => write!(f, "{short:06x}"),
             SumOfSum::Whole(whole) => write!(f, "{whole:016x}"),
         }
+    }
+}
+
+/// The form of metadata that is made of a checksum: V+ of integrity without its sequence number.
+pub(crate) struct Metadata;
+
+impl NoteForm for Metadata {
+    fn payload_bytes(&self) -> usize {
+        METADATA_BYTES
+    }
+
+    fn put_payloads(&self, notes: &[u64], out: &mut Vec<u8>) -> Result<()> {
+        let start = out.len();
+        out.resize(start + notes.len() * METADATA_BYTES, 0);
+        let (payloads, _) = out[start..].as_chunks_mut();
+        for (payload, sum) in payloads.iter_mut().zip(notes) {
+            *payload = Payload::metadata_of(*sum);
+        }
+        Ok(())
     }
 }
 

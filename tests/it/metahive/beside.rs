@@ -1,9 +1,9 @@
-//! Metadata that the engine writes beside its entry, against the same metadata from the filter: the files
+//! Metadata that the engine makes of notes, against the same metadata from the filter: the files
 //! are the same, byte for byte.
 
 use lsm_core::hooks::{
-    CompactionFilter, Cut, Decision, Emitter, Entry, Fault, Faults, Input, InputTable, Job,
-    JudgeSources, JudgedTable, Origin, Patch, Properties, RepairSources, Rules, TableJudge,
+    CompactionFilter, Cut, Decision, Emitter, EndedBlock, Entry, Fault, Faults, Input, InputTable,
+    Job, JudgeSources, JudgedTable, Origin, Patch, Properties, RepairSources, Rules, TableJudge,
     Vouched,
 };
 use lsm_core::types::KeyForm;
@@ -93,6 +93,10 @@ impl CompactionFilter for ApartJob {
         value_sum: Option<u64>,
     ) -> Result<()> {
         self.0.output(entry, untouched_from, value_sum)
+    }
+
+    fn blocks_ended(&mut self, blocks: &[EndedBlock]) -> Result<()> {
+        self.0.blocks_ended(blocks)
     }
 
     fn boundary(

@@ -227,6 +227,26 @@ fn metadata_is_found_in_another_block_and_in_the_properties_of_the_table() {
     assert!(report.is_sound() && report.is_sealed() && report.counts.split_pairs == 1, "{report}");
 }
 
+/// The metadata of a value that nearly fills the longest block begins the next one. The pairs behind it are
+/// whole.
+#[test]
+fn a_pair_that_its_own_metadata_parts_is_counted_and_no_other() {
+    let (db, p) = roomy(&MemFs::new(), MetaHive::default());
+    p.put("b", "an older version").unwrap();
+    let _seen = db.snapshot();
+    p.put("b", "a newer version").unwrap();
+    // Blocks have 256 bytes, and 1 MiB more where they must not end.
+    p.put("a", vec![7; 256 + (1 << 20) - 60]).unwrap();
+    db.flush().unwrap();
+    let explanation = p.explain(b"a").unwrap();
+    let [found] = &explanation.versions[..] else { panic!("{explanation}") };
+    let at = found.metadata.as_ref().unwrap().at.unwrap();
+    assert!(at.block_offset > found.version.at.block_offset, "{explanation}");
+    let report = scrub::scrubbed(&p);
+    assert!(report.is_sound() && report.is_sealed(), "{report}");
+    assert_eq!((report.counts.split_pairs, report.counts.sealed), (1, 3));
+}
+
 #[test]
 fn damage_is_told_as_a_scrub_tells_it() {
     // The checksum of the block tells, and the metadata tells which entry it is.

@@ -2,8 +2,8 @@
 //! table is made whose blocks all verify, and in which a pair is not what it should be.
 
 use lsm_core::hooks::{
-    CompactionFilter, Cut, Decision, Emitter, Entry, Fault, Faults, Input, Job, Origin, Patch,
-    Properties, RepairSources, Rules,
+    CompactionFilter, Cut, Decision, Emitter, EndedBlock, Entry, Fault, Faults, Input, Job, Origin,
+    Patch, Properties, RepairSources, Rules,
 };
 use metahive::table_seal::PROPERTY;
 use siltstone::Result;
@@ -116,6 +116,10 @@ impl CompactionFilter for FaultyFilter {
         self.inner.output(entry, untouched_from, value_sum)
     }
 
+    fn blocks_ended(&mut self, blocks: &[EndedBlock]) -> Result<()> {
+        self.inner.blocks_ended(blocks)
+    }
+
     fn boundary(
         &mut self,
         next: Option<&[u8]>,
@@ -129,11 +133,7 @@ impl CompactionFilter for FaultyFilter {
             emitted.extend(all.into_iter().map(|(key, payload)| (key, seq, payload)));
             Ok(())
         };
-        let cut = self.inner.boundary(
-            next,
-            &mut Emitter::new(&mut sink, out.forced_cuts()).behind_blocks(out.blocks()),
-            faults,
-        )?;
+        let cut = self.inner.boundary(next, &mut Emitter::new(&mut sink), faults)?;
         for (key, seq, payload) in emitted {
             out.emit(&[&key[..], &[SUFFIX]].concat(), seq, &payload)?;
         }

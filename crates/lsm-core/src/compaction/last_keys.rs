@@ -103,8 +103,14 @@ impl LastKeys {
     /// under way is written.
     #[inline]
     pub(super) fn written_user(&self) -> Option<&[u8]> {
+        self.written().map(|key| key.user)
+    }
+
+    /// The same with its trailer.
+    #[inline]
+    pub(super) fn written(&self) -> Option<KeyRef<'_>> {
         let user = if self.is_read_written { &self.read } else { &self.written };
-        self.written_trailer.map(|_| &user[..])
+        self.written_trailer.map(|trailer| KeyRef::new(user, trailer))
     }
 }
 

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, File, Fs};
-use crate::hooks::{BesidePayload, HiddenSink, Properties};
+use crate::hooks::{EndedBlock, HiddenSink, NoteForm, Properties};
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{BlockCache, FreshBlocks, SstIdentity, SstOptions, SstWriter};
 use crate::types::{DbId, EntryKind, Epoch, FileNumbers, KeyForm, KeyRef, SeqNo, Trailer};
@@ -101,6 +101,8 @@ pub struct Outputs<'a> {
     expiry_rule: Option<u64>,
     base_seq: SeqNo,
     hidden_suffix: Vec<u8>,
+    /// The form of hidden entries that are made of notes, if there are such.
+    note_form: Option<Arc<dyn NoteForm>>,
     /// The form of the keys, if they are written as given, and no hidden entries.
     bare: Option<KeyForm>,
     values_only: bool,
@@ -133,6 +135,7 @@ impl<'a> Outputs<'a> {
             expiry_rule: None,
             base_seq,
             hidden_suffix: hidden_suffix.to_vec(),
+            note_form: None,
             bare: None,
             values_only: false,
             folder: factory.dir.clone(),
@@ -174,6 +177,9 @@ impl<'a> Outputs<'a> {
         let mut writer = SstWriter::new(handle, identity, self.base_seq, self.options);
         if !self.hidden_suffix.is_empty() {
             writer.set_hidden_suffix(&self.hidden_suffix);
+            if let Some(form) = &self.note_form {
+                writer.set_note_form(form.clone());
+            }
         }
         if let Some(fresh) = &self.fresh {
             writer.set_fresh(fresh.clone());
@@ -190,14 +196,39 @@ impl<'a> Outputs<'a> {
         self.writer()?.add(KeyRef { user, ..key }, value)
     }
 
-    /// Appends the hidden entry of the entry appended last.
+    /// Returns `true` if hidden entries are made of notes.
     #[inline]
-    pub(super) fn add_beside(&mut self, payload: BesidePayload) -> Result<()> {
-        match &mut self.writer {
-            Some(writer) if self.bare.is_none() => writer.add_hidden_beside(payload),
-            // Without a writer there is no last entry.
-            _ => Ok(()),
+    pub(super) fn takes_notes(&self) -> bool {
+        self.note_form.is_some()
+    }
+
+    /// Has hidden entries made of notes, in this form, unless there are no hidden entries.
+    pub(super) fn take_notes(&mut self, form: &Arc<dyn NoteForm>) {
+        if self.bare.is_none() && !self.hidden_suffix.is_empty() {
+            self.note_form = Some(form.clone());
         }
+    }
+
+    /// Appends the hidden entry of the entry appended last, which its note is made of. Returns `false` if it
+    /// cannot lie beside it.
+    #[inline]
+    pub(super) fn note(&mut self, note: u64) -> Result<bool> {
+        self.writer.as_mut().expect("an entry was appended").note(note)
+    }
+
+    /// Takes the hidden entry of the entry appended last back, which came by this note.
+    pub(super) fn take_back_note(&mut self, note: u64) {
+        self.writer.as_mut().expect("an entry was appended").take_back_note(note);
+    }
+
+    /// The ended blocks of the table under way, for the caller to take; `None` without a table.
+    pub(super) fn ended_blocks(&mut self) -> Option<&mut Vec<EndedBlock>> {
+        self.writer.as_mut().map(SstWriter::ended_blocks)
+    }
+
+    /// Ends the last block of the table under way.
+    pub(super) fn end_last_block(&mut self) -> Result<()> {
+        self.writer.as_mut().map_or(Ok(()), SstWriter::end_last_block)
     }
 
     /// Notes that the entry appended last was kept for the readers at `snapshot` alone.
@@ -233,16 +264,6 @@ impl<'a> Outputs<'a> {
         if let Some(writer) = &mut self.writer {
             writer.allow_cut(allowed);
         }
-    }
-
-    /// The number of blocks of the table under way that were cut although they must not.
-    pub(super) fn forced_cuts(&self) -> u64 {
-        self.writer.as_ref().map_or(0, SstWriter::forced_cuts)
-    }
-
-    /// The number of finished blocks of the table under way.
-    pub(super) fn blocks(&self) -> u64 {
-        self.writer.as_ref().map_or(0, SstWriter::blocks)
     }
 
     /// The user key added last to the table under way.

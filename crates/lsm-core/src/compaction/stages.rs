@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    Ageing, CompactionFilter, Decision, Entry, Inject, Job, JobKind, Origin, PartitionHooks, Patch,
-    Properties, catch,
+    Ageing, CompactionFilter, Decision, Entry, Inject, Job, JobKind, NOTED_BYTES_MAX, NoteForm,
+    Origin, PartitionHooks, Patch, Properties, catch,
 };
 use crate::types::{EntryKind, Floors, KeyForm, SeqNo};
 
@@ -48,8 +48,8 @@ pub struct Stages<'a> {
     pub(super) sealing: Option<Box<dyn CompactionFilter>>,
     /// `true` if the filter that seals is asked for each input.
     pub(super) takes_inputs: bool,
-    /// `true` if the filter that seals is asked for payloads that the loop writes itself.
-    pub(super) writes_beside: bool,
+    /// The form of the hidden entries that the loop makes of notes, if the filter that seals has one.
+    pub(super) note_form: Option<Arc<dyn NoteForm>>,
     /// When entries expire, and the moment at which the job began.
     ageing: Option<(Ageing, u64)>,
     key_form: KeyForm,
@@ -88,7 +88,7 @@ impl<'a> Stages<'a> {
             deciding: Vec::new(),
             sealing: None,
             takes_inputs: false,
-            writes_beside: false,
+            note_form: None,
             ageing: None,
             key_form: KeyForm::AsGiven,
             unix_time: Duration::ZERO,
@@ -181,7 +181,8 @@ impl<'a> Stages<'a> {
             // At most one seals, which registration checks.
             if factory.seals() {
                 self.takes_inputs = filter.takes_inputs();
-                self.writes_beside = filter.writes_beside();
+                self.note_form = filter.note_form();
+                check_note_form(self.note_form.as_deref())?;
                 self.sealing = Some(filter);
             } else {
                 self.deciding.push(filter);
@@ -226,4 +227,15 @@ impl<'a> Stages<'a> {
         }
         Ok(replaced.map(Decision::Replace))
     }
+}
+
+fn check_note_form(form: Option<&dyn NoteForm>) -> Result<()> {
+    let bytes = form.map_or(1, NoteForm::payload_bytes);
+    if (1..=NOTED_BYTES_MAX).contains(&bytes) {
+        return Ok(());
+    }
+    let what = format!(
+        "a filter makes payloads of {bytes} bytes of notes; 1 to {NOTED_BYTES_MAX} bytes are possible"
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, what))
 }

@@ -27,10 +27,12 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    AddedValue, BesidePayload, Carry, Decision, Entry, Fault, Faults, Input, JobKind, JobValues,
-    Origin, OwnedEntry, Patch, ValueStore, catch_blamed,
+    AddedValue, Carry, Decision, Entry, Fault, Faults, Input, JobKind, JobValues, Origin,
+    OwnedEntry, Patch, ValueStore, catch_blamed,
 };
 use crate::types::{EntryKind, FileNo, Gaps, InGap, KeyRef, SeqNo, Trailer};
+
+use boundary::Noting;
 
 /// The entries between two looks of a running job at whether it should stop.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
@@ -62,12 +64,9 @@ pub(super) struct Writing<'a, 'o> {
     has_moved: bool,
     /// Of the entry under way: see [`JobEntry::value_sum`].
     value_sum: Option<u64>,
-    /// The hidden entry of the entry written last, which is to be written behind it.
-    beside: Option<BesidePayload>,
-    /// The number of finished blocks at the last boundary, if hidden entries may lie beside theirs.
-    blocks: Option<u64>,
-    /// The filter that seals has not been told of the last boundary.
-    is_untold: bool,
+    /// The note of the judge of the entry under way, if it has one.
+    judged: Option<u64>,
+    noting: Noting,
 }
 
 /// Writes what survives of `entries`, all of them or those inside `clip`, in tables that `split`
@@ -143,6 +142,9 @@ impl<'a, 'o> Writing<'a, 'o> {
         if let Some(rule) = stages.expiry_rule() {
             outputs.remember_expiries(rule);
         }
+        if let Some(form) = &stages.note_form {
+            outputs.take_notes(form);
+        }
         let closed_gaps = below.gaps().closed();
         let store = stages.hooks.store.as_ref();
         let sync_failures = store.map_or(0, |store| store.sync_failures());
@@ -162,9 +164,8 @@ impl<'a, 'o> Writing<'a, 'o> {
             seen_by: None,
             has_moved: false,
             value_sum: None,
-            beside: None,
-            blocks: None,
-            is_untold: false,
+            judged: None,
+            noting: Noting::Never,
         }
     }
 
@@ -243,6 +244,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         // The filter that seals checks all entries of the inputs: it is asked before any of them is
         // dropped.
         if let Some(sealing) = self.stages.sealing.as_mut().filter(|_| self.stages.takes_inputs) {
+            self.judged = vouched.as_ref().map(|vouched| vouched.note);
             let taken = match vouched {
                 Some(vouched) => sealing.input_vouched(entry, at, vouched, &mut self.faults)?,
                 None => self.take_input(entry, *at)?,
@@ -433,8 +435,11 @@ impl<'a, 'o> Writing<'a, 'o> {
         if self.outputs.is_values_only() && entry.kind != EntryKind::Value {
             return self.damaged(entry, EntryKind::POISONED);
         }
-        self.seal(&entry, untouched_from, is_first)?;
+        let note = self.seal(&entry, untouched_from, is_first)?;
         self.outputs.add(key, entry.value)?;
+        if let Some(note) = note {
+            self.take_note(&entry, note)?;
+        }
         // For registered snapshots alone. The rules respect the visible sequence as well, and an
         // entry whose damaged sequence lies above it is kept for it by every rewrite: noted, it
         // would make the table due again and again.

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    BesidePayload, Entry, Expiry, JudgeSources, JudgedTable, Origin, Rules, TableJudge, Vouched,
+    EndedBlock, Entry, Expiry, JudgeSources, JudgedTable, NoteForm, Origin, Rules, TableJudge,
+    Vouched,
 };
 use crate::error::Result;
-use crate::types::{EntryKind, FileNo, Gap, KeyForm, SeqNo};
+use crate::types::{EntryKind, FileNo, Gap, KeyForm, KeyRef, SeqNo};
 
 /// The kind of work that a filter takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,6 +234,9 @@ pub enum Decision {
 pub enum Cut {
     /// A block and a table may end here.
     Allowed,
+    /// The same, and no hidden entry is to come: the engine may [note](CompactionFilter::note_form) the
+    /// next entries.
+    Idle,
     /// The next entries belong in the same block, and in the same table.
     Forbidden,
 }
@@ -285,43 +289,50 @@ pub trait CompactionFilter: Send {
         Ok(())
     }
 
-    /// Returns `true` if the engine is to call [`output_beside`](Self::output_beside). It asks once,
-    /// before the first entry. Default: `false`.
-    fn writes_beside(&self) -> bool {
-        false
+    /// Returns the form of hidden entries that are made of notes, if the filter has one. The engine asks
+    /// once, before the first entry. Without a [reserved suffix](Rules::reserved_suffix) it has no effect.
+    /// Default: `None`.
+    ///
+    /// Behind a boundary at which the filter is [idle](Cut::Idle), the engine does not show it the first
+    /// version of a user key as [`output`](Self::output), but takes a note on it and writes its hidden entry
+    /// by itself. As long as the hidden entry of each such entry sorts before the next key, no
+    /// [`boundary`](Self::boundary) is called either. Before anything else, the engine calls
+    /// [`take_back`](Self::take_back) for the entry that was written last.
+    fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
+        None
     }
 
-    /// Receives the first surviving version of a user key, as [`output`](Self::output) does. Returns the
-    /// payload of its hidden entry, if no other hidden entry is to come, or `None`: then the engine calls
-    /// [`output`](Self::output). `blocks` is the number of blocks that were finished at the boundary
-    /// before the entry, as [`Emitter::blocks`] says it.
-    ///
-    /// The engine writes the hidden entry at the next boundary. It calls [`boundary`](Self::boundary) there
-    /// only if a table ends, and the filter must return a payload for the entry behind it, too, unless
-    /// [`input`](Self::input) was called in between. Where the hidden entry does not sort before the next
-    /// key, or another version of the key or an [`input`](Self::input) comes first, the engine calls
-    /// [`take_back`](Self::take_back) and goes on as if [`output`](Self::output) had been called.
-    fn output_beside(
+    /// Returns the note on an entry; the parameters are those of [`output`](Self::output). For an entry that
+    /// is written as its judge has seen it, the note is that of the judge ([`Vouched::note`]), and this is not
+    /// called.
+    fn note(
         &mut self,
         entry: &Entry<'_>,
         untouched_from: Option<SeqNo>,
         value_sum: Option<u64>,
-        blocks: u64,
-    ) -> Result<Option<BesidePayload>> {
-        let _ = (entry, untouched_from, value_sum, blocks);
-        Ok(None)
+    ) -> Result<u64> {
+        let _ = (entry, untouched_from, value_sum);
+        Ok(0)
     }
 
-    /// The hidden entry that [`output_beside`](Self::output_beside) returned last, of the entry with this
-    /// key, is not written: the filter emits it at a boundary.
-    fn take_back(&mut self, key: &[u8]) -> Result<()> {
-        let _ = key;
+    /// The entry that was written last has no hidden entry after all: the filter emits it at a boundary, as
+    /// if [`output`](Self::output) had been called. `bytes` is the length of its key and value.
+    fn take_back(&mut self, key: KeyRef<'_>, bytes: u64, note: u64) -> Result<()> {
+        let _ = (key, bytes, note);
+        Ok(())
+    }
+
+    /// Blocks of the table under way have ended since the last call of this. A block that was not forced ended in
+    /// front of the first entry behind a boundary. The engine calls this before each call of
+    /// [`boundary`](Self::boundary), and behind it for blocks that its hidden entries ended.
+    fn blocks_ended(&mut self, blocks: &[EndedBlock]) -> Result<()> {
+        let _ = blocks;
         Ok(())
     }
 
     /// Emits the hidden entries that sort before `next`, and returns whether a block and a table may end
     /// here. Called before each new user key of the output, and with `None` at the end; see
-    /// [`output_beside`](Self::output_beside).
+    /// [`note_form`](Self::note_form).
     fn boundary(
         &mut self,
         next: Option<&[u8]>,
@@ -332,7 +343,7 @@ pub trait CompactionFilter: Send {
         Ok(Cut::Allowed)
     }
 
-    /// Adds properties to a table of the output when the table ends.
+    /// Adds properties to a table of the output when the table ends. All of its blocks have ended.
     fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
         let _ = properties;
         Ok(())
@@ -355,39 +366,18 @@ impl<F: FnMut(&[u8], SeqNo, &[u8]) -> Result<()>> HiddenSink for F {
 /// The way of a filter's hidden entries into the output.
 pub struct Emitter<'a> {
     sink: &'a mut dyn HiddenSink,
-    forced_cuts: u64,
-    blocks: u64,
 }
 
 impl<'a> Emitter<'a> {
-    /// An emitter into `sink`. The engine was forced to cut `forced_cuts` blocks of the table under way
-    /// where a cut was forbidden.
-    pub fn new(sink: &'a mut dyn HiddenSink, forced_cuts: u64) -> Emitter<'a> {
-        Emitter { sink, forced_cuts, blocks: 0 }
-    }
-
-    /// With the number of blocks that are finished in the table under way.
-    #[must_use]
-    pub fn behind_blocks(self, blocks: u64) -> Emitter<'a> {
-        Emitter { blocks, ..self }
-    }
-
-    /// The number of finished blocks of the table under way. Where a cut was allowed the last one
-    /// ended right before the first entry behind that boundary.
-    pub fn blocks(&self) -> u64 {
-        self.blocks
+    /// An emitter into `sink`.
+    pub fn new(sink: &'a mut dyn HiddenSink) -> Emitter<'a> {
+        Emitter { sink }
     }
 
     /// Writes a hidden tombstone with a payload. Its key is that of an entry before it with the
     /// reserved suffix, and `seq` is that entry's.
     pub fn emit(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
         self.sink.add(key, seq, payload)
-    }
-
-    /// Returns the number of blocks of the table under way that were cut although a cut was forbidden:
-    /// versions of one key beyond a bound. It never falls before the table ends.
-    pub fn forced_cuts(&self) -> u64 {
-        self.forced_cuts
     }
 }
 

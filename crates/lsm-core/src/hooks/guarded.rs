@@ -24,12 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    BesidePayload, CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry,
-    Expiry, Fault, Faults, Input, InputTable, Job, JudgeSources, JudgedTable, Origin, OwnedEntry,
+    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, EndedBlock, Entry, Expiry,
+    Fault, Faults, Input, InputTable, Job, JudgeSources, JudgedTable, NoteForm, Origin, OwnedEntry,
     Patch, Properties, RepairSources, Rules, TableJudge, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{Gap, KeyForm, SeqNo};
+use crate::types::{Gap, KeyForm, KeyRef, SeqNo};
 
 /// Runs `code` of a hook; a panic becomes an error. `who` names the hook if the payload of the
 /// panic does not.
@@ -106,6 +106,18 @@ impl Who {
         // Reached unless the call unwinds.
         std::mem::forget(blame);
         result
+    }
+
+    /// Drops a part of the hook.
+    fn let_go<T>(&self, part: T) {
+        let dropped = self.call("drop", || {
+            drop(part);
+            Ok(())
+        });
+        if let Err(error) = dropped {
+            // It has done its work, and nobody waits for this.
+            tracing::error!(%error, "a hook panicked");
+        }
     }
 
     #[cold]
@@ -323,27 +335,33 @@ impl CompactionFilter for GuardedJob {
         self.call("output", |filter| filter.output(entry, untouched_from, value_sum))
     }
 
-    fn writes_beside(&self) -> bool {
+    fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
         let filter = self.filter.as_ref().expect("only the drop takes it");
         // A filter that panics here is asked in the usual way: those calls have errors to return.
-        catch("a compaction filter", || filter.writes_beside()).unwrap_or(false)
+        let asked = catch("a compaction filter", || {
+            let form = filter.note_form()?;
+            Some((form.payload_bytes(), form))
+        });
+        let (payload_bytes, form) = asked.unwrap_or(None)?;
+        Some(Arc::new(GuardedForm { who: self.who.clone(), payload_bytes, form: Some(form) }))
     }
 
-    fn output_beside(
+    fn note(
         &mut self,
         entry: &Entry<'_>,
         untouched_from: Option<SeqNo>,
         value_sum: Option<u64>,
-        blocks: u64,
-    ) -> Result<Option<BesidePayload>> {
+    ) -> Result<u64> {
         let filter = self.filter.as_mut().expect("only the drop takes it");
-        self.who.blamed("output_beside", || {
-            filter.output_beside(entry, untouched_from, value_sum, blocks)
-        })
+        self.who.blamed("note", || filter.note(entry, untouched_from, value_sum))
     }
 
-    fn take_back(&mut self, key: &[u8]) -> Result<()> {
-        self.call("take_back", |filter| filter.take_back(key))
+    fn take_back(&mut self, key: KeyRef<'_>, bytes: u64, note: u64) -> Result<()> {
+        self.call("take_back", |filter| filter.take_back(key, bytes, note))
+    }
+
+    fn blocks_ended(&mut self, blocks: &[EndedBlock]) -> Result<()> {
+        self.call("blocks_ended", |filter| filter.blocks_ended(blocks))
     }
 
     fn boundary(
@@ -360,18 +378,42 @@ impl CompactionFilter for GuardedJob {
     }
 }
 
+struct GuardedForm {
+    who: Who,
+    payload_bytes: usize,
+    /// There until it is dropped.
+    form: Option<Arc<dyn NoteForm>>,
+}
+
+impl NoteForm for GuardedForm {
+    fn payload_bytes(&self) -> usize {
+        self.payload_bytes
+    }
+
+    fn put_payloads(&self, notes: &[u64], out: &mut Vec<u8>) -> Result<()> {
+        let start = out.len();
+        let form = self.form.as_ref().expect("only the drop takes it");
+        self.who.call("put_payloads", || form.put_payloads(notes, out))?;
+        // The engine finds the payload of an entry by this length.
+        if out.len() == start + notes.len() * self.payload_bytes {
+            return Ok(());
+        }
+        let call = self.who.named("put_payloads");
+        let what = format!("{call} made payloads of another length than it said");
+        Err(Error::new(ErrorKind::InvalidArgument, what))
+    }
+}
+
 impl Drop for GuardedJob {
     fn drop(&mut self) {
         // Taken out, so that a panic of its drop is caught as that of any other call.
-        let filter = self.filter.take();
-        let dropped = self.who.call("drop", || {
-            drop(filter);
-            Ok(())
-        });
-        if let Err(error) = dropped {
-            // The filter has done its work, and nobody waits for this.
-            tracing::error!(%error, "a hook panicked");
-        }
+        self.who.let_go(self.filter.take());
+    }
+}
+
+impl Drop for GuardedForm {
+    fn drop(&mut self) {
+        self.who.let_go(self.form.take());
     }
 }
 

@@ -20,19 +20,18 @@
 //! 3. A panic of a hook is an `Err` of the call that it happened in, or of the job where that call
 //!    has none to return: see `guarded.rs`.
 
-mod beside;
 mod event;
 mod expiry;
 mod filter;
 mod guarded;
 mod guarded_store;
 mod judge;
+mod note;
 mod store;
 mod store_context;
 
 use std::sync::Arc;
 
-pub use beside::BesidePayload;
 pub use event::{ChunkChange, Event, EventListener};
 pub use expiry::{Ageing, Expiry};
 pub use filter::{
@@ -45,6 +44,7 @@ pub use judge::{
     BlockVerdict, DamagedBlock, DecodedBlock, DecodedEntry, JudgeSources, JudgedTable, Mended,
     Piece, TableJudge, TableVerdict, Vouched,
 };
+pub use note::{EndedBlock, NOTED_BYTES_MAX, NoteForm};
 pub use store::{
     AddedValue, Carry, JobValues, KeySpan, PendingHandle, StoreEdit, ValueStore, ValueStoreFactory,
 };

@@ -7,10 +7,11 @@
 use std::cmp::Ordering;
 
 use crate::codec::{put_u32, put_u64, put_varint};
-use crate::hooks::BesidePayload;
-use crate::types::{KeyRef, SeqNo, Trailer};
+use crate::error::Result;
+use crate::hooks::NoteForm;
+use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
-use super::block::RESTART_ENTRIES;
+use super::block::{Head, RESTART_ENTRIES};
 use super::block_search::{JoinedKey, common_len, compare_tails};
 use super::block_tail::{TAIL_BYTES, put_common};
 use super::hidden::{HIDDEN_HEAD_BYTES_MAX, put_hidden, put_hidden_beside, short_payload};
@@ -27,20 +28,25 @@ pub(super) struct BlockBuilder {
     first_key: std::ops::Range<usize>,
     /// Visible entries.
     count: u32,
-    /// The key of each visible entry; empty where there will be no hidden ones.
+    /// The key of each visible entry, once hidden ones lie among them.
     owners: Vec<PlacedKey>,
     has_hidden: bool,
     /// The payloads of hidden entries as long as each visible entry has one: see `hidden.rs`.
     column: Vec<u8>,
-    /// Number of those, and bytes of each.
+    /// Notes on the entries behind those, whose payloads are still to be made.
+    notes: Vec<u64>,
+    /// Number of both, and bytes of each payload.
     column_entries: u32,
     column_width: usize,
     /// Hidden entries of this block lie among the visible ones, because one of them fits no column.
     is_mixed: bool,
     /// A block with a column was finished.
     had_column: bool,
-    /// Bytes of the hidden entries.
+    /// Bytes of the hidden entries, in the form in which they lie among the visible ones.
     hidden_bytes: usize,
+    /// Number and sum of the notes whose payloads are made.
+    noted: u64,
+    sum_of_notes: u64,
 }
 
 /// A key in the payload of a block under construction.
@@ -68,11 +74,14 @@ impl BlockBuilder {
             owners: Vec::new(),
             has_hidden: false,
             column: Vec::new(),
+            notes: Vec::new(),
             column_entries: 0,
             column_width: 0,
             is_mixed: false,
             had_column: false,
             hidden_bytes: 0,
+            noted: 0,
+            sum_of_notes: 0,
         }
     }
 
@@ -93,8 +102,8 @@ impl BlockBuilder {
     /// Bytes of the payload if it were finished now, with hidden entries among the visible ones: then it
     /// does not grow where a column must be given up.
     pub(super) fn payload_bytes(&self) -> usize {
-        let column = self.column.len() + self.column_entries as usize;
-        self.payload.len() + column + 4 * self.restarts.len() + TAIL_BYTES
+        let in_column = if self.is_mixed { 0 } else { self.hidden_bytes };
+        self.payload.len() + in_column + 4 * self.restarts.len() + TAIL_BYTES
     }
 
     /// Returns `true` if a block with a column of hidden entries was finished.
@@ -118,14 +127,25 @@ impl BlockBuilder {
         HIDDEN_HEAD_BYTES_MAX + key.user.len() + payload_len
     }
 
-    /// Appends a hidden entry, whose key is that of its owner and `suffix_len` bytes more.
-    pub(super) fn add_hidden(&mut self, key: KeyRef<'_>, suffix_len: usize, payload: &[u8]) {
+    /// Appends a hidden entry, whose key is that of its owner and `suffix_len` bytes more. The owner is the
+    /// last visible entry if `is_of_last`. No note is left to be settled.
+    pub(super) fn add_hidden(
+        &mut self,
+        key: KeyRef<'_>,
+        suffix_len: usize,
+        payload: &[u8],
+        is_of_last: bool,
+    ) {
         let seq = key.trailer.seq();
-        let back = self.back_to(&key.user[..key.user.len() - suffix_len], seq);
+        let back = if is_of_last && self.count > 0 {
+            Some(1)
+        } else {
+            self.back_to(&key.user[..key.user.len() - suffix_len], seq)
+        };
         if let Some(short) = short_payload(seq, back, payload) {
             if self.fits_column(short.len()) {
                 self.column.extend_from_slice(short);
-                self.note_in_column(short.len());
+                self.count_in_column(short.len());
             } else {
                 self.mix_beside(short);
             }
@@ -137,18 +157,73 @@ impl BlockBuilder {
         self.hidden_bytes += self.payload.len() - start;
     }
 
-    /// Appends the hidden entry of the visible entry that was added last.
+    /// Notes the visible entry that was added last: its hidden entry will have the payload of this note, of
+    /// `width` bytes. Returns `false` if it does not fit the column.
     #[inline]
-    pub(super) fn add_hidden_beside(&mut self, payload: BesidePayload) {
-        assert!(self.count > 0, "the entry before it is in the block");
-        if !self.fits_column(payload.len()) {
-            return self.mix_beside(payload.as_bytes());
+    pub(super) fn note(&mut self, note: u64, width: usize) -> bool {
+        if !self.fits_column(width) {
+            return false;
         }
-        // A copy of known length takes a few instructions, whatever the length of the payload.
-        let end = self.column.len() + payload.len();
-        self.column.extend_from_slice(payload.padded());
-        self.column.truncate(end);
-        self.note_in_column(payload.len());
+        self.notes.push(note);
+        self.count_in_column(width);
+        true
+    }
+
+    /// Makes the payloads of all notes.
+    ///
+    /// # Errors
+    /// Those of the form.
+    pub(super) fn settle_notes(&mut self, form: &dyn NoteForm) -> Result<()> {
+        if self.notes.is_empty() {
+            return Ok(());
+        }
+        self.noted += self.notes.len() as u64;
+        self.sum_of_notes = self.notes.iter().fold(self.sum_of_notes, |a, b| a.wrapping_add(*b));
+        form.put_payloads(&self.notes, &mut self.column)?;
+        self.notes.clear();
+        Ok(())
+    }
+
+    /// Appends the hidden entry that has the payload of this note behind its owner, the last entry, among
+    /// the entries. No note is left to be settled.
+    ///
+    /// # Errors
+    /// Those of the form.
+    #[cold]
+    pub(super) fn note_among_entries(&mut self, note: u64, form: &dyn NoteForm) -> Result<()> {
+        let mut payload = Vec::new();
+        form.put_payloads(&[note], &mut payload)?;
+        self.mix_beside(&payload);
+        self.noted += 1;
+        self.sum_of_notes = self.sum_of_notes.wrapping_add(note);
+        Ok(())
+    }
+
+    /// Takes back the last note, whose payload has `width` bytes. Nothing was added behind it.
+    pub(super) fn take_back_note(&mut self, note: u64, width: usize) {
+        self.hidden_bytes -= 1 + width;
+        if self.notes.pop().is_some() {
+            self.column_entries -= 1;
+        } else {
+            assert!(
+                self.is_mixed,
+                "a payload in the column is made when nothing is taken back any more"
+            );
+            self.payload.truncate(self.payload.len() - 1 - width);
+            self.noted -= 1;
+            self.sum_of_notes = self.sum_of_notes.wrapping_sub(note);
+        }
+    }
+
+    /// Number and sum of the notes whose payloads are made.
+    pub(super) fn noted(&self) -> (u64, u64) {
+        (self.noted, self.sum_of_notes)
+    }
+
+    /// Returns `true` if the next visible entry ends the column, because the last one has no hidden entry.
+    #[inline]
+    pub(super) fn ends_column(&self) -> bool {
+        self.has_hidden && self.column_entries != self.count && !self.is_mixed
     }
 
     /// Returns `true` if a payload of `len` bytes of the last visible entry goes to the column.
@@ -159,7 +234,7 @@ impl BlockBuilder {
     }
 
     #[inline]
-    fn note_in_column(&mut self, len: usize) {
+    fn count_in_column(&mut self, len: usize) {
         self.column_width = len;
         self.column_entries += 1;
         // As if it lay among the entries: see `payload_bytes`.
@@ -177,7 +252,9 @@ impl BlockBuilder {
     /// From here on hidden entries lie among the visible ones, and those of the column go there.
     #[cold]
     fn mix(&mut self) {
+        debug_assert!(self.notes.is_empty(), "they are settled first");
         self.is_mixed = true;
+        self.place_owners();
         if self.column_entries == 0 {
             return;
         }
@@ -209,14 +286,36 @@ impl BlockBuilder {
         self.column_entries = 0;
     }
 
+    /// Finds out where the visible entries lie, among which there is no hidden one yet.
+    fn place_owners(&mut self) {
+        if self.owners.len() == self.count as usize {
+            return;
+        }
+        self.owners.clear();
+        let end = self.payload.len();
+        // What a head may load beyond it.
+        self.payload.resize(end + TAIL_BYTES, 0);
+        let mut start = 0;
+        let mut restart = 0;
+        while start < end {
+            let head = Head::decode(&self.payload, start).expect("it was written here");
+            let Head { shared, suffix_len, suffix, value_len, delta, .. } = head;
+            if first_of_group(self.owners.len()) == self.owners.len() {
+                restart = suffix;
+            }
+            let seq = SeqNo::new(self.base_seq.get() + delta).expect("it was a sequence number");
+            let kind = EntryKind::from_u8(head.header).expect("it was a kind");
+            let trailer = Trailer::new(seq, kind);
+            self.owners.push(PlacedKey { start, restart, shared, suffix, suffix_len, trailer });
+            start = suffix + suffix_len + value_len;
+        }
+        self.payload.truncate(end);
+    }
+
     /// Returns by how many visible entries before the end the entry of `user` and `seq` lies, if it
     /// is here.
-    fn back_to(&self, user: &[u8], seq: SeqNo) -> Option<usize> {
-        let last = self.owners.last()?;
-        // Most often it is the last.
-        if last.trailer.seq() == seq && self.joined(last).is(user) {
-            return Some(1);
-        }
+    fn back_to(&mut self, user: &[u8], seq: SeqNo) -> Option<usize> {
+        self.place_owners();
         let at = self.owners.partition_point(|owner| self.order(owner, user, seq).is_lt());
         let found = self.owners.get(at)?;
         self.order(found, user, seq).is_eq().then(|| self.owners.len() - at)
@@ -260,8 +359,7 @@ impl BlockBuilder {
 
     /// Appends an entry without its value.
     fn add_head(&mut self, key: KeyRef<'_>, value_len: usize) {
-        // The last entry has no hidden one right behind it.
-        if self.has_hidden && self.column_entries != self.count && !self.is_mixed {
+        if self.ends_column() {
             self.mix();
         }
         let kind = key.trailer.kind().expect("a written entry has a kind");
@@ -296,7 +394,7 @@ impl BlockBuilder {
                 self.first_key = self.restart_key.clone();
             }
         }
-        if self.has_hidden {
+        if self.is_mixed {
             self.owners.push(PlacedKey {
                 start: head,
                 restart: self.restart_key.start,
@@ -309,7 +407,8 @@ impl BlockBuilder {
         self.count += 1;
     }
 
-    /// Completes the payload. `last_key` is the user key of the last visible entry.
+    /// Completes the payload. `last_key` is the user key of the last visible entry. No note is left to be
+    /// settled.
     pub(super) fn finish(&mut self, last_key: &[u8]) -> &[u8] {
         assert!(!self.is_empty(), "a block has an entry");
         if self.column_entries > 0 && self.column_entries != self.count {
@@ -349,6 +448,8 @@ impl BlockBuilder {
         self.column_entries = 0;
         self.is_mixed = false;
         self.hidden_bytes = 0;
+        self.noted = 0;
+        self.sum_of_notes = 0;
     }
 }
 

@@ -62,7 +62,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::codec::{put_varint, varint_at};
-use crate::hooks::BesidePayload;
+use crate::hooks::NOTED_BYTES_MAX;
 use crate::types::{EntryKind, SeqNo, Trailer};
 
 use super::block::Head;
@@ -264,7 +264,7 @@ fn is_short(len: usize) -> bool {
     (1..=SHORT_BYTES_MAX).contains(&len)
 }
 
-const _: () = assert!(BesidePayload::BYTES_MAX == SHORT_BYTES_MAX, "each has the short form");
+const _: () = assert!(NOTED_BYTES_MAX == SHORT_BYTES_MAX, "each has the short form");
 
 /// Appends a hidden entry whose owner is `back` visible entries before.
 fn put_near(out: &mut Vec<u8>, seq: [u8; SEQ_BYTES], back: usize, payload: &[u8]) {

@@ -27,7 +27,7 @@ use crate::hooks::{
     Vouched, catch,
 };
 use crate::iter::InternalIter;
-use crate::types::{EntryKind, Gap, KeyRef, SeqNo, Trailer};
+use crate::types::{Gap, KeyRef, SeqNo};
 
 use decode::{DecodedSlot, Decoder};
 
@@ -290,34 +290,6 @@ impl JudgedIter {
                 self.by.judge.entry(&entry, apart.as_deref())
             }
         }
-    }
-
-    /// Returns `true` if the entries ascend, from the last sound one on, within what the manifest
-    /// says of the table.
-    fn is_in_place(&self) -> bool {
-        let table = &self.by.table;
-        let mut last: Option<KeyRef<'_>> = None;
-        if let Some(seq) = self.before.seq {
-            // No other entry of the table has its key and its sequence.
-            last = Some(KeyRef::new(&self.before.key, Trailer::new(seq, EntryKind::Tombstone)));
-        }
-        for at in 0..self.decoder.slots.len() {
-            let slot = &self.decoder.slots[at];
-            let key = KeyRef::new(self.decoder.key(at), slot.trailer);
-            if last.is_some_and(|last| last >= key) {
-                return false;
-            }
-            let seq = slot.trailer.seq();
-            // With a global number the manifest's range is of that one, and stored numbers are any.
-            if table.global_seq.is_none() && !(table.seqs.0..=table.seqs.1).contains(&seq) {
-                return false;
-            }
-            last = Some(key);
-        }
-        let slots = self.decoder.slots.len();
-        slots == 0
-            || (self.decoder.key(0) >= &*table.keys.0
-                && self.decoder.key(slots - 1) <= &*table.keys.1)
     }
 
     /// Remembers the key before the first block of a span, where a loss of the span would begin.

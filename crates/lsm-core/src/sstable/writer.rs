@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::codec::checksum128;
 use crate::error::{Error, Result};
 use crate::fs::File;
-use crate::hooks;
+use crate::hooks::{self, EndedBlock, NoteForm};
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::options::Compression;
 use crate::types::{InternalKey, KeyRef, SeqNo, Trailer, hidden_precedes};
@@ -38,6 +38,10 @@ use super::{FreshBlocks, SstIdentity, SstOptions, SstSummary};
 
 /// A block is ended where that is forbidden before it passes its usual size by so many bytes.
 const FORBIDDEN_BYTES_MAX: usize = 1 << 20;
+/// Behind a first entry that has no more than so many bytes beyond the usual size of a block, its hidden entry
+/// passes no bound.
+const SHORT_BLOCK_BYTES_MAX: usize = FORBIDDEN_BYTES_MAX - (128 << 10);
+const _: () = assert!(INTERNAL_KEY_BYTES_MAX + hooks::NOTED_BYTES_MAX < 100 << 10, "it has room");
 /// Gathering a shorter value costs next to nothing.
 const LONE_VALUE_BYTES_MIN: usize = 2 << 10;
 
@@ -55,17 +59,20 @@ pub struct SstWriter {
     last_trailer: Trailer,
     /// `true` if that entry is hidden; then the last visible one is below.
     last_is_hidden: bool,
-    /// `true` if the hidden entry of the last one follows it: see [`SstWriter::add_hidden_beside`].
+    /// `true` if the hidden entry of the last one follows it: see [`SstWriter::note`].
     is_hidden_beside: bool,
     visible_user: Vec<u8>,
     visible_trailer: Trailer,
     is_cut_allowed: bool,
-    forced_cuts: u64,
-    /// The last block has ended behind its entry, where that is forbidden, and is not counted yet: a
-    /// filter that counts blocks takes one that has ended for one that ended before the entry.
-    is_told_later: bool,
-    /// The last block has ended before it was known whether it may.
-    has_ended_early: bool,
+    /// The block began with an entry so long that a hidden entry may pass the bound of the block: it takes no
+    /// notes, and may have ended.
+    is_long: bool,
+    /// The blocks that have ended, for a filter that seals.
+    ended: Vec<EndedBlock>,
+    /// The form of hidden entries that are made of notes.
+    note_form: Option<Arc<dyn NoteForm>>,
+    /// Bytes of its payloads; 0 without a form.
+    noted_bytes: usize,
     /// The block that was sealed last: its separator waits for the key behind it.
     unindexed: Option<Extent>,
     // The file so far.
@@ -114,9 +121,10 @@ impl SstWriter {
             visible_user: Vec::new(),
             visible_trailer: Trailer::LAST,
             is_cut_allowed: true,
-            forced_cuts: 0,
-            is_told_later: false,
-            has_ended_early: false,
+            is_long: false,
+            ended: Vec::new(),
+            note_form: None,
+            noted_bytes: 0,
             unindexed: None,
             out: PendingFile::new(file, identity.unique_id()),
             bloom: BloomBuilder::new(options.bloom_bits_per_key),
@@ -142,10 +150,12 @@ impl SstWriter {
     pub fn add(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
         check_lengths(key, value)?;
         let is_new_user_key = self.check_order(key);
-        let grown = self.block.payload_bytes() + BlockBuilder::entry_bytes_max(key, value.len());
-        self.make_room(grown, self.is_cut_allowed)?;
+        let bytes = BlockBuilder::entry_bytes_max(key, value.len());
+        self.make_room(bytes, self.is_cut_allowed)?;
         if self.block.is_empty() {
-            self.begin_block(key);
+            self.begin_block(key, bytes);
+        } else if self.block.ends_column() {
+            self.settle_notes()?;
         }
         if self.smallest.is_none() {
             self.smallest = Some(key.to_owned());
@@ -169,20 +179,22 @@ impl SstWriter {
     }
 
     /// Says whether a block may end before the next entries. Where it may not, it ends all the same
-    /// before it passes 1 MiB more than its usual size, and [`SstWriter::forced_cuts`] counts it.
+    /// before it passes 1 MiB more than its usual size, and is forced.
     pub fn allow_cut(&mut self, allow: bool) {
         self.is_cut_allowed = allow;
     }
 
-    /// Returns the number of times that a block was ended where that was forbidden.
-    pub fn forced_cuts(&self) -> u64 {
-        self.forced_cuts
+    /// The blocks that have ended, for the caller to take. In a table without a hidden suffix none is listed.
+    pub fn ended_blocks(&mut self) -> &mut Vec<EndedBlock> {
+        &mut self.ended
     }
 
-    /// The number of blocks that are ended. One that was ended where that is forbidden counts once
-    /// the next is begun.
-    pub fn blocks(&self) -> u64 {
-        self.properties.data_blocks - u64::from(self.is_told_later)
+    /// Ends the last block.
+    ///
+    /// # Errors
+    /// Those of the append. The file is then useless.
+    pub fn end_last_block(&mut self) -> Result<()> {
+        if self.block.is_empty() { Ok(()) } else { self.seal_block(false) }
     }
 
     /// Sets the notes of compaction filters in the table, in the place of what was set before.
@@ -215,9 +227,10 @@ impl SstWriter {
         order.is_lt()
     }
 
-    /// Ends the block if an entry that makes it `grown` bytes long must not be added to it.
+    /// Ends the block if an entry of at most `bytes` must not be added to it.
     #[inline]
-    fn make_room(&mut self, grown: usize, is_cut_allowed: bool) -> Result<()> {
+    fn make_room(&mut self, bytes: usize, is_cut_allowed: bool) -> Result<()> {
+        let grown = self.block.payload_bytes() + bytes;
         let usual = self.options.block_bytes as usize;
         // Hidden entries come on top: a block of a sealed table so has as many entries as any other, and
         // neither scans nor the index have more blocks. At most twice the size, where values are short.
@@ -226,13 +239,10 @@ impl SstWriter {
         if grown <= most || self.block.is_empty() {
             return Ok(());
         }
-        if !is_cut_allowed {
-            if grown <= usual.saturating_add(FORBIDDEN_BYTES_MAX) {
-                return Ok(());
-            }
-            self.forced_cuts += 1;
+        if !is_cut_allowed && grown <= usual.saturating_add(FORBIDDEN_BYTES_MAX) {
+            return Ok(());
         }
-        self.seal_block()
+        self.seal_block(!is_cut_allowed)
     }
 
     /// Remembers the entry that was just added.
@@ -300,9 +310,7 @@ impl SstWriter {
     /// Without an entry.
     pub fn finish_unsynced(mut self) -> Result<(SstSummary, Arc<dyn File>)> {
         let smallest = self.smallest.take().expect("a table has an entry");
-        if !self.block.is_empty() {
-            self.seal_block()?;
-        }
+        self.end_last_block()?;
         self.index_block(None);
         self.properties.data_bytes = self.out.offset();
         self.properties.smallest = smallest.user.to_vec();
@@ -366,14 +374,13 @@ impl SstWriter {
         }
     }
 
-    /// Called with the first key of each block.
-    fn begin_block(&mut self, key: KeyRef<'_>) {
+    /// Called with the first key of each block, and the most bytes of its entry.
+    fn begin_block(&mut self, key: KeyRef<'_>, bytes: usize) {
+        let short_bytes_max =
+            (self.options.block_bytes as usize).saturating_add(SHORT_BLOCK_BYTES_MAX);
+        self.is_long = bytes > short_bytes_max;
         // The last key is still that of the sealed block: the new one is remembered behind this.
         self.index_block(Some(key.user));
-        let is_forced =
-            std::mem::take(&mut self.is_told_later) || self.has_ended_early && !self.is_cut_allowed;
-        self.has_ended_early = false;
-        self.forced_cuts += u64::from(is_forced);
     }
 
     /// Enters the block that was sealed last into the index, now that `next` behind it is known.
@@ -390,8 +397,11 @@ impl SstWriter {
         }
     }
 
-    fn seal_block(&mut self) -> Result<()> {
+    /// Ends the block, which is `is_forced` where a cut is forbidden.
+    fn seal_block(&mut self, is_forced: bool) -> Result<()> {
         assert!(self.unindexed.is_none(), "a sealed block is indexed before the next");
+        self.settle_notes()?;
+        self.list_ended(is_forced);
         // The common prefix is that of visible keys. A hidden key near its owner has it through the
         // owner, and any other is stored whole.
         let last = if self.last_is_hidden { &self.visible_user } else { &self.last_user };
@@ -434,9 +444,9 @@ impl SstWriter {
 
     /// Writes a block with this entry alone.
     fn write_alone(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
-        // The block ends before the hidden entries that belong to it.
-        self.is_told_later = self.block.expects_hidden();
-        self.has_ended_early = true;
+        // The hidden entry comes behind it.
+        debug_assert!(self.is_long || !self.block.expects_hidden(), "no note is taken");
+        self.list_ended(true);
         let (before, behind) = self.block.finish_around_value(key, value.len());
         let pieces = [before, value, behind];
         let bytes = (before.len() + value.len() + behind.len()) as u64;

@@ -1,18 +1,18 @@
 //! The output side of the filter: the metadata of what the job writes.
 //!
-//! Nearly every key has one version that survives, and its metadata follows it. The engine writes such
-//! metadata itself when the next key comes, and the filter only remembers what it needs to make the entry a
-//! cluster after all ([`Only`](crate::cluster::Only)). All others go through clusters.
+//! Nearly every key has one version that survives, and its metadata follows it. Of such an entry the engine
+//! keeps the checksum as a note, and the metadata of a block is made of its notes when it ends. All others go
+//! through clusters.
 //!
-//! Invariant: no cluster is open or ready behind an entry whose metadata the engine writes.
+//! Invariant: no cluster is open or ready behind an entry that the engine has noted.
 
 use lsm_core::error::Result;
-use lsm_core::hooks::{BesidePayload, Cut, Emitter, Entry};
+use lsm_core::hooks::{Cut, Emitter, Entry};
 use lsm_core::types::SeqNo;
 
 use super::{GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX, HiveFilter, LastInput, out_of_step, sum_of};
 use crate::checksum;
-use crate::cluster::{Only, SURVIVES};
+use crate::cluster::SURVIVES;
 use crate::payload::{HEAD_BYTES, PAYLOAD_BYTES, Payload, SUFFIX};
 
 impl HiveFilter {
@@ -48,20 +48,6 @@ impl HiveFilter {
             // The engine has changed the bytes itself, so the sum of the input is of no use.
             None => sum_of(entry),
         })
-    }
-
-    /// Remembers an entry that is written as the only version of its key, as far as is known. Returns its
-    /// metadata.
-    #[inline]
-    pub(super) fn set_only(&mut self, entry: &Entry<'_>, sum: u64) -> BesidePayload {
-        let start = self.written;
-        self.note_written((entry.key.len() + entry.value.len()) as u64, sum);
-        self.table_keys += 1;
-        let end = self.written;
-        self.only = Only { seq: entry.seq, kind: entry.kind, sum, start, end };
-        // As if the metadata were written: `take_back` sets it back.
-        self.written += (entry.key.len() + 1 + PAYLOAD_BYTES) as u64;
-        BesidePayload::new(Payload::metadata_of(sum))
     }
 
     /// Notes the form in which the last input, which has a cluster, is written: returns its sum.
@@ -110,6 +96,7 @@ impl HiveFilter {
     #[inline]
     pub(super) fn note_written(&mut self, bytes: u64, sum: u64) {
         self.spans.add(sum);
+        self.emitted = 0;
         self.written += bytes;
         self.table_sealed += 1;
         self.judge.counts.sealed += 1;
@@ -129,7 +116,11 @@ impl HiveFilter {
 
     pub(super) fn emit_ready(&mut self, out: &mut Emitter<'_>) -> Result<()> {
         let is_integrity = self.shared.is_integrity;
+        self.emitted = 0;
         for mut cluster in self.ready.drain(..) {
+            if !cluster.is_split {
+                self.emitted += cluster.survivors;
+            }
             // In place, because the cluster is reset before its key is used again.
             cluster.key.push(SUFFIX);
             let key = &cluster.key;
@@ -152,22 +143,25 @@ impl HiveFilter {
         Ok(())
     }
 
-    /// The engine cut blocks although it should not: pairs of the groups that it was in may lie
-    /// in two of them.
-    pub(super) fn count_forced_cuts(&mut self) {
+    /// The engine cut a block although it should not: pairs of the groups that it was in may lie in two of
+    /// them.
+    pub(super) fn count_forced_cut(&mut self) {
+        // Of those that are emitted, where their metadata itself ended the block.
+        let mut split = std::mem::take(&mut self.emitted);
         for cluster in self.open.iter_mut().chain(&mut self.ready) {
             // Counted once: a group may be cut again and again.
             if cluster.survivors > 0 && !cluster.is_split {
                 cluster.is_split = true;
-                self.table_split += cluster.survivors;
-                self.judge.counts.split_pairs += cluster.survivors;
+                split += cluster.survivors;
             }
         }
+        self.table_split += split;
+        self.judge.counts.split_pairs += split;
     }
 
     /// Returns the answer for a cut here: not while a pair is open, unless it lies too far apart.
     pub(super) fn cut(&mut self) -> Cut {
-        let mut cut = Cut::Allowed;
+        let mut cut = if self.open.is_empty() { Cut::Idle } else { Cut::Allowed };
         for cluster in &mut self.open {
             if cluster.survivors == 0 || cluster.is_split {
                 continue;

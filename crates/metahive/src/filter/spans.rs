@@ -1,8 +1,8 @@
 //! The digests of the blocks of the table that a job writes: see `table_seal.rs`.
 //!
-//! The filter learns only at a boundary how many blocks are finished. If one block was finished and
-//! the engine was allowed to cut, the block ended before the first entry after the last boundary.
-//! After a forced cut the end is unknown, and the blocks form one span.
+//! The filter hears at a boundary of the blocks that have ended since the one before. If the engine was
+//! allowed to cut, a block ended before the first entry behind a boundary. After a forced cut the end is
+//! unknown, and the blocks form one span.
 
 use crate::table_seal::Span;
 
@@ -10,15 +10,12 @@ use crate::table_seal::Span;
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     finished: Vec<Span>,
-    /// Blocks that are finished and belong to the span under way.
+    /// Ended blocks of the span under way.
     blocks: u64,
     /// Sum of the entries of that span.
     digest: u32,
     /// Of those since the last boundary.
     pending: u32,
-    /// Finished blocks and forced cuts of the table at the last boundary.
-    seen: u64,
-    forced: u64,
 }
 
 impl Spans {
@@ -28,34 +25,34 @@ impl Spans {
         self.pending = self.pending.wrapping_add(sum as u32);
     }
 
-    /// At a boundary `blocks` of the table are finished, after so many forced cuts. Returns `true` if
-    /// there was one since the last boundary.
-    #[inline]
-    pub(super) fn boundary(&mut self, blocks: u64, forced: u64) -> bool {
-        let was_forced = forced != self.forced;
-        let more = blocks.saturating_sub(self.seen);
-        // The engine cuts where it was last allowed to, which is the last boundary. So what was
-        // written since lies in the next block.
-        if more == 1 && !was_forced {
-            self.finished.push(Span { blocks: self.blocks + 1, digest: self.digest });
+    /// A block has ended, which has noted entries with the sum `noted` beside the others.
+    pub(super) fn block_ended(&mut self, noted: u64, is_forced: bool) {
+        self.blocks += 1;
+        self.digest = self.digest.wrapping_add(noted as u32);
+        if !is_forced {
+            // Entries since the last boundary lie in the next block.
+            let span = Span { blocks: self.blocks, digest: self.digest };
+            self.finished.push(span);
             self.blocks = 0;
-            self.digest = self.pending;
-        } else {
-            self.blocks += more;
-            self.digest = self.digest.wrapping_add(self.pending);
+            self.digest = 0;
         }
-        self.pending = 0;
-        self.seen = blocks;
-        self.forced = forced;
-        was_forced
     }
 
-    /// The spans of the table, which ends here.
+    /// Behind all blocks that have ended: what was written so far lies in the next.
+    #[inline]
+    pub(super) fn boundary(&mut self) {
+        self.digest = self.digest.wrapping_add(self.pending);
+        self.pending = 0;
+    }
+
+    /// The spans of the table, whose last block has ended.
     pub(super) fn finish(&mut self) -> Vec<Span> {
+        debug_assert_eq!(self.pending, 0, "a boundary comes before the last block ends");
         let mut ended = std::mem::take(self);
-        let digest = ended.digest.wrapping_add(ended.pending);
-        // One more block: the last one ends with the table, behind every boundary.
-        ended.finished.push(Span { blocks: ended.blocks + 1, digest });
+        if ended.blocks > 0 {
+            // The last one was forced.
+            ended.finished.push(Span { blocks: ended.blocks, digest: ended.digest });
+        }
         ended.finished
     }
 }
@@ -73,26 +70,33 @@ mod tests {
     #[test]
     fn a_block_ends_in_front_of_the_entry_behind_the_boundary() {
         let found = spans(|spans| {
-            spans.boundary(0, 0);
+            spans.boundary();
             spans.add(1);
-            spans.boundary(0, 0);
+            spans.boundary();
             spans.add(2);
-            spans.boundary(1, 0);
+            spans.block_ended(8, false);
+            spans.boundary();
             spans.add(4);
-            spans.boundary(1, 0);
+            spans.boundary();
+            spans.block_ended(16, false);
         });
-        assert_eq!(found, [(1, 1), (1, 6)]);
+        assert_eq!(found, [(1, 9), (1, 22)]);
     }
 
     #[test]
     fn blocks_that_were_cut_by_force_are_one_span() {
         let found = spans(|spans| {
-            spans.boundary(0, 0);
+            spans.boundary();
             spans.add(1);
-            spans.boundary(2, 2);
+            spans.block_ended(0, true);
+            spans.block_ended(0, true);
+            spans.boundary();
             spans.add(2);
-            spans.boundary(3, 2);
+            spans.block_ended(0, false);
+            spans.boundary();
             spans.add(4);
+            spans.boundary();
+            spans.block_ended(0, true);
         });
         assert_eq!(found, [(3, 1), (1, 6)]);
     }

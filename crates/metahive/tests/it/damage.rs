@@ -208,7 +208,7 @@ fn a_pair_that_is_lost_as_a_whole_fails_the_job() {
             filter.input(entry, table.origin(0), &mut faults).unwrap();
         }
         let mut sink = |_: &[u8], _: lsm_core::types::SeqNo, _: &[u8]| Ok(());
-        let ended = filter.boundary(None, &mut Emitter::new(&mut sink, 0), &mut faults);
+        let ended = filter.boundary(None, &mut Emitter::new(&mut sink), &mut faults);
         assert!(faults.is_empty());
         ended.map(drop)
     };
@@ -260,7 +260,7 @@ fn a_survivor_is_sealed_with_the_sum_that_was_compared() {
         emitted.push((seq, Payload::decode(payload).unwrap()));
         Ok(())
     };
-    filter.boundary(None, &mut Emitter::new(&mut sink, 0), &mut faults).unwrap();
+    filter.boundary(None, &mut Emitter::new(&mut sink), &mut faults).unwrap();
     let sum = checksum::of_entry(b"k", b"good", seq(0), EntryKind::Value);
     assert_eq!(emitted, [(seq(0), Payload::new(seq(0), sum))]);
 }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use lsm_core::Result;
 use lsm_core::hooks::{
-    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Entry, Fault, Faults, Input,
-    InputTable, Job, JobKind, Origin, OwnedEntry, Patch, Properties, RepairSources,
+    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, EndedBlock, Entry, Fault,
+    Faults, Input, InputTable, Job, JobKind, Origin, OwnedEntry, Patch, Properties, RepairSources,
 };
 use lsm_core::internals::compaction::{Ruling, Survival};
 use lsm_core::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
@@ -271,10 +271,12 @@ impl Engine {
                 continue;
             }
             if last_key.as_ref() != Some(&stored.key) {
-                let forced_cuts = self.forced_cuts(boundaries);
+                if self.forced_at == Some(boundaries) {
+                    end_block(&mut *filter, true);
+                }
                 boundaries += 1;
-                let cut = emit(&mut *filter, Some(&stored.key), &mut out, forced_cuts, &mut faults);
-                if cut == Cut::Allowed {
+                let cut = emit(&mut *filter, Some(&stored.key), &mut out, &mut faults);
+                if cut != Cut::Forbidden {
                     self.cut(&mut *filter, &mut out);
                 }
                 last_key = Some(stored.key.clone());
@@ -291,24 +293,25 @@ impl Engine {
             filter.output(&written, untouched, None).unwrap();
             out.add(written.key, written.seq, written.kind, written.value, false);
         }
-        emit(&mut *filter, None, &mut out, self.forced_cuts(boundaries), &mut faults);
+        if self.forced_at == Some(boundaries) {
+            end_block(&mut *filter, true);
+        }
+        emit(&mut *filter, None, &mut out, &mut faults);
+        end_block(&mut *filter, false);
         let last = out.tables.last_mut().unwrap();
         filter.finish_table(&mut last.properties).unwrap();
         self.next_file = last.file + 1;
         (out.tables, faults.into_parts().0)
     }
 
-    /// The blocks that were cut by force before a boundary.
-    fn forced_cuts(&self, boundary: usize) -> u64 {
-        u64::from(self.forced_at.is_some_and(|at| at <= boundary))
-    }
-
     fn cut(&self, filter: &mut dyn CompactionFilter, out: &mut Outputs) {
-        if out.block_bytes >= self.block_bytes {
+        let ends_table = out.table_bytes >= self.table_bytes;
+        if out.block_bytes >= self.block_bytes || ends_table {
+            end_block(filter, false);
             out.block += 1;
             out.block_bytes = 0;
         }
-        if out.table_bytes >= self.table_bytes {
+        if ends_table {
             let last = out.tables.last_mut().unwrap();
             filter.finish_table(&mut last.properties).unwrap();
             let file = last.file + 1;
@@ -318,18 +321,21 @@ impl Engine {
     }
 }
 
+fn end_block(filter: &mut dyn CompactionFilter, is_forced: bool) {
+    filter.blocks_ended(&[EndedBlock { is_forced, ..EndedBlock::default() }]).unwrap();
+}
+
 fn emit(
     filter: &mut dyn CompactionFilter,
     next: Option<&[u8]>,
     out: &mut Outputs,
-    forced_cuts: u64,
     faults: &mut Faults,
 ) -> Cut {
     let mut sink = |key: &[u8], seq: SeqNo, payload: &[u8]| -> Result<()> {
         out.add(key, seq, EntryKind::Tombstone, payload, true);
         Ok(())
     };
-    filter.boundary(next, &mut Emitter::new(&mut sink, forced_cuts), faults).unwrap()
+    filter.boundary(next, &mut Emitter::new(&mut sink), faults).unwrap()
 }
 
 /// Checks what every finished table must be: in order, each entry with its own sound metadata,

@@ -96,7 +96,7 @@ fn a_flush_seals_the_checksum_that_it_has_confirmed() {
         let entry = stored.entry();
         let mut filter = MetaHive::default().start(&Job::new("p", JobKind::Flush)).unwrap();
         let mut emitted = Payloads::default();
-        let mut out = Emitter::new(&mut emitted, 0);
+        let mut out = Emitter::new(&mut emitted);
         let mut faults = Faults::default();
         filter.boundary(Some(b"k"), &mut out, &mut faults).unwrap();
         filter.output(&entry, Some(entry.seq), Some(confirmed)).unwrap();

@@ -59,7 +59,7 @@ fn the_metadata_of_a_dropped_entry_is_not_carried_on_to_the_next() {
     filter.input(next, AT, &mut faults).unwrap();
     filter.output(&next, Some(seq(3)), None).unwrap();
     let mut emitted = Emitted::default();
-    filter.boundary(None, &mut Emitter::new(&mut emitted, 0), &mut faults).unwrap();
+    filter.boundary(None, &mut Emitter::new(&mut emitted), &mut faults).unwrap();
     assert!(faults.is_empty());
     assert_eq!(emitted.0, [(b"b\x01".to_vec(), 60)]);
 }

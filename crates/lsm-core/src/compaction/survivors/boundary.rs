@@ -1,94 +1,138 @@
 //! Between two user keys: hidden entries come out, and a block and a table may end. Also what the filter
 //! that seals is shown of an entry that is written, on which the hidden entries depend.
 //!
-//! Nearly every key has one version, and its hidden entry follows it. The filter returns the payload of
-//! such a hidden entry, and the loop writes it when the next key has come ([`Writing::settle`]). All other
-//! hidden entries come from the filter, at a boundary.
+//! Nearly every key has one version, and its hidden entry follows it. Of such an entry the loop takes a note,
+//! of which the hidden entry is made, and the filter hears no more of it. All other hidden entries come from
+//! the filter, at a boundary.
 //!
 //! Invariants:
-//! 1. The payload in `beside` belongs to the entry that was written last.
-//! 2. The filter has no hidden entry to come while there is one in `beside`.
+//! 1. In front of a call that shows the filter an entry by itself, the entry written last has no hidden entry
+//!    that another one could sort in front of: the note on it is taken back where that may be.
+//! 2. The filter hears of the blocks that have ended before each boundary at which it is called, and of those
+//!    that its hidden entries ended right behind it.
 
 use super::Writing;
 use crate::error::Result;
 use crate::hooks::{Cut, Emitter, Entry, Input, Origin};
-use crate::types::{SeqNo, hidden_precedes};
+use crate::types::{KeyRef, SeqNo, Trailer, hidden_precedes};
+
+/// The state of a loop that makes hidden entries of notes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Noting {
+    /// The filter is shown every entry.
+    Never,
+    /// The filter has nothing open, and nothing was written since its last boundary, or in this table.
+    Idle,
+    /// Nor has it now. The entry that was written last has a hidden entry by this note, and its key and value
+    /// so many bytes.
+    Noted { note: u64, bytes: u64 },
+}
 
 impl Writing<'_, '_> {
     /// Between two user keys: hidden entries come out, and a block and a table may end.
     pub(super) fn boundary(&mut self, next: Option<&[u8]>) -> Result<()> {
         let mut cut = Cut::Allowed;
-        if self.stages.sealing.is_some() {
+        if self.stages.sealing.is_some() && !self.is_quiet(next) {
             cut = self.let_hidden_out(next)?;
         }
         let ends = match (next, &mut self.split) {
             (None, _) => true,
             (Some(user), Some(split)) => {
-                cut == Cut::Allowed && split.ends_before(user, self.outputs.bytes())
+                cut != Cut::Forbidden && split.ends_before(user, self.outputs.bytes())
             }
             (Some(_), None) => false,
         };
         if ends && self.outputs.last_user_key().is_some() {
-            self.tell_end(next)?;
-            let properties = self.stages.finish_table()?;
-            self.outputs.end_table(properties)?;
-            if let Some(split) = &mut self.split {
-                split.begin();
-            }
+            self.end_table()?;
         }
         Ok(())
     }
 
-    /// Shows the filter an entry that is about to be written, the first of its user key if `is_first`.
+    fn end_table(&mut self) -> Result<()> {
+        self.outputs.end_last_block()?;
+        self.tell_blocks()?;
+        let properties = self.stages.finish_table()?;
+        self.outputs.end_table(properties)?;
+        if let Some(split) = &mut self.split {
+            split.begin();
+        }
+        if self.noting != Noting::Never {
+            self.noting = Noting::Idle;
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if the filter need not hear of the boundary: behind noted entries that are complete
+    /// before `next`, it has nothing to do.
+    #[inline]
+    fn is_quiet(&self, next: Option<&[u8]>) -> bool {
+        let is_noted = matches!(self.noting, Noting::Noted { .. });
+        is_noted && next.is_some_and(|next| self.is_complete_before(next))
+    }
+
+    /// Returns `true` if the hidden entry of the entry that was written last sorts before `next`.
+    #[inline]
+    fn is_complete_before(&self, next: &[u8]) -> bool {
+        let user = self.keys.written_user().expect("it was written");
+        hidden_precedes(user, &self.stages.hooks.rules.reserved_suffix, next)
+    }
+
+    /// Shows the filter an entry that is about to be written, the first of its user key if `is_first`, or
+    /// returns the note on it.
     #[inline]
     pub(super) fn seal(
         &mut self,
         entry: &Entry<'_>,
         untouched_from: Option<SeqNo>,
         is_first: bool,
-    ) -> Result<()> {
-        let Some(sealing) = &mut self.stages.sealing else { return Ok(()) };
+    ) -> Result<Option<u64>> {
+        let Some(sealing) = &mut self.stages.sealing else { return Ok(None) };
+        let takes_note = is_first && self.noting != Noting::Never;
+        // Written as its judge has seen it.
+        if takes_note && untouched_from == Some(entry.seq) && self.judged.is_some() {
+            return Ok(self.judged);
+        }
         let value_sum = self.value_sum.filter(|_| untouched_from.is_some());
-        if is_first && let Some(blocks) = self.blocks {
-            self.beside = sealing.output_beside(entry, untouched_from, value_sum, blocks)?;
-            if self.beside.is_some() {
-                return Ok(());
-            }
-            debug_assert!(!self.is_untold, "the filter has nothing open and takes no payload back");
+        if takes_note {
+            return sealing.note(entry, untouched_from, value_sum).map(Some);
         }
-        sealing.output(entry, untouched_from, value_sum)
+        self.noting = Noting::Never;
+        sealing.output(entry, untouched_from, value_sum)?;
+        Ok(None)
     }
 
-    /// Between two user keys: hidden entries come out. Returns whether a block and a table may end here.
+    /// Has the hidden entry of the entry that was just written made of a note.
     #[inline]
-    pub(super) fn let_hidden_out(&mut self, next: Option<&[u8]>) -> Result<Cut> {
-        // Before anything is written: a block that is finished by now ends in front of `next`.
-        let blocks = self.outputs.blocks();
-        let forced = self.outputs.forced_cuts();
-        // In a table with forced cuts the filter hears of each boundary: it tells which pairs they part.
-        let may_be_beside = self.stages.writes_beside && forced == 0;
-        self.is_untold = self.settle(next, may_be_beside)? && next.is_some();
-        self.blocks = may_be_beside.then_some(blocks);
-        let cut = if self.is_untold { Cut::Allowed } else { self.ask(next, blocks, forced)? };
-        self.outputs.allow_cut(cut == Cut::Allowed);
-        Ok(cut)
+    pub(super) fn take_note(&mut self, entry: &Entry<'_>, note: u64) -> Result<()> {
+        let bytes = (entry.key.len() + entry.value.len()) as u64;
+        if self.outputs.note(note)? {
+            self.noting = Noting::Noted { note, bytes };
+            return Ok(());
+        }
+        let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
+        self.noting = Noting::Never;
+        match &mut self.stages.sealing {
+            Some(sealing) => sealing.take_back(key, bytes, note),
+            None => Ok(()),
+        }
     }
 
-    /// Writes the hidden entry of the entry that was written last, or returns it to the filter. Returns
-    /// `true` if it was written.
-    #[inline]
-    fn settle(&mut self, next: Option<&[u8]>, may_be_beside: bool) -> Result<bool> {
-        let Some(payload) = self.beside else { return Ok(false) };
-        let user = self.keys.written_user().expect("its entry was written");
-        let suffix = &self.stages.hooks.rules.reserved_suffix[..];
-        let is_due = next.is_none_or(|next| hidden_precedes(user, suffix, next));
-        if !is_due || !may_be_beside {
+    /// Has the filter let hidden entries out. Returns whether a block and a table may end here.
+    fn let_hidden_out(&mut self, next: Option<&[u8]>) -> Result<Cut> {
+        if next.is_some() {
             self.take_back()?;
-            return Ok(false);
         }
-        self.beside = None;
-        self.outputs.add_beside(payload)?;
-        Ok(true)
+        // In front of what is written here: such a block ends in front of `next`.
+        self.tell_blocks()?;
+        let Some(sealing) = &mut self.stages.sealing else { return Ok(Cut::Allowed) };
+        let mut out = Emitter::new(&mut self.outputs);
+        let cut = sealing.boundary(next, &mut out, &mut self.faults)?;
+        // And of those that its own hidden entries ended.
+        self.tell_blocks()?;
+        let may_note = cut == Cut::Idle && self.outputs.takes_notes();
+        self.noting = if may_note { Noting::Idle } else { Noting::Never };
+        self.outputs.allow_cut(cut != Cut::Forbidden);
+        Ok(cut)
     }
 
     /// Before a version that is not the first of its user key.
@@ -100,19 +144,23 @@ impl Writing<'_, '_> {
         self.take_back()
     }
 
-    /// Returns the hidden entry of the entry that was written last to the filter, if it has one: another
-    /// entry comes in front of it.
+    /// Takes the note on the entry that was written last back, if there is one: another entry comes in front
+    /// of its hidden entry.
     #[inline]
-    pub(super) fn take_back(&mut self) -> Result<()> {
-        if self.beside.is_none() { Ok(()) } else { self.take_back_beside() }
+    fn take_back(&mut self) -> Result<()> {
+        match self.noting {
+            Noting::Noted { note, bytes } => self.take_back_note(note, bytes),
+            _ => Ok(()),
+        }
     }
 
     #[cold]
-    fn take_back_beside(&mut self) -> Result<()> {
-        self.beside = None;
-        let user = self.keys.written_user().expect("its entry was written");
+    fn take_back_note(&mut self, note: u64, bytes: u64) -> Result<()> {
+        self.noting = Noting::Never;
+        self.outputs.take_back_note(note);
+        let key = self.keys.written().expect("it was written");
         match &mut self.stages.sealing {
-            Some(sealing) => sealing.take_back(user),
+            Some(sealing) => sealing.take_back(key, bytes, note),
             None => Ok(()),
         }
     }
@@ -121,28 +169,21 @@ impl Writing<'_, '_> {
     /// hidden entry of the entry written last sorts before that, or belongs to the same key.
     pub(super) fn take_input(&mut self, entry: &Entry<'_>, at: Origin) -> Result<Input> {
         self.take_back()?;
+        self.noting = Noting::Never;
         match &mut self.stages.sealing {
             Some(sealing) => sealing.input(*entry, at, &mut self.faults),
             None => Ok(Input::Pass),
         }
     }
 
-    /// Tells the filter of a boundary.
-    fn ask(&mut self, next: Option<&[u8]>, blocks: u64, forced: u64) -> Result<Cut> {
-        let Some(sealing) = &mut self.stages.sealing else { return Ok(Cut::Allowed) };
-        let mut out = Emitter::new(&mut self.outputs, forced).behind_blocks(blocks);
-        sealing.boundary(next, &mut out, &mut self.faults)
-    }
-
-    /// Tells the filter of the boundary at which the table ends, if it has not heard of it.
-    pub(super) fn tell_end(&mut self, next: Option<&[u8]>) -> Result<()> {
-        if std::mem::take(&mut self.is_untold)
-            && let Some(blocks) = self.blocks
-        {
-            self.ask(next, blocks, 0)?;
-        }
-        // Of the next table none is finished.
-        self.blocks = self.stages.writes_beside.then_some(0);
-        Ok(())
+    /// Tells the filter of the blocks that have ended.
+    fn tell_blocks(&mut self) -> Result<()> {
+        let Some(sealing) = &mut self.stages.sealing else { return Ok(()) };
+        let Some(ended) = self.outputs.ended_blocks().filter(|ended| !ended.is_empty()) else {
+            return Ok(());
+        };
+        let told = sealing.blocks_ended(ended);
+        ended.clear();
+        told
     }
 }

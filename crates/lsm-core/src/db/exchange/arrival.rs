@@ -240,7 +240,7 @@ impl<'a> Arrival<'a> {
             entries.next()?;
         }
         let mut sink = |_: &[u8], _: SeqNo, _: &[u8]| Ok(());
-        filter.boundary(None, &mut Emitter::new(&mut sink, 0), &mut faults)?;
+        filter.boundary(None, &mut Emitter::new(&mut sink), &mut faults)?;
         match faults.into_parts().0.first() {
             None => Ok(()),
             Some(fault) => {

@@ -1,11 +1,11 @@
-//! The data blocks of a table that a job walks, also of a table with a damaged index.
+//! The data blocks of a table that a job walks, also of a table with a damaged index, and their order.
 
 use super::JudgedIter;
 use crate::error::Result;
 use crate::hooks::{Fault, Origin};
 use crate::sstable::salvage::blocks_between;
 use crate::sstable::stored::Extent;
-use crate::types::{EntryKind, SeqNo};
+use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 impl JudgedIter {
     /// Takes in where the blocks are; behind a damage of the index the blocks tell themselves.
@@ -34,6 +34,39 @@ impl JudgedIter {
             self.by.findings.add(|findings| findings.repaired.push((fault, source)));
         }
         Ok(())
+    }
+
+    /// Returns `true` if the entries ascend, from the last sound one on, within what the manifest
+    /// says of the table.
+    pub(super) fn is_in_place(&self) -> bool {
+        let table = &self.by.table;
+        let mut last: Option<KeyRef<'_>> = None;
+        let mut last_word = None;
+        if let Some(seq) = self.before.seq {
+            // No other entry of the table has its key and its sequence.
+            last = Some(KeyRef::new(&self.before.key, Trailer::new(seq, EntryKind::Tombstone)));
+        }
+        for at in 0..self.decoder.slots.len() {
+            let slot = &self.decoder.slots[at];
+            let key = KeyRef::new(self.decoder.key(at), slot.trailer);
+            let word = key.user.first_chunk().map(|word| u64::from_be_bytes(*word));
+            // Most keys differ there, which takes a comparison of slices five times as long.
+            let is_behind = last_word.is_some() && last_word < word;
+            if !is_behind && last.is_some_and(|last| last >= key) {
+                return false;
+            }
+            last_word = word;
+            let seq = slot.trailer.seq();
+            // With a global number the manifest's range is of that one, and stored numbers are any.
+            if table.global_seq.is_none() && !(table.seqs.0..=table.seqs.1).contains(&seq) {
+                return false;
+            }
+            last = Some(key);
+        }
+        let slots = self.decoder.slots.len();
+        slots == 0
+            || (self.decoder.key(0) >= &*table.keys.0
+                && self.decoder.key(slots - 1) <= &*table.keys.1)
     }
 
     /// Returns the fault that listeners are told of where the index is damaged, or the table as a

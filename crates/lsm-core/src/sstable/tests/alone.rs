@@ -10,7 +10,7 @@ use crate::sstable::{SstWriter, bloom_hash};
 use crate::types::{EntryKind, SeqNo};
 
 #[test]
-fn the_block_of_a_large_value_ends_behind_it_and_counts_when_the_next_begins() {
+fn the_block_of_a_large_value_is_forced_to_end_behind_it() {
     let file = Arc::new(TestFile::default());
     let mut writer =
         SstWriter::new(file.clone(), IDENTITY, SeqNo::ZERO, options(4096, Compression::None));
@@ -21,14 +21,14 @@ fn the_block_of_a_large_value_ends_behind_it_and_counts_when_the_next_begins() {
     for (key, value) in values {
         writer.allow_cut(true);
         writer.add(entry(key, 7, EntryKind::Value, b"").0.as_ref(), value).unwrap();
-        told.push((writer.blocks(), writer.forced_cuts()));
+        told.push(ended(&mut writer));
         writer.allow_cut(false);
         let hidden = [&key[..], &[1]].concat();
         writer.add_hidden(entry(&hidden, 7, EntryKind::Tombstone, b"").0.as_ref(), b"sum").unwrap();
-        told.push((writer.blocks(), writer.forced_cuts()));
+        told.push(ended(&mut writer));
     }
-    // Behind an entry count the blocks that ended before it, behind its hidden one all.
-    assert_eq!(told, [(0, 0), (0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (4, 2), (4, 2)]);
+    // Behind the entry: the block before it, which was not forced, and its own.
+    assert_eq!(told, [(0, 0), (0, 0), (2, 1), (2, 1), (4, 2), (4, 2), (4, 2), (4, 2)]);
     writer.finish().unwrap();
     let bytes = file.0.lock().clone();
     let reader = open(&bytes, None).unwrap();
@@ -38,6 +38,12 @@ fn the_block_of_a_large_value_ends_behind_it_and_counts_when_the_next_begins() {
         let found = reader.get(key, bloom_hash(key), seq).unwrap().unwrap();
         assert!(*found.1 == *value);
     }
+}
+
+/// The number of blocks that have ended, and how many of them were forced.
+fn ended(writer: &mut SstWriter) -> (usize, usize) {
+    let ended = writer.ended_blocks();
+    (ended.len(), ended.iter().filter(|block| block.is_forced).count())
 }
 
 /// Bytes that cannot be compressed.
@@ -73,18 +79,4 @@ fn a_value_that_is_not_gathered_is_stored_as_one_that_is() {
         let gathered = data_of(&entries, Compression::Lz4);
         assert!(data_of(&entries, Compression::None) == gathered, "{count} entries");
     }
-}
-
-#[test]
-fn a_block_that_ended_early_where_that_is_forbidden_is_counted() {
-    let file = Arc::new(TestFile::default());
-    let mut writer = SstWriter::new(file, IDENTITY, SeqNo::ZERO, options(4096, Compression::None));
-    let large = vec![5; 5000];
-    let mut told = Vec::new();
-    for (key, is_allowed) in [(b"a", true), (b"b", true), (b"c", false), (b"d", true)] {
-        writer.allow_cut(is_allowed);
-        writer.add(entry(key, 7, EntryKind::Value, b"").0.as_ref(), &large).unwrap();
-        told.push((writer.blocks(), writer.forced_cuts()));
-    }
-    assert_eq!(told, [(1, 0), (2, 0), (3, 1), (4, 1)]);
 }

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 
 use super::hidden::{Table, choices};
 use super::model::entries;
-use super::{Entries, IDENTITY, entry, options};
-use crate::hooks::BesidePayload;
+use super::{Entries, IDENTITY, entry, open, options};
+use crate::error::Result;
+use crate::hooks::{EndedBlock, NOTED_BYTES_MAX, NoteForm};
 use crate::options::Compression;
 use crate::sstable::stored::LARGE_PAYLOAD_BYTES;
 use crate::sstable::test_file::TestFile;
@@ -16,14 +17,51 @@ use crate::types::{EntryKind, SeqNo};
 
 const SUFFIX: &[u8] = &[1];
 
-/// Writes a table; hidden entries that follow their owners come beside them if `is_beside`. Returns its
-/// bytes, and how many came so.
-fn write(table: &Table, options: SstOptions, is_beside: bool) -> (Vec<u8>, usize) {
+/// Payloads of so many times the low byte of a note.
+struct Repeated(usize);
+
+impl NoteForm for Repeated {
+    fn payload_bytes(&self) -> usize {
+        self.0
+    }
+
+    fn put_payloads(&self, notes: &[u64], out: &mut Vec<u8>) -> Result<()> {
+        notes.iter().for_each(|note| out.extend(vec![*note as u8; self.0]));
+        Ok(())
+    }
+}
+
+/// A note of this payload beside the entry `seq`, if it has the form and the length of one.
+fn note_of(seq: SeqNo, payload: &[u8], width: usize) -> Option<u64> {
+    let payload = payload.strip_prefix(&seq.get().to_le_bytes())?;
+    // With bits that make sums wrap around.
+    (payload.len() == width).then(|| u64::MAX << 8 | u64::from(payload[0]))
+}
+
+/// Returns `true` if a payload fits a column.
+fn is_short(seq: SeqNo, payload: &[u8]) -> bool {
+    let rest = payload.strip_prefix(&seq.get().to_le_bytes());
+    rest.is_some_and(|rest| (1..=NOTED_BYTES_MAX).contains(&rest.len()))
+}
+
+/// A written table, with the notes that stayed, and the blocks that ended.
+struct Written {
+    bytes: Vec<u8>,
+    noted: Vec<u64>,
+    ended: Vec<EndedBlock>,
+}
+
+/// Writes a table; hidden entries that follow their owners are made of notes where these have `width`. Before
+/// others, a note is given and taken back.
+fn write(table: &Table, options: SstOptions, width: Option<usize>) -> Written {
     let file = Arc::new(TestFile::default());
     let base = table.all.iter().map(|(key, _)| key.trailer.seq()).min().unwrap();
     let mut writer = SstWriter::new(file.clone(), IDENTITY, base, options);
     writer.set_hidden_suffix(SUFFIX);
-    let mut beside = 0;
+    if let Some(width) = width {
+        writer.set_note_form(Arc::new(Repeated(width)));
+    }
+    let mut noted = Vec::new();
     for (i, ((key, value), hidden)) in table.all.iter().zip(&table.hidden).enumerate() {
         writer.allow_cut(!*hidden);
         if !*hidden {
@@ -37,26 +75,28 @@ fn write(table: &Table, options: SstOptions, is_beside: bool) -> (Vec<u8>, usize
         });
         // A visible entry of the same key could be in front of it: such a hidden entry comes by its key.
         let is_alone = table.all.get(i + 1).is_none_or(|next| next.0.user != key.user);
-        let short = short(key.trailer.seq(), value).filter(|_| is_beside && is_owner && is_alone);
-        if let Some(payload) = short {
-            beside += 1;
-            writer.add_hidden_beside(payload).unwrap();
-        } else {
-            writer.add_hidden(key.as_ref(), value).unwrap();
+        let may_note = width.is_some() && is_owner;
+        let note = width.and_then(|width| note_of(key.trailer.seq(), value, width));
+        let is_noted = match note {
+            Some(note) => may_note && writer.note(note).unwrap(),
+            // A payload of another length that fits a column must not end it.
+            None => may_note && !is_short(key.trailer.seq(), value) && writer.note(7).unwrap(),
+        };
+        match note {
+            Some(note) if is_noted && is_alone => noted.push(note),
+            _ => {
+                if is_noted {
+                    writer.take_back_note(note.unwrap_or(7));
+                }
+                writer.add_hidden(key.as_ref(), value).unwrap();
+            }
         }
     }
+    writer.end_last_block().unwrap();
+    let ended = std::mem::take(writer.ended_blocks());
     writer.finish().unwrap();
     let bytes = file.0.lock().clone();
-    (bytes, beside)
-}
-
-/// A payload as it lies beside its owner, if it has the form of one.
-fn short(seq: SeqNo, payload: &[u8]) -> Option<BesidePayload> {
-    let payload = payload.strip_prefix(&seq.get().to_le_bytes())?;
-    let long = <[u8; 11]>::try_from(payload).map(BesidePayload::new);
-    let longest = <[u8; BesidePayload::BYTES_MAX]>::try_from(payload).map(BesidePayload::new);
-    let shortest = <[u8; 1]>::try_from(payload).map(BesidePayload::new);
-    shortest.or(long).or(longest).ok()
+    Written { bytes, noted, ended }
 }
 
 /// The payload of the hidden entry `i`: as MetaHive makes it, of other lengths, and of other forms.
@@ -75,11 +115,15 @@ fn payload(choice: u8, seq: SeqNo) -> Option<Vec<u8>> {
     }
 }
 
-fn check(visible: Entries, choices: &[u8], options: SstOptions) -> usize {
+fn check(visible: Entries, choices: &[u8], options: SstOptions, width: usize) -> usize {
     let table = Table::new(visible, SUFFIX, |i, seq| payload(choices[i % choices.len()], seq));
-    let (beside, count) = write(&table, options, true);
-    assert!(beside == write(&table, options, false).0, "the tables differ");
-    count
+    let Written { bytes, noted, ended } = write(&table, options, Some(width));
+    assert!(bytes == write(&table, options, None).bytes, "the tables differ");
+    assert_eq!(ended.len(), open(&bytes, None).unwrap().blocks().count());
+    assert_eq!(ended.iter().map(|block| block.notes).sum::<u64>(), noted.len() as u64);
+    let sums = ended.iter().map(|block| block.sum_of_notes).fold(0, u64::wrapping_add);
+    assert_eq!(sums, noted.iter().copied().fold(0, u64::wrapping_add));
+    noted.len()
 }
 
 proptest! {
@@ -91,9 +135,10 @@ proptest! {
         choices in choices(),
         block_bytes in prop_oneof![Just(64_u32), Just(300), Just(4096)],
         lz4: bool,
+        width in prop_oneof![4 => Just(11_usize), 1 => Just(1), 1 => Just(15), 1 => Just(9)],
     ) {
         let compression = if lz4 { Compression::Lz4 } else { Compression::None };
-        check(visible, &choices, options(block_bytes, compression));
+        check(visible, &choices, options(block_bytes, compression), width);
     }
 }
 
@@ -103,11 +148,12 @@ fn behind_a_large_value_a_hidden_entry_begins_a_block() {
     let values = [&large[..], b"small", &large[..], b"last"];
     let visible = values.iter().zip(b'a'..);
     let visible = visible.map(|(value, key)| entry(&[key], 7, EntryKind::Value, value)).collect();
-    assert_eq!(check(visible, &[8], options(4096, Compression::None)), 4);
+    // Behind "small" and "last" alone: the others are in no block that is open.
+    assert_eq!(check(visible, &[8], options(4096, Compression::None), 11), 2);
 }
 
 /// Blocks of a table of 1,000 entries of 100 bytes, each with a hidden payload of so many bytes.
-fn blocks_with_hidden(payload_bytes: Option<usize>) -> u64 {
+fn blocks_with_hidden(payload_bytes: Option<usize>) -> usize {
     let file = Arc::new(TestFile::default());
     let mut writer = SstWriter::new(file, IDENTITY, SeqNo::ZERO, options(4096, Compression::None));
     writer.set_hidden_suffix(SUFFIX);
@@ -121,7 +167,8 @@ fn blocks_with_hidden(payload_bytes: Option<usize>) -> u64 {
             writer.add_hidden(hidden.as_ref(), &vec![9; bytes]).unwrap();
         }
     }
-    writer.blocks()
+    writer.end_last_block().unwrap();
+    writer.ended_blocks().len()
 }
 
 #[test]
@@ -140,7 +187,8 @@ fn a_key_before_the_hidden_entry_beside_another_is_refused() {
     let file = Arc::new(TestFile::default());
     let mut writer = SstWriter::new(file, IDENTITY, SeqNo::ZERO, options(4096, Compression::None));
     writer.set_hidden_suffix(SUFFIX);
+    writer.set_note_form(Arc::new(Repeated(3)));
     writer.add(entry(b"k", 7, EntryKind::Value, b"").0.as_ref(), b"v").unwrap();
-    writer.add_hidden_beside(BesidePayload::new(*b"sum")).unwrap();
+    assert!(writer.note(5).unwrap());
     let _ = writer.add(entry(b"k\0a", 7, EntryKind::Value, b"").0.as_ref(), b"v");
 }

@@ -7,7 +7,6 @@ use proptest::sample::Index;
 use super::hidden::{MODES, Table};
 use super::model::at;
 use super::{entry, open, options};
-use crate::hooks::BesidePayload;
 use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::block::Block;
@@ -136,7 +135,14 @@ fn use_payload(payload: &[u8]) {
 fn add_pair(builder: &mut BlockBuilder, user: &[u8], value: &[u8]) {
     let seq = SeqNo::new(5).unwrap();
     builder.add(KeyRef::new(user, Trailer::new(seq, EntryKind::Value)), value);
-    builder.add_hidden_beside(BesidePayload::new(*b"sum"));
+    let hidden = [user, &[1]].concat();
+    let payload = [&seq.get().to_le_bytes()[..], b"sum"].concat();
+    builder.add_hidden(
+        KeyRef::new(&hidden, Trailer::new(seq, EntryKind::Tombstone)),
+        1,
+        &payload,
+        true,
+    );
 }
 
 #[test]
@@ -171,7 +177,7 @@ fn behind_a_column_that_was_given_up_a_hidden_entry_has_its_owner() {
     for seq in [newer, older] {
         let payload = [&seq.get().to_le_bytes()[..], b"sum"].concat();
         let key = KeyRef::new(b"z\x01", Trailer::new(seq, EntryKind::Tombstone));
-        builder.add_hidden(key, 1, &payload);
+        builder.add_hidden(key, 1, &payload, seq == older);
     }
     let block = Block::parse(stored(builder.finish(b"z")), Some(&[1])).unwrap();
     assert_eq!((block.len(), block.hidden_len()), (32, 32));

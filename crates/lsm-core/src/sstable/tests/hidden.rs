@@ -81,7 +81,7 @@ impl Table {
                 writer.add(key.as_ref(), value).unwrap();
             }
         }
-        let forced = writer.forced_cuts();
+        let forced = writer.ended_blocks().iter().filter(|block| block.is_forced).count() as u64;
         let summary = writer.finish().unwrap();
         let bytes = file.0.lock().clone();
         (bytes, summary, forced)
@@ -356,7 +356,7 @@ fn try_block_of(entries: &[(&[u8], u64, bool, &[u8])]) -> Result<Block, Malforme
         let kind = if *hidden { EntryKind::Tombstone } else { EntryKind::Value };
         let key = KeyRef::new(key, Trailer::new(SeqNo::new(*seq).unwrap(), kind));
         match hidden {
-            true => builder.add_hidden(key, 1, value),
+            true => builder.add_hidden(key, 1, value, false),
             false => builder.add(key, value),
         }
     }

@@ -1,18 +1,13 @@
 //! The hidden entries of a table that is written. `sstable/hidden.rs` describes their bytes.
 
-use super::{FORBIDDEN_BYTES_MAX, SstWriter, check_lengths};
+use std::sync::Arc;
+
+use super::{SstWriter, check_lengths};
 use crate::error::Result;
-use crate::hooks::BesidePayload;
-use crate::limits::INTERNAL_KEY_BYTES_MAX;
+use crate::hooks::{EndedBlock, NoteForm};
 use crate::sstable::block_builder::BlockBuilder;
-use crate::sstable::hidden::hidden_trailer;
 use crate::sstable::properties::HIDDEN_SUFFIX_BYTES_MAX;
 use crate::types::{EntryKind, KeyRef};
-
-/// Behind a block that has no more than so many bytes beyond its usual size, a hidden entry beside its
-/// owner passes no limit.
-const SHORT_BLOCK_BYTES_MAX: usize = FORBIDDEN_BYTES_MAX - (128 << 10);
-const _: () = assert!(INTERNAL_KEY_BYTES_MAX + BesidePayload::BYTES_MAX < 100 << 10, "it has room");
 
 impl SstWriter {
     /// Adds a hidden entry behind the last. Its key is that of its owner, an entry before it, with
@@ -42,50 +37,93 @@ impl SstWriter {
         assert!(key.trailer.kind() == Some(EntryKind::Tombstone), "hidden entries are tombstones");
         assert!(self.smallest.is_some(), "a hidden entry has an owner before it");
         let is_new_user_key = self.check_order(key);
-        let grown = self.block.payload_bytes() + BlockBuilder::hidden_bytes_max(key, payload.len());
-        self.make_room(grown, false)?;
+        self.settle_notes()?;
+        let bytes = BlockBuilder::hidden_bytes_max(key, payload.len());
+        self.make_room(bytes, false)?;
         if self.block.is_empty() {
-            self.begin_block(key);
+            self.begin_block(key, bytes);
         }
-        self.block.add_hidden(key, suffix_len, payload);
+        let owner = &key.user[..key.user.len() - suffix_len];
+        let last = self.last_visible();
+        let is_of_last = last.trailer.seq() == key.trailer.seq() && last.user == owner;
+        self.block.add_hidden(key, suffix_len, payload, is_of_last);
         self.set_last(is_new_user_key, key, true);
         self.properties.hidden += 1;
         Ok(())
     }
 
-    /// Adds the hidden entry of the visible entry that was added last.
+    /// Adds the hidden entry of the visible entry that was added last, with the payload of this note. Returns
+    /// `false` if the entry is in no block that is open and short enough: then there is no hidden entry.
     ///
     /// # Errors
-    /// As [`SstWriter::add`].
+    /// As [`SstWriter::add`], and those of the form of notes.
     ///
     /// # Panics
-    /// If the last entry is hidden, or has a hidden entry already, or there is no suffix.
+    /// If the last entry is hidden, or has a hidden entry already. A form of notes has been set.
     ///
     /// # Cost
-    /// Copies the payload. The key is implied.
+    /// Keeps the note. Payloads are made when the block ends; their keys are implied.
     #[inline]
-    pub fn add_hidden_beside(&mut self, payload: BesidePayload) -> Result<()> {
-        let has_suffix = !self.properties.hidden_suffix.is_empty();
-        let is_first = has_suffix && !self.last_is_hidden && !self.is_hidden_beside;
+    pub fn note(&mut self, note: u64) -> Result<bool> {
+        let is_first = !self.last_is_hidden && !self.is_hidden_beside;
         assert!(is_first, "a hidden entry lies beside a visible one, and alone");
-        let short_bytes_max = self.options.block_bytes as usize + SHORT_BLOCK_BYTES_MAX;
-        // An empty block: the last one has ended behind a large value.
-        if self.block.is_empty() || self.block.payload_bytes() > short_bytes_max {
-            return self.add_hidden_behind(payload);
+        debug_assert!(self.note_form.is_some(), "notes have a form");
+        if self.is_long {
+            return Ok(false);
         }
-        self.block.add_hidden_beside(payload);
+        if !self.block.note(note, self.noted_bytes) {
+            self.note_among_entries(note)?;
+        }
         self.is_hidden_beside = true;
         self.properties.hidden += 1;
-        Ok(())
+        Ok(true)
     }
 
-    /// Adds the hidden entry of the last entry, where a block may end between the two.
     #[cold]
-    fn add_hidden_behind(&mut self, payload: BesidePayload) -> Result<()> {
-        let seq = self.last_trailer.seq();
-        let key = [&self.last_user[..], &self.properties.hidden_suffix[..]].concat();
-        let payload = [&seq.get().to_le_bytes()[..], payload.as_bytes()].concat();
-        self.add_hidden(KeyRef::new(&key, hidden_trailer(seq)), &payload)
+    fn note_among_entries(&mut self, note: u64) -> Result<()> {
+        self.settle_notes()?;
+        let form = self.note_form.as_deref().expect("notes have a form");
+        self.block.note_among_entries(note, form)
+    }
+
+    /// Takes the hidden entry that was added last back, which came by this note.
+    ///
+    /// # Panics
+    /// If the last entry has no such hidden entry.
+    pub fn take_back_note(&mut self, note: u64) {
+        assert!(std::mem::take(&mut self.is_hidden_beside), "the last entry was noted");
+        self.block.take_back_note(note, self.noted_bytes);
+        self.properties.hidden -= 1;
+    }
+
+    /// Makes the payloads of the notes in the block.
+    pub(super) fn settle_notes(&mut self) -> Result<()> {
+        match &self.note_form {
+            Some(form) => self.block.settle_notes(&**form),
+            None => Ok(()),
+        }
+    }
+
+    /// Lists the block under way as ended, its notes with it.
+    pub(super) fn list_ended(&mut self, is_forced: bool) {
+        if self.block.expects_hidden() {
+            let (notes, sum_of_notes) = self.block.noted();
+            self.ended.push(EndedBlock { notes, sum_of_notes, is_forced });
+        }
+    }
+
+    /// Sets the form of the hidden entries that are made of notes. To be called behind
+    /// [`SstWriter::set_hidden_suffix`].
+    ///
+    /// # Panics
+    /// After an entry, or without a suffix.
+    pub fn set_note_form(&mut self, form: Arc<dyn NoteForm>) {
+        assert!(
+            self.block.expects_hidden() && self.smallest.is_none(),
+            "it comes behind the suffix"
+        );
+        self.noted_bytes = form.payload_bytes();
+        self.note_form = Some(form);
     }
 
     /// Sets the bytes that the key of every hidden entry has beyond its owner's. To be called
