@@ -296,8 +296,9 @@ pub trait CompactionFilter: Send {
     /// Behind a boundary at which the filter is [idle](Cut::Idle), the engine does not show it the first
     /// version of a user key as [`output`](Self::output), but takes a note on it and writes its hidden entry
     /// by itself. As long as the hidden entry of each such entry sorts before the next key, no
-    /// [`boundary`](Self::boundary) is called either. Before anything else, the engine calls
-    /// [`take_back`](Self::take_back) for the entry that was written last.
+    /// [`boundary`](Self::boundary) is called either. If another version of the key of such an entry comes, or a
+    /// key that sorts before its hidden entry, or an [`input`](Self::input), the engine first calls
+    /// [`take_back`](Self::take_back).
     fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
         None
     }

@@ -1,8 +1,8 @@
 //! Notes on entries, from which hidden entries are made block by block.
 //!
-//! A hidden entry that lies right behind its owner has no key of its own. A filter that seals so needs
-//! only a note of 8 bytes to make one: the loop of a job collects the notes on the entries of a block, and
-//! [`NoteForm`] makes all payloads of the block in one call.
+//! A hidden entry that lies right behind its owner has no key of its own. A note of 8 bytes on the owner is
+//! enough to make it. The loop of a job collects the notes on the entries of a block, and [`NoteForm`] makes
+//! all payloads of the block in one call.
 
 use crate::error::Result;
 
