@@ -34,7 +34,7 @@ use lsm_core::hooks::{
     CompactionFilter, Cut, Emitter, EndedBlock, Entry, Fault, Faults, Input, Job, JobKind,
     NoteForm, Origin, Properties, Vouched,
 };
-use lsm_core::types::{KeyRef, SeqNo};
+use lsm_core::types::{EntryKind, SeqNo};
 
 use crate::checksum;
 use crate::cluster::{Cluster, Made, SURVIVES};
@@ -296,10 +296,16 @@ impl CompactionFilter for HiveFilter {
         self.sum_of_output(entry, untouched_from, value_sum)
     }
 
-    fn take_back(&mut self, key: KeyRef<'_>, bytes: u64, note: u64) -> Result<()> {
+    fn take_back(
+        &mut self,
+        key: &[u8],
+        seq: SeqNo,
+        kind: EntryKind,
+        bytes: u64,
+        note: u64,
+    ) -> Result<()> {
         debug_assert!(self.open.is_empty(), "nothing was opened behind the entry");
-        let cluster = self.open_cluster(key.user);
-        cluster.push_judged(key.trailer.seq(), key.trailer.kind().ok_or_else(out_of_step)?, note);
+        self.open_cluster(key).push_judged(seq, kind, note);
         self.survive(bytes, note);
         Ok(())
     }

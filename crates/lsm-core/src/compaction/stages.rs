@@ -182,7 +182,7 @@ impl<'a> Stages<'a> {
             if factory.seals() {
                 self.takes_inputs = filter.takes_inputs();
                 self.note_form = filter.note_form();
-                check_note_form(self.note_form.as_deref())?;
+                check_note_form(self.note_form.as_ref().map(|form| form.payload_bytes()))?;
                 self.sealing = Some(filter);
             } else {
                 self.deciding.push(filter);
@@ -229,13 +229,29 @@ impl<'a> Stages<'a> {
     }
 }
 
-fn check_note_form(form: Option<&dyn NoteForm>) -> Result<()> {
-    let bytes = form.map_or(1, NoteForm::payload_bytes);
-    if (1..=NOTED_BYTES_MAX).contains(&bytes) {
-        return Ok(());
-    }
+/// Refuses payloads of notes, of so many bytes each, that have no place beside their owners.
+fn check_note_form(payload_bytes: Option<usize>) -> Result<()> {
+    let refused = payload_bytes.filter(|bytes| !(1..=NOTED_BYTES_MAX).contains(bytes));
+    let Some(bytes) = refused else { return Ok(()) };
     let what = format!(
         "a filter makes payloads of {bytes} bytes of notes; 1 to {NOTED_BYTES_MAX} bytes are possible"
     );
     Err(Error::new(ErrorKind::InvalidArgument, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_of_notes_have_1_to_15_bytes() {
+        for bytes in [None, Some(1), Some(NOTED_BYTES_MAX)] {
+            check_note_form(bytes).unwrap();
+        }
+        for bytes in [0, NOTED_BYTES_MAX + 1] {
+            let error = check_note_form(Some(bytes)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains(&format!("{bytes} bytes of notes")), "{error}");
+        }
+    }
 }

@@ -165,7 +165,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             has_moved: false,
             value_sum: None,
             judged: None,
-            noting: Noting::Never,
+            noting: Noting::Off,
         }
     }
 

@@ -15,7 +15,7 @@ use super::{
     Vouched,
 };
 use crate::error::Result;
-use crate::types::{EntryKind, FileNo, Gap, KeyForm, KeyRef, SeqNo};
+use crate::types::{EntryKind, FileNo, Gap, KeyForm, SeqNo};
 
 /// The kind of work that a filter takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,8 +318,15 @@ pub trait CompactionFilter: Send {
 
     /// The entry that was written last has no hidden entry after all: the filter emits it at a boundary, as
     /// if [`output`](Self::output) had been called. `bytes` is the length of its key and value.
-    fn take_back(&mut self, key: KeyRef<'_>, bytes: u64, note: u64) -> Result<()> {
-        let _ = (key, bytes, note);
+    fn take_back(
+        &mut self,
+        key: &[u8],
+        seq: SeqNo,
+        kind: EntryKind,
+        bytes: u64,
+        note: u64,
+    ) -> Result<()> {
+        let _ = (key, seq, kind, bytes, note);
         Ok(())
     }
 

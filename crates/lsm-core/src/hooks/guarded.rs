@@ -29,7 +29,7 @@ use super::{
     Patch, Properties, RepairSources, Rules, TableJudge, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{Gap, KeyForm, KeyRef, SeqNo};
+use crate::types::{EntryKind, Gap, KeyForm, SeqNo};
 
 /// Runs `code` of a hook; a panic becomes an error. `who` names the hook if the payload of the
 /// panic does not.
@@ -356,8 +356,15 @@ impl CompactionFilter for GuardedJob {
         self.who.blamed("note", || filter.note(entry, untouched_from, value_sum))
     }
 
-    fn take_back(&mut self, key: KeyRef<'_>, bytes: u64, note: u64) -> Result<()> {
-        self.call("take_back", |filter| filter.take_back(key, bytes, note))
+    fn take_back(
+        &mut self,
+        key: &[u8],
+        seq: SeqNo,
+        kind: EntryKind,
+        bytes: u64,
+        note: u64,
+    ) -> Result<()> {
+        self.call("take_back", |filter| filter.take_back(key, seq, kind, bytes, note))
     }
 
     fn blocks_ended(&mut self, blocks: &[EndedBlock]) -> Result<()> {
@@ -458,6 +465,33 @@ mod tests {
         fn start(&self, _job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
             unreachable!("no job starts")
         }
+    }
+
+    /// Payloads of one byte, that it says to have two.
+    struct Short;
+
+    impl NoteForm for Short {
+        fn payload_bytes(&self) -> usize {
+            2
+        }
+
+        fn put_payloads(&self, notes: &[u64], out: &mut Vec<u8>) -> Result<()> {
+            out.extend(notes.iter().map(|note| *note as u8));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn payloads_of_another_length_than_a_form_says_are_refused() {
+        let who = Who { partition: "p".into(), kind: "compaction filter", name: "short".into() };
+        let form = GuardedForm { who, payload_bytes: 2, form: Some(Arc::new(Short)) };
+        let mut out = vec![9];
+        form.put_payloads(&[], &mut out).unwrap();
+        let error = form.put_payloads(&[1, 2], &mut out).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let named =
+            "put_payloads of the compaction filter \"short\" made payloads of another length";
+        assert!(error.to_string().contains(named), "{error}");
     }
 
     #[test]

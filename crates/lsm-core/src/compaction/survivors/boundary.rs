@@ -14,13 +14,13 @@
 use super::Writing;
 use crate::error::Result;
 use crate::hooks::{Cut, Emitter, Entry, Input, Origin};
-use crate::types::{KeyRef, SeqNo, Trailer, hidden_precedes};
+use crate::types::{KeyRef, SeqNo, hidden_precedes};
 
 /// The state of a loop that makes hidden entries of notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Noting {
-    /// The filter is shown every entry.
-    Never,
+    /// The filter is shown the entries.
+    Off,
     /// The filter has nothing open, and nothing was written since its last boundary, or in this table.
     Idle,
     /// Nor has it now. The entry that was written last has a hidden entry by this note, and its key and value
@@ -56,7 +56,7 @@ impl Writing<'_, '_> {
         if let Some(split) = &mut self.split {
             split.begin();
         }
-        if self.noting != Noting::Never {
+        if self.noting != Noting::Off {
             self.noting = Noting::Idle;
         }
         Ok(())
@@ -87,7 +87,7 @@ impl Writing<'_, '_> {
         is_first: bool,
     ) -> Result<Option<u64>> {
         let Some(sealing) = &mut self.stages.sealing else { return Ok(None) };
-        let takes_note = is_first && self.noting != Noting::Never;
+        let takes_note = is_first && self.noting != Noting::Off;
         // Written as its judge has seen it.
         if takes_note && untouched_from == Some(entry.seq) && self.judged.is_some() {
             return Ok(self.judged);
@@ -96,7 +96,7 @@ impl Writing<'_, '_> {
         if takes_note {
             return sealing.note(entry, untouched_from, value_sum).map(Some);
         }
-        self.noting = Noting::Never;
+        self.noting = Noting::Off;
         sealing.output(entry, untouched_from, value_sum)?;
         Ok(None)
     }
@@ -109,10 +109,9 @@ impl Writing<'_, '_> {
             self.noting = Noting::Noted { note, bytes };
             return Ok(());
         }
-        let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
-        self.noting = Noting::Never;
+        self.noting = Noting::Off;
         match &mut self.stages.sealing {
-            Some(sealing) => sealing.take_back(key, bytes, note),
+            Some(sealing) => sealing.take_back(entry.key, entry.seq, entry.kind, bytes, note),
             None => Ok(()),
         }
     }
@@ -130,7 +129,7 @@ impl Writing<'_, '_> {
         // And of those that its own hidden entries ended.
         self.tell_blocks()?;
         let may_note = cut == Cut::Idle && self.outputs.takes_notes();
-        self.noting = if may_note { Noting::Idle } else { Noting::Never };
+        self.noting = if may_note { Noting::Idle } else { Noting::Off };
         self.outputs.allow_cut(cut != Cut::Forbidden);
         Ok(cut)
     }
@@ -156,11 +155,12 @@ impl Writing<'_, '_> {
 
     #[cold]
     fn take_back_note(&mut self, note: u64, bytes: u64) -> Result<()> {
-        self.noting = Noting::Never;
+        self.noting = Noting::Off;
         self.outputs.take_back_note(note);
-        let key = self.keys.written().expect("it was written");
+        let KeyRef { user, trailer } = self.keys.written().expect("it was written");
+        let kind = trailer.kind().expect("a written entry has a kind");
         match &mut self.stages.sealing {
-            Some(sealing) => sealing.take_back(key, bytes, note),
+            Some(sealing) => sealing.take_back(user, trailer.seq(), kind, bytes, note),
             None => Ok(()),
         }
     }
@@ -169,7 +169,7 @@ impl Writing<'_, '_> {
     /// hidden entry of the entry written last sorts before that, or belongs to the same key.
     pub(super) fn take_input(&mut self, entry: &Entry<'_>, at: Origin) -> Result<Input> {
         self.take_back()?;
-        self.noting = Noting::Never;
+        self.noting = Noting::Off;
         match &mut self.stages.sealing {
             Some(sealing) => sealing.input(*entry, at, &mut self.faults),
             None => Ok(Input::Pass),
