@@ -203,11 +203,16 @@ impl BlockCache for Blocks {
     fn wants(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool {
         let hash = Mix.hash_one((file, offset));
         let Some(shard) = self.shard(hash) else { return false };
-        if self.ghosts.has(hash) || shard.read().has_room(memory_bytes) {
+        if shard.read().has_room(memory_bytes) {
             return true;
         }
-        self.ghosts.note(hash);
-        false
+        if !self.ghosts.has(hash) {
+            self.ghosts.note(hash);
+            return false;
+        }
+        // The lock ends with the statement: blocks are dropped without it.
+        let gone = self.change(shard, Shard::make_room);
+        gone.is_some()
     }
 
     fn insert(&self, file: FileNo, offset: u64, block: Arc<Block>) -> Arc<Block> {

@@ -32,6 +32,10 @@ const PLACE_BYTES: u64 = 128;
 const YOUNG_PART: u64 = 10;
 /// The queues are not searched for so few keys without a block.
 const VOID_KEYS_MIN: usize = 64;
+/// A block that is requested twice takes the place of one of so many. With random reads of data beyond the cache,
+/// all blocks are worth the same, and a quarter of the second requests finds one. With more looks most of them
+/// do, for nothing; with one look a cache takes half as long again to follow readers who turn to other data.
+const LOOKS: usize = 2;
 /// Uses beyond this number are not counted: a block that was used often leaves after as many turns.
 const USES_MAX: u8 = 3;
 
@@ -133,7 +137,7 @@ impl Shard {
             self.kept.insert(key, CachedBlock { block, data, is_old, uses: AtomicU8::new(0) });
         }
         while self.bytes > self.capacity {
-            let Some(block) = self.evict() else { break };
+            let Some(block) = self.evict(usize::MAX) else { break };
             gone.push(block);
         }
         gone
@@ -185,9 +189,16 @@ impl Shard {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// Takes out the block that is worth least; `None` from an empty shard.
-    fn evict(&mut self) -> Option<Arc<Block>> {
-        loop {
+    /// Takes out a block for one that was requested twice. `None` if all of the next [`LOOKS`] were used since
+    /// they were last looked at: they are worth no less than the other.
+    pub(super) fn make_room(&mut self) -> Option<Arc<Block>> {
+        self.evict(LOOKS)
+    }
+
+    /// Takes out the first block in turn that was not used since its last turn. `None` from an empty shard, and if
+    /// none of `looks` blocks is one.
+    fn evict(&mut self, mut looks: usize) -> Option<Arc<Block>> {
+        while looks > 0 {
             // While the young are more than their part they make room for one another, so that a
             // scan replaces what it has read itself.
             let is_young = self.old.is_empty() || self.young_bytes * YOUNG_PART > self.capacity;
@@ -197,6 +208,7 @@ impl Shard {
                 self.void_keys = self.void_keys.saturating_sub(1);
                 continue;
             };
+            looks -= 1;
             let weight = weight(&kept.block);
             let uses = kept.uses.get_mut();
             if !kept.is_old {
@@ -216,6 +228,7 @@ impl Shard {
             }
             return Some(kept.block);
         }
+        None
     }
 
     /// Memory that the kept blocks take, in bytes.

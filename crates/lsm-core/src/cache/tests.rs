@@ -92,8 +92,8 @@ fn a_scan_leaves_blocks_in_use_and_a_second_use_brings_a_block_back() {
 #[test]
 fn a_full_cache_takes_a_block_at_its_second_request() {
     let cache = Arc::new(Blocks::new(84_000));
-    let [hot, other] = [table(FileNo(1), &cache), table(FileNo(2), &cache)];
-    (0..3).for_each(|_| (0..100).for_each(|n| read(&hot, n)));
+    let [first, other] = [table(FileNo(1), &cache), table(FileNo(2), &cache)];
+    (0..100).for_each(|n| read(&first, n));
     let before = cache.stats();
     read(&other, 5);
     assert_eq!((kept_of(&other, &cache), cache.stats().blocks), (0, before.blocks));
@@ -111,6 +111,28 @@ fn a_full_cache_takes_a_block_at_its_second_request() {
         assert!(long.get(&[6], bloom_hash(&[6]), SeqNo::MAX).unwrap().is_some());
         assert_eq!(kept_of(&long, &cache), usize::from(is_kept));
     }
+}
+
+#[test]
+fn a_second_request_replaces_no_block_in_use() {
+    let cache = Arc::new(Blocks::new(84_000));
+    let [hot, other] = [table(FileNo(1), &cache), table(FileNo(2), &cache)];
+    (0..100).for_each(|n| read(&hot, n));
+    let kept = kept_of(&hot, &cache);
+    assert!((60..80).contains(&kept), "{kept}");
+    // The first ones that were read, all of which stay in use.
+    for _ in 0..100 {
+        (0..kept as u8).for_each(|n| read(&hot, n));
+        read(&other, 5);
+    }
+    assert_eq!((kept_of(&other, &cache), kept_of(&hot, &cache)), (0, kept));
+    // Some of them are not used any more. A turn of all blocks takes half as many requests, and after three turns
+    // they have no uses left.
+    for _ in 0..200 {
+        (0..60).for_each(|n| read(&hot, n));
+        read(&other, 5);
+    }
+    assert_eq!((kept_of(&other, &cache), kept_of(&hot, &cache)), (1, kept - 1));
 }
 
 #[test]
