@@ -55,6 +55,7 @@ fn the_page_on_tuning_states_the_defaults() {
         ("wal_segment_bytes", with_unit(options.wal_segment_bytes)),
         ("wal_bytes_max", with_unit(options.wal_bytes_max)),
         ("wal_mapped", format!("`{}`", options.wal_mapped)),
+        ("tables_mapped", format!("`{}`", options.tables_mapped)),
         ("sync_interval_ms", options.sync_interval_ms.to_string()),
         ("manifest_bytes_max", with_unit(options.manifest_bytes_max)),
         ("leased_bytes_max", with_unit(options.leased_bytes_max)),

@@ -75,7 +75,7 @@ complete_suite() {
         ;;
     many)
         records="${records:-10000000}" ops="${ops:-1000000}" rounds="${rounds:-1}"
-        suite_engines="siltstone rocksdb fjall leveldb lmdb lmdb-map berkeley"
+        suite_engines="siltstone siltstone-mapped rocksdb fjall leveldb lmdb lmdb-map berkeley"
         workloads="${workloads:-fillrandom,readrandom,seekrandom,readwhilewriting overwrite}"
         ;;
     memory)

@@ -53,6 +53,7 @@ fn apart() -> PartitionOptions {
 fn open(fs: Arc<dyn Fs>, dir: &Path, options: fn() -> PartitionOptions) -> Store {
     let buffers = Options::new()
         .cache_bytes(64 << 10)
+        .tables_mapped(true)
         .write_buffer_bytes(32 << 10)
         .wal_segment_bytes(16 << 10)
         .wal_bytes_max(64 << 10)

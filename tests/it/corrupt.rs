@@ -48,12 +48,13 @@ fn partition_options(compression: Compression) -> PartitionOptions {
         .level_multiplier(2)
 }
 
-/// The log is mapped with even seeds: one epoch of each store has it so, and one has not.
+/// The log is mapped with even seeds: one epoch of each store has it so, and one has not. Tables are with every third
+/// seed.
 fn open(fs: &MemFs, seed: u64) -> siltstone::Result<Db> {
     let mut rng = Rng::new(seed);
     Db::builder(DIR)
         .fs(Arc::new(fs.clone()))
-        .options(options().wal_mapped(seed.is_multiple_of(2)))
+        .options(options().wal_mapped(seed.is_multiple_of(2)).tables_mapped(seed.is_multiple_of(3)))
         .background(BackgroundMode::Stepped)
         .random(move || rng.next_u64())
         .open()

@@ -277,10 +277,10 @@ pub fn for_each_variant(
                 return;
             }
             let number = at % variants.len();
-            // Each variant is run with a mapped log and with a written one, in turns.
+            // Each variant is run with a mapped log and mapped tables, and without them, in turns.
             let is_mapped = (number as u64 + repeat).is_multiple_of(2);
             let mut variant = variants[number].clone();
-            variant.options = variant.options.wal_mapped(is_mapped);
+            variant.options = variant.options.wal_mapped(is_mapped).tables_mapped(is_mapped);
             if only.as_ref().is_some_and(|only| only != variant.name) {
                 continue;
             }

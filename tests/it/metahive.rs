@@ -166,6 +166,7 @@ fn recovered(fs: &MemFs) -> (DbVersion, TableContext) {
         db_id: version.db_id,
         missing: Missing::Damage,
         cache: None,
+        are_mapped: false,
         files: None,
     };
     (version, context)

@@ -215,6 +215,7 @@ fn json(stats: &Stats, health: &Health) -> Value {
         "wal_segment_count": stats.wal_segment_count,
         "memtable_bytes": stats.memtable_bytes,
         "open_table_bytes": stats.open_table_bytes,
+        "mapped_table_bytes": stats.mapped_table_bytes,
         "memory_used_bytes": stats.memory_used_bytes,
         "memory_budget_bytes": stats.memory_budget_bytes,
         "open_files": stats.open_files,

@@ -10,7 +10,7 @@ use std::thread;
 
 use lsm_core::codec::checksum64;
 use lsm_core::error::{Error, Result};
-use lsm_core::fs::{File, MappedBytes};
+use lsm_core::fs::{File, MapPages, MappedBytes};
 use parking_lot::Mutex;
 
 use crate::format::{BLOCK_HEADER_BYTES, Handle, key_of_front};
@@ -258,7 +258,9 @@ impl Block {
         }
         // On 32 bits a value may be longer than the address space.
         let Ok(len) = usize::try_from(handle.len) else { return Ok(None) };
-        let Some(mapped) = self.file.map(handle.value_offset(), len) else { return Ok(None) };
+        let Some(mapped) = self.file.map(handle.value_offset(), len, MapPages::Now) else {
+            return Ok(None);
+        };
         let sub_blocks = (*mapped).as_ref().chunks(handle.sub_block_bytes() as usize);
         self.check_as_given(sub_blocks.map(checksum64).collect())?;
         Ok(Some(mapped))

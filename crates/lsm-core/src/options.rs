@@ -82,6 +82,15 @@ pub struct Options {
     /// a signal, where `write` would return an error: see `docs/MEDIA.md`. Default true; in effect
     /// for new segments.
     pub wal_mapped: bool,
+    /// `true` if point reads and cursors may read tables through memory mappings of their files, as LMDB and
+    /// LevelDB do, on Linux, with the feature `mmap`, on file systems that are known to support it. Only tables
+    /// without compression, of up to about 50,000 blocks (200 MiB with blocks of 4 KiB), are mapped;
+    /// [`Stats::mapped_table_bytes`](crate::stats::Stats::mapped_table_bytes) says how much it is. Their blocks
+    /// take no room in the block cache. For data that are much larger than the cache and fit into the memory of the
+    /// machine, point reads take half of the time. A point read verifies the checksum of a block only the
+    /// first time. If the device fails later, the process can end with a signal, where a read would return an error:
+    /// see `docs/MEDIA.md`. Default false.
+    pub tables_mapped: bool,
     /// Maximum length of the log that the next open may have to replay, in bytes. Beyond it, the
     /// memtables that need the oldest segments are flushed. Default 512 MiB, from two segments to 1 PiB.
     pub wal_bytes_max: u64,
@@ -118,6 +127,7 @@ impl Default for Options {
             write_buffer_bytes: 64 << 20,
             wal_segment_bytes: 64 << 20,
             wal_mapped: true,
+            tables_mapped: false,
             wal_bytes_max: 512 << 20,
             sync_interval_ms: 1000,
             value_bytes_max: 64 << 20,
@@ -255,6 +265,7 @@ impl Options {
         write_buffer_bytes: u64,
         wal_segment_bytes: u64,
         wal_mapped: bool,
+        tables_mapped: bool,
         wal_bytes_max: u64,
         sync_interval_ms: u64,
         value_bytes_max: u64,

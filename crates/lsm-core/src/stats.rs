@@ -170,6 +170,10 @@ pub struct Stats {
     pub cache_misses: u64,
     /// Memory of open tables' indexes and filters, in bytes.
     pub open_table_bytes: u64,
+    /// Bytes of open tables that are read through mappings, see
+    /// [`Options::tables_mapped`](crate::options::Options::tables_mapped). Their pages are memory of the system's
+    /// page cache.
+    pub mapped_table_bytes: u64,
     /// Tables and chunk files that are open for reading now.
     pub open_files: u64,
     /// The maximum number of them, see [`Options::open_files_max`](crate::options::Options::open_files_max).

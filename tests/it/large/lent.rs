@@ -4,7 +4,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use lsm_core::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
+use lsm_core::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, MapPages, OpKind};
 use siltstone::large_values::ReadBlobs;
 
 use super::*;
@@ -13,7 +13,8 @@ use super::*;
 fn is_borne(folder: &Path) -> bool {
     let file = OsFs.open_append(&folder.join("probe"), AppendMode::IfAbsent).unwrap();
     file.append(b"probe").unwrap();
-    let is_borne = file.map(0, 5).is_some_and(|mapped| (*mapped).as_ref() == b"probe");
+    let is_borne =
+        file.map(0, 5, MapPages::Now).is_some_and(|mapped| (*mapped).as_ref() == b"probe");
     file.preallocate(1 << 20).unwrap();
     // The log is mapped on fewer file systems.
     assert!(is_borne || !file.map_appends());

@@ -199,9 +199,11 @@ fn movement() -> impl Strategy<Value = Move> {
 pub fn options() -> impl Strategy<Value = Options> {
     let cache = prop_oneof![Just(0u64), Just(2 << 10), Just(1 << 20)];
     let buffer = prop_oneof![Just(4u64 << 10), Just(32 << 10)];
-    (cache, buffer, 2..8u64, 1..2000u64).prop_map(|(cache, buffer, segments, manifest)| {
+    let sizes = (cache, buffer, 2..8u64, 1..2000u64);
+    (sizes, any::<bool>()).prop_map(|((cache, buffer, segments, manifest), are_mapped)| {
         Options::new()
             .cache_bytes(cache)
+            .tables_mapped(are_mapped)
             .write_buffer_bytes(buffer)
             .wal_segment_bytes(4 << 10)
             .wal_bytes_max(segments * (4 << 10))

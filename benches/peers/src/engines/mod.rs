@@ -59,6 +59,12 @@ pub trait Peer: Engine<Error = Fault> {
 
 /// The name by which the report knows the engine that is compared with the others.
 pub const OURS: &str = "siltstone";
+const OURS_MAPPED: &str = "siltstone-mapped";
+
+/// Returns `true` for the engine that is compared with the others, with any options.
+pub fn is_ours(name: &str) -> bool {
+    [OURS, OURS_MAPPED].contains(&name)
+}
 
 /// Work that is done with one engine, whose type its name chooses; see [`with_engine`].
 pub trait Task {
@@ -70,8 +76,9 @@ pub trait Task {
 }
 
 /// Every engine by name, in the order of the report.
-pub const NAMES: [&str; 11] = [
+pub const NAMES: [&str; 12] = [
     OURS,
+    OURS_MAPPED,
     "rocksdb",
     "rocksdb-blob",
     "fjall",
@@ -88,7 +95,8 @@ pub const NAMES: [&str; 11] = [
 /// compiled in.
 pub fn with_engine<T: Task>(name: &str, task: T) -> Option<T::Outcome> {
     Some(match name {
-        OURS => task.with::<Siltstone>(),
+        OURS => task.with::<Siltstone<false>>(),
+        OURS_MAPPED => task.with::<Siltstone<true>>(),
         #[cfg(feature = "rocksdb")]
         "rocksdb" => task.with::<RocksDb<false>>(),
         #[cfg(feature = "rocksdb")]

@@ -1,6 +1,7 @@
 //! Siltstone, as `siltstone bench` uses it.
 //!
-//! Everything beyond [`Settings`] is at its default. Large values are on where they are measured.
+//! Everything beyond [`Settings`] is at its default. Large values are on where they are measured. `siltstone-mapped`
+//! reads tables through mappings, as LMDB and LevelDB do.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,14 +19,14 @@ use crate::settings::Settings;
 /// No reader is left when space is asked back.
 const RECLAIM_MAX: Duration = Duration::from_secs(60);
 
-/// One partition of a database.
+/// One partition of a database, whose tables are read through mappings if it is `MAPPED`.
 #[derive(Clone, Debug)]
-pub struct Siltstone {
+pub struct Siltstone<const MAPPED: bool> {
     db: Db,
     partition: Partition,
 }
 
-impl Siltstone {
+impl<const MAPPED: bool> Siltstone<MAPPED> {
     fn put_with(&self, key: &[u8], value: &[u8], when: When) -> Result<()> {
         match when {
             When::Os => self.partition.put(key, value)?,
@@ -55,7 +56,7 @@ fn walk(cursor: &mut Cursor, way: Way, mut visit: impl FnMut(&[u8], &[u8]) -> bo
     Ok(())
 }
 
-impl Engine for Siltstone {
+impl<const MAPPED: bool> Engine for Siltstone<MAPPED> {
     type Error = Fault;
 
     #[inline]
@@ -119,12 +120,13 @@ impl Engine for Siltstone {
     }
 }
 
-impl Peer for Siltstone {
-    fn open(folder: &Path, settings: &Settings) -> Result<Siltstone, Fault> {
+impl<const MAPPED: bool> Peer for Siltstone<MAPPED> {
+    fn open(folder: &Path, settings: &Settings) -> Result<Self, Fault> {
         let options = Options::new()
             .cache_bytes(settings.cache_bytes as u64)
             .write_buffer_bytes(settings.write_buffer_bytes as u64)
             .sync_interval_ms(settings.sync_interval_ms)
+            .tables_mapped(MAPPED)
             // One thread flushes beside those that compact.
             .compaction_threads(usize::from(settings.background_threads).max(2) - 1);
         let db = Db::builder(folder).options(options).open()?;

@@ -130,7 +130,8 @@ fn versions(sets: &[DataSet], commit: &str) -> Value {
         let runs = sets.iter().flat_map(|set| &set.runs);
         let known = runs.filter(|run| run.engine == name).map(|run| run.version.clone()).next();
         if let Some(version) = known {
-            let commit = if name == engines::OURS { format!(" ({commit})") } else { String::new() };
+            let commit =
+                if engines::is_ours(name) { format!(" ({commit})") } else { String::new() };
             versions.insert(name.to_owned(), json!(format!("{version}{commit}")));
         }
     }

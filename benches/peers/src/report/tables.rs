@@ -6,7 +6,7 @@
 use std::fmt::{self, Write};
 
 use super::data::{DataSet, Place, median};
-use crate::engines::OURS;
+use crate::engines::{OURS, is_ours};
 
 /// Which end of a column is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ fn row(out: &mut String, name: &str, values: &[(&str, Option<f64>)], good: Good)
         }
     }
     let ours = values.iter().find(|(engine, _)| *engine == OURS).and_then(|(_, value)| *value);
-    let rivals = values.iter().filter(|(engine, _)| *engine != OURS);
+    let rivals = values.iter().filter(|(engine, _)| !is_ours(engine));
     let rival = good.best(rivals.filter_map(|(_, value)| *value));
     match ours.zip(rival).filter(|(_, rival)| *rival > 0.0) {
         Some((ours, rival)) => write!(out, " {} |", number(ours / rival)),
@@ -247,13 +247,15 @@ mod tests {
 
     #[test]
     fn ours_is_compared_with_the_best_rival_and_not_with_itself() {
-        let values = [(OURS, Some(30.0)), ("rocksdb", Some(20.0)), ("fjall", None)];
+        let mapped = "siltstone-mapped";
+        let values =
+            [(OURS, Some(30.0)), (mapped, Some(25.0)), ("rocksdb", Some(20.0)), ("fjall", None)];
         let check = |good, expected: &str| {
             let mut out = String::new();
             row(&mut out, "x", &values, good).unwrap();
             assert_eq!(out, expected);
         };
-        check(Good::More, "| x | **30.0** | 20.0 | - | 1.50 |");
-        check(Good::Less, "| x | 30.0 | **20.0** | - | 1.50 |");
+        check(Good::More, "| x | **30.0** | 25.0 | 20.0 | - | 1.50 |");
+        check(Good::Less, "| x | 30.0 | 25.0 | **20.0** | - | 1.50 |");
     }
 }

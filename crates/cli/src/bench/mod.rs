@@ -77,6 +77,9 @@ pub(crate) struct Args {
     /// Append to the log only with system calls, not through a mapping
     #[arg(long)]
     log_written: bool,
+    /// Read tables without compression through mappings of their files
+    #[arg(long)]
+    tables_mapped: bool,
     /// Compression of blocks [default: the engine's]
     #[arg(long, value_enum)]
     compression: Option<Compress>,
@@ -147,7 +150,8 @@ impl Args {
     }
 
     fn open(&self, folder: &Path) -> Result<Measured, Failure> {
-        let options = Options::new().wal_mapped(!self.log_written);
+        let options =
+            Options::new().wal_mapped(!self.log_written).tables_mapped(self.tables_mapped);
         let mut builder = Db::builder(folder).options(options);
         if let Some(bytes) = self.cache {
             builder = builder.cache_bytes(bytes);

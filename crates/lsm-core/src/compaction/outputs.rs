@@ -43,6 +43,8 @@ pub struct TableFactory {
     pub later: Option<SyncLater>,
     /// The cache that takes the blocks of new tables while it has room.
     pub cache: Option<Arc<dyn BlockCache>>,
+    /// Tables are read through mappings: blocks that are not compressed go into no cache.
+    pub are_mapped: bool,
 }
 
 /// Files that become durable together: their bytes a number of them at a time, their names at the
@@ -84,6 +86,7 @@ impl TableFactory {
             dir: self.dir.clone(),
             db_id: self.db_id,
             cache: None,
+            are_mapped: false,
             files: None,
         }
     }
@@ -126,6 +129,8 @@ impl<'a> Outputs<'a> {
         base_seq: SeqNo,
         hidden_suffix: &[u8],
     ) -> Outputs<'a> {
+        let is_cached = compression != Compression::None || !factory.are_mapped;
+        let cache = factory.cache.clone().filter(|_| is_cached);
         Outputs {
             factory,
             options: SstOptions::of(options, compression),
@@ -140,7 +145,7 @@ impl<'a> Outputs<'a> {
             values_only: false,
             folder: factory.dir.clone(),
             cut_allowed: true,
-            fresh: factory.cache.clone().map(|cache| Arc::new(FreshBlocks::new(cache))),
+            fresh: cache.map(|cache| Arc::new(FreshBlocks::new(cache))),
             writer: None,
             finished: Vec::new(),
             made: Vec::new(),

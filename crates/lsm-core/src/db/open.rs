@@ -256,7 +256,7 @@ impl Builder {
         let log = Log::new(LogSettings::new(&world, &options), last_seq);
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let snapshots = Arc::new(Snapshots::default());
-        let tables = table_context(&world, block_cache, missing);
+        let tables = table_context(&world, block_cache, missing, options.tables_mapped);
         let runner = job_runner(&world, &tables, &snapshots, &events, &inject);
         start(Arc::new(DbInner {
             world,
@@ -402,7 +402,11 @@ fn job_runner(
     inject: &Injections,
 ) -> JobRunner {
     JobRunner {
-        factory: TableFactory { cache: tables.cache.clone(), ..world.factory() },
+        factory: TableFactory {
+            cache: tables.cache.clone(),
+            are_mapped: tables.are_mapped,
+            ..world.factory()
+        },
         tables: tables.clone(),
         snapshots: snapshots.clone(),
         events: events.clone(),
@@ -416,6 +420,7 @@ fn table_context(
     world: &World,
     cache: Option<Arc<dyn BlockCache>>,
     missing: Missing,
+    are_mapped: bool,
 ) -> Arc<TableContext> {
     Arc::new(TableContext {
         missing,
@@ -423,6 +428,7 @@ fn table_context(
         dir: world.dir.clone(),
         db_id: world.db_id,
         cache,
+        are_mapped,
         files: Some(world.files.clone()),
     })
 }

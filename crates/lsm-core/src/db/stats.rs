@@ -88,6 +88,9 @@ impl DbInner {
             open_table_bytes: tables()
                 .map(|view| view.version.tables().map(|(_, t)| t.memory_bytes()).sum::<u64>())
                 .sum(),
+            mapped_table_bytes: tables()
+                .map(|view| view.version.tables().map(|(_, t)| t.mapped_bytes()).sum::<u64>())
+                .sum(),
             open_files: files.open_count() as u64,
             open_files_max: files.limit() as u64,
             file_reopen_count: files.reopened_count(),

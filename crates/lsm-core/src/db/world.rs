@@ -42,6 +42,7 @@ impl World {
             numbers: self.numbers.clone(),
             later: None,
             cache: None,
+            are_mapped: false,
         }
     }
 

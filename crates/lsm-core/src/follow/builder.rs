@@ -131,6 +131,7 @@ impl FollowBuilder {
             // taken away.
             missing: if lease.is_some() { Missing::LeaseLost } else { Missing::Gone },
             cache: block_cache,
+            are_mapped: options.tables_mapped,
             files: Some(files.clone()),
         });
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));

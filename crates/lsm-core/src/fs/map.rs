@@ -29,9 +29,9 @@ use std::sync::Arc;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, fallocate, fstatfs};
 
-use super::MappedBytes;
 use super::shared_map::is_coherent;
 use super::whole::write_all;
+use super::{MapPages, MappedBytes};
 
 /// The append that makes a mapping this long takes 0.07 ms. 1 MiB is no faster all in all and takes
 /// 0.29 ms, which is then p99.9 of puts of 1,000 bytes. With 64 KiB more than 1 % of them make one.
@@ -192,9 +192,15 @@ impl Mapping {
 /// Maps `len` bytes of `file` at `offset` for reading. `None` if the file system is not known to be of
 /// this machine alone, or if the system refuses; also without the feature `mmap`.
 ///
-/// The pages are read in here: an error of the device is an error of this call, and the caller reads
-/// the bytes in another way, which reports it. Later, such an error ends the process: `docs/MEDIA.md`.
-pub(super) fn map_read(file: BorrowedFd<'_>, offset: u64, len: usize) -> Option<MappedBytes> {
+/// With [`MapPages::Now`] the pages are read in here: an error of the device is an error of this call, and the
+/// caller reads the bytes in another way, which reports it. Later, such an error ends the process:
+/// `docs/MEDIA.md`.
+pub(super) fn map_read(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    len: usize,
+    pages: MapPages,
+) -> Option<MappedBytes> {
     if !cfg!(feature = "mmap") || len == 0 || !is_coherent(file).ok()? {
         return None;
     }
@@ -203,7 +209,9 @@ pub(super) fn map_read(file: BorrowedFd<'_>, offset: u64, len: usize) -> Option<
     // SAFETY: by invariant 4 nobody in this process changes or shortens what is mapped. Other
     // processes must not write to the files of a database; `docs/MEDIA.md` says so.
     let memory = unsafe { options.map(&file) }.ok()?;
-    memory.advise(Advice::PopulateRead).ok()?;
+    if pages == MapPages::Now {
+        memory.advise(Advice::PopulateRead).ok()?;
+    }
     Some(Arc::new(memory))
 }
 

@@ -169,6 +169,15 @@ pub trait Fs: Send + Sync + 'static {
     }
 }
 
+/// The time at which the pages of a mapping are read from the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapPages {
+    /// Before the call returns: if the device fails, there is no mapping.
+    Now,
+    /// When they are first used: if the device fails then, the process ends with a signal.
+    OnUse,
+}
+
 /// Bytes of a file in memory that the system shares with its cache: [`File::map`].
 pub type MappedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
@@ -222,7 +231,7 @@ pub trait File: Send + Sync + 'static {
     /// Maps `len` bytes at `offset` for reading, where the medium supports it; `None`, the default, where
     /// it does not. The bytes stay readable after the file is deleted or closed. The caller has checked
     /// that the file has them, and never overwrites, truncates or punches them. See `docs/MEDIA.md` for the danger.
-    fn map(&self, _offset: u64, _len: usize) -> Option<MappedBytes> {
+    fn map(&self, _offset: u64, _len: usize, _pages: MapPages) -> Option<MappedBytes> {
         None
     }
 

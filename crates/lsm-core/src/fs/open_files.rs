@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::{AppendMode, File, Fs};
+use super::{AppendMode, File, Fs, MapPages, MappedBytes};
 use crate::error::{Error, Result};
 
 /// A bounded set of open files. See the module.
@@ -251,6 +251,10 @@ impl File for TableFile {
 
     fn preallocate(&self, len: u64) -> Result<()> {
         self.file()?.preallocate(len)
+    }
+
+    fn map(&self, offset: u64, len: usize, pages: MapPages) -> Option<MappedBytes> {
+        self.file().ok()?.map(offset, len, pages)
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {

@@ -23,7 +23,6 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::MappedBytes;
 use super::at::At;
 use super::held::HeldFs;
 #[cfg(target_os = "linux")]
@@ -37,6 +36,7 @@ use super::whole::{read_full, write_all, write_all_pieces};
 #[cfg(target_os = "linux")]
 use super::writeback::begin_writeback;
 use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, SharedWords};
+use super::{MapPages, MappedBytes};
 use crate::codec::checksum64;
 use crate::error::{Error, Result};
 
@@ -382,8 +382,8 @@ impl File for OsFile {
         mapped.is_some_and(|mapped| self.mapped.set(Mutex::new(mapped)).is_ok())
     }
 
-    fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
-        map_read(self.file.as_fd(), offset, len)
+    fn map(&self, offset: u64, len: usize, pages: MapPages) -> Option<MappedBytes> {
+        map_read(self.file.as_fd(), offset, len, pages)
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {

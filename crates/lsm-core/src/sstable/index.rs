@@ -274,6 +274,11 @@ impl IndexCursor {
         (before, self.leaf(reader).whole_key(self.at))
     }
 
+    /// The number of the data block here, from 0. Only of an index of one level.
+    pub(super) fn number(&self) -> usize {
+        self.at
+    }
+
     /// The data block here.
     pub(super) fn extent(&self, reader: &SstReader) -> Result<Extent> {
         if reader.index().levels() == 1 {

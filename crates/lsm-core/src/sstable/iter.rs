@@ -5,6 +5,7 @@
 //! rebuilt into a buffer at every move, because nearly every caller compares it. The value is lent
 //! from the block.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
 use super::stored::{Access, Extent, LARGE_PAYLOAD_BYTES};
 use super::table_block::{BlockCheck, TableBlock};
+use super::unparsed::{Stepped, Steps, UnparsedBlock};
 use super::walk::{BlockWalk, Entries};
 
 /// Room for a key from the start: a short scan should not grow its buffer step by step.
@@ -50,6 +52,14 @@ pub struct SstIter {
     walk: BlockWalk<VisibleEntries>,
 }
 
+/// A block of a cursor.
+enum CursorBlock {
+    /// Checked as a whole.
+    Parsed(Arc<Block>),
+    /// Checked entry by entry.
+    Unparsed(UnparsedBlock),
+}
+
 /// The visible entries of sound blocks.
 struct VisibleEntries {
     // Fixed after construction.
@@ -64,6 +74,12 @@ struct VisibleEntries {
     count: usize,
     /// No hidden entries lie among them: each begins where the one before ends.
     is_dense: bool,
+    /// The places of entries in an unparsed block.
+    steps: Steps,
+    /// An entry of an unparsed block is not as it must be.
+    is_damaged: bool,
+    /// The sequence that the file has for the present entry of an unparsed block.
+    unparsed_seq: SeqNo,
     // The present entry.
     /// Its index in its block.
     at: usize,
@@ -90,7 +106,10 @@ impl SstIter {
     /// while [`InternalIter::valid`].
     pub fn value_slice(&self) -> Slice {
         let value = &self.walk.entries().value;
-        self.present().slice(value.start, value.len())
+        match &self.walk.block().1 {
+            CursorBlock::Parsed(block) => block.slice(value.start, value.len()),
+            CursorBlock::Unparsed(_) => Slice::copy_from(self.value()),
+        }
     }
 
     /// The table.
@@ -107,13 +126,11 @@ impl SstIter {
     /// The sequence number that the file has for the entry: another than the key's in an ingested
     /// table. Only while [`InternalIter::valid`].
     pub fn stored_seq(&self) -> SeqNo {
-        let block = self.present();
-        block.trailer(block.head(self.walk.entries().at)).seq()
-    }
-
-    #[inline]
-    fn present(&self) -> &Block {
-        &self.walk.block().1
+        let entries = self.walk.entries();
+        match &self.walk.block().1 {
+            CursorBlock::Parsed(block) => block.trailer(block.head(entries.at)).seq(),
+            CursorBlock::Unparsed(_) => entries.unparsed_seq,
+        }
     }
 
     /// Seeks in an ingested table. Stored sequences say nothing there: a user key has one entry, so
@@ -143,7 +160,13 @@ impl InternalIter for SstIter {
 
     #[inline]
     fn value(&self) -> &[u8] {
-        &self.present().bytes()[self.walk.entries().value.clone()]
+        let value = self.walk.entries().value.clone();
+        match &self.walk.block().1 {
+            CursorBlock::Parsed(block) => &block.bytes()[value],
+            CursorBlock::Unparsed(block) => {
+                &block.view(self.walk.reader().mapped_file()).bytes[value]
+            }
+        }
     }
 
     fn seek_to_first(&mut self) -> Result<()> {
@@ -185,7 +208,10 @@ impl InternalIter for SstIter {
     fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
         // Entries with different words have different keys: nearly always, nothing is compared.
         let VisibleEntries { at, count, .. } = *self.walk.entries();
-        if at + 1 < count && self.present().word_changes(at) {
+        if let CursorBlock::Parsed(block) = &self.walk.block().1
+            && at + 1 < count
+            && block.word_changes(at)
+        {
             return self.walk.next();
         }
         step_and_pass(self, room)
@@ -205,6 +231,9 @@ impl VisibleEntries {
             ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
             count: 0,
             is_dense: false,
+            steps: Steps::new(),
+            is_damaged: false,
+            unparsed_seq: SeqNo::ZERO,
             at: 0,
             key: Vec::with_capacity(KEY_BYTES_TYPICAL),
             trailer: Trailer::LAST,
@@ -299,14 +328,23 @@ fn behind(block: &Block, at: usize) -> usize {
 }
 
 impl Entries for VisibleEntries {
-    type Body = Arc<Block>;
+    type Body = CursorBlock;
 
     fn read(
         &mut self,
         reader: &SstReader,
-        _index: &IndexCursor,
+        index: &IndexCursor,
         extent: Extent,
-    ) -> Result<Arc<Block>> {
+    ) -> Result<CursorBlock> {
+        // A check wants the block as a whole.
+        if self.mode == ReadMode::Cached
+            && self.check.is_none()
+            && let Some(block) = reader.unparsed_block(index, extent)?
+        {
+            self.count = block.count;
+            self.steps.leave_block();
+            return Ok(CursorBlock::Unparsed(block));
+        }
         let block = match self.mode {
             ReadMode::Cached => reader.block(extent)?,
             // Not kept in the cache: a compaction reads each block once, and would push out what
@@ -329,11 +367,15 @@ impl Entries for VisibleEntries {
             }
         };
         self.enter_block(&block);
-        Ok(block)
+        Ok(CursorBlock::Parsed(block))
     }
 
     #[inline]
-    fn first(&mut self, _reader: &SstReader, block: &Arc<Block>) -> bool {
+    fn first(&mut self, reader: &SstReader, block: &CursorBlock) -> bool {
+        let block = match block {
+            CursorBlock::Parsed(block) => block,
+            CursorBlock::Unparsed(block) => return self.enter_unparsed(reader, block, 0),
+        };
         if block.is_empty() {
             return false;
         }
@@ -343,17 +385,26 @@ impl Entries for VisibleEntries {
     }
 
     #[inline]
-    fn last(&mut self, _reader: &SstReader, block: &Arc<Block>) -> bool {
-        let Some(last) = block.len().checked_sub(1) else {
+    fn last(&mut self, reader: &SstReader, block: &CursorBlock) -> bool {
+        let Some(last) = self.count.checked_sub(1) else {
             return false;
         };
-        self.touch(block, behind(block, last), AHEAD_LINES + 1);
-        self.enter(block, last);
-        true
+        match block {
+            CursorBlock::Parsed(block) => {
+                self.touch(block, behind(block, last), AHEAD_LINES + 1);
+                self.enter(block, last);
+                true
+            }
+            CursorBlock::Unparsed(block) => self.enter_unparsed(reader, block, last),
+        }
     }
 
     #[inline]
-    fn seek(&mut self, reader: &SstReader, block: &Arc<Block>, target: KeyRef<'_>) -> bool {
+    fn seek(&mut self, reader: &SstReader, body: &CursorBlock, target: KeyRef<'_>) -> bool {
+        let block = match body {
+            CursorBlock::Parsed(block) => block,
+            CursorBlock::Unparsed(block) => return self.seek_unparsed(reader, block, target),
+        };
         // A binary search over the words of the block, see `block_search.rs`. No key is rebuilt for
         // it but that of the entry that is entered.
         let near = block.near(target);
@@ -367,11 +418,17 @@ impl Entries for VisibleEntries {
         // there the target is the newest version, which is before none of either.
         let is_before =
             matches!(near, Near::AtOrNext(_)) && KeyRef::new(&self.key, self.trailer) < target;
-        !is_before || self.next(reader, block)
+        !is_before || self.next(reader, body)
     }
 
     #[inline]
-    fn seek_before(&mut self, _reader: &SstReader, block: &Arc<Block>, target: KeyRef<'_>) -> bool {
+    fn seek_before(&mut self, reader: &SstReader, block: &CursorBlock, target: KeyRef<'_>) -> bool {
+        let block = match block {
+            CursorBlock::Parsed(block) => block,
+            CursorBlock::Unparsed(block) => {
+                return self.seek_before_unparsed(reader, block, target);
+            }
+        };
         let Some(before) = block.lower_bound(target).checked_sub(1) else {
             return false;
         };
@@ -381,22 +438,115 @@ impl Entries for VisibleEntries {
     }
 
     #[inline]
-    fn next(&mut self, _reader: &SstReader, block: &Arc<Block>) -> bool {
+    fn next(&mut self, reader: &SstReader, block: &CursorBlock) -> bool {
         if self.at + 1 == self.count {
             return false;
         }
-        self.enter_next(block);
-        true
+        match block {
+            CursorBlock::Parsed(block) => {
+                self.enter_next(block);
+                true
+            }
+            CursorBlock::Unparsed(block) => {
+                self.step_unparsed(reader, block, self.at + 1, Ordering::Greater)
+            }
+        }
     }
 
     #[inline]
-    fn prev(&mut self, _reader: &SstReader, block: &Arc<Block>) -> bool {
-        if self.at == 0 {
+    fn prev(&mut self, reader: &SstReader, block: &CursorBlock) -> bool {
+        let Some(before) = self.at.checked_sub(1) else {
             return false;
+        };
+        match block {
+            CursorBlock::Parsed(block) => {
+                self.touch(block, behind(block, before), STEP_LINES);
+                self.enter(block, before);
+                true
+            }
+            CursorBlock::Unparsed(block) => {
+                self.step_unparsed(reader, block, before, Ordering::Less)
+            }
         }
-        let before = self.at - 1;
-        self.touch(block, behind(block, before), STEP_LINES);
-        self.enter(block, before);
+    }
+
+    fn check(&mut self, reader: &SstReader, extent: Extent) -> Result<()> {
+        if !std::mem::take(&mut self.is_damaged) {
+            return Ok(());
+        }
+        // The checksum of a copy, and the parse of it, say where it is wrong.
+        reader.block(extent)?;
+        Err(reader.source().corruption(extent.offset, "block has changed while it was read"))
+    }
+}
+
+/// Unparsed blocks.
+impl VisibleEntries {
+    /// Makes entry `at` the present one; notes damage and returns `false` if it is not as it must be.
+    fn enter_unparsed(&mut self, reader: &SstReader, block: &UnparsedBlock, at: usize) -> bool {
+        let entry = self.steps.entry(&block.view(reader.mapped_file()), at);
+        self.take(entry)
+    }
+
+    /// As [`VisibleEntries::enter_unparsed`], of an entry beside the present one, which has this order to it.
+    #[inline]
+    fn step_unparsed(
+        &mut self,
+        reader: &SstReader,
+        block: &UnparsedBlock,
+        at: usize,
+        order: Ordering,
+    ) -> bool {
+        let entry = self.steps.entry(&block.view(reader.mapped_file()), at);
+        // Versions are in order by the sequence numbers that readers see as well: in an ingested table a key
+        // has one entry.
+        let present = KeyRef::new(&self.key, self.trailer);
+        let in_order = entry.filter(|entry| entry.order(present) == order);
+        self.take(in_order)
+    }
+
+    fn seek_unparsed(
+        &mut self,
+        reader: &SstReader,
+        block: &UnparsedBlock,
+        target: KeyRef<'_>,
+    ) -> bool {
+        match self.steps.seek(&block.view(reader.mapped_file()), target) {
+            Some(None) => false,
+            found => self.take(found.flatten()),
+        }
+    }
+
+    fn seek_before_unparsed(
+        &mut self,
+        reader: &SstReader,
+        block: &UnparsedBlock,
+        target: KeyRef<'_>,
+    ) -> bool {
+        let view = block.view(reader.mapped_file());
+        let Some(found) = self.steps.seek(&view, target) else { return self.take(None) };
+        match found.map_or(self.count, |entry| entry.at).checked_sub(1) {
+            Some(before) => self.enter_unparsed(reader, block, before),
+            None => false,
+        }
+    }
+
+    /// Makes an entry the present one; notes damage and returns `false` if there is none.
+    #[inline]
+    fn take(&mut self, entry: Option<Stepped<'_>>) -> bool {
+        let Some(Stepped { at, shared, suffix, trailer, value }) = entry else {
+            self.is_damaged = true;
+            return false;
+        };
+        self.key.clear();
+        self.key.extend_from_slice(shared);
+        self.key.extend_from_slice(suffix);
+        self.unparsed_seq = trailer.seq();
+        self.trailer = match self.global_seq {
+            Some(seq) => trailer.with_seq(seq),
+            None => trailer,
+        };
+        (self.at, self.value) = (at, value);
         true
     }
 }

@@ -11,6 +11,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::error::Result;
+use crate::memory::{LINE_BYTES, prefetch};
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 use super::block::{Head, KIND_BITS, RESTART_ENTRIES};
@@ -22,6 +23,9 @@ use super::stored::{Access, Extent, TableSource};
 
 /// Longest block that a thread has a buffer for.
 const SCRATCH_BYTES_MAX: usize = 16 << 10;
+
+/// The lines of a group that a search asks for at once.
+pub(super) const GROUP_LINES: usize = 16;
 
 /// Buffers for blocks that are looked at once. They keep their length, so that nothing is cleared anew.
 #[derive(Default)]
@@ -96,16 +100,17 @@ pub(super) enum Probed {
 }
 
 /// A payload whose tail was read.
-struct ProbedPayload<'a> {
-    bytes: &'a [u8],
+pub(super) struct ProbedPayload<'a> {
+    pub bytes: &'a [u8],
     /// End of the entries.
-    end: usize,
-    restarts: &'a [u8],
-    base_seq: u64,
+    pub end: usize,
+    /// The restart offsets.
+    pub restarts: Range<usize>,
+    pub base_seq: u64,
     /// Number of visible entries.
-    count: usize,
+    pub count: usize,
     /// The hidden entries lie apart.
-    has_column: bool,
+    pub has_column: bool,
 }
 
 /// Looks for the newest entry of `user_key` that is not newer than `seq`, in a payload that verified.
@@ -128,10 +133,10 @@ pub(super) fn probe(
 }
 
 impl<'a> ProbedPayload<'a> {
-    fn of(bytes: &'a [u8]) -> Option<ProbedPayload<'a>> {
+    pub(super) fn of(bytes: &'a [u8]) -> Option<ProbedPayload<'a>> {
         let tail = BlockTail::of(bytes)?;
         let end = tail.entries_end()?;
-        let restarts = &bytes[tail.column_end()?..tail.start];
+        let restarts = tail.column_end()?..tail.start;
         Some(ProbedPayload {
             bytes,
             end,
@@ -143,13 +148,22 @@ impl<'a> ProbedPayload<'a> {
     }
 
     /// The place of restart `i`.
-    fn restart(&self, i: usize) -> Option<usize> {
-        let at = self.restarts.get(4 * i..)?.first_chunk::<4>()?;
+    pub(super) fn restart(&self, i: usize) -> Option<usize> {
+        let at = self.bytes[self.restarts.clone()].get(4 * i..)?.first_chunk::<4>()?;
         Some(u32::from_le_bytes(*at) as usize)
     }
 
+    /// Asks for `count` lines from the one of `offset` on, which may lie behind the payload.
+    #[inline]
+    pub(super) fn touch_lines(&self, offset: usize, count: usize) {
+        let start = self.bytes.as_ptr().wrapping_add(offset);
+        for line in 0..count {
+            prefetch(start.wrapping_add(line * LINE_BYTES));
+        }
+    }
+
     /// The group of entries in which the target lies, or behind which it would.
-    fn group_of(&self, target: KeyRef<'_>) -> Option<usize> {
+    pub(super) fn group_of(&self, target: KeyRef<'_>) -> Option<usize> {
         let mut low = 0;
         let mut high = self.count.div_ceil(RESTART_ENTRIES as usize);
         while low < high {
@@ -169,6 +183,7 @@ impl<'a> ProbedPayload<'a> {
     /// Walks from the first entry of `group` to the first one that is not before the target.
     fn walk(&self, group: usize, target: KeyRef<'_>, has_mixed: bool) -> Option<Probed> {
         let mut at = self.restart(group)?;
+        self.touch_lines(at, GROUP_LINES);
         let mut restart_key: &[u8] = &[];
         for i in group * RESTART_ENTRIES as usize..self.count {
             while has_mixed && at < self.end && self.bytes[at] & HIDDEN_BIT != 0 {
@@ -197,7 +212,7 @@ impl<'a> ProbedPayload<'a> {
 
     /// The visible entry at `at`, inside the entries.
     #[inline]
-    fn entry(&self, at: usize) -> Option<ProbedEntry<'a>> {
+    pub(super) fn entry(&self, at: usize) -> Option<ProbedEntry<'a>> {
         let head = Head::decode(self.bytes, at)?;
         if head.header & !KIND_BITS != 0 {
             return None;
@@ -211,9 +226,10 @@ impl<'a> ProbedPayload<'a> {
     }
 }
 
-struct ProbedEntry<'a> {
-    shared: usize,
-    suffix: &'a [u8],
-    trailer: Trailer,
-    value: Range<usize>,
+/// An entry, without the bytes that it shares with its restart key.
+pub(super) struct ProbedEntry<'a> {
+    pub shared: usize,
+    pub suffix: &'a [u8],
+    pub trailer: Trailer,
+    pub value: Range<usize>,
 }

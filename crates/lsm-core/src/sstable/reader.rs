@@ -19,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 use crate::error::{Error, Result};
 use crate::fs::File;
 use crate::hooks;
+use crate::options::Compression;
 #[cfg(test)]
 use crate::types::KeyRef;
 use crate::types::{FileNo, SeqNo};
@@ -29,11 +30,13 @@ use super::bloom::Bloom;
 use super::footer::Footer;
 use super::index::{Index, IndexCursor, extent_at};
 use super::iter::{ReadMode, SstIter};
+use super::mapped::MappedBlocks;
 use super::properties::SstProperties;
 use super::raw::{self, RawIter};
 use super::stored::{Access, Extent, StoredPayload, TableSource};
 use super::table_block::BlockCheck;
 use super::tail::{TableParts, load_bloom, load_index, load_properties};
+use super::unparsed::UnparsedBlock;
 use super::{BlockCache, SstIdentity};
 
 /// An open table.
@@ -51,6 +54,8 @@ pub struct SstReader {
     footer: Footer,
     footer_at: u64,
     properties: SstProperties,
+    /// The data blocks, where they are read through a mapping. There is no cache then.
+    mapped: Option<MappedBlocks>,
     /// See [`SstReader::note`].
     note: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Two marks of a table that is open in spite of damage: see `salvage.rs`.
@@ -116,10 +121,54 @@ impl SstReader {
             footer,
             footer_at,
             properties,
+            mapped: None,
             note: OnceLock::new(),
             is_walked_only: false,
             is_cut_short: false,
         }
+    }
+
+    /// Reads data blocks through a mapping of the file from now on, and past the cache, if the table is not
+    /// compressed, its index is one block, and the medium maps files. Otherwise nothing changes.
+    #[must_use]
+    pub fn map(self) -> SstReader {
+        // What is compressed cannot be searched where it lies. With an index of two levels the number of a block is
+        // not known, and its partitions want the cache.
+        let is_plain = self.properties.compression == Compression::None as u8;
+        if !is_plain || self.index.levels() > 1 {
+            return self;
+        }
+        let count = self.index.block().len();
+        match MappedBlocks::of(&self.source, self.properties.data_bytes, count) {
+            Some(mapped) => SstReader { mapped: Some(mapped), cache: None, ..self },
+            None => self,
+        }
+    }
+
+    /// Bytes of the file that are read through a mapping.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.mapped.as_ref().map_or(0, |mapped| mapped.file().len() as u64)
+    }
+
+    /// The file as it is mapped, up to the end of its data blocks; empty if it is not.
+    #[inline]
+    pub(super) fn mapped_file(&self) -> &[u8] {
+        self.mapped.as_ref().map_or(&[], MappedBlocks::file)
+    }
+
+    /// The block at `extent`, which `index` is on, for a cursor that goes through it where it lies. `None` if it is to
+    /// be parsed.
+    pub(super) fn unparsed_block(
+        &self,
+        index: &IndexCursor,
+        extent: Extent,
+    ) -> Result<Option<UnparsedBlock>> {
+        let Some(mapped) = &self.mapped else { return Ok(None) };
+        let payload = mapped.payload(&self.source, index.number(), extent)?;
+        Ok(payload.and_then(|payload| {
+            // It lies in memory, so the number fits.
+            UnparsedBlock::of(extent.offset as usize, payload, self.hidden_suffix().is_some())
+        }))
     }
 
     /// A table whose index has no keys, and, if it `is_cut_short`, not all blocks.
@@ -221,7 +270,8 @@ impl SstReader {
     /// Memory that the open table holds outside the cache, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let bloom = self.bloom.as_ref().map_or(0, Bloom::memory_bytes);
-        bloom + self.index.memory_bytes() + size_of::<SstReader>() as u64
+        let marks = self.mapped.as_ref().map_or(0, MappedBlocks::memory_bytes);
+        bloom + self.index.memory_bytes() + (marks + size_of::<SstReader>()) as u64
     }
 
     /// Returns the number of bytes of data blocks before `user_key`, about. Where the index cannot
@@ -269,9 +319,12 @@ impl SstReader {
     }
 
     fn parsed(&self, access: Access, extent: Extent) -> Result<Arc<Block>> {
-        let payload = match self.partition_checksum(extent) {
-            Some(expected) => self.source.read_expected(extent, Some(expected))?,
-            None => self.source.read_by(access, extent)?,
+        let mapped = self.mapped.as_ref().filter(|_| access == Access::Plain);
+        let copy = mapped.map(|mapped| mapped.copy(&self.source, extent)).transpose()?.flatten();
+        let payload = match (copy, self.partition_checksum(extent)) {
+            (Some(copy), _) => copy,
+            (None, Some(expected)) => self.source.read_expected(extent, Some(expected))?,
+            (None, None) => self.source.read_by(access, extent)?,
         };
         Ok(Arc::new(self.parse(extent, payload)?))
     }

@@ -275,12 +275,17 @@ impl TableSource {
         // copied.
         let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
         self.read_exact(access, extent.offset, buf)?;
-        let (len, packing) = self.verify(extent.offset, &bytes)?;
+        self.unpack(extent.offset, bytes)
+    }
+
+    /// The payload of the block at `offset`, whose stored bytes are the caller's to give away.
+    pub(super) fn unpack(&self, offset: u64, stored: Arc<[u8]>) -> Result<StoredPayload> {
+        let (len, packing) = self.verify(offset, &stored)?;
         // With its trailer: 9 bytes more are cheaper than a copy of the payload.
         if packing == Packing::None {
-            return Ok(StoredPayload { bytes, len });
+            return Ok(StoredPayload { bytes: stored, len });
         }
-        self.decompress(extent.offset, packing, &bytes[..len])
+        self.decompress(offset, packing, &stored[..len])
     }
 
     /// Reads and verifies the block at `extent`, whose checksum is to be `expected` where that is

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::error::Result;
-use crate::fs::File;
+use crate::fs::{File, MapPages, MappedBytes};
 
 /// A file in memory.
 #[derive(Default)]
@@ -45,6 +45,12 @@ impl File for TestFile {
 
     fn preallocate(&self, _: u64) -> Result<()> {
         Ok(())
+    }
+
+    fn map(&self, offset: u64, len: usize, _: MapPages) -> Option<MappedBytes> {
+        let start = usize::try_from(offset).ok()?;
+        let bytes = self.0.lock().get(start..start + len)?.to_vec();
+        Some(Arc::new(bytes))
     }
 
     fn punch(&self, _: u64, _: u64) -> Result<()> {

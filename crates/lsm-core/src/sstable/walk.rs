@@ -10,7 +10,8 @@
 //! 1. While the walk is valid, a block is loaded, the index cursor is on it, and the entries are on
 //!    one of it.
 //! 2. A move that fails leaves the walk invalid until the next seek.
-//! 3. A block is read once as long as the walk stays in it, seeks included.
+//! 3. Where a block has no entry to show, its [`Entries`] are asked why before another one is read.
+//! 4. A block is read once as long as the walk stays in it, seeks included.
 
 use std::sync::Arc;
 
@@ -54,6 +55,12 @@ pub(super) trait Entries {
 
     /// Moves one entry back.
     fn prev(&mut self, reader: &SstReader, body: &Self::Body) -> bool;
+
+    /// Asked where a call returned `false`: an error if there was no entry because the block at `extent` is
+    /// damaged. The default is for entries of blocks that were checked as a whole.
+    fn check(&mut self, _reader: &SstReader, _extent: Extent) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A walk over the blocks of a table. It keeps the table open.
@@ -175,6 +182,7 @@ impl<E: Entries> BlockWalk<E> {
                 self.is_valid = true;
                 break;
             }
+            self.entries.check(&self.reader, here)?;
             extent = self.index.next(&self.reader)?;
         }
         Ok(())
@@ -190,14 +198,22 @@ impl<E: Entries> BlockWalk<E> {
                 self.is_valid = true;
                 break;
             }
+            self.entries.check(&self.reader, here)?;
             extent = self.index.prev(&self.reader)?;
         }
         Ok(())
     }
 
+    /// Asks why the present block had no entry.
+    fn check(&mut self) -> Result<()> {
+        let Some((extent, _)) = self.block else { return Ok(()) };
+        self.entries.check(&self.reader, extent)
+    }
+
     #[cold]
     fn next_block(&mut self) -> Result<()> {
         self.is_valid = false;
+        self.check()?;
         let extent = self.index.next(&self.reader)?;
         self.enter_first(extent)
     }
@@ -205,6 +221,7 @@ impl<E: Entries> BlockWalk<E> {
     #[cold]
     fn prev_block(&mut self) -> Result<()> {
         self.is_valid = false;
+        self.check()?;
         let extent = self.index.prev(&self.reader)?;
         self.enter_last(extent)
     }

@@ -249,6 +249,8 @@ pub struct TableContext {
     pub missing: Missing,
     /// The cache of their blocks; `None` keeps none.
     pub cache: Option<Arc<dyn BlockCache>>,
+    /// They are read through mappings where that is possible.
+    pub are_mapped: bool,
     /// The set that bounds how many of them are open at once; `None` is without bounds.
     pub files: Option<Arc<OpenFiles>>,
 }
@@ -342,6 +344,7 @@ impl Table {
         // hand, is refused.
         let expected = Some((self.meta.bytes, self.meta.hash));
         let reader = SstReader::open(file, path, identity, expected, context.cache.clone())?;
+        let reader = if context.are_mapped { reader.map() } else { reader };
         Ok(reader.placed(file_no, global_seq))
     }
 
@@ -385,6 +388,11 @@ impl Table {
     /// Memory of its filter and index, in bytes, if it is open.
     pub fn memory_bytes(&self) -> u64 {
         self.reader.get().map_or(0, |reader| reader.memory_bytes())
+    }
+
+    /// Bytes of its file that are read through a mapping.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.reader.get().map_or(0, |reader| reader.mapped_bytes())
     }
 }
 

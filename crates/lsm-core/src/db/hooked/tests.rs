@@ -40,6 +40,7 @@ fn tables() -> Arc<TableContext> {
         dir: "/db".into(),
         db_id: DbId(7),
         cache: None,
+        are_mapped: false,
         files: None,
         missing: Missing::Damage,
     })

@@ -155,6 +155,7 @@ impl Bench {
             numbers: Arc::new(FileNumbers::new(FileNo(1))),
             later: None,
             cache: None,
+            are_mapped: false,
         };
         let heard = Arc::new(Heard::default());
         let runner = JobRunner {

@@ -24,7 +24,8 @@ use parking_lot::{Mutex, RwLock};
 use self::rule::ArmedRule;
 use super::mem::{MemFile, MemFs, SyncLoss};
 use super::{
-    AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, MappedBytes, SharedWords,
+    AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, MapPages, MappedBytes,
+    SharedWords,
 };
 use crate::error::{Error, Result};
 
@@ -398,9 +399,9 @@ impl File for FaultFile {
         self.fs.begin(OpKind::Map, &self.path, 0).is_none() && self.inner().map_appends()
     }
 
-    fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
+    fn map(&self, offset: u64, len: usize, pages: MapPages) -> Option<MappedBytes> {
         match self.fs.begin(OpKind::Map, &self.path, len) {
-            None => self.inner().map(offset, len),
+            None => self.inner().map(offset, len, pages),
             Some(_) => None,
         }
     }

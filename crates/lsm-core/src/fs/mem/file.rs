@@ -13,7 +13,7 @@ use super::MemShared;
 use super::inode::SyncLoss;
 use super::inode::{Cell, ContentChange, Inode};
 use crate::error::{Error, Result};
-use crate::fs::File;
+use crate::fs::{File, MapPages, MappedBytes};
 
 /// An open file; goes on working after its name is gone.
 pub(in crate::fs) struct MemFile {
@@ -128,6 +128,16 @@ impl File for MemFile {
         let _state = self.shared.state.write();
         self.mapped_end.store(self.cell.inode.read().cache.len(), Ordering::Relaxed);
         true
+    }
+
+    /// A copy, which is as good where files do not change. What is to be read at once is left to a read.
+    fn map(&self, offset: u64, len: usize, pages: MapPages) -> Option<MappedBytes> {
+        if pages == MapPages::Now {
+            return None;
+        }
+        let mut bytes = vec![0; len];
+        let read = self.cell.inode.read().cache.read(offset, &mut bytes);
+        (read == len).then(|| Arc::new(bytes) as MappedBytes)
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {

@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::sstable::block::{Block, BlockEntry};
 use crate::sstable::hidden::hidden_trailer;
 use crate::sstable::index::IndexCursor;
+use crate::sstable::mapped::MappedBlocks;
 use crate::sstable::probe::{Probed, probe};
 use crate::sstable::stored::Extent;
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
@@ -110,6 +111,9 @@ impl SstReader {
     #[inline(always)]
     fn value_of(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<(Trailer, Slice)>> {
         let target = KeyRef::seek(user_key, seq);
+        if let Some(mapped) = &self.mapped {
+            return self.value_of_mapped(mapped, target);
+        }
         let Some(extent) = self.locate(target, SstReader::block)? else {
             return Ok(None);
         };
@@ -134,6 +138,33 @@ impl SstReader {
         self.find_behind(ended, target, SstReader::block).map(Ended::value)
     }
 
+    /// Searches where the block lies. The index of a mapped table has one level.
+    fn value_of_mapped(
+        &self,
+        mapped: &MappedBlocks,
+        target: KeyRef<'_>,
+    ) -> Result<Option<(Trailer, Slice)>> {
+        let number = self.index.block().lower_bound(target);
+        let Some(extent) = self.index.extent(number) else { return Ok(None) };
+        let payload = mapped.payload(&self.source, number, extent)?;
+        if let Some(found) = payload.and_then(|payload| self.probe(payload, target)) {
+            return Ok(found);
+        }
+        let block = self.read_block(extent, false)?;
+        self.find_in(extent, block, target, SstReader::block).map(Ended::value)
+    }
+
+    /// What a probe finds of the target in a payload; `None` if the block is to be parsed instead.
+    #[expect(clippy::option_option, reason = "a missing key is an answer, too")]
+    #[inline]
+    fn probe(&self, payload: &[u8], target: KeyRef<'_>) -> Option<Option<(Trailer, Slice)>> {
+        let may_have_hidden = self.hidden_suffix().is_some();
+        Some(match probe(payload, target.user, target.trailer.seq(), may_have_hidden)? {
+            Probed::Missing => None,
+            Probed::Found(trailer, value) => Some((trailer, Slice::copy_from(&payload[value]))),
+        })
+    }
+
     /// Searches in the block at `extent`, which the cache does not have.
     #[cold]
     fn value_of_unkept(
@@ -143,15 +174,7 @@ impl SstReader {
     ) -> Result<Option<(Trailer, Slice)>> {
         let is_wanted = self.is_wanted(extent);
         if !is_wanted {
-            let may_have_hidden = self.hidden_suffix().is_some();
-            let probed = self.source.look_at(extent, |payload| {
-                match probe(payload, target.user, target.trailer.seq(), may_have_hidden)? {
-                    Probed::Missing => Some(None),
-                    Probed::Found(trailer, value) => {
-                        Some(Some((trailer, Slice::copy_from(&payload[value]))))
-                    }
-                }
-            })?;
+            let probed = self.source.look_at(extent, |payload| self.probe(payload, target))?;
             if let Some(found) = probed.flatten() {
                 return Ok(found);
             }

@@ -21,7 +21,7 @@ use crate::sstable::test_file::TestFile;
 use crate::sstable::{ReadMode, SstIdentity, SstReader, bloom_hash};
 use crate::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
 
-fn small_table() -> Entries {
+pub(super) fn small_table() -> Entries {
     let mut all = Vec::new();
     for n in 0..24_u64 {
         let user = format!("key{n:04}");
@@ -35,6 +35,10 @@ fn small_table() -> Entries {
 /// Reads all of it in every way; what is returned must be right.
 fn read_all(bytes: &[u8], all: &Entries) -> Result<()> {
     let reader = open(bytes, None)?;
+    read_whole(&reader, all)
+}
+
+pub(super) fn read_whole(reader: &Arc<SstReader>, all: &Entries) -> Result<()> {
     for mode in [ReadMode::Cached, ReadMode::Streaming] {
         let mut iter = reader.iter(mode);
         iter.seek_to_first()?;
@@ -45,7 +49,7 @@ fn read_all(bytes: &[u8], all: &Entries) -> Result<()> {
         }
         assert!(!iter.valid());
     }
-    gets(&reader, all)
+    gets(reader, all)
 }
 
 fn gets(reader: &Arc<SstReader>, all: &Entries) -> Result<()> {

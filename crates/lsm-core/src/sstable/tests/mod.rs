@@ -7,6 +7,7 @@ mod damage;
 mod golden;
 mod hidden;
 mod large;
+mod mapped;
 mod model;
 mod notes;
 mod verify;
@@ -62,4 +63,12 @@ pub(super) fn open(bytes: &[u8], expected: Option<(u64, u128)>) -> Result<Arc<Ss
     let cache = Arc::new(Blocks::new(1 << 20));
     let file = TestFile::holding(bytes);
     SstReader::open(file, "t.sst".into(), IDENTITY, expected, Some(cache)).map(Arc::new)
+}
+
+/// Opens a table that is read through a mapping of its file, if it can be.
+pub(super) fn open_mapped(bytes: &[u8]) -> Result<Arc<SstReader>> {
+    let cache = Arc::new(Blocks::new(1 << 20));
+    let file = TestFile::holding(bytes);
+    let opened = SstReader::open(file, "t.sst".into(), IDENTITY, None, Some(cache));
+    opened.map(|reader| Arc::new(reader.map()))
 }

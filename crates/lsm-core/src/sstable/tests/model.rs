@@ -5,12 +5,12 @@ use std::sync::Arc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Entries, IDENTITY, entry, open, options, write};
+use super::{Entries, IDENTITY, entry, open, open_mapped, options, write};
 use crate::codec::checksum64;
 use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::index::INDEX_BYTES_MAX;
-use crate::sstable::{ReadMode, SstOptions, SstReader, bloom_hash};
+use crate::sstable::{ReadMode, SstIter, SstOptions, SstReader, bloom_hash};
 use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer};
 
 fn kind() -> impl Strategy<Value = EntryKind> {
@@ -63,60 +63,31 @@ pub(super) fn at(iter: &impl InternalIter) -> Option<(InternalKey, Vec<u8>)> {
 
 /// Everything that a reader can be asked, against the list.
 pub(super) fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>, u64)]) {
-    for mode in [ReadMode::Cached, ReadMode::Streaming] {
-        let mut iter = reader.iter(mode);
-        assert!(!iter.valid());
-        iter.seek_to_first().unwrap();
-        for expected in all {
-            assert_eq!(at(&iter).as_ref(), Some(expected));
-            assert_eq!(iter.value_slice(), expected.1);
-            iter.next().unwrap();
-        }
-        assert!(!iter.valid());
-        iter.seek_to_last().unwrap();
-        for expected in all.iter().rev() {
-            assert_eq!(at(&iter).as_ref(), Some(expected));
-            iter.prev().unwrap();
-        }
-        assert!(!iter.valid());
-    }
-    // Its blocks are probed, and those of the other are parsed and kept.
     let source = reader.source();
-    let probed =
-        SstReader::open(source.file.clone(), source.path.to_path_buf(), IDENTITY, None, None);
-    let probed = probed.unwrap().placed(IDENTITY.file, reader.global_seq());
-    let mut iter = reader.iter(ReadMode::Cached);
+    let again = || {
+        let path = source.path.to_path_buf();
+        SstReader::open(source.file.clone(), path, IDENTITY, None, None).unwrap()
+    };
+    // Blocks of the first are parsed and kept, those of the second are probed, and those of the third, if it is not
+    // compressed, are searched and walked through where they lie.
+    let probed = Arc::new(again().placed(IDENTITY.file, reader.global_seq()));
+    let mapped = Arc::new(again().map().placed(IDENTITY.file, reader.global_seq()));
+    let readers = [reader, &probed, &mapped];
+    walk_all(reader, ReadMode::Streaming, all);
+    readers.iter().for_each(|reader| walk_all(reader, ReadMode::Cached, all));
+    let mut iters = [reader, &mapped].map(|reader| reader.iter(ReadMode::Cached));
     let own = all.iter().map(|(key, _)| (key.user.to_vec(), key.trailer.raw()));
     let mut offset = 0;
     for (user, raw) in own.chain(targets.iter().cloned()) {
         for seq in [raw >> 8, (raw >> 8).saturating_sub(1), (1 << 56) - 1] {
             let seq = SeqNo::new(seq).unwrap();
-            for target in [KeyRef::seek(&user, seq), KeyRef::new(&user, Trailer::LAST)] {
-                let i = all.partition_point(|(key, _)| key.as_ref() < target);
-                iter.seek(target).unwrap();
-                assert_eq!(at(&iter), all.get(i).cloned(), "{target:?}");
-                if i < all.len() {
-                    iter.next().unwrap();
-                    assert_eq!(at(&iter), all.get(i + 1).cloned());
-                }
-                iter.seek(target).unwrap();
-                if let Some((here, _)) = all.get(i) {
-                    iter.next_key(&mut Vec::new()).unwrap();
-                    let later = all.partition_point(|(key, _)| key.user <= here.user);
-                    assert_eq!(at(&iter), all.get(later).cloned());
-                }
-                iter.seek_before(target).unwrap();
-                let before = i.checked_sub(1);
-                assert_eq!(at(&iter), before.map(|i| all[i].clone()), "{target:?}");
-                if i > 0 {
-                    iter.prev().unwrap();
-                    assert_eq!(at(&iter), i.checked_sub(2).map(|i| all[i].clone()));
-                }
+            for iter in &mut iters {
+                seek_around(iter, all, &user, seq);
             }
             let i = all.partition_point(|(key, _)| key.as_ref() < KeyRef::seek(&user, seq));
             let expected = all.get(i).filter(|(key, _)| *key.user == *user);
             let expected = expected.map(|(key, value)| (key.trailer, value.clone()));
-            for reader in [&**reader, &probed] {
+            for reader in readers {
                 let found = reader.get(&user, bloom_hash(&user), seq).unwrap();
                 assert_eq!(found.map(|(trailer, slice)| (trailer, slice.to_vec())), expected);
             }
@@ -126,6 +97,51 @@ pub(super) fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>,
         let here = reader.approximate_offset(&key.user);
         assert!(here >= offset && here <= reader.properties().data_bytes);
         offset = here;
+    }
+}
+
+/// Walks along all entries in both directions.
+fn walk_all(reader: &Arc<SstReader>, mode: ReadMode, all: &Entries) {
+    let mut iter = reader.iter(mode);
+    assert!(!iter.valid());
+    iter.seek_to_first().unwrap();
+    for expected in all {
+        assert_eq!(at(&iter).as_ref(), Some(expected));
+        assert_eq!(iter.value_slice(), expected.1);
+        iter.next().unwrap();
+    }
+    assert!(!iter.valid());
+    iter.seek_to_last().unwrap();
+    for expected in all.iter().rev() {
+        assert_eq!(at(&iter).as_ref(), Some(expected));
+        iter.prev().unwrap();
+    }
+    assert!(!iter.valid());
+}
+
+/// Seeks the key in every way, and takes a step from there.
+fn seek_around(iter: &mut SstIter, all: &Entries, user: &[u8], seq: SeqNo) {
+    for target in [KeyRef::seek(user, seq), KeyRef::new(user, Trailer::LAST)] {
+        let i = all.partition_point(|(key, _)| key.as_ref() < target);
+        iter.seek(target).unwrap();
+        assert_eq!(at(iter), all.get(i).cloned(), "{target:?}");
+        if i < all.len() {
+            iter.next().unwrap();
+            assert_eq!(at(iter), all.get(i + 1).cloned());
+        }
+        iter.seek(target).unwrap();
+        if let Some((here, _)) = all.get(i) {
+            iter.next_key(&mut Vec::new()).unwrap();
+            let later = all.partition_point(|(key, _)| key.user <= here.user);
+            assert_eq!(at(iter), all.get(later).cloned());
+        }
+        iter.seek_before(target).unwrap();
+        let before = i.checked_sub(1);
+        assert_eq!(at(iter), before.map(|i| all[i].clone()), "{target:?}");
+        if i > 0 {
+            iter.prev().unwrap();
+            assert_eq!(at(iter), i.checked_sub(2).map(|i| all[i].clone()));
+        }
     }
 }
 
@@ -171,31 +187,32 @@ proptest! {
         block_bytes in prop_oneof![Just(300_u32), Just(4096), Just(1 << 16)],
     ) {
         let (bytes, _) = write(&all, options(block_bytes, Compression::None), INDEX_BYTES_MAX);
-        let reader = open(&bytes, None).unwrap();
-        let mut iter = reader.iter(ReadMode::Cached);
-        let mut here = None;
-        for (what, target) in moves {
-            here = match (what, here) {
-                (0, _) | (_, None) => {
-                    let i = target.index(all.len());
-                    iter.seek(all[i].0.as_ref()).unwrap();
-                    Some(i)
-                }
-                (1..4, Some(i)) => {
-                    iter.next().unwrap();
-                    Some(i + 1)
-                }
-                (4, Some(i)) => {
-                    iter.next_key(&mut Vec::new()).unwrap();
-                    Some(all.partition_point(|(key, _)| key.user <= all[i].0.user))
-                }
-                (_, Some(i)) => {
-                    iter.prev().unwrap();
-                    i.checked_sub(1)
-                }
-            };
-            here = here.filter(|i| *i < all.len());
-            prop_assert_eq!(at(&iter), here.map(|i: usize| all[i].clone()));
+        for reader in [open(&bytes, None).unwrap(), open_mapped(&bytes).unwrap()] {
+            let mut iter = reader.iter(ReadMode::Cached);
+            let mut here = None;
+            for (what, target) in &moves {
+                here = match (what, here) {
+                    (0, _) | (_, None) => {
+                        let i = target.index(all.len());
+                        iter.seek(all[i].0.as_ref()).unwrap();
+                        Some(i)
+                    }
+                    (1..4, Some(i)) => {
+                        iter.next().unwrap();
+                        Some(i + 1)
+                    }
+                    (4, Some(i)) => {
+                        iter.next_key(&mut Vec::new()).unwrap();
+                        Some(all.partition_point(|(key, _)| key.user <= all[i].0.user))
+                    }
+                    (_, Some(i)) => {
+                        iter.prev().unwrap();
+                        i.checked_sub(1)
+                    }
+                };
+                here = here.filter(|i| *i < all.len());
+                prop_assert_eq!(at(&iter), here.map(|i: usize| all[i].clone()));
+            }
         }
     }
 }
@@ -304,11 +321,14 @@ proptest! {
         let reader = Arc::new(reader.placed(crate::types::FileNo(77), Some(global_seq)));
         let seen: Entries = keys.iter().map(|(k, (_, v))| entry(k, global, value, v)).collect();
         check(&reader, &seen, &targets);
-        let mut iter = reader.iter(ReadMode::Cached);
-        iter.seek_to_first().unwrap();
-        for (key, _) in &stored {
-            prop_assert_eq!(iter.stored_seq(), key.trailer.seq());
-            iter.next().unwrap();
+        let mapped = open_mapped(&bytes).unwrap();
+        for reader in [reader, mapped] {
+            let mut iter = reader.iter(ReadMode::Cached);
+            iter.seek_to_first().unwrap();
+            for (key, _) in &stored {
+                prop_assert_eq!(iter.stored_seq(), key.trailer.seq());
+                iter.next().unwrap();
+            }
         }
     }
 }

@@ -1,0 +1,178 @@
+//! [`UnparsedBlock`] and [`Steps`]: the way of a cursor through a mapped block, of which nothing is parsed,
+//! copied or prepared. A seek and a few steps touch a fraction of its lines.
+//!
+//! Used by [`SstIter`](super::SstIter) for the blocks of mapped tables (`mapped.rs`). Each entry is checked when the
+//! cursor comes to it, in the same way as by a probe (`probe.rs`), and the cursor compares it with the entry that it
+//! comes from. A call returns `None` where something is wrong; a parse then names the defect. Blocks whose
+//! hidden entries lie among the others are parsed.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use crate::types::{KeyRef, Trailer};
+
+use super::block::RESTART_ENTRIES;
+use super::block_search::compare_tails;
+use super::probe::{GROUP_LINES, ProbedPayload};
+
+const GROUP: usize = RESTART_ENTRIES as usize;
+/// No group has this number.
+const NO_GROUP: usize = usize::MAX;
+
+/// A block that lies in a mapping.
+pub(super) struct UnparsedBlock {
+    /// The range of its payload in the file.
+    pub payload: Range<usize>,
+    /// Number of visible entries, at least 1.
+    pub count: usize,
+    /// End of the entries.
+    end: usize,
+    /// The restart offsets.
+    restarts: Range<usize>,
+    base_seq: u64,
+}
+
+impl UnparsedBlock {
+    /// The block whose payload lies at `start` of the file. `None` if it is to be parsed.
+    pub(super) fn of(start: usize, payload: &[u8], may_have_hidden: bool) -> Option<UnparsedBlock> {
+        let ProbedPayload { end, ref restarts, base_seq, count, has_column, .. } =
+            ProbedPayload::of(payload)?;
+        // In a table with hidden entries they are among the others, unless they have a column.
+        let is_usual = has_column == may_have_hidden && count > 0;
+        is_usual.then(|| UnparsedBlock {
+            payload: start..start + payload.len(),
+            count,
+            end,
+            restarts: restarts.clone(),
+            base_seq,
+        })
+    }
+
+    /// The block in the bytes of the file.
+    #[inline]
+    pub(super) fn view<'a>(&self, file: &'a [u8]) -> ProbedPayload<'a> {
+        ProbedPayload {
+            bytes: &file[self.payload.clone()],
+            end: self.end,
+            restarts: self.restarts.clone(),
+            base_seq: self.base_seq,
+            count: self.count,
+            has_column: false,
+        }
+    }
+}
+
+/// An entry that a cursor comes to.
+pub(super) struct Stepped<'a> {
+    /// The index of the entry in its block.
+    pub at: usize,
+    /// The two pieces of its key.
+    pub shared: &'a [u8],
+    pub suffix: &'a [u8],
+    pub trailer: Trailer,
+    /// The range of its value in the payload.
+    pub value: Range<usize>,
+}
+
+impl Stepped<'_> {
+    /// Its order beside a key.
+    #[inline]
+    pub(super) fn order(&self, key: KeyRef<'_>) -> Ordering {
+        // Newer first: the greater trailer is the earlier.
+        compare_tails(self.shared, self.suffix, key.user)
+            .then_with(|| key.trailer.cmp(&self.trailer))
+    }
+}
+
+/// The places of entries that a cursor knows in the block that it is in.
+pub(super) struct Steps {
+    /// The group whose entries `offsets` are, and how many of them are known.
+    group: usize,
+    known: usize,
+    offsets: [usize; GROUP],
+    /// The restart key of that group.
+    restart: Range<usize>,
+    /// The entry behind the last one that was decoded, and its offset.
+    next: usize,
+    next_offset: usize,
+}
+
+impl Steps {
+    pub(super) fn new() -> Steps {
+        let offsets = [0; GROUP];
+        Steps { group: NO_GROUP, known: 0, offsets, restart: 0..0, next: 0, next_offset: 0 }
+    }
+
+    /// Forgets the places: another block is next.
+    pub(super) fn leave_block(&mut self) {
+        *self = Steps::new();
+    }
+
+    /// The first entry that is not before `target`; `None` inside if all are.
+    #[expect(clippy::option_option, reason = "the outer one is that of all calls here")]
+    pub(super) fn seek<'a>(
+        &mut self,
+        block: &ProbedPayload<'a>,
+        target: KeyRef<'_>,
+    ) -> Option<Option<Stepped<'a>>> {
+        for at in block.group_of(target)? * GROUP..block.count {
+            let entry = self.entry(block, at)?;
+            if entry.order(target).is_ge() {
+                return Some(Some(entry));
+            }
+        }
+        Some(None)
+    }
+
+    /// Entry `at`, which the block has.
+    ///
+    /// # Cost
+    /// One entry is decoded where the one before was the last. Otherwise those of the group before it are, unless
+    /// the cursor is in the group.
+    #[inline]
+    pub(super) fn entry<'a>(
+        &mut self,
+        block: &ProbedPayload<'a>,
+        at: usize,
+    ) -> Option<Stepped<'a>> {
+        let index = at % GROUP;
+        if at / GROUP != self.group {
+            self.begin_group(block, at)?;
+        }
+        while self.known <= index {
+            self.offsets[self.known] = block.entry(self.offsets[self.known - 1])?.value.end;
+            self.known += 1;
+        }
+        let entry = block.entry(self.offsets[index])?;
+        let end = entry.value.end;
+        // Bytes that no entry owns could hide a lost one.
+        if at + 1 == block.count && end != block.end {
+            return None;
+        }
+        (self.next, self.next_offset) = (at + 1, end);
+        if self.known == index + 1 && self.known < GROUP {
+            self.offsets[self.known] = end;
+            self.known += 1;
+        }
+        let shared = block.bytes[self.restart.clone()].get(..entry.shared)?;
+        let value = entry.value;
+        Some(Stepped { at, shared, suffix: entry.suffix, trailer: entry.trailer, value })
+    }
+
+    /// Makes the group of entry `at` the one whose places are known.
+    fn begin_group(&mut self, block: &ProbedPayload<'_>, at: usize) -> Option<()> {
+        let group = at / GROUP;
+        let offset = block.restart(group)?;
+        block.touch_lines(offset, GROUP_LINES);
+        let restart = block.entry(offset)?;
+        // The entries lie one behind the other, and a restart key is whole.
+        let is_behind = self.next != at || self.next_offset == offset;
+        if restart.shared != 0 || !is_behind {
+            return None;
+        }
+        self.restart = restart.value.start - restart.suffix.len()..restart.value.start;
+        (self.group, self.known) = (group, 1);
+        self.offsets[0] = offset;
+        Some(())
+    }
+}
