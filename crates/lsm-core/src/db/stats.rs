@@ -1,5 +1,6 @@
 //! `Db::stats`: a copy of what the rooms count.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::stall::Pressure;
@@ -7,7 +8,7 @@ use super::{DbInner, Partition};
 use crate::compaction::compaction_debt;
 use crate::partition::PartitionState;
 use crate::stats::{LevelStats, PartitionStats, Stats};
-use crate::version::Level;
+use crate::version::{Level, Table};
 
 fn level_stats(level: &Level) -> LevelStats {
     let tables = level.tables();
@@ -33,6 +34,12 @@ fn partition_stats(partition: &PartitionState, pressure: Pressure) -> PartitionS
         pressure_reason: (pressure.permille > 0).then_some(pressure.cause.told()),
         value_store: store.as_ref().map(|store| store.stats()),
     }
+}
+
+/// The sum of a figure of all tables.
+fn sum_of_tables(partitions: &[Arc<PartitionState>], figure: fn(&Table) -> u64) -> u64 {
+    let views = partitions.iter().map(|partition| partition.pin());
+    views.map(|view| view.version.tables().map(|(_, table)| figure(table)).sum::<u64>()).sum()
 }
 
 impl Partition {
@@ -85,12 +92,8 @@ impl DbInner {
             cache_bytes: cache.bytes,
             cache_hits: cache.hits,
             cache_misses: cache.misses,
-            open_table_bytes: tables()
-                .map(|view| view.version.tables().map(|(_, t)| t.memory_bytes()).sum::<u64>())
-                .sum(),
-            mapped_table_bytes: tables()
-                .map(|view| view.version.tables().map(|(_, t)| t.mapped_bytes()).sum::<u64>())
-                .sum(),
+            open_table_bytes: sum_of_tables(&partitions, Table::memory_bytes),
+            mapped_table_bytes: sum_of_tables(&partitions, Table::mapped_bytes),
             open_files: files.open_count() as u64,
             open_files_max: files.limit() as u64,
             file_reopen_count: files.reopened_count(),

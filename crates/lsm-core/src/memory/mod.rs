@@ -19,6 +19,6 @@ mod slab;
 mod slots;
 
 pub use pieces::BlockMemory;
-pub use prefetch::{LINE_BYTES, prefetch};
+pub use prefetch::{LINE_BYTES, prefetch, prefetch_lines};
 pub use slab::{SLAB_BYTES, Slab};
 pub use slots::{Closed, SlabStart, SlotPool};

@@ -29,6 +29,14 @@ pub fn prefetch(address: *const u8) {
     let _ = address;
 }
 
+/// Asks for `count` lines from the one of `address` on.
+#[inline(always)]
+pub fn prefetch_lines(address: *const u8, count: usize) {
+    for line in 0..count {
+        prefetch(address.wrapping_add(line * LINE_BYTES));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

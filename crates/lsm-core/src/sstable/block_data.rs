@@ -25,7 +25,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::memory::{BlockMemory, LINE_BYTES, SlabStart, SlotPool, prefetch};
+use crate::memory::{BlockMemory, LINE_BYTES, SlabStart, SlotPool, prefetch, prefetch_lines};
 use crate::types::{EntryKind, SeqNo, Slice, Trailer, prefix8};
 
 use super::block::{EntryKey, Head, KIND_BITS, RESTART_ENTRIES};
@@ -204,10 +204,7 @@ impl BlockData {
     /// Asks for `count` lines of the payload from `start` on, which may lie outside of it, also in front.
     #[inline]
     pub(super) fn touch_lines(&self, start: usize, count: usize) {
-        let start = self.bytes().as_ptr().wrapping_add(start);
-        for line in 0..count {
-            prefetch(start.wrapping_add(line * LINE_BYTES));
-        }
+        prefetch_lines(self.bytes().as_ptr().wrapping_add(start), count);
     }
 
     /// Length of the common prefix.

@@ -5,6 +5,8 @@
 //! rebuilt into a buffer at every move, because nearly every caller compares it. The value is lent
 //! from the block.
 
+mod steps;
+
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
 use super::stored::{Access, Extent, LARGE_PAYLOAD_BYTES};
 use super::table_block::{BlockCheck, TableBlock};
-use super::unparsed::{Stepped, Steps, UnparsedBlock};
+use super::unparsed::{BlockSteps, UnparsedBlock};
 use super::walk::{BlockWalk, Entries};
 
 /// Room for a key from the start: a short scan should not grow its buffer step by step.
@@ -75,7 +77,7 @@ struct VisibleEntries {
     /// No hidden entries lie among them: each begins where the one before ends.
     is_dense: bool,
     /// The places of entries in an unparsed block.
-    steps: Steps,
+    steps: BlockSteps,
     /// An entry of an unparsed block is not as it must be.
     is_damaged: bool,
     /// The sequence that the file has for the present entry of an unparsed block.
@@ -231,7 +233,7 @@ impl VisibleEntries {
             ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
             count: 0,
             is_dense: false,
-            steps: Steps::new(),
+            steps: BlockSteps::new(),
             is_damaged: false,
             unparsed_seq: SeqNo::ZERO,
             at: 0,
@@ -477,77 +479,6 @@ impl Entries for VisibleEntries {
         // The checksum of a copy, and the parse of it, say where it is wrong.
         reader.block(extent)?;
         Err(reader.source().corruption(extent.offset, "block has changed while it was read"))
-    }
-}
-
-/// Unparsed blocks.
-impl VisibleEntries {
-    /// Makes entry `at` the present one; notes damage and returns `false` if it is not as it must be.
-    fn enter_unparsed(&mut self, reader: &SstReader, block: &UnparsedBlock, at: usize) -> bool {
-        let entry = self.steps.entry(&block.view(reader.mapped_file()), at);
-        self.take(entry)
-    }
-
-    /// As [`VisibleEntries::enter_unparsed`], of an entry beside the present one, which has this order to it.
-    #[inline]
-    fn step_unparsed(
-        &mut self,
-        reader: &SstReader,
-        block: &UnparsedBlock,
-        at: usize,
-        order: Ordering,
-    ) -> bool {
-        let entry = self.steps.entry(&block.view(reader.mapped_file()), at);
-        // Versions are in order by the sequence numbers that readers see as well: in an ingested table a key
-        // has one entry.
-        let present = KeyRef::new(&self.key, self.trailer);
-        let in_order = entry.filter(|entry| entry.order(present) == order);
-        self.take(in_order)
-    }
-
-    fn seek_unparsed(
-        &mut self,
-        reader: &SstReader,
-        block: &UnparsedBlock,
-        target: KeyRef<'_>,
-    ) -> bool {
-        match self.steps.seek(&block.view(reader.mapped_file()), target) {
-            Some(None) => false,
-            found => self.take(found.flatten()),
-        }
-    }
-
-    fn seek_before_unparsed(
-        &mut self,
-        reader: &SstReader,
-        block: &UnparsedBlock,
-        target: KeyRef<'_>,
-    ) -> bool {
-        let view = block.view(reader.mapped_file());
-        let Some(found) = self.steps.seek(&view, target) else { return self.take(None) };
-        match found.map_or(self.count, |entry| entry.at).checked_sub(1) {
-            Some(before) => self.enter_unparsed(reader, block, before),
-            None => false,
-        }
-    }
-
-    /// Makes an entry the present one; notes damage and returns `false` if there is none.
-    #[inline]
-    fn take(&mut self, entry: Option<Stepped<'_>>) -> bool {
-        let Some(Stepped { at, shared, suffix, trailer, value }) = entry else {
-            self.is_damaged = true;
-            return false;
-        };
-        self.key.clear();
-        self.key.extend_from_slice(shared);
-        self.key.extend_from_slice(suffix);
-        self.unparsed_seq = trailer.seq();
-        self.trailer = match self.global_seq {
-            Some(seq) => trailer.with_seq(seq),
-            None => trailer,
-        };
-        (self.at, self.value) = (at, value);
-        true
     }
 }
 

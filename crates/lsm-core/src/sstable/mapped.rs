@@ -1,14 +1,13 @@
 //! [`MappedBlocks`]: the data blocks of a table, as a mapping of its file has them.
 //!
-//! A point read looks at a mapped block where it lies (`probe.rs`): no system call, no copy, and no place in
-//! the block cache. A cursor takes a copy of a block and checks that completely, as of a block that was
-//! read. The system decides what stays in memory. Used by [`SstReader`](super::SstReader), if
+//! A point read searches a mapped block where it lies (`probe.rs`), and a cursor goes through it there
+//! (`unparsed.rs`): no system call, no copy, and no place in the block cache. The system decides what stays in
+//! memory. Used by [`SstReader`](super::SstReader), if
 //! [`Options::tables_mapped`](crate::options::Options::tables_mapped) asks for it; everything else, compactions and
-//! verification above all, reads the file.
+//! verification above all, reads the file. Where the whole block is wanted, it is copied and parsed.
 //!
-//! The checksum of a block is verified at its first point read, and at each copy. To verify it at each point
-//! read would take a third of the read: it fetches all lines of the block, of which a search needs a
-//! few.
+//! The checksum of a block is verified at its first read, and at each copy. To verify it at each read
+//! would take a third of a point read: it fetches all lines of the block, of which a search needs a few.
 //!
 //! Invariant: a block is marked only after its checksum has agreed and it was found to be stored as it is, not
 //! compressed.
@@ -26,7 +25,7 @@ pub(super) struct MappedBlocks {
     /// The file up to the end of its data blocks.
     bytes: MappedBytes,
     /// A bit for each block, by its number in the index: it was verified. Relaxed: who does not see a
-    /// mark verifies once more, and the bytes do not change with it.
+    /// mark verifies once more, and no byte depends on it.
     verified: Box<[AtomicU64]>,
 }
 

@@ -11,7 +11,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::memory::{LINE_BYTES, prefetch};
+use crate::memory::prefetch_lines;
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 use super::block::{Head, KIND_BITS, RESTART_ENTRIES};
@@ -156,10 +156,7 @@ impl<'a> ProbedPayload<'a> {
     /// Asks for `count` lines from the one of `offset` on, which may lie behind the payload.
     #[inline]
     pub(super) fn touch_lines(&self, offset: usize, count: usize) {
-        let start = self.bytes.as_ptr().wrapping_add(offset);
-        for line in 0..count {
-            prefetch(start.wrapping_add(line * LINE_BYTES));
-        }
+        prefetch_lines(self.bytes.as_ptr().wrapping_add(offset), count);
     }
 
     /// The group of entries in which the target lies, or behind which it would.

@@ -1,4 +1,4 @@
-//! [`UnparsedBlock`] and [`Steps`]: the way of a cursor through a mapped block, of which nothing is parsed,
+//! [`UnparsedBlock`] and [`BlockSteps`]: the way of a cursor through a mapped block, of which nothing is parsed,
 //! copied or prepared. A seek and a few steps touch a fraction of its lines.
 //!
 //! Used by [`SstIter`](super::SstIter) for the blocks of mapped tables (`mapped.rs`). Each entry is checked when the
@@ -85,7 +85,7 @@ impl Stepped<'_> {
 }
 
 /// The places of entries that a cursor knows in the block that it is in.
-pub(super) struct Steps {
+pub(super) struct BlockSteps {
     /// The group whose entries `offsets` are, and how many of them are known.
     group: usize,
     known: usize,
@@ -97,15 +97,15 @@ pub(super) struct Steps {
     next_offset: usize,
 }
 
-impl Steps {
-    pub(super) fn new() -> Steps {
+impl BlockSteps {
+    pub(super) fn new() -> BlockSteps {
         let offsets = [0; GROUP];
-        Steps { group: NO_GROUP, known: 0, offsets, restart: 0..0, next: 0, next_offset: 0 }
+        BlockSteps { group: NO_GROUP, known: 0, offsets, restart: 0..0, next: 0, next_offset: 0 }
     }
 
     /// Forgets the places: another block is next.
     pub(super) fn leave_block(&mut self) {
-        *self = Steps::new();
+        *self = BlockSteps::new();
     }
 
     /// The first entry that is not before `target`; `None` inside if all are.

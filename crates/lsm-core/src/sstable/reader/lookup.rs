@@ -154,7 +154,7 @@ impl SstReader {
         self.find_in(extent, block, target, SstReader::block).map(Ended::value)
     }
 
-    /// What a probe finds of the target in a payload; `None` if the block is to be parsed instead.
+    /// Looks for the target in a payload. `None` if the block is to be parsed instead.
     #[expect(clippy::option_option, reason = "a missing key is an answer, too")]
     #[inline]
     fn probe(&self, payload: &[u8], target: KeyRef<'_>) -> Option<Option<(Trailer, Slice)>> {

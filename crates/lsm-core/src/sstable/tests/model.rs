@@ -63,15 +63,10 @@ pub(super) fn at(iter: &impl InternalIter) -> Option<(InternalKey, Vec<u8>)> {
 
 /// Everything that a reader can be asked, against the list.
 pub(super) fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>, u64)]) {
-    let source = reader.source();
-    let again = || {
-        let path = source.path.to_path_buf();
-        SstReader::open(source.file.clone(), path, IDENTITY, None, None).unwrap()
-    };
     // Blocks of the first are parsed and kept, those of the second are probed, and those of the third, if it is not
     // compressed, are searched and walked through where they lie.
-    let probed = Arc::new(again().placed(IDENTITY.file, reader.global_seq()));
-    let mapped = Arc::new(again().map().placed(IDENTITY.file, reader.global_seq()));
+    let probed = Arc::new(opened_again(reader).placed(IDENTITY.file, reader.global_seq()));
+    let mapped = Arc::new(opened_again(reader).map().placed(IDENTITY.file, reader.global_seq()));
     let readers = [reader, &probed, &mapped];
     walk_all(reader, ReadMode::Streaming, all);
     readers.iter().for_each(|reader| walk_all(reader, ReadMode::Cached, all));
@@ -98,6 +93,13 @@ pub(super) fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>,
         assert!(here >= offset && here <= reader.properties().data_bytes);
         offset = here;
     }
+}
+
+/// Another reader of the same file, without a cache.
+fn opened_again(reader: &SstReader) -> SstReader {
+    let source = reader.source();
+    let path = source.path.to_path_buf();
+    SstReader::open(source.file.clone(), path, IDENTITY, None, None).unwrap()
 }
 
 /// Walks along all entries in both directions.
