@@ -85,6 +85,13 @@ fn walked(reader: &Arc<SstReader>, forward: bool) -> Result<Vec<(InternalKey, Ve
     Ok(all)
 }
 
+/// Makes the checksum of the first block, whose payload has `len` bytes, that of what is there now.
+fn seal_again(bytes: &mut [u8], len: usize) {
+    let mut sealed = Vec::new();
+    Sealer::new(IDENTITY.unique_id()).seal(&mut sealed, 0, &bytes[..len], Compression::None);
+    bytes[..sealed.len()].copy_from_slice(&sealed);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
@@ -104,10 +111,7 @@ proptest! {
             let at = if restart { len - 1 - place.index(len.min(24)) } else { place.index(len) };
             bytes[at] = byte;
         }
-        let mut sealed = Vec::new();
-        let payload = bytes[..len].to_vec();
-        Sealer::new(IDENTITY.unique_id()).seal(&mut sealed, 0, &payload, Compression::None);
-        bytes[..sealed.len()].copy_from_slice(&sealed);
+        seal_again(&mut bytes, len);
         let parsed = walked(&open(&bytes, None).unwrap(), true);
         let mapped = open_mapped(&bytes).unwrap();
         for forward in [true, false] {
@@ -139,10 +143,7 @@ fn a_cursor_stops_at_an_entry_out_of_order_and_goes_on_behind_it_after_a_seek() 
     let place = bytes.windows(9).position(|window| window == [20; 9]).unwrap();
     // The last byte of the key lies in front of the value. Entry 20 has the key of entry 3 from now on.
     bytes[place] = 3;
-    let mut sealed = Vec::new();
-    let payload = bytes[..len].to_vec();
-    Sealer::new(IDENTITY.unique_id()).seal(&mut sealed, 0, &payload, Compression::None);
-    bytes[..sealed.len()].copy_from_slice(&sealed);
+    seal_again(&mut bytes, len);
     let mapped = open_mapped(&bytes).unwrap();
     let mut iter = mapped.iter(ReadMode::Cached);
     iter.seek_to_first().unwrap();
@@ -162,4 +163,33 @@ fn a_cursor_stops_at_an_entry_out_of_order_and_goes_on_behind_it_after_a_seek() 
     iter.seek_to_last().unwrap();
     let error = (0..40).find_map(|_| iter.prev().err()).unwrap();
     assert!(error.is_corruption() && !iter.valid(), "{error}");
+}
+
+#[test]
+fn an_entry_that_is_left_out_ends_a_walk_where_it_is_missing() {
+    let value = EntryKind::Value;
+    let all: Entries = (1..41_u8).map(|n| entry(&[n], 5, value, &[n; 9])).collect();
+    let (sound, _) = write(&all, options(1 << 20, Compression::None), 1 << 20);
+    let len = open(&sound, None).unwrap().properties().data_bytes as usize - TRAILER_BYTES;
+    // The number of entries is one less: the last one is left out.
+    let mut bytes = sound.clone();
+    bytes[len - 4] = 39;
+    seal_again(&mut bytes, len);
+    let mapped = open_mapped(&bytes).unwrap();
+    let mut iter = mapped.iter(ReadMode::Cached);
+    assert!(iter.seek_to_last().unwrap_err().is_corruption());
+    iter.seek(all[37].0.as_ref()).unwrap();
+    assert!(iter.next().unwrap_err().is_corruption() && !iter.valid());
+    // The second group begins with its second entry. Five bytes lie in front of a key.
+    let mut bytes = sound;
+    let place = bytes.windows(9).position(|window| window == [18; 9]).unwrap() - 5;
+    let restart = len - 16 - 2 * 4;
+    bytes[restart..restart + 4].copy_from_slice(&(place as u32).to_le_bytes());
+    seal_again(&mut bytes, len);
+    let mapped = open_mapped(&bytes).unwrap();
+    let mut iter = mapped.iter(ReadMode::Cached);
+    iter.seek_to_first().unwrap();
+    (1..16).for_each(|_| iter.next().unwrap());
+    assert_eq!(at(&iter).as_ref(), Some(&all[15]));
+    assert!(iter.next().unwrap_err().is_corruption() && !iter.valid());
 }
