@@ -1,7 +1,7 @@
 //! [`Blocks`]: the block cache, one for all tables of a database.
 //!
-//! It is sharded, and it resists scans: a new block replaces a block in use only after a second
-//! request for it. Of a full cache a reader asks first whether it [wants](BlockCache::wants) a block: a
+//! It is sharded, and it resists scans: a block that is read replaces another only at a second
+//! request for it, and none that is in use. Of a full cache a reader asks first whether it [wants](BlockCache::wants) a block: a
 //! point read does not even parse one that is not wanted. The weight of a block is the memory that the
 //! parsed block takes.
 //!

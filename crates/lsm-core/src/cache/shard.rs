@@ -5,7 +5,7 @@
 //! they are in it move to the queue of the old ones. The others leave the cache and become ghosts
 //! (`ghosts.rs`): one that comes back is old at once. So a scan passes through the young queue and leaves the
 //! old blocks alone. Once a shard is full, blocks that are read skip the young queue: a first request makes
-//! a ghost, and a second one an old block.
+//! a ghost, and a second one an old block, if a block whose turn it is to leave was not used.
 //!
 //! Blocks of tables that are gone are taken out at once. Their keys stay in the queues until they
 //! come to the front, or until there are more of them than blocks.

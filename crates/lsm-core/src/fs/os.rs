@@ -35,8 +35,10 @@ use super::sync_files::sync_files;
 use super::whole::{read_full, write_all, write_all_pieces};
 #[cfg(target_os = "linux")]
 use super::writeback::begin_writeback;
-use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, SharedWords};
-use super::{MapPages, MappedBytes};
+use super::{
+    AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, MapPages, MappedBytes,
+    SharedWords,
+};
 use crate::codec::checksum64;
 use crate::error::{Error, Result};
 

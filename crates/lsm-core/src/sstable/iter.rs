@@ -472,7 +472,7 @@ impl Entries for VisibleEntries {
         }
     }
 
-    fn check(&mut self, reader: &SstReader, extent: Extent) -> Result<()> {
+    fn check_end(&mut self, reader: &SstReader, extent: Extent) -> Result<()> {
         if !std::mem::take(&mut self.is_damaged) {
             return Ok(());
         }

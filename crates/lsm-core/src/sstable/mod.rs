@@ -203,7 +203,8 @@ pub trait BlockCache: Send + Sync + 'static {
     fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&BlockData)) -> bool;
 
     /// Returns `true` if a block of `file` at `offset` that is not kept, and takes about `memory_bytes`, should
-    /// be put in: there is room for it, or it was asked for of late. Notes that it was asked for.
+    /// be put in: there is room for it, or it was asked for of late and a block that is not in use has left for it.
+    /// Notes that it was asked for.
     fn wants(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool;
 
     /// Keeps a block that was read, or a copy of it, which it returns. Others leave for it if there is no

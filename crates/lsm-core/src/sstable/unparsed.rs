@@ -22,7 +22,7 @@ const NO_GROUP: usize = usize::MAX;
 /// A block that lies in a mapping.
 pub(super) struct UnparsedBlock {
     /// The range of its payload in the file.
-    pub payload: Range<usize>,
+    payload: Range<usize>,
     /// Number of visible entries, at least 1.
     pub count: usize,
     /// End of the entries.
@@ -92,15 +92,12 @@ pub(super) struct BlockSteps {
     offsets: [usize; GROUP],
     /// The restart key of that group.
     restart: Range<usize>,
-    /// The entry behind the last one that was decoded, and its offset.
-    next: usize,
-    next_offset: usize,
 }
 
 impl BlockSteps {
     pub(super) fn new() -> BlockSteps {
         let offsets = [0; GROUP];
-        BlockSteps { group: NO_GROUP, known: 0, offsets, restart: 0..0, next: 0, next_offset: 0 }
+        BlockSteps { group: NO_GROUP, known: 0, offsets, restart: 0..0 }
     }
 
     /// Forgets the places: another block is next.
@@ -145,11 +142,15 @@ impl BlockSteps {
         }
         let entry = block.entry(self.offsets[index])?;
         let end = entry.value.end;
-        // Bytes that no entry owns could hide a lost one.
-        if at + 1 == block.count && end != block.end {
+        // The entries lie one behind the other, also across groups: bytes that none owns could hide a lost one.
+        let is_followed = if at + 1 == block.count {
+            end == block.end
+        } else {
+            index + 1 < GROUP || block.restart(self.group + 1)? == end
+        };
+        if !is_followed {
             return None;
         }
-        (self.next, self.next_offset) = (at + 1, end);
         if self.known == index + 1 && self.known < GROUP {
             self.offsets[self.known] = end;
             self.known += 1;
@@ -165,9 +166,8 @@ impl BlockSteps {
         let offset = block.restart(group)?;
         block.touch_lines(offset, GROUP_LINES);
         let restart = block.entry(offset)?;
-        // The entries lie one behind the other, and a restart key is whole.
-        let is_behind = self.next != at || self.next_offset == offset;
-        if restart.shared != 0 || !is_behind {
+        // A restart key is whole, and nothing lies in front of the first one.
+        if restart.shared != 0 || (group == 0 && offset != 0) {
             return None;
         }
         self.restart = restart.value.start - restart.suffix.len()..restart.value.start;

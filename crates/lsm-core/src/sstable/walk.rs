@@ -58,7 +58,7 @@ pub(super) trait Entries {
 
     /// Asked where a call returned `false`: an error if there was no entry because the block at `extent` is
     /// damaged. The default is for entries of blocks that were checked as a whole.
-    fn check(&mut self, _reader: &SstReader, _extent: Extent) -> Result<()> {
+    fn check_end(&mut self, _reader: &SstReader, _extent: Extent) -> Result<()> {
         Ok(())
     }
 }
@@ -182,7 +182,7 @@ impl<E: Entries> BlockWalk<E> {
                 self.is_valid = true;
                 break;
             }
-            self.entries.check(&self.reader, here)?;
+            self.entries.check_end(&self.reader, here)?;
             extent = self.index.next(&self.reader)?;
         }
         Ok(())
@@ -198,22 +198,22 @@ impl<E: Entries> BlockWalk<E> {
                 self.is_valid = true;
                 break;
             }
-            self.entries.check(&self.reader, here)?;
+            self.entries.check_end(&self.reader, here)?;
             extent = self.index.prev(&self.reader)?;
         }
         Ok(())
     }
 
     /// Asks why the present block had no entry.
-    fn check(&mut self) -> Result<()> {
+    fn check_end(&mut self) -> Result<()> {
         let Some((extent, _)) = self.block else { return Ok(()) };
-        self.entries.check(&self.reader, extent)
+        self.entries.check_end(&self.reader, extent)
     }
 
     #[cold]
     fn next_block(&mut self) -> Result<()> {
         self.is_valid = false;
-        self.check()?;
+        self.check_end()?;
         let extent = self.index.next(&self.reader)?;
         self.enter_first(extent)
     }
@@ -221,7 +221,7 @@ impl<E: Entries> BlockWalk<E> {
     #[cold]
     fn prev_block(&mut self) -> Result<()> {
         self.is_valid = false;
-        self.check()?;
+        self.check_end()?;
         let extent = self.index.prev(&self.reader)?;
         self.enter_last(extent)
     }

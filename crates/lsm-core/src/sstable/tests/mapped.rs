@@ -189,7 +189,11 @@ fn an_entry_that_is_left_out_ends_a_walk_where_it_is_missing() {
     let mapped = open_mapped(&bytes).unwrap();
     let mut iter = mapped.iter(ReadMode::Cached);
     iter.seek_to_first().unwrap();
-    (1..16).for_each(|_| iter.next().unwrap());
-    assert_eq!(at(&iter).as_ref(), Some(&all[15]));
+    (1..15).for_each(|_| iter.next().unwrap());
+    assert_eq!(at(&iter).as_ref(), Some(&all[14]));
     assert!(iter.next().unwrap_err().is_corruption() && !iter.valid());
+    // Backwards, too.
+    iter.seek(all[20].0.as_ref()).unwrap();
+    let error = (0..5).find_map(|_| iter.prev().err());
+    assert!(error.unwrap().is_corruption() && !iter.valid());
 }
