@@ -32,6 +32,7 @@ usage: benches/peers/run.sh [options]
   --key-size N          bytes of a key                               [16]
   --value-size N        bytes of a value                             [100]
   --threads N           threads that work at once                    [1]
+  --write-rate N        writes per second beside the readers of readwhilewriting  [as many as possible]
   --lz4                 compress with LZ4; RocksDB is compiled anew for it
   --memory-mib N        memory of each run, its page cache included, limited by a cgroup
   --mib-per-size N      large: bytes of values of a size, but three values at least  [256]
@@ -102,7 +103,7 @@ complete_suite() {
 suite=core records="" ops="" seconds="" idle_loop=() rounds="" engines="" workloads=""
 # Of most suites. A file per value takes minutes for a million values, and is named if it is wanted.
 suite_engines="siltstone rocksdb rocksdb-blob fjall leveldb lmdb lmdb-map redb sled berkeley"
-key_size="" value_size="" threads="" lz4="" memory_mib="" mib_per_size=256 wait_seconds=120
+key_size="" value_size="" threads="" write_rate="" lz4="" memory_mib="" mib_per_size=256 wait_seconds=120
 sync_interval_ms=0 settle=() warm_gib="" database="" results="" machine="two cores of a nested VM"
 publish=() report_only=0 jobs=() rocksdb=rocksdb berkeley=berkeley
 command="benches/peers/run.sh"
@@ -124,6 +125,7 @@ while (($# > 0)); do
     --key-size) key_size="$2" && shift ;;
     --value-size) value_size="$2" && shift ;;
     --threads) threads="$2" && shift ;;
+    --write-rate) write_rate="$2" && shift ;;
     --lz4) lz4=lz4 ;;
     --memory-mib) memory_mib="$2" && shift ;;
     --mib-per-size) mib_per_size="$2" && shift ;;
@@ -217,7 +219,7 @@ run_once() {
     arguments+=(--workloads "$3" --records "$records" ${ops:+--ops "$ops"} --threads "$threads"
         --key-size "$key_size" --value-size "$value_size" ${lz4:+--lz4}
         --sync-interval-ms "$sync_interval_ms" "${settle[@]}" ${seconds:+--seconds "$seconds"}
-        "${idle_loop[@]}"
+        "${idle_loop[@]}" ${write_rate:+--write-rate "$write_rate"}
         ${memory_mib:+--memory-mib "$memory_mib"})
     if [[ -z "$cgroup" ]]; then
         "$peers" run "${arguments[@]}"
@@ -242,7 +244,7 @@ folder_of_runs() {
         echo "$results/large"
     else
         printf '%s/%012d-%05d-%09d%s' "$results" "$records" "$key_size" "$value_size" \
-            "-${threads}threads${lz4:+-lz4}${memory_mib:+-${memory_mib}mib}${seconds:+-${seconds}s}"
+            "-${threads}threads${lz4:+-lz4}${memory_mib:+-${memory_mib}mib}${seconds:+-${seconds}s}${write_rate:+-${write_rate}writes}"
     fi
 }
 

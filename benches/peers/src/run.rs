@@ -4,6 +4,7 @@
 //! others wrote, and at the end: then every engine reads from tables in order, and none hides
 //! work that it put off. The time of it is counted in the totals and not in the workloads.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,9 @@ pub struct Args {
     /// Threads that work at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
+    /// Writes per second beside the readers of `readwhilewriting` [default: as many as possible]
+    #[arg(long)]
+    write_rate: Option<NonZeroU64>,
     /// Compress with LZ4; fails for an engine that was compiled without it
     #[arg(long)]
     lz4: bool,
@@ -68,6 +72,7 @@ impl Args {
             key_bytes: self.key_size.into(),
             value_bytes: self.value_size as usize,
             threads: self.threads,
+            write_rate: self.write_rate,
             when: When::Os,
             seed: self.common.seed,
         }
@@ -85,6 +90,7 @@ impl Args {
             "sync_interval_ms": self.sync_interval_ms,
             "settles": !self.no_settle,
             "threads": self.threads,
+            "write_rate": self.write_rate,
             "lz4": self.lz4,
             "memory_mib": self.memory_mib,
         })

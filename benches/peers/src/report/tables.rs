@@ -141,6 +141,9 @@ fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
     if let Some(threads) = figure("threads").filter(|threads| *threads > 1) {
         write!(out, ". Threads: {threads}")?;
     }
+    if let Some(rate) = figure("write_rate") {
+        write!(out, ". Writes beside readers: {} per second", whole(&rate.to_string()))?;
+    }
     if config.is_some_and(|config| config["lz4"] == true) {
         write!(out, ". Compression: LZ4")?;
     }

@@ -13,6 +13,7 @@ mod report;
 mod scale;
 pub(crate) mod scid;
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -62,6 +63,9 @@ pub(crate) struct Args {
     /// Number of threads
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
+    /// Writes per second beside the readers of `readwhilewriting` [default: as many as possible]
+    #[arg(long)]
+    write_rate: Option<NonZeroU64>,
     /// Durability of writes
     #[arg(long, value_enum, default_value_t = When::Os)]
     durability: When,
@@ -141,6 +145,7 @@ impl Args {
             key_bytes: usize::from(self.key_size),
             value_bytes: self.value_size as usize,
             threads: self.threads,
+            write_rate: self.write_rate,
             when: match self.durability {
                 When::Os => testkit::bench::When::Os,
                 When::Sync => testkit::bench::When::Sync,

@@ -42,6 +42,8 @@ impl Report {
             "key_size": args.key_size,
             "value_size": args.value_size,
             "threads": args.threads,
+            "write_rate": args.write_rate,
+            "tables_mapped": args.tables_mapped,
             "durability": format!("{:?}", args.durability).to_lowercase(),
             "cache_bytes": args.cache,
             "write_buffer_bytes": args.write_buffer,

@@ -7,14 +7,16 @@
 //! - [`run`]: one workload on some threads, from its first operation to its [`Outcome`].
 //! - [`Kind`]: the workloads; what one thread does in each is in `worker.rs`.
 //! - [`large`]: the workload of large values, with an engine of its own.
-//! - [`measure`]: what the process used.
+//! - [`measure`]: what the process used; [`Tally`]: what a thread counted and timed.
 
 pub mod large;
 pub mod measure;
+mod meter;
 pub mod run;
 mod worker;
 
-pub use run::{Bench, Outcome, Plan, Tally};
+pub use meter::Tally;
+pub use run::{Bench, Outcome, Plan};
 pub use worker::Kind;
 
 /// When a write counts as done.

@@ -5,7 +5,7 @@
 //! 2. A worker's latencies are those between its own ticks; no worker waits for another.
 //! 3. A time limit ends no fill: the workloads behind it need all records.
 
-use std::ops::Range;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::Barrier;
@@ -14,122 +14,15 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use super::measure::{Memory, Usage, disk_bytes, latencies};
+use super::measure::{Memory, Usage, disk_bytes};
+use super::meter::{Meter, Tally, now};
 use super::worker::{Kind, Worker};
 use super::{Engine, When};
 use crate::workload::{KeySpace, Values};
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
-
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-fn now() -> Instant {
-    Instant::now()
-}
-
-/// The work of one thread. The progress is read by the main thread while it works.
-#[derive(Debug)]
-pub(super) struct Meter<'a> {
-    progress: &'a AtomicU64,
-    stop: &'a AtomicBool,
-    last: Instant,
-    tally: Tally,
-}
-
-/// The counters of one thread or of all.
-#[derive(Debug)]
-pub struct Tally {
-    /// Operations that ended.
-    pub ops: u64,
-    /// Nanoseconds of each operation.
-    pub latencies: Histogram<u64>,
-    /// Point reads that found a value.
-    pub found: u64,
-    /// Point reads that found none.
-    pub missed: u64,
-    /// Bytes of keys and values that were written.
-    pub written_bytes: u64,
-    /// Bytes of keys and values that scans read.
-    pub read_bytes: u64,
-}
-
-impl Tally {
-    fn new() -> Tally {
-        Tally {
-            ops: 0,
-            latencies: latencies(),
-            found: 0,
-            missed: 0,
-            written_bytes: 0,
-            read_bytes: 0,
-        }
-    }
-
-    fn add(&mut self, other: &Tally) {
-        self.ops += other.ops;
-        self.latencies.add(&other.latencies).expect("all histograms have the same bounds");
-        self.found += other.found;
-        self.missed += other.missed;
-        self.written_bytes += other.written_bytes;
-        self.read_bytes += other.read_bytes;
-    }
-}
-
-impl<'a> Meter<'a> {
-    /// An operation ended now.
-    #[inline]
-    pub(super) fn tick(&mut self) {
-        self.tick_many(1);
-    }
-
-    /// `ops` operations that were done as one ended now; they have one latency.
-    #[inline]
-    pub(super) fn tick_many(&mut self, ops: u64) {
-        let at = now();
-        let nanos = u64::try_from((at - self.last).as_nanos()).unwrap_or(u64::MAX);
-        self.tally.latencies.saturating_record(nanos);
-        self.last = at;
-        self.tally.ops += ops;
-        // A count for the eye; nothing is read on its word.
-        self.progress.store(self.tally.ops, Ordering::Relaxed);
-    }
-
-    /// A point read found a value, or none.
-    #[inline]
-    pub(super) fn found(&mut self, found: bool) {
-        if found {
-            self.tally.found += 1;
-        } else {
-            self.tally.missed += 1;
-        }
-    }
-
-    /// Keys and values of `len` bytes go to the engine.
-    #[inline]
-    pub(super) fn wrote(&mut self, len: usize) {
-        self.tally.written_bytes += len as u64;
-    }
-
-    /// Keys and values of `len` bytes were read.
-    #[inline]
-    pub(super) fn read_bytes(&mut self, len: usize) {
-        self.tally.read_bytes += len as u64;
-    }
-
-    /// Returns whether the workers that count are done, or the time is over.
-    pub(super) fn must_stop(&self) -> bool {
-        // A late answer costs one more operation.
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// The operations in `ops`, until the time is over.
-    pub(super) fn until_stopped(&self, ops: Range<u64>) -> impl Iterator<Item = u64> + use<'a> {
-        let stop = self.stop;
-        ops.take_while(|_| !stop.load(Ordering::Relaxed))
-    }
-}
 
 /// The work and the cost of a workload.
 #[derive(Debug)]
@@ -236,6 +129,9 @@ pub struct Plan {
     pub value_bytes: usize,
     /// Threads that work at once, at least 1.
     pub threads: u16,
+    /// Writes per second of the thread beside the readers of `readwhilewriting`; `None` for as many as
+    /// it can do. With the same number, all engines do the same work while they read.
+    pub write_rate: Option<NonZeroU64>,
     /// When a write counts as done, except in `fillsync`.
     pub when: When,
     /// Seed of every random choice.
@@ -312,6 +208,7 @@ impl<E: Engine> Bench<E> {
             values: self.values.fork(seed),
             value_bytes: self.plan.value_bytes,
             when: self.plan.when,
+            write_rate: self.plan.write_rate,
             seed,
             ops: bound(number)..bound(number + 1),
             inserted: self.inserted.clone(),
@@ -425,8 +322,7 @@ fn run_threads<E: Engine>(
             let work = move || -> Result<(Instant, Tally), E::Error> {
                 barrier.wait();
                 let begin = now();
-                let mut meter =
-                    Meter { progress: &count.0, stop, last: begin, tally: Tally::new() };
+                let mut meter = Meter::new(&count.0, stop, begin);
                 let result = if number < counted {
                     worker.work(kind, &mut meter)
                 } else {
@@ -434,7 +330,7 @@ fn run_threads<E: Engine>(
                 };
                 // The main thread listens until every worker has ended.
                 let _ = ended.send(number);
-                result.map(|()| (begin, meter.tally))
+                result.map(|()| (begin, meter.into_tally()))
             };
             let thread = thread::Builder::new().name(format!("bench-{number}"));
             let handle = thread.spawn_scoped(scope, work).expect("a thread can be started");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -70,8 +71,20 @@ fn plan(ops: Option<u64>) -> Plan {
     let threads = 2;
     let limit = None;
     let idle_loop = false;
+    let write_rate = None;
     let when = When::Os;
-    Plan { records: 1000, ops, limit, idle_loop, key_bytes, value_bytes, threads, when, seed: 7 }
+    Plan {
+        records: 1000,
+        ops,
+        limit,
+        idle_loop,
+        key_bytes,
+        value_bytes,
+        threads,
+        write_rate,
+        when,
+        seed: 7,
+    }
 }
 
 fn run(bench: &mut Bench<Map>, kind: Kind) -> Outcome {
@@ -142,4 +155,18 @@ fn a_limit_ends_what_has_operations_without_end() {
         assert!(outcome.tally.ops > 0, "{name}");
         assert!(outcome.idle_pause > Some(Duration::ZERO), "{name}");
     }
+}
+
+#[test]
+fn a_rate_bounds_the_writes_beside_readers() {
+    let limit = Some(Duration::from_millis(1));
+    let write_rate = NonZeroU64::new(50);
+    let slow = Plan { limit, write_rate, ..plan(Some(u64::MAX)) };
+    let mut bench = Bench::new(slow, Map::default());
+    run(&mut bench, Kind::FillRandom);
+    let outcome = run(&mut bench, Kind::ReadWhileWriting);
+    // The first write is due at once, and one may come while the readers end.
+    let allowed = 2 + (outcome.elapsed.as_secs_f64() * 50.0) as u64;
+    let writes = outcome.beside.unwrap().ops;
+    assert!((1..=allowed).contains(&writes), "{writes} in {:?}", outcome.elapsed);
 }

@@ -6,11 +6,12 @@
 //! Invariant: what a worker does depends on its seed and number alone, except where threads share
 //! the count of inserted records.
 
+use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::run::Meter;
+use super::meter::Meter;
 use super::{Engine, Way, When};
 use crate::Rng;
 use crate::workload::{KeySpace, Mix, Operation, Permutation, Stream, Values};
@@ -156,6 +157,8 @@ pub(super) struct Worker<E> {
     pub(super) values: Values,
     pub(super) value_bytes: usize,
     pub(super) when: When,
+    /// Writes per second beside readers; `None` for as many as it can do.
+    pub(super) write_rate: Option<NonZeroU64>,
     pub(super) seed: u64,
     /// Operations of this thread; in a fill also its share of the records.
     pub(super) ops: std::ops::Range<u64>,
@@ -239,6 +242,9 @@ impl<E: Engine> Worker<E> {
             self.keys.record(rng.below(self.keys.records()), &mut key);
             self.put(&key, self.when, meter)?;
             meter.tick();
+            if let Some(per_second) = self.write_rate {
+                meter.pace(per_second);
+            }
         }
         Ok(())
     }
