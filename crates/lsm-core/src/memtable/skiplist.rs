@@ -7,28 +7,27 @@
 //!
 //! ```text
 //! node      link | Node | key bytes                          a pointer to a node is to its `Node`
-//! link      the next node, and the word of its key (see shared_prefix.rs)
+//! link      the next node
 //! version   Version | ChainLinks, but for the oldest | value bytes, or a Pinned
 //! ```
 //!
 //! The express lanes, which lead a search to a node near its key, are rows of blocks (`lanes.rs`). Most
-//! steps of a search are decided by words in these, so of the nodes only those beside the key are touched.
+//! steps of a search are decided by words in these (see `shared_prefix.rs`), so of the nodes only those beside
+//! the key are touched.
+//!
+//! A node has no link back. Whoever walks backwards searches each node's predecessor in the lanes. A link
+//! back would cost 8 bytes of each node, and a store to the node behind each new one.
 //!
 //! Invariants:
 //! 1. Memory of nodes and versions comes from the list's arena and is given up when the list is
 //!    dropped, never before. Nothing is ever unlinked.
 //! 2. Nodes are initialised before a pointer to them is stored, with release; readers load such
-//!    pointers with acquire. After that only `back`, `newest` and the link change, all atomics;
-//!    versions and keys never change.
+//!    pointers with acquire. After that only `newest` and the link change, both atomics; versions and
+//!    keys never change.
 //! 3. Only the holder of `writer` stores anything.
-//! 4. The writer stores a link's `next` first and its `word` second, with release; readers load
-//!    them the other way round, with acquire. Nodes that take a link over have ever smaller keys.
-//!    So the key of the `next` that a reader sees is at most the one that the `word` belongs to: a
-//!    word below that of the target is reason to step on. With a larger one the target was not
-//!    published when the search began.
-//! 5. `back` points to a node that was the predecessor once and is still before it; what came in
+//! 4. The lanes give a node before the key, which is the predecessor or was it once; what came in
 //!    between is found by walking forward.
-//! 6. A version's trailer is smaller than that of the version above it.
+//! 5. A version's trailer is smaller than that of the version above it.
 
 mod ahead;
 mod cursor;
@@ -45,7 +44,6 @@ mod atomic {
     pub(super) use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
 }
 
-use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -53,9 +51,8 @@ use parking_lot::Mutex;
 
 use super::arena::SlabPool;
 use super::shared_prefix::SharedPrefix;
-use atomic::Ordering;
 use lanes::{Hint, Lanes};
-use node::{Anchor, Link};
+use node::{Anchor, Link, Node};
 use writer::InsertState;
 
 pub(super) use ahead::AHEAD_MAX;
@@ -81,7 +78,8 @@ unsafe impl Sync for SkipList {}
 
 impl SkipList {
     pub(super) fn new(pool: Arc<SlabPool>, shared: SharedPrefix) -> SkipList {
-        let head = NonNull::from(Box::leak(Box::new(Link::new(ptr::null_mut(), u64::MAX))));
+        let link = Link(atomic::AtomicPtr::new(ptr::null_mut()));
+        let head = NonNull::from(Box::leak(Box::new(link)));
         let writer = Mutex::new(InsertState::new(pool));
         SkipList { shared, head, lanes: Lanes::new(), writer }
     }
@@ -102,60 +100,33 @@ impl SkipList {
         Anchor(unsafe { self.head.add(1) })
     }
 
-    /// The node of `key`, or the head or a node before it.
-    #[inline]
-    fn enter(&self, key: &[u8], word: u64) -> Result<NodeRef<'_>, Anchor> {
-        match self.lanes.search(key, word) {
-            // SAFETY: of this list.
-            Hint::At(node) => Ok(unsafe { NodeRef::new(node) }),
-            Hint::Between { before, .. } => Err(before.map_or(self.head(), Anchor::of)),
-        }
-    }
-
     /// The node of `key`.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<NodeRef<'_>> {
-        let word = self.shared.word(key);
-        let mut at = match self.enter(key, word) {
-            Ok(node) => return Some(node),
-            Err(before) => before,
-        };
-        loop {
-            // SAFETY: the head, or of this list.
-            let (seen, next) = unsafe { at.link() }.load();
-            // The lanes may lag behind. A smaller word decides without a look at the key.
-            let node = NonNull::new(next).filter(|_| seen <= word)?;
-            if seen == word {
-                // SAFETY: of this list.
-                let node = unsafe { NodeRef::new(node) };
-                match node.key().cmp(key) {
-                    Less => {}
-                    Equal => return Some(node),
-                    Greater => return None,
-                }
-            }
-            at = Anchor::of(node);
+        self.at_or_after(key).filter(|node| node.key() == key)
+    }
+
+    /// The first node that is not before `key`.
+    #[inline]
+    pub(super) fn at_or_after(&self, key: &[u8]) -> Option<NodeRef<'_>> {
+        match self.lanes.search(key, self.shared.word(key)) {
+            // SAFETY: of this list.
+            Hint::At(node) => Some(unsafe { NodeRef::new(node) }),
+            Hint::Between { before, .. } => self.walk(before, key).1,
         }
     }
 
-    /// The node of `key`; or the last node before it or the head, and the first node that is not before it.
-    fn around(&self, key: &[u8]) -> Result<NodeRef<'_>, (Anchor, Option<NodeRef<'_>>)> {
-        let word = self.shared.word(key);
-        let mut at = match self.enter(key, word) {
-            Ok(node) => return Ok(node),
-            Err(before) => before,
-        };
+    /// From a node before `key`, or the head, to the last one before it; that, and the node behind it.
+    #[inline]
+    fn walk(&self, before: Option<NonNull<Node>>, key: &[u8]) -> (Anchor, Option<NodeRef<'_>>) {
+        let mut at = before.map_or(self.head(), Anchor::of);
         loop {
-            // SAFETY: the head, or of this list.
-            let (seen, next) = unsafe { at.link() }.load();
-            let Some(next) = NonNull::new(next) else { return Err((at, None)) };
-            // SAFETY: of this list.
-            let node = unsafe { NodeRef::new(next) };
-            // A greater word may belong to a node behind this one: see invariant 4.
-            if seen >= word && node.key() >= key {
-                return Err((at, Some(node)));
+            // SAFETY: the head, or of this list, as is the node behind it.
+            let next = unsafe { at.link().load().map(|next| NodeRef::new(next)) };
+            match next {
+                Some(node) if node.key() < key => at = Anchor::of(node.node),
+                _ => return (at, next),
             }
-            at = Anchor::of(next);
         }
     }
 
@@ -164,56 +135,25 @@ impl SkipList {
         (anchor != self.head()).then(|| unsafe { NodeRef::new(anchor.0.cast()) })
     }
 
-    /// The first node that is not before `key`.
-    pub(super) fn at_or_after(&self, key: &[u8]) -> Option<NodeRef<'_>> {
-        match self.around(key) {
-            Ok(node) => Some(node),
-            Err((_, after)) => after,
-        }
-    }
-
     /// The last node before `key`.
+    #[inline]
     pub(super) fn before(&self, key: &[u8]) -> Option<NodeRef<'_>> {
-        match self.around(key) {
-            Ok(node) => self.previous(node),
-            Err((before, _)) => self.node_at(before),
-        }
+        let before = self.lanes.search_before(key, self.shared.word(key));
+        self.node_at(self.walk(before, key).0)
     }
 
     pub(super) fn first(&self) -> Option<NodeRef<'_>> {
         // SAFETY: the head; the node is of this list.
-        unsafe {
-            let (_, next) = self.head().link().load();
-            NonNull::new(next).map(|node| NodeRef::new(node))
-        }
+        unsafe { self.head().link().load().map(|node| NodeRef::new(node)) }
     }
 
     pub(super) fn last(&self) -> Option<NodeRef<'_>> {
         let mut at = self.lanes.last().map_or(self.head(), Anchor::of);
         // SAFETY: the head, or of this list.
-        while let (_, next) = unsafe { at.link() }.load()
-            && let Some(node) = NonNull::new(next)
-        {
-            at = Anchor::of(node);
+        while let Some(next) = unsafe { at.link() }.load() {
+            at = Anchor::of(next);
         }
         self.node_at(at)
-    }
-
-    /// The node before `node`, which is of this list.
-    pub(super) fn previous(&self, node: NodeRef<'_>) -> Option<NodeRef<'_>> {
-        // SAFETY: the field is an atomic of a live node.
-        // `back` is a hint, see invariant 5. An exact link back would need two stores that readers
-        // see as one.
-        let back = unsafe { (*node.node.as_ptr()).back.load(Ordering::Acquire) };
-        let mut at = NonNull::new(back).map_or(self.head(), Anchor::of);
-        loop {
-            // SAFETY: the head, or of this list.
-            let (_, next) = unsafe { at.link() }.load();
-            match NonNull::new(next) {
-                Some(next) if next != node.node => at = Anchor::of(next),
-                _ => return self.node_at(at),
-            }
-        }
     }
 }
 

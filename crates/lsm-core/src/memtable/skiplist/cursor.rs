@@ -93,7 +93,7 @@ impl ListCursor {
         let Some((node, version)) = self.get() else { return };
         self.at = match node.newest().above(version.trailer()) {
             Some(newer) => Some((node.node, newer.version)),
-            None => oldest_of(self.list.previous(node)),
+            None => oldest_of(self.list.before(node.key())),
         };
     }
 }

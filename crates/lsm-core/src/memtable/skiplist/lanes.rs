@@ -65,7 +65,7 @@ pub(super) struct LaneBlock {
     entries: [LaneEntry; ENTRIES_MAX],
 }
 
-/// The side of a key on which its place is, where the key is there.
+/// The side of a key on which the place is that is looked for, where the key is there.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     InFront,
@@ -80,9 +80,8 @@ pub(super) enum Hint {
     Between {
         /// A node before the key, for the writer the last one; `None` for the head.
         before: Option<NonNull<Node>>,
-        /// The next node with its word, of which only the writer can be sure; `None` if the block ends
-        /// in front of it.
-        after: Option<(NonNull<Node>, u64)>,
+        /// The next node, of which only the writer can be sure; `None` if the block ends in front of it.
+        after: Option<NonNull<Node>>,
     },
 }
 
@@ -110,6 +109,19 @@ impl Path {
         let is_next = *place < block.count() && block.target(*place) == node.as_ptr();
         *place += usize::from(is_next);
         is_next
+    }
+
+    /// The next node with its word; `None` if the block ends in front of it.
+    ///
+    /// # Safety
+    /// As [`Path::pass`].
+    pub(super) unsafe fn following(&self) -> Option<(NonNull<Node>, u64)> {
+        let (block, place) = self.0[0];
+        // SAFETY: blocks live as long as the list.
+        let block = unsafe { block.as_ref() };
+        let is_there = place < block.count();
+        let node = is_there.then(|| NonNull::new(block.target(place))).flatten()?;
+        Some((node, block.word(place)))
     }
 }
 
@@ -209,11 +221,11 @@ impl LaneBlock {
     /// The result of a search that ends in this block of lane 0, in front of `place`, with `end` entries.
     #[inline(always)]
     fn hint(&self, place: usize, end: usize, key: &[u8], word: u64) -> Hint {
-        let after = (place < end).then(|| (self.word(place), self.target(place)));
-        let after = after.and_then(|(word, node)| Some((NonNull::new(node)?, word)));
+        let seen = (place < end).then(|| self.word(place));
+        let after = seen.and_then(|_| NonNull::new(self.target(place)));
         match after {
             // SAFETY: in lane 0 targets are nodes of the list.
-            Some((node, seen)) if seen == word && unsafe { key_of(node) } == key => Hint::At(node),
+            Some(node) if seen == Some(word) && unsafe { key_of(node) } == key => Hint::At(node),
             _ => {
                 let before = place.checked_sub(1);
                 let before = before.and_then(|before| NonNull::new(self.target(before)));
@@ -229,9 +241,7 @@ impl LaneBlock {
         let place = self.place_of(0..end, key, word, Side::InFront);
         match self.hint(place, end, key, word) {
             Hint::At(node) => prefetch(node.as_ptr().cast()),
-            Hint::Between { before, after } => {
-                fetch_neighbours(before, after.map(|(node, _)| node));
-            }
+            Hint::Between { before, .. } => fetch_link(before),
         }
     }
 
@@ -265,14 +275,11 @@ impl LaneBlock {
     }
 }
 
-/// Asks for the lines that change when a node comes between two.
+/// Asks for the link that changes when a node comes behind `before`.
 #[inline(always)]
-fn fetch_neighbours(before: Option<NonNull<Node>>, after: Option<NonNull<Node>>) {
+fn fetch_link(before: Option<NonNull<Node>>) {
     if let Some(before) = before {
         prefetch(before.as_ptr().cast::<u8>().wrapping_sub(size_of::<Link>()));
-    }
-    if let Some(after) = after {
-        prefetch(after.as_ptr().cast());
     }
 }
 
@@ -293,17 +300,18 @@ impl Lanes {
         unsafe { self.top.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The block of lane 0 for a key; `visit` gets the blocks above, with the place in each.
+    /// The block of lane 0 for a place beside a key; `visit` gets the blocks above, with the place in each.
     #[inline(always)]
     fn descend(
         &self,
         key: &[u8],
         word: u64,
+        side: Side,
         mut visit: impl FnMut(&LaneBlock, usize),
     ) -> Option<&LaneBlock> {
         let mut block = self.top()?;
         while block.lane > 0 {
-            let place = block.place_of(1..block.limit(), key, word, Side::Behind) - 1;
+            let place = block.place_of(1..block.limit(), key, word, side) - 1;
             visit(block, place);
             // SAFETY: below the limit, of a lane above 0.
             block = unsafe { block.below(place) };
@@ -315,16 +323,26 @@ impl Lanes {
     /// Returns the node of `key`, or a node before it; `word` is the word of `key`.
     #[inline]
     pub(super) fn search(&self, key: &[u8], word: u64) -> Hint {
-        let Some(block) = self.descend(key, word, |_, _| ()) else { return Hint::NOWHERE };
+        let Some(block) = self.descend(key, word, Side::Behind, |_, _| ()) else {
+            return Hint::NOWHERE;
+        };
         let end = block.limit();
         block.hint(block.place_of(0..end, key, word, Side::InFront), end, key, word)
+    }
+
+    /// Returns a node before `key`, or `None` for the head.
+    #[inline]
+    pub(super) fn search_before(&self, key: &[u8], word: u64) -> Option<NonNull<Node>> {
+        let block = self.descend(key, word, Side::InFront, |_, _| ())?;
+        let place = block.place_of(0..block.limit(), key, word, Side::InFront);
+        NonNull::new(block.target(place.checked_sub(1)?))
     }
 
     /// As [`Lanes::search`]; `path` leads to the place of the key then. For the writer.
     #[inline]
     pub(super) fn search_noting(&self, key: &[u8], word: u64, path: &mut Path) -> Hint {
         let above = &mut path.0;
-        let block = self.descend(key, word, |block, place| {
+        let block = self.descend(key, word, Side::Behind, |block, place| {
             above[usize::from(block.lane)] = (NonNull::from(block), place);
         });
         let Some(block) = block else { return Hint::NOWHERE };
@@ -332,8 +350,8 @@ impl Lanes {
         let place = block.place_of(0..end, key, word, Side::InFront);
         path.0[0] = (NonNull::from(block), place);
         let hint = block.hint(place, end, key, word);
-        if let Hint::Between { before, after } = hint {
-            fetch_neighbours(before, after.map(|(after, _)| after));
+        if let Hint::Between { before, .. } = hint {
+            fetch_link(before);
         }
         hint
     }
@@ -341,7 +359,7 @@ impl Lanes {
     /// Asks for the block in which a search for `key` ends, and returns it.
     #[inline]
     pub(super) fn fetch_block(&self, key: &[u8], word: u64) -> Option<&LaneBlock> {
-        self.descend(key, word, |_, _| ())
+        self.descend(key, word, Side::Behind, |_, _| ())
     }
 
     /// The number of lanes.

@@ -7,42 +7,24 @@ use std::ptr::NonNull;
 
 use super::super::arena::ALIGNMENT;
 use super::SkipList;
-use super::atomic::{AtomicPtr, AtomicU64, Ordering};
+use super::atomic::{AtomicPtr, Ordering};
 use super::version::{Version, VersionRef};
 use crate::memory::prefetch;
 
-#[repr(C)]
-pub(super) struct Link {
-    pub(super) next: AtomicPtr<Node>,
-    /// The word of the key of `next`; all ones if there is none.
-    pub(super) word: AtomicU64,
-}
+/// The next node; null if there is none.
+#[repr(transparent)]
+pub(super) struct Link(pub(super) AtomicPtr<Node>);
 
 impl Link {
-    pub(super) fn new(next: *mut Node, word: u64) -> Link {
-        Link { next: AtomicPtr::new(next), word: AtomicU64::new(word) }
-    }
-
-    /// In the order of invariant 4.
     #[inline(always)]
-    pub(super) fn load(&self) -> (u64, *mut Node) {
-        let word = self.word.load(Ordering::Acquire);
-        // The word first: with the other order, a reader could pair an old pointer with the word of
-        // a node that was inserted before it, and step too far.
-        (word, self.next.load(Ordering::Acquire))
-    }
-
-    pub(super) fn store(&self, next: NonNull<Node>, word: u64) {
-        self.next.store(next.as_ptr(), Ordering::Release);
-        self.word.store(word, Ordering::Release);
+    pub(super) fn load(&self) -> Option<NonNull<Node>> {
+        NonNull::new(self.0.load(Ordering::Acquire))
     }
 }
 
 /// The fixed part of a node, between its link and its key.
 #[repr(C)]
 pub(super) struct Node {
-    /// See invariant 5; null for the first node.
-    pub(super) back: AtomicPtr<Node>,
     pub(super) newest: AtomicPtr<Version>,
     pub(super) key_len: u32,
     /// The upper half of the key's checksum: whether a damaged entry's key is the true one.
@@ -121,14 +103,11 @@ impl<'l> NodeRef<'l> {
 
     pub(in crate::memtable) fn next(self) -> Option<NodeRef<'l>> {
         // SAFETY: the list outlives 'l.
-        unsafe {
-            let (_, next) = Anchor::of(self.node).link().load();
-            NonNull::new(next).map(|next| NodeRef::new(next))
-        }
+        unsafe { Anchor::of(self.node).link().load().map(|next| NodeRef::new(next)) }
     }
 
-    /// Asks for the node behind the next one, its link, its key and its version: four cache lines with a
-    /// value of 100 bytes.
+    /// Asks for the node behind the next one, its link, its key and its version: up to four cache lines
+    /// with a value of 100 bytes.
     ///
     /// A walk misses the cache at every node otherwise. The next node was asked for a step before, so its
     /// link is there. To ask for the next node alone leaves too little time: fills in random order took 4 %
@@ -136,11 +115,10 @@ impl<'l> NodeRef<'l> {
     #[inline]
     pub(super) fn prefetch_behind_next(self) {
         // SAFETY: the list outlives 'l.
-        let (_, next) = unsafe { Anchor::of(self.node).link() }.load();
-        let Some(next) = NonNull::new(next) else { return };
+        let Some(next) = unsafe { Anchor::of(self.node).link() }.load() else { return };
         // SAFETY: as above.
-        let (_, after) = unsafe { Anchor::of(next).link() }.load();
-        let start = after.cast::<u8>().wrapping_sub(size_of::<Link>());
+        let Some(after) = unsafe { Anchor::of(next).link() }.load() else { return };
+        let start = after.as_ptr().cast::<u8>().wrapping_sub(size_of::<Link>());
         for line in [0, 64, 128, 192] {
             prefetch(start.wrapping_add(line));
         }

@@ -151,7 +151,7 @@ mod plain {
         let mut node = list.last();
         while let Some(here) = node {
             backwards.push(here.key().to_vec());
-            node = list.previous(here);
+            node = list.before(here.key());
         }
         backwards.reverse();
         assert_eq!(backwards, all.into_iter().map(|(key, _)| key).collect::<Vec<_>>());
@@ -319,7 +319,7 @@ mod loom {
             let mut node = list.last();
             while let Some(here) = node {
                 keys.push(here.key().to_vec());
-                node = list.previous(here);
+                node = list.before(here.key());
             }
             assert!(keys.is_sorted_by(|a, b| a > b));
             for (n, key) in KEYS.iter().enumerate().skip(1) {

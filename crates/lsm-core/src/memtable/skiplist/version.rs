@@ -3,6 +3,7 @@
 //! The layout and the invariants are in `skiplist.rs`.
 
 use std::marker::PhantomData;
+use std::mem::{MaybeUninit, offset_of};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,16 +12,20 @@ use super::super::arena::ALIGNMENT;
 use super::SkipList;
 use crate::types::{EntrySum, Slice, Trailer};
 
-/// Set in [`Version::len_and_flag`] if the value lies in a buffer of its own.
+/// Set in [`Version::len_and_flags`] if the value lies in a buffer of its own.
 const IS_PINNED: u32 = 1 << 31;
+/// Set in [`Version::len_and_flags`] if the version is not the oldest one.
+const HAS_OLDER: u32 = 1 << 30;
 
 #[repr(C)]
 pub(super) struct Version {
     trailer: Trailer,
     sum: EntrySum,
-    len_and_flag: u32,
-    /// Versions below this one. [`ChainLinks`] follow unless it is 0.
-    depth: u32,
+    /// The length of a value that is not pinned.
+    len_and_flags: u32,
+    /// Versions below this one if there are any: [`ChainLinks`] follow then. Otherwise a value that is not
+    /// pinned begins here, and if it is short, a part of this is never written.
+    depth: MaybeUninit<u32>,
 }
 
 /// The way down from a version that is not the oldest.
@@ -36,7 +41,7 @@ struct ChainLinks {
 /// A value that stayed in the buffer that it came in.
 pub(super) struct Pinned {
     buffer: Arc<[u8]>,
-    start: usize,
+    range: Range<usize>,
     /// The next one: all of a list are linked, for the drop.
     following: Option<NonNull<Pinned>>,
 }
@@ -52,15 +57,6 @@ pub(in crate::memtable) enum NewValue<'a> {
     Copied(&'a [u8]),
     /// Left where it is.
     Shared(&'a Arc<[u8]>, Range<usize>),
-}
-
-impl NewValue<'_> {
-    fn len(&self) -> usize {
-        match self {
-            NewValue::Copied(bytes) => bytes.len(),
-            NewValue::Shared(_, range) => range.len(),
-        }
-    }
 }
 
 /// A version of a key.
@@ -93,37 +89,42 @@ impl<'l> VersionRef<'l> {
     }
 
     #[inline]
+    fn has_older(self) -> bool {
+        self.get().len_and_flags & HAS_OLDER != 0
+    }
+
+    /// The number of versions below this one.
+    fn depth(self) -> u32 {
+        // SAFETY: a version with versions below has their number, by the layout.
+        if self.has_older() { unsafe { self.get().depth.assume_init() } } else { 0 }
+    }
+
+    #[inline]
     fn links(self) -> Option<ChainLinks> {
-        if self.get().depth == 0 {
-            return None;
-        }
         // SAFETY: a version with versions below has links behind it, by the layout.
-        Some(unsafe { *self.version.add(1).cast::<ChainLinks>().as_ptr() })
+        self.has_older().then(|| unsafe { *self.version.add(1).cast::<ChainLinks>().as_ptr() })
     }
 
     /// The address of the value or of its `Pinned`.
     #[inline]
     fn payload(self) -> NonNull<u8> {
-        let links = if self.get().depth == 0 { 0 } else { size_of::<ChainLinks>() };
+        let flags = self.get().len_and_flags;
+        let offset = payload_offset(flags & IS_PINNED != 0, flags & HAS_OLDER != 0);
         // SAFETY: at least this much belongs to the version, by the layout.
-        unsafe { self.version.add(1).cast::<u8>().add(links) }
+        unsafe { self.version.cast::<u8>().add(offset) }
     }
 
     fn pinned(self) -> Option<&'l Pinned> {
-        let is_pinned = self.get().len_and_flag & IS_PINNED != 0;
+        let is_pinned = self.get().len_and_flags & IS_PINNED != 0;
         // SAFETY: the flag says that a `Pinned` lies there; it never changes while the list lives.
         is_pinned.then(|| unsafe { self.payload().cast::<Pinned>().as_ref() })
     }
 
-    fn value_len(self) -> usize {
-        (self.get().len_and_flag & !IS_PINNED) as usize
-    }
-
     #[inline]
     pub(in crate::memtable) fn value(self) -> &'l [u8] {
-        let len = self.value_len();
+        let len = (self.get().len_and_flags & !(IS_PINNED | HAS_OLDER)) as usize;
         match self.pinned() {
-            Some(pinned) => &pinned.buffer[pinned.start..pinned.start + len],
+            Some(pinned) => &pinned.buffer[pinned.range.clone()],
             // SAFETY: so many bytes of value were written there, and never change.
             None => unsafe { std::slice::from_raw_parts(self.payload().as_ptr(), len) },
         }
@@ -132,9 +133,7 @@ impl<'l> VersionRef<'l> {
     /// The form in which the value can be inserted anew.
     pub(in crate::memtable) fn new_value(self) -> NewValue<'l> {
         match self.pinned() {
-            Some(Pinned { buffer, start, .. }) => {
-                NewValue::Shared(buffer, *start..start + self.value_len())
-            }
+            Some(Pinned { buffer, range, .. }) => NewValue::Shared(buffer, range.clone()),
             None => NewValue::Copied(self.value()),
         }
     }
@@ -142,7 +141,7 @@ impl<'l> VersionRef<'l> {
     /// The value to keep: a copy of what lies in a slab, which is reused one day.
     pub(in crate::memtable) fn value_slice(self) -> Slice {
         match self.pinned() {
-            Some(pinned) => Slice::share(&pinned.buffer, pinned.start, self.value_len()),
+            Some(Pinned { buffer, range, .. }) => Slice::share(buffer, range.start, range.len()),
             None => Slice::copy_from(self.value()),
         }
     }
@@ -197,14 +196,24 @@ impl<'l> VersionRef<'l> {
     }
 }
 
+/// The place of the value or of its `Pinned` in the version.
+#[inline(always)]
+fn payload_offset(is_pinned: bool, has_older: bool) -> usize {
+    match (is_pinned, has_older) {
+        (_, true) => size_of::<Version>() + size_of::<ChainLinks>(),
+        (true, false) => size_of::<Version>(),
+        (false, false) => offset_of!(Version, depth),
+    }
+}
+
 /// The size of a version in bytes.
 pub(super) fn version_bytes(value: &NewValue<'_>, has_older: bool) -> usize {
-    let links = if has_older { size_of::<ChainLinks>() } else { 0 };
-    let payload = match value {
-        NewValue::Copied(bytes) => bytes.len(),
-        NewValue::Shared(..) => size_of::<Pinned>(),
+    let (is_pinned, payload) = match value {
+        NewValue::Copied(bytes) => (false, bytes.len()),
+        NewValue::Shared(..) => (true, size_of::<Pinned>()),
     };
-    size_of::<Version>() + links + payload
+    // A short value ends within the fixed part.
+    size_of::<Version>().max(payload_offset(is_pinned, has_older) + payload)
 }
 
 /// Writes a version of `trailer`, `sum` and `value` on top of `older`. A value that is shared goes
@@ -222,12 +231,19 @@ pub(super) unsafe fn write_version(
     pinned: &mut Option<NonNull<Pinned>>,
 ) -> NonNull<Version> {
     let version = start.cast::<Version>();
-    let len = u32::try_from(value.len()).expect("limits::FORMAT_VALUE_BYTES_MAX");
-    let flag = if matches!(value, NewValue::Shared(..)) { IS_PINNED } else { 0 };
-    let depth = older.map_or(0, |older| older.get().depth + 1);
+    let len_or_pinned = match value {
+        NewValue::Copied(bytes) => {
+            let len = u32::try_from(bytes.len()).ok().filter(|len| *len < HAS_OLDER);
+            len.expect("types::COPIED_VALUE_BYTES_MAX")
+        }
+        NewValue::Shared(..) => IS_PINNED,
+    };
+    let has_older = if older.is_some() { HAS_OLDER } else { 0 };
+    let len_and_flags = len_or_pinned | has_older;
+    let depth = MaybeUninit::new(older.map_or(0, |older| older.depth() + 1));
     // SAFETY: by the caller's promise there is room for what `version_bytes` counted.
     unsafe {
-        version.write(Version { trailer, sum, len_and_flag: len | flag, depth });
+        version.write(Version { trailer, sum, len_and_flags, depth });
         if let Some(older) = older {
             let links = ChainLinks { older: older.version, jump: jump_over(older).version };
             version.add(1).cast::<ChainLinks>().write(links);
@@ -241,7 +257,7 @@ pub(super) unsafe fn write_version(
                 let at = payload.cast::<Pinned>();
                 let buffer = Arc::clone(buffer);
                 let following = pinned.take();
-                at.write(Pinned { buffer, start: range.start, following });
+                at.write(Pinned { buffer, range: range.clone(), following });
                 *pinned = Some(at);
             }
         }
@@ -264,7 +280,7 @@ pub(super) unsafe fn unpin(mut pinned: Option<NonNull<Pinned>>) {
 fn jump_over(older: VersionRef<'_>) -> VersionRef<'_> {
     let Some(jump) = older.jump() else { return older };
     let Some(second) = jump.jump() else { return older };
-    let [here, there, beyond] = [older, jump, second].map(|version| version.get().depth);
+    let [here, there, beyond] = [older, jump, second].map(VersionRef::depth);
     // The rule of skew-binary numbers: one jump for each version keeps the way to any version
     // logarithmic, without a second pointer array.
     if here - there == there - beyond { second } else { older }

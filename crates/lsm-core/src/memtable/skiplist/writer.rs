@@ -5,7 +5,7 @@
 //! Layout and invariants are in `skiplist.rs`.
 
 use std::cmp::Ordering::{Equal, Greater, Less};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
@@ -116,7 +116,7 @@ impl Writer<'_> {
     #[inline]
     fn locate(&mut self, key: &[u8], word: u64) -> Hint {
         let state = &mut *self.state;
-        let near = state.finger.and_then(|finger| finger.hint(key, word));
+        let near = state.finger.and_then(|finger| finger.hint(&state.path, key, word));
         let hint = match near {
             Some(hint) => hint,
             None => {
@@ -155,7 +155,7 @@ impl Writer<'_> {
         entry: &NewEntry<'_>,
         word: u64,
         before: Option<NonNull<Node>>,
-        after: Option<(NonNull<Node>, u64)>,
+        after: Option<NonNull<Node>>,
     ) {
         let node_bytes = size_of::<Node>() + entry.key.len().next_multiple_of(ALIGNMENT);
         // Link, node, key and first version are one allocation, so that a get of a key that was
@@ -167,19 +167,18 @@ impl Writer<'_> {
         // SAFETY: the head, or of this list.
         let link = unsafe { anchor.link() };
         // As a rule the link is not in the processor's cache: it is stored to without a look at it.
-        let (after, after_word) = match after {
-            Some((after, word)) => (after.as_ptr(), word),
+        let after = match after {
+            Some(after) => after.as_ptr(),
             // Relaxed: only writers store links, one at a time, under the lock that this one holds.
-            None => (link.next.load(Ordering::Relaxed), link.word.load(Ordering::Relaxed)),
+            None => link.0.load(Ordering::Relaxed),
         };
         // SAFETY: all within the memory that was just allocated, aligned by the sizes of what lies
         // before; nobody else knows of it.
         let node = unsafe {
-            start.cast::<Link>().write(Link::new(after, after_word));
+            start.cast::<Link>().write(Link(AtomicPtr::new(after)));
             let node = start.add(size_of::<Link>()).cast::<Node>();
             let version = state.write(node.cast::<u8>().add(node_bytes), entry, None);
             node.write(Node {
-                back: AtomicPtr::new(before.map_or(ptr::null_mut(), NonNull::as_ptr)),
                 newest: AtomicPtr::new(version.as_ptr()),
                 key_len: u32::try_from(entry.key.len()).expect("limits::INTERNAL_KEY_BYTES_MAX"),
                 key_check: entry.key_check,
@@ -188,11 +187,7 @@ impl Writer<'_> {
             key.copy_from_nonoverlapping(NonNull::from(entry.key).cast(), entry.key.len());
             node
         };
-        link.store(node, word);
-        if let Some(after) = NonNull::new(after) {
-            // SAFETY: the field is an atomic of a live node.
-            unsafe { (*after.as_ptr()).back.store(node.as_ptr(), Ordering::Release) };
-        }
+        link.0.store(node.as_ptr(), Ordering::Release);
         let arena = &mut state.arena;
         let is_last = after.is_null();
         // SAFETY: `locate` set the path to this place.
@@ -202,24 +197,26 @@ impl Writer<'_> {
 }
 
 impl Finger {
-    /// The place of `key` if it is right behind the finger.
+    /// The place of `key` if it is right behind the finger, to which `path` leads.
     #[inline]
-    fn hint(self, key: &[u8], word: u64) -> Option<Hint> {
+    fn hint(self, path: &Path, key: &[u8], word: u64) -> Option<Hint> {
         // SAFETY: of the writer's list.
         let follows = self.word < word || self.word == word && unsafe { key_of(self.node) } < key;
         if !follows {
             return None;
         }
-        // SAFETY: as above.
-        let link = unsafe { Anchor::of(self.node).link() };
-        // Relaxed: only writers store links.
-        let Some(next) = NonNull::new(link.next.load(Ordering::Relaxed)) else {
-            return Some(Hint::Between { before: Some(self.node), after: None });
+        // SAFETY: no block was split since the path was made: the finger was removed there.
+        let Some((next, next_word)) = (unsafe { path.following() }) else {
+            // SAFETY: as above.
+            let link = unsafe { Anchor::of(self.node).link() };
+            // Relaxed: only writers store links. A node in the next block is searched for, because its
+            // word is not at hand.
+            let is_last = link.0.load(Ordering::Relaxed).is_null();
+            return is_last.then_some(Hint::Between { before: Some(self.node), after: None });
         };
-        let next_word = link.word.load(Ordering::Relaxed);
         // SAFETY: as above.
         match word.cmp(&next_word).then_with(|| key.cmp(unsafe { key_of(next) })) {
-            Less => Some(Hint::Between { before: Some(self.node), after: Some((next, next_word)) }),
+            Less => Some(Hint::Between { before: Some(self.node), after: Some(next) }),
             Equal => Some(Hint::At(next)),
             Greater => None,
         }
