@@ -87,6 +87,21 @@ impl Chunk {
         self.end.saturating_sub(used.saturating_add(crate::format::CHUNK_HEADER_BYTES))
     }
 
+    /// Returns `true` if its values are all named by tables, and at least so many thousandths of it are
+    /// garbage.
+    pub fn is_worth_moving(&self, garbage_permille: u64) -> bool {
+        // In 128 bits: the length of a chunk may come close to 2^60.
+        let garbage = u128::from(self.garbage_bytes()) * 1000;
+        let is_enough =
+            garbage > 0 && garbage >= u128::from(self.end) * u128::from(garbage_permille);
+        is_enough && self.is_settled()
+    }
+
+    /// Returns `true` if it has values, and tables name all of them.
+    fn is_settled(&self) -> bool {
+        self.pending.blocks == 0 && self.live.blocks > 0
+    }
+
     /// Nobody reads anything in it, now or later, except readers of old versions.
     fn is_dead(&self) -> bool {
         self.live.blocks == 0 && self.pending.blocks == 0 && !self.is_damaged
@@ -317,11 +332,7 @@ impl Chunks {
             }
             chunk.is_moving = false;
         }
-        self.choose(|chunk| {
-            // In 128 bits: the length of a chunk may come close to 2^60.
-            let garbage = u128::from(chunk.garbage_bytes()) * 1000;
-            garbage > 0 && garbage >= u128::from(chunk.end) * u128::from(garbage_permille)
-        })
+        self.choose(|chunk| chunk.is_worth_moving(garbage_permille))
     }
 
     /// Chooses the chunks with keys from `from` to `to`, both included, or to the last, whose values
@@ -341,8 +352,7 @@ impl Chunks {
         for chunk in self.by_id.values_mut() {
             // An open one gets values meanwhile, and would never be empty.
             let movable = !chunk.is_open && !chunk.is_stuck && !chunk.is_damaged;
-            let is_settled = chunk.pending.blocks == 0 && chunk.live.blocks > 0;
-            chunk.is_moving |= movable && is_settled && is_due(chunk);
+            chunk.is_moving |= movable && chunk.is_settled() && is_due(chunk);
             // One that was chosen before may have been emptied, and readers still hold it.
             if chunk.is_moving && chunk.live.blocks > 0 {
                 hull = Some(KeySpan::hull(hull, &chunk.smallest, &chunk.largest));

@@ -17,7 +17,7 @@ use lsm_core::options::Compression;
 use parking_lot::Mutex;
 
 use crate::block::{Block, ByteSource};
-use crate::chunks::{Chunks, DeadChunk};
+use crate::chunks::{Chunk, Chunks, DeadChunk};
 use crate::format::{CHUNK_HEADER_BYTES, Form, Handle, chunk_header};
 use crate::options::LargeValueOptions;
 use crate::syncing::Syncs;
@@ -206,10 +206,12 @@ impl Shared {
         }
     }
 
-    /// The chunks of writers at rest take no more values.
-    pub(crate) fn seal_idle(&self, state: &mut StoreState) {
-        let mut writers = std::mem::take(&mut state.idle);
-        writers.extend(state.mover.take());
+    /// The chunks of writers at rest take no more values, if they are `due`.
+    pub(crate) fn seal_idle(&self, state: &mut StoreState, due: impl Fn(&Chunk) -> bool) {
+        let StoreState { chunks, idle, mover, .. } = &mut *state;
+        let is_due = |writer: &mut ChunkWriter| chunks.by_id.get(&writer.chunk).is_some_and(&due);
+        let mut writers: Vec<ChunkWriter> = idle.extract_if(.., is_due).collect();
+        writers.extend(mover.take_if(is_due));
         for writer in writers {
             self.seal(state, writer.chunk);
         }

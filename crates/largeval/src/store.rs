@@ -296,6 +296,9 @@ impl ValueStore for LargeStore {
     fn moving(&self) -> Option<KeySpan> {
         let mut state = self.0.state.lock();
         let permille = state.options.garbage_permille.into();
+        // An open chunk is never chosen, see `choose`. Without puts, one that is nearly all garbage would
+        // stay open until the database is closed.
+        self.0.seal_idle(&mut state, |chunk| chunk.is_worth_moving(permille));
         state.chunks.choose_moving(permille)
     }
 
@@ -303,7 +306,7 @@ impl ValueStore for LargeStore {
         let mut state = self.0.state.lock();
         // An open chunk is never chosen, see `choose`. The values that came last would stay where
         // they are.
-        self.0.seal_idle(&mut state);
+        self.0.seal_idle(&mut state, |_| true);
         state.chunks.choose_within(from, to)
     }
 
@@ -311,7 +314,7 @@ impl ValueStore for LargeStore {
         let shared = &self.0;
         let mut state = shared.state.lock();
         // A file that a checkpoint has linked is never appended to.
-        shared.seal_idle(&mut state);
+        shared.seal_idle(&mut state, |_| true);
         // Also what a compaction has dropped since the versions were pinned that are copied.
         let known = &state.chunks;
         let chunks = known.by_id.iter().filter(|(_, chunk)| known.may_be_read(chunk));

@@ -95,6 +95,33 @@ impl CompactionFilterFactory for Failing {
     }
 }
 
+/// Its writer is at rest, and no put comes that would fill the file.
+#[test]
+fn garbage_in_a_file_that_could_take_more_comes_back() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    for n in 0..4_u8 {
+        p.put([n], vec![n; 900]).unwrap();
+    }
+    p.flush().unwrap();
+    let is_sealed: Vec<bool> = p.chunks().unwrap().iter().map(|chunk| chunk.is_sealed).collect();
+    assert_eq!(is_sealed, [false]);
+    p.delete([0]).unwrap();
+    p.delete([2]).unwrap();
+    rest(&db, &clock);
+    let space = p.space().unwrap();
+    assert_eq!((space.dead_bytes, value_store(&db).moved_bytes), (0, 1800), "{space:?}");
+    // They lie in the file of compactions, which takes more, too.
+    p.delete([1]).unwrap();
+    rest(&db, &clock);
+    let space = p.space().unwrap();
+    assert_eq!((space.dead_bytes, value_store(&db).moved_bytes), (0, 2700), "{space:?}");
+    assert_eq!(content(&p), [(vec![3], vec![3; 900])].into());
+    assert_eq!(space.total_bytes, chunk_bytes(&fs, "/db"));
+}
+
 /// Each attempt would otherwise begin, and end, with the partition that fails.
 #[test]
 fn a_partition_whose_work_fails_keeps_no_other_from_giving_back_space() {
