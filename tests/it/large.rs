@@ -409,5 +409,9 @@ fn stats_and_listeners_are_told_of_every_chunk_file() {
     assert_eq!(lengths_of(&heard, ChunkChange::Created).count() as u64, stats.created_count);
     assert_eq!(lengths_of(&heard, ChunkChange::Reclaimed).count() as u64, stats.created_count);
     assert_eq!(lengths_of(&heard, ChunkChange::Reclaimed).sum::<u64>(), on_disk);
-    assert!(lengths_of(&heard, ChunkChange::Sealed).count() > 5);
+    let sealed = lengths_of(&heard, ChunkChange::Sealed).count() as u64;
+    assert!(sealed > 5 && stats.sealed_count == sealed, "{sealed}");
+    let health = db.health();
+    let health = health.partitions.iter().find(|partition| partition.name == "p").unwrap();
+    assert_eq!(health.value_store.as_ref(), Some(&stats));
 }

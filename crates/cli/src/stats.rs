@@ -187,7 +187,7 @@ fn partition_text(text: &mut String, partition: &PartitionStats) {
             bytes(store.reclaimed_bytes)
         );
         if let Some(failure) = &store.failure {
-            let _ = writeln!(text, "  takes no large values: {}", failure.escape_debug());
+            let _ = writeln!(text, "  large values in doubt: {}", failure.escape_debug());
         }
     }
     if partition.compaction_debt_bytes > 0 {
@@ -268,7 +268,7 @@ fn partition_json(partition: &PartitionStats) -> Value {
     })
 }
 
-fn value_store_json(store: &ValueStoreStats) -> Value {
+pub(super) fn value_store_json(store: &ValueStoreStats) -> Value {
     json!({
         "chunk_count": store.chunk_count,
         "bytes": store.bytes,
@@ -278,6 +278,7 @@ fn value_store_json(store: &ValueStoreStats) -> Value {
         "pinned_bytes": store.pinned_bytes,
         "since_open": {
             "created_count": store.created_count,
+            "sealed_count": store.sealed_count,
             "reclaimed_count": store.reclaimed_count,
             "written_bytes": store.written_bytes,
             "moved_bytes": store.moved_bytes,

@@ -43,6 +43,7 @@ pub struct Shared {
 #[derive(Default)]
 pub(crate) struct StoreCounters {
     pub(crate) chunks_created: AtomicU64,
+    pub(crate) chunks_sealed: AtomicU64,
     pub(crate) chunks_reclaimed: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
     pub(crate) bytes_moved: AtomicU64,
@@ -221,6 +222,7 @@ impl Shared {
     pub(crate) fn seal(&self, state: &mut StoreState, chunk: ChunkId) {
         if let Some(entry) = state.chunks.by_id.get_mut(&chunk).filter(|entry| entry.is_open) {
             entry.is_open = false;
+            self.counters.chunks_sealed.fetch_add(1, Ordering::Relaxed);
             self.context.tell_of(chunk, ChunkChange::Sealed, entry.end);
         }
     }

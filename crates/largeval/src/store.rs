@@ -283,6 +283,7 @@ impl ValueStore for LargeStore {
         stats.dead_bytes = space.dead_bytes;
         stats.pinned_bytes = space.pinned_bytes;
         stats.created_count = counters.chunks_created.load(Ordering::Relaxed);
+        stats.sealed_count = counters.chunks_sealed.load(Ordering::Relaxed);
         stats.reclaimed_count = counters.chunks_reclaimed.load(Ordering::Relaxed);
         stats.written_bytes = counters.bytes_written.load(Ordering::Relaxed);
         stats.moved_bytes = counters.bytes_moved.load(Ordering::Relaxed);

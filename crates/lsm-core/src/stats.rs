@@ -83,6 +83,8 @@ pub struct ValueStoreStats {
     pub pinned_bytes: u64,
     /// Chunk files made since the open.
     pub created_count: u64,
+    /// Chunk files since the open that take no more values.
+    pub sealed_count: u64,
     /// Chunk files removed since the open.
     pub reclaimed_count: u64,
     /// Bytes appended to chunk files since the open.
@@ -91,7 +93,8 @@ pub struct ValueStoreStats {
     pub moved_bytes: u64,
     /// Length of the chunk files removed since the open, in bytes.
     pub reclaimed_bytes: u64,
-    /// The reason why the store takes no values until the next open, if it does not.
+    /// The last failed sync of a chunk file, while the file has values that no table names yet. Flushes write
+    /// them to other files.
     pub failure: Option<String>,
 }
 

@@ -115,6 +115,8 @@ fn after_a_failed_sync_values_are_written_again_and_all_partitions_go_on() {
         it.p.put_with([20], vec![20; 1000], Durability::Sync).unwrap_err();
         assert_eq!(it.q.put("small", "now").unwrap_err().kind(), ErrorKind::ReadOnly);
         assert!(value_store(&it.db).failure.is_some());
+        let health = it.db.health();
+        assert!(!health.is_healthy() && health.to_string().contains("in doubt: "), "{health}");
         it.db.wait_idle().unwrap();
         assert_eq!(it.db.stats().read_only_because, None);
         it.q.put_with("small", "later", Durability::Sync).unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use siltstone::{BackgroundFailure, Gauge, Health, PartitionHealth, StallHealth};
 
-use super::bytes;
+use super::{bytes, value_store_json};
 
 /// A name or a reason from outside, for a terminal.
 fn escaped(text: &str) -> impl Display + '_ {
@@ -65,8 +65,18 @@ pub(super) fn text(health: &Health) -> String {
             line("lost", &format!("{}: {gap}", escaped(&partition.name)));
         }
     }
-    for PartitionHealth { name, compaction_debt_bytes, level0_tables, .. } in &health.partitions {
+    for partition in &health.partitions {
+        let PartitionHealth { name, compaction_debt_bytes, level0_tables, value_store, .. } =
+            partition;
         let name = escaped(name);
+        if let Some(store) = value_store {
+            let [dead, held] = [store.dead_bytes, store.pinned_bytes].map(bytes);
+            let value = format!("{name}: {dead} to reclaim, readers hold {held}");
+            line("chunk files", &value);
+            if let Some(failure) = &store.failure {
+                line("in doubt", &format!("large values of {name}: {}", escaped(failure)));
+            }
+        }
         line("compaction debt", &format!("{name}: {}", gauge_text(compaction_debt_bytes, bytes)));
         line(
             "level-0 tables",
@@ -125,6 +135,7 @@ pub(super) fn json(health: &Health) -> Value {
             "level0_tables": gauge_json(&partition.level0_tables),
             "gaps": partition.gaps.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "absent_filters": partition.absent_filters,
+            "value_store": partition.value_store.as_ref().map(value_store_json),
         })
     });
     json!({

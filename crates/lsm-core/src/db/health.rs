@@ -12,6 +12,7 @@ use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, 
 use crate::compaction::compaction_debt;
 use crate::fs::open_files_limit;
 use crate::partition::PartitionState;
+use crate::stats::ValueStoreStats;
 use crate::types::Gap;
 
 /// A value with limits.
@@ -71,12 +72,15 @@ pub struct PartitionHealth {
     /// compactions run without them. The hook provider of the open, or `partition_with`, supplies
     /// them.
     pub absent_filters: Vec<String>,
+    /// The chunk files of its large values, if it keeps values apart.
+    pub value_store: Option<ValueStoreStats>,
 }
 
 impl PartitionHealth {
-    /// Returns `true` if nothing of it is lost, and no filter of it is absent.
+    /// Returns `true` if nothing of it is lost or in doubt, and no filter of it is absent.
     fn is_healthy(&self) -> bool {
-        self.gaps.is_empty() && self.absent_filters.is_empty()
+        let is_in_doubt = self.value_store.as_ref().is_some_and(|store| store.failure.is_some());
+        self.gaps.is_empty() && self.absent_filters.is_empty() && !is_in_doubt
     }
 
     pub(super) fn of(partition: &PartitionState) -> PartitionHealth {
@@ -91,6 +95,7 @@ impl PartitionHealth {
             level0_tables: gauge(level0, trigger, LEVEL0_SOFT, LEVEL0_HARD),
             gaps: view.version.gaps.open().cloned().collect(),
             absent_filters: partition.load_hooks().absent.clone(),
+            value_store: partition.store().map(|store| store.stats()),
         }
     }
 }
@@ -128,8 +133,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// Returns `true` if writes run at full speed, no background work fails, no data is lost and no
-    /// filter is absent.
+    /// Returns `true` if writes run at full speed, no background work fails, no data is lost, no filter is
+    /// absent, and no large value is in a chunk file whose sync failed.
     pub fn is_healthy(&self) -> bool {
         self.read_only.is_none()
             && self.stalls.is_empty()
@@ -169,6 +174,7 @@ impl fmt::Display for Health {
                 level0_tables,
                 gaps,
                 absent_filters,
+                value_store,
             } = partition;
             writeln!(
                 f,
@@ -177,6 +183,17 @@ impl fmt::Display for Health {
             )?;
             for filter in absent_filters {
                 writeln!(f, "partition {name:?}: without its compaction filter {filter:?}")?;
+            }
+            if let Some(store) = value_store {
+                writeln!(
+                    f,
+                    "partition {name:?}: {} bytes in {} chunk files, {} of them dead, and readers hold \
+                     {} of these",
+                    store.bytes, store.chunk_count, store.dead_bytes, store.pinned_bytes
+                )?;
+                if let Some(failure) = &store.failure {
+                    writeln!(f, "partition {name:?}: large values in doubt: {failure}")?;
+                }
             }
             for gap in gaps {
                 writeln!(f, "partition {name:?}: damaged beyond repair: {gap}")?;
