@@ -1,5 +1,5 @@
-//! The memory that one large value takes beside the caller's own copy, as the kernel counts it, in a
-//! process of its own.
+//! The memory that one large value takes beside the caller's own copy, in the tree or as a stream, as the kernel
+//! counts it, in a process of its own.
 //!
 //! A value is copied once by a put or a recovery, and the memtable keeps that copy. A flush takes no
 //! further memory, a compaction holds the value that it reads. Before, a put took three times the value,
@@ -13,13 +13,14 @@
     reason = "the figures of a process are no files of a database"
 )]
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Command;
 
 use siltstone::metahive::ScrubOptions;
 use siltstone::{
-    Db, Durability, MetaHiveOptions, Options, Partition, PartitionOptions, VerifyOptions,
+    Compression, Db, Durability, LargeValueOptions, MetaHiveOptions, Options, Partition,
+    PartitionOptions, VerifyOptions,
 };
 use testkit::Rng;
 
@@ -174,6 +175,105 @@ fn a_large_value_is_copied_once() {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_that_writes_a_large_value", "--nocapture", "--test-threads=1"])
         .env(FOLDER, folder.path())
+        .output()
+        .unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success());
+}
+
+// ---- values in chunk files --------------------------------------------------------------------
+
+/// Tells the child that streams its folder.
+const STREAMING: &str = "SILTSTONE_TEST_MEMORY_STREAMING";
+/// The length of the value that goes in and out in pieces, and so much memory it may take.
+const STREAM_BYTES: u64 = 914_000_000;
+const STREAM_MEMORY_MAX: u64 = 64 << 20;
+
+/// The piece of the value at `number`; a half of each is compressible.
+fn fill_piece(number: u64, piece: &mut [u8]) {
+    let mut rng = Rng::new(number);
+    let (noise, even) = piece.split_at_mut(piece.len() / 2);
+    for word in noise.chunks_mut(8) {
+        word.copy_from_slice(&rng.next_u64().to_le_bytes()[..word.len()]);
+    }
+    even.fill(number as u8);
+}
+
+/// Runs `step`, which may not take more than [`STREAM_MEMORY_MAX`].
+fn check_stream(what: &str, step: impl FnOnce()) {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = memory("VmRSS");
+    step();
+    let peak = memory("VmHWM").saturating_sub(before);
+    let line = format!("{what}: {} KiB\n", peak >> 10);
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
+    assert!(peak <= STREAM_MEMORY_MAX, "{what} takes {peak} bytes");
+}
+
+fn stream_in(p: &Partition, piece: &mut [u8]) {
+    let mut writer = p.put_stream("video", None).unwrap();
+    let mut written = 0;
+    for number in 0.. {
+        let len = piece.len().min((STREAM_BYTES - written) as usize);
+        if len == 0 {
+            break;
+        }
+        fill_piece(number, piece);
+        writer.write_all(&piece[..len]).unwrap();
+        written += len as u64;
+    }
+    writer.commit(Durability::Sync).unwrap();
+}
+
+fn stream_out(p: &Partition, piece: &mut [u8], expected: &mut [u8]) {
+    let mut reader = p.open_blob("video").unwrap().unwrap();
+    let mut read = 0;
+    for number in 0.. {
+        let len = piece.len().min((STREAM_BYTES - read) as usize);
+        if len == 0 {
+            break;
+        }
+        reader.read_exact(&mut piece[..len]).unwrap();
+        fill_piece(number, expected);
+        assert!(piece[..len] == expected[..len], "piece {number}");
+        read += len as u64;
+    }
+    assert_eq!(reader.read(piece).unwrap(), 0);
+}
+
+/// Does nothing unless it is the child.
+#[test]
+fn child_that_streams_a_value() {
+    let Some(folder) = std::env::var_os(STREAMING) else { return };
+    let mut piece = vec![0; 1 << 20];
+    let mut expected = vec![0; 1 << 20];
+    for (name, compression) in [("plain", Compression::None), ("packed", Compression::Lz4)] {
+        let folder = Path::new(&folder).join(name);
+        let db = Db::builder(&folder).open().unwrap();
+        let values = LargeValueOptions::new().compression(compression);
+        let options = PartitionOptions::new().large_values(values);
+        let p = db.partition_with("p", options.metahive(MetaHiveOptions::default())).unwrap();
+        check_stream(&format!("{name}: a stream in"), || stream_in(&p, &mut piece));
+        check_stream(&format!("{name}: a flush"), || p.flush().unwrap());
+        check_stream(&format!("{name}: a stream out"), || {
+            stream_out(&p, &mut piece, &mut expected);
+        });
+        check_stream(&format!("{name}: a scrub"), || {
+            assert!(p.scrub(ScrubOptions::new()).unwrap().is_sound());
+        });
+        drop(p);
+        db.close().unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+#[test]
+fn a_value_of_914_mb_goes_in_and_out_with_64_mib_of_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_that_streams_a_value", "--nocapture", "--test-threads=1"])
+        .env(STREAMING, folder.path())
         .output()
         .unwrap();
     println!("{}", String::from_utf8_lossy(&output.stdout));

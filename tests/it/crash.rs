@@ -277,17 +277,20 @@ pub fn for_each_variant(
                 return;
             }
             let number = at % variants.len();
-            // Each variant is run with a mapped log and mapped tables, and without them, in turns.
+            // Each variant is run with a mapped log and without one in turns, and the same of tables. Over all
+            // variants there are all four pairs.
             let is_mapped = (number as u64 + repeat).is_multiple_of(2);
+            let are_mapped = (number as u64 / 2 + repeat).is_multiple_of(2);
             let mut variant = variants[number].clone();
-            variant.options = variant.options.wal_mapped(is_mapped).tables_mapped(is_mapped);
+            variant.options = variant.options.wal_mapped(is_mapped).tables_mapped(are_mapped);
             if only.as_ref().is_some_and(|only| only != variant.name) {
                 continue;
             }
             let mut rng = Rng::new(seed ^ (at as u64) << 32);
             if let Err(what) = job(&variant, &mut rng) {
                 let text = format!(
-                    "variant {}, run {repeat}, mapped {is_mapped}, SEED={seed}: {what}",
+                    "variant {}, run {repeat}, log mapped {is_mapped}, tables mapped {are_mapped}, \
+                     SEED={seed}: {what}",
                     variant.name
                 );
                 failures.lock().unwrap().push(text);

@@ -210,11 +210,13 @@ impl Shared {
     /// The chunks of writers at rest take no more values, if they are `due`.
     pub(crate) fn seal_idle(&self, state: &mut StoreState, due: impl Fn(&Chunk) -> bool) {
         let StoreState { chunks, idle, mover, .. } = &mut *state;
-        let is_due = |writer: &mut ChunkWriter| chunks.by_id.get(&writer.chunk).is_some_and(&due);
-        let mut writers: Vec<ChunkWriter> = idle.extract_if(.., is_due).collect();
-        writers.extend(mover.take_if(is_due));
-        for writer in writers {
-            self.seal(state, writer.chunk);
+        let at_rest = idle.iter().chain(mover.as_ref()).map(|writer| writer.chunk);
+        let due: Vec<ChunkId> =
+            at_rest.filter(|chunk| chunks.by_id.get(chunk).is_some_and(&due)).collect();
+        idle.retain(|writer| !due.contains(&writer.chunk));
+        mover.take_if(|writer| due.contains(&writer.chunk));
+        for chunk in due {
+            self.seal(state, chunk);
         }
     }
 

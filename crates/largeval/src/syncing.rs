@@ -19,8 +19,8 @@ use parking_lot::MutexGuard;
 use crate::shared::{Shared, StoreState};
 
 /// Bytes of chunk files of one store that may wait for a sync, besides what writers have not noted
-/// yet: a synced put waits for no more than these. It does not bound what recovery reads: that
-/// checks all values of the frames that no sync of the log has attested.
+/// yet: a synced put waits for no more than these. Behind each such sync the log is synced, too, so recovery
+/// verifies about as many bytes, and those that were put while the log was synced.
 const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
 /// Chunk files that may wait for a sync. Each stays open until then.
 const UNSYNCED_FILES_MAX: usize = 64;
@@ -103,7 +103,11 @@ impl Shared {
         // Noted before the turn ends: whoever comes next finds nothing that waits for a sync, and must
         // not take that for success.
         self.sync_unsynced(&turn)
-            .inspect_err(|error| self.state.lock().syncs.untold = Some(error.clone()))
+            .inspect_err(|error| self.state.lock().syncs.untold = Some(error.clone()))?;
+        // The frames of these values are not attested before the log is synced, and recovery would verify
+        // all of them.
+        self.context.log_sync.ask();
+        Ok(())
     }
 
     /// Begins to write to the device what is not on it.

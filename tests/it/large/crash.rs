@@ -120,7 +120,27 @@ fn run(mut rng: Rng, options: PartitionOptions, entry_bytes: u64) -> Vec<Image> 
     script.put(21, 700);
     p.compact(..).unwrap();
     script.all_durable();
+    // Files in which some values are garbage, then all values in the order of their keys.
+    for n in 40..52 {
+        script.put(n, 800 + usize::from(n));
+    }
+    p.flush().unwrap();
+    script.all_durable();
+    for n in (40..52).filter(|n| n % 3 > 0) {
+        script.delete(n);
+    }
+    p.flush().unwrap();
+    script.all_durable();
+    p.reclaim().unwrap();
+    let reclaimed = super::value_store(&db).moved_bytes;
+    p.reallocate(..).unwrap();
+    let moved = super::value_store(&db).moved_bytes;
+    assert!(reclaimed > 0 && moved > reclaimed, "{reclaimed} and {moved} bytes moved");
+    // Sealed files are linked, that of the stream is copied.
+    let mut open = p.put_stream([31], None).unwrap();
+    open.write_all(&[1; 1000]).unwrap();
     db.checkpoint("/copy").unwrap();
+    drop(open);
     *existed.lock().unwrap() = (true, false);
     db.drop_partition("p").unwrap();
     *existed.lock().unwrap() = (false, false);
@@ -160,6 +180,25 @@ fn check(image: &Image) {
     }
     assert_eq!(chunk_bytes(&image.mem, "/db"), 0, "{what}");
     assert!(db.verify(Default::default()).unwrap().is_sound(), "{what}");
+    check_copy(image);
+}
+
+/// The checkpoint has all values, or is no database.
+fn check_copy(image: &Image) {
+    let what = &image.what;
+    let listed = image.mem.list("/copy".as_ref(), "").unwrap_or_default();
+    if !listed.iter().any(|entry| entry.name.ends_with(".manifest")) {
+        return;
+    }
+    let copy = open_with(Arc::new(image.mem.clone()), "/copy", &ManualClock::default()).unwrap();
+    let p = copy.partition("p").unwrap();
+    let states = &image.truth.states;
+    assert_eq!(Some(&super::content(&p)), states.last(), "{what}: the checkpoint");
+    assert!(copy.verify(Default::default()).unwrap().is_sound(), "{what}");
+    drop(p);
+    copy.drop_partition("p").unwrap();
+    copy.wait_idle().unwrap();
+    assert_eq!(chunk_bytes(&image.mem, "/copy"), 0, "{what}");
 }
 
 /// The length of the block of a value.

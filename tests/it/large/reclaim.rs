@@ -1,8 +1,10 @@
 //! Space that the application asks for.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use siltstone::hooks::{CompactionFilter, CompactionFilterFactory, Job};
+use siltstone::metahive::{By, ScrubOptions};
 use siltstone::{Error, PrefixDropFilter};
 
 use super::*;
@@ -120,6 +122,34 @@ fn garbage_in_a_file_that_could_take_more_comes_back() {
     assert_eq!((space.dead_bytes, value_store(&db).moved_bytes), (0, 2700), "{space:?}");
     assert_eq!(content(&p), [(vec![3], vec![3; 900])].into());
     assert_eq!(space.total_bytes, chunk_bytes(&fs, "/db"));
+}
+
+/// Its handle is another one then, and is sealed anew.
+#[test]
+fn a_value_that_moved_between_files_has_metadata_that_agrees() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    for (name, options) in [("plain", options()), ("packed", compressed())] {
+        let p = db.partition_with(name, options.metahive(MetaHiveOptions::default())).unwrap();
+        for n in 0..40_u8 {
+            p.put([n], vec![n; 1000]).unwrap();
+        }
+        p.flush().unwrap();
+        p.reallocate(..).unwrap();
+        let stats = db.stats().partitions.into_iter().find(|stats| stats.name == name);
+        assert!(stats.and_then(|stats| stats.value_store).unwrap().moved_bytes > 0, "{name}");
+        for n in 0..40_u8 {
+            let found = p.verified_get([n]).unwrap().unwrap();
+            assert_eq!((found.value, found.by), (vec![n; 1000].into(), By::Metadata), "{name}");
+        }
+        let report = p.scrub(ScrubOptions::new()).unwrap();
+        assert!(report.is_sound() && report.counts.entries == 40, "{report}");
+        // A bit of a moved value is damage of its key.
+        let chunk = p.chunks().unwrap().into_iter().find(|chunk| chunk.live_blocks > 0).unwrap();
+        fs.corrupt(&chunk.path, 64 + 60, 8).unwrap();
+        assert!(!p.scrub(ScrubOptions::new()).unwrap().is_sound(), "{name}");
+    }
 }
 
 /// Each attempt would otherwise begin, and end, with the partition that fails.
@@ -240,4 +270,38 @@ fn space_is_waited_for_until_readers_let_go_of_it() {
         drop(reader);
         assert_eq!(is_done.recv().unwrap(), (true, 0));
     });
+}
+
+/// The length of all files in a folder.
+fn folder_bytes(dir: &Path) -> u64 {
+    OsFs.list(dir, "").unwrap().iter().map(|entry| entry.len).sum()
+}
+
+/// Everything in the folder counts, on a real file system, and nobody asks.
+#[test]
+fn deletes_alone_give_back_the_space_of_the_whole_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("db");
+    let options = Options::new().sync_interval_ms(10).wal_segment_bytes(64 << 10);
+    let builder = Db::builder(&dir).options(options).background(BackgroundMode::Threads);
+    let clock = ManualClock::default();
+    let db = builder.clock(Arc::new(clock.clone())).open().unwrap();
+    let values = LargeValueOptions::new().chunk_bytes(1 << 20);
+    let p = db.partition_with("p", PartitionOptions::new().large_values(values)).unwrap();
+    for n in 0..200_u8 {
+        p.put([n], vec![n; 70_000 + 1000 * usize::from(n)]).unwrap();
+        p.put([n, 0], vec![n; 1000]).unwrap();
+    }
+    let full = folder_bytes(&dir);
+    for n in 0..200_u8 {
+        p.delete([n]).unwrap();
+        p.delete([n, 0]).unwrap();
+    }
+    // A limit for a test that fails. The threads need a few milliseconds.
+    let is_back = (0..1_000_000).any(|_| {
+        clock.pass(1);
+        std::thread::yield_now();
+        folder_bytes(&dir) * 20 < full
+    });
+    assert!(is_back, "{} of {full}", folder_bytes(&dir));
 }

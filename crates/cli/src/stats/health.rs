@@ -65,18 +65,9 @@ pub(super) fn text(health: &Health) -> String {
             line("lost", &format!("{}: {gap}", escaped(&partition.name)));
         }
     }
-    for partition in &health.partitions {
-        let PartitionHealth { name, compaction_debt_bytes, level0_tables, value_store, .. } =
-            partition;
+    chunk_lines(health, &mut line);
+    for PartitionHealth { name, compaction_debt_bytes, level0_tables, .. } in &health.partitions {
         let name = escaped(name);
-        if let Some(store) = value_store {
-            let [dead, held] = [store.dead_bytes, store.pinned_bytes].map(bytes);
-            let value = format!("{name}: {dead} to reclaim, readers hold {held}");
-            line("chunk files", &value);
-            if let Some(failure) = &store.failure {
-                line("in doubt", &format!("large values of {name}: {}", escaped(failure)));
-            }
-        }
         line("compaction debt", &format!("{name}: {}", gauge_text(compaction_debt_bytes, bytes)));
         line(
             "level-0 tables",
@@ -94,6 +85,19 @@ pub(super) fn text(health: &Health) -> String {
         &format!("{value}, up to {soft} are kept open; the process may open {hard}"),
     );
     text
+}
+
+/// The lines about chunk files.
+fn chunk_lines(health: &Health, line: &mut dyn FnMut(&str, &dyn Display)) {
+    for partition in &health.partitions {
+        let Some(store) = &partition.value_store else { continue };
+        let name = escaped(&partition.name);
+        let [dead, held] = [store.dead_bytes, store.pinned_bytes].map(bytes);
+        line("chunk files", &format!("{name}: {dead} to reclaim, readers hold {held}"));
+        if let Some(failure) = &store.failure {
+            line("in doubt", &format!("large values of {name}: {}", escaped(failure)));
+        }
+    }
 }
 
 fn failure_text(failure: &BackgroundFailure) -> String {

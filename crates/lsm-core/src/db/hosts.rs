@@ -134,6 +134,9 @@ impl CommitHost for DbInner {
                 self.seal(writer, &partition);
             }
         }
+        if self.world.log_sync.take() {
+            self.log.want_sync(self);
+        }
         // The log thread prepares memory for the memtables: see `memtable/arena.rs`.
         if self.slabs.take_short() {
             self.background.wake_all();

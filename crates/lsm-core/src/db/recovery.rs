@@ -30,7 +30,9 @@ use crate::compaction::{SyncLater, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{self, FileKind, FileName};
 use crate::fs::{Fs, OpenFiles};
-use crate::hooks::{EventQueue, HookProvider, PartitionHooks, ValueStoreFactory, open_store};
+use crate::hooks::{
+    EventQueue, HookProvider, LogSyncWish, PartitionHooks, ValueStoreFactory, open_store,
+};
 use crate::limits::SEQNO_MAX;
 use crate::memtable::Memtable;
 use crate::options::{Options, PartitionOptions};
@@ -217,6 +219,7 @@ impl Opening {
             numbers: Arc::new(FileNumbers::new(next_file)),
             is_read_only,
             events,
+            log_sync: LogSyncWish::default(),
         })
     }
 

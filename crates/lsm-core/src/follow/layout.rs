@@ -10,7 +10,9 @@ use super::{FollowedPartitions, Inner};
 use crate::db::Commit;
 use crate::db::hooked::resolve;
 use crate::error::Result;
-use crate::hooks::{EventQueue, PartitionHooks, StoreContext, ValueStoreFactory, open_store};
+use crate::hooks::{
+    EventQueue, LogSyncWish, PartitionHooks, StoreContext, ValueStoreFactory, open_store,
+};
 use crate::partition::ReadView;
 use crate::types::FileNumbers;
 use crate::version::{DbVersion, PartitionVersion};
@@ -82,6 +84,8 @@ impl Inner {
             is_read_only: true,
             is_following: true,
             events: EventQueue::default(),
+            // It syncs nothing.
+            log_sync: LogSyncWish::default(),
         };
         let provider = self.provider.as_deref();
         let resolved = resolve(

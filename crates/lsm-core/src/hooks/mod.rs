@@ -48,7 +48,7 @@ pub use note::{EndedBlock, NOTED_BYTES_MAX, NoteForm};
 pub use store::{
     AddedValue, Carry, JobValues, KeySpan, PendingHandle, StoreEdit, ValueStore, ValueStoreFactory,
 };
-pub use store_context::{ChunkId, EventQueue, StoreContext};
+pub use store_context::{ChunkId, EventQueue, LogSyncWish, StoreContext};
 
 pub(crate) use expiry::KnownAgeing;
 pub(crate) use guarded::{catch, catch_blamed, catch_engine, guarded_filter};

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{ChunkChange, Event};
 use crate::clock::Clock;
@@ -63,6 +64,30 @@ pub struct StoreContext {
     pub is_following: bool,
     /// Takes what listeners are to be told.
     pub events: EventQueue,
+    /// Takes the wish for a sync of the log.
+    pub log_sync: LogSyncWish,
+}
+
+/// The wish of a value store that the log is synced soon.
+///
+/// Recovery verifies the values of all frames that no sync of the log attests. A store that has synced
+/// its values asks for one, so that these frames never name more values than the store leaves unsynced.
+#[derive(Clone, Default)]
+pub struct LogSyncWish(Arc<AtomicBool>);
+
+impl LogSyncWish {
+    /// Has the log synced behind the next commit, in the background. Allowed under any lock.
+    pub fn ask(&self) {
+        // A hint: what is appended a moment before the load may wait for the next wish.
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` once for each wish.
+    #[inline]
+    pub(crate) fn take(&self) -> bool {
+        // Loaded first: a swap at each commit would be an exclusive access to the line.
+        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// The way in for events: they are queued, and told where the engine holds no lock.

@@ -182,6 +182,22 @@ fn values_outlive_the_memtable_and_long_ones_are_not_copied() {
 }
 
 #[test]
+fn slabs_go_back_when_the_last_cursor_ends() {
+    let pool = Arc::new(SlabPool::new(64 << 20));
+    let table = Arc::new(Memtable::new(MemtableId(1), &pool));
+    for n in 0..40_000_u64 {
+        insert(&table, n + 1, n, EntryKind::Value, &n.to_be_bytes(), &[5; 100]);
+    }
+    let mut iter = table.iter();
+    iter.seek_to_first().unwrap();
+    drop(table);
+    assert_eq!(pool.idle_bytes(), 0, "the cursor reads them");
+    assert_eq!(iter.entry().0.value, [5; 100]);
+    drop(iter);
+    assert!(pool.idle_bytes() >= 4 << 20, "{}", pool.idle_bytes());
+}
+
+#[test]
 fn a_long_value_of_a_section_that_is_lent_gets_memory_of_its_own() {
     let mut section = SectionBuilder::default();
     section.push(EntryKind::Value, b"short", &[5; 600]);

@@ -75,13 +75,13 @@ impl<'a> Meter<'a> {
         self.tally
     }
 
-    /// Sleeps if the operations so far are more than `per_second` allows. The sleep belongs to no
+    /// Waits if the operations so far are more than `per_second` allows. The wait belongs to no
     /// operation.
     pub(super) fn pace(&mut self, per_second: NonZeroU64) {
         let due = Duration::from_secs_f64(self.tally.ops as f64 / per_second.get() as f64);
         let ahead = (self.begin + due).saturating_duration_since(self.last);
         if !ahead.is_zero() {
-            thread::sleep(ahead);
+            thread::park_timeout(ahead);
             self.last = now();
         }
     }

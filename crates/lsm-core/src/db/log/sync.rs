@@ -101,6 +101,14 @@ impl Log {
         self.sync.lock().notices.wants_sync
     }
 
+    /// Has the log thread sync what was appended, soon.
+    pub(in crate::db) fn want_sync(&self, host: &dyn LogHost) {
+        let thread_knows = std::mem::replace(&mut self.sync.lock().notices.wants_sync, true);
+        if !thread_knows {
+            host.wake_log_thread();
+        }
+    }
+
     /// The newest sequence number that is durable, with every logged one before it.
     pub(in crate::db) fn durable_seq(&self) -> SeqNo {
         self.sync.lock().durable_seq
