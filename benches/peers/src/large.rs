@@ -54,6 +54,10 @@ impl<P: Peer> LargeEngine for Counted<P> {
         self.engine.read_into(key, buf)
     }
 
+    fn lend(&self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<Option<bool>, Fault> {
+        self.engine.lend(key, visit)
+    }
+
     fn delete(&self, key: &[u8]) -> Result<(), Fault> {
         self.engine.delete(key, When::Os)
     }
@@ -149,25 +153,26 @@ fn size_name(size: u64) -> String {
 }
 
 /// A row of the report; bytes per millisecond are thousands of bytes per second.
-fn row(operation: &str, rates: &SizeRates, bytes_per_ms: f64) -> Value {
+fn row(operation: &str, rates: &SizeRates, bytes_per_ms: Option<f64>) -> Value {
     json!({
         "workload": format!("{operation}, {}", size_name(rates.size)),
         "ops": rates.repetitions,
-        "mb_per_second": bytes_per_ms / 1000.0,
+        "mb_per_second": bytes_per_ms.map(|bytes| bytes / 1000.0),
     })
 }
 
-/// Takes the rate of one operation.
-type RateOf = fn(&SizeRates) -> f64;
+/// Takes the rate of one operation, if the engine has it.
+type RateOf = fn(&SizeRates) -> Option<f64>;
 
 /// Operation by operation, size by size, then the mixes.
 fn rows(outcome: &LargeOutcome) -> Vec<Value> {
-    let operations: [(&str, RateOf); 5] = [
-        ("put", |rates| rates.put),
-        ("put synced", |rates| rates.put_synced),
-        ("get", |rates| rates.get),
-        ("memcpy", |rates| rates.memcpy),
-        ("delete", |rates| rates.delete),
+    let operations: [(&str, RateOf); 6] = [
+        ("put", |rates| Some(rates.put)),
+        ("put synced", |rates| Some(rates.put_synced)),
+        ("get", |rates| Some(rates.get)),
+        ("memcpy", |rates| Some(rates.memcpy)),
+        ("lent", |rates| rates.lent),
+        ("delete", |rates| Some(rates.delete)),
     ];
     let mut rows = Vec::new();
     for (name, rate_of) in operations {

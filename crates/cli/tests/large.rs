@@ -197,7 +197,7 @@ fn the_workload_of_large_values_runs_and_leaves_nothing() {
     assert_eq!(rows.len(), 2 + 1 + 1, "{rows:?}");
     for (row, size) in rows.iter().zip([100, 70_000]) {
         assert_eq!((&row["size"], &row["repetitions"]), (&size.into(), &4.into()));
-        for rate in ["put", "put_synced", "get", "memcpy", "delete"] {
+        for rate in ["put", "put_synced", "get", "memcpy", "lent", "delete"] {
             assert!(row["bytes_per_ms"][rate].as_f64().unwrap() > 0.0, "{row}");
         }
         let by_threads = row["get_bytes_per_ms_by_threads"].as_object().unwrap();

@@ -357,6 +357,10 @@ impl<const MAPPED: bool> Peer for Lmdb<MAPPED> {
         self.look_up(key, |value| filled(buf, value))?.transpose()
     }
 
+    fn lend(&self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<Option<bool>, Fault> {
+        Ok(Some(self.look_up(key, visit)?.is_some()))
+    }
+
     fn close(self) -> Result<(), Fault> {
         drop(self);
         Ok(())

@@ -45,6 +45,12 @@ pub trait Peer: Engine<Error = Fault> {
     /// Reads the value of `key` into the front of `buf`, which is long enough; returns its length.
     fn read_into(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, Fault>;
 
+    /// Shows the value of `key` to `visit` without a copy; returns whether it is there, or `None` if the
+    /// engine lends no values.
+    fn lend(&self, _key: &[u8], _visit: &mut dyn FnMut(&[u8])) -> Result<Option<bool>, Fault> {
+        Ok(None)
+    }
+
     /// Gives the space of what was deleted back, and returns when that is done.
     fn reclaim(&self) -> Result<(), Fault> {
         self.settle()

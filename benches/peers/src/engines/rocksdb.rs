@@ -147,6 +147,10 @@ impl<const BLOBS: bool> Peer for RocksDb<BLOBS> {
         self.0.db.get_pinned(key)?.map(|value| filled(buf, &value)).transpose()
     }
 
+    fn lend(&self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<Option<bool>, Fault> {
+        Ok(Some(self.0.db.get_pinned(key)?.inspect(|value| visit(value)).is_some()))
+    }
+
     fn close(self) -> Result<(), Fault> {
         drop(self);
         Ok(())

@@ -147,6 +147,11 @@ impl<const MAPPED: bool> Peer for Siltstone<MAPPED> {
         Ok(len.map(usize::try_from).transpose()?)
     }
 
+    fn lend(&self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<Option<bool>, Fault> {
+        let value = self.partition.get_ref(key)?;
+        Ok(Some(value.inspect(|value| visit(value)).is_some()))
+    }
+
     fn reclaim(&self) -> Result<(), Fault> {
         self.settle()?;
         if self.partition.wait_reclaimed(RECLAIM_MAX)? {

@@ -32,6 +32,13 @@ fn check<P: Peer>() {
         assert_eq!(buf[..2000], value);
         assert_eq!(buf[2000..], [0; 1000]);
         assert_eq!(engine.read_into(b"e", &mut buf).unwrap(), None);
+        let mut lent = Vec::new();
+        if let Some(is_there) =
+            engine.lend(b"b", &mut |found| lent.extend_from_slice(found)).unwrap()
+        {
+            assert!(is_there && lent == value);
+            assert_eq!(engine.lend(b"e", &mut |_| panic!("it was deleted")).unwrap(), Some(false));
+        }
         assert!(engine.read_into(b"b", &mut buf[..1999]).is_err(), "the value does not fit");
         assert_eq!(engine.get(b"d").unwrap(), Some(4));
         assert_eq!(engine.get(b"e").unwrap(), None);

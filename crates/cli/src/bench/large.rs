@@ -84,6 +84,11 @@ impl LargeEngine for Measured {
         Ok(len.map(|len| len as usize))
     }
 
+    fn lend(&self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<Option<bool>, Error> {
+        let value = self.partition.get_ref(key)?;
+        Ok(Some(value.inspect(|value| visit(value)).is_some()))
+    }
+
     fn delete(&self, key: &[u8]) -> Result<(), Error> {
         self.partition.delete(key).map(drop)
     }
@@ -131,8 +136,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut out = Output::new(args.json);
     let head = format_args!(
-        "bytes/ms {:>11} {:>5} {:>11} {:>11} {:>11} {:>11} {:>11}",
-        "value", "times", "put", "put synced", "get", "memcpy", "delete"
+        "bytes/ms {:>11} {:>5} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}",
+        "value", "times", "put", "put synced", "get", "memcpy", "lent", "delete"
     );
     if !args.json {
         out.line(head, &json!(null))?;
@@ -184,9 +189,11 @@ fn parsed(workload: &str, place: &str) -> Result<LargePlan, Failure> {
 }
 
 fn rate_text(rate: &SizeRates) -> String {
+    let SizeRates { size, repetitions, put, put_synced, get, memcpy, delete, .. } = rate;
+    let lent = rate.lent.unwrap_or_default();
     format!(
-        "{:>20} {:>5} {:>11.0} {:>11.0} {:>11.0} {:>11.0} {:>11.0}",
-        rate.size, rate.repetitions, rate.put, rate.put_synced, rate.get, rate.memcpy, rate.delete
+        "{size:>20} {repetitions:>5} {put:>11.0} {put_synced:>11.0} {get:>11.0} {memcpy:>11.0} \
+         {lent:>11.0} {delete:>11.0}"
     )
 }
 
@@ -205,6 +212,7 @@ fn rate_json(rate: &SizeRates) -> serde_json::Value {
             "put_synced": rate.put_synced,
             "get": rate.get,
             "memcpy": rate.memcpy,
+            "lent": rate.lent,
             "delete": rate.delete,
         },
         "get_bytes_per_ms_by_threads": by_threads.collect::<serde_json::Map<_, _>>(),

@@ -233,6 +233,7 @@ mod tests {
             put_synced: 10.0 * factor,
             get: 10_000.0 * factor,
             get_by: vec![(1, 100.0), (2, 150.0 * factor)],
+            lent: None,
             delete: 1000.0 * factor,
         }
     }

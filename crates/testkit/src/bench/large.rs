@@ -41,6 +41,16 @@ pub trait LargeEngine {
         self.get(key, buf)
     }
 
+    /// Shows the value of `key` to `visit` where the engine has it; returns whether it is there, or `None` if
+    /// the engine lends no values.
+    fn lend(
+        &self,
+        _key: &[u8],
+        _visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<Option<bool>, Self::Error> {
+        Ok(None)
+    }
+
     /// Deletes a key.
     fn delete(&self, key: &[u8]) -> Result<(), Self::Error>;
 
@@ -174,6 +184,8 @@ pub struct SizeRates {
     pub get: f64,
     /// The same by a number of threads, for each of [`LargePlan::threads`].
     pub get_by: Vec<(u64, f64)>,
+    /// Reads of each byte of a value where the engine has it, if the engine lends values.
+    pub lent: Option<f64>,
     /// Deletes until the space is back.
     pub delete: f64,
 }
@@ -300,6 +312,27 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
         if is_right { Ok(took) } else { Err(LargeFailure::Wrong(key.to_owned())) }
     }
 
+    /// Reads each byte of a value that is lent; `None` if the engine lends none.
+    fn lent(
+        &mut self,
+        key: &str,
+        mark: u64,
+        size: u64,
+    ) -> Result<Option<Duration>, LargeFailure<E::Error>> {
+        let mut found = 0;
+        let begin = now();
+        let is_there = self.engine.lend(key.as_bytes(), &mut |value| found = folded(value))?;
+        let took = begin.elapsed();
+        let value = &mut self.value[..size as usize];
+        value[..8].copy_from_slice(&mark.to_le_bytes());
+        value[8..MARK_BYTES].copy_from_slice(&size.to_le_bytes());
+        match is_there {
+            None => Ok(None),
+            Some(true) if found == folded(value) => Ok(Some(took)),
+            Some(_) => Err(LargeFailure::Wrong(key.to_owned())),
+        }
+    }
+
     fn size(&mut self, id: u64, size: u64) -> Result<SizeRates, LargeFailure<E::Error>> {
         let repetitions = self.plan.repetitions_of(size);
         let mut puts = Vec::new();
@@ -324,6 +357,11 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
             }
             get_by.push((threads, trimmed_rate(gets, size, self.plan.trim_percent)));
         }
+        let mut lent = Vec::new();
+        for _ in 0..repetitions {
+            let n = self.rng.below(repetitions);
+            lent.extend(self.lent(&key_of("put", id, n), n, size)?);
+        }
         // The space of the first half is back before the other is written: disks are small.
         let mut deleting = self.delete_all(repetitions, |n| key_of("put", id, n))?;
         let mut synced = Vec::new();
@@ -340,6 +378,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
             put_synced: trimmed_rate(synced, size, trim),
             get: trimmed_rate(gets, size, trim),
             get_by,
+            lent: (!lent.is_empty()).then(|| trimmed_rate(lent, size, trim)),
             delete: (2 * repetitions * size) as f64 / milliseconds(deleting),
         })
     }
@@ -427,6 +466,13 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
 #[expect(clippy::disallowed_methods, reason = "a benchmark tells the time of the world")]
 fn now() -> Instant {
     Instant::now()
+}
+
+/// Of all bytes of a value: the least that a reader of all of them does.
+fn folded(value: &[u8]) -> u64 {
+    let (words, rest) = value.as_chunks::<8>();
+    let words = words.iter().fold(0, |sum, word| sum ^ u64::from_le_bytes(*word));
+    rest.iter().fold(words, |sum, byte| sum.rotate_left(8) ^ u64::from(*byte))
 }
 
 fn key_of(what: &str, id: u64, n: u64) -> String {

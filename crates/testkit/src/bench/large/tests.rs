@@ -38,6 +38,13 @@ impl LargeEngine for Map {
         self.get(key, buf)
     }
 
+    fn lend(&self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<Option<bool>, ()> {
+        let values = self.values.borrow();
+        let value = values.get(key).filter(|value| value.len() == 1000);
+        value.into_iter().for_each(|value| visit(value));
+        Ok(value.map(|_| true))
+    }
+
     fn delete(&self, key: &[u8]) -> Result<(), ()> {
         assert!(self.values.borrow_mut().remove(key).is_some(), "deleted once");
         Ok(())
@@ -60,6 +67,8 @@ fn every_value_is_put_read_and_deleted() {
     let outcome = LargeBench::new(&map, &plan, 1).run(&mut |_| {}).unwrap();
     let sizes: Vec<_> = outcome.sizes.iter().map(|r| (r.size, r.repetitions)).collect();
     assert_eq!(sizes, [(100, 50), (1000, 5)]);
+    let lent: Vec<bool> = outcome.sizes.iter().map(|rates| rates.lent.is_some()).collect();
+    assert_eq!(lent, [false, true]);
     let threads: Vec<u64> = outcome.sizes[1].get_by.iter().map(|(threads, _)| *threads).collect();
     assert_eq!(threads, [1, 2, 3, 4, 5]);
     assert_eq!(map.threads.take(), [1, 2, 3, 4, 5].map(|threads| [threads; 5]).concat());
