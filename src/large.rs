@@ -211,7 +211,9 @@ impl Partition {
     pub fn space(&self) -> Option<Space> {
         // `None` also where a value store of the application holds the values: its files are not
         // known here.
-        Some(largeval::store_of(&self.0)?.space())
+        let mut space = largeval::store_of(&self.0)?.space();
+        space.oldest_snapshot = self.0.oldest_snapshot();
+        Some(space)
     }
 
     /// Returns the chunk files of the large values, oldest first; `None` if the partition has no large

@@ -263,6 +263,7 @@ fn values_move_out_of_chunks_with_much_garbage_in_the_order_of_their_keys() {
     }
     let snapshot = db.snapshot();
     rest(&db, &clock);
+    assert_eq!(p.space().unwrap().oldest_snapshot, Some(snapshot.seq()));
     let kept = p.open_blob([2]).unwrap().unwrap();
     for n in (0..40_u8).filter(|n| n % 3 != 2) {
         p.delete([n]).unwrap();
@@ -270,6 +271,7 @@ fn values_move_out_of_chunks_with_much_garbage_in_the_order_of_their_keys() {
     rest(&db, &clock);
     assert_eq!(snapshot.get(&p, [0]).unwrap().unwrap(), vec![0; 1000]);
     drop(snapshot);
+    assert_eq!(p.space().unwrap().oldest_snapshot, None);
     rest(&db, &clock);
     let mut all = Vec::new();
     kept.clone().read_to_end(&mut all).unwrap();

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use lsm_core::hooks::ChunkId;
+use lsm_core::types::SeqNo;
 
 use crate::store::LargeStore;
 
@@ -21,6 +22,9 @@ pub struct Space {
     /// Garbage that readers of older versions may hold: iterators, readers of values, running
     /// checkpoints.
     pub pinned_bytes: u64,
+    /// The sequence number of the oldest snapshot of the database, see `Snapshot::seq`. Values that were
+    /// overwritten or deleted behind it count as live while it is held. `None` without a snapshot.
+    pub oldest_snapshot: Option<SeqNo>,
 }
 
 /// A chunk file.
@@ -52,7 +56,7 @@ pub struct ChunkInfo {
 }
 
 impl LargeStore {
-    /// Returns where the bytes of the chunk files are.
+    /// Returns where the bytes of the chunk files are. The store does not know the snapshots of the database.
     pub fn space(&self) -> Space {
         self.0.with_chunks(|chunks| {
             let mut space = Space { pinned_bytes: chunks.held_bytes(), ..Space::default() };

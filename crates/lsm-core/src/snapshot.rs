@@ -111,6 +111,11 @@ impl Snapshots {
         state.held.first_key_value().map_or(visible, |(oldest, _)| visible.min(*oldest))
     }
 
+    /// Returns the sequence number of the oldest snapshot, if there is one.
+    pub fn oldest_held(&self) -> Option<SeqNo> {
+        self.0.lock().held.first_key_value().map(|(oldest, _)| *oldest)
+    }
+
     /// Returns the time at which the oldest snapshot was taken, if there is one.
     pub fn oldest_since(&self) -> Option<Duration> {
         self.0.lock().held.first_key_value().map(|(_, held)| held.since)

@@ -297,6 +297,12 @@ impl Partition {
         &self.state.name
     }
 
+    /// The sequence number of the oldest snapshot of the database: what was overwritten or deleted behind it
+    /// is still there. `None` without a snapshot.
+    pub fn oldest_snapshot(&self) -> Option<SeqNo> {
+        self.db().snapshots.oldest_held()
+    }
+
     /// Returns the value store, if the partition has one.
     pub fn value_store(&self) -> Option<Arc<dyn ValueStore>> {
         self.state.store().cloned()
