@@ -78,7 +78,8 @@ pub struct LogSyncWish(Arc<AtomicBool>);
 impl LogSyncWish {
     /// Has the log synced behind the next commit, in the background. Allowed under any lock.
     pub fn ask(&self) {
-        // A hint: what is appended a moment before the load may wait for the next wish.
+        // A hint, so relaxed: another commit may take the wish before the caller's own frame is appended. That
+        // frame then waits for the next wish.
         self.0.store(true, Ordering::Relaxed);
     }
 
