@@ -155,16 +155,17 @@ impl Partition {
 
     /// Returns the value of `key` without a copy, if it is mapped: with the feature `mmap`, on Linux 5.14
     /// and later, for a large value on a local file system. Otherwise the value is a copy in memory;
-    /// [`BlobRef::is_mapped`] tells. All bytes are verified before the call returns. `docs/MEDIA.md`
-    /// states the dangers of mapped files: an I/O error or a program that changes the file can
-    /// end the process with a signal after that.
+    /// [`BlobRef::is_mapped`] tells. A value is verified when it is first lent, and not again while its
+    /// chunk file stays mapped. `docs/MEDIA.md` states the dangers of mapped files: an I/O error or a program that
+    /// changes the file can end the process with a signal after that.
     ///
     /// # Errors
     /// Those of [`Partition::get`]. The limit of a value in memory applies if the value is not mapped.
     ///
     /// # Cost
-    /// Reads the value once, into the cache of the system, and computes its checksums. A mapping takes
-    /// three system calls, and no memory of the process for the bytes.
+    /// At the first call for a value, the system reads it into its cache, and its checksums are computed. Later
+    /// calls touch no byte of it. The chunk file is mapped at the first call for one of its values. No memory
+    /// of the process is allocated for the bytes; pages that were read count as resident memory.
     ///
     /// # Examples
     /// ```

@@ -64,15 +64,19 @@ fn find(point: ReadPoint, key: &[u8]) -> Result<Option<FoundValue>> {
         None => return Ok(None),
         Some(Located::Here(value)) => FoundValue::Small(value),
         Some(Located::Apart(handle)) => {
-            let store = point.value_store();
-            let store = store.and_then(|store| store_as_any(&**store).downcast_ref::<LargeStore>());
-            let store = store.ok_or_else(|| without_store(point.partition()))?;
-            let block = store.0.block(&handle, ByteSource::Cached);
+            let block = store_at(&point)?.0.block(&handle, ByteSource::Cached);
             // With the point. It keeps the version that names the handle, and so the file.
             FoundValue::Large(block.map_err(|error| named(error, point.partition(), key))?, point)
         }
     };
     Ok(Some(found))
+}
+
+/// The store that has the large values of a point.
+fn store_at(point: &ReadPoint) -> Result<&LargeStore> {
+    let store = point.value_store();
+    let store = store.and_then(|store| store_as_any(&**store).downcast_ref::<LargeStore>());
+    store.ok_or_else(|| without_store(point.partition()))
 }
 
 fn without_store(partition: &str) -> Error {
@@ -142,7 +146,8 @@ pub fn get_ref(point: ReadPoint, key: &[u8]) -> Result<Option<BlobRef>> {
         Some(FoundValue::Small(value)) => Some(BlobRef::small(value)),
         Some(FoundValue::Large(block, point)) => {
             let partition = point.partition().clone();
-            let value = BlobRef::large(&block, point);
+            let mapped = store_at(&point)?.0.mapped_chunk(block.handle.chunk);
+            let value = BlobRef::large(&block, &mapped, point);
             Some(value.map_err(|error| named(error, &partition, key))?)
         }
     })

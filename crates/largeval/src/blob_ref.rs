@@ -4,15 +4,15 @@ use std::fmt;
 use std::ops::Deref;
 
 use lsm_core::error::{Error, Result};
-use lsm_core::fs::MappedBytes;
 use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
 use lsm_core::read::ReadPoint;
 use lsm_core::types::Slice;
 
 use crate::block::{Block, Parallelism};
+use crate::mapped::{MappedChunk, MappedValue};
 
-/// The value of a key as of a call of `get_ref`. It derefs to its bytes, which were verified before.
-/// Later writes and deletes do not affect it. Cheap to clone.
+/// The value of a key as of a call of `get_ref`. It derefs to its bytes, which were verified then or at an
+/// earlier call. Later writes and deletes do not affect it. Cheap to clone.
 ///
 /// # Cost
 /// The space of values that were deleted since is reclaimed after the last clone is dropped. Mapped
@@ -25,7 +25,7 @@ enum Lent {
     Owned(Slice),
     /// The point keeps the value where it is.
     Mapped {
-        bytes: MappedBytes,
+        value: MappedValue,
         _point: ReadPoint,
     },
 }
@@ -35,13 +35,13 @@ impl BlobRef {
         BlobRef(Lent::Owned(value))
     }
 
-    /// The value of a block: mapped, or read into memory where it cannot be.
+    /// The value of a block: in the mapping of its file, or read into memory where it cannot be mapped.
     ///
     /// # Errors
     /// Corruption; a limit for a value that is not mapped and too long to be held in memory.
-    pub(crate) fn large(block: &Block, point: ReadPoint) -> Result<BlobRef> {
-        if let Some(bytes) = block.map_whole()? {
-            return Ok(BlobRef(Lent::Mapped { bytes, _point: point }));
+    pub(crate) fn large(block: &Block, mapped: &MappedChunk, point: ReadPoint) -> Result<BlobRef> {
+        if let Some(value) = mapped.lend(block)? {
+            return Ok(BlobRef(Lent::Mapped { value, _point: point }));
         }
         let len = block.handle.len;
         // Beyond this a caller that expects a mapping would get a buffer of that length on the
@@ -67,7 +67,7 @@ impl Deref for BlobRef {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Lent::Owned(value) => value,
-            Lent::Mapped { bytes, .. } => (**bytes).as_ref(),
+            Lent::Mapped { value, .. } => value.as_ref(),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::thread;
 
 use lsm_core::codec::checksum64;
 use lsm_core::error::{Error, Result};
-use lsm_core::fs::{File, MapPages, MappedBytes};
+use lsm_core::fs::File;
 use parking_lot::Mutex;
 
 use crate::format::{BLOCK_HEADER_BYTES, Handle, key_of_front};
@@ -99,6 +99,18 @@ impl Block {
         Error::corruption(&*self.path, offset, what)
     }
 
+    /// The length of the file.
+    ///
+    /// # Errors
+    /// Corruption: it ends inside the block.
+    pub fn file_bytes(&self) -> Result<u64> {
+        let bytes = self.file.len()?;
+        if self.handle.end() > bytes {
+            return Err(self.corruption(self.handle.offset, "a chunk file ends inside a value"));
+        }
+        Ok(bytes)
+    }
+
     /// Fills `buf` from `offset` of the file.
     fn fill(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let got = match self.source {
@@ -159,9 +171,7 @@ impl Block {
     pub fn sub_blocks(&self) -> Result<SubBlocks> {
         let handle = &self.handle;
         // No memory on the word of the handle: the file must have what it asks for.
-        if handle.end() > self.file.len()? {
-            return Err(self.corruption(handle.offset, "a chunk file ends inside a value"));
-        }
+        self.file_bytes()?;
         let mut bytes = vec![0; (handle.sub_block_count() * handle.entry_bytes()) as usize];
         self.fill(handle.table_offset(), &mut bytes)?;
         SubBlocks::decode(handle, &bytes)
@@ -246,24 +256,13 @@ impl Block {
         Err(self.corruption(offset, "a sub-block of a value cannot be decompressed"))
     }
 
-    /// Maps the whole value and verifies it; `None` where it cannot be mapped, or a sub-block is compressed.
-    pub fn map_whole(&self) -> Result<Option<MappedBytes>> {
-        let handle = &self.handle;
-        // A page behind the end of the file would end the process.
-        if handle.end() > self.file.len()? {
-            return Err(self.corruption(handle.offset, "a chunk file ends inside a value"));
-        }
-        if !handle.is_stored_as_given() {
-            return Ok(None);
-        }
-        // On 32 bits a value may be longer than the address space.
-        let Ok(len) = usize::try_from(handle.len) else { return Ok(None) };
-        let Some(mapped) = self.file.map(handle.value_offset(), len, MapPages::Now) else {
-            return Ok(None);
-        };
-        let sub_blocks = (*mapped).as_ref().chunks(handle.sub_block_bytes() as usize);
-        self.check_as_given(sub_blocks.map(checksum64).collect())?;
-        Ok(Some(mapped))
+    /// Verifies the bytes of the whole value, which is stored as it was given.
+    ///
+    /// # Errors
+    /// Corruption.
+    pub fn verify_whole(&self, value: &[u8]) -> Result<()> {
+        let sub_blocks = value.chunks(self.handle.sub_block_bytes() as usize);
+        self.check_as_given(sub_blocks.map(checksum64).collect())
     }
 
     /// The error of a value whose stored sub-blocks have these checksums, which are not all right.
@@ -357,9 +356,7 @@ impl Block {
         mut each: impl FnMut(u64) -> Result<()>,
     ) -> Result<Vec<u8>> {
         let handle = &self.handle;
-        if handle.end() > self.file.len()? {
-            return Err(self.corruption(handle.offset, "a chunk file ends inside a value"));
-        }
+        self.file_bytes()?;
         // Behind the check: the length of the key in a damaged handle may be up to 4 GiB.
         let mut front = vec![0; BLOCK_HEADER_BYTES as usize + handle.key_len as usize];
         self.fill(handle.offset, &mut front)?;

@@ -268,6 +268,11 @@ impl Chunks {
         chunk.live.blocks > 0 || chunk.is_damaged || chunk.last_drop > self.reclaimed
     }
 
+    /// Returns `true` if values of a chunk are named, or its counts are damaged.
+    pub fn is_needed(&self, id: ChunkId) -> bool {
+        self.by_id.get(&id).is_some_and(|chunk| !chunk.is_dead())
+    }
+
     /// Nobody reads what was dropped at or before the edit `number`.
     pub fn reclaim(&mut self, number: u64) {
         self.reclaimed = self.reclaimed.max(number);

@@ -12,7 +12,7 @@
 //! access      the public calls     store       the value store, its work shared
 //! blob_writer streams in           writing     a block on its way into a file
 //! blob_reader streams out          block       a block, read and verified
-//! blob_ref    a whole value, lent
+//! blob_ref    a whole value, lent  mapped      where it lies: a mapped chunk file
 //! space       what is where        chunks      what lives in which chunk, and the sections
 //! moving      what jobs move       syncing     syncs of files, and failed ones
 //! options     and their bytes      format      chunk files and handles
@@ -28,6 +28,7 @@ mod chunks;
 mod format;
 #[cfg(test)]
 mod golden;
+mod mapped;
 mod moving;
 mod options;
 mod packing;

@@ -4,7 +4,7 @@
 //! Locks, none of which is taken while one below it is held: `syncing`, over the syncs of files;
 //! `state`, over nothing but a few lines. No file is touched under `state`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use crate::block::{Block, ByteSource};
 use crate::chunks::{Chunk, Chunks, DeadChunk};
 use crate::format::{CHUNK_HEADER_BYTES, Form, Handle, chunk_header};
+use crate::mapped::MappedChunk;
 use crate::options::LargeValueOptions;
 use crate::syncing::Syncs;
 use crate::writing::{BlockWriter, ChunkWriter};
@@ -28,7 +29,8 @@ const IDLE_WRITERS_MAX: usize = 4;
 /// A value from this share of a chunk on ends its chunk file, and begins one if its length is known
 /// before, so that its space comes back at once when it is deleted.
 const OWN_CHUNK_SHARE: u64 = 4;
-/// Chunk files that a store holds open for reading, within what the database may have open.
+/// Chunk files that a store keeps for reading: open, within what the database may have open, and mapped if
+/// values were lent.
 const OPEN_FILES_MAX: usize = 128;
 /// The state that puts, jobs and readers of a store share.
 pub struct Shared {
@@ -58,6 +60,15 @@ pub(crate) struct OpenChunk {
     pub(crate) path: Arc<Path>,
 }
 
+/// A chunk file that is kept for reading.
+pub(crate) struct ReadFile {
+    shared: Arc<SharedFile>,
+    /// The turn in which it was used last.
+    used: u64,
+    /// Its values that were lent; nothing is mapped before one is.
+    mapped: Arc<MappedChunk>,
+}
+
 pub(crate) struct StoreState {
     pub(crate) options: LargeValueOptions,
     pub(crate) chunks: Chunks,
@@ -66,9 +77,11 @@ pub(crate) struct StoreState {
     pub(crate) idle: Vec<ChunkWriter>,
     /// The writer of compactions, apart from the others so that what they write stays together.
     pub(crate) mover: Option<ChunkWriter>,
-    /// Files that are read, with the turn in which each was used last.
-    files: BTreeMap<ChunkId, (u64, Arc<SharedFile>)>,
+    /// Files that are read.
+    files: BTreeMap<ChunkId, ReadFile>,
     turn: u64,
+    /// Of a follower: files without values that are needed now. They are not kept.
+    gone: BTreeSet<ChunkId>,
     pub(crate) syncs: Syncs,
     /// Files that are not needed and could not be removed.
     pub(crate) doomed: Vec<DeadChunk>,
@@ -78,15 +91,33 @@ pub(crate) struct StoreState {
 impl StoreState {
     /// Keeps a file open for reading, and closes those that were not read for longest. The set to which all
     /// belong may close it earlier.
-    fn keep_open(&mut self, chunk: ChunkId, file: Arc<SharedFile>) {
+    /// The result is to be dropped without the lock.
+    #[must_use]
+    fn keep_open(&mut self, chunk: ChunkId, shared: Arc<SharedFile>) -> Option<ReadFile> {
+        let mut closed = None;
+        if self.gone.contains(&chunk) {
+            return closed;
+        }
         while self.files.len() >= OPEN_FILES_MAX {
             // A walk over all of them, which costs less than the open that follows.
-            let oldest = self.files.iter().min_by_key(|(_, (used, _))| *used);
+            let oldest = self.files.iter().min_by_key(|(_, file)| file.used);
             let Some(oldest) = oldest.map(|(chunk, _)| *chunk) else { break };
-            self.files.remove(&oldest);
+            closed = self.files.remove(&oldest);
         }
         self.turn += 1;
-        self.files.insert(chunk, (self.turn, file));
+        let kept = ReadFile { shared, used: self.turn, mapped: Arc::default() };
+        self.files.insert(chunk, kept).or(closed)
+    }
+
+    /// Takes out the files without values that are needed now. A reader of an older version opens its file anew.
+    /// To be dropped without the lock, as it closes and unmaps.
+    #[must_use]
+    pub(crate) fn take_dead_files(&mut self) -> Vec<ReadFile> {
+        let StoreState { chunks, files, gone, .. } = self;
+        gone.retain(|id| !chunks.is_needed(*id));
+        // A file that the log alone names is among them, too, until a table names one of its values.
+        gone.extend(files.keys().filter(|id| !chunks.is_needed(**id)));
+        gone.iter().filter_map(|id| files.remove(id)).collect()
     }
 }
 
@@ -108,6 +139,7 @@ impl Shared {
             mover: None,
             files: BTreeMap::new(),
             turn: 0,
+            gone: BTreeSet::new(),
             syncs: Syncs::default(),
             doomed: Vec::new(),
             pace: Pace::new(options.move_bytes_per_second),
@@ -176,8 +208,9 @@ impl Shared {
         let entry = state.chunks.by_id.entry(chunk).or_default();
         entry.is_open = true;
         entry.end = CHUNK_HEADER_BYTES;
-        state.keep_open(chunk, shared);
+        let closed = state.keep_open(chunk, shared);
         drop(state);
+        drop(closed);
         self.counters.chunks_created.fetch_add(1, Ordering::Relaxed);
         self.context.tell_of(chunk, ChunkChange::Created, CHUNK_HEADER_BYTES);
         // The store knows the file before its header is written, so that it removes the file if
@@ -264,9 +297,9 @@ impl Shared {
         let mut state = self.state.lock();
         state.turn += 1;
         let turn = state.turn;
-        let known = state.files.get_mut(&chunk).map(|(used, shared)| {
-            *used = turn;
-            shared.clone()
+        let known = state.files.get_mut(&chunk).map(|file| {
+            file.used = turn;
+            file.shared.clone()
         });
         drop(state);
         if let Some(shared) = known {
@@ -279,8 +312,20 @@ impl Shared {
         let (file, shared) = opened.map_err(|error| self.unopened(&path, error))?;
         let path = shared.path().clone();
         // Two readers may have opened it at once. One of the two files is closed by its last user.
-        self.state.lock().keep_open(chunk, shared);
+        let closed = self.state.lock().keep_open(chunk, shared);
+        drop(closed);
         Ok(OpenChunk { file, path })
+    }
+
+    /// The mapping of a chunk file that was just opened.
+    pub(crate) fn mapped_chunk(&self, chunk: ChunkId) -> Arc<MappedChunk> {
+        let state = self.state.lock();
+        // A failed sync may have lost bytes that memory still has: each value is verified anew.
+        if state.syncs.is_condemned(chunk) {
+            return Arc::default();
+        }
+        // Others may have had it closed meanwhile. Then nobody else comes by this mapping.
+        state.files.get(&chunk).map(|file| file.mapped.clone()).unwrap_or_default()
     }
 
     /// The error of a chunk file that could not be opened.
@@ -326,14 +371,16 @@ impl Shared {
             mover.take_if(|writer| writer.chunk == id);
             idle.len() + usize::from(mover.is_some()) < before
         });
+        let mut closed = Vec::new();
         for chunk in &dead {
             // Closed before it is deleted: the system keeps the space of a file as long as it is
-            // open.
-            state.files.remove(&chunk.id);
+            // open or mapped.
+            closed.extend(state.files.remove(&chunk.id));
             state.syncs.forget(chunk.id);
         }
         dead.append(&mut state.doomed);
         drop(state);
+        drop(closed);
         let mut result = Ok(());
         for chunk in dead {
             match self.context.fs.delete(&self.context.chunk_path(chunk.id)) {

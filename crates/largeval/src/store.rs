@@ -226,7 +226,10 @@ impl ValueStore for LargeStore {
                 chunk.end = chunk.end.max(found.get(id).copied().unwrap_or_default());
             }
         }
+        // A follower hears of no file that its primary deletes, and would keep its space.
+        let closed = self.0.context.is_following.then(|| state.take_dead_files());
         drop(state);
+        drop(closed);
         applied.map_err(|malformed| self.corruption(&malformed))
     }
 

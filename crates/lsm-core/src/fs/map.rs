@@ -1,7 +1,7 @@
 //! [`MappedAppends`]: appends to a preallocated file that are stored through a shared mapping; and
-//! [`map_read`]: a stretch of a file that is read through one.
+//! [`map_read`]: a file of tables or of large values that is read through one.
 //!
-//! Called by `fs/os.rs` for the segments of the log. A store into a mapped page costs a copy, an
+//! Called by `fs/os.rs`. Appends are those to the segments of the log. A store into a mapped page costs a copy, an
 //! append by `write` a system call: 148 bytes take 0.04 us and 0.69 us (ext4, Linux 6.18). Both put
 //! the bytes into the same page of the kernel, so a killed process loses neither. It must never
 //! fail an append: what cannot be stored is left to `write`, which reports what is wrong.
@@ -23,15 +23,16 @@
 //! 4. A file that is mapped for reading is never overwritten, truncated or punched by this process.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::{Advice, Mmap, MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, fallocate, fstatfs};
 
 use super::shared_map::is_coherent;
 use super::whole::write_all;
-use super::{MapPages, MappedBytes};
+use super::{MappedBytes, MappedFile};
 
 /// The append that makes a mapping this long takes 0.07 ms. 1 MiB is no faster all in all and takes
 /// 0.29 ms, which is then p99.9 of puts of 1,000 bytes. With 64 KiB more than 1 % of them make one.
@@ -191,16 +192,7 @@ impl Mapping {
 
 /// Maps `len` bytes of `file` at `offset` for reading. `None` if the file system is not known to be of
 /// this machine alone, or if the system refuses; also without the feature `mmap`.
-///
-/// With [`MapPages::Now`] the pages are read in here: an error of the device is an error of this call, and the
-/// caller reads the bytes in another way, which reports it. Later, such an error ends the process:
-/// `docs/MEDIA.md`.
-pub(super) fn map_read(
-    file: BorrowedFd<'_>,
-    offset: u64,
-    len: usize,
-    pages: MapPages,
-) -> Option<MappedBytes> {
+pub(super) fn map_read(file: BorrowedFd<'_>, offset: u64, len: usize) -> Option<MappedBytes> {
     if !cfg!(feature = "mmap") || len == 0 || !is_coherent(file).ok()? {
         return None;
     }
@@ -209,10 +201,14 @@ pub(super) fn map_read(
     // SAFETY: by invariant 4 nobody in this process changes or shortens what is mapped. Other
     // processes must not write to the files of a database; `docs/MEDIA.md` says so.
     let memory = unsafe { options.map(&file) }.ok()?;
-    if pages == MapPages::Now {
-        memory.advise(Advice::PopulateRead).ok()?;
-    }
     Some(Arc::new(memory))
+}
+
+impl MappedFile for Mmap {
+    /// From Linux 5.14 on.
+    fn populate(&self, range: Range<usize>) -> bool {
+        self.advise_range(Advice::PopulateRead, range.start, range.len()).is_ok()
+    }
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ mod words;
 #[expect(unsafe_code, reason = "a call of the C library that nobody wraps")]
 mod writeback;
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -169,17 +170,24 @@ pub trait Fs: Send + Sync + 'static {
     }
 }
 
-/// The time at which the pages of a mapping are read from the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapPages {
-    /// Before the call returns: if the device fails, there is no mapping.
-    Now,
-    /// When they are first used: if the device fails then, the process ends with a signal.
-    OnUse,
+/// Bytes of a file in memory that the system shares with its cache: [`File::map`]. They are read from the device
+/// when they are first used: if the device fails then, the process ends with a signal.
+pub trait MappedFile: AsRef<[u8]> + Send + Sync {
+    /// Reads those of the bytes in `range` that are not in memory. Returns `false` if the device fails, or
+    /// if the system cannot do so: the bytes may not be there then. The system may evict them again later.
+    fn populate(&self, range: Range<usize>) -> bool;
 }
 
-/// Bytes of a file in memory that the system shares with its cache: [`File::map`].
-pub type MappedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+/// See [`MappedFile`]. The mapping ends when the last clone is dropped.
+pub type MappedBytes = Arc<dyn MappedFile>;
+
+/// A copy of the bytes of a file, as file systems in memory return it. It has no pages to populate, so callers that
+/// want some read the bytes instead.
+impl MappedFile for Vec<u8> {
+    fn populate(&self, _range: Range<usize>) -> bool {
+        false
+    }
+}
 
 /// An open file. All calls take `&self`: a sync must not stop an append.
 #[expect(clippy::len_without_is_empty, reason = "nobody asks, and it would cost a system call")]
@@ -231,7 +239,7 @@ pub trait File: Send + Sync + 'static {
     /// Maps `len` bytes at `offset` for reading, where the medium supports it; `None`, the default, where
     /// it does not. The bytes stay readable after the file is deleted or closed. The caller has checked
     /// that the file has them, and never overwrites, truncates or punches them. See `docs/MEDIA.md` for the danger.
-    fn map(&self, _offset: u64, _len: usize, _pages: MapPages) -> Option<MappedBytes> {
+    fn map(&self, _offset: u64, _len: usize) -> Option<MappedBytes> {
         None
     }
 

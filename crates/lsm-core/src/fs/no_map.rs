@@ -5,15 +5,10 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::{MapPages, MappedBytes};
+use super::MappedBytes;
 
 /// As `map_read` of `fs/map.rs`: never.
-pub(super) fn map_read(
-    _file: BorrowedFd<'_>,
-    _offset: u64,
-    _len: usize,
-    _pages: MapPages,
-) -> Option<MappedBytes> {
+pub(super) fn map_read(_file: BorrowedFd<'_>, _offset: u64, _len: usize) -> Option<MappedBytes> {
     None
 }
 

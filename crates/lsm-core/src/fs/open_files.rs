@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::{AppendMode, File, Fs, MapPages, MappedBytes};
+use super::{AppendMode, File, Fs, MappedBytes};
 use crate::error::{Error, Result};
 
 /// A bounded set of open files. See the module.
@@ -253,8 +253,8 @@ impl File for TableFile {
         self.file()?.preallocate(len)
     }
 
-    fn map(&self, offset: u64, len: usize, pages: MapPages) -> Option<MappedBytes> {
-        self.file().ok()?.map(offset, len, pages)
+    fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
+        self.file().ok()?.map(offset, len)
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {

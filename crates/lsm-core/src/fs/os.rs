@@ -36,8 +36,7 @@ use super::whole::{read_full, write_all, write_all_pieces};
 #[cfg(target_os = "linux")]
 use super::writeback::begin_writeback;
 use super::{
-    AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, MapPages, MappedBytes,
-    SharedWords,
+    AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, MappedBytes, SharedWords,
 };
 use crate::codec::checksum64;
 use crate::error::{Error, Result};
@@ -384,8 +383,8 @@ impl File for OsFile {
         mapped.is_some_and(|mapped| self.mapped.set(Mutex::new(mapped)).is_ok())
     }
 
-    fn map(&self, offset: u64, len: usize, pages: MapPages) -> Option<MappedBytes> {
-        map_read(self.file.as_fd(), offset, len, pages)
+    fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
+        map_read(self.file.as_fd(), offset, len)
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::packing::Packing;
 use super::stored::{Extent, StoredPayload, TRAILER_BYTES, TableSource, copied};
 use crate::error::Result;
-use crate::fs::{MapPages, MappedBytes};
+use crate::fs::MappedBytes;
 use crate::memory::prefetch;
 
 /// See the module.
@@ -35,7 +35,7 @@ impl MappedBlocks {
     pub(super) fn of(source: &TableSource, data_bytes: u64, count: usize) -> Option<MappedBlocks> {
         let len = usize::try_from(data_bytes.min(source.file_bytes)).ok()?;
         // Not read ahead: a table may be opened for one key.
-        let bytes = source.file.map(0, len, MapPages::OnUse)?;
+        let bytes = source.file.map(0, len)?;
         let verified = (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         Some(MappedBlocks { bytes, verified })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::error::Result;
-use crate::fs::{File, MapPages, MappedBytes};
+use crate::fs::{File, MappedBytes};
 
 /// A file in memory.
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl File for TestFile {
         Ok(())
     }
 
-    fn map(&self, offset: u64, len: usize, _: MapPages) -> Option<MappedBytes> {
+    fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
         let start = usize::try_from(offset).ok()?;
         let bytes = self.0.lock().get(start..start + len)?.to_vec();
         Some(Arc::new(bytes))

@@ -24,8 +24,7 @@ use parking_lot::{Mutex, RwLock};
 use self::rule::ArmedRule;
 use super::mem::{MemFile, MemFs, SyncLoss};
 use super::{
-    AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, MapPages, MappedBytes,
-    SharedWords,
+    AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, MappedBytes, SharedWords,
 };
 use crate::error::{Error, Result};
 
@@ -399,9 +398,9 @@ impl File for FaultFile {
         self.fs.begin(OpKind::Map, &self.path, 0).is_none() && self.inner().map_appends()
     }
 
-    fn map(&self, offset: u64, len: usize, pages: MapPages) -> Option<MappedBytes> {
+    fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
         match self.fs.begin(OpKind::Map, &self.path, len) {
-            None => self.inner().map(offset, len, pages),
+            None => self.inner().map(offset, len),
             Some(_) => None,
         }
     }

@@ -3,7 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "handles that the file system does not give out")]
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 
 use super::*;
@@ -181,6 +181,33 @@ fn what_cannot_be_mapped_is_left_to_write() {
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     assert!(!mapped.store(file.as_fd(), 0, &[b"refused"]));
     assert_eq!(std::fs::read(&path).unwrap(), vec![0; 1 << 20]);
+}
+
+#[test]
+fn a_window_that_is_refused_in_the_middle_of_a_file_is_left_to_write() {
+    let mut appender = Appender::new(4 << 20);
+    while appender.content.len() < 1 << 20 {
+        appender.append(100);
+    }
+    let window = appender.mapped.mapping.as_ref().map(|it| it.start + it.memory.len() as u64);
+    let window_end = window.expect("the file is mapped by now");
+    let able = appender.file.try_clone().unwrap();
+    let path = format!("/proc/self/fd/{}", able.as_raw_fd());
+    // Reserving fails with this handle, as it does on a full disk whose space was given back.
+    appender.file = File::open(path).unwrap();
+    let bytes = [9; 100];
+    let mut refused = 0;
+    while appender.content.len() < 3 << 20 {
+        let offset = appender.content.len() as u64;
+        if !appender.mapped.store(appender.file.as_fd(), offset, &[&bytes]) {
+            able.write_all_at(&bytes, offset).unwrap();
+            assert!(offset + 100 > window_end, "the window that was there is used to its end");
+            refused += 1;
+        }
+        appender.content.extend_from_slice(&bytes);
+    }
+    assert!(refused > 10_000, "{refused}: it is not tried again");
+    appender.check();
 }
 
 #[test]

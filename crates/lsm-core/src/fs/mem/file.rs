@@ -13,7 +13,7 @@ use super::MemShared;
 use super::inode::SyncLoss;
 use super::inode::{Cell, ContentChange, Inode};
 use crate::error::{Error, Result};
-use crate::fs::{File, MapPages, MappedBytes};
+use crate::fs::{File, MappedBytes};
 
 /// An open file; goes on working after its name is gone.
 pub(in crate::fs) struct MemFile {
@@ -130,11 +130,8 @@ impl File for MemFile {
         true
     }
 
-    /// A copy, which is as good where files do not change. What is to be read at once is left to a read.
-    fn map(&self, offset: u64, len: usize, pages: MapPages) -> Option<MappedBytes> {
-        if pages == MapPages::Now {
-            return None;
-        }
+    /// A copy, which is as good where files do not change.
+    fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
         let mut bytes = vec![0; len];
         let read = self.cell.inode.read().cache.read(offset, &mut bytes);
         (read == len).then(|| Arc::new(bytes) as MappedBytes)
