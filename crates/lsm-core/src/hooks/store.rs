@@ -181,8 +181,8 @@ pub trait ValueStore: Any + Send + Sync {
     }
 
     /// Begins to read the first `len` bytes of the value from the device, so that
-    /// [`ValueStore::read_into`] finds them in a cache, and does not wait. A forward scan of values calls it,
-    /// from its second large value on, for those that come next; with 8 MiB for a longer value.
+    /// [`ValueStore::read_into`] finds them in a cache, and does not wait. A scan of values calls it,
+    /// from the second large value of an end on, for those that come next; with 8 MiB for a longer value.
     fn prefetch(&self, handle: &[u8], len: u64) {
         let _ = (handle, len);
     }

@@ -69,7 +69,7 @@ enum End {
 }
 
 /// A double-ended iterator over the keys and values of a range. It ends after an error; a new iterator
-/// can start behind the damage. Going forward, from the second large value on, it has the next ones read
+/// can start behind the damage. From the second large value of an end on, it has the next ones read
 /// from the device while the caller uses the present one.
 pub struct Range {
     bounds: Bounds,
@@ -78,10 +78,8 @@ pub struct Range {
     back: Option<Cursor>,
     front_at: End,
     back_at: End,
-    /// In front of the front, while large values are near.
-    ahead: Option<Box<ValuesAhead>>,
-    /// The front came to a large value.
-    has_met_large: bool,
+    front_ahead: ValuesAhead,
+    back_ahead: ValuesAhead,
 }
 
 impl Range {
@@ -94,8 +92,8 @@ impl Range {
             back: None,
             front_at: End::NotStarted,
             back_at: End::NotStarted,
-            ahead: None,
-            has_met_large: false,
+            front_ahead: ValuesAhead::new(Cursor::next),
+            back_ahead: ValuesAhead::new(Cursor::prev),
         }
     }
 
@@ -162,66 +160,31 @@ impl Range {
         Ok(back.valid())
     }
 
-    fn next_by<T>(&mut self, read: impl Fn(&Cursor) -> Result<T>) -> Option<Result<T>> {
-        let moved = self.step_front();
-        self.read_front(moved, read)
-    }
-
-    /// The item of the front, once it has moved.
-    fn read_front<T>(
+    /// The item at which an end has arrived, once it has moved.
+    fn arrived<T>(
         &mut self,
         moved: Result<bool>,
-        read: impl Fn(&Cursor) -> Result<T>,
+        read: impl FnOnce(&mut Range) -> Result<T>,
     ) -> Option<Result<T>> {
-        match moved {
-            Ok(false) => None,
-            Ok(true) => match read(self.front.as_ref().expect("it is on a key")) {
-                Ok(item) => Some(Ok(item)),
-                Err(error) => self.fail(error),
-            },
+        let item = match moved {
+            Ok(false) => return None,
+            Ok(true) => read(self),
+            Err(error) => Err(error),
+        };
+        match item {
+            Ok(item) => Some(Ok(item)),
             Err(error) => self.fail(error),
         }
     }
+}
 
-    /// Has the large values behind that of the front read ahead, if there are any and it is not the first
-    /// one.
-    fn look_ahead(&mut self) {
-        let Some(front) = &self.front else { return };
-        let is_apart = front.is_value_apart();
-        if self.ahead.is_none() {
-            // A scan that wants one value, as `take(1)` does, would read megabytes for nobody.
-            if !is_apart || !std::mem::replace(&mut self.has_met_large, true) {
-                return;
-            }
-        }
-        let ahead = self.ahead.get_or_insert_with(|| {
-            Box::new(ValuesAhead::new(&self.bounds, self.point.clone(), front.key()))
-        });
-        ahead.follow();
-        if !is_apart && ahead.is_idle() {
-            self.ahead = None;
-        }
-    }
-
-    fn next_back_by<T>(&mut self, read: impl Fn(&Cursor) -> Result<T>) -> Option<Result<T>> {
-        match self.step_back() {
-            Ok(false) => None,
-            Ok(true) => match read(self.back.as_ref().expect("it is on a key")) {
-                Ok(item) => Some(Ok(item)),
-                Err(error) => self.fail(error),
-            },
-            Err(error) => self.fail(error),
-        }
-    }
+/// The cursor of an end that has moved to a key.
+fn on_key(end: Option<&Cursor>) -> &Cursor {
+    end.expect("it is on a key")
 }
 
 fn pair(cursor: &Cursor) -> Result<(Slice, Slice)> {
     Ok((cursor.key_slice(), cursor.value_slice()?))
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "as pair, which reads a value")]
-fn key(cursor: &Cursor) -> Result<Slice> {
-    Ok(cursor.key_slice())
 }
 
 impl Iterator for Range {
@@ -229,16 +192,24 @@ impl Iterator for Range {
 
     fn next(&mut self) -> Option<Self::Item> {
         let moved = self.step_front();
-        if matches!(moved, Ok(true)) {
-            self.look_ahead();
-        }
-        self.read_front(moved, pair)
+        self.arrived(moved, |range| {
+            let Range { front, front_ahead, bounds, point, .. } = range;
+            let front = on_key(front.as_ref());
+            front_ahead.follow(front, bounds, point);
+            pair(front)
+        })
     }
 }
 
 impl DoubleEndedIterator for Range {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.next_back_by(pair)
+        let moved = self.step_back();
+        self.arrived(moved, |range| {
+            let Range { back, back_ahead, bounds, point, .. } = range;
+            let back = on_key(back.as_ref());
+            back_ahead.follow(back, bounds, point);
+            pair(back)
+        })
     }
 }
 
@@ -251,13 +222,15 @@ impl Iterator for Keys {
     type Item = Result<Slice>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next_by(key)
+        let moved = self.0.step_front();
+        self.0.arrived(moved, |range| Ok(on_key(range.front.as_ref()).key_slice()))
     }
 }
 
 impl DoubleEndedIterator for Keys {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.0.next_back_by(key)
+        let moved = self.0.step_back();
+        self.0.arrived(moved, |range| Ok(on_key(range.back.as_ref()).key_slice()))
     }
 }
 
