@@ -23,7 +23,7 @@ use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
 use super::stored::{Access, Extent, LARGE_PAYLOAD_BYTES};
 use super::table_block::{BlockCheck, TableBlock};
-use super::unparsed::{BlockSteps, UnparsedBlock};
+use super::unparsed::{BlockSteps, CursorBlock};
 use super::walk::{BlockWalk, Entries};
 
 /// Room for a key from the start: a short scan should not grow its buffer step by step.
@@ -52,14 +52,6 @@ pub enum ReadMode {
 /// A cursor over the visible entries of a table. It keeps the table open.
 pub struct SstIter {
     walk: BlockWalk<VisibleEntries>,
-}
-
-/// A block of a cursor.
-enum CursorBlock {
-    /// Checked as a whole.
-    Parsed(Arc<Block>),
-    /// Checked entry by entry.
-    Unparsed(UnparsedBlock),
 }
 
 /// The visible entries of sound blocks.
@@ -339,13 +331,16 @@ impl Entries for VisibleEntries {
         extent: Extent,
     ) -> Result<CursorBlock> {
         // A check wants the block as a whole.
-        if self.mode == ReadMode::Cached
-            && self.check.is_none()
-            && let Some(block) = reader.unparsed_block(index, extent)?
-        {
-            self.count = block.count;
-            self.steps.leave_block();
-            return Ok(CursorBlock::Unparsed(block));
+        if self.mode == ReadMode::Cached && self.check.is_none() {
+            let block = reader.cursor_block(index, extent)?;
+            match &block {
+                CursorBlock::Parsed(block) => self.enter_block(block),
+                CursorBlock::Unparsed(block) => {
+                    self.count = block.count;
+                    self.steps.leave_block();
+                }
+            }
+            return Ok(block);
         }
         let block = match self.mode {
             ReadMode::Cached => reader.block(extent)?,

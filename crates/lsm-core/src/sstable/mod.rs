@@ -17,7 +17,7 @@
 //! block.rs, block_check.rs, block_tail.rs   a block in memory, its complete check, its numbers
 //! hidden.rs, block_hidden.rs          hidden entries as bytes, and in a block
 //! block_data.rs, block_search.rs      what a search goes by, and a key in a block
-//! probe.rs                            a key in a block that is used once
+//! probe.rs, unparsed.rs               a key, and a cursor, in a block that is used once or mapped
 //! index.rs, bloom.rs, footer.rs, properties.rs, tail.rs    the rest of the file
 //! reader.rs, reader/lookup.rs, table_block.rs   an open table, its point reads, a block for hooks
 //! walk.rs, iter.rs, raw.rs, present.rs   the cursors
@@ -35,7 +35,7 @@
 //! 1. A file never changes after [`SstWriter::finish_unsynced`].
 //! 2. Bytes from a file are checked completely before any of them is used: checksum first, then
 //!    structure, once, when a block enters memory. A block that is used once is not checked where the
-//!    search does not come by (`probe.rs`).
+//!    search or the cursor does not come by (`probe.rs`, `unparsed.rs`).
 //! 3. A reader returns what the writer was given, or an error that names file and offset.
 
 mod block;

@@ -21,8 +21,9 @@ use super::hidden::{HIDDEN_BIT, HiddenHead};
 use super::packing::Packing;
 use super::stored::{Access, Extent, TableSource};
 
-/// Longest block that a thread has a buffer for.
-const SCRATCH_BYTES_MAX: usize = 16 << 10;
+/// Longest block of which nothing is parsed where it is used once; a thread has buffers of this length. A longer one
+/// has values that share its memory.
+pub(super) const UNPARSED_BYTES_MAX: usize = 16 << 10;
 
 /// The lines of a group that a search asks for at once.
 pub(super) const GROUP_LINES: usize = 16;
@@ -57,7 +58,7 @@ impl TableSource {
         look: impl FnOnce(&[u8]) -> T,
     ) -> Result<Option<T>> {
         let len = self.checked_len(extent)?;
-        if len > SCRATCH_BYTES_MAX {
+        if len > UNPARSED_BYTES_MAX {
             return Ok(None);
         }
         // Taken out, so that a look inside of `look` would have buffers of its own.
@@ -81,7 +82,7 @@ impl TableSource {
             return Ok(Some(look(&stored[..len])));
         }
         let packed = self.packed(offset, packing, &stored[..len])?;
-        if packed.plain_len > SCRATCH_BYTES_MAX {
+        if packed.plain_len > UNPARSED_BYTES_MAX {
             return Ok(None);
         }
         let plain = grown(&mut scratch.plain, packed.plain_len);

@@ -1,27 +1,40 @@
-//! [`UnparsedBlock`] and [`BlockSteps`]: the way of a cursor through a mapped block, of which nothing is parsed,
-//! copied or prepared. A seek and a few steps touch a fraction of its lines.
+//! [`UnparsedBlock`] and [`BlockSteps`]: the way of a cursor through a block of which nothing is parsed
+//! or prepared. A seek and a few steps touch a fraction of its lines.
 //!
-//! Used by [`SstIter`](super::SstIter) for the blocks of mapped tables (`mapped.rs`). Each entry is checked when the
+//! Used by [`SstIter`](super::SstIter) for the blocks of mapped tables (`mapped.rs`), where they lie, and for those that
+//! the cache does not want, as they were read. Each entry is checked when the
 //! cursor comes to it, in the same way as by a probe (`probe.rs`), and the cursor compares it with the entry that it
 //! comes from. A call returns `None` where something is wrong; a parse then names the defect. Blocks whose
 //! hidden entries lie among the others are parsed.
 
 use std::cmp::Ordering;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::types::{KeyRef, Trailer};
 
-use super::block::RESTART_ENTRIES;
+use super::block::{Block, RESTART_ENTRIES};
 use super::block_search::compare_tails;
 use super::probe::{GROUP_LINES, ProbedPayload};
+use super::stored::StoredPayload;
 
 const GROUP: usize = RESTART_ENTRIES as usize;
 /// No group has this number.
 const NO_GROUP: usize = usize::MAX;
 
-/// A block that lies in a mapping.
+/// A block of a cursor.
+pub(super) enum CursorBlock {
+    /// Checked as a whole.
+    Parsed(Arc<Block>),
+    /// Checked entry by entry.
+    Unparsed(UnparsedBlock),
+}
+
+/// A block whose checksum has agreed.
 pub(super) struct UnparsedBlock {
-    /// The range of its payload in the file.
+    /// Its bytes, unless they are those of the mapped file.
+    own: Option<Arc<[u8]>>,
+    /// The range of its payload in them.
     payload: Range<usize>,
     /// Number of visible entries, at least 1.
     pub count: usize,
@@ -33,13 +46,33 @@ pub(super) struct UnparsedBlock {
 }
 
 impl UnparsedBlock {
-    /// The block whose payload lies at `start` of the file. `None` if it is to be parsed.
-    pub(super) fn of(start: usize, payload: &[u8], may_have_hidden: bool) -> Option<UnparsedBlock> {
+    /// The block of a payload that was read. `None` if it is to be parsed.
+    pub(super) fn read(payload: &StoredPayload, may_have_hidden: bool) -> Option<UnparsedBlock> {
+        let bytes = &payload.bytes[..payload.len];
+        UnparsedBlock::of(Some(payload.bytes.clone()), 0, bytes, may_have_hidden)
+    }
+
+    /// The block whose payload lies at `start` of the mapped file. `None` if it is to be parsed.
+    pub(super) fn mapped(
+        start: usize,
+        payload: &[u8],
+        may_have_hidden: bool,
+    ) -> Option<UnparsedBlock> {
+        UnparsedBlock::of(None, start, payload, may_have_hidden)
+    }
+
+    fn of(
+        own: Option<Arc<[u8]>>,
+        start: usize,
+        payload: &[u8],
+        may_have_hidden: bool,
+    ) -> Option<UnparsedBlock> {
         let ProbedPayload { end, ref restarts, base_seq, count, has_column, .. } =
             ProbedPayload::of(payload)?;
         // In a table with hidden entries they are among the others, unless they have a column.
         let is_usual = has_column == may_have_hidden && count > 0;
         is_usual.then(|| UnparsedBlock {
+            own,
             payload: start..start + payload.len(),
             count,
             end,
@@ -48,11 +81,12 @@ impl UnparsedBlock {
         })
     }
 
-    /// The block in the bytes of the file.
+    /// The block in its bytes, or in those of the mapped file.
     #[inline]
-    pub(super) fn view<'a>(&self, file: &'a [u8]) -> ProbedPayload<'a> {
+    pub(super) fn view<'a>(&'a self, mapped: &'a [u8]) -> ProbedPayload<'a> {
+        let bytes = self.own.as_deref().unwrap_or(mapped);
         ProbedPayload {
-            bytes: &file[self.payload.clone()],
+            bytes: &bytes[self.payload.clone()],
             end: self.end,
             restarts: self.restarts.clone(),
             base_seq: self.base_seq,

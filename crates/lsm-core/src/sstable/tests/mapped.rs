@@ -1,4 +1,5 @@
-//! Tables that are read through a mapping: damage before and behind the verification of a block.
+//! Tables that are read through a mapping, or past a cache: cursors go through their blocks unparsed. Damage before
+//! and behind the verification of a block.
 
 use std::sync::Arc;
 
@@ -7,13 +8,18 @@ use proptest::prelude::*;
 
 use super::damage::{read_whole, small_table};
 use super::model::{at, entries, user_key};
-use super::{Entries, IDENTITY, entry, open, open_mapped, options, write};
+use super::{Entries, IDENTITY, entry, open, open_mapped, open_uncached, options, write};
 use crate::error::Result;
 use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::stored::{Sealer, TRAILER_BYTES};
 use crate::sstable::{ReadMode, SstReader, bloom_hash};
 use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo};
+
+type Open = fn(&[u8]) -> Result<Arc<SstReader>>;
+
+/// The ways to read a table unparsed.
+const UNPARSED: [Open; 2] = [open_mapped, open_uncached];
 
 #[test]
 fn plain_tables_with_one_block_of_index_are_mapped() {
@@ -31,6 +37,7 @@ fn plain_tables_with_one_block_of_index_are_mapped() {
         assert_eq!(mapped.mapped_bytes(), expected);
         read_whole(&mapped, &all).unwrap();
         read_whole(&mapped, &all).unwrap();
+        read_whole(&open_uncached(&bytes).unwrap(), &all).unwrap();
     }
 }
 
@@ -44,8 +51,9 @@ fn every_flipped_bit_of_a_mapped_table_is_an_error() {
         bad[bit / 8] ^= 1 << (bit % 8);
         let reader = open_mapped(&bad).unwrap();
         // By cursors first and by gets first: either verifies.
-        let errors = [gets(&reader, &all), read_whole(&open_mapped(&bad).unwrap(), &all)];
-        for error in errors {
+        let by_gets = gets(&reader, &all);
+        let by_cursors = UNPARSED.map(|open| read_whole(&open(&bad).unwrap(), &all));
+        for error in std::iter::once(by_gets).chain(by_cursors) {
             let error = error.expect_err("no byte is without a checksum");
             assert!(error.is_corruption(), "bit {bit}: {error}");
             assert!(error.damage().unwrap().offset.is_some());
@@ -98,7 +106,7 @@ proptest! {
     /// Neither a checksum that was made over false bytes, nor bytes that change behind their
     /// verification, make a panic, an entry out of order or an entry that nobody wrote there.
     #[test]
-    fn a_mapped_block_with_false_content_is_refused_or_in_order(
+    fn an_unparsed_block_with_false_content_is_refused_or_in_order(
         all in entries(),
         edits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
         targets in vec(user_key(), 1..4),
@@ -113,23 +121,24 @@ proptest! {
         }
         seal_again(&mut bytes, len);
         let parsed = walked(&open(&bytes, None).unwrap(), true);
-        let mapped = open_mapped(&bytes).unwrap();
-        for forward in [true, false] {
-            let found = walked(&mapped, forward);
-            if let Ok(parsed) = &parsed {
-                prop_assert_eq!(found.as_ref().ok(), Some(parsed));
+        for reader in UNPARSED.map(|open| open(&bytes).unwrap()) {
+            for forward in [true, false] {
+                let found = walked(&reader, forward);
+                if let Ok(parsed) = &parsed {
+                    prop_assert_eq!(found.as_ref().ok(), Some(parsed));
+                }
+                match found {
+                    Ok(found) => prop_assert!(found.is_sorted_by(|a, b| a.0 < b.0)),
+                    Err(error) => prop_assert!(error.is_corruption()),
+                }
             }
-            match found {
-                Ok(found) => prop_assert!(found.is_sorted_by(|a, b| a.0 < b.0)),
-                Err(error) => prop_assert!(error.is_corruption()),
+            let mut iter = reader.iter(ReadMode::Cached);
+            let keys = all.iter().map(|(key, _)| &*key.user);
+            for user in targets.iter().map(|target| &**target).chain(keys) {
+                let _ = reader.get(user, bloom_hash(user), SeqNo::MAX);
+                let _ = iter.seek(KeyRef::seek(user, SeqNo::MAX));
+                let _ = iter.seek_before(KeyRef::seek(user, SeqNo::MAX));
             }
-        }
-        let mut iter = mapped.iter(ReadMode::Cached);
-        let keys = all.iter().map(|(key, _)| &*key.user);
-        for user in targets.iter().map(|target| &**target).chain(keys) {
-            let _ = mapped.get(user, bloom_hash(user), SeqNo::MAX);
-            let _ = iter.seek(KeyRef::seek(user, SeqNo::MAX));
-            let _ = iter.seek_before(KeyRef::seek(user, SeqNo::MAX));
         }
     }
 }
@@ -144,25 +153,26 @@ fn a_cursor_stops_at_an_entry_out_of_order_and_goes_on_behind_it_after_a_seek() 
     // The last byte of the key lies in front of the value. Entry 20 has the key of entry 3 from now on.
     bytes[place] = 3;
     seal_again(&mut bytes, len);
-    let mapped = open_mapped(&bytes).unwrap();
-    let mut iter = mapped.iter(ReadMode::Cached);
-    iter.seek_to_first().unwrap();
-    for expected in &all[..19] {
-        assert_eq!(at(&iter).as_ref(), Some(expected));
-        iter.next().unwrap();
+    for reader in UNPARSED.map(|open| open(&bytes).unwrap()) {
+        let mut iter = reader.iter(ReadMode::Cached);
+        iter.seek_to_first().unwrap();
+        for expected in &all[..19] {
+            assert_eq!(at(&iter).as_ref(), Some(expected));
+            iter.next().unwrap();
+        }
+        let error = iter.next().unwrap_err();
+        assert!(error.is_corruption() && !iter.valid(), "{error}");
+        assert_eq!(error.damage().unwrap().offset, Some(0));
+        iter.seek(all[30].0.as_ref()).unwrap();
+        for expected in &all[30..] {
+            assert_eq!(at(&iter).as_ref(), Some(expected));
+            iter.next().unwrap();
+        }
+        assert!(!iter.valid());
+        iter.seek_to_last().unwrap();
+        let error = (0..40).find_map(|_| iter.prev().err()).unwrap();
+        assert!(error.is_corruption() && !iter.valid(), "{error}");
     }
-    let error = iter.next().unwrap_err();
-    assert!(error.is_corruption() && !iter.valid(), "{error}");
-    assert_eq!(error.damage().unwrap().offset, Some(0));
-    iter.seek(all[30].0.as_ref()).unwrap();
-    for expected in &all[30..] {
-        assert_eq!(at(&iter).as_ref(), Some(expected));
-        iter.next().unwrap();
-    }
-    assert!(!iter.valid());
-    iter.seek_to_last().unwrap();
-    let error = (0..40).find_map(|_| iter.prev().err()).unwrap();
-    assert!(error.is_corruption() && !iter.valid(), "{error}");
 }
 
 #[test]
@@ -175,25 +185,27 @@ fn an_entry_that_is_left_out_ends_a_walk_where_it_is_missing() {
     let mut bytes = sound.clone();
     bytes[len - 4] = 39;
     seal_again(&mut bytes, len);
-    let mapped = open_mapped(&bytes).unwrap();
-    let mut iter = mapped.iter(ReadMode::Cached);
-    assert!(iter.seek_to_last().unwrap_err().is_corruption());
-    iter.seek(all[37].0.as_ref()).unwrap();
-    assert!(iter.next().unwrap_err().is_corruption() && !iter.valid());
+    for reader in UNPARSED.map(|open| open(&bytes).unwrap()) {
+        let mut iter = reader.iter(ReadMode::Cached);
+        assert!(iter.seek_to_last().unwrap_err().is_corruption());
+        iter.seek(all[37].0.as_ref()).unwrap();
+        assert!(iter.next().unwrap_err().is_corruption() && !iter.valid());
+    }
     // The second group begins with its second entry. Five bytes lie in front of a key.
     let mut bytes = sound;
     let place = bytes.windows(9).position(|window| window == [18; 9]).unwrap() - 5;
     let restart = len - 16 - 2 * 4;
     bytes[restart..restart + 4].copy_from_slice(&(place as u32).to_le_bytes());
     seal_again(&mut bytes, len);
-    let mapped = open_mapped(&bytes).unwrap();
-    let mut iter = mapped.iter(ReadMode::Cached);
-    iter.seek_to_first().unwrap();
-    (1..15).for_each(|_| iter.next().unwrap());
-    assert_eq!(at(&iter).as_ref(), Some(&all[14]));
-    assert!(iter.next().unwrap_err().is_corruption() && !iter.valid());
-    // Backwards, too.
-    iter.seek(all[20].0.as_ref()).unwrap();
-    let error = (0..5).find_map(|_| iter.prev().err());
-    assert!(error.unwrap().is_corruption() && !iter.valid());
+    for reader in UNPARSED.map(|open| open(&bytes).unwrap()) {
+        let mut iter = reader.iter(ReadMode::Cached);
+        iter.seek_to_first().unwrap();
+        (1..15).for_each(|_| iter.next().unwrap());
+        assert_eq!(at(&iter).as_ref(), Some(&all[14]));
+        assert!(iter.next().unwrap_err().is_corruption() && !iter.valid());
+        // Backwards, too.
+        iter.seek(all[20].0.as_ref()).unwrap();
+        let error = (0..5).find_map(|_| iter.prev().err());
+        assert!(error.unwrap().is_corruption() && !iter.valid());
+    }
 }

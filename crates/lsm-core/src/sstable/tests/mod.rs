@@ -65,6 +65,12 @@ pub(super) fn open(bytes: &[u8], expected: Option<(u64, u128)>) -> Result<Arc<Ss
     SstReader::open(file, "t.sst".into(), IDENTITY, expected, Some(cache)).map(Arc::new)
 }
 
+/// Opens a table whose blocks are used once: cursors parse none.
+pub(super) fn open_uncached(bytes: &[u8]) -> Result<Arc<SstReader>> {
+    let file = TestFile::holding(bytes);
+    SstReader::open(file, "t.sst".into(), IDENTITY, None, None).map(Arc::new)
+}
+
 /// Opens a table that is read through a mapping of its file, if it can be.
 pub(super) fn open_mapped(bytes: &[u8]) -> Result<Arc<SstReader>> {
     let cache = Arc::new(Blocks::new(1 << 20));
