@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lsm_core::fs::{CrashOutcome, Fs, MemFs, OsFs};
 use siltstone::{
-    BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, Options, Partition,
-    PartitionOptions, Range, SeqNo, Slice, Snapshot,
+    BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions, Options,
+    Partition, PartitionOptions, Range, SeqNo, Slice, Snapshot,
 };
 use testkit::rng::Rng;
 
@@ -48,6 +48,11 @@ fn small() -> PartitionOptions {
 fn apart() -> PartitionOptions {
     let large = LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256);
     small().large_values(large.chunk_bytes(4 << 10))
+}
+
+/// As [`apart`], with metadata for every entry.
+fn apart_and_sealed() -> PartitionOptions {
+    apart().metahive(MetaHiveOptions::new())
 }
 
 fn open(fs: Arc<dyn Fs>, dir: &Path, options: fn() -> PartitionOptions) -> Store {
@@ -419,6 +424,11 @@ fn threads_see_one_order_of_writes() {
 #[test]
 fn threads_see_one_order_of_writes_of_large_values() {
     run(Arc::new(MemFs::new()), "/db".as_ref(), 8_000, apart);
+}
+
+#[test]
+fn threads_see_one_order_of_writes_of_large_values_with_metadata() {
+    run(Arc::new(MemFs::new()), "/db".as_ref(), 5_000, apart_and_sealed);
 }
 
 #[test]

@@ -4,9 +4,13 @@
 #![expect(clippy::disallowed_methods, reason = "folders and mounts are outside every database")]
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
+mod mount;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use mount::{Mount, skipped};
 
 const SILTSTONE: &str = env!("CARGO_BIN_EXE_siltstone");
 /// A user who owns nothing.
@@ -64,36 +68,10 @@ fn check_reading_verbs(db: &str, run: impl Fn(&[&str]) -> Output) {
     assert_eq!(names(Path::new(db)), before);
 }
 
-/// A mount that goes with the test.
-struct Mount(PathBuf);
-
-impl Mount {
-    /// Mounts a file system in memory, if this process may.
-    fn new(at: &Path, bytes: u64) -> Option<Mount> {
-        std::fs::create_dir(at).unwrap();
-        let size = format!("size={bytes}");
-        let target = at.to_str().unwrap();
-        let args = ["-t", "tmpfs", "-o", &size, "tmpfs", target];
-        let mounted = Command::new("mount").args(args).output();
-        mounted.is_ok_and(|output| output.status.success()).then(|| Mount(at.to_owned()))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).output();
-    }
-}
-
-#[expect(clippy::print_stdout, reason = "a test that cannot run says so")]
-fn skipped(why: &str) {
-    println!("skipped: {why}");
-}
-
 #[test]
 fn a_full_disk_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(mount) = Mount::new(&folder.path().join("disk"), 4 << 20) else {
+    let Some(mount) = Mount::new(&folder.path().join("disk"), "tmpfs", 4 << 20) else {
         return skipped("no file system may be mounted");
     };
     let db = mount.0.join("db");
@@ -113,7 +91,7 @@ fn a_full_disk_can_be_read() {
 #[test]
 fn a_read_only_medium_can_be_read() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(mount) = Mount::new(&folder.path().join("disk"), 4 << 20) else {
+    let Some(mount) = Mount::new(&folder.path().join("disk"), "tmpfs", 4 << 20) else {
         return skipped("no file system may be mounted");
     };
     let db = mount.0.join("db");
@@ -156,7 +134,7 @@ fn a_folder_without_write_permission_can_be_read() {
 #[test]
 fn damage_is_told_on_a_full_disk_as_well() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(mount) = Mount::new(&folder.path().join("disk"), 4 << 20) else {
+    let Some(mount) = Mount::new(&folder.path().join("disk"), "tmpfs", 4 << 20) else {
         return skipped("no file system may be mounted");
     };
     let db = mount.0.join("db");

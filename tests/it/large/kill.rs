@@ -11,12 +11,15 @@ const WRITERS: usize = 2;
 const SLOTS: u64 = 25;
 const ROUNDS: u64 = 16;
 
-fn open_there(folder: &Path) -> (Db, Partition) {
+/// A partition for each writer, the second with metadata for every entry.
+fn open_there(folder: &Path) -> (Db, [Partition; WRITERS]) {
     // Small, so that flushes and compactions come and go between two kills.
     let buffers = Options::new().write_buffer_bytes(24 << 10).wal_segment_bytes(16 << 10);
     let db = Db::builder(folder).options(buffers.cache_bytes(1 << 20)).open().unwrap();
-    let p = db.partition_with("p", options()).unwrap();
-    (db, p)
+    let plain = db.partition_with("plain", options()).unwrap();
+    let sealed = options().metahive(MetaHiveOptions::new());
+    let sealed = db.partition_with("sealed", sealed).unwrap();
+    (db, [plain, sealed])
 }
 
 fn slot_key(writer: usize, number: u64) -> String {
@@ -38,15 +41,14 @@ fn value_of(writer: usize, number: u64) -> Option<Vec<u8>> {
 #[test]
 fn child_that_streams_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
-    let (db, p) = open_there(Path::new(&folder));
+    let (db, partitions) = open_there(Path::new(&folder));
     std::thread::scope(|scope| {
-        for writer in 0..WRITERS {
+        for (writer, p) in partitions.iter().enumerate() {
             let db = &db;
-            let p = &p;
             scope.spawn(move || stream_for_ever(db, p, writer));
         }
         loop {
-            p.reclaim().unwrap();
+            partitions.iter().for_each(|p| p.reclaim().unwrap());
         }
     });
 }
@@ -97,19 +99,20 @@ fn killed_streams_lose_nothing_that_was_acknowledged_and_leave_no_garbage() {
         // Now and then while it opens or recovers.
         let wanted = if round % 8 == 7 { 0 } else { 1 + rng.below(150) };
         kill_behind(spawned(child), wanted, |writer, number| acks[writer] = number);
-        let (db, p) = open_there(dir.path());
+        let (db, partitions) = open_there(dir.path());
         for (writer, acked) in acks.iter_mut().enumerate() {
-            let found = check_writer(&p, writer);
+            let found = check_writer(&partitions[writer], writer);
             assert!((*acked..=*acked + 1).contains(&found), "round {round}: {found}, {acked} said");
             *acked = found;
         }
-        p.reclaim().unwrap();
+        partitions.iter().for_each(|p| p.reclaim().unwrap());
         db.wait_idle().unwrap();
         let all = OsFs.list(dir.path(), "").unwrap();
         let chunks = all.iter().filter(|entry| entry.name.ends_with(".chunk"));
-        let space = p.space().unwrap();
-        assert_eq!(space.total_bytes, chunks.map(|entry| entry.len).sum::<u64>(), "round {round}");
-        assert_eq!(space.pending_bytes, 0);
+        let spaces = partitions.each_ref().map(|p| p.space().unwrap());
+        let total: u64 = spaces.iter().map(|space| space.total_bytes).sum();
+        assert_eq!(total, chunks.map(|entry| entry.len).sum::<u64>(), "round {round}");
+        assert!(spaces.iter().all(|space| space.pending_bytes == 0));
         assert!(db.verify(Default::default()).unwrap().is_sound(), "round {round}");
         if round % 2 == 0 {
             db.close().unwrap();

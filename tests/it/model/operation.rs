@@ -8,7 +8,7 @@ use std::ops::Bound;
 use lsm_core::fs::CrashOutcome;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use siltstone::{Compression, LargeValueOptions, Options, PartitionOptions};
+use siltstone::{Compression, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions};
 
 /// Names that partitions are made under.
 pub const NAMES: [&str; 4] = ["default", "p", "q", "r"];
@@ -215,13 +215,9 @@ fn partition_options() -> impl Strategy<Value = PartitionOptions> {
     let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4)];
     let bloom = prop_oneof![Just(0u32), Just(10), Just(1)];
     let sizes = (64..=128u32, 1024..=4096u64, 1024..=4096u64);
-    (proptest::bool::weighted(0.7), compression, bloom, sizes, 2..4u32, large()).prop_map(
-        |(logged, compression, bloom, (block, table, base), level0, large)| {
-            let options = match large {
-                None => PartitionOptions::new(),
-                Some(large) => PartitionOptions::new().large_values(large),
-            };
-            options
+    (proptest::bool::weighted(0.7), compression, bloom, sizes, 2..4u32, hooks()).prop_map(
+        |(logged, compression, bloom, (block, table, base), level0, hooks)| {
+            hooks
                 .logged(logged)
                 .compression(compression)
                 .bloom_bits_per_key(bloom)
@@ -232,6 +228,17 @@ fn partition_options() -> impl Strategy<Value = PartitionOptions> {
                 .level_multiplier(2)
         },
     )
+}
+
+/// Switches the integrity metadata on, or leaves it; with large values as [`large`] does.
+fn hooks() -> impl Strategy<Value = PartitionOptions> {
+    (proptest::bool::weighted(0.3), large()).prop_map(|(is_sealed, large)| {
+        let options = match large {
+            None => PartitionOptions::new(),
+            Some(large) => PartitionOptions::new().large_values(large),
+        };
+        if is_sealed { options.metahive(MetaHiveOptions::new()) } else { options }
+    })
 }
 
 /// Switches large values on, with edges among the lengths of the values; off; or leaves them.
