@@ -20,6 +20,7 @@ usage: benches/peers/run.sh [options]
                           many     10 million records, fewer workloads, one round
                           memory   values of 4 KiB, four times the memory that is allowed
                           hour     overwrites of 10 million records for an hour, beside an idle loop
+                          reopen   fills, closing and opening again behind them
   --records N           records of the data set                      [1000000]
   --ops N               operations of each workload that is not a fill  [the records]
   --seconds N           seconds after which a workload that is not a fill ends  [none]
@@ -92,6 +93,10 @@ complete_suite() {
         suite_engines="siltstone rocksdb fjall leveldb"
         workloads="${workloads:-overwrite}"
         ;;
+    reopen)
+        reopen=(--reopen)
+        workloads="${workloads:-fillseq fillrandom}"
+        ;;
     *) usage >&2 && exit 2 ;;
     esac
     records="${records:-1000000}" rounds="${rounds:-3}" threads="${threads:-1}"
@@ -104,7 +109,7 @@ suite=core records="" ops="" seconds="" idle_loop=() rounds="" engines="" worklo
 # Of most suites. A file per value takes minutes for a million values, and is named if it is wanted.
 suite_engines="siltstone rocksdb rocksdb-blob fjall leveldb lmdb lmdb-map redb sled berkeley"
 key_size="" value_size="" threads="" write_rate="" lz4="" memory_mib="" mib_per_size=256 wait_seconds=120
-sync_interval_ms=0 settle=() warm_gib="" database="" results="" machine="two cores of a nested VM"
+sync_interval_ms=0 settle=() reopen=() warm_gib="" database="" results="" machine="two cores of a nested VM"
 publish=() report_only=0 jobs=() rocksdb=rocksdb berkeley=berkeley
 command="benches/peers/run.sh"
 for argument in "$@"; do
@@ -218,7 +223,7 @@ run_once() {
     fi
     arguments+=(--workloads "$3" --records "$records" ${ops:+--ops "$ops"} --threads "$threads"
         --key-size "$key_size" --value-size "$value_size" ${lz4:+--lz4}
-        --sync-interval-ms "$sync_interval_ms" "${settle[@]}" ${seconds:+--seconds "$seconds"}
+        --sync-interval-ms "$sync_interval_ms" "${settle[@]}" "${reopen[@]}" ${seconds:+--seconds "$seconds"}
         "${idle_loop[@]}" ${write_rate:+--write-rate "$write_rate"}
         ${memory_mib:+--memory-mib "$memory_mib"})
     if [[ -z "$cgroup" ]]; then
@@ -244,7 +249,7 @@ folder_of_runs() {
         echo "$results/large"
     else
         printf '%s/%012d-%05d-%09d%s' "$results" "$records" "$key_size" "$value_size" \
-            "-${threads}threads${lz4:+-lz4}${memory_mib:+-${memory_mib}mib}${seconds:+-${seconds}s}${write_rate:+-${write_rate}writes}"
+            "-${threads}threads${lz4:+-lz4}${memory_mib:+-${memory_mib}mib}${seconds:+-${seconds}s}${write_rate:+-${write_rate}writes}${reopen:+-reopen}"
     fi
 }
 

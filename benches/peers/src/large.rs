@@ -166,11 +166,12 @@ type RateOf = fn(&SizeRates) -> Option<f64>;
 
 /// Operation by operation, size by size, then the mixes.
 fn rows(outcome: &LargeOutcome) -> Vec<Value> {
-    let operations: [(&str, RateOf); 6] = [
+    let operations: [(&str, RateOf); 7] = [
         ("put", |rates| Some(rates.put)),
         ("put synced", |rates| Some(rates.put_synced)),
         ("get", |rates| Some(rates.get)),
         ("memcpy", |rates| Some(rates.memcpy)),
+        ("lent first", |rates| rates.lent_first),
         ("lent", |rates| rates.lent),
         ("delete", |rates| Some(rates.delete)),
     ];
@@ -232,7 +233,7 @@ mod tests {
         };
         run(&args).unwrap();
         let result: Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
-        assert_eq!(result["workloads"].as_array().unwrap().len(), 5 * 2 + 3);
+        assert_eq!(result["workloads"].as_array().unwrap().len(), 7 * 2 + 3);
         assert_eq!(result["workloads"][1]["workload"], "put, 100000 bytes");
         let total = &result["total"];
         assert_eq!(total["live_bytes"], (1024 + 17) * 244 + (100_000 + 19) * 2);

@@ -60,6 +60,9 @@ pub struct Args {
     /// Leave it to the engine when to flush and compact
     #[arg(long)]
     no_settle: bool,
+    /// Close the database behind the last workload and open it again, before anything is settled
+    #[arg(long)]
+    reopen: bool,
 }
 
 impl Args {
@@ -89,6 +92,7 @@ impl Args {
             "seed": self.common.seed,
             "sync_interval_ms": self.sync_interval_ms,
             "settles": !self.no_settle,
+            "reopens": self.reopen,
             "threads": self.threads,
             "write_rate": self.write_rate,
             "lz4": self.lz4,
@@ -140,10 +144,28 @@ impl Task for Measure<'_> {
     }
 }
 
+/// Closes the database and opens it again. Returns it, with what that took and the space that it had before.
+fn reopen<P: Peer>(engine: P, folder: &Path, settings: &Settings) -> Result<(P, Value), Fault> {
+    let filled_bytes = disk_bytes(folder);
+    let start = Instant::now();
+    engine.close()?;
+    let closed = start.elapsed();
+    let start = Instant::now();
+    let engine = P::open(folder, settings)?;
+    // An engine may put off reading its files to the first call.
+    engine.get(&[0; 16])?;
+    let costs = json!({
+        "filled_bytes": filled_bytes,
+        "close_seconds": closed.as_secs_f64(),
+        "reopen_seconds": start.elapsed().as_secs_f64(),
+    });
+    Ok((engine, costs))
+}
+
 fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
     let folder = args.common.dir.as_path();
     let settings = Settings { lz4: args.lz4, ..Settings::new(args.sync_interval_ms) };
-    let engine = P::open(folder, &settings)?;
+    let mut engine = P::open(folder, &settings)?;
     let mut bench = Bench::new(args.plan(), engine.clone());
     let mut rows = Rows { rows: Vec::new(), is_settled: true };
     let begun = Begun::now(&engine);
@@ -163,17 +185,24 @@ fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
         rows.is_settled &= kind.only_reads();
         rows.rows.push(outcome.json());
     }
+    let record_bytes = bench.record_bytes();
+    let user_bytes = bench.user_bytes_written();
+    // Its handle: an engine is closed with the last one.
+    drop(bench);
+    let mut reopened = Value::Null;
+    if args.reopen {
+        (engine, reopened) = reopen(engine, folder, &settings)?;
+    }
     if !args.no_settle && !rows.is_settled {
         rows.settle(&engine, folder)?;
     }
 
     let cost = begun.cost(&engine, folder);
-    let live_bytes = engine.count()? * bench.record_bytes();
-    let user_bytes = bench.user_bytes_written();
-    drop(bench);
+    let live_bytes = engine.count()? * record_bytes;
     engine.close()?;
-    Ok(json!({
-        "workloads": rows.rows,
-        "total": cost.json(user_bytes, live_bytes),
-    }))
+    let mut total = cost.json(user_bytes, live_bytes);
+    if let (Some(total), Value::Object(reopened)) = (total.as_object_mut(), reopened) {
+        total.extend(reopened);
+    }
+    Ok(json!({ "workloads": rows.rows, "total": total }))
 }

@@ -309,7 +309,8 @@ fn every_workload_runs_and_reads_find_what_was_filled() {
     let names = "fillseq,readrandom,fillrandom,fillbatch,fillsync,overwrite,seekrandom,scan,\
                  scan-reverse,readwhilewriting,ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f,ycsb-w";
     let sizes = ["--records", "500", "--threads", "2", "--json", "--compact"];
-    for more in [&[][..], &["--metahive", "--verified"]] {
+    let apart = ["--metahive", "--verified", "--large-values", "256B", "--value-size", "300"];
+    for more in [&[][..], &apart] {
         let bench = ["bench", names].into_iter().chain(sizes).chain(more.iter().copied());
         let bench: Vec<&str> = bench.collect();
         let output = siltstone(folder.path(), &bench);

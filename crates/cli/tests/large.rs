@@ -197,7 +197,7 @@ fn the_workload_of_large_values_runs_and_leaves_nothing() {
     assert_eq!(rows.len(), 2 + 1 + 1, "{rows:?}");
     for (row, size) in rows.iter().zip([100, 70_000]) {
         assert_eq!((&row["size"], &row["repetitions"]), (&size.into(), &4.into()));
-        for rate in ["put", "put_synced", "get", "memcpy", "lent", "delete"] {
+        for rate in ["put", "put_synced", "get", "memcpy", "lent_first", "lent", "delete"] {
             assert!(row["bytes_per_ms"][rate].as_f64().unwrap() > 0.0, "{row}");
         }
         let by_threads = row["get_bytes_per_ms_by_threads"].as_object().unwrap();
@@ -212,6 +212,11 @@ fn the_workload_of_large_values_runs_and_leaves_nothing() {
     let small = ["bench", "large", "--workload", "workload", "--size-max", "100B", "--json"];
     let rows = lines(&ended(at, &small, 0));
     assert_eq!((rows.len(), &rows[0]["size"], &rows[1]["mix"]), (3, &100.into(), &"all".into()));
+    let beside = [&small[..], &["--files", "--plots", "beside"]].concat();
+    let rows = lines(&ended(at, &beside, 0));
+    assert_eq!((rows.len(), &rows[1]["files"]["size"]), (4, &100.into()));
+    assert!(rows[1]["files"]["bytes_per_ms"]["get"].as_f64().unwrap() > 0.0, "{rows:?}");
+    assert!(at.join("beside").join("figure-8.svg").exists());
     let refused = siltstone(at, &["bench", "large", "--size-max", "10B"]);
     assert_eq!(refused.status.code(), Some(2));
 }

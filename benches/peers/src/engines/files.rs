@@ -166,7 +166,7 @@ impl Peer for Files {
         let temporary = Arc::new(AtomicU64::new(0));
         let files = Files { folder: Arc::new(folder.to_owned()), temporary };
         for number in 0..FOLDERS {
-            fs::create_dir(files.folder_number(number))?;
+            fs::create_dir_all(files.folder_number(number))?;
         }
         Ok(files)
     }

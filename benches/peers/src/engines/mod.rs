@@ -1,6 +1,6 @@
 //! The engines behind one face, by name.
 //!
-//! Each is opened on an empty folder with the same [`Settings`], asked only through
+//! Each is opened with the same [`Settings`], asked only through
 //! [`testkit::bench::Engine`], and closed.
 
 #[cfg(feature = "berkeley")]
@@ -39,7 +39,7 @@ pub type Fault = Box<dyn Error + Send + Sync>;
 
 /// An engine from its begin to its end.
 pub trait Peer: Engine<Error = Fault> {
-    /// Opens a new database in `folder`, which is empty.
+    /// Opens the database in `folder`; a new one if it is empty.
     fn open(folder: &Path, settings: &Settings) -> Result<Self, Fault>;
 
     /// Reads the value of `key` into the front of `buf`, which is long enough; returns its length.

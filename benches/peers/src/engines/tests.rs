@@ -65,6 +65,11 @@ fn check<P: Peer>() {
     assert_eq!(engine.get(b"g").unwrap(), Some(0));
     assert_eq!(engine.count().unwrap(), 5);
     engine.close().unwrap();
+    let engine = P::open(&folder, &Settings::new(0)).unwrap();
+    assert_eq!(engine.get(b"b").unwrap(), Some(2000));
+    assert_eq!(engine.get(&[0; 16]).unwrap(), None);
+    assert_eq!(engine.count().unwrap(), 5);
+    engine.close().unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -88,10 +88,11 @@ impl Engine for Measured {
         engine::count(&self.partition)
     }
 
-    /// Log, flushes and compactions, as the engine itself counts them.
+    /// Log, flushes, compactions and chunk files, as the engine itself counts them.
     fn written_bytes(&self) -> Option<u64> {
         let stats = self.db.stats();
-        Some(stats.wal_bytes + stats.flush_bytes + stats.compaction_written_bytes)
+        let values = self.partition.stats().value_store.map_or(0, |values| values.written_bytes);
+        Some(stats.wal_bytes + stats.flush_bytes + stats.compaction_written_bytes + values)
     }
 
     fn settle(&self) -> Result<()> {

@@ -1,6 +1,6 @@
 //! `bench large`: the workload of large values, as in the paper: see `testkit::bench::large`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use siltstone::large_values::Parallelism;
@@ -14,6 +14,7 @@ use testkit::bench::large::{
 };
 use testkit::bench::measure::Memory;
 
+use super::large_files::FilePerValue;
 use super::{Folder, PARTITION, large_plots as plots, parse_bytes};
 use crate::output::{Failure, Output, note};
 
@@ -22,6 +23,7 @@ const RECLAIMS_MAX: usize = 1000;
 
 /// Arguments of `bench large`.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub(crate) struct Args {
     /// Sizes, repetitions and mixes [default: those built in]
     #[arg(long, value_name = "FILE")]
@@ -48,8 +50,12 @@ pub(crate) struct Args {
     /// Seed of every random choice
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Draw the results into this folder: figure-6.svg (operations), figure-7.svg (mixes) and
-    /// figure-9.svg (gets by several threads), as the paper numbers them
+    /// Then measure the same operations with a file for each value
+    #[arg(long)]
+    files: bool,
+    /// Draw the results into this folder: figure-6.svg (operations), figure-7.svg (mixes),
+    /// figure-8.svg (gets over those of files, with --files) and figure-9.svg (gets by several threads),
+    /// as the paper numbers them
     #[arg(long, value_name = "FOLDER")]
     plots: Option<PathBuf>,
     /// Print one JSON object a line
@@ -130,14 +136,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         });
     let done = done?;
     drop(bench);
+    let peak = Memory::now().peak_bytes;
+    let files = args.files.then(|| measure_files(args, &plan, folder.path())).transpose()?;
 
     if let Some(folder) = &args.plots {
-        plots::write(folder, &done)?;
+        plots::write(folder, &done, files.as_deref())?;
     }
     let mut out = Output::new(args.json);
     let head = format_args!(
-        "bytes/ms {:>11} {:>5} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}",
-        "value", "times", "put", "put synced", "get", "memcpy", "lent", "delete"
+        "bytes/ms {:>11} {:>5} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}",
+        "value", "times", "put", "put synced", "get", "memcpy", "lent first", "lent", "delete"
     );
     if !args.json {
         out.line(head, &json!(null))?;
@@ -150,10 +158,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             out.line(threads_text(rate), &json!(null))?;
         }
     }
+    if let Some(files) = &files {
+        if !args.json {
+            out.line("a file for each value", &json!(null))?;
+        }
+        for rate in files {
+            out.line(rate_text(rate), &json!({ "files": rate_json(rate) }))?;
+        }
+    }
     for mix in &done.mixes {
         out.line(mix_text(mix), &mix_json(mix))?;
     }
-    let peak = Memory::now().peak_bytes;
     let space = measured.partition.space().map_or(0, |space| space.total_bytes);
     out.line(
         format_args!("bytes left in chunk files {space}; peak memory {}", peak.unwrap_or(0)),
@@ -163,6 +178,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     drop(measured);
     db.close()?;
     folder.end()
+}
+
+/// The rates of a file for each value. Nobody reads them by several threads, and the mixes are left out.
+fn measure_files(args: &Args, plan: &LargePlan, folder: &Path) -> Result<Vec<SizeRates>, Failure> {
+    let plan = LargePlan { threads: Vec::new(), mixes: Vec::new(), ..plan.clone() };
+    let files = FilePerValue::new(folder).map_err(|e| Failure::io("make files in", folder, &e))?;
+    let done = LargeBench::new(&files, &plan, args.seed)
+        .run(&mut |next| note(format_args!("files: {next} ...")))
+        .map_err(|failure| match failure {
+            LargeFailure::Engine(e) => Failure::io("use the files in", folder, &e),
+            LargeFailure::Wrong(key) => Failure::NotFound(format!("{key} reads back wrong")),
+        })?;
+    Ok(done.sizes)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
@@ -190,10 +218,11 @@ fn parsed(workload: &str, place: &str) -> Result<LargePlan, Failure> {
 
 fn rate_text(rate: &SizeRates) -> String {
     let SizeRates { size, repetitions, put, put_synced, get, memcpy, delete, .. } = rate;
+    let lent_first = rate.lent_first.unwrap_or_default();
     let lent = rate.lent.unwrap_or_default();
     format!(
         "{size:>20} {repetitions:>5} {put:>11.0} {put_synced:>11.0} {get:>11.0} {memcpy:>11.0} \
-         {lent:>11.0} {delete:>11.0}"
+         {lent_first:>11.0} {lent:>11.0} {delete:>11.0}"
     )
 }
 
@@ -212,6 +241,7 @@ fn rate_json(rate: &SizeRates) -> serde_json::Value {
             "put_synced": rate.put_synced,
             "get": rate.get,
             "memcpy": rate.memcpy,
+            "lent_first": rate.lent_first,
             "lent": rate.lent,
             "delete": rate.delete,
         },

@@ -1,4 +1,4 @@
-//! The drawings of `bench large --plots`: the paper's figures 6, 7 and 9 for this machine.
+//! The drawings of `bench large --plots`: the paper's figures 6 to 9 for this machine.
 //!
 //! The sizes are spaced evenly on a logarithmic scale, so each has a column. A rate is drawn on a
 //! logarithmic scale, because those of a synced put and of a read in a cache differ by a factor of 50; times
@@ -41,15 +41,22 @@ enum Scale {
     Logarithmic,
 }
 
-/// Writes the drawings into a folder.
+/// Writes the drawings into a folder; that of figure 8 if `files` were measured.
 ///
 /// # Errors
 /// Those of the folder.
 #[expect(clippy::disallowed_methods, reason = "the folder is outside every database")]
-pub(super) fn write(folder: &Path, outcome: &LargeOutcome) -> Result<(), Failure> {
+pub(super) fn write(
+    folder: &Path,
+    outcome: &LargeOutcome,
+    files: Option<&[SizeRates]>,
+) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).map_err(|e| Failure::io("create", folder, &e))?;
     svg::save(&folder.join("figure-6.svg"), &operations(&outcome.sizes))?;
     svg::save(&folder.join("figure-7.svg"), &mixes(&outcome.mixes))?;
+    if let Some(files) = files {
+        svg::save(&folder.join("figure-8.svg"), &over_files(&outcome.sizes, files))?;
+    }
     svg::save(&folder.join("figure-9.svg"), &threads(&outcome.sizes))
 }
 
@@ -66,6 +73,19 @@ fn operations(sizes: &[SizeRates]) -> String {
         line("memcpy", sizes, |rates| rates.memcpy),
     ];
     chart("Large values: bytes per millisecond", sizes, &lines, Scale::Logarithmic)
+}
+
+/// Gets by each number of threads, over those of a file for each value.
+fn over_files(sizes: &[SizeRates], files: &[SizeRates]) -> String {
+    let counts = sizes.first().map_or(&[][..], |rates| &rates.get_by);
+    let mut lines = Vec::new();
+    for (at, (count, _)) in counts.iter().enumerate() {
+        let both = sizes.iter().zip(files);
+        let ratios = both.map(|(rates, files)| rates.get_by[at].1 / files.get);
+        lines.push((format!("threads: {count}"), ratios.collect()));
+    }
+    let title = "Gets from chunk files, over those of a file for each value";
+    chart(title, sizes, &lines, Scale::Linear)
 }
 
 fn threads(sizes: &[SizeRates]) -> String {
@@ -233,6 +253,7 @@ mod tests {
             put_synced: 10.0 * factor,
             get: 10_000.0 * factor,
             get_by: vec![(1, 100.0), (2, 150.0 * factor)],
+            lent_first: None,
             lent: None,
             delete: 1000.0 * factor,
         }
@@ -275,6 +296,15 @@ mod tests {
         // 1.5 of 2.
         assert!(drawing.contains("points=\"70.0,110.0 620.0,110.0\""), "{drawing}");
         assert!(threads(&[]).ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn gets_are_drawn_over_those_of_files() {
+        let files = [rates(100, 0.01), rates(1000, 0.005)];
+        let drawing = over_files(&[rates(100, 1.0), rates(1000, 1.0)], &files);
+        assert_eq!(drawing.matches("<polyline").count(), 2);
+        // By one thread 1 and 2 of 3.
+        assert!(drawing.contains("points=\"70.0,210.0 620.0,130.0\""), "{drawing}");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 mod engine;
 mod large;
+mod large_files;
 mod large_plots;
 mod report;
 mod scale;
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use siltstone::{Compression, Db, MetaHiveOptions, Options, PartitionOptions};
+use siltstone::{Compression, Db, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions};
 use testkit::bench::measure::{Usage, disk_bytes};
 use testkit::bench::{Bench, Engine, Kind, Outcome, Plan};
 
@@ -90,6 +91,9 @@ pub(crate) struct Args {
     /// Give every entry metadata: the partition has MetaHive
     #[arg(long)]
     metahive: bool,
+    /// Values from this length on lie in chunk files, such as 4KiB [default: none]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    large_values: Option<u64>,
     /// Compare every entry with its metadata in point reads and in `scan`
     #[arg(long, requires = "metahive")]
     verified: bool,
@@ -173,11 +177,17 @@ impl Args {
             Some(Compress::None) => PartitionOptions::new().compression(Compression::None),
             Some(Compress::Lz4) => PartitionOptions::new().compression(Compression::Lz4),
         };
-        let partition = if self.metahive {
-            db.partition_with(PARTITION, options.metahive(MetaHiveOptions::default()))?
-        } else {
-            db.partition_with(PARTITION, options)?
+        let options = match self.large_values {
+            None => options,
+            Some(bytes) => {
+                options.large_values(LargeValueOptions::default().threshold_bytes(bytes))
+            }
         };
+        let options = match self.metahive {
+            false => options,
+            true => options.metahive(MetaHiveOptions::default()),
+        };
+        let partition = db.partition_with(PARTITION, options)?;
         Ok(Measured { db, partition, is_verified: self.verified })
     }
 }

@@ -50,6 +50,7 @@ impl Report {
             "log_segment_bytes": args.log_segment,
             "log_written": args.log_written,
             "metahive": args.metahive,
+            "large_values_from": args.large_values,
             "verified": args.verified,
             "compression": args.compression.map(|c| format!("{c:?}").to_lowercase()),
             "seed": args.seed,

@@ -1,13 +1,12 @@
 //! The workload of large values: the paper's sizes, operations and mixes.
 //!
-//! For each size a number of values is put, put durably, read back and deleted, each call timed by
-//! itself. The slowest and the fastest are left out, and the mean of the rest is given as bytes per
-//! millisecond, as in the paper (WR-Store++, 5.1). Deletes are timed together with what gives their
-//! space back. A mix is timed as a whole, over values that were loaded before.
+//! For each size a number of values is put, put durably, read back and deleted, each call timed by itself. The slowest
+//! and the fastest are left out, and the mean of the rest is given as bytes per millisecond, as in the paper
+//! (WR-Store++, 5.1). Deletes are timed together with what gives their space back. A mix is timed as a whole, over
+//! values that were loaded before.
 //!
-//! The paper's tables of sizes and mixes are pictures that its text does not have. The sizes are
-//! spaced evenly on a logarithmic scale between its smallest and its largest; the mixes are ours.
-//! Both stand in [`DEFAULT_WORKLOAD`], a file, so that others can be put in.
+//! The paper's tables of sizes and mixes are pictures. The sizes are spaced evenly on a logarithmic scale between its
+//! smallest and its largest; the mixes are ours. Both stand in [`DEFAULT_WORKLOAD`], so that others can be put in.
 
 use std::time::{Duration, Instant};
 
@@ -163,8 +162,7 @@ fn number(object: &Value, field: &str) -> Result<u64, String> {
 
 fn numbers(object: &Value, field: &str) -> Result<Vec<u64>, String> {
     let list = object[field].as_array().ok_or_else(|| format!("{field}: not a list"))?;
-    let numbers = list.iter().map(|n| n.as_u64().ok_or_else(|| format!("{field}: {n}")));
-    numbers.collect()
+    list.iter().map(|n| n.as_u64().ok_or_else(|| format!("{field}: {n}"))).collect()
 }
 
 /// The rates of one size, in bytes per millisecond.
@@ -184,7 +182,9 @@ pub struct SizeRates {
     pub get: f64,
     /// The same by a number of threads, for each of [`LargePlan::threads`].
     pub get_by: Vec<(u64, f64)>,
-    /// Reads of each byte of a value where the engine has it, if the engine lends values.
+    /// First reads of each byte of a value where the engine has it, if the engine lends values.
+    pub lent_first: Option<f64>,
+    /// The same of values that were read in this way before.
     pub lent: Option<f64>,
     /// Deletes until the space is back.
     pub delete: f64,
@@ -357,10 +357,11 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
             }
             get_by.push((threads, trimmed_rate(gets, size, self.plan.trim_percent)));
         }
-        let mut lent = Vec::new();
-        for _ in 0..repetitions {
-            let n = self.rng.below(repetitions);
-            lent.extend(self.lent(&key_of("put", id, n), n, size)?);
+        let mut lent = [const { Vec::new() }; 2];
+        for turn in 0..2 * repetitions {
+            let is_first = turn < repetitions;
+            let n = if is_first { turn } else { self.rng.below(repetitions) };
+            lent[usize::from(!is_first)].extend(self.lent(&key_of("put", id, n), n, size)?);
         }
         // The space of the first half is back before the other is written: disks are small.
         let mut deleting = self.delete_all(repetitions, |n| key_of("put", id, n))?;
@@ -370,6 +371,8 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
         }
         deleting += self.delete_all(repetitions, |n| key_of("synced", id, n))?;
         let trim = self.plan.trim_percent;
+        let lent = lent.map(|times| (!times.is_empty()).then(|| trimmed_rate(times, size, trim)));
+        let [lent_first, lent] = lent;
         Ok(SizeRates {
             size,
             repetitions,
@@ -378,7 +381,8 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
             put_synced: trimmed_rate(synced, size, trim),
             get: trimmed_rate(gets, size, trim),
             get_by,
-            lent: (!lent.is_empty()).then(|| trimmed_rate(lent, size, trim)),
+            lent_first,
+            lent,
             delete: (2 * repetitions * size) as f64 / milliseconds(deleting),
         })
     }
@@ -451,8 +455,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
 
     fn chosen_size(&mut self) -> u64 {
         let weights = &self.plan.mix_weights;
-        let sum: u64 = weights.iter().take(self.plan.sizes.len()).sum();
-        let mut left = self.rng.below(sum);
+        let mut left = self.rng.below(weights.iter().take(self.plan.sizes.len()).sum());
         for (&size, &weight) in self.plan.sizes.iter().zip(weights) {
             if left < weight {
                 return size;

@@ -1,0 +1,68 @@
+//! [`FilePerValue`]: the workload of large values on a file for each value, with no engine: the paper's basic store.
+//!
+//! A put writes a new file and renames it, so that a reader sees the old value or the new one. A durable one syncs
+//! the file before and the folder behind that. Nothing is verified.
+
+#![expect(clippy::disallowed_methods, reason = "these files are no database's")]
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use testkit::bench::When;
+use testkit::bench::large::LargeEngine;
+
+/// A folder with a file for each value, which goes with it.
+pub(super) struct FilePerValue {
+    folder: TempDir,
+}
+
+impl FilePerValue {
+    /// In a new folder within `folder`.
+    pub(super) fn new(folder: &Path) -> io::Result<FilePerValue> {
+        Ok(FilePerValue { folder: tempfile::tempdir_in(folder)? })
+    }
+
+    /// Keys of the workload are names that files can have.
+    fn path_of(&self, key: &[u8]) -> PathBuf {
+        self.folder.path().join(String::from_utf8_lossy(key).as_ref())
+    }
+}
+
+impl LargeEngine for FilePerValue {
+    type Error = io::Error;
+
+    fn put(&self, key: &[u8], value: &[u8], when: When) -> io::Result<()> {
+        let new = self.folder.path().join("new");
+        let mut file = File::create(&new)?;
+        file.write_all(value)?;
+        if when == When::Sync {
+            file.sync_data()?;
+        }
+        fs::rename(&new, self.path_of(key))?;
+        if when == When::Sync {
+            File::open(self.folder.path())?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    fn get(&self, key: &[u8], buf: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut file = match File::open(self.path_of(key)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        let buf = buf.get_mut(..len).ok_or(ErrorKind::InvalidInput)?;
+        file.read_exact(buf)?;
+        Ok(Some(len))
+    }
+
+    fn delete(&self, key: &[u8]) -> io::Result<()> {
+        fs::remove_file(self.path_of(key))
+    }
+
+    fn reclaim(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
