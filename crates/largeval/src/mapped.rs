@@ -99,10 +99,12 @@ impl MappedChunk {
         Some(bytes)
     }
 
-    /// Ends a mapping whose pages cannot be had. It is made again only if some could be had before.
+    /// Ends a mapping whose pages cannot be had. It is made again only if some could be had before, and then the pages of
+    /// each value are asked for again.
     fn refuse(&self) {
         let mut mapped = self.0.write();
         mapped.is_refused = mapped.verified.is_empty();
+        mapped.verified.clear();
         let bytes = mapped.bytes.take();
         drop(mapped);
         drop(bytes);

@@ -158,7 +158,7 @@ impl SstReader {
     }
 
     /// The block at `extent`, which `index` is on, for a cursor: where it lies in the mapped file, from the cache,
-    /// or as it was read if the cache does not want it. To parse one that is used once takes a third of a seek.
+    /// or as it was read if the cache does not want it (design note 18).
     pub(super) fn cursor_block(&self, index: &IndexCursor, extent: Extent) -> Result<CursorBlock> {
         let may_have_hidden = self.hidden_suffix().is_some();
         if let Some(mapped) = &self.mapped {
