@@ -254,9 +254,9 @@ pub mod hooks {
     pub use lsm_core::hooks::{
         AddedValue, Carry, ChunkChange, ChunkId, CompactionFilter, CompactionFilterFactory, Cut,
         Decision, Emitter, EndedBlock, Entry, Event, EventListener, EventQueue, Expiry, Fault,
-        Faults, HiddenSink, HookProvider, Hooks, Input, InputTable, Job, JobKind, LogSyncWish,
-        NOTED_BYTES_MAX, NoteForm, Origin, OwnedEntry, PartitionHooks, Patch, PendingHandle,
-        Properties, RepairSources, Rules, StoreContext, StoreEdit, ValueStore, ValueStoreFactory,
+        Faults, HiddenSink, HookProvider, Hooks, Input, InputTable, Job, JobKind, NOTED_BYTES_MAX,
+        NoteForm, Origin, OwnedEntry, PartitionHooks, Patch, PendingHandle, Properties,
+        RepairSources, Rules, StoreContext, StoreEdit, StoreWishes, ValueStore, ValueStoreFactory,
         WhenAbsent,
     };
     pub use lsm_core::types::{EntryKind, FileNo, PartitionId, VALUE_SEED};

@@ -37,6 +37,7 @@ usage: benches/peers/run.sh [options]
   --lz4                 compress with LZ4; RocksDB is compiled anew for it
   --memory-mib N        memory of each run, its page cache included, limited by a cgroup
   --mib-per-size N      large: bytes of values of a size, but three values at least  [256]
+  --plan FILE           large: sizes, repetitions and mixes       [benches/peers/large.json]
   --sync-interval-ms N  siltstone's own syncs, 0 for none            [0]
   --no-settle           leave flushing and compacting to the engines
   --warm-gib N          memory to touch first                        [two thirds of what is free]
@@ -108,7 +109,7 @@ complete_suite() {
 suite=core records="" ops="" seconds="" idle_loop=() rounds="" engines="" workloads=""
 # Of most suites. A file per value takes minutes for a million values, and is named if it is wanted.
 suite_engines="siltstone rocksdb rocksdb-blob fjall leveldb lmdb lmdb-map redb sled berkeley"
-key_size="" value_size="" threads="" write_rate="" lz4="" memory_mib="" mib_per_size=256 wait_seconds=120
+key_size="" value_size="" threads="" write_rate="" lz4="" memory_mib="" mib_per_size=256 plan="" wait_seconds=120
 sync_interval_ms=0 settle=() reopen=() warm_gib="" database="" results="" machine="two cores of a nested VM"
 publish=() report_only=0 jobs=() rocksdb=rocksdb berkeley=berkeley
 command="benches/peers/run.sh"
@@ -134,6 +135,7 @@ while (($# > 0)); do
     --lz4) lz4=lz4 ;;
     --memory-mib) memory_mib="$2" && shift ;;
     --mib-per-size) mib_per_size="$2" && shift ;;
+    --plan) plan="$(realpath "$2")" && shift ;;
     --wait-seconds) wait_seconds="$2" && shift ;;
     --sync-interval-ms) sync_interval_ms="$2" && shift ;;
     --no-settle) settle=(--no-settle) ;;
@@ -218,7 +220,8 @@ run_once() {
     rm -rf "$database"
     sync
     if [[ "$3" == large ]]; then
-        "$peers" large "${arguments[@]}" --mib-per-size "$mib_per_size"
+        "$peers" large "${arguments[@]}" --mib-per-size "$mib_per_size" \
+            ${plan:+--plan "$plan"}
         return
     fi
     arguments+=(--workloads "$3" --records "$records" ${ops:+--ops "$ops"} --threads "$threads"
@@ -246,7 +249,7 @@ run_quietly() {
 
 folder_of_runs() {
     if [[ "$suite" == large ]]; then
-        echo "$results/large"
+        echo "$results/large${plan:+-$(basename "$plan" .json)}"
     else
         printf '%s/%012d-%05d-%09d%s' "$results" "$records" "$key_size" "$value_size" \
             "-${threads}threads${lz4:+-lz4}${memory_mib:+-${memory_mib}mib}${seconds:+-${seconds}s}${write_rate:+-${write_rate}writes}${reopen:+-reopen}"

@@ -252,6 +252,27 @@ fn the_space_of_deleted_values_comes_back_without_a_call() {
     assert_eq!(value_store(&db).moved_bytes, 0, "whole files went");
 }
 
+/// No time passes, so that nothing is flushed or merged for its age.
+#[test]
+fn the_space_of_values_that_are_overwritten_without_a_pause_is_bounded() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let large = LargeValueOptions::new().chunk_bytes(8 << 20);
+    let p = db.partition_with("p", PartitionOptions::new().large_values(large)).unwrap();
+    let mut peak = 0;
+    for n in 0..400_u16 {
+        p.put([n as u8 % 8], vec![n as u8; 1 << 20]).unwrap();
+        while db.step().unwrap() {}
+        peak = peak.max(chunk_bytes(&fs, "/db"));
+    }
+    // 64 MiB wait for a flush, then up to four tables of level 0 have 8 values each, and a file lives as long as
+    // one of its values.
+    assert!(peak <= (64 + 8 + 4 * 16) << 20, "{peak} bytes of files for 8 MiB of values");
+    for n in 392..400_u16 {
+        assert_eq!(p.get([n as u8 % 8]).unwrap().unwrap(), vec![n as u8; 1 << 20]);
+    }
+}
+
 #[test]
 fn values_move_out_of_chunks_with_much_garbage_in_the_order_of_their_keys() {
     let fs = MemFs::new();

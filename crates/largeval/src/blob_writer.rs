@@ -121,6 +121,7 @@ impl BlobWriter {
                 let finished = block.finish()?;
                 // Here and not at the commit, which may come much later or never.
                 self.shared.give_back(finished.writer, finished.stored_len);
+                self.shared.note_put(finished.stored_len);
                 PendingValue::Large(finished.pending)
             }
         };

@@ -17,7 +17,8 @@
 //! 2. An edit counts once, however often its section comes.
 //! 3. A chunk of which more was dropped than added is never let go: its counts are damaged.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lsm_core::codec::{Malformed, Reader, put_bytes, put_varint};
 use lsm_core::hooks::{ChunkId, KeySpan, StoreEdit};
@@ -29,6 +30,11 @@ const VERSION: u8 = 1;
 const CHANGES: u8 = 0;
 const STATE: u8 = 1;
 const DROPPED: u8 = 2;
+
+/// So much of the live values is moved at a time while values are put, or the number of bytes, whichever is more. A
+/// job walks over the tables of the keys between, and others wait for it.
+const MOVED_SHARE: u64 = 16;
+const MOVED_BYTES_MIN: u64 = 64 << 20;
 
 /// Blocks and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +101,16 @@ impl Chunk {
         let is_enough =
             garbage > 0 && garbage >= u128::from(self.end) * u128::from(garbage_permille);
         is_enough && self.is_settled()
+    }
+
+    /// Thousandths of it that are garbage.
+    fn garbage_permille(&self) -> u64 {
+        (u128::from(self.garbage_bytes()) * 1000 / u128::from(self.end.max(1))) as u64
+    }
+
+    /// Returns `true` if its values can be moved. An open one gets values meanwhile, and would never be empty.
+    fn is_movable(&self) -> bool {
+        !self.is_open && !self.is_stuck && !self.is_damaged && self.is_settled()
     }
 
     /// Returns `true` if it has values, and tables name all of them.
@@ -234,8 +250,7 @@ impl Chunks {
             }
         }
         if kind == DROPPED {
-            let live = self.by_id.values().map(|chunk| chunk.live.bytes);
-            self.hold(number, live.fold(0, u64::saturating_add));
+            self.hold(number, self.live_bytes());
             for chunk in self.by_id.values_mut() {
                 chunk.live = Count::default();
                 chunk.pending = Count::default();
@@ -284,6 +299,11 @@ impl Chunks {
         self.reclaim(self.applied);
     }
 
+    /// Bytes of the values that tables name.
+    pub fn live_bytes(&self) -> u64 {
+        self.by_id.values().map(|chunk| chunk.live.bytes).fold(0, u64::saturating_add)
+    }
+
     /// Bytes that were dropped and that readers may hold.
     pub fn held_bytes(&self) -> u64 {
         self.held.values().copied().fold(0, u64::saturating_add)
@@ -325,10 +345,11 @@ impl Chunks {
         dead
     }
 
-    /// Chooses the chunks whose values should be moved, those of which at least so many thousandths
-    /// are garbage; returns the hull of their keys. Chunks that were chosen before and still live
-    /// are given up.
-    pub fn choose_moving(&mut self, garbage_permille: u64) -> Option<KeySpan> {
+    /// Chooses the chunks whose values should be moved, of those of which at least so many thousandths
+    /// are garbage; returns the hull of their keys. Unless `all` are to be chosen, those with the largest share of
+    /// garbage come first, and the others when these are empty: while values are overwritten, what is not moved
+    /// dies of itself. Chunks that were chosen before and still live are given up.
+    pub fn choose_moving(&mut self, garbage_permille: u64, all: bool) -> Option<KeySpan> {
         for chunk in self.by_id.values_mut() {
             // Jobs went over its keys and left values in it. Chosen again and again, it would be
             // work without end.
@@ -337,14 +358,31 @@ impl Chunks {
             }
             chunk.is_moving = false;
         }
-        self.choose(|chunk| chunk.is_worth_moving(garbage_permille))
+        let mut due: Vec<(u64, ChunkId, u64)> = Vec::new();
+        for (id, chunk) in &self.by_id {
+            if chunk.is_movable() && chunk.is_worth_moving(garbage_permille) {
+                due.push((chunk.garbage_permille(), *id, chunk.live.bytes));
+            }
+        }
+        due.sort_unstable_by_key(|(garbage, id, _)| (Reverse(*garbage), *id));
+        let most = (self.live_bytes() / MOVED_SHARE).max(MOVED_BYTES_MIN);
+        let mut moved = 0;
+        let mut chosen = BTreeSet::new();
+        for (_, id, live) in due {
+            if moved >= most && !all {
+                break;
+            }
+            moved += live;
+            chosen.insert(id);
+        }
+        self.choose(|id, _| chosen.contains(&id))
     }
 
     /// Chooses the chunks with keys from `from` to `to`, both included, or to the last, whose values
     /// should be moved, whatever garbage there is: into the order of their keys. Returns the hull of all
     /// that are chosen now.
     pub fn choose_within(&mut self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
-        self.choose(|chunk| {
+        self.choose(|_, chunk| {
             let overlaps = *chunk.largest >= *from && to.is_none_or(|to| *chunk.smallest <= *to);
             // A single value is in order, and without garbage it gains nothing.
             overlaps && (chunk.live.blocks > 1 || chunk.garbage_bytes() > 0)
@@ -352,12 +390,10 @@ impl Chunks {
     }
 
     /// Chooses, of the chunks whose values can be moved, those that `is_due`.
-    fn choose(&mut self, is_due: impl Fn(&Chunk) -> bool) -> Option<KeySpan> {
+    fn choose(&mut self, is_due: impl Fn(ChunkId, &Chunk) -> bool) -> Option<KeySpan> {
         let mut hull = None;
-        for chunk in self.by_id.values_mut() {
-            // An open one gets values meanwhile, and would never be empty.
-            let movable = !chunk.is_open && !chunk.is_stuck && !chunk.is_damaged;
-            chunk.is_moving |= movable && chunk.is_settled() && is_due(chunk);
+        for (id, chunk) in &mut self.by_id {
+            chunk.is_moving |= chunk.is_movable() && is_due(*id, chunk);
             // One that was chosen before may have been emptied, and readers still hold it.
             if chunk.is_moving && chunk.live.blocks > 0 {
                 hull = Some(KeySpan::hull(hull, &chunk.smallest, &chunk.largest));

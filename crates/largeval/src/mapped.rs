@@ -110,3 +110,123 @@ impl MappedChunk {
         drop(bytes);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use lsm_core::clock::SystemClock;
+    use lsm_core::fs::{File, MappedFile, MemFs};
+    use lsm_core::hooks::ValueStore;
+
+    use super::*;
+    use crate::block::ByteSource;
+    use crate::options::LargeValueOptions;
+    use crate::shared::Shared;
+    use crate::store::LargeStore;
+    use crate::testing::context;
+
+    /// The pages of the mappings of a file.
+    #[derive(Default)]
+    struct Pages {
+        are_lost: AtomicBool,
+        /// The number of times that they were asked for.
+        asked: AtomicUsize,
+    }
+
+    struct PagedFile(Arc<dyn File>, Arc<Pages>);
+
+    struct PagedBytes(Vec<u8>, Arc<Pages>);
+
+    impl AsRef<[u8]> for PagedBytes {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl MappedFile for PagedBytes {
+        fn populate(&self, _: Range<usize>) -> bool {
+            self.1.asked.fetch_add(1, Ordering::Relaxed);
+            !self.1.are_lost.load(Ordering::Relaxed)
+        }
+    }
+
+    impl File for PagedFile {
+        fn append(&self, bytes: &[u8]) -> Result<()> {
+            self.0.append(bytes)
+        }
+
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+            self.0.read_at(offset, buf)
+        }
+
+        fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+            self.0.read_at_uncached(offset, buf)
+        }
+
+        fn sync(&self) -> Result<()> {
+            self.0.sync()
+        }
+
+        fn len(&self) -> Result<u64> {
+            self.0.len()
+        }
+
+        fn preallocate(&self, len: u64) -> Result<()> {
+            self.0.preallocate(len)
+        }
+
+        fn punch(&self, offset: u64, len: u64) -> Result<()> {
+            self.0.punch(offset, len)
+        }
+
+        fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
+            let mut bytes = vec![0; len];
+            self.0.read_at(offset, &mut bytes).ok()?;
+            Some(Arc::new(PagedBytes(bytes, self.1.clone())))
+        }
+    }
+
+    impl Pages {
+        fn asked(&self) -> usize {
+            self.asked.load(Ordering::Relaxed)
+        }
+    }
+
+    /// A value of a file with these pages.
+    fn block(store: &LargeStore, key: &[u8], pages: &Arc<Pages>) -> Block {
+        let handle = store.put(key, &vec![7; 100_000]).unwrap();
+        let mut block = store.0.block(handle.bytes(), ByteSource::Cached).unwrap();
+        handle.keep();
+        let inner = block.file.clone();
+        block.file = Arc::new(PagedFile(inner, pages.clone()));
+        block
+    }
+
+    #[test]
+    fn a_mapping_whose_pages_are_lost_forgets_what_it_has_verified() {
+        let fs = MemFs::new();
+        let context = context(&fs, Arc::new(SystemClock::new()));
+        let shared = Shared::new(context, LargeValueOptions::new()).unwrap();
+        let store = LargeStore(Arc::new(shared));
+        let pages = Arc::new(Pages::default());
+        let a = block(&store, b"a", &pages);
+        let b = block(&store, b"b", &pages);
+        let chunk = MappedChunk::default();
+        for _ in 0..2 {
+            assert_eq!(chunk.lend(&a).unwrap().unwrap().as_ref(), vec![7; 100_000]);
+        }
+        assert_eq!(pages.asked(), 1, "it is verified once");
+        pages.are_lost.store(true, Ordering::Relaxed);
+        assert!(chunk.lend(&b).unwrap().is_none(), "the caller reads it instead");
+        pages.are_lost.store(false, Ordering::Relaxed);
+        assert!(chunk.lend(&a).unwrap().is_some());
+        assert_eq!(pages.asked(), 3, "the pages of a new mapping may not be there");
+        pages.are_lost.store(true, Ordering::Relaxed);
+        let other = MappedChunk::default();
+        assert!(other.lend(&a).unwrap().is_none());
+        assert!(other.lend(&a).unwrap().is_none());
+        assert_eq!(pages.asked(), 4, "a system that cannot say so is not asked again");
+    }
+}

@@ -32,6 +32,9 @@ const OWN_CHUNK_SHARE: u64 = 4;
 /// Chunk files that a store keeps for reading: open, within what the database may have open, and mapped if
 /// values were lent.
 const OPEN_FILES_MAX: usize = 128;
+/// So many bytes of new values at least have their handles flushed. Less would make a table for a few handles.
+const FLUSH_BYTES_MIN: u64 = 64 << 20;
+
 /// The state that puts, jobs and readers of a store share.
 pub struct Shared {
     pub(crate) context: StoreContext,
@@ -83,6 +86,11 @@ pub(crate) struct StoreState {
     /// Of a follower: files without values that are needed now. They are not kept.
     gone: BTreeSet<ChunkId>,
     pub(crate) syncs: Syncs,
+    /// Bytes of new values until a flush is wished. Age alone would let the garbage of a writer without a pause
+    /// grow with the speed of the disk.
+    until_flush: u64,
+    /// Values were put since chunks were chosen to be moved.
+    pub(crate) is_put_to: bool,
     /// Files that are not needed and could not be removed.
     pub(crate) doomed: Vec<DeadChunk>,
     pub(crate) pace: Pace,
@@ -141,6 +149,8 @@ impl Shared {
             turn: 0,
             gone: BTreeSet::new(),
             syncs: Syncs::default(),
+            until_flush: FLUSH_BYTES_MIN,
+            is_put_to: false,
             doomed: Vec::new(),
             pace: Pace::new(options.move_bytes_per_second),
         };
@@ -225,6 +235,21 @@ impl Shared {
         let mut state = self.state.lock();
         writer.is_full |= stored_len >= state.options.chunk_bytes / OWN_CHUNK_SHARE;
         self.keep_or_seal(&mut state, writer);
+    }
+
+    /// Has the memtable flushed when its handles name many bytes: compactions see no overwrite before.
+    pub(crate) fn note_put(&self, stored_len: u64) {
+        let mut state = self.state.lock();
+        state.is_put_to = true;
+        state.until_flush = state.until_flush.saturating_sub(stored_len);
+        if state.until_flush == 0 {
+            // A share of the live values, so that the tables are not merged anew for a few of them. The share
+            // that chunk files may have of garbage.
+            let share = u64::from(state.options.garbage_permille);
+            let live = state.chunks.live_bytes() / 1000 * share;
+            state.until_flush = live.max(FLUSH_BYTES_MIN);
+            self.context.wishes.flush(self.context.partition);
+        }
     }
 
     /// Keeps a writer for the next put, or ends its file.

@@ -70,6 +70,16 @@ impl ValueStoreFactory for LargeValues {
 pub struct LargeStore(pub(crate) Arc<Shared>);
 
 impl LargeStore {
+    /// Writes a value; returns its stored length, too.
+    fn write(&self, key: &[u8], value: &[u8]) -> Result<(PendingHandle, u64)> {
+        let block = self.0.begin(key, Some(value.len() as u64))?;
+        let finished = block.put(value)?;
+        // Before the commit of the value: the next put need not wait for it, and a block that is
+        // let go is garbage in the midst of the file.
+        self.0.give_back(finished.writer, finished.stored_len);
+        Ok((finished.pending, finished.stored_len))
+    }
+
     /// The error of a section that is none.
     fn corruption(&self, malformed: &Malformed) -> Error {
         Error::corruption(&self.0.context.dir, None, malformed.what)
@@ -94,12 +104,9 @@ impl ValueStore for LargeStore {
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle> {
-        let block = self.0.begin(key, Some(value.len() as u64))?;
-        let finished = block.put(value)?;
-        // Before the commit of the value: the next put need not wait for it, and a block that is
-        // let go is garbage in the midst of the file.
-        self.0.give_back(finished.writer, finished.stored_len);
-        Ok(finished.pending)
+        let (pending, stored_len) = self.write(key, value)?;
+        self.0.note_put(stored_len);
+        Ok(pending)
     }
 
     fn sync(&self) -> Result<()> {
@@ -201,7 +208,7 @@ impl ValueStore for LargeStore {
 
     fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
         match entry.kind {
-            EntryKind::Value => Ok(Carry::Moved(self.put(entry.key, entry.value)?)),
+            EntryKind::Value => Ok(Carry::Moved(self.write(entry.key, entry.value)?.0)),
             EntryKind::Handle => match self.0.carry_handle(entry) {
                 // A damaged value stays where it is, and its chunk with it: the tables around it
                 // must not be kept from being merged.
@@ -303,7 +310,9 @@ impl ValueStore for LargeStore {
         // An open chunk is never chosen, see `choose`. Without puts, one that is nearly all garbage would
         // stay open until the database is closed.
         self.0.seal_idle(&mut state, |chunk| chunk.is_worth_moving(permille));
-        state.chunks.choose_moving(permille)
+        // At rest all that is due in one go: each goal walks over the tables of its keys.
+        let all = !std::mem::take(&mut state.is_put_to);
+        state.chunks.choose_moving(permille, all)
     }
 
     fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {

@@ -106,7 +106,7 @@ impl Shared {
             .inspect_err(|error| self.state.lock().syncs.untold = Some(error.clone()))?;
         // The frames of these values are not attested before the log is synced, and recovery would verify
         // all of them.
-        self.context.log_sync.ask();
+        self.context.wishes.sync_log();
         Ok(())
     }
 

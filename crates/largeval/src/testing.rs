@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lsm_core::clock::Clock;
 use lsm_core::fs::{Fs, MemFs, OpenFiles};
-use lsm_core::hooks::{EventQueue, LogSyncWish, StoreContext};
+use lsm_core::hooks::{EventQueue, StoreContext, StoreWishes};
 use lsm_core::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
 
 /// The context of a store in the new folder `/db`.
@@ -23,7 +23,7 @@ pub fn context(fs: &MemFs, clock: Arc<dyn Clock>) -> StoreContext {
         numbers: Arc::new(FileNumbers::new(FileNo(0x2d))),
         is_read_only: false,
         events: EventQueue::default(),
-        log_sync: LogSyncWish::default(),
+        wishes: StoreWishes::default(),
         is_following: false,
     }
 }

@@ -79,12 +79,63 @@ fn chunks_with_enough_garbage_are_moved_and_given_up_if_that_fails() {
     let keys = ["a", "b", "c", "d"];
     let all: Vec<_> = keys.iter().zip(&values).map(|(key, value)| added(key, value)).collect();
     chunks.apply(1, &section(1, &all, &[])).unwrap();
-    assert_eq!(chunks.choose_moving(250), None);
+    assert_eq!(chunks.choose_moving(250, false), None);
     chunks.apply(2, &section(2, &[], &[values[0].encode(), values[1].encode()])).unwrap();
-    assert_eq!(chunks.choose_moving(500), None, "the header of the file is none");
+    assert_eq!(chunks.choose_moving(500, false), None, "the header of the file is none");
     let span = KeySpan { smallest: b"a".to_vec(), largest: b"d".to_vec() };
-    assert_eq!(chunks.choose_moving(490), Some(span));
-    assert_eq!(chunks.choose_moving(490), None, "it was tried");
+    assert_eq!(chunks.choose_moving(490, false), Some(span));
+    assert_eq!(chunks.choose_moving(490, false), None, "it was tried");
+}
+
+/// A value of 20 MiB.
+fn long(chunk: u64, n: u64) -> Handle {
+    let len = 20 << 20;
+    Handle { len, ..handle(chunk, 64 + n * (len + 8192)) }
+}
+
+/// The numbers of the chunks that are to be moved.
+fn moving(chunks: &Chunks) -> Vec<u64> {
+    let moving = chunks.by_id.iter().filter(|(_, chunk)| chunk.is_moving);
+    moving.map(|(id, _)| id.number.0).collect()
+}
+
+/// Otherwise each look moves all that is due, most of which is overwritten soon.
+#[test]
+fn chunks_with_the_most_garbage_are_moved_first_and_others_later() {
+    let mut chunks = Chunks::default();
+    // Each has ten values, and loses as many as its number says.
+    let keys = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+    for chunk in 1..=9 {
+        let all: Vec<_> = (0..10).map(|n| added(keys[chunk as usize], &long(chunk, n))).collect();
+        chunks.apply(chunk, &section(chunk, &all, &[])).unwrap();
+    }
+    for chunk in 1..=9 {
+        let dropped: Vec<_> = (0..chunk).map(|n| long(chunk, n).encode()).collect();
+        chunks.apply(9 + chunk, &section(9 + chunk, &[], &dropped)).unwrap();
+    }
+    let span = KeySpan { smallest: b"d".to_vec(), largest: b"j".to_vec() };
+    let mut at_rest = Chunks::default();
+    at_rest.apply(18, &chunks.state()).unwrap();
+    at_rest.by_id.iter_mut().for_each(|(id, chunk)| chunk.end = chunks.by_id[id].end);
+    assert_eq!(at_rest.choose_moving(250, true), Some(span));
+    assert_eq!(moving(&at_rest), [3, 4, 5, 6, 7, 8, 9]);
+    // Of 900 MiB, a sixteenth is less than 64 MiB: 20 + 40 + 60.
+    let span = KeySpan { smallest: b"h".to_vec(), largest: b"j".to_vec() };
+    assert_eq!(chunks.choose_moving(250, false), Some(span));
+    assert_eq!(moving(&chunks), [7, 8, 9]);
+    let mut emptied = 18;
+    for expected in [&[6_u64][..], &[5], &[4], &[3], &[]] {
+        for id in moving(&chunks) {
+            emptied += 1;
+            let rest: Vec<_> = (id..10).map(|n| long(id, n).encode()).collect();
+            chunks.apply(emptied, &section(emptied, &[], &rest)).unwrap();
+        }
+        assert_eq!(chunks.choose_moving(250, false).is_some(), !expected.is_empty());
+        let live = moving(&chunks).into_iter().filter(|id| {
+            chunks.by_id.iter().any(|(of, chunk)| of.number.0 == *id && chunk.live.blocks > 0)
+        });
+        assert_eq!(live.collect::<Vec<_>>(), expected);
+    }
 }
 
 #[test]

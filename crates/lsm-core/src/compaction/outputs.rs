@@ -112,6 +112,8 @@ pub struct Outputs<'a> {
     /// The name in errors for which no file can be named.
     folder: PathBuf,
     cut_allowed: bool,
+    /// Readers come before the tables, for which writers wait only if level 0 is full.
+    is_paced: bool,
     fresh: Option<Arc<FreshBlocks>>,
     writer: Option<SstWriter>,
     finished: Vec<SstMeta>,
@@ -145,6 +147,7 @@ impl<'a> Outputs<'a> {
             values_only: false,
             folder: factory.dir.clone(),
             cut_allowed: true,
+            is_paced: false,
             fresh: cache.map(|cache| Arc::new(FreshBlocks::new(cache))),
             writer: None,
             finished: Vec::new(),
@@ -155,6 +158,12 @@ impl<'a> Outputs<'a> {
     /// With keys as they were given, and neither hidden entries nor notes of filters.
     pub(super) fn bare(mut self, form: Option<KeyForm>) -> Outputs<'a> {
         self.bare = form;
+        self
+    }
+
+    /// At the pace of the device, see [`SstWriter::keep_pace`].
+    pub(super) fn paced(mut self, is_paced: bool) -> Outputs<'a> {
+        self.is_paced = is_paced;
         self
     }
 
@@ -188,6 +197,9 @@ impl<'a> Outputs<'a> {
         }
         if let Some(fresh) = &self.fresh {
             writer.set_fresh(fresh.clone());
+        }
+        if self.is_paced {
+            writer.keep_pace();
         }
         // A writer is made at its first entry, which is behind the answer of the boundary.
         writer.allow_cut(self.cut_allowed);

@@ -240,7 +240,8 @@ impl<'a> Merge<'a> {
         let compression = level_compression(options, self.level_to);
         let suffix = if self.bare.is_some() { &[][..] } else { suffix };
         let outputs = Outputs::new(factory, options, compression, self.base_seq, suffix);
-        outputs.bare(self.bare)
+        // Writers wait for flushes.
+        outputs.bare(self.bare).paced(self.kind == JobKind::Compaction)
     }
 
     /// The tables in which something older may lie than what this merge reads.

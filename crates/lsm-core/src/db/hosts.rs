@@ -20,7 +20,7 @@ use super::stall::{StallCause, StallHost};
 use super::{BackgroundMode, DbInner};
 use crate::error::{Error, Result};
 use crate::fs::names::FileName;
-use crate::hooks::Event;
+use crate::hooks::{Event, OpenWishes};
 use crate::partition::PartitionState;
 use crate::stats::Counters;
 use crate::types::{Epoch, FileNo, PartitionId, SeqNo};
@@ -134,8 +134,8 @@ impl CommitHost for DbInner {
                 self.seal(writer, &partition);
             }
         }
-        if self.world.log_sync.take() {
-            self.log.want_sync(self);
+        if let Some(wishes) = self.world.wishes.take() {
+            self.fulfil(writer, &wishes);
         }
         // The log thread prepares memory for the memtables: see `memtable/arena.rs`.
         if self.slabs.take_short() {
@@ -295,6 +295,16 @@ impl DbInner {
     /// Stands between two groups: nothing is under way while the guard lives.
     pub(super) fn between_groups(&self) -> LogWriter<'_> {
         self.log.lock(self)
+    }
+
+    /// Begins what value stores wish.
+    fn fulfil(&self, writer: &mut LogWriter<'_>, wishes: &OpenWishes) {
+        if wishes.log_sync {
+            self.log.want_sync(self);
+        }
+        for partition in wishes.flushes.iter().filter_map(|id| self.catalog.with_id(*id)) {
+            self.seal(writer, &partition);
+        }
     }
 
     /// Seals every partition whose active memtable pins more of the log than it may grow to.

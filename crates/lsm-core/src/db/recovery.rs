@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{self, FileKind, FileName};
 use crate::fs::{Fs, OpenFiles};
 use crate::hooks::{
-    EventQueue, HookProvider, LogSyncWish, PartitionHooks, ValueStoreFactory, open_store,
+    EventQueue, HookProvider, PartitionHooks, StoreWishes, ValueStoreFactory, open_store,
 };
 use crate::limits::SEQNO_MAX;
 use crate::memtable::Memtable;
@@ -219,7 +219,7 @@ impl Opening {
             numbers: Arc::new(FileNumbers::new(next_file)),
             is_read_only,
             events,
-            log_sync: LogSyncWish::default(),
+            wishes: StoreWishes::default(),
         })
     }
 

@@ -9,10 +9,14 @@
 //! to the last level, where deleted and overwritten handles meet -> the store hears of each, in the
 //! edit -> chunks with much garbage: the tables whose handles point there are rewritten, and the
 //! values move on the way
+//! a memtable whose handles name many bytes -> flushed when the store wishes it ([`StoreWishes`]), and
+//! merged when level 0 is full
 //! ```
 //!
 //! Invariant: nothing here decides what may be dropped. Compactions decide, by their rules; this
 //! file only starts them where no size does.
+//!
+//! [`StoreWishes`]: crate::hooks::StoreWishes
 
 use std::collections::HashMap;
 use std::sync::Arc;

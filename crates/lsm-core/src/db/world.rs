@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::clock::Clock;
 use crate::compaction::TableFactory;
 use crate::fs::{Fs, OpenFiles};
-use crate::hooks::{EventQueue, LogSyncWish, StoreContext};
+use crate::hooks::{EventQueue, StoreContext, StoreWishes};
 use crate::types::{DbId, Epoch, FileNumbers, PartitionId};
 
 /// See the module.
@@ -28,8 +28,8 @@ pub(super) struct World {
     pub(super) is_read_only: bool,
     /// Takes what hooks have listeners told.
     pub(super) events: EventQueue,
-    /// The wish of a value store for a sync of the log.
-    pub(super) log_sync: LogSyncWish,
+    /// The wishes of value stores.
+    pub(super) wishes: StoreWishes,
 }
 
 impl World {
@@ -62,7 +62,7 @@ impl World {
             numbers: self.numbers.clone(),
             is_read_only: self.is_read_only,
             events: self.events.clone(),
-            log_sync: self.log_sync.clone(),
+            wishes: self.wishes.clone(),
             is_following: false,
         }
     }

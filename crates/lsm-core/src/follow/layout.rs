@@ -11,7 +11,7 @@ use crate::db::Commit;
 use crate::db::hooked::resolve;
 use crate::error::Result;
 use crate::hooks::{
-    EventQueue, LogSyncWish, PartitionHooks, StoreContext, ValueStoreFactory, open_store,
+    EventQueue, PartitionHooks, StoreContext, StoreWishes, ValueStoreFactory, open_store,
 };
 use crate::partition::ReadView;
 use crate::types::FileNumbers;
@@ -85,7 +85,7 @@ impl Inner {
             is_following: true,
             events: EventQueue::default(),
             // It syncs nothing.
-            log_sync: LogSyncWish::default(),
+            wishes: StoreWishes::default(),
         };
         let provider = self.provider.as_deref();
         let resolved = resolve(

@@ -220,6 +220,16 @@ pub trait File: Send + Sync + 'static {
     /// nothing by default.
     fn begin_sync(&self) {}
 
+    /// As [`File::begin_sync`], and first waits until the device has what an earlier call began to write. So
+    /// what is under way stays short, and readers wait for less. By default it does not wait.
+    ///
+    /// # Errors
+    /// The device failed to write. As behind a failed sync, a later sync need not report that again.
+    fn begin_next_sync(&self) -> Result<()> {
+        self.begin_sync();
+        Ok(())
+    }
+
     /// Length in bytes, preallocated ones included.
     fn len(&self) -> Result<u64>;
 

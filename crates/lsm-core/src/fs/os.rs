@@ -32,19 +32,16 @@ use super::no_map::{NeverMapped as MappedAppends, map_read};
 #[cfg(target_os = "linux")]
 use super::shared_map::{MappedWords, file_bytes, is_coherent};
 use super::sync_files::sync_files;
+#[cfg(target_os = "linux")]
+use super::uncached::drop_from_cache;
 use super::whole::{read_full, write_all, write_all_pieces};
 #[cfg(target_os = "linux")]
-use super::writeback::begin_writeback;
+use super::writeback::{begin_next_writeback, begin_writeback};
 use super::{
     AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, MappedBytes, SharedWords,
 };
 use crate::codec::checksum64;
 use crate::error::{Error, Result};
-
-/// Pages are at most this large on the machines we know (64 KiB on some ARM and POWER kernels).
-/// The kernel keeps a page that a DONTNEED range covers only in part, so ranges are widened to it.
-#[cfg(target_os = "linux")]
-const PAGE_BYTES_MAX: u64 = 64 << 10;
 
 /// The file system of the machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -349,7 +346,8 @@ impl File for OsFile {
     }
 
     fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        drop_from_cache(&self.file, offset, buf.len() as u64);
+        #[cfg(target_os = "linux")]
+        drop_from_cache(self.file.as_fd(), offset, buf.len() as u64);
         self.read_at(offset, buf)
     }
 
@@ -363,6 +361,11 @@ impl File for OsFile {
     #[cfg(target_os = "linux")]
     fn begin_sync(&self) {
         begin_writeback(self.file.as_fd());
+    }
+
+    #[cfg(target_os = "linux")]
+    fn begin_next_sync(&self) -> Result<()> {
+        begin_next_writeback(self.file.as_fd()).map_err(|e| self.failed("write back", e))
     }
 
     fn len(&self) -> Result<u64> {
@@ -451,20 +454,6 @@ fn append(
     let offset = position.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     write_all(bytes, offset, write)
 }
-
-/// Asks the kernel to forget its clean pages of the range. Advice: where it is not taken, the read
-/// that follows is an ordinary one.
-#[cfg(target_os = "linux")]
-fn drop_from_cache(file: &fs::File, offset: u64, len: u64) {
-    let start = offset - offset % PAGE_BYTES_MAX;
-    let end = offset.saturating_add(len).checked_next_multiple_of(PAGE_BYTES_MAX);
-    // Length 0 means up to the end of the file.
-    let len = std::num::NonZeroU64::new(end.unwrap_or(start) - start);
-    let _ = rustix::fs::fadvise(file, start, len, rustix::fs::Advice::DontNeed);
-}
-
-#[cfg(not(target_os = "linux"))]
-fn drop_from_cache(_file: &fs::File, _offset: u64, _len: u64) {}
 
 #[cfg(target_os = "linux")]
 fn reserve(file: &fs::File, old: u64, len: u64) -> io::Result<()> {

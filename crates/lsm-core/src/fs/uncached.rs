@@ -1,15 +1,23 @@
-//! A file system as the device has it: [`Uncached`] reads past every cache.
+//! A file system as the device has it: [`Uncached`] reads past every cache. `drop_from_cache` empties that of
+//! the system.
 //!
 //! Verification reads the log and the manifest through it, with the same code as recovery does.
 //! Bytes that were written and not synced yet exist in a cache alone, so they come from there.
 //!
 //! Invariant: only reads differ; everything else is passed on as it is.
 
+#[cfg(target_os = "linux")]
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard};
 use crate::error::Result;
+
+/// Pages are at most this large on the machines we know (64 KiB on some ARM and POWER kernels).
+/// The kernel keeps a page that a DONTNEED range covers only in part, so ranges are widened to it.
+#[cfg(target_os = "linux")]
+const PAGE_BYTES_MAX: u64 = 64 << 10;
 
 /// The file system behind it, read by [`File::read_at_uncached`] alone.
 pub struct Uncached(pub Arc<dyn Fs>);
@@ -97,6 +105,10 @@ impl File for UncachedFile {
         self.0.begin_sync();
     }
 
+    fn begin_next_sync(&self) -> Result<()> {
+        self.0.begin_next_sync()
+    }
+
     fn len(&self) -> Result<u64> {
         self.0.len()
     }
@@ -112,4 +124,15 @@ impl File for UncachedFile {
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
         self.0.punch(offset, len)
     }
+}
+
+/// Asks the kernel to forget its clean pages of the range. Advice: where it is not taken, the read
+/// that follows is an ordinary one.
+#[cfg(target_os = "linux")]
+pub(super) fn drop_from_cache(file: BorrowedFd<'_>, offset: u64, len: u64) {
+    let start = offset - offset % PAGE_BYTES_MAX;
+    let end = offset.saturating_add(len).checked_next_multiple_of(PAGE_BYTES_MAX);
+    // Length 0 means up to the end of the file.
+    let len = std::num::NonZeroU64::new(end.unwrap_or(start) - start);
+    let _ = rustix::fs::fadvise(file, start, len, rustix::fs::Advice::DontNeed);
 }

@@ -48,12 +48,13 @@ pub use note::{EndedBlock, NOTED_BYTES_MAX, NoteForm};
 pub use store::{
     AddedValue, Carry, JobValues, KeySpan, PendingHandle, StoreEdit, ValueStore, ValueStoreFactory,
 };
-pub use store_context::{ChunkId, EventQueue, LogSyncWish, StoreContext};
+pub use store_context::{ChunkId, EventQueue, StoreContext, StoreWishes};
 
 pub(crate) use expiry::KnownAgeing;
 pub(crate) use guarded::{catch, catch_blamed, catch_engine, guarded_filter};
 pub(crate) use guarded_store::open_store;
 pub(crate) use judge::{Findings, Inject, JobFindings};
+pub(crate) use store_context::OpenWishes;
 
 use crate::types::{EntryKind, FileNo, KeyForm, SeqNo};
 

@@ -4,9 +4,12 @@
 //! Chunk files are in the folder of the database. The engine assigns their names, so that an open finds
 //! unused files even if their partition was dropped.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
 
 use super::{ChunkChange, Event};
 use crate::clock::Clock;
@@ -64,30 +67,59 @@ pub struct StoreContext {
     pub is_following: bool,
     /// Takes what listeners are to be told.
     pub events: EventQueue,
-    /// Takes the wish for a sync of the log.
-    pub log_sync: LogSyncWish,
+    /// Takes the wishes for a sync of the log and for a flush.
+    pub wishes: StoreWishes,
 }
 
-/// The wish of a value store that the log is synced soon.
+/// The wishes of value stores, which the engine fulfils in the background, behind the next commit.
 ///
-/// Recovery verifies the values of all frames that no sync of the log attests. A store that has synced
-/// its values asks for one, so that these frames never name more values than the store leaves unsynced.
+/// Both bound what a store cannot bound alone: recovery verifies the values of all frames that no sync of the
+/// log attests, and the space of what was overwritten comes back only behind a flush.
 #[derive(Clone, Default)]
-pub struct LogSyncWish(Arc<AtomicBool>);
+pub struct StoreWishes(Arc<Wished>);
 
-impl LogSyncWish {
-    /// Has the log synced behind the next commit, in the background. Allowed under any lock.
-    pub fn ask(&self) {
-        // A hint, so relaxed: another commit may take the wish before the caller's own frame is appended. That
-        // frame then waits for the next wish.
-        self.0.store(true, Ordering::Relaxed);
+#[derive(Default)]
+struct Wished {
+    /// There are wishes. Loaded at each commit, which thus takes no lock.
+    any: AtomicBool,
+    /// A leaf.
+    open: Mutex<OpenWishes>,
+}
+
+/// Wishes that are not fulfilled yet.
+#[derive(Default)]
+pub(crate) struct OpenWishes {
+    pub(crate) log_sync: bool,
+    pub(crate) flushes: BTreeSet<PartitionId>,
+}
+
+impl StoreWishes {
+    /// Has the log synced, so that frames that no sync attests never name more values than the store
+    /// leaves unsynced. Allowed under any lock.
+    pub fn sync_log(&self) {
+        self.add(|open| open.log_sync = true);
     }
 
-    /// Returns `true` once for each wish.
+    /// Has the active memtable of a partition flushed. Allowed under any lock.
+    pub fn flush(&self, partition: PartitionId) {
+        self.add(|open| {
+            open.flushes.insert(partition);
+        });
+    }
+
+    fn add(&self, add: impl FnOnce(&mut OpenWishes)) {
+        add(&mut self.0.open.lock());
+        // A hint, so relaxed: another commit may take the wish before the caller's own frame is appended. That
+        // frame then waits for the next wish.
+        self.0.any.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns each wish once.
     #[inline]
-    pub(crate) fn take(&self) -> bool {
+    pub(crate) fn take(&self) -> Option<OpenWishes> {
         // Loaded first: a swap at each commit would be an exclusive access to the line.
-        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
+        let any = self.0.any.load(Ordering::Relaxed) && self.0.any.swap(false, Ordering::Relaxed);
+        any.then(|| std::mem::take(&mut *self.0.open.lock()))
     }
 }
 

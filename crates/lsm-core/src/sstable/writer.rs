@@ -134,6 +134,11 @@ impl SstWriter {
         }
     }
 
+    /// Waits for the device on the way, so that readers need not wait behind the whole table.
+    pub fn keep_pace(&mut self) {
+        self.out.keep_pace();
+    }
+
     /// Gives the data blocks to `fresh`, too.
     pub fn set_fresh(&mut self, fresh: Arc<FreshBlocks>) {
         self.fresh = Some(fresh);

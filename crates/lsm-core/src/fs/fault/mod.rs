@@ -384,6 +384,11 @@ impl File for FaultFile {
         }
     }
 
+    fn begin_next_sync(&self) -> Result<()> {
+        self.check(OpKind::BeginNextSync, "write back", 0)?;
+        self.inner().begin_next_sync()
+    }
+
     fn len(&self) -> Result<u64> {
         self.check(OpKind::Len, "get the length of", 0)?;
         self.inner().len()

@@ -43,6 +43,8 @@ pub enum OpKind {
     Sync,
     /// [`File::begin_sync`]. Broken, it does nothing, and the sync has more to do.
     BeginSync,
+    /// [`File::begin_next_sync`].
+    BeginNextSync,
     /// [`File::len`].
     Len,
     /// [`File::preallocate`].
@@ -57,7 +59,7 @@ pub enum OpKind {
 
 impl OpKind {
     /// Every kind, for tests that count what they covered.
-    pub const ALL: [OpKind; 20] = [
+    pub const ALL: [OpKind; 21] = [
         OpKind::CreateDir,
         OpKind::Create,
         OpKind::OpenExisting,
@@ -73,6 +75,7 @@ impl OpKind {
         OpKind::Read,
         OpKind::Sync,
         OpKind::BeginSync,
+        OpKind::BeginNextSync,
         OpKind::Len,
         OpKind::Preallocate,
         OpKind::Map,
@@ -90,6 +93,7 @@ impl OpKind {
                 | OpKind::LockShared
                 | OpKind::Read
                 | OpKind::BeginSync
+                | OpKind::BeginNextSync
                 | OpKind::Len
                 | OpKind::Map
                 | OpKind::FreeBytes

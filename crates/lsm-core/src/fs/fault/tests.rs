@@ -56,6 +56,7 @@ fn every_kind(fs: &FaultFs) -> Vec<(OpKind, Result<()>)> {
         (OpKind::Punch, file.punch(0, 2)),
         (OpKind::Sync, file.sync()),
         (OpKind::BeginSync, begun(fs, &*file)),
+        (OpKind::BeginNextSync, file.begin_next_sync()),
         (OpKind::Len, file.len().map(drop)),
         (OpKind::FreeBytes, fs.free_bytes(dir).map(drop)),
     ]);

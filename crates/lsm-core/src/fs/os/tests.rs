@@ -60,6 +60,7 @@ fn more_pieces_than_a_call_takes_reach_a_file_of_the_machine() {
     file.append_pieces(&borrowed).unwrap();
     file.begin_sync();
     file.append(b"end").unwrap();
+    file.begin_next_sync().unwrap();
     file.sync().unwrap();
     let expected = [b"front".as_slice(), &pieces.concat(), b"end"].concat();
     let mut read = vec![0; expected.len() + 1];
