@@ -265,9 +265,9 @@ fn the_space_of_values_that_are_overwritten_without_a_pause_is_bounded() {
         while db.step().unwrap() {}
         peak = peak.max(chunk_bytes(&fs, "/db"));
     }
-    // 128 MiB wait for a flush, then up to four tables of level 0 have 8 values each, and a file lives as long as
+    // 64 MiB wait for a flush, then up to four tables of level 0 have 8 values each, and a file lives as long as
     // one of its values.
-    assert!(peak <= (128 + 8 + 4 * 16) << 20, "{peak} bytes of files for 8 MiB of values");
+    assert!(peak <= (64 + 8 + 4 * 16) << 20, "{peak} bytes of files for 8 MiB of values");
     for n in 392..400_u16 {
         assert_eq!(p.get([n as u8 % 8]).unwrap().unwrap(), vec![n as u8; 1 << 20]);
     }

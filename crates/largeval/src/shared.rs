@@ -33,7 +33,7 @@ const OWN_CHUNK_SHARE: u64 = 4;
 /// values were lent.
 const OPEN_FILES_MAX: usize = 128;
 /// So many bytes of new values at least have their handles flushed. Less would make a table for a few handles.
-const FLUSH_BYTES_MIN: u64 = 128 << 20;
+const FLUSH_BYTES_MIN: u64 = 64 << 20;
 
 /// The state that puts, jobs and readers of a store share.
 pub struct Shared {

@@ -106,6 +106,8 @@ fn the_values_of_lost_entries_go_once_the_loss_is_accepted() {
     }));
     p.accept_loss(..).unwrap();
     assert!(p.space().unwrap().live_bytes < 26_000, "they are garbage at once");
+    let used = chunk_bytes(&mem, "/db");
+    assert!(used < 30_000, "files without other values are gone, too: {used} bytes");
     fs.clear_observer();
     check_space(&db, &mem, &clock, "no cut");
     let images = std::mem::take(&mut *images.lock().unwrap());

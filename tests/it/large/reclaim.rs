@@ -44,6 +44,34 @@ fn reallocated_values_lie_in_the_order_of_their_keys() {
     plain.reallocate(..).unwrap();
 }
 
+#[test]
+fn the_space_of_a_value_in_a_table_is_free_when_reclaim_returns() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", options()).unwrap();
+    for n in 0..3_u8 {
+        p.put("film", vec![n; 200_000]).unwrap();
+        p.put("film", vec![n; 100_000]).unwrap();
+        p.flush().unwrap();
+        let used = chunk_bytes(&fs, "/db");
+        assert!((100_000..120_000).contains(&used), "the flush has dropped one: {used} bytes");
+        p.delete("film").unwrap();
+        p.reclaim().unwrap();
+        assert_eq!(chunk_bytes(&fs, "/db"), 0);
+    }
+    for n in 0..40_u8 {
+        p.put([n], vec![n; 1000]).unwrap();
+    }
+    p.flush().unwrap();
+    for n in (0..40_u8).filter(|n| n % 3 != 2) {
+        p.delete([n]).unwrap();
+    }
+    p.reclaim().unwrap();
+    let space = p.space().unwrap();
+    assert_eq!((space.pinned_bytes, space.total_bytes), (0, chunk_bytes(&fs, "/db")));
+    assert!(space.total_bytes * 10 <= 11 * 13 * 1100, "values were moved: {space:?}");
+}
+
 /// A partition in which something is always due would otherwise keep all others waiting.
 #[test]
 fn partitions_take_turns_when_values_are_moved() {

@@ -167,6 +167,8 @@ impl DbInner {
         let view = partition.pin();
         let Ok(sealed) = sealed_through(partition, &view, through) else { return Ok(()) };
         let last_seq = sealed[0].last_seq();
+        // Held until the end, it would count as a reader of the values that this flush drops.
+        drop(view);
         // The log names no values of a partition without a log, so this flush may move those in
         // doubt.
         let rescues = !partition.logged;

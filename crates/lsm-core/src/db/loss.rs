@@ -49,6 +49,16 @@ impl Partition {
         if parts_within(&self.state().view().version.gaps, &bounds).is_empty() {
             return Ok(Vec::new());
         }
+        let given_up = self.close_gaps(&bounds)?;
+        // Behind the closing, which holds versions that may name the values. The loss is accepted even if this
+        // fails. The next open repeats it.
+        let _ = db.recount_values(self.state(), &db.values.wait_for_counting_turn());
+        Ok(given_up)
+    }
+
+    /// Closes the gaps within these bounds; returns their parts there.
+    fn close_gaps(&self, bounds: &Bounds) -> Result<Vec<Gap>> {
+        let db = self.db();
         // Synced once without the lock, so that the sync below, which delays writers, has little
         // left to do.
         db.log.sync_all(&**db)?;
@@ -62,7 +72,7 @@ impl Partition {
             return self.state().check_live().map(|()| Vec::new());
         };
         // Looked up again: a compaction may have found or split gaps since the look above.
-        let parts = parts_within(&version.gaps, &bounds);
+        let parts = parts_within(&version.gaps, bounds);
         if parts.is_empty() {
             return Ok(Vec::new());
         }
@@ -78,9 +88,6 @@ impl Partition {
         self.state().install(version.partitions[&id].clone(), None);
         drop(editing);
         db.commit.publish_unlogged(&between);
-        drop(between);
-        // The loss is accepted even if this fails. The next open repeats it.
-        let _ = db.recount_values(self.state(), &db.values.wait_for_counting_turn());
         Ok(given_up)
     }
 }

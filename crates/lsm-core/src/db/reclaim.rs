@@ -52,8 +52,10 @@ impl DbInner {
         // A deletion that is only in memory frees nothing.
         self.flush_now(partition)?;
         let Some(store) = partition.store() else { return Ok(()) };
-        let version = partition.view().version.clone();
-        if let Some(goal) = self.settling_goal(&version, true) {
+        // The version is let go before the goal: as long as it is held, what the compaction drops counts as
+        // read by somebody, and stays when this returns.
+        let settling = self.settling_goal(&partition.view().version, true);
+        if let Some(goal) = settling {
             self.reach(partition, goal.as_range())?;
         }
         // One goal after the other, with the background, which may be at one.

@@ -70,10 +70,10 @@ impl DbInner {
         partition: &Arc<PartitionState>,
         store: &Arc<dyn ValueStore>,
     ) -> Result<()> {
-        let Some((version, state)) = self.state_of_one_edit(partition, store)? else {
+        let Some((counted, state)) = self.state_of_one_edit(partition, store)? else {
             return Ok(());
         };
-        let tables: Vec<_> = version.tables().map(|(_, table)| table.clone()).collect();
+        let tables: Vec<_> = counted.tables().map(|(_, table)| table.clone()).collect();
         let mut named = NamedHandles { db: self, tables: tables.into_iter(), entries: None };
         let Some(section) = store.unnamed(&state, &mut named)? else { return Ok(()) };
         let mut editing = self.catalog.edit()?;
@@ -89,6 +89,8 @@ impl DbInner {
         let before = partition.past_versions();
         self.obsolete.add_values(number, partition, store, &section, before);
         drop(editing);
+        // Held, it would count as a reader of what this edit drops.
+        drop(counted);
         self.finish_removing()
     }
 
