@@ -18,7 +18,7 @@
 //! 3. A chunk of which more was dropped than added is never let go: its counts are damaged.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use lsm_core::codec::{Malformed, Reader, put_bytes, put_varint};
 use lsm_core::hooks::{ChunkId, KeySpan, StoreEdit};
@@ -96,15 +96,13 @@ impl Chunk {
     /// Returns `true` if its values are all named by tables, and at least so many thousandths of it are
     /// garbage.
     pub fn is_worth_moving(&self, garbage_permille: u64) -> bool {
-        // In 128 bits: the length of a chunk may come close to 2^60.
-        let garbage = u128::from(self.garbage_bytes()) * 1000;
-        let is_enough =
-            garbage > 0 && garbage >= u128::from(self.end) * u128::from(garbage_permille);
-        is_enough && self.is_settled()
+        let has_garbage = self.garbage_bytes() > 0;
+        has_garbage && self.garbage_permille() >= garbage_permille && self.is_settled()
     }
 
     /// Thousandths of it that are garbage.
     fn garbage_permille(&self) -> u64 {
+        // In 128 bits: the length of a chunk may come close to 2^60.
         (u128::from(self.garbage_bytes()) * 1000 / u128::from(self.end.max(1))) as u64
     }
 
@@ -358,48 +356,43 @@ impl Chunks {
             }
             chunk.is_moving = false;
         }
-        let mut due: Vec<(u64, ChunkId, u64)> = Vec::new();
-        for (id, chunk) in &self.by_id {
-            if chunk.is_movable() && chunk.is_worth_moving(garbage_permille) {
-                due.push((chunk.garbage_permille(), *id, chunk.live.bytes));
-            }
-        }
-        due.sort_unstable_by_key(|(garbage, id, _)| (Reverse(*garbage), *id));
-        let most = (self.live_bytes() / MOVED_SHARE).max(MOVED_BYTES_MIN);
-        let mut moved = 0;
-        let mut chosen = BTreeSet::new();
-        for (_, id, live) in due {
-            if moved >= most && !all {
+        let share = (self.live_bytes() / MOVED_SHARE).max(MOVED_BYTES_MIN);
+        let most = if all { u64::MAX } else { share };
+        let chunks = self.by_id.values_mut();
+        let mut due: Vec<&mut Chunk> = chunks
+            .filter(|chunk| chunk.is_movable() && chunk.is_worth_moving(garbage_permille))
+            .collect();
+        // Stable, so that of two alike the older one comes first.
+        due.sort_by_key(|chunk| Reverse(chunk.garbage_permille()));
+        let mut moved = 0_u64;
+        for chunk in due {
+            if moved >= most {
                 break;
             }
-            moved += live;
-            chosen.insert(id);
+            moved = moved.saturating_add(chunk.live.bytes);
+            chunk.is_moving = true;
         }
-        self.choose(|id, _| chosen.contains(&id))
+        self.moving_span()
     }
 
     /// Chooses the chunks with keys from `from` to `to`, both included, or to the last, whose values
     /// should be moved, whatever garbage there is: into the order of their keys. Returns the hull of all
     /// that are chosen now.
     pub fn choose_within(&mut self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
-        self.choose(|_, chunk| {
+        for chunk in self.by_id.values_mut() {
             let overlaps = *chunk.largest >= *from && to.is_none_or(|to| *chunk.smallest <= *to);
             // A single value is in order, and without garbage it gains nothing.
-            overlaps && (chunk.live.blocks > 1 || chunk.garbage_bytes() > 0)
-        })
+            let gains = chunk.live.blocks > 1 || chunk.garbage_bytes() > 0;
+            chunk.is_moving |= chunk.is_movable() && overlaps && gains;
+        }
+        self.moving_span()
     }
 
-    /// Chooses, of the chunks whose values can be moved, those that `is_due`.
-    fn choose(&mut self, is_due: impl Fn(ChunkId, &Chunk) -> bool) -> Option<KeySpan> {
-        let mut hull = None;
-        for (id, chunk) in &mut self.by_id {
-            chunk.is_moving |= chunk.is_movable() && is_due(*id, chunk);
-            // One that was chosen before may have been emptied, and readers still hold it.
-            if chunk.is_moving && chunk.live.blocks > 0 {
-                hull = Some(KeySpan::hull(hull, &chunk.smallest, &chunk.largest));
-            }
-        }
-        hull
+    /// The hull of the keys whose values are to be moved.
+    fn moving_span(&self) -> Option<KeySpan> {
+        // One that was chosen before may have been emptied, and readers still hold it.
+        let moving = self.by_id.values().filter(|chunk| chunk.is_moving && chunk.live.blocks > 0);
+        moving.fold(None, |hull, chunk| Some(KeySpan::hull(hull, &chunk.smallest, &chunk.largest)))
     }
 }
 

@@ -307,7 +307,7 @@ impl ValueStore for LargeStore {
     fn moving(&self) -> Option<KeySpan> {
         let mut state = self.0.state.lock();
         let permille = state.options.garbage_permille.into();
-        // An open chunk is never chosen, see `choose`. Without puts, one that is nearly all garbage would
+        // An open chunk is never chosen. Without puts, one that is nearly all garbage would
         // stay open until the database is closed.
         self.0.seal_idle(&mut state, |chunk| chunk.is_worth_moving(permille));
         // At rest all that is due in one go: each goal walks over the tables of its keys.
@@ -317,7 +317,7 @@ impl ValueStore for LargeStore {
 
     fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
         let mut state = self.0.state.lock();
-        // An open chunk is never chosen, see `choose`. The values that came last would stay where
+        // An open chunk is never chosen. The values that came last would stay where
         // they are.
         self.0.seal_idle(&mut state, |_| true);
         state.chunks.choose_within(from, to)

@@ -2,7 +2,7 @@
 //! values are verified when they are first lent, and stay as long as somebody holds them.
 
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lsm_core::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
 use siltstone::large_values::ReadBlobs;
@@ -22,6 +22,26 @@ fn is_borne(folder: &Path) -> bool {
     is_borne
 }
 
+/// A database in a folder of the real file system.
+struct Opened {
+    /// Removed at the end.
+    dir: tempfile::TempDir,
+    folder: PathBuf,
+    /// Files there can be mapped.
+    is_borne: bool,
+    db: Db,
+    p: Partition,
+}
+
+fn opened() -> Opened {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().canonicalize().unwrap();
+    let is_borne = is_borne(&folder);
+    let db = open_in(&folder, Arc::new(OsFs));
+    let p = db.partition_with("p", options()).unwrap();
+    Opened { dir, folder, is_borne, db, p }
+}
+
 fn open_in(folder: &Path, fs: Arc<dyn Fs>) -> Db {
     let dir = folder.join("db");
     open_with(fs, dir.to_str().unwrap(), &ManualClock::default()).unwrap()
@@ -38,11 +58,7 @@ fn mappings(folder: &Path) -> (usize, usize) {
 
 #[test]
 fn a_lent_value_is_mapped_and_stays_until_it_is_given_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().canonicalize().unwrap();
-    let is_borne = is_borne(&folder);
-    let db = open_in(&folder, Arc::new(OsFs));
-    let p = db.partition_with("p", options()).unwrap();
+    let Opened { dir: _dir, folder, is_borne, db, p } = opened();
     let mut rng = Rng::from_env_or(3);
     let lens = [0, 1, 255, 256, 257, 512, 4095, 4096, 4097, 100_000];
     let values = lens.map(|len| value(&mut rng, len));
@@ -106,11 +122,7 @@ fn values_are_lent_from_a_file_that_grows() {
 /// 128 files are kept. One that leaves while a value of it is lent stays mapped for that value.
 #[test]
 fn files_that_were_not_read_for_longest_are_not_kept() {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().canonicalize().unwrap();
-    let is_borne = is_borne(&folder);
-    let db = open_in(&folder, Arc::new(OsFs));
-    let p = db.partition_with("p", options()).unwrap();
+    let Opened { dir: _dir, folder, is_borne, db: _db, p } = opened();
     for n in 0..140_u8 {
         p.put([n], vec![n; 5000]).unwrap();
     }
@@ -128,11 +140,7 @@ fn files_that_were_not_read_for_longest_are_not_kept() {
 #[test]
 #[expect(clippy::disallowed_methods, reason = "it looks at the files that the process has open")]
 fn a_secondary_lets_go_of_files_that_its_primary_deletes() {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().canonicalize().unwrap();
-    let is_borne = is_borne(&folder);
-    let db = open_in(&folder, Arc::new(OsFs));
-    let p = db.partition_with("p", options()).unwrap();
+    let Opened { dir: _dir, folder, is_borne, db: _db, p } = opened();
     for n in 0..20_u8 {
         p.put([n], vec![n; 3000]).unwrap();
     }

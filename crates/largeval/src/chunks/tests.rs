@@ -139,6 +139,19 @@ fn chunks_with_the_most_garbage_are_moved_first_and_others_later() {
 }
 
 #[test]
+fn a_sixteenth_of_much_is_moved_at_a_time() {
+    let mut chunks = Chunks::default();
+    for chunk in 1..=60 {
+        let all: Vec<_> = (0..10).map(|n| added("k", &long(chunk, n))).collect();
+        let dropped: Vec<_> = (0..5).map(|n| long(chunk, n).encode()).collect();
+        chunks.apply(chunk, &section(chunk, &all, &dropped)).unwrap();
+    }
+    // They are alike, and each has 100 MiB of values.
+    assert!(chunks.choose_moving(250, false).is_some());
+    assert_eq!(moving(&chunks), [1, 2, 3, 4], "of 6,000 MiB");
+}
+
+#[test]
 fn a_chunk_that_was_emptied_and_is_still_read_is_not_chosen_again() {
     let mut chunks = Chunks::default();
     let old = [handle(1, 64), handle(1, 2000)];

@@ -162,3 +162,25 @@ impl StoreContext {
         chunk.path(&self.dir)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_wish_is_taken_once() {
+        let wishes = StoreWishes::default();
+        assert!(wishes.take().is_none());
+        let [first, second] = [PartitionId(1), PartitionId(2)];
+        let of_a_store = wishes.clone();
+        of_a_store.flush(second);
+        of_a_store.flush(first);
+        of_a_store.flush(second);
+        let taken = wishes.take().unwrap();
+        assert!(!taken.log_sync && taken.flushes.into_iter().eq([first, second]));
+        assert!(wishes.take().is_none());
+        of_a_store.sync_log();
+        let taken = wishes.take().unwrap();
+        assert!(taken.log_sync && taken.flushes.is_empty());
+    }
+}

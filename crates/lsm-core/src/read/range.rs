@@ -183,7 +183,15 @@ fn on_key(end: Option<&Cursor>) -> &Cursor {
     end.expect("it is on a key")
 }
 
-fn pair(cursor: &Cursor) -> Result<(Slice, Slice)> {
+/// The key and the value of an end that has moved to a key; looks ahead of it.
+fn pair(
+    end: Option<&Cursor>,
+    ahead: &mut ValuesAhead,
+    bounds: &Bounds,
+    point: &Result<ReadPoint>,
+) -> Result<(Slice, Slice)> {
+    let cursor = on_key(end);
+    ahead.follow(cursor, bounds, point);
     Ok((cursor.key_slice(), cursor.value_slice()?))
 }
 
@@ -193,10 +201,7 @@ impl Iterator for Range {
     fn next(&mut self) -> Option<Self::Item> {
         let moved = self.step_front();
         self.arrived(moved, |range| {
-            let Range { front, front_ahead, bounds, point, .. } = range;
-            let front = on_key(front.as_ref());
-            front_ahead.follow(front, bounds, point);
-            pair(front)
+            pair(range.front.as_ref(), &mut range.front_ahead, &range.bounds, &range.point)
         })
     }
 }
@@ -205,10 +210,7 @@ impl DoubleEndedIterator for Range {
     fn next_back(&mut self) -> Option<Self::Item> {
         let moved = self.step_back();
         self.arrived(moved, |range| {
-            let Range { back, back_ahead, bounds, point, .. } = range;
-            let back = on_key(back.as_ref());
-            back_ahead.follow(back, bounds, point);
-            pair(back)
+            pair(range.back.as_ref(), &mut range.back_ahead, &range.bounds, &range.point)
         })
     }
 }
