@@ -214,26 +214,31 @@ wait_until_quiet() {
         echo "Going on: the report will call figures by the clock invalid if it stays so."
 }
 
+# Runs a command in the cgroup, if there is one.
+limited() {
+    if [[ -z "$cgroup" ]]; then
+        "$@"
+    else
+        (echo "$BASHPID" >"$cgroup/cgroup.procs" && exec "$@")
+    fi
+}
+
 # usage: run_once FILE ENGINE SEQUENCE ROUND
 run_once() {
-    local arguments=(--engine "$2" --dir "$database" --round "$4" --out "$1")
+    local arguments=(--engine "$2" --dir "$database" --round "$4" --out "$1"
+        ${memory_mib:+--memory-mib "$memory_mib"})
     rm -rf "$database"
     sync
     if [[ "$3" == large ]]; then
-        "$peers" large "${arguments[@]}" --mib-per-size "$mib_per_size" \
+        limited "$peers" large "${arguments[@]}" --mib-per-size "$mib_per_size" \
             ${plan:+--plan "$plan"}
         return
     fi
     arguments+=(--workloads "$3" --records "$records" ${ops:+--ops "$ops"} --threads "$threads"
         --key-size "$key_size" --value-size "$value_size" ${lz4:+--lz4}
         --sync-interval-ms "$sync_interval_ms" "${settle[@]}" "${reopen[@]}" ${seconds:+--seconds "$seconds"}
-        "${idle_loop[@]}" ${write_rate:+--write-rate "$write_rate"}
-        ${memory_mib:+--memory-mib "$memory_mib"})
-    if [[ -z "$cgroup" ]]; then
-        "$peers" run "${arguments[@]}"
-    else
-        (echo "$BASHPID" >"$cgroup/cgroup.procs" && exec "$peers" run "${arguments[@]}")
-    fi
+        "${idle_loop[@]}" ${write_rate:+--write-rate "$write_rate"})
+    limited "$peers" run "${arguments[@]}"
 }
 
 # As run_once; repeats a run during which others worked, twice at most.
@@ -249,7 +254,7 @@ run_quietly() {
 
 folder_of_runs() {
     if [[ "$suite" == large ]]; then
-        echo "$results/large${plan:+-$(basename "$plan" .json)}"
+        echo "$results/large${plan:+-$(basename "$plan" .json)}${memory_mib:+-${memory_mib}mib}"
     else
         printf '%s/%012d-%05d-%09d%s' "$results" "$records" "$key_size" "$value_size" \
             "-${threads}threads${lz4:+-lz4}${memory_mib:+-${memory_mib}mib}${seconds:+-${seconds}s}${write_rate:+-${write_rate}writes}${reopen:+-reopen}"

@@ -15,8 +15,8 @@ use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
 use lsm_core::hooks::{CompactionFilter, CompactionFilterFactory, Job};
 use lsm_core::internals::rule;
 use siltstone::{
-    BackgroundMode, Class, Db, Durability, ErrorKind, Event, EventListener, Hooks, Options,
-    Partition, PartitionOptions, PrefixDropFilter, Reason, Resume, Severity,
+    BackgroundMode, Class, Compression, Db, Durability, ErrorKind, Event, EventListener, Hooks,
+    Options, Partition, PartitionOptions, PrefixDropFilter, Reason, Resume, Severity,
 };
 use testkit::Rng;
 
@@ -435,6 +435,36 @@ fn a_thread_that_read_once_and_sleeps_pins_nothing() {
     assert_eq!(store.db.health().pinned_obsolete_bytes, 0);
     drop(wake);
     sleeper.join().unwrap();
+}
+
+/// The system tells of a page that it could not write once. The sync of the table behind it finds no error.
+#[test]
+fn a_compaction_that_the_device_fails_on_the_way_loses_nothing() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db =
+        Db::builder(Path::new(DIR)).fs(Arc::new(fs.clone())).background(BackgroundMode::Stepped);
+    let db = db.open().unwrap();
+    let options = PartitionOptions::new().compression(Compression::None).level0_tables(8);
+    let p = db.partition_with("p", options).unwrap();
+    let value = |n: u32| vec![n as u8; 4096];
+    for half in [0_u32, 1] {
+        for n in (half..1000).step_by(2) {
+            p.put(n.to_be_bytes(), value(n)).unwrap();
+        }
+        p.flush().unwrap();
+    }
+    let check = || {
+        for n in 0..1000_u32 {
+            assert_eq!(p.get(n.to_be_bytes()).unwrap().as_deref(), Some(&*value(n)), "{n}");
+        }
+    };
+    let second = FaultAt::Nth { kind: OpKind::BeginNextSync, suffix: String::new(), nth: 1 };
+    fs.add_rule(FaultRule::once(second, FaultAction::Eio));
+    assert_eq!(p.compact(..).unwrap_err().kind(), ErrorKind::Io);
+    check();
+    p.compact(..).unwrap();
+    check();
+    assert!(db.verify(Default::default()).unwrap().is_sound());
 }
 
 #[test]

@@ -26,6 +26,9 @@ pub struct RunArgs {
     /// Number of the round, for the report
     #[arg(long, default_value_t = 1)]
     pub round: u64,
+    /// Mebibytes of memory that the caller allows this process, for the report
+    #[arg(long)]
+    pub memory_mib: Option<u64>,
     /// File for the result
     #[arg(long)]
     pub out: PathBuf,

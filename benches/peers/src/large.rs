@@ -78,6 +78,7 @@ pub fn run(args: &Args) -> Result<(), Fault> {
         "trim_percent": plan.trim_percent,
         "mix_operations": plan.mix_operations,
         "seed": args.common.seed,
+        "memory_mib": args.common.memory_mib,
     });
     args.common.run("large", config, Measure { args: &args.common, plan: &plan })
 }

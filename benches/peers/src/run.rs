@@ -54,9 +54,6 @@ pub struct Args {
     /// Compress with LZ4; fails for an engine that was compiled without it
     #[arg(long)]
     lz4: bool,
-    /// Mebibytes of memory that the caller allows this process, for the report
-    #[arg(long)]
-    memory_mib: Option<u64>,
     /// Leave it to the engine when to flush and compact
     #[arg(long)]
     no_settle: bool,
@@ -96,7 +93,7 @@ impl Args {
             "threads": self.threads,
             "write_rate": self.write_rate,
             "lz4": self.lz4,
-            "memory_mib": self.memory_mib,
+            "memory_mib": self.common.memory_mib,
         })
     }
 }

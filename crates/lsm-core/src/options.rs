@@ -71,10 +71,10 @@ pub struct Options {
     /// memtable is sealed and flushed. Up to three times as much may wait for its flush before
     /// writes stop. Default 64 MiB, from 4 KiB to 1 TiB.
     pub write_buffer_bytes: u64,
-    /// Maximum length of a log segment in bytes. The recent write rate determines the length of a
-    /// new segment: from 256 KiB to this maximum or to the size of the write buffer, whichever is
-    /// less; shorter if the disk lacks space. Default 64 MiB, from 4 KiB to 1 TiB. A larger frame gets its
-    /// own segment.
+    /// Maximum length of a log segment in bytes. The recent writes determine the length of a new segment:
+    /// eight times their bytes, but no more than 131,072 writes of their size take, from 256 KiB to this
+    /// maximum or to the size of the write buffer, whichever is less; shorter if the disk lacks space.
+    /// Default 64 MiB, from 4 KiB to 1 TiB. A larger frame gets its own segment.
     pub wal_segment_bytes: u64,
     /// `true` if small writes to the log may go through a shared memory mapping, on systems and file
     /// systems that are known to support it (Linux 5.14 and later; ext4, XFS, tmpfs). They cost less

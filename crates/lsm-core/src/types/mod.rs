@@ -14,14 +14,13 @@ mod slice;
 pub use floor::Floors;
 pub use gap::{Gap, InGap};
 pub use gaps::Gaps;
-pub use ids::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
+pub use ids::{DbId, Epoch, FileNo, FileNumbers, MemtableId, PartitionId};
 pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
 pub use key_form::KeyForm;
 pub use slice::Slice;
 
 pub use entry_sum::VALUE_SEED;
 pub(crate) use entry_sum::{EntrySum, OperationSum};
-pub(crate) use ids::MemtableId;
 pub(crate) use key::{InternalKey, first_not_below, hidden_precedes, prefix8};
 pub(crate) use operation::Operation;
 pub(crate) use section_bytes::{COPIED_VALUE_BYTES_MAX, SectionBytes};

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::sealed::SealedSegment;
+use super::writer::Recent;
 use super::{Log, LogHost, LogWriter};
 use crate::db::verify::BegunSegment;
 use crate::error::{Error, ErrorKind, Result};
@@ -17,7 +18,9 @@ use crate::wal::{
 /// A segment is made no shorter than this, if the options let it be so long.
 pub(super) const SEGMENT_BYTES_MIN: u64 = 256 << 10;
 /// A segment is made so many times as long as what was appended of late.
-const GROWTH: u64 = 4;
+const GROWTH: u64 = 8;
+/// A segment is made for at most so many appends of the size of late.
+const APPENDS_MAX: u64 = 128 << 10;
 
 impl Log {
     fn segment_name(&self, number: FileNo) -> FileName {
@@ -95,12 +98,16 @@ impl Log {
         Ok(Ok(reserved))
     }
 
-    /// The length of a new segment when so many bytes were appended of late. A store that is hardly
-    /// written to takes little; under load segments reach their full length after a few, so that
-    /// making them, which takes three syncs, is rare.
-    pub(super) fn segment_bytes(&self, recent_bytes: u64) -> u64 {
-        let bytes_min = SEGMENT_BYTES_MIN.min(self.settings.segment_bytes_max);
-        recent_bytes.saturating_mul(GROWTH).clamp(bytes_min, self.settings.segment_bytes_max)
+    /// The length of a new segment behind what was appended of late. A store that is hardly written to
+    /// takes little; under load segments reach their full length after a few, so that making them, which
+    /// takes three syncs, is rare. Small appends take long to fill a segment of the greatest length, and
+    /// all that time the disk would hold it, the reserve and what older ones keep.
+    pub(super) fn segment_bytes(&self, recent: Recent) -> u64 {
+        let bytes_max = self.settings.segment_bytes_max;
+        let bytes_min = SEGMENT_BYTES_MIN.min(bytes_max);
+        let append = recent.bytes / recent.appends.max(1);
+        let filled = append.saturating_mul(APPENDS_MAX).clamp(bytes_min, bytes_max);
+        recent.bytes.saturating_mul(GROWTH).clamp(bytes_min, filled)
     }
 
     /// Registers a segment in the manifest; the same edit removes `spoiled` ones. If the manifest
@@ -135,7 +142,7 @@ impl Log {
         }
         // Sizes are read under the lock, but the file is made without it: a preallocation takes
         // three syncs, and writers would wait for them.
-        let wanted = self.segment_bytes(writer.state.recent_bytes);
+        let wanted = self.segment_bytes(writer.state.recent);
         let unlisted = writer.take_unlisted(0);
         drop(writer);
         // Without the writer's lock: this syncs a file, the folder and the manifest.
@@ -176,7 +183,7 @@ impl Log {
         let mut writer = self.lock(host);
         // Halved and not cleared: a store that writes in bursts gets segments of a fitting length
         // at once.
-        writer.state.recent_bytes /= 2;
+        writer.state.recent.fade();
         writer.remove_unused()?;
         let unused = writer.state.segment.as_ref().map_or(0, SegmentWriter::unused);
         // A little is left alone: later appends would have to take the space anew.
@@ -402,6 +409,7 @@ impl LogWriter<'_> {
         // Before the first frame: a sync that begins now must include this file.
         self.log.note_begun(&segment);
         self.log.files.note_begun(number, segment.offset());
+        self.state.recent.fade();
         let sections = std::mem::take(&mut self.state.sections);
         if let Some(old) = self.state.segment.replace(segment) {
             self.state.closed.push_back(BegunSegment::of(&old));
@@ -441,7 +449,7 @@ impl LogWriter<'_> {
         let made = match self.take_unlisted(needed) {
             Some(made) => made,
             None => {
-                let wanted = self.log.segment_bytes(self.state.recent_bytes);
+                let wanted = self.log.segment_bytes(self.state.recent);
                 self.log.make_segment(wanted, needed)?
             }
         };
@@ -464,7 +472,7 @@ impl LogWriter<'_> {
         // Memtable switches alone, which stay due: batches are in the buffer only while a group
         // is under way.
         self.state.clear_buffer();
-        let wanted = self.log.segment_bytes(self.state.recent_bytes);
+        let wanted = self.log.segment_bytes(self.state.recent);
         let (reserved, number) = self.log.make_segment(wanted, SEGMENT_HEADER_BYTES)?;
         // The log before it is in tables when this segment counts.
         let header = self.next_header(number, self.lsn());

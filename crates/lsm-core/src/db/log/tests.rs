@@ -354,8 +354,26 @@ fn segments_grow_with_what_is_written_and_shrink_at_rest() {
     for _ in 0..20 {
         test.log.release_reserve(&host).unwrap();
     }
-    let recent = test.log.lock(&host).state.recent_bytes;
+    let recent = test.log.lock(&host).state.recent;
     assert_eq!(test.log.segment_bytes(recent), SEGMENT_BYTES_MIN);
+}
+
+#[test]
+fn segments_for_small_appends_are_shorter() {
+    let test = TestLog::new(64 << 20);
+    let host = TestHost::default();
+    for _ in 0..700_000 {
+        write(&test.log, &host, 100).unwrap();
+        test.log.ensure_reserve(&host).unwrap();
+    }
+    let longest = lengths(&test).into_iter().max().unwrap();
+    assert!((12 << 20..24 << 20).contains(&longest), "{longest}");
+    // Large ones follow, and get long ones.
+    for _ in 0..300 {
+        write(&test.log, &host, 1 << 20).unwrap();
+        test.log.ensure_reserve(&host).unwrap();
+    }
+    assert_eq!(lengths(&test).into_iter().max(), Some(64 << 20));
 }
 
 #[test]
@@ -382,7 +400,7 @@ fn a_log_at_rest_takes_no_more_space_than_its_frames() {
 fn a_log_of_which_all_is_in_tables_goes_on_in_an_empty_segment() {
     let test = TestLog::new(64 << 20);
     let host = TestHost::default();
-    test.log.lock(&host).state.recent_bytes = 1 << 20;
+    test.log.lock(&host).state.recent.bytes = 1 << 20;
     for _ in 0..60 {
         write(&test.log, &host, 10_000).unwrap();
     }
@@ -415,7 +433,7 @@ fn a_log_of_which_all_is_in_tables_goes_on_in_an_empty_segment() {
 fn a_segment_that_the_disk_has_no_room_for_is_made_as_long_as_it_can_be() {
     let test = TestLog::new(64 << 20);
     let host = TestHost::default();
-    test.log.lock(&host).state.recent_bytes = 64 << 20;
+    test.log.lock(&host).state.recent.bytes = 64 << 20;
     test.mem.set_capacity(Some(10 << 20));
     write(&test.log, &host, 100).unwrap();
     assert_eq!(lengths(&test), [8 << 20]);

@@ -57,9 +57,7 @@ pub(super) struct WriterState {
     /// Segments that were made and that the manifest refused. It may list one on the device until
     /// its next edit, so their files stay until then; the next segment is one of them.
     pub(super) unlisted: Vec<(Reserved, FileNo)>,
-    /// Bytes that were appended of late: all since the log was last at rest, and less and less of
-    /// what came before.
-    pub(super) recent_bytes: u64,
+    pub(super) recent: Recent,
     /// Closed segments that are still live.
     pub(super) closed: VecDeque<BegunSegment>,
     /// Live segments that will never be used.
@@ -69,6 +67,22 @@ pub(super) struct WriterState {
     /// Memtable switches that are not in the log yet, and how many of them are in the buffer.
     switches: Vec<Control>,
     switches_encoded: usize,
+}
+
+/// What was appended of late: all to the present segment, and less and less of what came before.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Recent {
+    /// Calls of the file, with one frame or several.
+    pub(super) appends: u64,
+    pub(super) bytes: u64,
+}
+
+impl Recent {
+    /// Counts what came before half: a segment is begun, or the log was at rest for a while.
+    pub(super) fn fade(&mut self) {
+        self.appends /= 2;
+        self.bytes /= 2;
+    }
 }
 
 /// The batches at the end of the log that are of one partition.
@@ -95,7 +109,7 @@ impl WriterState {
             segment_switched: false,
             reserve: None,
             unlisted: Vec::new(),
-            recent_bytes: 0,
+            recent: Recent::default(),
             closed: VecDeque::new(),
             spoiled: Vec::new(),
             must_switch: false,
@@ -349,7 +363,8 @@ impl LogWriter<'_> {
         state.marks.note(lsn, segment.end(), state.logged_seq);
         state.switches.drain(..state.switches_encoded);
         state.switches_encoded = 0;
-        state.recent_bytes = state.recent_bytes.saturating_add(len);
+        state.recent.appends += 1;
+        state.recent.bytes = state.recent.bytes.saturating_add(len);
         self.host.counters().wal_bytes.add(len);
         // After the append alone: a sync that reads this place must find the bytes in the file.
         self.log.note_appended(lsn, self.state.logged_seq);
