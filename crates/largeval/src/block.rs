@@ -23,6 +23,8 @@ const PARALLEL_BYTES_MIN: u64 = 32 << 20;
 const PARALLEL_UNPACKED_BYTES_MIN: u64 = 8 << 20;
 /// More threads than this gain nothing: the memory is the limit.
 const PARALLEL_THREADS_MAX: usize = 4;
+/// So many bytes of a value that are not in memory are asked for at once.
+pub const PREFETCH_BYTES_MAX: u64 = 8 << 20;
 
 /// The threads that read a value at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,13 +126,33 @@ impl Block {
         Ok(())
     }
 
+    /// As [`Block::fill`], by a reader that reads on until `end`. What the system does not have of that is read
+    /// ahead, and no more.
+    ///
+    /// Without that, the reader waits for the device at each sub-block, and the system takes the second one for
+    /// the begin of a longer walk and reads megabytes behind the value.
+    fn fill_until(&self, end: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let is_last = offset + buf.len() as u64 >= end;
+        if is_last || self.source == ByteSource::Device {
+            return self.fill(offset, buf);
+        }
+        let got = self.file.read_cached_at(offset, buf)?;
+        if got == buf.len() {
+            return Ok(());
+        }
+        let at = offset + got as u64;
+        self.file.prefetch(at, (end - at).min(PREFETCH_BYTES_MAX));
+        self.fill(at, &mut buf[got..])
+    }
+
     /// Reads sub-blocks from `first` on into `buf`, which begins and ends where sub-blocks do, and
     /// sums each.
     fn read_sub_blocks(&self, first: u64, buf: &mut [u8], sums: &mut [u64]) -> Result<()> {
         let size = self.handle.sub_block_bytes();
         let mut at = self.handle.value_offset() + first * size;
+        let end = at + buf.len() as u64;
         for (piece, sum) in buf.chunks_mut(size as usize).zip(sums) {
-            self.fill(at, piece)?;
+            self.fill_until(end, at, piece)?;
             *sum = checksum64(piece);
             at += piece.len() as u64;
         }
@@ -277,9 +299,10 @@ impl Block {
         self.corruption(place.offset, "a sub-block of a value does not agree with its checksum")
     }
 
-    /// Reads the stored bytes of a sub-block into `buf`, which is as long, and verifies them.
-    pub fn read_stored(&self, place: &Place, buf: &mut [u8]) -> Result<()> {
-        self.fill(place.offset, buf)?;
+    /// Reads the stored bytes of a sub-block into `buf`, which is as long, and verifies them. The reader reads on
+    /// until `end`.
+    pub fn read_stored(&self, place: &Place, end: u64, buf: &mut [u8]) -> Result<()> {
+        self.fill_until(end, place.offset, buf)?;
         if checksum64(buf) != place.sum {
             let what = "a sub-block of a value does not agree with its checksum";
             return Err(self.corruption(place.offset, what));
@@ -307,12 +330,19 @@ impl Block {
     }
 
     /// Reads a whole sub-block into `buf`; `packed` is room for its compressed form.
-    fn read_sub_block(&self, place: &Place, buf: &mut [u8], packed: &mut Vec<u8>) -> Result<()> {
+    /// The reader reads on until `end` of the file.
+    fn read_sub_block(
+        &self,
+        place: &Place,
+        end: u64,
+        buf: &mut [u8],
+        packed: &mut Vec<u8>,
+    ) -> Result<()> {
         if !place.is_compressed() {
-            return self.read_stored(place, buf);
+            return self.read_stored(place, end, buf);
         }
         packed.resize(place.stored_len, 0);
-        self.read_stored(place, packed)?;
+        self.read_stored(place, end, packed)?;
         self.unpack(place.offset, packed, buf)
     }
 
@@ -324,6 +354,9 @@ impl Block {
         let mut scratch = Vec::new();
         let mut at = offset;
         let mut rest = buf;
+        let Some(last) = (offset + rest.len() as u64).checked_sub(1) else { return Ok(()) };
+        let last = table.place(&self.handle, last / size);
+        let end = last.offset + last.stored_len as u64;
         while !rest.is_empty() {
             let index = at / size;
             let place = table.place(&self.handle, index);
@@ -333,10 +366,10 @@ impl Block {
             // Into the buffer of the caller, without a copy. A part of a sub-block cannot be
             // verified by itself.
             if wanted == place.len {
-                self.read_sub_block(&place, piece, &mut packed)?;
+                self.read_sub_block(&place, end, piece, &mut packed)?;
             } else {
                 scratch.resize(place.len, 0);
-                self.read_sub_block(&place, &mut scratch, &mut packed)?;
+                self.read_sub_block(&place, end, &mut scratch, &mut packed)?;
                 piece.copy_from_slice(&scratch[skip..skip + wanted]);
             }
             at += wanted as u64;
@@ -367,13 +400,16 @@ impl Block {
         // One sub-block at a time. A value may be larger than memory, and a verification must read
         // it all the same.
         let mut sub_block = vec![0; handle.sub_block_bytes().min(handle.len) as usize];
+        let end = handle.table_offset();
         for index in 0..handle.sub_block_count() {
             let place = table.place(handle, index);
             match unpacks {
                 Unpacks::Yes => {
-                    self.read_sub_block(&place, &mut sub_block[..place.len], &mut packed)?;
+                    self.read_sub_block(&place, end, &mut sub_block[..place.len], &mut packed)?;
                 }
-                Unpacks::No => self.read_stored(&place, &mut sub_block[..place.stored_len])?,
+                Unpacks::No => {
+                    self.read_stored(&place, end, &mut sub_block[..place.stored_len])?;
+                }
             }
             each(place.stored_len as u64)?;
         }
@@ -393,31 +429,49 @@ fn read_from<S>(shares: &Mutex<Vec<S>>, read: &impl Fn(S) -> Result<()>) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use lsm_core::hooks::ChunkId;
     use lsm_core::types::{Epoch, FileNo};
 
     use super::*;
     use crate::format::Form;
 
-    /// A file of nothing, which keeps what is to be read ahead of it.
+    /// A file of which the system has a part in memory.
     #[derive(Default)]
-    struct Asked(Mutex<Vec<(u64, u64)>>);
+    struct Asked {
+        bytes: Vec<u8>,
+        /// The system has what lies before this.
+        cached_end: AtomicU64,
+        /// Offsets and lengths of what was to be read ahead.
+        ahead: Mutex<Vec<(u64, u64)>>,
+    }
 
     impl File for Asked {
         fn append(&self, _: &[u8]) -> Result<()> {
             Ok(())
         }
 
-        fn read_at(&self, _: u64, _: &mut [u8]) -> Result<usize> {
-            Ok(0)
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+            let bytes = self.bytes.get(offset as usize..).unwrap_or_default();
+            let len = bytes.len().min(buf.len());
+            buf[..len].copy_from_slice(&bytes[..len]);
+            Ok(len)
+        }
+
+        fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+            let cached = self.cached_end.load(Ordering::Relaxed).saturating_sub(offset);
+            let len = buf.len().min(cached as usize);
+            self.read_at(offset, &mut buf[..len])
         }
 
         fn prefetch(&self, offset: u64, len: u64) {
-            self.0.lock().push((offset, len));
+            self.ahead.lock().push((offset, len));
+            self.cached_end.fetch_max(offset + len, Ordering::Relaxed);
         }
 
-        fn read_at_uncached(&self, _: u64, _: &mut [u8]) -> Result<usize> {
-            Ok(0)
+        fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+            self.read_at(offset, buf)
         }
 
         fn sync(&self) -> Result<()> {
@@ -425,7 +479,7 @@ mod tests {
         }
 
         fn len(&self) -> Result<u64> {
-            Ok(0)
+            Ok(self.bytes.len() as u64)
         }
 
         fn preallocate(&self, _: u64) -> Result<()> {
@@ -434,6 +488,69 @@ mod tests {
 
         fn punch(&self, _: u64, _: u64) -> Result<()> {
             Ok(())
+        }
+    }
+
+    /// The handle of a block whose value begins at 64 + 48 + 3.
+    fn handle(form: Form, sub_block_log2: u8, len: u64) -> Handle {
+        Handle {
+            chunk: ChunkId { number: FileNo(5), epoch: Epoch(1) },
+            offset: 64,
+            key_len: 3,
+            sub_block_log2,
+            len,
+            stored_us: 0,
+            root: 0,
+            form,
+        }
+    }
+
+    fn block(file: &Arc<Asked>, handle: Handle, source: ByteSource) -> Block {
+        Block { file: file.clone(), path: Path::new("chunk").into(), handle, source }
+    }
+
+    /// Reads a part of `value`, of which the system has what lies before `cached_end` of the file. Returns what was
+    /// to be read ahead.
+    fn ahead_of(
+        value: &[u8],
+        cached_end: u64,
+        source: ByteSource,
+        range: std::ops::Range<usize>,
+    ) -> Vec<(u64, u64)> {
+        let mut handle = handle(Form::Plain, 8, value.len() as u64);
+        let table = SubBlocks::as_given(&handle, value.chunks(256).map(checksum64).collect());
+        handle.root = table.root_of(handle.len);
+        let front = handle.value_offset() as usize;
+        let bytes = [&vec![0; front], value, &table.encode(&handle), &[9; 5000]].concat();
+        let file = Arc::new(Asked { bytes, cached_end: cached_end.into(), ..Asked::default() });
+        let block = block(&file, handle, source);
+        let mut buf = vec![0; range.len()];
+        if range.len() == value.len() {
+            block.read_whole(&mut buf, Parallelism::Threads(1)).unwrap();
+        } else {
+            block.read_range(range.start as u64, &mut buf, &table).unwrap();
+        }
+        assert_eq!(buf, value[range]);
+        std::mem::take(&mut *file.ahead.lock())
+    }
+
+    #[test]
+    fn a_reader_asks_for_what_it_will_read_and_is_not_in_memory() {
+        use ByteSource::{Cached, Device};
+        let at = 64 + 48 + 3;
+        let value: Vec<u8> = (0..2000_u32).map(|n| (n * n / 7) as u8).collect();
+        for (cached_end, source, range, expected) in [
+            (0, Cached, 0..2000, vec![(at, 2000)]),
+            (at + 1000, Cached, 0..2000, vec![(at + 1000, 1000)]),
+            (at + 2000, Cached, 0..2000, vec![]),
+            (0, Device, 0..2000, vec![]),
+            // Four sub-blocks, one, and none. One is a single read.
+            (0, Cached, 300..1100, vec![(at + 256, 1280 - 256)]),
+            (0, Cached, 600..700, vec![]),
+            (0, Cached, 1000..1000, vec![]),
+        ] {
+            let case = format!("{range:?} of {source:?}, {cached_end} bytes in memory");
+            assert_eq!(ahead_of(&value, cached_end, source, range), expected, "{case}");
         }
     }
 
@@ -451,21 +568,9 @@ mod tests {
             (compressed, 14, 2500, vec![(at, 2500)]),
             (compressed, 14, 9000, vec![(at, 3000)]),
         ] {
-            let handle = Handle {
-                chunk: ChunkId { number: FileNo(5), epoch: Epoch(1) },
-                offset: 64,
-                key_len: 3,
-                sub_block_log2,
-                len: 10_000,
-                stored_us: 0,
-                root: 0,
-                form,
-            };
             let asked = Arc::new(Asked::default());
-            let path = Path::new("chunk").into();
-            let block = Block { file: asked.clone(), path, handle, source: ByteSource::Cached };
-            block.prefetch(len);
-            assert_eq!(*asked.0.lock(), expected, "{len} bytes of {form:?}");
+            block(&asked, handle(form, sub_block_log2, 10_000), ByteSource::Cached).prefetch(len);
+            assert_eq!(*asked.ahead.lock(), expected, "{len} bytes of {form:?}");
         }
     }
 

@@ -9,20 +9,29 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lsm_core::error::Result;
 use lsm_core::fs::MappedBytes;
 use parking_lot::RwLock;
 
-use crate::block::Block;
+use crate::block::{Block, PREFETCH_BYTES_MAX};
 
 /// Values of a file that are known as verified. All of 64 KiB or more in a file of 256 MiB are, and to verify a smaller
 /// one again takes a few microseconds.
 const VERIFIED_MAX: usize = 4096;
+/// So much of a value is populated at a time, while the device reads what follows.
+const POPULATED_BYTES: usize = PREFETCH_BYTES_MAX as usize / 2;
+/// Values whose bytes begin so close behind those of the one before lie behind it: a key and checksums are between.
+const WALK_GAP_BYTES: usize = 64 << 10;
 
 /// See the module.
 #[derive(Default)]
-pub struct MappedChunk(RwLock<Mapped>);
+pub struct MappedChunk {
+    state: RwLock<Mapped>,
+    /// The end of the value that was populated last. Relaxed: a hint.
+    populated_end: AtomicUsize,
+}
 
 #[derive(Default)]
 struct Mapped {
@@ -48,6 +57,26 @@ impl AsRef<[u8]> for MappedValue {
     }
 }
 
+impl MappedValue {
+    /// Has the system provide its pages. If they are not all in memory, they are asked for first: at each page
+    /// that is touched the system would read megabytes around it, or, behind many such reads, that page alone.
+    /// In a walk from value to value the next ones are asked for as well.
+    fn populate(&self, block: &Block, is_resident: bool, is_walk: bool) -> bool {
+        let Range { start, end } = self.range;
+        for at in (start..end).step_by(POPULATED_BYTES) {
+            if !is_resident {
+                let ahead = at + PREFETCH_BYTES_MAX as usize;
+                let until = if is_walk { ahead } else { ahead.min(end) };
+                block.file.prefetch(at as u64, (until - at) as u64);
+            }
+            if !self.bytes.populate(at..end.min(at + POPULATED_BYTES)) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
 impl MappedChunk {
     /// The value of a block of this file, where it lies; verified when it is first asked for. `None` if the file cannot
     /// be mapped, or not read, or if a sub-block is compressed.
@@ -64,23 +93,29 @@ impl MappedChunk {
         let start = block.handle.value_offset();
         let range = start as usize..(start + block.handle.len) as usize;
         let identity = (block.handle.len, block.handle.root);
-        let mapped = self.0.read();
+        let mapped = self.state.read();
         let is_verified = mapped.verified.get(&start) == Some(&identity);
         let known = mapped.bytes.clone();
         drop(mapped);
         let known = known.filter(|bytes| (**bytes).as_ref().len() >= range.end);
         let Some(bytes) = known.or_else(|| self.map(block, file_bytes)) else { return Ok(None) };
         let value = MappedValue { bytes, range: range.clone() };
-        if is_verified {
+        let is_resident = value.bytes.is_resident(range);
+        if is_verified && is_resident {
             return Ok(Some(value));
         }
+        let before = self.populated_end.swap(value.range.end, Ordering::Relaxed);
+        let is_walk = (before..before + WALK_GAP_BYTES).contains(&value.range.start);
         // An error of the device is no signal here: the caller reads the value, and that reports it.
-        if !value.bytes.populate(range) {
+        if !value.populate(block, is_resident, is_walk) {
             self.refuse();
             return Ok(None);
         }
+        if is_verified {
+            return Ok(Some(value));
+        }
         block.verify_whole(value.as_ref())?;
-        let mut mapped = self.0.write();
+        let mut mapped = self.state.write();
         if mapped.verified.len() >= VERIFIED_MAX {
             mapped.verified.clear();
         }
@@ -90,19 +125,19 @@ impl MappedChunk {
 
     /// Maps the file to its present length: it grows as long as it has a writer.
     fn map(&self, block: &Block, file_bytes: u64) -> Option<MappedBytes> {
-        if self.0.read().is_refused {
+        if self.state.read().is_refused {
             return None;
         }
         let bytes = block.file.map(0, usize::try_from(file_bytes).ok()?)?;
         // What is lent keeps the mapping before, which ends here otherwise: without the lock.
-        let _before = self.0.write().bytes.replace(bytes.clone());
+        let _before = self.state.write().bytes.replace(bytes.clone());
         Some(bytes)
     }
 
     /// Ends a mapping whose pages cannot be had. It is made again only if some could be had before, and then the pages of
     /// each value are asked for again.
     fn refuse(&self) {
-        let mut mapped = self.0.write();
+        let mut mapped = self.state.write();
         mapped.is_refused = mapped.verified.is_empty();
         mapped.verified.clear();
         let bytes = mapped.bytes.take();
@@ -119,6 +154,7 @@ mod tests {
     use lsm_core::clock::SystemClock;
     use lsm_core::fs::{File, MappedFile, MemFs};
     use lsm_core::hooks::ValueStore;
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::block::ByteSource;
@@ -131,8 +167,12 @@ mod tests {
     #[derive(Default)]
     struct Pages {
         are_lost: AtomicBool,
+        /// The system has evicted them.
+        are_evicted: AtomicBool,
         /// The number of times that they were asked for.
         asked: AtomicUsize,
+        /// Offsets and lengths of what was to be read ahead.
+        ahead: Mutex<Vec<(u64, u64)>>,
     }
 
     struct PagedFile(Arc<dyn File>, Arc<Pages>);
@@ -150,6 +190,10 @@ mod tests {
             self.1.asked.fetch_add(1, Ordering::Relaxed);
             !self.1.are_lost.load(Ordering::Relaxed)
         }
+
+        fn is_resident(&self, _: Range<usize>) -> bool {
+            !self.1.are_evicted.load(Ordering::Relaxed)
+        }
     }
 
     impl File for PagedFile {
@@ -159,6 +203,10 @@ mod tests {
 
         fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
             self.0.read_at(offset, buf)
+        }
+
+        fn prefetch(&self, offset: u64, len: u64) {
+            self.1.ahead.lock().push((offset, len));
         }
 
         fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -204,12 +252,43 @@ mod tests {
         block
     }
 
+    fn store() -> LargeStore {
+        let context = context(&MemFs::new(), Arc::new(SystemClock::new()));
+        LargeStore(Arc::new(Shared::new(context, LargeValueOptions::new()).unwrap()))
+    }
+
+    /// Lends a value; returns what was to be read ahead for that.
+    fn ahead_of(chunk: &MappedChunk, block: &Block, pages: &Pages) -> Vec<(u64, u64)> {
+        assert_eq!(chunk.lend(block).unwrap().unwrap().as_ref(), vec![7; 100_000]);
+        std::mem::take(&mut *pages.ahead.lock())
+    }
+
+    #[test]
+    fn evicted_values_are_asked_for_again_and_those_behind_them_in_a_walk() {
+        let store = store();
+        let pages = Arc::new(Pages::default());
+        let [a, b, c] = &[b"a", b"b", b"c"].map(|key| block(&store, key, &pages));
+        let [a_at, b_at, c_at] = [a, b, c].map(|block| block.handle.value_offset());
+        let chunk = MappedChunk::default();
+        for block in [a, b, c, b, a] {
+            assert_eq!(ahead_of(&chunk, block, &pages), [], "they are there");
+        }
+        assert_eq!(pages.asked(), 3);
+        pages.are_evicted.store(true, Ordering::Relaxed);
+        assert_eq!(ahead_of(&chunk, c, &pages), [(c_at, 100_000)], "it was populated last");
+        assert_eq!(ahead_of(&chunk, a, &pages), [(a_at, 100_000)]);
+        assert_eq!(ahead_of(&chunk, b, &pages), [(b_at, PREFETCH_BYTES_MAX)], "it lies behind a");
+        assert_eq!(ahead_of(&chunk, c, &pages), [(c_at, PREFETCH_BYTES_MAX)]);
+        assert_eq!(ahead_of(&chunk, c, &pages), [(c_at, 100_000)]);
+        assert_eq!(pages.asked(), 8);
+        pages.are_evicted.store(false, Ordering::Relaxed);
+        assert_eq!(ahead_of(&chunk, b, &pages), []);
+        assert_eq!(pages.asked(), 8);
+    }
+
     #[test]
     fn a_mapping_whose_pages_are_lost_forgets_what_it_has_verified() {
-        let fs = MemFs::new();
-        let context = context(&fs, Arc::new(SystemClock::new()));
-        let shared = Shared::new(context, LargeValueOptions::new()).unwrap();
-        let store = LargeStore(Arc::new(shared));
+        let store = store();
         let pages = Arc::new(Pages::default());
         let a = block(&store, b"a", &pages);
         let b = block(&store, b"b", &pages);

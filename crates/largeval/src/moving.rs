@@ -52,7 +52,7 @@ impl Shared {
         for index in 0..from.sub_block_count() {
             let place = table.place(&from, index);
             stored.resize(place.stored_len, 0);
-            block.read_stored(&place, &mut stored)?;
+            block.read_stored(&place, from.table_offset(), &mut stored)?;
             to.push_stored(&stored, place.len)?;
             // Without a lock held, because this may wait.
             self.keep_pace(place.stored_len as u64);

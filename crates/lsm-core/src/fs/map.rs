@@ -22,6 +22,7 @@
 //! 3. Nothing is stored outside of the mapping, or behind a failure.
 //! 4. A file that is mapped for reading is never overwritten, truncated or punched by this process.
 
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 
 use memmap2::{Advice, Mmap, MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, fallocate, fstatfs};
+use rustix::param::page_size;
 
 use super::shared_map::is_coherent;
 use super::whole::write_all;
@@ -45,6 +47,8 @@ const LONG_MAPPING_BYTES: u64 = 1 << 20;
 const SHORT_APPEND_BYTES: usize = 256;
 /// A shorter one costs more than it saves.
 const MAPPING_BYTES_MIN: u64 = 16 << 10;
+/// The kernel is asked for so many pages at a time.
+const PAGES_ASKED: usize = 1024;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The file systems whose mappings are known, as `fstatfs` names them, and the longest append
@@ -209,6 +213,30 @@ impl MappedFile for Mmap {
     fn populate(&self, range: Range<usize>) -> bool {
         self.advise_range(Advice::PopulateRead, range.start, range.len()).is_ok()
     }
+
+    fn is_resident(&self, range: Range<usize>) -> bool {
+        let page_bytes = page_size();
+        let start = range.start / page_bytes * page_bytes;
+        self.get(start..range.end)
+            .is_none_or(|bytes| bytes.chunks(page_bytes * PAGES_ASKED).all(are_pages_resident))
+    }
+}
+
+/// Returns `false` if the kernel does not have all pages of `bytes`, which begin where a page does.
+fn are_pages_resident(bytes: &[u8]) -> bool {
+    let mut pages = [1; PAGES_ASKED];
+    let count = bytes.len().div_ceil(page_size());
+    assert!(count <= PAGES_ASKED, "the caller divides what is longer");
+    // SAFETY: `bytes` is mapped as long as it is borrowed, and the call only asks about its pages. It
+    // writes a byte for each of these to `pages`, which has room for them by the assert.
+    let done = unsafe { mincore(bytes.as_ptr().cast(), bytes.len(), pages.as_mut_ptr()) };
+    // The other bits of a byte mean nothing yet.
+    done != 0 || pages[..count].iter().all(|page| page & 1 == 1)
+}
+
+unsafe extern "C" {
+    /// Of the C library, which std links; rustix does not have it.
+    fn mincore(start: *const c_void, len: usize, pages: *mut u8) -> c_int;
 }
 
 #[cfg(test)]

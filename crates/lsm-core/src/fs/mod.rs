@@ -176,6 +176,12 @@ pub trait MappedFile: AsRef<[u8]> + Send + Sync {
     /// Reads those of the bytes in `range` that are not in memory. Returns `false` if the device fails, or
     /// if the system cannot do so: the bytes may not be there then. The system may evict them again later.
     fn populate(&self, range: Range<usize>) -> bool;
+
+    /// Returns `false` if bytes in `range` would have to be read from the device. Where the system cannot tell,
+    /// they count as there.
+    fn is_resident(&self, _range: Range<usize>) -> bool {
+        true
+    }
 }
 
 /// See [`MappedFile`]. The mapping ends when the last clone is dropped.
@@ -208,6 +214,12 @@ pub trait File: Send + Sync + 'static {
     /// Has the system begin to read a range into its cache, and returns without waiting. Does nothing by
     /// default.
     fn prefetch(&self, _offset: u64, _len: u64) {}
+
+    /// As [`File::read_at`], but ends where the system would have to read from the device, and returns how much
+    /// came before that. By default, and where the system cannot tell, it reads all.
+    fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_at(offset, buf)
+    }
 
     /// As [`File::read_at`], from the device: past every cache where the system allows it.
     fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;

@@ -33,7 +33,7 @@ use super::no_map::{NeverMapped as MappedAppends, map_read};
 use super::shared_map::{MappedWords, file_bytes, is_coherent};
 use super::sync_files::sync_files;
 #[cfg(target_os = "linux")]
-use super::uncached::drop_from_cache;
+use super::uncached::{drop_from_cache, prefetch_to_cache, read_cached};
 use super::whole::{read_full, write_all, write_all_pieces};
 #[cfg(target_os = "linux")]
 use super::writeback::{begin_next_writeback, begin_writeback};
@@ -337,11 +337,14 @@ impl File for OsFile {
 
     #[cfg(target_os = "linux")]
     fn prefetch(&self, offset: u64, len: u64) {
-        // Length 0 would mean up to the end of the file.
-        if let Some(len) = std::num::NonZeroU64::new(len) {
-            // Advice: where it is not taken, the read itself waits.
-            let advice = rustix::fs::Advice::WillNeed;
-            let _ = rustix::fs::fadvise(&self.file, offset, Some(len), advice);
+        prefetch_to_cache(self.file.as_fd(), offset, len);
+    }
+
+    #[cfg(target_os = "linux")]
+    fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        match read_cached(self.file.as_fd(), offset, buf) {
+            Some(got) => Ok(got),
+            None => self.read_at(offset, buf),
         }
     }
 

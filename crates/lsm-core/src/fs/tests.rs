@@ -1,6 +1,8 @@
 //! One suite of behaviours that every file system has to show: the real one, the one in memory,
 //! and the one that counts and breaks, over either.
 
+#[cfg(target_os = "linux")]
+mod cached;
 mod mapped;
 
 use std::io;
@@ -39,6 +41,9 @@ fn read_all(file: &Arc<dyn File>) -> Vec<u8> {
     let mut uncached = vec![0xee; buf.len()];
     assert_eq!(file.read_at_uncached(0, &mut uncached).unwrap(), n);
     assert_eq!(buf, uncached);
+    let mut cached = vec![0xee; buf.len()];
+    let got = file.read_cached_at(0, &mut cached).unwrap();
+    assert!(got <= n && cached[..got] == buf[..got]);
     buf.truncate(n);
     buf
 }

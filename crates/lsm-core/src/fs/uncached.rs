@@ -1,5 +1,5 @@
-//! A file system as the device has it: [`Uncached`] reads past every cache. `drop_from_cache` empties that of
-//! the system.
+//! A file system as the device has it: [`Uncached`] reads past every cache. The functions below it empty the
+//! cache of the system, fill it, and read it alone.
 //!
 //! Verification reads the log and the manifest through it, with the same code as recovery does.
 //! Bytes that were written and not synced yet exist in a cache alone, so they come from there.
@@ -135,4 +135,26 @@ pub(super) fn drop_from_cache(file: BorrowedFd<'_>, offset: u64, len: u64) {
     // Length 0 means up to the end of the file.
     let len = std::num::NonZeroU64::new(end.unwrap_or(start) - start);
     let _ = rustix::fs::fadvise(file, start, len, rustix::fs::Advice::DontNeed);
+}
+
+/// Has the kernel begin to read the range. Advice: where it is not taken, the read itself waits.
+#[cfg(target_os = "linux")]
+pub(super) fn prefetch_to_cache(file: BorrowedFd<'_>, offset: u64, len: u64) {
+    // Length 0 would mean up to the end of the file.
+    if let Some(len) = std::num::NonZeroU64::new(len) {
+        let _ = rustix::fs::fadvise(file, offset, Some(len), rustix::fs::Advice::WillNeed);
+    }
+}
+
+/// Reads what the kernel has in its cache, up to the first byte that it does not have; `None` if it cannot tell,
+/// or if the read fails: another one says why.
+#[cfg(target_os = "linux")]
+pub(super) fn read_cached(file: BorrowedFd<'_>, offset: u64, buf: &mut [u8]) -> Option<usize> {
+    use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, preadv2};
+
+    match preadv2(file, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT) {
+        Ok(got) => Some(got),
+        Err(Errno::AGAIN) => Some(0),
+        Err(_) => None,
+    }
 }

@@ -98,16 +98,14 @@ impl Log {
         Ok(Ok(reserved))
     }
 
-    /// The length of a new segment behind what was appended of late. A store that is hardly written to
-    /// takes little; under load segments reach their full length after a few, so that making them, which
-    /// takes three syncs, is rare. Small appends take long to fill a segment of the greatest length, and
-    /// all that time the disk would hold it, the reserve and what older ones keep.
+    /// The length of a new segment. A store that is hardly written to takes little; under load segments
+    /// reach their full length after a few, so that making them, which takes three syncs, is rare. Small
+    /// appends take long to fill one of the greatest length, and all that time the disk would hold it.
     pub(super) fn segment_bytes(&self, recent: Recent) -> u64 {
         let bytes_max = self.settings.segment_bytes_max;
         let bytes_min = SEGMENT_BYTES_MIN.min(bytes_max);
-        let append = recent.bytes / recent.appends.max(1);
-        let filled = append.saturating_mul(APPENDS_MAX).clamp(bytes_min, bytes_max);
-        recent.bytes.saturating_mul(GROWTH).clamp(bytes_min, filled)
+        let filled = (recent.bytes / recent.appends.max(1)).saturating_mul(APPENDS_MAX);
+        recent.bytes.saturating_mul(GROWTH).min(filled).clamp(bytes_min, bytes_max)
     }
 
     /// Registers a segment in the manifest; the same edit removes `spoiled` ones. If the manifest

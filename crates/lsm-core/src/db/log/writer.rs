@@ -69,7 +69,7 @@ pub(super) struct WriterState {
     switches_encoded: usize,
 }
 
-/// What was appended of late: all to the present segment, and less and less of what came before.
+/// The appends of late: all to the present segment, and less and less of what came before.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Recent {
     /// Calls of the file, with one frame or several.

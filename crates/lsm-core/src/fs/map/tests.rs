@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 
 use super::*;
+use crate::fs::uncached::drop_from_cache;
 
 const APPEND_BYTES_MAX: usize = 8 << 10;
 
@@ -222,4 +223,28 @@ fn pages_that_the_kernel_cannot_provide_are_an_error_and_no_signal() {
 fn an_unknown_file_system_is_not_mapped() {
     let file = File::open("/proc/self/status").unwrap();
     assert!(MappedAppends::of(file.as_fd(), 1 << 20).is_none());
+}
+
+#[test]
+fn bytes_that_the_device_would_be_read_for_are_not_resident() {
+    const LEN: usize = (8 << 20) + 100;
+    let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    io::Write::write_all(&mut file, &vec![7; LEN]).unwrap();
+    file.sync_all().unwrap();
+    let Some(memory) = map_read(file.as_fd(), 0, LEN) else {
+        println!("skipped: without the feature `mmap`, or on an unknown file system");
+        return;
+    };
+    drop_from_cache(file.as_fd(), 0, LEN as u64);
+    if MappedAppends::of(file.as_fd(), 0).is_some_and(|appends| appends.append_bytes_max > 2 << 10)
+    {
+        assert!(!memory.is_resident(0..LEN));
+        assert!(!memory.is_resident(LEN - 50..LEN));
+    } else {
+        println!("skipped: tmpfs has everything in memory, and others are not known");
+    }
+    assert!(memory.populate(0..LEN));
+    assert!(memory.is_resident(0..LEN));
+    assert!(memory.is_resident(5000..5001) && memory.is_resident(LEN..LEN));
+    assert!(memory.is_resident(0..LEN + 1), "it is not mapped, so nobody can tell");
 }
