@@ -23,7 +23,8 @@ const PARALLEL_BYTES_MIN: u64 = 32 << 20;
 const PARALLEL_UNPACKED_BYTES_MIN: u64 = 8 << 20;
 /// More threads than this gain nothing: the memory is the limit.
 const PARALLEL_THREADS_MAX: usize = 4;
-/// So many bytes of a value that are not in memory are asked for at once.
+/// So many bytes of a value that are not in memory are asked for at once. A longer read is left to the system, which
+/// reads it ahead in larger pieces, until so much of it is left.
 pub const PREFETCH_BYTES_MAX: u64 = 8 << 20;
 
 /// The threads that read a value at the same time.
@@ -133,7 +134,8 @@ impl Block {
     /// the begin of a longer walk and reads megabytes behind the value.
     fn fill_until(&self, end: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
         let is_last = offset + buf.len() as u64 >= end;
-        if is_last || self.source == ByteSource::Device {
+        let is_long = end - offset > PREFETCH_BYTES_MAX;
+        if is_last || is_long || self.source == ByteSource::Device {
             return self.fill(offset, buf);
         }
         let got = self.file.read_cached_at(offset, buf)?;
@@ -141,7 +143,7 @@ impl Block {
             return Ok(());
         }
         let at = offset + got as u64;
-        self.file.prefetch(at, (end - at).min(PREFETCH_BYTES_MAX));
+        self.file.prefetch(at, end - at);
         self.fill(at, &mut buf[got..])
     }
 
@@ -509,16 +511,18 @@ mod tests {
         Block { file: file.clone(), path: Path::new("chunk").into(), handle, source }
     }
 
-    /// Reads a part of `value`, of which the system has what lies before `cached_end` of the file. Returns what was
+    /// Reads a part of `value` in sub-blocks of 2^`log2` bytes, of which the system has what lies before `cached_end` of the file. Returns what was
     /// to be read ahead.
     fn ahead_of(
         value: &[u8],
+        log2: u8,
         cached_end: u64,
         source: ByteSource,
         range: std::ops::Range<usize>,
     ) -> Vec<(u64, u64)> {
-        let mut handle = handle(Form::Plain, 8, value.len() as u64);
-        let table = SubBlocks::as_given(&handle, value.chunks(256).map(checksum64).collect());
+        let mut handle = handle(Form::Plain, log2, value.len() as u64);
+        let sums = value.chunks(1 << log2).map(checksum64).collect();
+        let table = SubBlocks::as_given(&handle, sums);
         handle.root = table.root_of(handle.len);
         let front = handle.value_offset() as usize;
         let bytes = [&vec![0; front], value, &table.encode(&handle), &[9; 5000]].concat();
@@ -550,8 +554,11 @@ mod tests {
             (0, Cached, 1000..1000, vec![]),
         ] {
             let case = format!("{range:?} of {source:?}, {cached_end} bytes in memory");
-            assert_eq!(ahead_of(&value, cached_end, source, range), expected, "{case}");
+            assert_eq!(ahead_of(&value, 8, cached_end, source, range), expected, "{case}");
         }
+        // Of a longer one, the end: the system would read on behind it.
+        let ahead = ahead_of(&vec![3; 9 << 20], 18, 0, Cached, 0..9 << 20);
+        assert_eq!(ahead, [(at + (1 << 20), 8 << 20)]);
     }
 
     #[test]

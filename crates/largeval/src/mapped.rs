@@ -20,8 +20,6 @@ use crate::block::{Block, PREFETCH_BYTES_MAX};
 /// Values of a file that are known as verified. All of 64 KiB or more in a file of 256 MiB are, and to verify a smaller
 /// one again takes a few microseconds.
 const VERIFIED_MAX: usize = 4096;
-/// So much of a value is populated at a time, while the device reads what follows.
-const POPULATED_BYTES: usize = PREFETCH_BYTES_MAX as usize / 2;
 /// Values whose bytes begin so close behind those of the one before lie behind it: a key and checksums are between.
 const WALK_GAP_BYTES: usize = 64 << 10;
 
@@ -58,22 +56,21 @@ impl AsRef<[u8]> for MappedValue {
 }
 
 impl MappedValue {
+    /// Returns `false` if some of its pages would have to be read from the device. A long value counts as there: the
+    /// system reads it ahead while it is used.
+    fn is_resident(&self) -> bool {
+        self.range.len() as u64 > PREFETCH_BYTES_MAX || self.bytes.is_resident(self.range.clone())
+    }
+
     /// Has the system provide its pages. If they are not all in memory, they are asked for first: at each page
     /// that is touched the system would read megabytes around it, or, behind many such reads, that page alone.
     /// In a walk from value to value the next ones are asked for as well.
-    fn populate(&self, block: &Block, is_resident: bool, is_walk: bool) -> bool {
-        let Range { start, end } = self.range;
-        for at in (start..end).step_by(POPULATED_BYTES) {
-            if !is_resident {
-                let ahead = at + PREFETCH_BYTES_MAX as usize;
-                let until = if is_walk { ahead } else { ahead.min(end) };
-                block.file.prefetch(at as u64, (until - at) as u64);
-            }
-            if !self.bytes.populate(at..end.min(at + POPULATED_BYTES)) {
-                return false;
-            }
+    fn populate(&self, block: &Block, is_walk: bool) -> bool {
+        if !self.is_resident() {
+            let len = if is_walk { PREFETCH_BYTES_MAX } else { self.range.len() as u64 };
+            block.file.prefetch(self.range.start as u64, len);
         }
-        true
+        self.bytes.populate(self.range.clone())
     }
 }
 
@@ -99,15 +96,14 @@ impl MappedChunk {
         drop(mapped);
         let known = known.filter(|bytes| (**bytes).as_ref().len() >= range.end);
         let Some(bytes) = known.or_else(|| self.map(block, file_bytes)) else { return Ok(None) };
-        let value = MappedValue { bytes, range: range.clone() };
-        let is_resident = value.bytes.is_resident(range);
-        if is_verified && is_resident {
+        let value = MappedValue { bytes, range };
+        if is_verified && value.is_resident() {
             return Ok(Some(value));
         }
         let before = self.populated_end.swap(value.range.end, Ordering::Relaxed);
         let is_walk = (before..before + WALK_GAP_BYTES).contains(&value.range.start);
         // An error of the device is no signal here: the caller reads the value, and that reports it.
-        if !value.populate(block, is_resident, is_walk) {
+        if !value.populate(block, is_walk) {
             self.refuse();
             return Ok(None);
         }
