@@ -511,8 +511,8 @@ mod tests {
         Block { file: file.clone(), path: Path::new("chunk").into(), handle, source }
     }
 
-    /// Reads a part of `value` in sub-blocks of 2^`log2` bytes, of which the system has what lies before `cached_end` of the file. Returns what was
-    /// to be read ahead.
+    /// Reads a part of `value` in sub-blocks of 2^`log2` bytes. The system has what lies before `cached_end` of the
+    /// file. Returns what was to be read ahead.
     fn ahead_of(
         value: &[u8],
         log2: u8,

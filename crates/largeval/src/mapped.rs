@@ -107,11 +107,13 @@ impl MappedChunk {
             self.refuse();
             return Ok(None);
         }
-        if is_verified {
-            return Ok(Some(value));
-        }
-        block.verify_whole(value.as_ref())?;
+        // Also one that was verified before: it may have come from the device anew.
+        let verified = block.verify_whole(value.as_ref());
         let mut mapped = self.state.write();
+        if let Err(damaged) = verified {
+            mapped.verified.remove(&start);
+            return Err(damaged);
+        }
         if mapped.verified.len() >= VERIFIED_MAX {
             mapped.verified.clear();
         }
@@ -165,6 +167,8 @@ mod tests {
         are_lost: AtomicBool,
         /// The system has evicted them.
         are_evicted: AtomicBool,
+        /// The device returns other bytes.
+        are_damaged: AtomicBool,
         /// The number of times that they were asked for.
         asked: AtomicUsize,
         /// Offsets and lengths of what was to be read ahead.
@@ -173,11 +177,12 @@ mod tests {
 
     struct PagedFile(Arc<dyn File>, Arc<Pages>);
 
-    struct PagedBytes(Vec<u8>, Arc<Pages>);
+    /// Sound bytes and damaged ones.
+    struct PagedBytes([Vec<u8>; 2], Arc<Pages>);
 
     impl AsRef<[u8]> for PagedBytes {
         fn as_ref(&self) -> &[u8] {
-            &self.0
+            &self.0[usize::from(self.1.are_damaged.load(Ordering::Relaxed))]
         }
     }
 
@@ -228,7 +233,8 @@ mod tests {
         fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
             let mut bytes = vec![0; len];
             self.0.read_at(offset, &mut bytes).ok()?;
-            Some(Arc::new(PagedBytes(bytes, self.1.clone())))
+            let damaged = bytes.iter().map(|byte| byte ^ 1).collect();
+            Some(Arc::new(PagedBytes([bytes, damaged], self.1.clone())))
         }
     }
 
@@ -277,9 +283,16 @@ mod tests {
         assert_eq!(ahead_of(&chunk, c, &pages), [(c_at, PREFETCH_BYTES_MAX)]);
         assert_eq!(ahead_of(&chunk, c, &pages), [(c_at, 100_000)]);
         assert_eq!(pages.asked(), 8);
-        pages.are_evicted.store(false, Ordering::Relaxed);
-        assert_eq!(ahead_of(&chunk, b, &pages), []);
-        assert_eq!(pages.asked(), 8);
+        pages.are_damaged.store(true, Ordering::Relaxed);
+        for is_evicted in [true, false] {
+            pages.are_evicted.store(is_evicted, Ordering::Relaxed);
+            let damaged = chunk.lend(b).err().expect("it comes from the device anew");
+            assert!(damaged.is_corruption(), "{damaged}");
+        }
+        pages.are_damaged.store(false, Ordering::Relaxed);
+        pages.ahead.lock().clear();
+        assert_eq!(ahead_of(&chunk, c, &pages), []);
+        assert_eq!(pages.asked(), 10);
     }
 
     #[test]
