@@ -160,7 +160,8 @@ fn a_flushed_database_keeps_no_log() {
             q.flush().unwrap();
             db.wait_idle().unwrap();
             let logged = db.stats().wal_disk_bytes;
-            assert!(logged < 128 << 10, "{background:?}, round {round}: {logged} bytes");
+            // A segment up to 256 KiB stays, and up to 256 KiB behind its frames.
+            assert!(logged <= 512 << 10, "{background:?}, round {round}: {logged} bytes");
         }
         let before = p.put("last", "one").unwrap();
         q.put("last", "one").unwrap();
