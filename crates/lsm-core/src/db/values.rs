@@ -319,9 +319,12 @@ impl DbInner {
             {
                 return Ok(true);
             }
-            let Some(store) = partition.store().filter(|store| store.holds_values()) else {
+            let Some(store) = partition.store() else { continue };
+            // A goal may be left of a store that a compaction of another thread has emptied. It is
+            // still to be given up: whoever waits for rest waits for that.
+            if !store.holds_values() && self.values.goal(partition.id).is_none() {
                 continue;
-            };
+            }
             // The memtable first: no compaction sees a deletion that is only in memory.
             if self.flush_by_age(&partition) || self.settle_values(&partition, &**store)? {
                 return Ok(true);

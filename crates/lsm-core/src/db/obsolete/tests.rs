@@ -3,8 +3,11 @@
 use super::*;
 use crate::clock::SystemClock;
 use crate::compaction::drawing::{draw, table};
+use crate::db::values::Goal;
+use crate::db::{BackgroundMode, Db};
 use crate::error::{Error, ErrorKind};
 use crate::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
+use crate::hooks::KeySpan;
 use crate::hooks::{PartitionHooks, PendingHandle, StoreEdit};
 use crate::partition::ReadView;
 
@@ -183,4 +186,23 @@ fn values_count_as_leased_when_nobody_here_reads_them() {
     drop(reader);
     assert_eq!(obsolete.leased_value_bytes(0), 900);
     assert_eq!((obsolete.leased_bytes_behind(4), obsolete.leased_bytes_behind(5)), (500, 0));
+}
+
+/// A compaction of a caller may empty the store while the background has a goal for it. The goal stayed for
+/// ever, and who waited for rest waited for ever.
+#[test]
+fn a_goal_of_a_store_that_was_emptied_is_given_up() {
+    let db = Db::builder("/db").fs(Arc::new(MemFs::new()));
+    let db = db.background(BackgroundMode::Stepped).open().unwrap();
+    let inner = db.inner();
+    let partition = inner.catalog.named("default").unwrap();
+    let store: Arc<dyn ValueStore> = Arc::new(Store::default());
+    partition.attach_store(&store);
+    assert!(!store.holds_values() && !inner.has_work());
+    let span = KeySpan { smallest: b"a".to_vec(), largest: b"b".to_vec() };
+    let goal = Goal { span, through: inner.commit.visible_seq(), rewrite_before: None };
+    inner.values.choose(partition.id, None).unwrap().set(Some(goal));
+    assert!(inner.has_work());
+    db.wait_idle().unwrap();
+    assert!(!inner.has_work());
 }
