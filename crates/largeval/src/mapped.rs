@@ -65,8 +65,8 @@ impl MappedValue {
     /// Has the system provide its pages. If they are not all in memory, they are asked for first: at each page
     /// that is touched the system would read megabytes around it, or, behind many such reads, that page alone.
     /// In a walk from value to value the next ones are asked for as well.
-    fn populate(&self, block: &Block, is_walk: bool) -> bool {
-        if !self.is_resident() {
+    fn populate(&self, block: &Block, is_resident: bool, is_walk: bool) -> bool {
+        if !is_resident {
             let len = if is_walk { PREFETCH_BYTES_MAX } else { self.range.len() as u64 };
             block.file.prefetch(self.range.start as u64, len);
         }
@@ -97,13 +97,14 @@ impl MappedChunk {
         let known = known.filter(|bytes| (**bytes).as_ref().len() >= range.end);
         let Some(bytes) = known.or_else(|| self.map(block, file_bytes)) else { return Ok(None) };
         let value = MappedValue { bytes, range };
-        if is_verified && value.is_resident() {
+        let is_resident = value.is_resident();
+        if is_verified && is_resident {
             return Ok(Some(value));
         }
         let before = self.populated_end.swap(value.range.end, Ordering::Relaxed);
         let is_walk = (before..before + WALK_GAP_BYTES).contains(&value.range.start);
         // An error of the device is no signal here: the caller reads the value, and that reports it.
-        if !value.populate(block, is_walk) {
+        if !value.populate(block, is_resident, is_walk) {
             self.refuse();
             return Ok(None);
         }

@@ -148,10 +148,13 @@ impl ValueTending {
         self.last_turn.store(partition.0, Ordering::Relaxed);
     }
 
-    /// Returns `true` if nothing was due in a partition a moment before `now`.
+    /// Returns `true` if nothing was due in a partition a moment before `now`, and it has no goal since.
     fn was_looked_at(&self, partition: PartitionId, now: Duration) -> bool {
         let all = self.of.lock();
-        let looked = all.get(&partition).and_then(|tending| tending.looked);
+        // Another thread may have chosen a goal since, and may have failed at it: who waits for rest waits
+        // for that.
+        let tending = all.get(&partition).filter(|tending| tending.goal.is_none());
+        let looked = tending.and_then(|tending| tending.looked);
         looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK_AGAIN)
     }
 

@@ -2,7 +2,7 @@
 //! and the one that counts and breaks, over either.
 
 #[cfg(target_os = "linux")]
-mod cached;
+pub(super) mod cached;
 mod mapped;
 
 use std::io;

@@ -333,16 +333,21 @@ fn lengths(test: &TestLog) -> Vec<u64> {
     entries.into_iter().map(|entry| entry.len).collect()
 }
 
+/// Writes that the log thread keeps up with.
+fn write_many(test: &TestLog, host: &TestHost, count: usize, bytes: usize) {
+    for _ in 0..count {
+        write(&test.log, host, bytes).unwrap();
+        test.log.ensure_reserve(host).unwrap();
+    }
+}
+
 #[test]
 fn segments_grow_with_what_is_written_and_shrink_at_rest() {
     let test = TestLog::new(64 << 20);
     let host = TestHost::default();
     write(&test.log, &host, 10).unwrap();
     assert_eq!(lengths(&test), [SEGMENT_BYTES_MIN], "a store that was hardly written to");
-    for _ in 0..100 {
-        write(&test.log, &host, 1 << 20).unwrap();
-        test.log.ensure_reserve(&host).unwrap();
-    }
+    write_many(&test, &host, 100, 1 << 20);
     let grown = lengths(&test);
     assert_eq!(grown.iter().max(), Some(&(64 << 20)), "{grown:?}");
     assert!(grown.len() <= 8, "making one takes three syncs: {grown:?}");
@@ -362,17 +367,11 @@ fn segments_grow_with_what_is_written_and_shrink_at_rest() {
 fn segments_for_small_appends_are_shorter() {
     let test = TestLog::new(64 << 20);
     let host = TestHost::default();
-    for _ in 0..700_000 {
-        write(&test.log, &host, 100).unwrap();
-        test.log.ensure_reserve(&host).unwrap();
-    }
+    write_many(&test, &host, 700_000, 100);
     let longest = lengths(&test).into_iter().max().unwrap();
     assert!((12 << 20..24 << 20).contains(&longest), "{longest}");
     // Large ones follow, and get long ones.
-    for _ in 0..300 {
-        write(&test.log, &host, 1 << 20).unwrap();
-        test.log.ensure_reserve(&host).unwrap();
-    }
+    write_many(&test, &host, 300, 1 << 20);
     assert_eq!(lengths(&test).into_iter().max(), Some(64 << 20));
 }
 

@@ -88,4 +88,6 @@ fn a_look_that_found_nothing_counts_for_a_moment() {
     tending.note_look(ID, now);
     assert!(tending.was_looked_at(ID, now) && !tending.was_looked_at(ID, now + LOOK_AGAIN));
     assert!(!tending.was_looked_at(PartitionId(4), now));
+    tending.choose(ID, None).unwrap().set(Some(goal()));
+    assert!(!tending.was_looked_at(ID, now), "there is a goal since");
 }
