@@ -23,6 +23,7 @@
 //!    before it gives the lock of the shard back.
 
 mod ghosts;
+mod places;
 mod shard;
 
 use std::cell::Cell;
@@ -33,6 +34,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::RwLock;
 
 use self::ghosts::Ghosts;
+use self::places::Area;
 use self::shard::{CachedBlock, Shard};
 use crate::memory::{Closed, SLAB_BYTES, SlotPool};
 use crate::sstable::{Block, BlockCache, BlockData};
@@ -83,6 +85,8 @@ impl CacheStats {
 pub struct Blocks {
     /// None with capacity 0, otherwise a power of two.
     shards: Box<[RwLock<Shard>]>,
+    /// Of each shard.
+    areas: Box<[Area]>,
     ghosts: Arc<Ghosts>,
     capacity: u64,
     slots: Arc<SlotPool>,
@@ -103,6 +107,7 @@ impl Blocks {
         let shards = (0..count).map(|_| RwLock::new(Shard::new(capacity / count, ghosts.clone())));
         Blocks {
             shards: shards.collect(),
+            areas: (0..count).map(|_| Area::default()).collect(),
             ghosts,
             capacity,
             slots: Arc::new(SlotPool::new(capacity / IDLE_PART)),
@@ -111,18 +116,25 @@ impl Blocks {
         }
     }
 
+    /// The number of the shard of a key with this hash; of no shard with capacity 0.
+    #[inline]
+    fn number(&self, hash: u64) -> usize {
+        // The places in the shards use the low bits.
+        (hash >> 40) as usize & self.shards.len().wrapping_sub(1)
+    }
+
     /// The shard of a key with this hash; `None` with capacity 0.
     #[inline]
     fn shard(&self, hash: u64) -> Option<&RwLock<Shard>> {
-        // The maps of the shards use the low bits and the seven highest ones.
-        self.shards.get((hash >> 40) as usize & self.shards.len().wrapping_sub(1))
+        self.shards.get(self.number(hash))
     }
 
-    /// Changes a shard, and the sum of the weights with it.
-    fn change<T>(&self, shard: &RwLock<Shard>, change: impl FnOnce(&mut Shard) -> T) -> T {
-        let mut shard = shard.write();
+    /// Changes shard `number`, and the sum of the weights with it.
+    fn change<T>(&self, number: usize, change: impl FnOnce(&mut Shard) -> T) -> T {
+        let mut shard = self.shards[number].write();
         let before = shard.bytes();
         let result = change(&mut shard);
+        self.areas[number].note(shard.places());
         // The sum wraps where a shard has less than before. Under the lock, so that no thread takes out
         // what is not in the sum yet.
         self.bytes.fetch_add(shard.bytes().wrapping_sub(before), Ordering::Relaxed);
@@ -146,8 +158,8 @@ impl Blocks {
                 None => return,
                 Some(Closed::Idle) => {}
                 Some(Closed::Slab(slab)) => {
-                    for shard in &self.shards {
-                        let gone = self.change(shard, |shard| shard.remove_from(slab));
+                    for number in 0..self.shards.len() {
+                        let gone = self.change(number, |shard| shard.remove_from(slab));
                         drop(gone);
                     }
                 }
@@ -179,8 +191,9 @@ impl BlockCache for Blocks {
     #[inline]
     fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
         let key = (file, offset);
-        let shard = self.shard(Mix.hash_one(key));
-        let found = shard.and_then(|shard| shard.read().get(key).map(CachedBlock::block));
+        let hash = Mix.hash_one(key);
+        let shard = self.shard(hash);
+        let found = shard.and_then(|shard| shard.read().get(key, hash).map(CachedBlock::block));
         self.counters.count(found.is_some());
         found
     }
@@ -188,8 +201,8 @@ impl BlockCache for Blocks {
     #[inline]
     fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&BlockData)) -> bool {
         let key = (file, offset);
-        let shard = self.shard(Mix.hash_one(key));
-        let found = shard.is_some_and(|shard| match shard.read().get(key) {
+        let hash = Mix.hash_one(key);
+        let found = self.shard(hash).is_some_and(|shard| match shard.read().get(key, hash) {
             Some(kept) => {
                 look(&kept.data);
                 true
@@ -198,6 +211,28 @@ impl BlockCache for Blocks {
         });
         self.counters.count(found);
         found
+    }
+
+    #[inline]
+    fn prefetch_place(&self, file: FileNo, offset: u64) {
+        let hash = Mix.hash_one((file, offset));
+        if let Some(area) = self.areas.get(self.number(hash)) {
+            area.prefetch(hash);
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, file: FileNo, offset: u64) {
+        let key = (file, offset);
+        let hash = Mix.hash_one(key);
+        // A hint is not worth a wait.
+        let Some(shard) = self.shard(hash).and_then(RwLock::try_read) else { return };
+        let lines = shard.peek(key, hash).map(CachedBlock::first_lines);
+        // The lock is given back before: that waits for the hints otherwise.
+        drop(shard);
+        if let Some(lines) = lines {
+            lines.prefetch();
+        }
     }
 
     fn wants(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool {
@@ -211,17 +246,19 @@ impl BlockCache for Blocks {
             return false;
         }
         // The lock ends with the statement: blocks are dropped without it.
-        let gone = self.change(shard, Shard::make_room);
+        let gone = self.change(self.number(hash), Shard::make_room);
         gone.is_some()
     }
 
     fn insert(&self, file: FileNo, offset: u64, block: Arc<Block>) -> Arc<Block> {
         let key = (file, offset);
         let hash = Mix.hash_one(key);
-        let Some(shard) = self.shard(hash) else { return block };
+        if self.shards.is_empty() {
+            return block;
+        }
         let block = self.moved(block);
         // The lock ends with the statement: blocks are dropped without it.
-        let gone = self.change(shard, |shard| shard.insert(key, hash, block.clone()));
+        let gone = self.change(self.number(hash), |shard| shard.insert(key, hash, block.clone()));
         drop(gone);
         self.give_up_sparse_slabs(memory_bytes_max(self.capacity));
         block
@@ -235,9 +272,10 @@ impl BlockCache for Blocks {
     fn insert_beside(&self, file: FileNo, offset: u64, block: Arc<Block>) {
         let key = (file, offset);
         let hash = Mix.hash_one(key);
-        if let Some(shard) = self.shard(hash) {
+        if !self.shards.is_empty() {
             let block = self.moved(block);
-            let refused = self.change(shard, |shard| shard.insert_beside(key, hash, block));
+            let refused =
+                self.change(self.number(hash), |shard| shard.insert_beside(key, hash, block));
             drop(refused);
             self.give_up_sparse_slabs(memory_bytes_max(self.capacity));
         }
@@ -245,8 +283,10 @@ impl BlockCache for Blocks {
 
     fn remove(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
         let key = (file, offset);
-        let shard = self.shard(Mix.hash_one(key))?;
-        self.change(shard, |shard| shard.remove(key))
+        let hash = Mix.hash_one(key);
+        let number = self.number(hash);
+        self.shards.get(number)?;
+        self.change(number, |shard| shard.remove(key, hash))
     }
 }
 

@@ -15,15 +15,16 @@
 //! 2. `bytes` and `young_bytes` are the sums of the weights of all and of the young blocks.
 //! 3. A lookup changes nothing but the count of uses of a block.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::ghosts::Ghosts;
+use super::places::Places;
 use super::{Key, Mix};
 use crate::memory::{SlabStart, prefetch};
-use crate::sstable::{Block, BlockData};
+use crate::sstable::{Block, BlockData, BlockLines};
 
 /// The bytes that the cache itself needs for a block: its place in the map, which has free places
 /// too, and in a queue.
@@ -39,7 +40,7 @@ const LOOKS: usize = 2;
 /// Uses beyond this number are not counted: a block that was used often leaves after as many turns.
 const USES_MAX: u8 = 3;
 
-/// A block in the shard. With its key it has the size of a cache line, so that a lookup fetches one or two.
+/// A block in the shard. With its key it has the size of a cache line (`places.rs`).
 pub(super) struct CachedBlock {
     block: Arc<Block>,
     /// The data of the block, here for searches that need nothing else of it.
@@ -50,24 +51,45 @@ pub(super) struct CachedBlock {
     uses: AtomicU8,
 }
 
-const _: () = assert!(size_of::<(Key, CachedBlock)>() == 64, "a cache line");
+const _: () = assert!(Places::<CachedBlock>::PLACE_BYTES == 64, "a cache line");
 
 impl CachedBlock {
+    /// The lines of the count of references, and of what a search needs first.
+    #[inline]
+    pub(super) fn first_lines(&self) -> FirstLines {
+        // The counts lie in front of the block.
+        let counts = Arc::as_ptr(&self.block).cast::<u8>().wrapping_sub(2 * size_of::<usize>());
+        FirstLines { counts, data: self.data.first_lines() }
+    }
+
     /// The block, to keep.
     #[inline]
     pub(super) fn block(&self) -> Arc<Block> {
         // The processor begins nothing behind the count of a reference before that has come from
-        // memory. So the lines of the count and of the data are asked for together, before it. The
-        // counts lie in front of the block.
-        prefetch(Arc::as_ptr(&self.block).cast::<u8>().wrapping_sub(2 * size_of::<usize>()));
-        self.data.touch_all();
+        // memory. So all lines are asked for together, before it.
+        self.first_lines().prefetch();
         self.block.clone()
+    }
+}
+
+/// Addresses of a block that is kept.
+pub(super) struct FirstLines {
+    counts: *const u8,
+    data: BlockLines,
+}
+
+impl FirstLines {
+    /// Has the processor fetch them.
+    #[inline]
+    pub(super) fn prefetch(self) {
+        prefetch(self.counts);
+        self.data.prefetch();
     }
 }
 
 /// See the module.
 pub(super) struct Shard {
-    kept: HashMap<Key, CachedBlock, Mix>,
+    kept: Places<CachedBlock>,
     young: VecDeque<Key>,
     old: VecDeque<Key>,
     ghosts: Arc<Ghosts>,
@@ -82,7 +104,7 @@ impl Shard {
     /// An empty shard of `capacity` bytes.
     pub(super) fn new(capacity: u64, ghosts: Arc<Ghosts>) -> Shard {
         Shard {
-            kept: HashMap::with_hasher(Mix),
+            kept: Places::new(),
             young: VecDeque::new(),
             old: VecDeque::new(),
             ghosts,
@@ -93,10 +115,21 @@ impl Shard {
         }
     }
 
-    /// The block of `key`, whose use is counted.
+    /// The places of its blocks.
+    pub(super) fn places(&self) -> &Places<CachedBlock> {
+        &self.kept
+    }
+
+    /// The block of `key`, of this hash. It does not count as a use.
     #[inline]
-    pub(super) fn get(&self, key: Key) -> Option<&CachedBlock> {
-        let kept = self.kept.get(&key)?;
+    pub(super) fn peek(&self, key: Key, hash: u64) -> Option<&CachedBlock> {
+        self.kept.get(key, hash)
+    }
+
+    /// The block of `key`, of this hash, whose use is counted.
+    #[inline]
+    pub(super) fn get(&self, key: Key, hash: u64) -> Option<&CachedBlock> {
+        let kept = self.kept.get(key, hash)?;
         let uses = kept.uses.load(Ordering::Relaxed);
         // A block in steady use is not written to: its line stays in the caches of all processors.
         if uses < USES_MAX {
@@ -117,7 +150,7 @@ impl Shard {
         self.bytes += weight;
         // Two threads may have missed the block at once, or one has read it past the caches because
         // it did not verify.
-        if let Some(kept) = self.kept.get_mut(&key) {
+        if let Some(kept) = self.kept.get_mut(key, hash) {
             let old_weight = self::weight(&kept.block);
             self.bytes -= old_weight;
             if !kept.is_old {
@@ -134,7 +167,8 @@ impl Shard {
                 self.young_bytes += weight;
             }
             let data = block.data().clone();
-            self.kept.insert(key, CachedBlock { block, data, is_old, uses: AtomicU8::new(0) });
+            let uses = AtomicU8::new(0);
+            self.kept.insert(key, hash, CachedBlock { block, data, is_old, uses });
         }
         while self.bytes > self.capacity {
             let Some(block) = self.evict(usize::MAX) else { break };
@@ -162,9 +196,9 @@ impl Shard {
         self.insert(key, hash, block).pop()
     }
 
-    /// Takes out the block of `key`.
-    pub(super) fn remove(&mut self, key: Key) -> Option<Arc<Block>> {
-        let kept = self.kept.remove(&key)?;
+    /// Takes out the block of `key`, which has this hash.
+    pub(super) fn remove(&mut self, key: Key, hash: u64) -> Option<Arc<Block>> {
+        let kept = self.kept.remove(key, hash)?;
         let weight = weight(&kept.block);
         self.bytes -= weight;
         if !kept.is_old {
@@ -176,8 +210,8 @@ impl Shard {
         if self.void_keys > self.kept.len().max(VOID_KEYS_MIN) {
             self.void_keys = 0;
             let kept = &self.kept;
-            self.young.retain(|key| kept.contains_key(key));
-            self.old.retain(|key| kept.contains_key(key));
+            self.young.retain(|key| kept.get(*key, Mix.hash_one(key)).is_some());
+            self.old.retain(|key| kept.get(*key, Mix.hash_one(key)).is_some());
         }
         Some(kept.block)
     }
@@ -185,8 +219,8 @@ impl Shard {
     /// Takes out the blocks that lie in this slab.
     pub(super) fn remove_from(&mut self, slab: SlabStart) -> Vec<Arc<Block>> {
         let inside = self.kept.iter().filter(|(_, kept)| kept.data.is_in(slab));
-        let keys: Vec<Key> = inside.map(|(key, _)| *key).collect();
-        keys.into_iter().filter_map(|key| self.remove(key)).collect()
+        let keys: Vec<Key> = inside.map(|(key, _)| key).collect();
+        keys.into_iter().filter_map(|key| self.remove(key, Mix.hash_one(key))).collect()
     }
 
     /// Takes out a block for one that was requested twice. `None` if all of the next [`LOOKS`] were used since
@@ -204,7 +238,8 @@ impl Shard {
             let is_young = self.old.is_empty() || self.young_bytes * YOUNG_PART > self.capacity;
             let queue = if is_young { &mut self.young } else { &mut self.old };
             let key = queue.pop_front()?;
-            let Some(kept) = self.kept.get_mut(&key) else {
+            let hash = Mix.hash_one(key);
+            let Some(kept) = self.kept.get_mut(key, hash) else {
                 self.void_keys = self.void_keys.saturating_sub(1);
                 continue;
             };
@@ -221,10 +256,10 @@ impl Shard {
                 self.old.push_back(key);
                 continue;
             }
-            let kept = self.kept.remove(&key).expect("it was just found");
+            let kept = self.kept.remove(key, hash).expect("it was just found");
             self.bytes -= weight;
             if !kept.is_old {
-                self.ghosts.note(Mix.hash_one(key));
+                self.ghosts.note(hash);
             }
             return Some(kept.block);
         }

@@ -19,7 +19,7 @@ use std::cmp::Ordering;
 
 use super::{InternalIter, step_and_pass};
 use crate::error::Result;
-use crate::types::{KeyRef, prefix8};
+use crate::types::KeyRef;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
@@ -75,14 +75,19 @@ impl<I: InternalIter> MergeIter<I> {
         self.rest.clear();
     }
 
-    #[inline]
+    #[inline(always)]
     fn precedes(&self, a: HeapEntry, b: HeapEntry) -> bool {
         // The prefixes decide nearly always, and comparing them touches no block. Equal prefixes
         // say nothing, since keys may share their first 8 bytes.
-        let order = a
-            .prefix
-            .cmp(&b.prefix)
-            .then_with(|| self.sources[a.source].key().cmp(&self.sources[b.source].key()));
+        if a.prefix == b.prefix {
+            return self.precedes_by_key(a, b);
+        }
+        (a.prefix < b.prefix) == (self.direction == Direction::Forward)
+    }
+
+    #[inline(never)]
+    fn precedes_by_key(&self, a: HeapEntry, b: HeapEntry) -> bool {
+        let order = self.sources[a.source].key().cmp(&self.sources[b.source].key());
         // Sources are given newest first. Equal internal keys (an entry that recovery wrote twice)
         // must come out in one order from both sides, or a turn would skip or repeat one.
         match (order, self.direction) {
@@ -135,7 +140,7 @@ impl<I: InternalIter> MergeIter<I> {
             if !source.valid() {
                 continue;
             }
-            let prefix = prefix8(source.key().user);
+            let prefix = source.prefix();
             let head = HeapEntry { prefix, source: index };
             if self.top.source == NOWHERE.source {
                 self.top = head;
@@ -166,7 +171,7 @@ impl<I: InternalIter> MergeIter<I> {
             self.leave_top();
         } else if !self.rest.is_empty() {
             // Only the top can be out of order: no other source has moved.
-            self.top.prefix = prefix8(top.key().user);
+            self.top.prefix = top.prefix();
             self.settle_top();
         }
         Ok(())

@@ -104,7 +104,7 @@ mod merge;
 mod visible;
 
 use crate::error::Result;
-use crate::types::{KeyRef, Trailer};
+use crate::types::{KeyRef, Trailer, prefix8};
 
 pub(crate) use forward_to_variants;
 pub use merge::MergeIter;
@@ -121,6 +121,13 @@ pub trait InternalIter {
     /// Returns the entry's key, which lives until the next move. Only while
     /// [`InternalIter::valid`].
     fn key(&self) -> KeyRef<'_>;
+
+    /// Returns the first 8 bytes of the user key as a number, as [`prefix8`] does. Only while
+    /// [`InternalIter::valid`].
+    #[inline]
+    fn prefix(&self) -> u64 {
+        prefix8(self.key().user)
+    }
 
     /// Returns the entry's value, which lives until the next move. Only while
     /// [`InternalIter::valid`].

@@ -7,7 +7,7 @@ use super::skiplist::{ListCursor, NodeRef, SkipList, VersionRef};
 use crate::error::Result;
 use crate::hooks::Entry;
 use crate::iter::InternalIter;
-use crate::types::{KeyRef, Slice};
+use crate::types::{KeyRef, Slice, prefix8};
 
 /// See the module.
 pub struct MemtableIter {
@@ -111,6 +111,11 @@ impl InternalIter for MemtableIter {
     fn key(&self) -> KeyRef<'_> {
         let (node, version) = self.present();
         KeyRef::new(node.key(), version.trailer())
+    }
+
+    #[inline]
+    fn prefix(&self) -> u64 {
+        prefix8(self.present().0.key())
     }
 
     #[inline]

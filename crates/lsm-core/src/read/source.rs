@@ -95,6 +95,15 @@ impl InternalIter for Source {
     }
 
     #[inline]
+    fn prefix(&self) -> u64 {
+        match self {
+            Source::Memtable(cursor) => cursor.prefix(),
+            Source::Table(cursor) => cursor.prefix(),
+            Source::Level(cursor) => cursor.prefix(),
+        }
+    }
+
+    #[inline]
     fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
         match self {
             Source::Memtable(cursor) => cursor.next_key(room),

@@ -136,6 +136,15 @@ impl BlockData {
         marks[HEAD_WORDS + i + 1] != marks[HEAD_WORDS + i]
     }
 
+    /// The first 8 bytes of the key of visible entry `i`, as [`prefix8`] has them.
+    #[inline]
+    pub(super) fn key_prefix(&self, i: usize) -> u64 {
+        let marks = self.marks();
+        // The word begins behind the common prefix.
+        let word = marks[HEAD_WORDS + i].checked_shr(8 * self.common_len() as u32);
+        marks[2] | word.unwrap_or(0)
+    }
+
     /// Turns bits of the word of entry `i`.
     #[cfg(any(test, feature = "internals"))]
     pub(super) fn damage_word(&mut self, i: usize, bits: u64) {
@@ -172,26 +181,20 @@ impl BlockData {
     /// tenth less time with loads of these, and still less with hints.
     #[inline]
     pub(super) fn touch(&self) {
-        self.touch_from(HEAD_WORDS + self.len());
+        self.lines_from(HEAD_WORDS + self.len()).prefetch();
     }
 
-    /// As [`BlockData::touch`], for a search that begins later: the words, too.
+    /// Addresses of all that a search is going to need: as for [`BlockData::touch`], and the words.
     #[inline]
-    pub fn touch_all(&self) {
-        self.touch_from(0);
+    pub fn first_lines(&self) -> BlockLines {
+        self.lines_from(0)
     }
 
     #[inline]
-    fn touch_from(&self, mark: usize) {
-        if self.len() > TOUCHED_ENTRIES_MAX {
-            return;
-        }
-        for word in self.marks()[mark..].iter().step_by(LINE_BYTES / 8) {
-            prefetch(std::ptr::from_ref(word).cast());
-        }
-        let bytes = self.bytes();
-        prefetch(bytes.as_ptr());
-        prefetch(bytes.as_ptr().wrapping_add(bytes.len().saturating_sub(1)));
+    fn lines_from(&self, mark: usize) -> BlockLines {
+        let mark = if self.len() > TOUCHED_ENTRIES_MAX { self.marks().len() } else { mark };
+        let payload = self.bytes().as_ptr_range();
+        BlockLines { marks: self.marks()[mark..].as_ptr_range(), payload }
     }
 
     /// Asks for the lines behind the first one of entry `i`, so that the processor fetches the value
@@ -299,6 +302,27 @@ impl BlockData {
     #[inline]
     pub(super) fn slice(&self, start: usize, len: usize) -> Slice {
         self.pieces.slice(start, len)
+    }
+}
+
+/// Addresses of a block, to be asked for.
+pub struct BlockLines {
+    marks: Range<*const u64>,
+    payload: Range<*const u8>,
+}
+
+impl BlockLines {
+    /// Has the processor fetch the marks, and the first and the last line of the payload: they may lie on
+    /// two pages.
+    #[inline]
+    pub fn prefetch(self) {
+        let mut at = self.marks.start.cast::<u8>();
+        while at < self.marks.end.cast() {
+            prefetch(at);
+            at = at.wrapping_add(LINE_BYTES);
+        }
+        prefetch(self.payload.start);
+        prefetch(self.payload.end.wrapping_sub(1));
     }
 }
 

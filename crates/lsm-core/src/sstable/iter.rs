@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::iter::{InternalIter, step_and_pass};
 use crate::memory::LINE_BYTES;
-use crate::types::{KeyRef, SeqNo, Slice, Trailer};
+use crate::types::{KeyRef, SeqNo, Slice, Trailer, prefix8};
 
 use super::block::{Block, Head, RESTART_ENTRIES};
 use super::block_search::Near;
@@ -31,6 +31,7 @@ const KEY_BYTES_TYPICAL: usize = 64;
 /// Suffixes of up to this length are copied by instructions of this width, without a call. So many bytes
 /// follow the entries of a block.
 const SHORT_BYTES: usize = 16;
+const GROUP: usize = RESTART_ENTRIES as usize;
 /// No group of entries has this number.
 const NO_GROUP: usize = usize::MAX;
 /// A walk asks for the lines that are so many bytes in front of it. With 512 a seek and ten steps take 4 %
@@ -66,10 +67,14 @@ struct VisibleEntries {
     // Of the present block.
     /// Number of its entries.
     count: usize,
+    /// The offset at which the next block of the table lies; 0 if it is not asked for.
+    next_block: u64,
+    /// The first entry of the last group.
+    last_group: usize,
     /// No hidden entries lie among them: each begins where the one before ends.
     is_dense: bool,
-    /// The places of entries in an unparsed block.
-    steps: BlockSteps,
+    /// The places of entries in an unparsed block, since the first of these: most cursors meet none.
+    steps: Option<Box<BlockSteps>>,
     /// An entry of an unparsed block is not as it must be.
     is_damaged: bool,
     /// The sequence that the file has for the present entry of an unparsed block.
@@ -153,6 +158,18 @@ impl InternalIter for SstIter {
     }
 
     #[inline]
+    fn prefix(&self) -> u64 {
+        match &self.walk.block().1 {
+            CursorBlock::Parsed(block) => {
+                let prefix = block.key_prefix(self.walk.entries().at);
+                debug_assert_eq!(prefix, prefix8(&self.walk.entries().key), "of the key");
+                prefix
+            }
+            CursorBlock::Unparsed(_) => prefix8(&self.walk.entries().key),
+        }
+    }
+
+    #[inline]
     fn value(&self) -> &[u8] {
         let value = self.walk.entries().value.clone();
         match &self.walk.block().1 {
@@ -224,8 +241,10 @@ impl VisibleEntries {
             global_seq,
             ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
             count: 0,
+            next_block: 0,
+            last_group: 0,
             is_dense: false,
-            steps: BlockSteps::new(),
+            steps: None,
             is_damaged: false,
             unparsed_seq: SeqNo::ZERO,
             at: 0,
@@ -240,6 +259,7 @@ impl VisibleEntries {
     /// Notes that `block` is the present one. The position in another block is void.
     fn enter_block(&mut self, block: &Block) {
         self.count = block.len();
+        self.last_group = self.count.saturating_sub(1) / GROUP * GROUP;
         self.is_dense = block.is_dense();
         // The restart key of the old one must not be used in it.
         self.restart_of = NO_GROUP;
@@ -252,6 +272,14 @@ impl VisibleEntries {
         // A block that was just read is in the processor's cache.
         if matches!(self.mode, ReadMode::Cached) {
             block.touch_lines(start, lines);
+        }
+    }
+
+    /// Called when a walk comes to the last entries of a block.
+    #[inline(never)]
+    fn near_end(&self, reader: &SstReader) {
+        if let Some((cache, file)) = reader.cache().filter(|_| self.next_block != 0) {
+            cache.prefetch(file, self.next_block);
         }
     }
 
@@ -334,10 +362,17 @@ impl Entries for VisibleEntries {
         if self.mode == ReadMode::Cached && self.check.is_none() {
             let block = reader.cursor_block(index, extent)?;
             match &block {
-                CursorBlock::Parsed(block) => self.enter_block(block),
+                CursorBlock::Parsed(block) => {
+                    self.enter_block(block);
+                    // Most walks come to it, and it takes time to find it in memory.
+                    self.next_block = extent.offset + extent.len;
+                    if let Some((cache, file)) = reader.cache() {
+                        cache.prefetch_place(file, self.next_block);
+                    }
+                }
                 CursorBlock::Unparsed(block) => {
                     self.count = block.count;
-                    self.steps.leave_block();
+                    self.steps.get_or_insert_default().leave_block();
                 }
             }
             return Ok(block);
@@ -442,6 +477,9 @@ impl Entries for VisibleEntries {
         match block {
             CursorBlock::Parsed(block) => {
                 self.enter_next(block);
+                if self.at == self.last_group {
+                    self.near_end(reader);
+                }
                 true
             }
             CursorBlock::Unparsed(block) => {

@@ -81,7 +81,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use block::Block;
-pub use block_data::BlockData;
+pub use block_data::{BlockData, BlockLines};
 pub use bloom::bloom_hash;
 pub use describe::describe;
 pub use footer::MAGIC;
@@ -201,6 +201,14 @@ pub trait BlockCache: Send + Sync + 'static {
     /// `look` runs under a lock that the insertion of another block waits for. It saves the count
     /// of references to the block, which lies in a line of memory that no processor has cached.
     fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&BlockData)) -> bool;
+
+    /// Has the processor fetch the place in the map at which the block of `file` at `offset` is kept, long before
+    /// the block is asked for.
+    fn prefetch_place(&self, file: FileNo, offset: u64);
+
+    /// Has the processor fetch what a search of the block of `file` at `offset` touches first, if the block is
+    /// kept. It waits for the place in the map.
+    fn prefetch(&self, file: FileNo, offset: u64);
 
     /// Returns `true` if a block of `file` at `offset` that is not kept, and takes about `memory_bytes`, should
     /// be put in: there is room for it, or it was asked for of late and a block that is not in use has left for it.

@@ -190,6 +190,12 @@ impl SstReader {
         }
     }
 
+    /// The cache that keeps its blocks, with the number that they are kept under.
+    #[inline]
+    pub(super) fn cache(&self) -> Option<(&dyn BlockCache, FileNo)> {
+        self.cache.as_deref().map(|cache| (cache, self.file))
+    }
+
     /// A table whose index has no keys, and, if it `is_cut_short`, not all blocks.
     pub(super) fn walked_only(self, is_cut_short: bool) -> SstReader {
         SstReader { is_walked_only: true, is_cut_short, ..self }

@@ -177,6 +177,11 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
     }
 
     #[inline]
+    fn prefix(&self) -> u64 {
+        self.on_table().prefix()
+    }
+
+    #[inline]
     fn value(&self) -> &[u8] {
         self.on_table().value()
     }

@@ -11,7 +11,7 @@ use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::index::INDEX_BYTES_MAX;
 use crate::sstable::{ReadMode, SstIter, SstOptions, SstReader, bloom_hash};
-use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer};
+use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo, Trailer, prefix8};
 
 fn kind() -> impl Strategy<Value = EntryKind> {
     prop_oneof![
@@ -58,7 +58,10 @@ pub(super) fn entries() -> impl Strategy<Value = Entries> {
 }
 
 pub(super) fn at(iter: &impl InternalIter) -> Option<(InternalKey, Vec<u8>)> {
-    iter.valid().then(|| (iter.key().to_owned(), iter.value().to_vec()))
+    iter.valid().then(|| {
+        assert_eq!(iter.prefix(), prefix8(iter.key().user));
+        (iter.key().to_owned(), iter.value().to_vec())
+    })
 }
 
 /// Everything that a reader can be asked, against the list.
