@@ -255,6 +255,10 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
     }
 
     fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        // Each source waits for memory. The tables ask for theirs before the first one waits.
+        if self.sources.len() > 1 {
+            self.sources.iter().for_each(|source| source.prefetch(target));
+        }
         self.place_all(Direction::Forward, |_, source| source.seek(target))
     }
 

@@ -142,6 +142,10 @@ pub trait InternalIter {
     /// Moves to the first entry that is not before `target`; invalid if all are before it.
     fn seek(&mut self, target: KeyRef<'_>) -> Result<()>;
 
+    /// Has the processor fetch memory that a seek to `target` waits for. It moves nothing.
+    #[inline]
+    fn prefetch(&self, _target: KeyRef<'_>) {}
+
     /// Moves to the last entry that is before `target`; invalid if none is.
     fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()>;
 

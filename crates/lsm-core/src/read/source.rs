@@ -95,6 +95,15 @@ impl InternalIter for Source {
     }
 
     #[inline]
+    fn prefetch(&self, target: KeyRef<'_>) {
+        match self {
+            Source::Memtable(_) => {}
+            Source::Table(cursor) => cursor.prefetch(target),
+            Source::Level(cursor) => cursor.prefetch(target),
+        }
+    }
+
+    #[inline]
     fn prefix(&self) -> u64 {
         match self {
             Source::Memtable(cursor) => cursor.prefix(),

@@ -195,6 +195,10 @@ impl InternalIter for SstIter {
         self.walk.seek(target)
     }
 
+    fn prefetch(&self, target: KeyRef<'_>) {
+        self.walk.reader().prefetch(target);
+    }
+
     fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
         if self.walk.entries().global_seq.is_none() {
             return self.walk.seek_before(target);

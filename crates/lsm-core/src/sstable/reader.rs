@@ -20,9 +20,7 @@ use crate::error::{Error, Result};
 use crate::fs::File;
 use crate::hooks;
 use crate::options::Compression;
-#[cfg(test)]
-use crate::types::KeyRef;
-use crate::types::{FileNo, SeqNo};
+use crate::types::{FileNo, KeyRef, SeqNo};
 
 use super::RawMode;
 use super::block::Block;
@@ -194,6 +192,17 @@ impl SstReader {
     #[inline]
     pub(super) fn cache(&self) -> Option<(&dyn BlockCache, FileNo)> {
         self.cache.as_deref().map(|cache| (cache, self.file))
+    }
+
+    /// Has the processor fetch the place at which the cache keeps the block that a seek to `target` searches, if the
+    /// index has one level.
+    pub fn prefetch(&self, target: KeyRef<'_>) {
+        if self.index.levels() == 1
+            && let Some(cache) = &self.cache
+            && let Some(extent) = self.index.extent(self.index.block().lower_bound(target))
+        {
+            cache.prefetch_place(self.file, extent.offset);
+        }
     }
 
     /// A table whose index has no keys, and, if it `is_cut_short`, not all blocks.

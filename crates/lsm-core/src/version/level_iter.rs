@@ -203,6 +203,13 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
         self.settle_forward()
     }
 
+    fn prefetch(&self, target: KeyRef<'_>) {
+        let table = self.level.tables().get(self.level.index_of(target.user));
+        if let Some(reader) = table.and_then(|table| table.opened()) {
+            reader.prefetch(target);
+        }
+    }
+
     fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
         let count = self.level.tables().len();
         // Behind all tables the last one has the answer. A table that begins behind the target is

@@ -60,6 +60,9 @@ impl ListCursor {
             }
             found => newest_of(found),
         };
+        if let Some((node, _)) = self.get() {
+            node.prefetch_next();
+        }
     }
 
     /// To the last entry that is before `target`.

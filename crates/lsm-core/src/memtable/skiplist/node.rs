@@ -9,7 +9,10 @@ use super::super::arena::ALIGNMENT;
 use super::SkipList;
 use super::atomic::{AtomicPtr, Ordering};
 use super::version::{Version, VersionRef};
-use crate::memory::prefetch;
+use crate::memory::prefetch_lines;
+
+/// A node with its link, its key and a value of 100 bytes.
+const NODE_LINES: usize = 4;
 
 /// The next node; null if there is none.
 #[repr(transparent)]
@@ -106,6 +109,15 @@ impl<'l> NodeRef<'l> {
         unsafe { Anchor::of(self.node).link().load().map(|next| NodeRef::new(next)) }
     }
 
+    /// Asks for the next node, which a walk comes to first.
+    #[inline]
+    pub(super) fn prefetch_next(self) {
+        // SAFETY: the list outlives 'l.
+        if let Some(next) = unsafe { Anchor::of(self.node).link() }.load() {
+            prefetch_node(next);
+        }
+    }
+
     /// Asks for the node behind the next one, its link, its key and its version: up to four cache lines
     /// with a value of 100 bytes.
     ///
@@ -118,9 +130,12 @@ impl<'l> NodeRef<'l> {
         let Some(next) = unsafe { Anchor::of(self.node).link() }.load() else { return };
         // SAFETY: as above.
         let Some(after) = unsafe { Anchor::of(next).link() }.load() else { return };
-        let start = after.as_ptr().cast::<u8>().wrapping_sub(size_of::<Link>());
-        for line in [0, 64, 128, 192] {
-            prefetch(start.wrapping_add(line));
-        }
+        prefetch_node(after);
     }
+}
+
+#[inline]
+fn prefetch_node(node: NonNull<Node>) {
+    let start = node.as_ptr().cast::<u8>().wrapping_sub(size_of::<Link>());
+    prefetch_lines(start, NODE_LINES);
 }
