@@ -19,20 +19,20 @@ const PLACES_MIN: usize = 16;
 
 /// A block under its key, in a line of memory of its own.
 #[repr(align(64))]
-struct Place<T> {
+struct CachePlace<T> {
     key: Key,
     kept: T,
 }
 
 /// See the module.
 pub(super) struct Places<T> {
-    places: Box<[Option<Place<T>>]>,
+    places: Box<[Option<CachePlace<T>>]>,
     len: usize,
 }
 
 impl<T> Places<T> {
     /// Memory of a place, in bytes.
-    pub(super) const PLACE_BYTES: usize = size_of::<Option<Place<T>>>();
+    pub(super) const PLACE_BYTES: usize = size_of::<Option<CachePlace<T>>>();
 
     pub(super) fn new() -> Places<T> {
         Places { places: Box::default(), len: 0 }
@@ -80,12 +80,12 @@ impl<T> Places<T> {
         if self.len >= self.places.len() / 4 * 3 {
             self.grow();
         }
-        self.put(Place { key, kept }, hash);
+        self.put(CachePlace { key, kept }, hash);
         self.len += 1;
     }
 
     /// Puts `place` at the first free place from that of its hash on.
-    fn put(&mut self, place: Place<T>, hash: u64) {
+    fn put(&mut self, place: CachePlace<T>, hash: u64) {
         let mut at = hash as usize & self.mask();
         while self.places[at].is_some() {
             at = (at + 1) & self.mask();

@@ -5,6 +5,7 @@
 //! rebuilt into a buffer at every move, because nearly every caller compares it. The value is lent
 //! from the block.
 
+mod ahead;
 mod steps;
 
 use std::cmp::Ordering;
@@ -13,7 +14,6 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::iter::{InternalIter, step_and_pass};
-use crate::memory::LINE_BYTES;
 use crate::types::{KeyRef, SeqNo, Slice, Trailer, prefix8};
 
 use super::block::{Block, Head, RESTART_ENTRIES};
@@ -25,6 +25,7 @@ use super::stored::{Access, Extent, LARGE_PAYLOAD_BYTES};
 use super::table_block::{BlockCheck, TableBlock};
 use super::unparsed::{BlockSteps, CursorBlock};
 use super::walk::{BlockWalk, Entries};
+use ahead::{AHEAD_BYTES, AHEAD_LINES, STEP_LINES, behind};
 
 /// Room for a key from the start: a short scan should not grow its buffer step by step.
 const KEY_BYTES_TYPICAL: usize = 64;
@@ -34,13 +35,6 @@ const SHORT_BYTES: usize = 16;
 const GROUP: usize = RESTART_ENTRIES as usize;
 /// No group of entries has this number.
 const NO_GROUP: usize = usize::MAX;
-/// A walk asks for the lines that are so many bytes in front of it. With 512 a seek and ten steps take 4 %
-/// longer.
-const AHEAD_BYTES: usize = AHEAD_LINES * LINE_BYTES;
-const AHEAD_LINES: usize = 16;
-/// The lines that a walk asks for at each step, about as long as an entry of the benchmarks.
-const STEP_LINES: usize = 2;
-
 /// The way in which a cursor reads blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadMode {
@@ -269,31 +263,13 @@ impl VisibleEntries {
         self.restart_of = NO_GROUP;
     }
 
-    /// Asks for lines of a block that the walk needs soon. Short scans in random places take a fifth less time
-    /// since searches and walks ask so, instead of loading what searches alone need.
-    #[inline]
-    fn touch(&self, block: &Block, start: usize, lines: usize) {
-        // A block that was just read is in the processor's cache.
-        if matches!(self.mode, ReadMode::Cached) {
-            block.touch_lines(start, lines);
-        }
-    }
-
-    /// Called when a walk comes to the last entries of a block.
-    #[inline(never)]
-    fn near_end(&self, reader: &SstReader) {
-        if let Some((cache, file)) = reader.cache().filter(|_| self.next_block != 0) {
-            cache.prefetch(file, self.next_block);
-        }
-    }
-
     /// Makes entry `at` of the block the present one.
     fn enter(&mut self, block: &Block, at: usize) {
         let head = block.head(at);
         let suffix = head.suffix..head.suffix + head.suffix_len;
         self.key.clear();
-        let group = at / RESTART_ENTRIES as usize;
-        if at.is_multiple_of(RESTART_ENTRIES as usize) {
+        let group = at / GROUP;
+        if at.is_multiple_of(GROUP) {
             self.restart = suffix.clone();
             self.restart_of = group;
         } else {
@@ -317,9 +293,9 @@ impl VisibleEntries {
         let offset = if self.is_dense { self.value.end } else { block.offset(at) as usize };
         self.touch(block, offset + AHEAD_BYTES, STEP_LINES);
         let head = block.head_at(offset);
-        if at.is_multiple_of(RESTART_ENTRIES as usize) {
+        if at.is_multiple_of(GROUP) {
             self.restart = head.suffix..head.suffix + head.suffix_len;
-            self.restart_of = at / RESTART_ENTRIES as usize;
+            self.restart_of = at / GROUP;
         }
         // Keys ascend from the restart key on. So what this one has in common with that, the one between
         // them has, too, whatever its head says: these bytes stay where they are.
@@ -347,12 +323,6 @@ impl VisibleEntries {
     }
 }
 
-/// The place that a walk backwards asks for at entry `at`. It may lie in front of the payload.
-#[inline]
-fn behind(block: &Block, at: usize) -> usize {
-    (block.offset(at) as usize).wrapping_sub(AHEAD_BYTES)
-}
-
 impl Entries for VisibleEntries {
     type Body = CursorBlock;
 
@@ -368,11 +338,7 @@ impl Entries for VisibleEntries {
             match &block {
                 CursorBlock::Parsed(block) => {
                     self.enter_block(block);
-                    // Most walks come to it, and it takes time to find it in memory.
-                    self.next_block = extent.offset + extent.len;
-                    if let Some((cache, file)) = reader.cache() {
-                        cache.prefetch_place(file, self.next_block);
-                    }
+                    self.expect_next_block(reader, extent);
                 }
                 CursorBlock::Unparsed(block) => {
                     self.count = block.count;
