@@ -54,8 +54,8 @@ usage: benches/peers/run.sh [options]
   --without-berkeley    compile without Berkeley DB, where its library cannot be had
   --jobs N              compile with so many jobs         [cargo's default]
 
-Runs of another suite, other records or value sizes stay and are reported, too; those of the same
-are replaced.
+Runs of another suite, other records, operations or value sizes stay and are reported, too; those of the
+same are replaced.
 TEXT
 }
 
@@ -257,7 +257,7 @@ folder_of_runs() {
         echo "$results/large${plan:+-$(basename "$plan" .json)}${memory_mib:+-${memory_mib}mib}"
     else
         printf '%s/%012d-%05d-%09d%s' "$results" "$records" "$key_size" "$value_size" \
-            "-${threads}threads${lz4:+-lz4}${memory_mib:+-${memory_mib}mib}${seconds:+-${seconds}s}${write_rate:+-${write_rate}writes}${reopen:+-reopen}"
+            "-${threads}threads${ops:+-${ops}ops}${lz4:+-lz4}${memory_mib:+-${memory_mib}mib}${seconds:+-${seconds}s}${write_rate:+-${write_rate}writes}${reopen:+-reopen}"
     fi
 }
 
