@@ -144,23 +144,44 @@ impl Area {
         self.mask.store(places.mask(), Relaxed);
     }
 
-    /// Asks for the line in which a block whose key has this hash most likely lies.
+    /// The address of the line in which a block whose key has this hash most likely lies.
+    #[inline]
+    fn address(&self, hash: u64) -> usize {
+        let at = hash as usize & self.mask.load(Relaxed);
+        self.start.load(Relaxed).wrapping_add(at.wrapping_mul(LINE_BYTES))
+    }
+
+    /// Asks for that line.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
-        let at = hash as usize & self.mask.load(Relaxed);
-        let address = self.start.load(Relaxed).wrapping_add(at.wrapping_mul(LINE_BYTES));
-        prefetch(std::ptr::without_provenance(address));
+        prefetch(std::ptr::without_provenance(self.address(hash)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+    use std::num::NonZeroU64;
 
     use proptest::prelude::*;
 
     use super::*;
     use crate::types::FileNo;
+
+    #[test]
+    fn an_area_names_the_place_of_a_hash_without_the_lock() {
+        let area = Area::default();
+        let mut places = Places::new();
+        for number in 0..100 {
+            let key = (FileNo(1), number);
+            let hash = Mix.hash_one(key);
+            // Of a type that leaves a place as long as a line, as blocks do.
+            places.insert(key, hash, NonZeroU64::MIN);
+            area.note(&places);
+            let place = &places.places[hash as usize & places.mask()];
+            assert_eq!(area.address(hash), std::ptr::from_ref(place).addr());
+        }
+    }
 
     proptest! {
         #[test]

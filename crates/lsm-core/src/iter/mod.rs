@@ -41,7 +41,7 @@
 //! damaged. It allows one seek as its first move, then `next` alone. The other moves return
 //! `InvalidArgument`.
 
-/// Implements the moves of [`InternalIter`], and `valid` and `value`, for an enum of cursors: each
+/// Implements the moves of [`InternalIter`], and `valid`, `prefix` and `value`, for an enum of cursors: each
 /// goes to the cursor of the present variant. A `dyn InternalIter` would be shorter, and would make
 /// each step of every merge a virtual call.
 macro_rules! forward_to_variants {
@@ -50,6 +50,13 @@ macro_rules! forward_to_variants {
         fn valid(&self) -> bool {
             match self {
                 $($cursors::$variant(cursor, ..) => cursor.valid(),)+
+            }
+        }
+
+        #[inline]
+        fn prefix(&self) -> u64 {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.prefix(),)+
             }
         }
 
@@ -75,6 +82,12 @@ macro_rules! forward_to_variants {
         fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
             match self {
                 $($cursors::$variant(cursor, ..) => cursor.seek(target),)+
+            }
+        }
+
+        fn prefetch(&self, target: KeyRef<'_>) {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.prefetch(target),)+
             }
         }
 

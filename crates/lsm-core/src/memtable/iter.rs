@@ -113,6 +113,7 @@ impl InternalIter for MemtableIter {
         KeyRef::new(node.key(), version.trailer())
     }
 
+    // Of the node alone: the trailer lies in the version.
     #[inline]
     fn prefix(&self) -> u64 {
         prefix8(self.present().0.key())

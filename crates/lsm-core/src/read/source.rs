@@ -95,24 +95,6 @@ impl InternalIter for Source {
     }
 
     #[inline]
-    fn prefetch(&self, target: KeyRef<'_>) {
-        match self {
-            Source::Memtable(_) => {}
-            Source::Table(cursor) => cursor.prefetch(target),
-            Source::Level(cursor) => cursor.prefetch(target),
-        }
-    }
-
-    #[inline]
-    fn prefix(&self) -> u64 {
-        match self {
-            Source::Memtable(cursor) => cursor.prefix(),
-            Source::Table(cursor) => cursor.prefix(),
-            Source::Level(cursor) => cursor.prefix(),
-        }
-    }
-
-    #[inline]
     fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
         match self {
             Source::Memtable(cursor) => cursor.next_key(room),

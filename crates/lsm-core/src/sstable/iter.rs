@@ -67,8 +67,8 @@ struct VisibleEntries {
     last_group: usize,
     /// No hidden entries lie among them: each begins where the one before ends.
     is_dense: bool,
-    /// The places of entries in an unparsed block, since the first of these: most cursors meet none.
-    steps: Option<Box<BlockSteps>>,
+    /// The places of entries in an unparsed block.
+    steps: BlockSteps,
     /// An entry of an unparsed block is not as it must be.
     is_damaged: bool,
     /// The sequence that the file has for the present entry of an unparsed block.
@@ -242,7 +242,7 @@ impl VisibleEntries {
             next_block: 0,
             last_group: 0,
             is_dense: false,
-            steps: None,
+            steps: BlockSteps::new(),
             is_damaged: false,
             unparsed_seq: SeqNo::ZERO,
             at: 0,
@@ -342,7 +342,7 @@ impl Entries for VisibleEntries {
                 }
                 CursorBlock::Unparsed(block) => {
                     self.count = block.count;
-                    self.steps.get_or_insert_default().leave_block();
+                    self.steps.leave_block();
                 }
             }
             return Ok(block);

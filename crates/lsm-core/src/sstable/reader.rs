@@ -195,7 +195,8 @@ impl SstReader {
     }
 
     /// Has the processor fetch the place at which the cache keeps the block that a seek to `target` searches, if the
-    /// index has one level.
+    /// index has one level. The seek searches the index again: by then it is in the processor's cache, while to
+    /// keep what was found would be one more state of every cursor.
     pub fn prefetch(&self, target: KeyRef<'_>) {
         if self.index.levels() == 1
             && let Some(cache) = &self.cache

@@ -128,16 +128,15 @@ pub(super) struct BlockSteps {
     restart: Range<usize>,
 }
 
-impl Default for BlockSteps {
-    fn default() -> BlockSteps {
-        BlockSteps { group: NO_GROUP, known: 0, offsets: [0; GROUP], restart: 0..0 }
-    }
-}
-
 impl BlockSteps {
+    pub(super) fn new() -> BlockSteps {
+        let offsets = [0; GROUP];
+        BlockSteps { group: NO_GROUP, known: 0, offsets, restart: 0..0 }
+    }
+
     /// Forgets the places: another block is next.
     pub(super) fn leave_block(&mut self) {
-        *self = BlockSteps::default();
+        *self = BlockSteps::new();
     }
 
     /// The first entry that is not before `target`; `None` inside if all are.

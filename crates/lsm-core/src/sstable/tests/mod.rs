@@ -1,5 +1,6 @@
 //! Tests of whole tables, and what they share: a file in memory and a model.
 
+mod ahead;
 mod alone;
 mod beside;
 mod column;

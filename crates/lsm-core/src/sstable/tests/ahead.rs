@@ -1,0 +1,126 @@
+//! Blocks that cursors ask the cache for before they come to them.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Entries, IDENTITY, entry, options, write};
+use crate::cache::Blocks;
+use crate::iter::{InternalIter, MergeIter};
+use crate::options::Compression;
+use crate::sstable::index::INDEX_BYTES_MAX;
+use crate::sstable::test_file::TestFile;
+use crate::sstable::{Block, BlockCache, BlockData, ReadMode, SstIter, SstReader};
+use crate::types::{EntryKind, FileNo, KeyRef, SeqNo};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Call {
+    Place,
+    Lines,
+    Get,
+}
+
+/// A cache that notes what it is asked for.
+struct Noting {
+    blocks: Blocks,
+    calls: Mutex<Vec<(Call, FileNo, u64)>>,
+}
+
+impl BlockCache for Noting {
+    fn get(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
+        self.calls.lock().push((Call::Get, file, offset));
+        self.blocks.get(file, offset)
+    }
+
+    fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&BlockData)) -> bool {
+        self.blocks.look(file, offset, look)
+    }
+
+    fn prefetch_place(&self, file: FileNo, offset: u64) {
+        self.calls.lock().push((Call::Place, file, offset));
+        self.blocks.prefetch_place(file, offset);
+    }
+
+    fn prefetch(&self, file: FileNo, offset: u64) {
+        self.calls.lock().push((Call::Lines, file, offset));
+        self.blocks.prefetch(file, offset);
+    }
+
+    fn wants(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool {
+        self.blocks.wants(file, offset, memory_bytes)
+    }
+
+    fn insert(&self, file: FileNo, offset: u64, block: Arc<Block>) -> Arc<Block> {
+        self.blocks.insert(file, offset, block)
+    }
+
+    fn has_room(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool {
+        self.blocks.has_room(file, offset, memory_bytes)
+    }
+
+    fn insert_beside(&self, file: FileNo, offset: u64, block: Arc<Block>) {
+        self.blocks.insert_beside(file, offset, block);
+    }
+
+    fn remove(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {
+        self.blocks.remove(file, offset)
+    }
+}
+
+impl Noting {
+    fn new() -> Arc<Noting> {
+        Arc::new(Noting { blocks: Blocks::new(4 << 20), calls: Mutex::default() })
+    }
+
+    /// A cursor over a table of many blocks, of some groups each, whose file has the number `file`.
+    fn cursor(self: &Arc<Self>, file: u64) -> SstIter {
+        let all: Entries = (0..2000_u64)
+            .map(|n| entry(&n.to_be_bytes(), 9, EntryKind::Value, &[n as u8; 80]))
+            .collect();
+        let (bytes, _) = write(&all, options(4096, Compression::None), INDEX_BYTES_MAX);
+        let cache: Arc<dyn BlockCache> = self.clone();
+        let source = TestFile::holding(&bytes);
+        let reader = SstReader::open(source, "t.sst".into(), IDENTITY, None, Some(cache)).unwrap();
+        Arc::new(reader.placed(FileNo(file), None)).iter(ReadMode::Cached)
+    }
+
+    /// The calls since the last time.
+    fn taken(&self) -> Vec<(Call, FileNo, u64)> {
+        std::mem::take(&mut *self.calls.lock())
+    }
+}
+
+#[test]
+fn a_walk_asks_for_the_next_block_before_it_gets_it() {
+    let cache = Noting::new();
+    let mut iter = cache.cursor(1);
+    iter.seek_to_first().unwrap();
+    while iter.valid() {
+        iter.next().unwrap();
+    }
+    let calls = cache.taken();
+    let gets = |call: &&(Call, FileNo, u64)| call.0 == Call::Get;
+    assert!(calls.iter().filter(gets).count() > 20);
+    for (at, (_, file, offset)) in calls.iter().enumerate().filter(|(_, call)| gets(call)).skip(1) {
+        // Its place when the walk entered the block before, and then its lines: nothing else in between.
+        let before = [(Call::Place, *file, *offset), (Call::Lines, *file, *offset)];
+        assert_eq!(calls[at - 2..at], before);
+    }
+}
+
+#[test]
+fn a_seek_of_a_merge_asks_for_the_places_of_all_tables_first() {
+    let cache = Noting::new();
+    let mut merged = MergeIter::new(vec![cache.cursor(1), cache.cursor(2)]);
+    let target = 1234_u64.to_be_bytes();
+    merged.seek(KeyRef::seek(&target, SeqNo::MAX)).unwrap();
+    assert_eq!(merged.key().user, target);
+    let calls = cache.taken();
+    let [first, second] = [calls[0], calls[1]];
+    assert_eq!([first.0, second.0], [Call::Place; 2]);
+    assert_eq!([first.1, second.1], [FileNo(1), FileNo(2)]);
+    for (_, file, offset) in [first, second] {
+        let got = calls.iter().find(|call| (call.0, call.1) == (Call::Get, file));
+        assert_eq!(got, Some(&(Call::Get, file, offset)));
+    }
+}
