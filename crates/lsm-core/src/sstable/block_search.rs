@@ -100,7 +100,13 @@ impl BlockData {
     /// Index of the first entry that is not before `target`; [`Block::len`] if all are.
     #[inline]
     pub(super) fn lower_bound(&self, target: KeyRef<'_>) -> usize {
-        match self.near(target) {
+        self.first_of(self.near(target), target)
+    }
+
+    /// Index of the first entry that is not before `target`, near which the search ended.
+    #[inline]
+    pub(super) fn first_of(&self, near: Near, target: KeyRef<'_>) -> usize {
+        match near {
             Near::At(at) => at,
             Near::AtOrNext(at) => at + usize::from(self.is_before(at, target)),
         }
@@ -111,6 +117,12 @@ impl BlockData {
     #[inline]
     pub(super) fn near(&self, target: KeyRef<'_>) -> Near {
         self.touch();
+        self.near_by(target, |word| first_not_below(self.words(), word))
+    }
+
+    /// As [`BlockData::near`], with `search` as the way to the first word that is not below another one.
+    #[inline]
+    pub(super) fn near_by(&self, target: KeyRef<'_>, search: impl Fn(u64) -> usize) -> Near {
         match self.prefix_order(target.user) {
             // A target that ends within the common prefix sorts before its extensions.
             Ordering::Less => return Near::At(0),
@@ -121,7 +133,7 @@ impl BlockData {
         // touches a few cache lines. Bisecting the keys themselves would rebuild one at each step.
         let word = prefix8(&target.user[self.common_len()..]);
         let words = self.words();
-        let low = first_not_below(words, word);
+        let low = search(word);
         if words.get(low) != Some(&word) {
             return Near::At(low);
         }

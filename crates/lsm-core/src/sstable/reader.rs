@@ -200,7 +200,7 @@ impl SstReader {
     pub fn prefetch(&self, target: KeyRef<'_>) {
         if self.index.levels() == 1
             && let Some(cache) = &self.cache
-            && let Some(extent) = self.index.extent(self.index.block().lower_bound(target))
+            && let Some(extent) = self.index.extent(self.index.lower_bound(target))
         {
             cache.prefetch_place(self.file, extent.offset);
         }

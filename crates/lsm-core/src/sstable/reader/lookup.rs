@@ -144,7 +144,7 @@ impl SstReader {
         mapped: &MappedBlocks,
         target: KeyRef<'_>,
     ) -> Result<Option<(Trailer, Slice)>> {
-        let number = self.index.block().lower_bound(target);
+        let number = self.index.lower_bound(target);
         let Some(extent) = self.index.extent(number) else { return Ok(None) };
         let payload = mapped.payload(&self.source, number, extent)?;
         if let Some(found) = payload.and_then(|payload| self.probe(payload, target)) {
@@ -224,7 +224,7 @@ impl SstReader {
     /// The only data block that can hold an entry of the target's user key not before `target`.
     #[inline]
     pub(super) fn locate(&self, target: KeyRef<'_>, load: Load) -> Result<Option<Extent>> {
-        let Some(extent) = self.index.extent(self.index.block().lower_bound(target)) else {
+        let Some(extent) = self.index.extent(self.index.lower_bound(target)) else {
             return Ok(None);
         };
         // The usual case: the index of a table of the default size is one block, which is always in
