@@ -22,10 +22,11 @@ use crate::hooks::{Hooks, ValueStore};
 use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
 use crate::raw;
-use crate::read::{Cursor, KeyRange, Keys, Range, prefix_bounds};
+use crate::read::{Cursor, KeyRange, Keys, OpenPartition, Range, ReadPoint, prefix_bounds};
 use crate::snapshot::RegisteredSnapshot;
 use crate::stats::Stats;
 use crate::types::{SeqNo, Slice};
+use crate::version::TableContext;
 
 /// Closes the database when the last handle, snapshot and iterator is gone.
 pub(super) struct OpenHandle(Arc<DbInner>);
@@ -68,11 +69,6 @@ impl Db {
         Builder::new(path.as_ref())
     }
 
-    /// Keeps the database open for as long as the result lives.
-    pub(super) fn keep_open(&self) -> Arc<OpenHandle> {
-        self.0.clone()
-    }
-
     pub(super) fn inner(&self) -> &Arc<DbInner> {
         &self.0.0
     }
@@ -80,7 +76,7 @@ impl Db {
     /// The partition `name`, made with default options if it does not exist.
     pub fn partition(&self, name: &str) -> Result<Partition> {
         let state = self.inner().open_partition(name, None, None)?;
-        Ok(Partition { db: self.clone(), state })
+        Ok(Partition::new(self.clone(), state))
     }
 
     /// The partition `name` with these options and hooks: made if it does not exist, changed if it
@@ -105,7 +101,7 @@ impl Db {
             self.inner().retry_gaps(&state);
             self.inner().events.deliver();
         }
-        Ok(Partition { db: self.clone(), state })
+        Ok(Partition::new(self.clone(), state))
     }
 
     /// Opens the partition `name`, which must exist.
@@ -114,7 +110,7 @@ impl Db {
     /// [`ErrorKind::PartitionNotFound`] if it does not exist; otherwise as [`Db::partition`].
     pub fn open_partition(&self, name: &str) -> Result<Partition> {
         let state = self.inner().existing_partition(name)?;
-        Ok(Partition { db: self.clone(), state })
+        Ok(Partition::new(self.clone(), state))
     }
 
     /// Returns whether there is a partition `name`.
@@ -278,23 +274,48 @@ impl fmt::Debug for Db {
 
 /// A handle to one partition: a key space with its own tables and options.
 #[derive(Clone)]
-pub struct Partition {
-    pub(super) db: Db,
+pub struct Partition(Arc<Handle>);
+
+/// The subject of a [`Partition`], which its clones and cursors share.
+pub(super) struct Handle {
+    db: Db,
     state: Arc<PartitionState>,
 }
 
+impl OpenPartition for Handle {
+    fn tables(&self) -> &Arc<TableContext> {
+        &self.db.inner().tables
+    }
+
+    fn partition(&self) -> &Arc<str> {
+        &self.state.name
+    }
+}
+
 impl Partition {
+    fn new(db: Db, state: Arc<PartitionState>) -> Partition {
+        Partition(Arc::new(Handle { db, state }))
+    }
+
+    pub(super) fn handle(&self) -> &Arc<Handle> {
+        &self.0
+    }
+
+    pub(super) fn open_db(&self) -> &Db {
+        &self.0.db
+    }
+
     pub(super) fn db(&self) -> &Arc<DbInner> {
-        self.db.inner()
+        self.0.db.inner()
     }
 
     pub(super) fn state(&self) -> &Arc<PartitionState> {
-        &self.state
+        &self.0.state
     }
 
     /// Returns the name.
     pub fn name(&self) -> &str {
-        &self.state.name
+        &self.state().name
     }
 
     /// The sequence number of the oldest snapshot of the database: what was overwritten or deleted behind it
@@ -305,12 +326,12 @@ impl Partition {
 
     /// Returns the value store, if the partition has one.
     pub fn value_store(&self) -> Option<Arc<dyn ValueStore>> {
-        self.state.store().cloned()
+        self.state().store().cloned()
     }
 
     /// Returns the stored options.
     pub fn options(&self) -> PartitionOptions {
-        (*self.state.view().version.options).clone()
+        (*self.state().view().version.options).clone()
     }
 
     /// Returns about how many keys there are: entries of memtables and tables, less two for each
@@ -333,19 +354,19 @@ impl Partition {
 
     /// Returns an empty batch of the partition's database.
     pub fn batch(&self) -> Batch {
-        self.db.batch()
+        self.open_db().batch()
     }
 
     /// Writes the memtables of the partition to tables and waits for it.
     pub fn flush(&self) -> Result<()> {
-        let flushed = self.db().flush_now(&self.state);
+        let flushed = self.db().flush_now(self.state());
         self.db().events.deliver();
         flushed
     }
 
     /// Flushes, and compacts `range` to the bottom level.
     pub fn compact(&self, range: impl KeyRange) -> Result<()> {
-        let compacted = self.db().compact(&self.state, &range.bounds());
+        let compacted = self.db().compact(self.state(), &range.bounds());
         self.db().events.deliver();
         compacted
     }
@@ -353,19 +374,16 @@ impl Partition {
 
 impl raw::Walkable for Partition {
     fn pin_raw(&self) -> Result<raw::Pin> {
-        let point = self.read_point_at(None)?;
-        let partition = point.partition;
-        let view = point.view;
-        let context = point.context;
-        let hooks = self.state.hooks();
+        let ReadPoint { view, open, .. } = self.read_point_at(None)?;
+        let hooks = self.state().hooks();
         let clock = self.db().background.clock().clone();
-        Ok(raw::Pin { partition, view, context, hooks, clock, keep: point.keep })
+        Ok(raw::Pin { view, open, hooks, clock })
     }
 }
 
 impl fmt::Debug for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Partition").field("name", &self.state.name).finish_non_exhaustive()
+        f.debug_struct("Partition").field("name", &self.state().name).finish_non_exhaustive()
     }
 }
 

@@ -105,7 +105,7 @@ impl Partition {
         seq: SeqNo,
         options: WriteOptions,
     ) -> Result<Commit> {
-        let mut batch = self.db.batch();
+        let mut batch = self.open_db().batch();
         match new {
             Some(value) => batch.add_put(self, key, value),
             None if exists => batch.add_delete(self, key),

@@ -3,25 +3,43 @@
 //! [`Partition::observe`] is the only function that pairs a view with a sequence number. Gets,
 //! ranges, cursors, raw walks and verified reads all begin with it.
 
-use std::any::Any;
 use std::sync::Arc;
 
 use arc_swap::Guard;
 
+use super::handle::Handle;
 use super::{Partition, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
 use crate::raw::{Moment, ReadAtMoment};
 use crate::read::{
-    self, Cursor, GetContext, KeyRange, Keys, Located, Range, ReadPoint, prefix_bounds,
+    self, Cursor, GetContext, KeyRange, Keys, Located, OpenPartition, Range, ReadPoint,
+    prefix_bounds,
 };
 use crate::types::{SeqNo, Slice};
+use crate::version::TableContext;
 
 /// A view of a partition, and the sequence number up to which it is read.
 pub(super) struct Observation {
     pub(super) view: Guard<Arc<ReadView>>,
     pub(super) seq: SeqNo,
+}
+
+/// A partition with a snapshot: compactions keep what it sees.
+struct AtSnapshot {
+    handle: Arc<Handle>,
+    _snapshot: Snapshot,
+}
+
+impl OpenPartition for AtSnapshot {
+    fn tables(&self) -> &Arc<TableContext> {
+        self.handle.tables()
+    }
+
+    fn partition(&self) -> &Arc<str> {
+        self.handle.partition()
+    }
 }
 
 impl Partition {
@@ -110,22 +128,16 @@ impl Partition {
         let Observation { view, seq } = self.observe(snapshot)?;
         // Owned, because a scan may outlive many views. A guard would hold up their release.
         let view = Guard::into_inner(view);
-        let keep: Arc<dyn Any + Send + Sync> = match snapshot {
-            Some(snapshot) => Arc::new(snapshot.clone()),
-            // A snapshot keeps the database open by itself. Without either, a close could hand the
-            // folder to another process under a running scan.
-            None => self.db.keep_open(),
+        // Without it, a close could hand the folder to another process under a running scan.
+        let open: Arc<dyn OpenPartition> = match snapshot {
+            Some(snapshot) => {
+                Arc::new(AtSnapshot { handle: self.handle().clone(), _snapshot: snapshot.clone() })
+            }
+            None => self.handle().clone(),
         };
-        Ok(ReadPoint {
-            view,
-            seq,
-            context: self.db().tables.clone(),
-            partition: self.state().name.clone(),
-            key_form: self.state().key_form,
-            store: self.state().store().cloned(),
-            check: None,
-            keep,
-        })
+        let key_form = self.state().key_form;
+        let store = self.state().store().cloned();
+        Ok(ReadPoint { view, seq, open, key_form, store, check: None })
     }
 
     /// Returns whether `key` exists.

@@ -297,7 +297,7 @@ impl Partition {
 
     /// Deletes every key, with options.
     pub fn clear_with(&self, options: impl Into<WriteOptions>) -> Result<Commit> {
-        Batch::new(self.db.clone()).clear(self).commit(options)
+        Batch::new(self.open_db().clone()).clear(self).commit(options)
     }
 
     /// Deletes `key`; an error where that would wait for compactions.

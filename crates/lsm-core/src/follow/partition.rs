@@ -6,7 +6,6 @@
 //!    of another commit.
 //! 2. A moment never changes, whatever is synced meanwhile.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -20,10 +19,11 @@ use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
 use crate::raw::{self, Moment, ReadAtMoment};
 use crate::read::{
-    self, Bounds, Cursor, GetContext, KeyRange, Keys, Range, ReadPoint, prefix_bounds,
+    self, Bounds, Cursor, GetContext, KeyRange, Keys, OpenPartition, Range, ReadPoint,
+    prefix_bounds,
 };
 use crate::types::{Epoch, KeyForm, PartitionId, SeqNo, Slice};
-use crate::version::{HookRecord, PartitionVersion};
+use crate::version::{HookRecord, PartitionVersion, TableContext};
 
 /// A partition at one moment.
 pub(super) struct Shown {
@@ -347,19 +347,25 @@ impl FollowedMoment {
 
     /// Returns the moment to read from.
     pub fn point(&self) -> ReadPoint {
-        let FollowedPartition { inner, followed } = &self.partition;
-        // The view's pin, and with it the lease.
-        let keep: Arc<dyn Any + Send + Sync> = Arc::new(self.clone());
         ReadPoint {
             view: self.view.view.clone(),
             seq: self.view.seq,
-            context: inner.tables.clone(),
-            partition: followed.name.clone(),
-            key_form: followed.key_form,
+            // The view's pin, and with it the lease.
+            open: Arc::new(self.clone()),
+            key_form: self.partition.followed.key_form,
             store: self.view.hooks.store.clone(),
             check: None,
-            keep,
         }
+    }
+}
+
+impl OpenPartition for FollowedMoment {
+    fn tables(&self) -> &Arc<TableContext> {
+        &self.partition.inner.tables
+    }
+
+    fn partition(&self) -> &Arc<str> {
+        &self.partition.followed.name
     }
 }
 
@@ -379,15 +385,8 @@ impl ReadAtMoment for FollowedMoment {
 
 impl raw::Walkable for FollowedMoment {
     fn pin_raw(&self) -> Result<raw::Pin> {
-        let point = self.point();
-        let inner = &self.partition.inner;
-        Ok(raw::Pin {
-            partition: point.partition,
-            view: point.view,
-            context: point.context,
-            hooks: self.view.hooks.clone(),
-            clock: inner.clock.clone(),
-            keep: point.keep,
-        })
+        let ReadPoint { view, open, .. } = self.point();
+        let hooks = self.view.hooks.clone();
+        Ok(raw::Pin { view, open, hooks, clock: self.partition.inner.clock.clone() })
     }
 }

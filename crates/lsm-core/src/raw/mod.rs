@@ -38,7 +38,6 @@ mod describe;
 mod reading;
 mod versions;
 
-use std::any::Any;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,10 +59,10 @@ use crate::hooks::PartitionHooks;
 use crate::iter::InternalIter;
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
-use crate::read::lost;
+use crate::read::{OpenPartition, lost};
 use crate::sstable::{RawIter, SstReader, bloom_hash};
 use crate::types::{DbId, Gap, Gaps, KeyRef, PartitionId, SeqNo};
-use crate::version::{Table, TableContext};
+use crate::version::Table;
 
 /// A thing with entries to walk: a partition of an open database.
 pub trait Walkable {
@@ -77,18 +76,14 @@ pub trait Walkable {
 /// A partition at one moment.
 #[derive(Clone)]
 pub struct Pin {
-    /// Its name.
-    pub(crate) partition: Arc<str>,
     /// Its memtables and tables.
     pub(crate) view: Arc<ReadView>,
-    /// The means to open its tables.
-    pub(crate) context: Arc<TableContext>,
+    /// Opens its tables, and names it.
+    pub(crate) open: Arc<dyn OpenPartition>,
     /// Its hooks whose code is at hand, and the rules of all of them.
     pub(crate) hooks: Arc<PartitionHooks>,
     /// The clock of the database.
     pub(crate) clock: Arc<dyn Clock>,
-    /// A thing that must live as long as this: the open database.
-    pub(crate) keep: Arc<dyn Any + Send + Sync>,
 }
 
 /// An entry where it lies. It is lent by the walk and gone when that moves on.
@@ -136,7 +131,7 @@ impl Walk {
 
     /// Name of the partition.
     pub fn partition(&self) -> &str {
-        &self.pin.partition
+        self.pin.open.partition()
     }
 
     /// The partition's number, which no other has before or after it.
@@ -146,7 +141,7 @@ impl Walk {
 
     /// The database.
     pub fn db_id(&self) -> DbId {
-        self.pin.context.db_id
+        self.pin.open.tables().db_id
     }
 
     /// The partition's hooks whose code is at hand, and the rules of all of them.
@@ -167,7 +162,7 @@ impl Walk {
 
     /// Returns the damage of a gap.
     pub fn lost(&self, gap: &Gap) -> Option<Damage> {
-        let error = lost(gap, &self.pin.context).in_partition(&self.pin.partition);
+        let error = lost(gap, self.pin.open.tables()).in_partition(self.pin.open.partition());
         error.damage().cloned()
     }
 
@@ -193,14 +188,13 @@ impl Walk {
 
     fn table(&self, level: usize, table: &Arc<Table>) -> RawTable {
         // Without the view: it would hold every file of the partition as long as this one table.
-        let Pin { partition, context, keep, .. } = self.pin.clone();
-        RawTable { level, table: table.clone(), partition, context, _keep: keep }
+        RawTable { level, table: table.clone(), open: self.pin.open.clone() }
     }
 }
 
 impl fmt::Debug for Walk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Walk").field("partition", &self.pin.partition).finish_non_exhaustive()
+        f.debug_struct("Walk").field("partition", &self.partition()).finish_non_exhaustive()
     }
 }
 
@@ -265,15 +259,13 @@ fn entry_of<'a>(
 pub struct RawTable {
     level: usize,
     table: Arc<Table>,
-    partition: Arc<str>,
-    context: Arc<TableContext>,
-    _keep: Arc<dyn Any + Send + Sync>,
+    open: Arc<dyn OpenPartition>,
 }
 
 impl RawTable {
     /// Name of its partition.
     pub fn partition(&self) -> &str {
-        &self.partition
+        self.open.partition()
     }
 
     /// The level on which it lies.
@@ -288,7 +280,7 @@ impl RawTable {
 
     /// The path of its file.
     pub fn path(&self) -> PathBuf {
-        self.table.path(&self.context)
+        self.table.path(self.open.tables())
     }
 
     /// The table's account of itself.
@@ -317,8 +309,8 @@ impl RawTable {
     /// Those of opening it.
     pub fn check_opens(&self) -> Result<()> {
         // Apart: the reader that the table keeps was loaded before a damage that is looked for.
-        let opened = self.table.open_apart(&self.context);
-        opened.map(drop).map_err(|error| error.in_partition(&self.partition))
+        let opened = self.table.open_apart(self.open.tables());
+        opened.map(drop).map_err(|error| error.in_partition(self.open.partition()))
     }
 
     /// Returns `true` unless the table's bloom says that it does not have the stored key.
@@ -330,8 +322,8 @@ impl RawTable {
     }
 
     fn reader(&self) -> Result<&Arc<SstReader>> {
-        let reader = self.table.reader(&self.context);
-        reader.map_err(|error| error.in_partition(&self.partition))
+        let reader = self.table.reader(self.open.tables());
+        reader.map_err(|error| error.in_partition(self.open.partition()))
     }
 }
 
@@ -374,7 +366,7 @@ impl TableWalk {
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.position = WalkPosition::Found;
         let sought = self.iter.seek(KeyRef::seek(key, SeqNo::MAX));
-        sought.map_err(|error| error.in_partition(&self.table.partition))
+        sought.map_err(|error| error.in_partition(self.table.partition()))
     }
 
     /// The next entry; `None` behind the last.
@@ -391,7 +383,7 @@ impl TableWalk {
             WalkPosition::On if self.iter.valid() => self.iter.next(),
             WalkPosition::On | WalkPosition::Found => Ok(()),
         };
-        moved.map_err(|error| error.in_partition(&self.table.partition))?;
+        moved.map_err(|error| error.in_partition(self.table.partition()))?;
         if !self.iter.valid() {
             return Ok(None);
         }

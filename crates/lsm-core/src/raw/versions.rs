@@ -84,7 +84,7 @@ impl RawTable {
     pub fn versions(&self, key: &[u8], found: &mut Vec<RawVersion>) -> Result<()> {
         let mut entries = self.walk(RawMode::Suspects)?;
         self.collect(&mut entries, key, found)
-            .map_err(|error| error.in_partition(&self.partition).at_key(key))
+            .map_err(|error| error.in_partition(self.partition()).at_key(key))
     }
 
     fn collect(

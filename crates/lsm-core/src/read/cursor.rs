@@ -1,6 +1,5 @@
 //! [`Cursor`]: the core of scans. It lends keys and values, and owns what it pins.
 
-use std::any::Any;
 use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::ops::Bound;
@@ -17,6 +16,17 @@ use crate::sstable::{BlockCheck, OpenTable};
 use crate::types::{EntryKind, InGap, KeyForm, SeqNo, Slice};
 use crate::version::TableContext;
 
+/// A partition of a database that stays open as long as this lives: a handle, a snapshot, or a moment of a
+/// follower. One reference to it is all that a cursor counts beside its view, because threads that read
+/// at once change the same counts.
+pub trait OpenPartition: Send + Sync {
+    /// The means to open its tables.
+    fn tables(&self) -> &Arc<TableContext>;
+
+    /// Its name.
+    fn partition(&self) -> &Arc<str>;
+}
+
 /// The subject of a scan: a view at a sequence number.
 #[derive(Clone)]
 pub struct ReadPoint {
@@ -24,24 +34,24 @@ pub struct ReadPoint {
     pub(crate) view: Arc<ReadView>,
     /// Operations up to this one are seen.
     pub(crate) seq: SeqNo,
-    /// The means to open tables.
-    pub(crate) context: Arc<TableContext>,
-    /// Names the partition in errors.
-    pub(crate) partition: Arc<str>,
+    /// Opens tables, and names the partition in errors.
+    pub(crate) open: Arc<dyn OpenPartition>,
     /// The form of stored keys.
     pub(crate) key_form: KeyForm,
     /// The store of large values.
     pub(crate) store: Option<Arc<dyn ValueStore>>,
     /// Sees each block of a table before anything of it is handed out.
     pub(crate) check: Option<Arc<dyn BlockCheck>>,
-    /// A thing that must live as long as the scan.
-    pub(crate) keep: Arc<dyn Any + Send + Sync>,
 }
 
 impl ReadPoint {
     /// Returns the name of the partition.
     pub fn partition(&self) -> &Arc<str> {
-        &self.partition
+        self.open.partition()
+    }
+
+    fn tables(&self) -> &Arc<TableContext> {
+        self.open.tables()
     }
 
     /// Returns the value store of the partition, if it has one.
@@ -55,9 +65,9 @@ impl ReadPoint {
     /// Those of a get.
     pub fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
         let store = self.store.as_ref();
-        let context = GetContext { view: &self.view, tables: &self.context, store, seq: self.seq };
+        let context = GetContext { view: &self.view, tables: self.tables(), store, seq: self.seq };
         let located = self.key_form.with_stored(key, |key| locate(&context, key));
-        located.map_err(|error| error.in_partition(&self.partition))
+        located.map_err(|error| error.in_partition(self.partition()))
     }
 
     /// Returns the same point, of which `check` sees each block of a table before anything of the
@@ -70,11 +80,11 @@ impl ReadPoint {
     /// The value of `key`, a stored key, as its handle says.
     pub(super) fn read_handle(&self, key: &[u8], handle: &[u8]) -> Result<Vec<u8>> {
         let Some(store) = &self.store else {
-            return Err(unreadable(Some(EntryKind::Handle), None, &self.context, key)
-                .in_partition(&self.partition));
+            return Err(unreadable(Some(EntryKind::Handle), None, self.tables(), key)
+                .in_partition(self.partition()));
         };
         read_handle(&**store, handle)
-            .map_err(|error| error.at_key(key).in_partition(&self.partition))
+            .map_err(|error| error.at_key(key).in_partition(self.partition()))
     }
 }
 
@@ -111,8 +121,8 @@ impl Cursor {
         let sources = point.and_then(|point| {
             let floor = point.view.floor_at(point.seq);
             let check = point.check.as_ref();
-            let sources = Source::all_checked(&point.view, &point.context, floor, check)
-                .map_err(|error| error.in_partition(&point.partition))?;
+            let sources = Source::all_checked(&point.view, point.tables(), floor, check)
+                .map_err(|error| error.in_partition(point.partition()))?;
             Ok((sources, point))
         });
         // Told by the seeks, so that opening a range has no error of its own and iterators need one
@@ -192,8 +202,8 @@ impl Cursor {
             }
             kind => {
                 let point = self.point();
-                let error = unreadable(kind, None, &point.context, self.entries.key());
-                Err(error.in_partition(&point.partition))
+                let error = unreadable(kind, None, point.tables(), self.entries.key());
+                Err(error.in_partition(point.partition()))
             }
         }
     }
@@ -332,7 +342,7 @@ impl Cursor {
     #[cold]
     fn named(&self, error: Error) -> Error {
         match &self.point {
-            Some(point) => error.in_partition(&point.partition),
+            Some(point) => error.in_partition(point.partition()),
             None => error,
         }
     }
@@ -383,7 +393,7 @@ impl Cursor {
         let point = self.point();
         let floor = point.view.floor_at(point.seq);
         match point.view.version.gaps.refusing(lower, upper, point.seq, floor) {
-            Some(gap) => Err(lost(gap, &point.context)),
+            Some(gap) => Err(lost(gap, point.tables())),
             None => Ok(()),
         }
     }
@@ -397,7 +407,7 @@ impl Cursor {
         let key = self.entries.key();
         let seq = self.entries.trailer().seq();
         match point.view.version.gaps.judge(key, point.seq, Some(seq)) {
-            (InGap::Unknown, Some(gap)) => Err(lost(gap, &point.context).at_key(key)),
+            (InGap::Unknown, Some(gap)) => Err(lost(gap, point.tables()).at_key(key)),
             (verdict, _) => Ok(verdict == InGap::Sound),
         }
     }

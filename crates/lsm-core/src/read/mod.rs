@@ -8,7 +8,7 @@ mod moves;
 mod range;
 mod source;
 
-pub use cursor::{Cursor, ReadPoint};
+pub use cursor::{Cursor, OpenPartition, ReadPoint};
 pub use get::Located;
 pub use moves::ReadCursor;
 pub use range::{Bounds, KeyRange, Keys, Range};

@@ -15,33 +15,24 @@ use std::sync::Arc;
 use super::table::{Table, UserRange};
 use crate::types::{SeqNo, first_not_below, prefix8};
 
-/// The tables of one level.
-#[derive(Clone, Debug)]
-pub struct Level {
-    tables: Arc<[Arc<Table>]>,
-    fences: Arc<[u64]>,
+/// The tables of one level. A clone counts one reference.
+#[derive(Clone, Debug, Default)]
+pub struct Level(Arc<LevelTables>);
+
+#[derive(Debug, Default)]
+struct LevelTables {
+    tables: Box<[Arc<Table>]>,
+    fences: Box<[u64]>,
     /// The number of bytes that the largest user keys share.
     shared: usize,
     bytes: u64,
     newest: SeqNo,
 }
 
-impl Default for Level {
-    fn default() -> Level {
-        Level {
-            tables: Arc::new([]),
-            fences: Arc::new([]),
-            shared: 0,
-            bytes: 0,
-            newest: SeqNo::ZERO,
-        }
-    }
-}
-
 impl PartialEq for Level {
     // The rest is made of the tables.
     fn eq(&self, other: &Level) -> bool {
-        self.tables == other.tables
+        self.0.tables == other.0.tables
     }
 }
 
@@ -55,7 +46,8 @@ impl Level {
         tables.sort_by_key(|table| Reverse((table.meta.newest(), table.meta.file)));
         let bytes = tables.iter().map(|table| table.meta.bytes).sum();
         let newest = newest_of(&tables);
-        Level { tables: tables.into(), fences: Arc::new([]), shared: 0, bytes, newest }
+        let fences = Box::default();
+        Level(Arc::new(LevelTables { tables: tables.into(), fences, shared: 0, bytes, newest }))
     }
 
     /// A deeper level of these tables, in any order.
@@ -84,65 +76,65 @@ impl Level {
         let fences = fences.collect();
         let bytes = tables.iter().map(|table| table.meta.bytes).sum();
         let newest = newest_of(&tables);
-        Ok(Level { tables: tables.into(), fences, shared, bytes, newest })
+        Ok(Level(Arc::new(LevelTables { tables: tables.into(), fences, shared, bytes, newest })))
     }
 
     /// The tables in the level's order.
     #[inline]
     pub fn tables(&self) -> &[Arc<Table>] {
-        &self.tables
+        &self.0.tables
     }
 
     /// Length of all files together, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.0.bytes
     }
 
     /// The newest sequence that a reader meets in the level.
     pub fn newest(&self) -> SeqNo {
-        self.newest
+        self.0.newest
     }
 
     /// Returns `true` if the level has no tables.
     pub fn is_empty(&self) -> bool {
-        self.tables.is_empty()
+        self.0.tables.is_empty()
     }
 
     /// Index of the first table that does not end before the user key; the number of tables if
     /// all do. Deeper levels only.
     pub fn index_of(&self, user: &[u8]) -> usize {
-        let Some(first) = self.tables.first() else {
+        let Some(first) = self.0.tables.first() else {
             return 0;
         };
-        debug_assert_eq!(self.fences.len(), self.tables.len(), "level 0 has no fences");
-        let shared = &first.meta.largest.user[..self.shared];
+        debug_assert_eq!(self.0.fences.len(), self.0.tables.len(), "level 0 has no fences");
+        let shared = &first.meta.largest.user[..self.0.shared];
         // Behind `Equal` the key has all shared bytes, so it can be cut after them.
-        let head = &user[..user.len().min(self.shared)];
+        let head = &user[..user.len().min(self.0.shared)];
         match head.cmp(shared) {
             Ordering::Less => return 0,
-            Ordering::Greater => return self.tables.len(),
+            Ordering::Greater => return self.0.tables.len(),
             Ordering::Equal => {}
         }
-        let word = prefix8(&user[self.shared..]);
+        let word = prefix8(&user[self.0.shared..]);
         // Words first: they lie in one array, and a table is only touched where words are equal.
-        let low = first_not_below(&self.fences, word);
+        let low = first_not_below(&self.0.fences, word);
         // Equal words decide nothing: compare whole keys among those, usually none or one.
-        let equal = self.fences[low..].iter().take_while(|fence| **fence == word).count();
-        let run = &self.tables[low..low + equal];
+        let equal = self.0.fences[low..].iter().take_while(|fence| **fence == word).count();
+        let run = &self.0.tables[low..low + equal];
         low + run.partition_point(|table| table.meta.ends_before(user))
     }
 
     /// The one table that may hold the user key. Deeper levels only.
     #[inline]
     pub fn find(&self, user: &[u8]) -> Option<&Arc<Table>> {
-        let table = self.tables.get(self.index_of(user))?;
+        let table = self.0.tables.get(self.index_of(user))?;
         (!table.meta.starts_after(user)).then_some(table)
     }
 
     /// The tables that may hold a user key of the range. Deeper levels only.
     pub fn overlapping(&self, range: UserRange<'_>) -> &[Arc<Table>] {
         let from = range.start.map_or(0, |start| self.index_of(start));
-        let rest = &self.tables[from..];
+        let rest = &self.0.tables[from..];
         let count = range
             .end
             .map_or(rest.len(), |end| rest.partition_point(|table| !table.meta.starts_after(end)));

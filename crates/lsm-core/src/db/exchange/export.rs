@@ -103,7 +103,7 @@ impl Partition {
         let dir = dir.as_ref();
         // A snapshot, because an export may take long and compactions must keep the versions that
         // it reads.
-        let snapshot = self.db.snapshot();
+        let snapshot = self.open_db().snapshot();
         self.state().check_live()?;
         let point = self.read_point_at(Some(&snapshot))?;
         let version = point.view.version.clone();
