@@ -370,10 +370,16 @@ impl Engine for LevelDb {
         mut visit: impl FnMut(&[u8], &[u8]),
     ) -> Result<(), Fault> {
         let mut iter = self.iter_from(key);
-        for _ in 0..entries {
-            let Some((key, value)) = iter.entry() else { break };
+        let mut left = entries;
+        while left > 0
+            && let Some((key, value)) = iter.entry()
+        {
             visit(key, value);
-            iter.step(Way::Up);
+            left -= 1;
+            // No move behind the last entry that is wanted.
+            if left > 0 {
+                iter.step(Way::Up);
+            }
         }
         iter.status()
     }

@@ -74,10 +74,16 @@ impl<const BLOBS: bool> Engine for RocksDb<BLOBS> {
     ) -> Result<(), Fault> {
         let mut iter = self.iter();
         iter.seek(key);
-        for _ in 0..entries {
-            let Some((key, value)) = iter.item() else { break };
+        let mut left = entries;
+        while left > 0
+            && let Some((key, value)) = iter.item()
+        {
             visit(key, value);
-            iter.next();
+            left -= 1;
+            // No move behind the last entry that is wanted.
+            if left > 0 {
+                iter.next();
+            }
         }
         Ok(iter.status()?)
     }

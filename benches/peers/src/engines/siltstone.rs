@@ -95,12 +95,14 @@ impl<const MAPPED: bool> Engine for Siltstone<MAPPED> {
     ) -> Result<(), Fault> {
         let mut cursor = self.partition.cursor();
         cursor.seek(key)?;
-        for _ in 0..entries {
-            if !cursor.valid() {
-                break;
-            }
+        let mut left = entries;
+        while left > 0 && cursor.valid() {
             visit(cursor.key(), cursor.value()?);
-            cursor.next()?;
+            left -= 1;
+            // No move behind the last entry that is wanted.
+            if left > 0 {
+                cursor.next()?;
+            }
         }
         Ok(())
     }

@@ -50,12 +50,14 @@ impl Engine for Measured {
     fn seek(&self, key: &[u8], entries: u64, mut visit: impl FnMut(&[u8], &[u8])) -> Result<()> {
         let mut cursor = self.partition.cursor();
         cursor.seek(key)?;
-        for _ in 0..entries {
-            if !cursor.valid() {
-                break;
-            }
+        let mut left = entries;
+        while left > 0 && cursor.valid() {
             visit(cursor.key(), cursor.value()?);
-            cursor.next()?;
+            left -= 1;
+            // No move behind the last entry that is wanted.
+            if left > 0 {
+                cursor.next()?;
+            }
         }
         Ok(())
     }
