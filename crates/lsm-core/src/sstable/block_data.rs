@@ -104,6 +104,12 @@ impl BlockData {
         self.pieces.words()
     }
 
+    /// The address of the marks.
+    #[inline]
+    pub(super) fn address(&self) -> usize {
+        self.marks().as_ptr().addr()
+    }
+
     /// Number of visible entries; 0 only in a block of hidden ones alone.
     #[inline]
     pub(super) fn len(&self) -> usize {

@@ -12,6 +12,7 @@
 //! key. If the versions of one user key span blocks, it is the whole last internal key.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::codec::{VARINT_BYTES_MAX, put_varint, varint_at};
 use crate::error::Result;
@@ -20,6 +21,7 @@ use crate::types::{InternalKey, KeyRef, SeqNo, Trailer, first_not_below};
 
 use super::block::Block;
 use super::block_builder::BlockBuilder;
+use super::block_data::BlockData;
 use super::block_search::common_len;
 use super::reader::SstReader;
 use super::stored::{Extent, StoredPayload};
@@ -29,6 +31,8 @@ use super::stored::{Extent, StoredPayload};
 pub(super) const INDEX_BYTES_MAX: usize = 1 << 20;
 /// Entries of an index between two of its tops: their words take two lines of memory.
 const GROUP: usize = 16;
+/// The lines that a search asks for at the place of a block: the marks of 33 entries.
+const MARK_LINES: usize = 7;
 /// Partitions are this much smaller than the limit, so that a split index has several.
 const PARTITION_FRACTION: usize = 32;
 
@@ -144,12 +148,27 @@ pub(super) fn extent_at(block: &Block, i: usize) -> Option<Extent> {
     (offset_len + len_len == value.len()).then_some(Extent { offset, len })
 }
 
+/// The place of a block.
+struct BlockPlace {
+    /// Its offset in the file.
+    start: u64,
+    /// The address of its marks when a reader found it in the cache last; 0 if none did. Perhaps the block has
+    /// left since, so nobody reads what lies there. Relaxed: a hint to the processor may name any address.
+    memory: AtomicUsize,
+}
+
+impl BlockPlace {
+    fn at(start: u64) -> BlockPlace {
+        BlockPlace { start, memory: AtomicUsize::new(0) }
+    }
+}
+
 /// The index of an open table, or its upper level.
 pub(super) struct Index {
     block: Arc<Block>,
-    /// Offset of the block of each entry, and one more: the end of the last. They lie one behind
+    /// Those of the blocks of all entries, and one more: the end of the last. The blocks lie one behind
     /// the other.
-    starts: Box<[u64]>,
+    places: Box<[BlockPlace]>,
     /// The last word of each [`GROUP`] of entries: a search goes by them to one group.
     tops: Box<[u64]>,
     levels: u8,
@@ -158,20 +177,20 @@ pub(super) struct Index {
 impl Index {
     /// Takes in a parsed block; `None` if its entries do not name blocks one behind the other.
     pub(super) fn new(block: Block, levels: u8) -> Option<Index> {
-        let mut starts = Vec::with_capacity(block.len() + 1);
+        let mut places = Vec::with_capacity(block.len() + 1);
         for i in 0..block.len() {
             let extent = extent_at(&block, i)?;
-            if starts.is_empty() {
-                starts.push(extent.offset);
+            if places.is_empty() {
+                places.push(BlockPlace::at(extent.offset));
             }
             // Blocks that overlap or leave holes are none that the writer made.
-            if starts[i] != extent.offset {
+            if places[i].start != extent.offset {
                 return None;
             }
-            starts.push(extent.offset.checked_add(extent.len)?);
+            places.push(BlockPlace::at(extent.offset.checked_add(extent.len)?));
         }
         let tops = block.words().chunks_exact(GROUP).map(|words| words[GROUP - 1]).collect();
-        Some(Index { block: Arc::new(block), starts: starts.into(), tops, levels })
+        Some(Index { block: Arc::new(block), places: places.into(), tops, levels })
     }
 
     /// Index of the first entry that is not before `target`; the number of entries if all are.
@@ -181,14 +200,20 @@ impl Index {
         self.block.first_of(near, target)
     }
 
+    /// The address that is noted of the block of entry `i`; 0 without one.
+    #[cfg(test)]
+    pub(super) fn noted(&self, i: usize) -> usize {
+        self.places[i].memory.load(Ordering::Relaxed)
+    }
+
     /// Index of the first entry whose word is not below `word`.
     #[inline]
     fn first_not_below(&self, word: u64) -> usize {
         let group = GROUP * first_not_below(&self.tops, word);
         // The words of one group and the places of its blocks come from memory at the same time. A
         // search over all words waits for several lines of them in turn, and then for the place.
-        let starts = self.starts[group..].as_ptr();
-        prefetch_lines(starts.cast(), GROUP * size_of::<u64>() / LINE_BYTES);
+        let places = self.places[group..].as_ptr();
+        prefetch_lines(places.cast(), GROUP * size_of::<BlockPlace>() / LINE_BYTES);
         let words = &self.block.words()[group..];
         let words = &words[..words.len().min(GROUP)];
         group + words.iter().map(|w| usize::from(*w < word)).sum::<usize>()
@@ -208,13 +233,40 @@ impl Index {
     #[inline]
     pub(super) fn extent(&self, i: usize) -> Option<Extent> {
         // Extents come from an array of offsets, so a read decodes no index value.
-        let end = *self.starts.get(i + 1)?;
-        Some(Extent { offset: self.starts[i], len: end - self.starts[i] })
+        let end = self.places.get(i + 1)?.start;
+        let offset = self.places[i].start;
+        Some(Extent { offset, len: end - offset })
+    }
+
+    /// Has the processor fetch the marks of the block of entry `i` from where they lay last, while the cache looks
+    /// for the block.
+    #[inline]
+    pub(super) fn prefetch_block(&self, i: usize) {
+        if self.levels == 1 {
+            let memory = self.places[i].memory.load(Ordering::Relaxed);
+            if memory != 0 {
+                prefetch_lines(std::ptr::without_provenance(memory), MARK_LINES);
+            }
+        }
+    }
+
+    /// Notes where the cache keeps the block of entry `i`.
+    #[inline]
+    pub(super) fn note_block(&self, i: usize, block: &BlockData) {
+        if self.levels == 1 {
+            let memory = &self.places[i].memory;
+            let address = block.address();
+            // Threads that read the same blocks write to no line of another one.
+            if memory.load(Ordering::Relaxed) != address {
+                memory.store(address, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Returns the entry that names the block at `offset`.
     pub(super) fn position(&self, offset: u64) -> Option<usize> {
-        self.starts.binary_search(&offset).ok().filter(|at| at + 1 < self.starts.len())
+        let found = self.places.binary_search_by_key(&offset, |place| place.start);
+        found.ok().filter(|at| at + 1 < self.places.len())
     }
 
     /// An index of blocks whose keys nobody knows: good to walk along, not to search.
@@ -243,7 +295,8 @@ impl Index {
 
     /// Memory that it takes, in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.block.memory_bytes() + 8 * (self.starts.len() + self.tops.len()) as u64
+        let places = size_of_val(&*self.places) + size_of_val(&*self.tops);
+        self.block.memory_bytes() + places as u64
     }
 }
 
@@ -300,7 +353,7 @@ impl IndexCursor {
         (before, self.leaf(reader).whole_key(self.at))
     }
 
-    /// The number of the data block here, from 0. Only of an index of one level.
+    /// The number of the data block here in its leaf, from 0.
     pub(super) fn number(&self) -> usize {
         self.at
     }

@@ -170,9 +170,11 @@ impl SstReader {
                 None => self.read_block(extent, false).map(CursorBlock::Parsed),
             };
         }
+        self.index.prefetch_block(index.number());
         if let Some(block) =
             self.cache.as_ref().and_then(|cache| cache.get(self.file, extent.offset))
         {
+            self.index.note_block(index.number(), block.data());
             return Ok(CursorBlock::Parsed(block));
         }
         let is_wanted = self.is_wanted(extent);
@@ -194,15 +196,19 @@ impl SstReader {
         self.cache.as_deref().map(|cache| (cache, self.file))
     }
 
-    /// Has the processor fetch the place at which the cache keeps the block that a seek to `target` searches, if the
-    /// index has one level. The seek searches the index again: by then it is in the processor's cache, while to
-    /// keep what was found would be one more state of every cursor.
+    /// Has the processor fetch what a seek to `target` waits for, if the index has one level: the place at which the
+    /// cache keeps the block, and the block where it lay last. The seek searches the index again: by then it is in the
+    /// processor's cache, while to keep what was found would be one more state of every cursor.
     pub fn prefetch(&self, target: KeyRef<'_>) {
-        if self.index.levels() == 1
-            && let Some(cache) = &self.cache
-            && let Some(extent) = self.index.extent(self.index.lower_bound(target))
+        if self.index.levels() > 1 {
+            return;
+        }
+        let number = self.index.lower_bound(target);
+        if let Some(cache) = &self.cache
+            && let Some(extent) = self.index.extent(number)
         {
             cache.prefetch_place(self.file, extent.offset);
+            self.index.prefetch_block(number);
         }
     }
 

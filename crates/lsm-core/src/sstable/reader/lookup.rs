@@ -114,17 +114,21 @@ impl SstReader {
         if let Some(mapped) = &self.mapped {
             return self.value_of_mapped(mapped, target);
         }
-        let Some(extent) = self.locate(target, SstReader::block)? else {
+        let Some((number, extent)) = self.locate_numbered(target, SstReader::block)? else {
             return Ok(None);
         };
+        self.index.prefetch_block(number);
         let mut value = None;
         let mut may_go_on = false;
         let is_kept = self.cache.as_ref().is_some_and(|cache| {
-            cache.look(self.file, extent.offset, &mut |block| match block.find(user_key, seq) {
-                Some(found) => {
-                    value = Some((found.trailer, block.slice(found.value, found.value_len)));
+            cache.look(self.file, extent.offset, &mut |block| {
+                self.index.note_block(number, block);
+                match block.find(user_key, seq) {
+                    Some(found) => {
+                        value = Some((found.trailer, block.slice(found.value, found.value_len)));
+                    }
+                    None => may_go_on = block.has_hidden(),
                 }
-                None => may_go_on = block.has_hidden(),
             })
         });
         if !is_kept {
@@ -224,13 +228,20 @@ impl SstReader {
     /// The only data block that can hold an entry of the target's user key not before `target`.
     #[inline]
     pub(super) fn locate(&self, target: KeyRef<'_>, load: Load) -> Result<Option<Extent>> {
-        let Some(extent) = self.index.extent(self.index.lower_bound(target)) else {
+        Ok(self.locate_numbered(target, load)?.map(|(_, extent)| extent))
+    }
+
+    /// As [`SstReader::locate`], with the number of the block in its leaf of the index.
+    #[inline]
+    fn locate_numbered(&self, target: KeyRef<'_>, load: Load) -> Result<Option<(usize, Extent)>> {
+        let number = self.index.lower_bound(target);
+        let Some(extent) = self.index.extent(number) else {
             return Ok(None);
         };
         // The usual case: the index of a table of the default size is one block, which is always in
         // memory.
         if self.index.levels() == 1 {
-            return Ok(Some(extent));
+            return Ok(Some((number, extent)));
         }
         let leaf = load(self, extent)?;
         let at = leaf.lower_bound(target);
@@ -239,6 +250,6 @@ impl SstReader {
             // not be either.
             return Err(self.split_lies());
         }
-        self.leaf_extent(&leaf, at).map(Some)
+        self.leaf_extent(&leaf, at).map(|extent| Some((at, extent)))
     }
 }

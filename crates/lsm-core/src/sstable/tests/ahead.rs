@@ -10,7 +10,7 @@ use crate::iter::{InternalIter, MergeIter};
 use crate::options::Compression;
 use crate::sstable::index::INDEX_BYTES_MAX;
 use crate::sstable::test_file::TestFile;
-use crate::sstable::{Block, BlockCache, BlockData, ReadMode, SstIter, SstReader};
+use crate::sstable::{Block, BlockCache, BlockData, ReadMode, SstIter, SstReader, bloom_hash};
 use crate::types::{EntryKind, FileNo, KeyRef, SeqNo};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,14 +74,19 @@ impl Noting {
 
     /// A cursor over a table of many blocks, of some groups each, whose file has the number `file`.
     fn cursor(self: &Arc<Self>, file: u64) -> SstIter {
+        self.table(file, INDEX_BYTES_MAX).iter(ReadMode::Cached)
+    }
+
+    /// Such a table, with an index that is split beyond `index_bytes_max`.
+    fn table(self: &Arc<Self>, file: u64, index_bytes_max: usize) -> Arc<SstReader> {
         let all: Entries = (0..2000_u64)
             .map(|n| entry(&n.to_be_bytes(), 9, EntryKind::Value, &[n as u8; 80]))
             .collect();
-        let (bytes, _) = write(&all, options(4096, Compression::None), INDEX_BYTES_MAX);
+        let (bytes, _) = write(&all, options(4096, Compression::None), index_bytes_max);
         let cache: Arc<dyn BlockCache> = self.clone();
         let source = TestFile::holding(&bytes);
         let reader = SstReader::open(source, "t.sst".into(), IDENTITY, None, Some(cache)).unwrap();
-        Arc::new(reader.placed(FileNo(file), None)).iter(ReadMode::Cached)
+        Arc::new(reader.placed(FileNo(file), None))
     }
 
     /// The calls since the last time.
@@ -124,4 +129,60 @@ fn a_seek_of_a_merge_asks_for_the_places_of_all_tables_first() {
         let got = calls.iter().find(|call| (call.0, call.1) == (Call::Get, file));
         assert_eq!(got, Some(&(Call::Get, file, offset)));
     }
+}
+
+/// Reads ask for the marks of a block where they lay last, before the cache finds the block.
+#[test]
+fn an_index_notes_where_the_cache_keeps_a_block() {
+    let cache = Noting::new();
+    let reader = cache.table(1, INDEX_BYTES_MAX);
+    let index = reader.index();
+    let mut iter = reader.iter(ReadMode::Cached);
+    let keys = [100_u64, 1500].map(u64::to_be_bytes);
+    let numbers = keys.map(|key| index.lower_bound(KeyRef::seek(&key, SeqNo::MAX)));
+    for (key, number) in keys.iter().zip(numbers) {
+        let extent = index.extent(number).unwrap();
+        let mut old = None;
+        // The old block is kept, so that the new one lies elsewhere.
+        for _ in 0..2 {
+            for _ in 0..2 {
+                assert!(reader.get(key, bloom_hash(key), SeqNo::MAX).unwrap().is_some());
+            }
+            let block = cache.blocks.get(FileNo(1), extent.offset).unwrap();
+            assert_eq!(index.noted(number), block.data().address());
+            assert_ne!(
+                old.map(|block: Arc<Block>| block.data().address()),
+                Some(index.noted(number))
+            );
+            old = cache.blocks.remove(FileNo(1), extent.offset);
+        }
+        // Cursors note it, too.
+        for _ in 0..2 {
+            iter.seek_to_last().unwrap();
+            iter.seek(KeyRef::seek(key, SeqNo::MAX)).unwrap();
+        }
+        let block = cache.blocks.get(FileNo(1), extent.offset).unwrap();
+        assert_eq!(index.noted(number), block.data().address());
+    }
+    let noted = (0..index.block().len()).filter(|number| index.noted(*number) != 0);
+    // And the last one.
+    assert_eq!(noted.count(), 3);
+}
+
+/// The entries of the upper level are no blocks of data.
+#[test]
+fn an_index_of_two_levels_notes_nothing() {
+    let reader = Noting::new().table(1, 256);
+    let index = reader.index();
+    assert_eq!(index.levels(), 2);
+    let mut iter = reader.iter(ReadMode::Cached);
+    for _ in 0..2 {
+        for n in (0..2000_u64).step_by(50) {
+            let key = n.to_be_bytes();
+            assert!(reader.get(&key, bloom_hash(&key), SeqNo::MAX).unwrap().is_some());
+            iter.seek(KeyRef::seek(&key, SeqNo::MAX)).unwrap();
+            assert!(iter.valid());
+        }
+    }
+    assert!((0..index.block().len()).all(|number| index.noted(number) == 0));
 }
