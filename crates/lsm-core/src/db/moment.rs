@@ -128,7 +128,7 @@ impl Partition {
         let Observation { view, seq } = self.observe(snapshot)?;
         // Owned, because a scan may outlive many views. A guard would hold up their release.
         let view = Guard::into_inner(view);
-        // Without it, a close could hand the folder to another process under a running scan.
+        // Keeps the database open: a close could hand the folder to another process under a running scan.
         let open: Arc<dyn OpenPartition> = match snapshot {
             Some(snapshot) => {
                 Arc::new(AtSnapshot { handle: self.handle().clone(), _snapshot: snapshot.clone() })
