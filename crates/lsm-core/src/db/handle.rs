@@ -274,15 +274,15 @@ impl fmt::Debug for Db {
 
 /// A handle to one partition: a key space with its own tables and options.
 #[derive(Clone)]
-pub struct Partition(Arc<Handle>);
+pub struct Partition(Arc<PartitionHandle>);
 
 /// The subject of a [`Partition`], which its clones and cursors share.
-pub(super) struct Handle {
+pub(super) struct PartitionHandle {
     db: Db,
     state: Arc<PartitionState>,
 }
 
-impl OpenPartition for Handle {
+impl OpenPartition for PartitionHandle {
     fn tables(&self) -> &Arc<TableContext> {
         &self.db.inner().tables
     }
@@ -294,10 +294,10 @@ impl OpenPartition for Handle {
 
 impl Partition {
     fn new(db: Db, state: Arc<PartitionState>) -> Partition {
-        Partition(Arc::new(Handle { db, state }))
+        Partition(Arc::new(PartitionHandle { db, state }))
     }
 
-    pub(super) fn handle(&self) -> &Arc<Handle> {
+    pub(super) fn handle(&self) -> &Arc<PartitionHandle> {
         &self.0
     }
 

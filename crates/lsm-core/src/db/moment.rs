@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arc_swap::Guard;
 
-use super::handle::Handle;
+use super::handle::PartitionHandle;
 use super::{Partition, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PartitionHooks;
@@ -28,7 +28,7 @@ pub(super) struct Observation {
 
 /// A partition with a snapshot: compactions keep what it sees.
 struct AtSnapshot {
-    handle: Arc<Handle>,
+    handle: Arc<PartitionHandle>,
     _snapshot: Snapshot,
 }
 

@@ -443,6 +443,12 @@ mod tests {
     use super::*;
     use crate::types::EntryKind;
 
+    /// A key behind `shared` bytes that all keys have.
+    fn key_of(shared: usize, (rest, seq): &(String, u64)) -> InternalKey {
+        let trailer = Trailer::new(SeqNo::new(*seq).unwrap(), EntryKind::Value);
+        InternalKey { user: [&[b'k'; 17][..shared], rest.as_bytes()].concat().into(), trailer }
+    }
+
     proptest! {
         /// Of any number of entries: less than a group, whole groups, and a rest. Many words are equal:
         /// those of the versions of one key, and of keys whose first 8 bytes are.
@@ -452,11 +458,7 @@ mod tests {
             targets in prop::collection::vec(("[a-e]{0,4}", 0u64..6), 20),
             shared in 0usize..18,
         ) {
-            let key = |(rest, seq): &(String, u64)| {
-                let trailer = Trailer::new(SeqNo::new(*seq).unwrap(), EntryKind::Value);
-                InternalKey { user: [&[b'k'; 17][..shared], rest.as_bytes()].concat().into(), trailer }
-            };
-            let mut keys: Vec<InternalKey> = separators.iter().map(key).collect();
+            let mut keys: Vec<InternalKey> = separators.iter().map(|key| key_of(shared, key)).collect();
             keys.sort();
             let mut builder = BlockBuilder::new(SeqNo::ZERO);
             for (at, key) in (0..).zip(&keys) {
@@ -465,7 +467,7 @@ mod tests {
             let bytes: Arc<[u8]> = builder.finish(&keys.last().unwrap().user).into();
             let payload = StoredPayload { len: bytes.len(), bytes };
             let index = Index::new(Block::parse(payload, None).unwrap(), 1).unwrap();
-            for target in keys.iter().cloned().chain(targets.iter().map(key)) {
+            for target in keys.iter().cloned().chain(targets.iter().map(|key| key_of(shared, key))) {
                 let expected = keys.partition_point(|key| *key < target);
                 prop_assert_eq!(index.lower_bound(target.as_ref()), expected);
             }
