@@ -35,6 +35,7 @@ usage: benches/peers/run.sh [options]
   --threads N           threads that work at once                    [1]
   --write-rate N        writes per second beside the readers of readwhilewriting  [as many as possible]
   --lz4                 compress with LZ4; RocksDB is compiled anew for it
+  --cache-mib N         block cache of the engines that have one      [256]
   --memory-mib N        memory of each run, its page cache included, limited by a cgroup
   --mib-per-size N      large: bytes of values of a size, but three values at least  [256]
   --plan FILE           large: sizes, repetitions and mixes       [benches/peers/large.json]
@@ -109,7 +110,7 @@ complete_suite() {
 suite=core records="" ops="" seconds="" idle_loop=() rounds="" engines="" workloads=""
 # Of most suites. A file per value takes minutes for a million values, and is named if it is wanted.
 suite_engines="siltstone rocksdb rocksdb-blob fjall leveldb lmdb lmdb-map redb sled berkeley"
-key_size="" value_size="" threads="" write_rate="" lz4="" memory_mib="" mib_per_size=256 plan="" wait_seconds=120
+key_size="" value_size="" threads="" write_rate="" lz4="" cache_mib="" memory_mib="" mib_per_size=256 plan="" wait_seconds=120
 sync_interval_ms=0 settle=() reopen=() warm_gib="" database="" results="" machine="two cores of a nested VM"
 publish=() report_only=0 jobs=() rocksdb=rocksdb berkeley=berkeley
 command="benches/peers/run.sh"
@@ -133,6 +134,7 @@ while (($# > 0)); do
     --threads) threads="$2" && shift ;;
     --write-rate) write_rate="$2" && shift ;;
     --lz4) lz4=lz4 ;;
+    --cache-mib) cache_mib="$2" && shift ;;
     --memory-mib) memory_mib="$2" && shift ;;
     --mib-per-size) mib_per_size="$2" && shift ;;
     --plan) plan="$(realpath "$2")" && shift ;;
@@ -237,7 +239,7 @@ run_once() {
     arguments+=(--workloads "$3" --records "$records" ${ops:+--ops "$ops"} --threads "$threads"
         --key-size "$key_size" --value-size "$value_size" ${lz4:+--lz4}
         --sync-interval-ms "$sync_interval_ms" "${settle[@]}" "${reopen[@]}" ${seconds:+--seconds "$seconds"}
-        "${idle_loop[@]}" ${write_rate:+--write-rate "$write_rate"})
+        "${idle_loop[@]}" ${write_rate:+--write-rate "$write_rate"} ${cache_mib:+--cache-mib "$cache_mib"})
     limited "$peers" run "${arguments[@]}"
 }
 
@@ -257,7 +259,7 @@ folder_of_runs() {
         echo "$results/large${plan:+-$(basename "$plan" .json)}${memory_mib:+-${memory_mib}mib}"
     else
         printf '%s/%012d-%05d-%09d%s' "$results" "$records" "$key_size" "$value_size" \
-            "-${threads}threads${ops:+-${ops}ops}${lz4:+-lz4}${memory_mib:+-${memory_mib}mib}${seconds:+-${seconds}s}${write_rate:+-${write_rate}writes}${reopen:+-reopen}"
+            "-${threads}threads${ops:+-${ops}ops}${lz4:+-lz4}${cache_mib:+-${cache_mib}cache}${memory_mib:+-${memory_mib}mib}${seconds:+-${seconds}s}${write_rate:+-${write_rate}writes}${reopen:+-reopen}"
     fi
 }
 

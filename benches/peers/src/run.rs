@@ -4,7 +4,7 @@
 //! others wrote, and at the end: then every engine reads from tables in order, and none hides
 //! work that it put off. The time of it is counted in the totals and not in the workloads.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU16, NonZeroU64};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -54,6 +54,9 @@ pub struct Args {
     /// Compress with LZ4; fails for an engine that was compiled without it
     #[arg(long)]
     lz4: bool,
+    /// Mebibytes of the block cache [default: 256]
+    #[arg(long)]
+    cache_mib: Option<NonZeroU16>,
     /// Leave it to the engine when to flush and compact
     #[arg(long)]
     no_settle: bool,
@@ -93,6 +96,7 @@ impl Args {
             "threads": self.threads,
             "write_rate": self.write_rate,
             "lz4": self.lz4,
+            "cache_mib": self.cache_mib,
             "memory_mib": self.common.memory_mib,
         })
     }
@@ -161,7 +165,10 @@ fn reopen<P: Peer>(engine: P, folder: &Path, settings: &Settings) -> Result<(P, 
 
 fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
     let folder = args.common.dir.as_path();
-    let settings = Settings { lz4: args.lz4, ..Settings::new(args.sync_interval_ms) };
+    let mut settings = Settings { lz4: args.lz4, ..Settings::new(args.sync_interval_ms) };
+    if let Some(mebibytes) = args.cache_mib {
+        settings.cache_bytes = usize::from(mebibytes.get()) << 20;
+    }
     let mut engine = P::open(folder, &settings)?;
     let mut bench = Bench::new(args.plan(), engine.clone());
     let mut rows = Rows { rows: Vec::new(), is_settled: true };

@@ -147,6 +147,9 @@ fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
     if config.is_some_and(|config| config["lz4"] == true) {
         write!(out, ". Compression: LZ4")?;
     }
+    if let Some(mebibytes) = figure("cache_mib") {
+        write!(out, ". Block cache: {} MiB", whole(&mebibytes.to_string()))?;
+    }
     if let Some(mebibytes) = figure("memory_mib") {
         write!(out, ". Memory of the process and of its page cache: {mebibytes} MiB")?;
     }
