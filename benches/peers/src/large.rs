@@ -227,6 +227,7 @@ mod tests {
                 seed: 1,
                 dir: dir.clone(),
                 round: 1,
+                memory_mib: None,
                 out: out.clone(),
             },
             plan: Some(plan_file.clone()),

@@ -109,7 +109,21 @@ fn a_report_of_large_values_has_one_table_of_rates() {
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
-    assert!(!text.contains("p99"), "{text}");
+    // The method in front of the tables names it.
+    let (_, tables) = text.split_once("## Results").unwrap();
+    assert!(!tables.contains("p99"), "{tables}");
+}
+
+#[test]
+fn a_report_names_the_settings_that_are_not_those_of_all() {
+    let mut run = made_up("siltstone", 1, 1.0, 9);
+    let plain = markdown(&[set(vec![run.clone()])], "", &json!({})).unwrap();
+    run.config["cache_mib"] = json!(1536);
+    run.config["write_rate"] = json!(70_000);
+    let text = markdown(&[set(vec![run])], "", &json!({})).unwrap();
+    for stated in ["Block cache: 1,536 MiB", "Writes beside readers: 70,000 per second"] {
+        assert!(text.contains(stated) && !plain.contains(stated), "{stated}");
+    }
 }
 
 #[test]
