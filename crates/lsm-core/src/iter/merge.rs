@@ -12,14 +12,15 @@
 //! 1. `top` and `rest` hold exactly the valid sources; `rest` is a heap for the present direction, and
 //!    nothing in it precedes `top`.
 //! 2. The prefix in a [`HeapEntry`] of `rest` is that of the key under its source. That of `top` is, too,
-//!    as long as there is a rest to compare it with.
+//!    as long as there is a rest to compare it with, but behind steps in a stretch it is that of an earlier
+//!    key. Then the current key is before those of all others.
 //! 3. After an error nothing is valid until the next seek.
 
 use std::cmp::Ordering;
 
 use super::{InternalIter, step_and_pass};
 use crate::error::Result;
-use crate::types::KeyRef;
+use crate::types::{KeyRef, SeqNo, Trailer};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
@@ -47,6 +48,8 @@ pub struct MergeIter<I> {
     /// The other sources that are valid.
     rest: Vec<HeapEntry>,
     direction: Direction,
+    /// The last move was a step of the source on top, which stayed there.
+    has_stayed: bool,
 }
 
 impl<I: InternalIter> MergeIter<I> {
@@ -54,7 +57,8 @@ impl<I: InternalIter> MergeIter<I> {
     pub fn new(sources: Vec<I>) -> MergeIter<I> {
         // It never holds more, so no move of the merge allocates. One source alone needs no heap.
         let rest = Vec::with_capacity(sources.len().saturating_sub(1));
-        MergeIter { sources, top: NOWHERE, rest, direction: Direction::Forward }
+        let direction = Direction::Forward;
+        MergeIter { sources, top: NOWHERE, rest, direction, has_stayed: false }
     }
 
     /// The source that holds the current entry. Only while valid.
@@ -119,6 +123,7 @@ impl<I: InternalIter> MergeIter<I> {
     #[inline]
     fn settle_top(&mut self) {
         if self.precedes(self.rest[0], self.top) {
+            self.has_stayed = false;
             std::mem::swap(&mut self.rest[0], &mut self.top);
             self.sift_down(0);
         }
@@ -132,6 +137,7 @@ impl<I: InternalIter> MergeIter<I> {
     ) -> Result<()> {
         self.clear();
         self.direction = direction;
+        self.has_stayed = false;
         for (index, source) in self.sources.iter_mut().enumerate() {
             if let Err(error) = place(index, source) {
                 self.clear();
@@ -166,6 +172,7 @@ impl<I: InternalIter> MergeIter<I> {
             self.clear();
             return moved;
         }
+        self.has_stayed = true;
         let top = &self.sources[self.top.source];
         if !top.valid() {
             self.leave_top();
@@ -180,6 +187,7 @@ impl<I: InternalIter> MergeIter<I> {
     /// The source on top is exhausted. It comes back with the next seek, which places all sources.
     #[cold]
     fn leave_top(&mut self) {
+        self.has_stayed = false;
         if self.rest.is_empty() {
             self.top = NOWHERE;
             return;
@@ -295,6 +303,25 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
         step_and_pass(self, room)
     }
 
+    fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
+        // A source that has just come to the top often leaves it at the next move, and finding out takes a
+        // search.
+        if !self.has_stayed {
+            return 0;
+        }
+        let Some(other) = self.rest.first() else {
+            return self.current().stretch(until);
+        };
+        // In front of all versions of the next other key: no source has versions of a key of the stretch.
+        let other = KeyRef::seek(self.sources[other.source].key().user, SeqNo::MAX);
+        self.current().stretch(Some(until.map_or(other, |until| until.min(other))))
+    }
+
+    #[inline]
+    fn next_in_stretch(&mut self) -> Trailer {
+        self.sources[self.top.source].next_in_stretch()
+    }
+
     #[inline]
     fn pass(&mut self, user: &[u8]) -> Result<()> {
         if self.direction == Direction::Backward && self.valid() {
@@ -373,6 +400,20 @@ pub(super) mod tests {
 
         fn prev(&mut self) -> Result<()> {
             self.place(self.at.and_then(|at| at.checked_sub(1)))
+        }
+
+        fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
+            let here = &self.list[self.at.unwrap()..];
+            let pairs = here.windows(2).map(|pair| (pair[0].0.as_ref(), pair[1].0.as_ref()));
+            let stretch = pairs.take_while(|(key, next)| {
+                key.user != next.user && until.is_none_or(|until| *next < until)
+            });
+            stretch.count()
+        }
+
+        fn next_in_stretch(&mut self) -> Trailer {
+            self.next().unwrap();
+            self.key().trailer
         }
     }
 

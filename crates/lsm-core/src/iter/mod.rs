@@ -60,7 +60,7 @@ macro_rules! forward_to_variants {
             }
         }
 
-        #[inline]
+        #[inline(always)]
         fn value(&self) -> &[u8] {
             match self {
                 $($cursors::$variant(cursor, ..) => cursor.value(),)+
@@ -175,6 +175,20 @@ pub trait InternalIter {
     #[inline]
     fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
         step_and_pass(self, room)
+    }
+
+    /// Returns a number of entries behind the present one, which make up a stretch: all are before `until`,
+    /// each has another user key than the one in front of it, and no step to them can fail. 0 says nothing.
+    /// Only while [`InternalIter::valid`].
+    #[inline]
+    fn stretch(&self, _until: Option<KeyRef<'_>>) -> usize {
+        0
+    }
+
+    /// As [`InternalIter::next`], to an entry of the stretch that was told last, of which it returns the
+    /// trailer. No other move came behind that call.
+    fn next_in_stretch(&mut self) -> Trailer {
+        unreachable!("there is no stretch")
     }
 
     /// Moves on from the entries of the user key `user` to the first of a later key, if the cursor

@@ -44,6 +44,9 @@ pub struct VisibleIter<I> {
     value: Vec<u8>,
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
+    /// So many of the next entries of the inner cursor are within the bounds, and each is the newest of its
+    /// key.
+    stretch: usize,
 }
 
 #[cfg_attr(
@@ -69,6 +72,7 @@ impl<I: InternalIter> VisibleIter<I> {
             value: Vec::new(),
             lower,
             upper,
+            stretch: 0,
         }
     }
 
@@ -98,6 +102,7 @@ impl<I: InternalIter> VisibleIter<I> {
 
     /// Narrows the range to what lies before `key`. The present entry stays the present one.
     pub fn set_upper_excluded(&mut self, key: &[u8]) {
+        self.stretch = 0;
         set_excluded(&mut self.upper, key);
     }
 
@@ -136,9 +141,15 @@ impl<I: InternalIter> VisibleIter<I> {
         (self.standing == Standing::Forward).then_some(&self.inner)
     }
 
+    /// No entry is the current one.
+    fn leave(&mut self) {
+        self.standing = Standing::Invalid;
+        self.stretch = 0;
+    }
+
     /// Moves to the first visible entry within the bounds.
     pub fn seek_to_first(&mut self) -> Result<()> {
-        self.standing = Standing::Invalid;
+        self.leave();
         // Invalid before the move, so that a move that fails leaves no entry to be read.
         match &self.lower {
             Bound::Unbounded => self.inner.seek_to_first()?,
@@ -150,7 +161,7 @@ impl<I: InternalIter> VisibleIter<I> {
 
     /// Moves to the last visible entry within the bounds.
     pub fn seek_to_last(&mut self) -> Result<()> {
-        self.standing = Standing::Invalid;
+        self.leave();
         match &self.upper {
             Bound::Unbounded => self.inner.seek_to_last()?,
             Bound::Excluded(key) => self.inner.seek_before(KeyRef::seek(key, SeqNo::MAX))?,
@@ -168,7 +179,7 @@ impl<I: InternalIter> VisibleIter<I> {
         if !is_after_lower(&self.lower, key) {
             return self.seek_to_first();
         }
-        self.standing = Standing::Invalid;
+        self.leave();
         self.inner.seek(KeyRef::seek(key, self.seq))?;
         self.find_forward()
     }
@@ -178,7 +189,7 @@ impl<I: InternalIter> VisibleIter<I> {
         if !is_before_upper(&self.upper, key) {
             return self.seek_to_last();
         }
-        self.standing = Standing::Invalid;
+        self.leave();
         self.inner.seek_before(KeyRef::seek(key, SeqNo::MAX))?;
         self.find_backward()
     }
@@ -186,6 +197,9 @@ impl<I: InternalIter> VisibleIter<I> {
     /// Moves forward. Only while valid.
     #[inline]
     pub fn next(&mut self) -> Result<()> {
+        if self.stretch > 0 {
+            return self.next_in_stretch();
+        }
         match std::mem::replace(&mut self.standing, Standing::Invalid) {
             // The one entry that could equal the target is a tombstone, which is passed over below.
             Standing::Backward => self.inner.seek(KeyRef::new(&self.key, Trailer::LAST))?,
@@ -194,9 +208,24 @@ impl<I: InternalIter> VisibleIter<I> {
         self.find_forward()
     }
 
+    #[inline]
+    fn next_in_stretch(&mut self) -> Result<()> {
+        while self.stretch > 0 {
+            self.stretch -= 1;
+            let trailer = self.inner.next_in_stretch();
+            if trailer.seq() <= self.seq && self.shows(trailer) {
+                self.trailer = trailer;
+                return Ok(());
+            }
+        }
+        self.standing = Standing::Invalid;
+        self.search_forward()
+    }
+
     /// Moves back. Only while valid.
     #[inline]
     pub fn prev(&mut self) -> Result<()> {
+        self.stretch = 0;
         if std::mem::replace(&mut self.standing, Standing::Invalid) != Standing::Backward {
             self.key.clear();
             self.key.extend_from_slice(self.inner.key().user);
@@ -218,11 +247,22 @@ impl<I: InternalIter> VisibleIter<I> {
         let KeyRef { user, trailer } = self.inner.key();
         let is_shown = trailer.seq() <= self.seq && self.shows(trailer);
         if is_shown && is_before_upper(&self.upper, user) {
-            self.trailer = trailer;
-            self.standing = Standing::Forward;
+            self.enter(trailer);
             return Ok(());
         }
         self.search_forward()
+    }
+
+    /// Makes the entry that the inner cursor is on the current one.
+    #[inline]
+    fn enter(&mut self, trailer: Trailer) {
+        self.trailer = trailer;
+        self.standing = Standing::Forward;
+        self.stretch = self.inner.stretch(match &self.upper {
+            Bound::Unbounded => None,
+            Bound::Included(key) => Some(KeyRef::new(key, Trailer::LAST)),
+            Bound::Excluded(key) => Some(KeyRef::seek(key, SeqNo::MAX)),
+        });
     }
 
     /// As [`VisibleIter::find_forward`], entry by entry.
@@ -252,8 +292,7 @@ impl<I: InternalIter> VisibleIter<I> {
             // versions are dead, whatever they are.
             steps = 0;
             if self.shows(trailer) {
-                self.trailer = trailer;
-                self.standing = Standing::Forward;
+                self.enter(trailer);
                 return Ok(());
             }
             self.inner.next_key(&mut self.key)?;
@@ -357,6 +396,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::rc::Rc;
 
+    use super::super::MergeIter;
     use super::super::merge::tests::{Calls, Counted, ListIter, key};
     use super::*;
     use proptest::prelude::*;
@@ -378,8 +418,8 @@ mod tests {
     fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
         prop_oneof![
             2 => Just(Bound::Unbounded),
-            1 => (0u8..6).prop_map(|k| Bound::Included(vec![k])),
-            1 => (0u8..6).prop_map(|k| Bound::Excluded(vec![k])),
+            1 => (0u8..26).prop_map(|k| Bound::Included(vec![k])),
+            1 => (0u8..26).prop_map(|k| Bound::Excluded(vec![k])),
         ]
     }
 
@@ -418,9 +458,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_walk_sees_one_version_per_key(
-            keys in prop::collection::vec((0u8..5, any::<bool>()), 1..80),
-            seq in 0u64..90,
-            moves in prop::collection::vec((0u8..8, 0u8..6), 1..60),
+            keys in prop::collection::vec((0u8..24, any::<bool>()), 1..120),
+            seq in 0u64..130,
+            list_of in prop::collection::vec(0..3_usize, 120),
+            moves in prop::collection::vec((0u8..14, 0u8..26), 1..120),
             (lower, upper) in (bound(), bound()),
         ) {
             let versions: Versions =
@@ -431,7 +472,10 @@ mod tests {
             });
             let mut list = visible_at(&versions, seq);
             list.retain(|(key, _)| is_after_lower(&lower, key) && is_before_upper(&upper, key));
-            let inner = ListIter::new(entries.collect());
+            // Sources that take turns, so that the walk has stretches of them.
+            let mut lists = [const { Vec::new() }; 3];
+            entries.zip(list_of).for_each(|(entry, list)| lists[list].push(entry));
+            let inner = MergeIter::new(lists.map(ListIter::new).into());
             let mut iter = VisibleIter::new(inner, SeqNo::new(seq).unwrap(), lower, upper);
             let mut at: Option<usize> = None;
             for (what, k) in moves {

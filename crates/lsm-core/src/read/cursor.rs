@@ -190,8 +190,17 @@ impl Cursor {
     #[inline]
     pub fn value(&self) -> Result<&[u8]> {
         assert!(self.valid(), "the cursor is on no key");
+        // Nearly always. In a function without the rest, few instructions are needed for a call.
+        if self.entries.trailer().kind() == Some(EntryKind::Value) {
+            return Ok(self.entries.value());
+        }
+        self.value_apart()
+    }
+
+    /// As [`Cursor::value`], of an entry that does not hold its value.
+    #[inline(never)]
+    fn value_apart(&self) -> Result<&[u8]> {
         match self.entries.trailer().kind() {
-            Some(EntryKind::Value) => Ok(self.entries.value()),
             Some(EntryKind::Handle) => {
                 // Kept until the next move: each call would read the large value again.
                 if let Some(value) = self.value.get() {

@@ -7,7 +7,7 @@ use crate::iter::{InternalIter, forward_to_variants};
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
 use crate::sstable::{BlockCheck, ReadMode, SstIter, SstReader};
-use crate::types::{KeyRef, SeqNo, Slice};
+use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 use crate::version::{LevelIter, TableContext};
 
 /// One sorted input of a scan.
@@ -100,6 +100,23 @@ impl InternalIter for Source {
             Source::Memtable(cursor) => cursor.next_key(room),
             Source::Table(cursor) => cursor.next_key(room),
             Source::Level(cursor) => cursor.next_key(room),
+        }
+    }
+
+    fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
+        match self {
+            Source::Memtable(cursor) => cursor.stretch(until),
+            Source::Table(cursor) => cursor.stretch(until),
+            Source::Level(cursor) => cursor.stretch(until),
+        }
+    }
+
+    #[inline(always)]
+    fn next_in_stretch(&mut self) -> Trailer {
+        match self {
+            Source::Memtable(cursor) => cursor.next_in_stretch(),
+            Source::Table(cursor) => cursor.next_in_stretch(),
+            Source::Level(cursor) => cursor.next_in_stretch(),
         }
     }
 

@@ -126,7 +126,7 @@ impl Head {
                 if len > 1 && kept >> (8 * (len - 1)) == 0 {
                     return None;
                 }
-                (joined_sevens(kept), len as usize)
+                (joined_sevens(kept as u32), len as usize)
             }
         };
         Some(Head {
@@ -147,12 +147,15 @@ impl Head {
     #[inline(always)]
     pub(super) fn known(bytes: &[u8], at: usize) -> Head {
         let word = u64::from_le_bytes(*bytes[at..].first_chunk::<8>().expect(DECODED));
-        let more = word >> 32 & 0x8080_8080;
-        if word & 0x8080_8000 != 0 || more == 0x8080_8080 {
+        let tail = (word >> 32) as u32;
+        // A bit for each byte that ends a number.
+        let ends = !tail & 0x8080_8080;
+        if word & 0x8080_8000 != 0 || ends == 0 {
             return Head::known_long(bytes, at);
         }
-        let delta_len = (!more & 0x8080_8080).trailing_zeros() / 8 + 1;
-        let kept = word >> 32 & ((1 << (8 * delta_len)) - 1);
+        let delta_len = ends.trailing_zeros() / 8 + 1;
+        // Up to the first end.
+        let kept = tail & (ends ^ (ends - 1));
         Head {
             header: word as u8,
             shared: usize::from((word >> 8) as u8),
@@ -192,8 +195,9 @@ impl Head {
 
 /// Joins the low seven bits of each of four bytes.
 #[inline(always)]
-fn joined_sevens(bytes: u64) -> u64 {
-    bytes & 0x7f | bytes >> 1 & 0x3f80 | bytes >> 2 & 0x1f_c000 | bytes >> 3 & 0xfe0_0000
+fn joined_sevens(bytes: u32) -> u64 {
+    let pairs = bytes & 0x7f_007f | (bytes & 0x7f00_7f00) >> 1;
+    u64::from(pairs & 0x3fff | pairs >> 2 & 0xfff_c000)
 }
 
 /// The finding of a look-up: an entry without its user key, which is the one that was asked for.

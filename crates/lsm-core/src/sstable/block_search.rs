@@ -157,6 +157,17 @@ impl BlockData {
         Near::At(low)
     }
 
+    /// Number of entries behind entry `at` that are before `until`, each with another user key than the
+    /// one in front of it, as far as words tell.
+    pub(super) fn stretch(&self, at: usize, until: Option<KeyRef<'_>>) -> usize {
+        let end = until.map_or(self.len(), |until| match self.near(until) {
+            // The entry with the word of `until` may be at it, so it does not count.
+            Near::At(end) | Near::AtOrNext(end) => end,
+        });
+        let words = self.words().get(at..end).unwrap_or_default();
+        words.windows(2).take_while(|pair| pair[0] != pair[1]).count()
+    }
+
     /// The newest entry of `user_key` that is not newer than `seq`.
     #[inline]
     pub(super) fn find(&self, user_key: &[u8], seq: SeqNo) -> Option<BlockEntry> {

@@ -163,13 +163,12 @@ impl InternalIter for SstIter {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn value(&self) -> &[u8] {
-        let value = self.walk.entries().value.clone();
         match &self.walk.block().1 {
-            CursorBlock::Parsed(block) => &block.bytes()[value],
+            CursorBlock::Parsed(block) => &block.bytes()[self.walk.entries().value.clone()],
             CursorBlock::Unparsed(block) => {
-                &block.view(self.walk.reader().mapped_file()).bytes[value]
+                self.walk.entries().unparsed_value(self.walk.reader(), block)
             }
         }
     }
@@ -224,6 +223,21 @@ impl InternalIter for SstIter {
             return self.walk.next();
         }
         step_and_pass(self, room)
+    }
+
+    fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
+        match &self.walk.block().1 {
+            CursorBlock::Parsed(block) => block.stretch(self.walk.entries().at, until),
+            CursorBlock::Unparsed(_) => 0,
+        }
+    }
+
+    #[inline]
+    fn next_in_stretch(&mut self) -> Trailer {
+        let (reader, entries, block) = self.walk.on_block();
+        let CursorBlock::Parsed(block) = block else { unreachable!("there is no stretch") };
+        entries.next_parsed(reader, block);
+        entries.trailer
     }
 }
 
@@ -446,10 +460,7 @@ impl Entries for VisibleEntries {
         }
         match block {
             CursorBlock::Parsed(block) => {
-                self.enter_next(block);
-                if self.at == self.last_group {
-                    self.near_end(reader);
-                }
+                self.next_parsed(reader, block);
                 true
             }
             CursorBlock::Unparsed(block) => {

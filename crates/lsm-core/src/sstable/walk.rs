@@ -99,6 +99,13 @@ impl<E: Entries> BlockWalk<E> {
         self.block.as_ref().expect("a valid cursor has a block")
     }
 
+    /// The entries, for a step within the present block. Only while valid.
+    #[inline]
+    pub(super) fn on_block(&mut self) -> (&SstReader, &mut E, &E::Body) {
+        let (_, body) = self.block.as_ref().expect("a valid cursor has a block");
+        (&self.reader, &mut self.entries, body)
+    }
+
     pub(super) fn seek_to_first(&mut self) -> Result<()> {
         self.is_valid = false;
         let extent = self.index.first(&self.reader)?;

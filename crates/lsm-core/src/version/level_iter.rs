@@ -9,7 +9,7 @@ use super::{Level, Table, TableContext};
 use crate::error::Result;
 use crate::iter::InternalIter;
 use crate::sstable::{BlockCheck, JudgedIter, RawIter, RawMode, ReadMode, SstIter, SstReader};
-use crate::types::{KeyRef, Slice};
+use crate::types::{KeyRef, Slice, Trailer};
 
 /// A cursor over one table.
 pub trait TableCursor: InternalIter {
@@ -181,7 +181,7 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
         self.on_table().prefix()
     }
 
-    #[inline]
+    #[inline(always)]
     fn value(&self) -> &[u8] {
         self.on_table().value()
     }
@@ -246,6 +246,15 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
         }
         // All versions of a key are in one table.
         self.settle_forward()
+    }
+
+    fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
+        self.on_table().stretch(until)
+    }
+
+    #[inline]
+    fn next_in_stretch(&mut self) -> Trailer {
+        self.table.as_mut().expect("a valid cursor is on a table").next_in_stretch()
     }
 
     #[inline]

@@ -33,9 +33,18 @@ impl VisibleEntries {
         }
     }
 
+    /// Makes the entry behind the present one the present one, and asks for the next block towards the end.
+    #[inline]
+    pub(super) fn next_parsed(&mut self, reader: &SstReader, block: &Block) {
+        self.enter_next(block);
+        if self.at == self.last_group {
+            self.near_end(reader);
+        }
+    }
+
     /// Called when a walk comes to the last entries of a block.
     #[inline(never)]
-    pub(super) fn near_end(&self, reader: &SstReader) {
+    fn near_end(&self, reader: &SstReader) {
         if let Some((cache, file)) = reader.cache().filter(|_| self.next_block != 0) {
             cache.prefetch(file, self.next_block);
         }

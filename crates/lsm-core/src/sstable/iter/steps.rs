@@ -62,6 +62,16 @@ impl VisibleEntries {
         }
     }
 
+    /// The value of the present entry. Out of line: cursors lend values of parsed blocks far more often.
+    #[inline(never)]
+    pub(super) fn unparsed_value<'a>(
+        &self,
+        reader: &'a SstReader,
+        block: &'a UnparsedBlock,
+    ) -> &'a [u8] {
+        &block.view(reader.mapped_file()).bytes[self.value.clone()]
+    }
+
     /// Makes an entry the present one; notes damage and returns `false` if there is none.
     #[inline]
     fn take(&mut self, entry: Option<Stepped<'_>>) -> bool {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{Entries, IDENTITY, entry, open, open_mapped, options, write};
 use crate::codec::checksum64;
-use crate::iter::InternalIter;
+use crate::iter::{InternalIter, MergeIter};
 use crate::options::Compression;
 use crate::sstable::index::INDEX_BYTES_MAX;
 use crate::sstable::{ReadMode, SstIter, SstOptions, SstReader, bloom_hash};
@@ -73,6 +73,7 @@ pub(super) fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>,
     let readers = [reader, &probed, &mapped];
     walk_all(reader, ReadMode::Streaming, all);
     readers.iter().for_each(|reader| walk_all(reader, ReadMode::Cached, all));
+    readers.iter().for_each(|reader| walk_in_stretches(reader, all, targets));
     let mut iters = [reader, &mapped].map(|reader| reader.iter(ReadMode::Cached));
     let own = all.iter().map(|(key, _)| (key.user.to_vec(), key.trailer.raw()));
     let mut offset = 0;
@@ -120,6 +121,31 @@ fn walk_all(reader: &Arc<SstReader>, mode: ReadMode, all: &Entries) {
     for expected in all.iter().rev() {
         assert_eq!(at(&iter).as_ref(), Some(expected));
         iter.prev().unwrap();
+    }
+    assert!(!iter.valid());
+}
+
+/// Walks along all entries, in stretches where there are some, each of which ends before a target or entry.
+fn walk_in_stretches(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>, u64)]) {
+    let users: Vec<&[u8]> = targets.iter().map(|(user, _)| &user[..]).collect();
+    let users = [users, all.iter().map(|(key, _)| &key.user[..]).collect()].concat();
+    let mut untils =
+        users.iter().map(|user| Some(KeyRef::seek(user, SeqNo::MAX))).chain([None]).cycle();
+    let mut iter = reader.iter(ReadMode::Cached);
+    iter.seek_to_first().unwrap();
+    let mut here = 0;
+    while here < all.len() {
+        let until = untils.next().flatten();
+        for _ in 0..iter.stretch(until) {
+            let trailer = iter.next_in_stretch();
+            here += 1;
+            assert_eq!(at(&iter).as_ref(), Some(&all[here]));
+            assert_eq!(trailer, all[here].0.trailer);
+            assert_ne!(all[here - 1].0.user, all[here].0.user);
+            assert!(until.is_none_or(|until| all[here].0.as_ref() < until), "{until:?}");
+        }
+        iter.next().unwrap();
+        here += 1;
     }
     assert!(!iter.valid());
 }
@@ -267,6 +293,25 @@ fn a_key_that_differs_in_one_byte_is_another_key() {
             }
         }
     }
+}
+
+#[test]
+fn a_stretch_ends_with_its_block_at_a_later_version_or_before_a_key() {
+    let mut all: Entries = (0..100_u8).map(|n| entry(&[n], 5, EntryKind::Value, b"")).collect();
+    all.insert(51, entry(&[50], 4, EntryKind::Value, b""));
+    let (bytes, _) = write(&all, options(1 << 16, Compression::None), INDEX_BYTES_MAX);
+    let mut iter = open(&bytes, None).unwrap().iter(ReadMode::Cached);
+    iter.seek(KeyRef::seek(&[10], SeqNo::MAX)).unwrap();
+    assert_eq!(iter.stretch(None), 40, "to the newest version of 50");
+    assert_eq!(iter.stretch(Some(KeyRef::seek(&[30], SeqNo::MAX))), 19, "to 29");
+    assert_eq!(iter.stretch(Some(KeyRef::seek(&[9], SeqNo::MAX))), 0);
+    iter.seek(KeyRef::seek(&[60], SeqNo::MAX)).unwrap();
+    assert_eq!(iter.stretch(None), 39, "to the end");
+    let mut merged = MergeIter::new(vec![iter]);
+    merged.seek_to_first().unwrap();
+    assert_eq!(merged.stretch(None), 0, "behind a seek");
+    merged.next().unwrap();
+    assert_eq!(merged.stretch(None), 49);
 }
 
 #[test]
