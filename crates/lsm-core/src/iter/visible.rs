@@ -488,7 +488,7 @@ mod tests {
             for (what, k) in moves {
                 let here = at.map(|at| &list[at].0[..]);
                 let narrows = (14..18).contains(&what);
-                if narrows && is_before_upper(&upper, &[k]) && here.is_some_and(|key| key < &[k]) {
+                if narrows && is_before_upper(&upper, &[k]) && here.is_some_and(|key| key < &[k][..]) {
                     iter.set_upper_excluded(&[k]);
                     list.retain(|(key, _)| key[..] < [k][..]);
                     upper = Bound::Excluded(vec![k]);

@@ -116,17 +116,15 @@ impl Head {
         if word & 0x8080_8000 != 0 {
             return Head::decode_long(bytes, at);
         }
-        let (delta, delta_len) = match word >> 32 & 0x8080_8080 {
+        let (delta, delta_len) = match first_number((word >> 32) as u32) {
             // The sequence passes the word.
-            0x8080_8080 => varint_at(bytes, at + 4)?,
-            more => {
-                let len = (!more & 0x8080_8080).trailing_zeros() / 8 + 1;
-                let kept = word >> 32 & ((1 << (8 * len)) - 1);
+            None => varint_at(bytes, at + 4)?,
+            Some((kept, len)) => {
                 // A last byte of zero is a longer form of a number that has a shorter one.
                 if len > 1 && kept >> (8 * (len - 1)) == 0 {
                     return None;
                 }
-                (joined_sevens(kept as u32), len as usize)
+                (joined_sevens(kept), len as usize)
             }
         };
         Some(Head {
@@ -147,15 +145,10 @@ impl Head {
     #[inline(always)]
     pub(super) fn known(bytes: &[u8], at: usize) -> Head {
         let word = u64::from_le_bytes(*bytes[at..].first_chunk::<8>().expect(DECODED));
-        let tail = (word >> 32) as u32;
-        // A bit for each byte that ends a number.
-        let ends = !tail & 0x8080_8080;
-        if word & 0x8080_8000 != 0 || ends == 0 {
+        let number = first_number((word >> 32) as u32).filter(|_| word & 0x8080_8000 == 0);
+        let Some((kept, delta_len)) = number else {
             return Head::known_long(bytes, at);
-        }
-        let delta_len = ends.trailing_zeros() / 8 + 1;
-        // Up to the first end.
-        let kept = tail & (ends ^ (ends - 1));
+        };
         Head {
             header: word as u8,
             shared: usize::from((word >> 8) as u8),
@@ -191,6 +184,15 @@ impl Head {
             suffix: delta_at + len,
         })
     }
+}
+
+/// The bytes of the varint that four bytes begin with, and their number; `None` if it passes them.
+#[inline(always)]
+fn first_number(bytes: u32) -> Option<(u32, u32)> {
+    // A bit for each byte that ends a number.
+    let ends = !bytes & 0x8080_8080;
+    // Up to the first of them.
+    (ends != 0).then(|| (bytes & (ends ^ (ends - 1)), ends.trailing_zeros() / 8 + 1))
 }
 
 /// Joins the low seven bits of each of four bytes.
