@@ -43,7 +43,15 @@ const FOREIGN_CALLS_FILES: [&str; 3] = [
     "benches/peers/src/engines/leveldb.rs",
     "benches/peers/src/engines/lmdb.rs",
 ];
-const FS_FILES: [&str; 1] = ["fs/os.rs"];
+const FS_FILES: [&str; 7] = [
+    "fs/os.rs",
+    "fs/sys/linux.rs",
+    "fs/sys/paths.rs",
+    "fs/sys/plain.rs",
+    "fs/sys/unix.rs",
+    "fs/sys/unknown.rs",
+    "fs/sys/windows.rs",
+];
 const BANNED_NAMES: [&str; 7] = ["util", "utils", "helper", "helpers", "common", "misc", "manager"];
 
 const FILE_LINES_MAX: usize = 500;

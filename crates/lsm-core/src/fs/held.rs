@@ -10,13 +10,12 @@
 //! 1. A path below `root` is resolved from `folder`, and never by its name.
 //! 2. Any other path (a checkpoint's folder, an export's) goes to [`OsFs`].
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::at::At;
 use super::os;
 use super::sync_files::sync_files;
+use super::sys::{self, At, Folder};
 use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, MapMode, OsFs, SharedWords};
 use crate::error::{Error, Result};
 
@@ -24,7 +23,7 @@ use crate::error::{Error, Result};
 pub(super) struct HeldFs {
     /// The path under which the folder was opened, from the root on.
     root: PathBuf,
-    folder: OwnedFd,
+    folder: Folder,
 }
 
 impl HeldFs {
@@ -40,7 +39,7 @@ impl HeldFs {
 
     fn at<'a>(&'a self, path: &'a Path) -> At<'a> {
         match path.strip_prefix(&self.root) {
-            Ok(relative) => At::below(self.folder.as_fd(), relative, path),
+            Ok(relative) => At::below(&self.folder, relative, path),
             Err(_) => At::whole(path),
         }
     }
@@ -86,11 +85,11 @@ impl Fs for HeldFs {
     }
 
     fn map_words(&self, path: &Path, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
-        os::map_words(&self.at(path), mode)
+        sys::map_words(&self.at(path), mode)
     }
 
     fn machine_run(&self) -> Option<u64> {
-        os::machine_run()
+        sys::machine_run()
     }
 
     fn delete(&self, path: &Path) -> Result<()> {

@@ -25,7 +25,7 @@
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use memmap2::{Advice, Mmap, MmapOptions, MmapRaw};
@@ -73,7 +73,7 @@ pub(super) struct MappedAppends {
 impl MappedAppends {
     /// Returns the state of `file`, which is preallocated to `end`; `None` if its file system is not
     /// one of those that are known to support it.
-    pub(super) fn of(file: BorrowedFd<'_>, end: u64) -> Option<MappedAppends> {
+    pub(super) fn of(file: impl AsFd, end: u64) -> Option<MappedAppends> {
         // Its type is another one on each architecture.
         let kind = fstatfs(file).ok()?.f_type as u64;
         let (_, append_bytes_max) = FILE_SYSTEMS.into_iter().find(|(known, _)| *known == kind)?;
@@ -82,7 +82,7 @@ impl MappedAppends {
 
     /// Stores `pieces`, one behind the other, at `offset`, the end of the last append. Returns `false`
     /// if they are to be written instead; nothing was stored then.
-    pub(super) fn store(&mut self, file: BorrowedFd<'_>, offset: u64, pieces: &[&[u8]]) -> bool {
+    pub(super) fn store(&mut self, file: impl AsFd, offset: u64, pieces: &[&[u8]]) -> bool {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         self.unsynced = self.unsynced.saturating_add(len as u64);
         // All of them decide: a mapping that is made for the short front of a long append is of no
@@ -95,7 +95,7 @@ impl MappedAppends {
         if self.mapping.as_ref().is_none_or(|mapping| !mapping.covers(offset, len)) {
             let is_short = len <= SHORT_APPEND_BYTES;
             let len_max = if is_short { LONG_MAPPING_BYTES } else { MAPPING_BYTES };
-            self.map_next(file, offset, len_max);
+            self.map_next(file.as_fd(), offset, len_max);
         }
         match &mut self.mapping {
             Some(mapping) if mapping.covers(offset, len) => {
@@ -196,7 +196,8 @@ impl Mapping {
 
 /// Maps `len` bytes of `file` at `offset` for reading. `None` if the file system is not known to be of
 /// this machine alone, or if the system refuses; also without the feature `mmap`.
-pub(super) fn map_read(file: BorrowedFd<'_>, offset: u64, len: usize) -> Option<MappedBytes> {
+pub(super) fn map_read(file: impl AsFd, offset: u64, len: usize) -> Option<MappedBytes> {
+    let file = file.as_fd();
     if !cfg!(feature = "mmap") || len == 0 || !is_coherent(file).ok()? {
         return None;
     }

@@ -5,12 +5,11 @@
 //! rewriting published bytes, or on rename where [`Fs::put_if_absent`] serves.
 //!
 //! Invariants:
-//! 1. Only `fs/os.rs` names `std::fs`.
+//! 1. Only `fs/os.rs` and the files of `fs/sys/` name `std::fs`.
 //! 2. A name is durable after [`Fs::sync_dir`] of its folder, bytes after [`File::sync`].
 //! 3. A failed or doubtful `sync` condemns that file for good: it is never synced again, and what
 //!    it holds beyond the last successful sync is never trusted.
 
-mod at;
 mod copying;
 #[cfg(any(test, feature = "internals"))]
 mod fault;
@@ -20,14 +19,13 @@ mod held;
 mod map;
 mod mem;
 pub(crate) mod names;
-#[cfg(not(target_os = "linux"))]
-mod no_map;
 mod open_files;
 mod os;
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "the words of a mapped file are behind a pointer")]
 mod shared_map;
 mod sync_files;
+mod sys;
 #[cfg(test)]
 mod tests;
 mod uncached;

@@ -1,5 +1,5 @@
-//! The real file system: [`OsFs`], and its files. How a path is resolved is `at.rs`; the same with
-//! a folder held open is `held.rs`.
+//! The real file system: [`OsFs`], and its files. The system calls, which differ from
+//! system to system, are in `sys/`; the same with a folder held open is `held.rs`.
 //!
 //! Called through [`Fs`] and [`File`] alone. It must never retry a failed sync, and never move an
 //! append position backwards.
@@ -11,36 +11,23 @@
 //!    deed and path.
 //! 4. While appends may be stored through a mapping, one append runs at a time.
 
-#![expect(clippy::disallowed_methods, reason = "the only file that may name std::fs")]
+#![expect(clippy::disallowed_methods, reason = "with `sys/` the only place that may name std::fs")]
 
 use std::fs::{self, TryLockError};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::at::At;
 use super::held::HeldFs;
-#[cfg(target_os = "linux")]
-use super::map::{MappedAppends, map_read};
-#[cfg(not(target_os = "linux"))]
-use super::no_map::{NeverMapped as MappedAppends, map_read};
-#[cfg(target_os = "linux")]
-use super::shared_map::{MappedWords, file_bytes, is_coherent};
 use super::sync_files::sync_files;
-#[cfg(target_os = "linux")]
-use super::uncached::{drop_from_cache, prefetch_to_cache, read_cached};
+use super::sys::{self, At, MappedAppends};
 use super::whole::{read_full, write_all, write_all_pieces};
-#[cfg(target_os = "linux")]
-use super::writeback::{begin_next_writeback, begin_writeback};
 use super::{
     AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, MappedBytes, SharedWords,
 };
-use crate::codec::checksum64;
 use crate::error::{Error, Result};
 
 /// The file system of the machine.
@@ -72,7 +59,7 @@ impl LockGuard for OsLock {}
 
 impl Fs for OsFs {
     fn caps(&self) -> Caps {
-        Caps { link: true, punch: cfg!(target_os = "linux"), process_lock: true }
+        Caps { link: true, punch: sys::CAN_PUNCH, process_lock: true }
     }
 
     fn create_dir(&self, dir: &Path) -> Result<()> {
@@ -100,11 +87,11 @@ impl Fs for OsFs {
     }
 
     fn map_words(&self, path: &Path, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
-        map_words(&At::whole(path), mode)
+        sys::map_words(&At::whole(path), mode)
     }
 
     fn machine_run(&self) -> Option<u64> {
-        machine_run()
+        sys::machine_run()
     }
 
     fn delete(&self, path: &Path) -> Result<()> {
@@ -143,18 +130,16 @@ impl Fs for OsFs {
 
 pub(super) fn open_append(at: &At<'_>, mode: AppendMode) -> Result<Arc<dyn File>> {
     let path = at.path;
-    let handle = match mode {
+    let file = match mode {
         AppendMode::IfAbsent => at.create_new().map_err(|e| Error::io("create", path, e))?,
         AppendMode::Existing => at.open_existing().map_err(|e| Error::io("open", path, e))?,
     };
-    let file = fs::File::from(handle);
     let len = file.metadata().map_err(|e| Error::io("get the length of", path, e))?.len();
     Ok(Arc::new(OsFile::new(file, path, len)))
 }
 
 pub(super) fn open_read(at: &At<'_>) -> Result<Arc<dyn File>> {
-    let handle = at.open_read().map_err(|e| Error::io("open", at.path, e))?;
-    let file = fs::File::from(handle);
+    let file = at.open_read().map_err(|e| Error::io("open", at.path, e))?;
     // The handle cannot append, so its position is never used.
     Ok(Arc::new(OsFile::new(file, at.path, 0)))
 }
@@ -165,10 +150,9 @@ pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
     if at.exists() {
         return Ok(false);
     }
-    let (handle, name) = at.create_temporary().map_err(|e| Error::io("create", at.path, e))?;
-    let file = fs::File::from(handle);
+    let (file, name) = at.create_temporary().map_err(|e| Error::io("create", at.path, e))?;
     let temporary = at.temporary(&name);
-    let published = write_all(content, 0, |part, at| file.write_at(part, at))
+    let published = write_all(content, 0, |part, at| sys::write_at(&file, part, at))
         .map_err(|e| Error::io("write", at.path, e))
         // Durability: the bytes, before they have their name.
         .and_then(|()| file.sync_data().map_err(|e| Error::io("sync", at.path, e)))
@@ -188,49 +172,8 @@ pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
     Ok(false)
 }
 
-/// Maps a file of this machine; `None` for one that other machines may have.
-#[cfg(target_os = "linux")]
-pub(super) fn map_words(at: &At<'_>, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
-    let opened = match mode {
-        MapMode::Create(_) => at.create_new(),
-        MapMode::Write => at.open_existing(),
-        MapMode::Read => at.open_read(),
-    };
-    let file = opened.map_err(|e| Error::io("open", at.path, e))?;
-    let mapped = map_file(file, mode).map_err(|e| Error::io("map", at.path, e));
-    if let (MapMode::Create(_), Ok(None) | Err(_)) = (mode, &mapped) {
-        // It was just made, and nobody knows of it.
-        let _ = at.unlink();
-    }
-    Ok(mapped?.map(|words| Arc::new(words) as Arc<dyn SharedWords>))
-}
-
-#[cfg(target_os = "linux")]
-fn map_file(handle: OwnedFd, mode: MapMode) -> io::Result<Option<MappedWords>> {
-    let file = fs::File::from(handle);
-    if !is_coherent(file.as_fd())? {
-        return Ok(None);
-    }
-    if let MapMode::Create(words) = mode {
-        reserve(&file, 0, file_bytes(words))?;
-    }
-    MappedWords::map(file.as_fd(), mode != MapMode::Read).map(Some)
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn map_words(_at: &At<'_>, _mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
-    Ok(None)
-}
-
-/// The boot of this machine, as a number.
-pub(super) fn machine_run() -> Option<u64> {
-    let boot = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
-    Some(checksum64(&boot))
-}
-
 pub(super) fn try_lock(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>> {
-    let handle = at.open_or_create().map_err(|e| Error::io("open", at.path, e))?;
-    let file = fs::File::from(handle);
+    let file = at.open_or_create().map_err(|e| Error::io("open", at.path, e))?;
     match file.try_lock() {
         Ok(()) => Ok(Some(Box::new(OsLock { _file: file }))),
         Err(TryLockError::WouldBlock) => Ok(None),
@@ -240,13 +183,11 @@ pub(super) fn try_lock(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>> {
 
 /// Makes the names in a folder durable.
 pub(super) fn sync_dir(at: &At<'_>) -> io::Result<()> {
-    // Durability: of std, because on macOS it also asks the device to empty its cache.
-    fs::File::from(at.open_dir()?).sync_all()
+    at.sync_dir()
 }
 
 pub(super) fn try_lock_shared(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>> {
-    let handle = at.open_read().map_err(|e| Error::io("open", at.path, e))?;
-    let file = fs::File::from(handle);
+    let file = at.open_read().map_err(|e| Error::io("open", at.path, e))?;
     match file.try_lock_shared() {
         Ok(()) => Ok(Some(Box::new(OsLock { _file: file }))),
         Err(TryLockError::WouldBlock) => Ok(None),
@@ -277,7 +218,7 @@ impl OsFile {
     }
 
     fn write(&self, bytes: &[u8]) -> Result<()> {
-        append(&self.position, bytes, |part, at| self.file.write_at(part, at))
+        append(&self.position, bytes, |part, at| sys::write_at(&self.file, part, at))
             .map_err(|e| self.failed("append to", e))
     }
 
@@ -286,10 +227,8 @@ impl OsFile {
             pieces.iter().map(|piece| io::IoSlice::new(piece)).collect();
         let len = pieces.iter().map(|piece| piece.len() as u64).sum();
         let offset = self.position.fetch_add(len, Ordering::Relaxed);
-        write_all_pieces(&mut slices, offset, |part, at| {
-            rustix::io::pwritev(&self.file, part, at).map_err(io::Error::from)
-        })
-        .map_err(|e| self.failed("append to", e))
+        write_all_pieces(&mut slices, offset, |part, at| sys::write_pieces_at(&self.file, part, at))
+            .map_err(|e| self.failed("append to", e))
     }
 
     /// Stores `pieces` through the mapping; `false` if they are to be written. `mapped` stays locked
@@ -300,7 +239,7 @@ impl OsFile {
             mapped.note_sync();
         }
         let offset = self.position.load(Ordering::Relaxed);
-        let is_stored = mapped.store(self.file.as_fd(), offset, pieces);
+        let is_stored = mapped.store(&self.file, offset, pieces);
         if is_stored {
             let len = pieces.iter().map(|piece| piece.len() as u64).sum();
             self.position.fetch_add(len, Ordering::Relaxed);
@@ -331,26 +270,23 @@ impl File for OsFile {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        read_full(buf, offset, |part, at| self.file.read_at(part, at))
+        read_full(buf, offset, |part, at| sys::read_at(&self.file, part, at))
             .map_err(|e| self.failed("read", e))
     }
 
-    #[cfg(target_os = "linux")]
     fn prefetch(&self, offset: u64, len: u64) {
-        prefetch_to_cache(self.file.as_fd(), offset, len);
+        sys::prefetch(&self.file, offset, len);
     }
 
-    #[cfg(target_os = "linux")]
     fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        match read_cached(self.file.as_fd(), offset, buf) {
+        match sys::read_cached(&self.file, offset, buf) {
             Some(got) => Ok(got),
             None => self.read_at(offset, buf),
         }
     }
 
     fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        #[cfg(target_os = "linux")]
-        drop_from_cache(self.file.as_fd(), offset, buf.len() as u64);
+        sys::drop_from_cache(&self.file, offset, buf.len() as u64);
         self.read_at(offset, buf)
     }
 
@@ -361,14 +297,12 @@ impl File for OsFile {
         self.file.sync_data().map_err(|e| self.failed("sync", e))
     }
 
-    #[cfg(target_os = "linux")]
     fn begin_sync(&self) {
-        begin_writeback(self.file.as_fd());
+        sys::begin_writeback(&self.file);
     }
 
-    #[cfg(target_os = "linux")]
     fn begin_next_sync(&self) -> Result<()> {
-        begin_next_writeback(self.file.as_fd()).map_err(|e| self.failed("write back", e))
+        sys::begin_next_writeback(&self.file).map_err(|e| self.failed("write back", e))
     }
 
     fn len(&self) -> Result<u64> {
@@ -381,16 +315,16 @@ impl File for OsFile {
         if len <= old {
             return Ok(());
         }
-        reserve(&self.file, old, len).map_err(|e| self.failed("preallocate", e))
+        sys::reserve(&self.file, old, len).map_err(|e| self.failed("preallocate", e))
     }
 
     fn map_appends(&self) -> bool {
-        let mapped = self.len().ok().and_then(|end| MappedAppends::of(self.file.as_fd(), end));
+        let mapped = self.len().ok().and_then(|end| MappedAppends::of(&self.file, end));
         mapped.is_some_and(|mapped| self.mapped.set(Mutex::new(mapped)).is_ok())
     }
 
     fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
-        map_read(self.file.as_fd(), offset, len)
+        sys::map_read(&self.file, offset, len)
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
@@ -401,7 +335,7 @@ impl File for OsFile {
         if let Some(mapped) = &mut mapped {
             mapped.note_punch();
         }
-        punch_hole(&self.file, offset, len).map_err(|e| self.failed("punch a hole in", e))
+        sys::punch_hole(&self.file, offset, len).map_err(|e| self.failed("punch a hole in", e))
     }
 }
 
@@ -456,37 +390,6 @@ fn append(
 ) -> io::Result<()> {
     let offset = position.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     write_all(bytes, offset, write)
-}
-
-#[cfg(target_os = "linux")]
-fn reserve(file: &fs::File, old: u64, len: u64) -> io::Result<()> {
-    use rustix::fs::{FallocateFlags, fallocate};
-    let reserved =
-        rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), old, len - old));
-    match reserved {
-        // A medium that cannot reserve still gets the length; lack of space shows at the append.
-        // Unlike fallocate this could cut off an append that runs meanwhile and passes `len`; the
-        // engine preallocates before it appends.
-        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(len),
-        done => done.map_err(io::Error::from),
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn reserve(file: &fs::File, _old: u64, len: u64) -> io::Result<()> {
-    file.set_len(len)
-}
-
-#[cfg(target_os = "linux")]
-fn punch_hole(file: &fs::File, offset: u64, len: u64) -> io::Result<()> {
-    use rustix::fs::{FallocateFlags, fallocate};
-    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    rustix::io::retry_on_intr(|| fallocate(file, flags, offset, len)).map_err(io::Error::from)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn punch_hole(_file: &fs::File, _offset: u64, _len: u64) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Calls that are interrupted or do less than they were asked for, and the files of the machine.
 
 use super::*;
-use crate::fs::at::NEXT_TEMPORARY;
 use crate::fs::names::TEMPORARY_SUFFIX;
+use crate::fs::sys::NEXT_TEMPORARY;
 
 /// A device that takes at most 3 bytes a call and is interrupted before every one.
 fn stubborn() -> impl FnMut(usize) -> io::Result<usize> {

@@ -1,47 +1,46 @@
-//! [`At`]: a path as the system calls take it, and the calls that the real file systems share.
+//! [`At`]: a path as the system calls of Unix take it, and the calls that the real file systems share.
 //!
-//! Every call of [`OsFs`](super::OsFs) and of [`HeldFs`](super::held::HeldFs) that names a file comes
-//! here. The one resolves paths in the working folder of the process, as the system does; the
+//! Every call of [`OsFs`](super::super::OsFs) and of [`HeldFs`](super::super::held::HeldFs) that names a
+//! file comes here. The one resolves paths in the working folder of the process, as the system does; the
 //! other resolves those of its folder from an open handle. It must never fall back from the
-//! handle to the path: by then the path may name another folder. It hands out open handles, and
-//! leaves files to `os.rs`.
+//! handle to the path: by then the path may name another folder. It hands out open files, and
+//! leaves their appends to `os.rs`.
 
-use std::ffi::OsString;
+use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::DirEntry;
-use super::names::TEMPORARY_SUFFIX;
+use super::super::DirEntry;
+use super::temporary_name;
 
-/// Tells unfinished files of concurrent publications of this process apart.
-pub(super) static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
+/// An open folder, to find files from.
+pub(in crate::fs) type Folder = OwnedFd;
 
 /// A file or folder: its path for errors, and the folder and path to find it by.
 #[derive(Clone, Copy)]
-pub(super) struct At<'a> {
+pub(in crate::fs) struct At<'a> {
     /// The whole path.
-    pub(super) path: &'a Path,
+    pub(in crate::fs) path: &'a Path,
     dir: BorrowedFd<'a>,
     relative: &'a Path,
 }
 
 impl<'a> At<'a> {
     /// A path that the system resolves.
-    pub(super) fn whole(path: &'a Path) -> At<'a> {
+    pub(in crate::fs) fn whole(path: &'a Path) -> At<'a> {
         At { path, dir: rustix::fs::CWD, relative: path }
     }
 
     /// The file `relative`, from the folder of an open handle on.
-    pub(super) fn below(dir: BorrowedFd<'a>, relative: &'a Path, path: &'a Path) -> At<'a> {
+    pub(in crate::fs) fn below(dir: &'a Folder, relative: &'a Path, path: &'a Path) -> At<'a> {
         // The folder itself.
         let is_dir = relative.as_os_str().is_empty();
-        At { path, dir, relative: if is_dir { Path::new(".") } else { relative } }
+        At { path, dir: dir.as_fd(), relative: if is_dir { Path::new(".") } else { relative } }
     }
 
     fn with<'b>(&'b self, relative: &'b Path) -> At<'b> {
@@ -49,7 +48,7 @@ impl<'a> At<'a> {
     }
 
     /// The folder that holds it; a bare name lies in the folder that it is resolved from.
-    pub(super) fn parent(&self) -> At<'_> {
+    pub(in crate::fs) fn parent(&self) -> At<'_> {
         match self.relative.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => self.with(dir),
             _ => self.with(Path::new(".")),
@@ -64,33 +63,43 @@ impl<'a> At<'a> {
         Ok(retry_on_intr(|| rustix::fs::openat(self.dir, self.relative, flags, mode))?)
     }
 
-    pub(super) fn open_read(&self) -> io::Result<OwnedFd> {
-        self.open_with(OFlags::RDONLY)
+    fn open_file(&self, flags: OFlags) -> io::Result<File> {
+        self.open_with(flags).map(File::from)
     }
 
-    pub(super) fn open_existing(&self) -> io::Result<OwnedFd> {
-        self.open_with(OFlags::RDWR)
+    pub(in crate::fs) fn open_read(&self) -> io::Result<File> {
+        self.open_file(OFlags::RDONLY)
     }
 
-    pub(super) fn create_new(&self) -> io::Result<OwnedFd> {
-        self.open_with(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    pub(in crate::fs) fn open_existing(&self) -> io::Result<File> {
+        self.open_file(OFlags::RDWR)
     }
 
-    pub(super) fn open_or_create(&self) -> io::Result<OwnedFd> {
-        self.open_with(OFlags::RDWR | OFlags::CREATE)
+    pub(in crate::fs) fn create_new(&self) -> io::Result<File> {
+        self.open_file(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
     }
 
-    pub(super) fn open_dir(&self) -> io::Result<OwnedFd> {
+    pub(in crate::fs) fn open_or_create(&self) -> io::Result<File> {
+        self.open_file(OFlags::RDWR | OFlags::CREATE)
+    }
+
+    pub(in crate::fs) fn open_dir(&self) -> io::Result<Folder> {
         self.open_with(OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
+    /// Makes the names in the folder durable.
+    pub(in crate::fs) fn sync_dir(&self) -> io::Result<()> {
+        // Durability: of std, because on macOS it also asks the device to empty its cache.
+        File::from(self.open_dir()?).sync_all()
+    }
+
     /// Returns `true` if the name is taken, by whatever it may be.
-    pub(super) fn exists(&self) -> bool {
+    pub(in crate::fs) fn exists(&self) -> bool {
         rustix::fs::statat(self.dir, self.relative, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
     /// Removes the name; fine if it is gone.
-    pub(super) fn unlink(&self) -> io::Result<()> {
+    pub(in crate::fs) fn unlink(&self) -> io::Result<()> {
         match rustix::fs::unlinkat(self.dir, self.relative, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
             done => Ok(done?),
@@ -98,16 +107,16 @@ impl<'a> At<'a> {
     }
 
     /// Gives the file the second name `to`.
-    pub(super) fn link(&self, to: &At<'_>) -> io::Result<()> {
+    pub(in crate::fs) fn link(&self, to: &At<'_>) -> io::Result<()> {
         let flags = AtFlags::empty();
         Ok(rustix::fs::linkat(self.dir, self.relative, to.dir, to.relative, flags)?)
     }
 
-    pub(super) fn make_dir(&self) -> io::Result<()> {
+    pub(in crate::fs) fn make_dir(&self) -> io::Result<()> {
         Ok(rustix::fs::mkdirat(self.dir, self.relative, Mode::from_raw_mode(0o777))?)
     }
 
-    pub(super) fn free_bytes(&self) -> io::Result<u64> {
+    pub(in crate::fs) fn free_bytes(&self) -> io::Result<u64> {
         let dir = self.open_dir()?;
         let stat = retry_on_intr(|| rustix::fs::fstatvfs(&dir))?;
         // The blocks that are left for this user. Those that are kept for the administrator do not
@@ -116,7 +125,7 @@ impl<'a> At<'a> {
     }
 
     /// The files of the folder whose names begin with `prefix`, in order.
-    pub(super) fn list(&self, prefix: &str) -> io::Result<Vec<DirEntry>> {
+    pub(in crate::fs) fn list(&self, prefix: &str) -> io::Result<Vec<DirEntry>> {
         let dir = self.open_dir()?;
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&dir)? {
@@ -144,7 +153,7 @@ impl<'a> At<'a> {
     }
 
     /// The names in the folder that begin with `prefix`, in order, of whatever they may be.
-    pub(super) fn list_names(&self, prefix: &str) -> io::Result<Vec<String>> {
+    pub(in crate::fs) fn list_names(&self, prefix: &str) -> io::Result<Vec<String>> {
         let dir = self.open_dir()?;
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&dir)? {
@@ -160,12 +169,9 @@ impl<'a> At<'a> {
     }
 
     /// Creates an empty file under a fresh name beside this one; returns that, as this path is.
-    pub(super) fn create_temporary(&self) -> io::Result<(OwnedFd, PathBuf)> {
+    pub(in crate::fs) fn create_temporary(&self) -> io::Result<(File, PathBuf)> {
         loop {
-            let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
-            let mut name = OsString::from(self.relative);
-            name.push(format!(".{}-{number}{TEMPORARY_SUFFIX}", std::process::id()));
-            let temporary = PathBuf::from(name);
+            let temporary = temporary_name(self.relative);
             // Only a new file: the name may be that of another process, whose file must not be
             // written over.
             match self.with(&temporary).create_new() {
@@ -178,8 +184,24 @@ impl<'a> At<'a> {
     }
 
     /// The file that [`At::create_temporary`] made for this one.
-    pub(super) fn temporary<'b>(&'b self, temporary: &'b Path) -> At<'b> {
-        debug_assert!(temporary.as_os_str().as_bytes().ends_with(TEMPORARY_SUFFIX.as_bytes()));
+    pub(in crate::fs) fn temporary<'b>(&'b self, temporary: &'b Path) -> At<'b> {
         self.with(temporary)
     }
+}
+
+pub(in crate::fs) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    file.read_at(buf, offset)
+}
+
+pub(in crate::fs) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
+    file.write_at(bytes, offset)
+}
+
+/// Writes pieces one behind the other, as many as a call takes.
+pub(in crate::fs) fn write_pieces_at(
+    file: &File,
+    pieces: &[io::IoSlice<'_>],
+    offset: u64,
+) -> io::Result<usize> {
+    rustix::io::pwritev(file, pieces, offset).map_err(io::Error::from)
 }
