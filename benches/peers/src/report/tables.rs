@@ -74,38 +74,33 @@ fn head(out: &mut String, title: &str, engines: &[&str], more: &[&str]) -> fmt::
     writeln!(out, "| --- |{}", " ---: |".repeat(columns.len()))
 }
 
-/// Writes all tables of a data set.
+/// Writes the table of a data set: rates, pauses where a run looked for them, and what each sequence cost as a whole.
+/// `benchmarks.json` has the other figures.
 pub fn write(out: &mut String, set: &DataSet) -> fmt::Result {
     introduce(out, set)?;
     let engines = set.engines();
     let places = set.places();
-    if set.is_large() {
-        head(out, "MB per second", &engines, &["spread"])?;
-        for place in &places {
-            rate(out, set, &engines, place, &place.name, "/mb_per_second")?;
-        }
-        return totals(out, set, &engines, 1, "large");
-    }
-    rates(out, set, &engines, &places)?;
-    let costs = [
-        ("processor time per operation, us", "/cpu_us_per_op"),
-        ("p50, us", "/p50_us"),
-        ("p99, us", "/p99_us"),
-        ("p99.9, us", "/p999_us"),
-        ("longest, us", "/max_us"),
-        ("longest pause of the idle loop, us", "/idle_max_us"),
-    ];
-    for (title, key) in costs.into_iter().filter(|(_, key)| set.has(&places, key)) {
-        head(out, title, &engines, &[])?;
-        for place in &places {
-            let value = |engine: &&'static str| (*engine, median(set.values(engine, place, key)));
-            let values: Vec<_> = engines.iter().map(value).collect();
-            row(out, &place.name, &values, Good::Less)?;
-            out.push('\n');
+    let title = if set.is_large() { "MB per second" } else { "operations per second" };
+    head(out, title, &engines, &["spread"])?;
+    // A `load` fills a database for the workloads after it, as a fill that has a row of its own does.
+    for place in places.iter().filter(|place| !place.name.starts_with("load")) {
+        let key = if set.is_large() { "/mb_per_second" } else { "/ops_per_second" };
+        rate(out, set, &engines, place, &place.name, key)?;
+        if place.name.starts_with("readwhilewriting") {
+            let beside = "/writes_beside/ops_per_second";
+            rate(out, set, &engines, place, "... its concurrent writes", beside)?;
         }
     }
-    for (number, sequence) in set.sequences().into_iter().enumerate() {
-        totals(out, set, &engines, number + 1, sequence)?;
+    if set.has(&places, "/idle_max_us") {
+        pauses(out, set, &engines, &places)?;
+    }
+    let sequences = set.sequences();
+    for (number, sequence) in sequences.iter().enumerate() {
+        let name = match sequences.len() {
+            1 => String::new(),
+            _ => format!("sequence {}: ", number + 1),
+        };
+        totals(out, set, &engines, &name, sequence)?;
     }
     Ok(())
 }
@@ -168,18 +163,24 @@ fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
     Ok(())
 }
 
-fn rates(
+/// The latencies of runs beside a loop that only looks at the clock, and the longest pause of that loop.
+fn pauses(
     out: &mut String,
     set: &DataSet,
     engines: &[&'static str],
     places: &[Place],
 ) -> fmt::Result {
-    head(out, "operations per second", engines, &["spread"])?;
+    let rows = [
+        ("p99.9, us", "/p999_us"),
+        ("longest, us", "/max_us"),
+        ("longest pause of the idle loop, us", "/idle_max_us"),
+    ];
     for place in places {
-        rate(out, set, engines, place, &place.name, "/ops_per_second")?;
-        if place.name.starts_with("readwhilewriting") {
-            let beside = "/writes_beside/ops_per_second";
-            rate(out, set, engines, place, "... its concurrent writes", beside)?;
+        for (title, key) in rows {
+            let value = |engine: &&'static str| (*engine, median(set.values(engine, place, key)));
+            let values: Vec<_> = engines.iter().map(value).collect();
+            row(out, &format!("{}: {title}", place.name), &values, Good::Less)?;
+            out.push_str(" |\n");
         }
     }
     Ok(())
@@ -207,30 +208,24 @@ fn rate(
     writeln!(out, " {:.0} % |", worst * 100.0)
 }
 
+/// The rows of what a sequence cost, with all compactions. They end the table of the rates.
 fn totals(
     out: &mut String,
     set: &DataSet,
     engines: &[&'static str],
-    number: usize,
+    name: &str,
     sequence: &str,
 ) -> fmt::Result {
-    writeln!(out, "\nSequence {number}, totals: `{sequence}`")?;
-    head(out, "with all compactions", engines, &[])?;
     const MIB: f64 = 1048576.0;
     let rows = [
-        ("seconds", "seconds", 1.0),
-        ("processor seconds", "cpu_seconds", 1.0),
         ("peak memory, MiB", "peak_memory_bytes", MIB),
         ("bytes written / bytes put", "write_amplification", 1.0),
-        ("bytes to the device / bytes put", "device_write_amplification", 1.0),
         ("closing, ms", "close_seconds", 1e-3),
         ("opening again, ms", "reopen_seconds", 1e-3),
         ("on disk before closing, MiB", "filled_bytes", MIB),
         ("on disk with everything deleted, MiB", "empty_bytes", MIB),
-        ("on disk at the end, MiB", "disk_bytes", MIB),
-        ("bytes on disk / bytes live", "space_amplification", 1.0),
     ];
-    for (name, key, unit) in rows {
+    for (title, key, unit) in rows {
         let value = |engine: &&'static str| {
             (*engine, median(set.totals(engine, sequence, key)).map(|value| value / unit))
         };
@@ -238,8 +233,8 @@ fn totals(
         if values.iter().all(|(_, value)| value.is_none()) {
             continue;
         }
-        row(out, name, &values, Good::Less)?;
-        out.push('\n');
+        row(out, &format!("{name}{title}"), &values, Good::Less)?;
+        out.push_str(" |\n");
     }
     Ok(())
 }

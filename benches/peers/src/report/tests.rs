@@ -25,7 +25,7 @@ fn set(runs: Vec<Run>) -> DataSet {
 }
 
 #[test]
-fn medians_are_of_all_rounds_and_both_tables_name_every_workload() {
+fn medians_are_of_all_rounds_and_the_table_names_every_workload() {
     let rates = [10.0, 30.0, 20.0];
     let ours = (1..).zip(rates).map(|(round, rate)| made_up("siltstone", round, rate, 9));
     let theirs = (1..).zip(rates).map(|(round, rate)| made_up("fjall", round, rate / 2.0, 9));
@@ -40,7 +40,7 @@ fn medians_are_of_all_rounds_and_both_tables_name_every_workload() {
         "| readrandom | **20.0** | 10.0 | 2.00 | 100 % |",
         "Machine: a machine.",
         "### 20,000 records of 16 + 100 bytes",
-        "| peak memory, MiB | **1.00** | **1.00** | 1.00 |",
+        "| peak memory, MiB | **1.00** | **1.00** | 1.00 | |",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
@@ -105,7 +105,7 @@ fn a_report_of_large_values_has_one_table_of_rates() {
         "### Large values",
         "Up to 2,000 values and 256 MiB of each size, but three values at least. Rounds: 1.",
         "| put, 1 MB | **1,234** | - | 0 % |",
-        "| on disk with everything deleted, MiB | **3.00** | - |",
+        "| on disk with everything deleted, MiB | **3.00** | - | |",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
