@@ -11,7 +11,7 @@ use lsm_core::db::Commit;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::options::WriteOptions;
 use lsm_core::read::KeyRange;
-use lsm_core::types::Slice;
+use lsm_core::types::{Process, Slice};
 use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, sleep};
 
@@ -72,11 +72,13 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug)]
 pub struct Async<T> {
     handle: T,
+    /// Has the threads that may block. In its children no call would ever begin.
+    process: Process,
 }
 
 impl<T> From<T> for Async<T> {
     fn from(handle: T) -> Async<T> {
-        Async { handle }
+        Async { handle, process: Process::current() }
     }
 }
 
@@ -94,8 +96,12 @@ fn outcome<R>(joined: std::result::Result<Result<R>, JoinError>) -> Result<R> {
     }
 }
 
-/// Runs `work` on a thread that may block.
-async fn run<R: Send + 'static>(work: impl FnOnce() -> Result<R> + Send + 'static) -> Result<R> {
+/// Runs `work` on a thread that may block, unless the handle is that of a parent process.
+async fn run<R: Send + 'static>(
+    process: Process,
+    work: impl FnOnce() -> Result<R> + Send + 'static,
+) -> Result<R> {
+    process.check()?;
     outcome(spawn_blocking(work).await)
 }
 
@@ -130,13 +136,13 @@ impl<T: Clone + Send + Sync + 'static> Async<T> {
     ) -> Result<R> {
         // The thread may outlive this future, and with it whatever the caller has only lent.
         let handle = self.handle.clone();
-        run(move || work(&handle)).await
+        run(self.process, move || work(&handle)).await
     }
 
     /// Drops the handle on a thread that may block. Dropping the last one of a secondary stops its
     /// thread and gives its lease back.
     pub async fn release(self) {
-        let dropped = run(move || {
+        let dropped = run(self.process, move || {
             drop(self);
             Ok(())
         });
@@ -159,7 +165,7 @@ impl Async<Db> {
     /// # Errors
     /// As there.
     pub async fn open_with(builder: Builder) -> Result<Async<Db>> {
-        run(move || builder.open()).await.map(Async::from)
+        run(Process::current(), move || builder.open()).await.map(Async::from)
     }
 
     /// As [`Db::partition`].
@@ -178,7 +184,7 @@ impl Async<Db> {
     pub async fn commit(&self, batch: Batch, options: impl Into<WriteOptions>) -> Result<Commit> {
         let options = options.into();
         // Not by `call`: a batch has its database already.
-        run(move || batch.commit(options)).await
+        run(self.process, move || batch.commit(options)).await
     }
 
     /// As [`Db::flush`].
@@ -203,7 +209,7 @@ impl Async<Db> {
     /// # Errors
     /// As there.
     pub async fn close(self) -> Result<()> {
-        run(move || self.handle.close()).await
+        run(self.process, move || self.handle.close()).await
     }
 }
 
@@ -271,7 +277,7 @@ impl Async<Secondary> {
     /// # Errors
     /// As there.
     pub async fn open_with(builder: ::secondary::Builder) -> Result<Async<Secondary>> {
-        run(move || builder.open()).await.map(Async::from)
+        run(Process::current(), move || builder.open()).await.map(Async::from)
     }
 
     /// As [`Secondary::partition`].

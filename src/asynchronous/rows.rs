@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use lsm_core::error::{Error, Result};
-use lsm_core::types::Slice;
+use lsm_core::types::{Process, Slice};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 #[cfg(doc)]
@@ -51,6 +51,7 @@ pub struct Rows<R> {
     /// Rows that were read, and not returned yet.
     ready: VecDeque<(Slice, Slice)>,
     rest: UnreadRows<R>,
+    process: Process,
 }
 
 /// The rows behind those that were read.
@@ -67,7 +68,11 @@ where
     R: Iterator<Item = Result<(Slice, Slice)>> + Send + 'static,
 {
     pub(super) fn new(range: R) -> Rows<R> {
-        Rows { ready: VecDeque::new(), rest: UnreadRows::Unread(range) }
+        Rows {
+            ready: VecDeque::new(),
+            rest: UnreadRows::Unread(range),
+            process: Process::current(),
+        }
     }
 
     /// Returns the next key and its value; `None` behind the last.
@@ -79,6 +84,8 @@ where
             if let Some(row) = self.ready.pop_front() {
                 return Ok(Some(row));
             }
+            // In a child the thread that reads does not exist.
+            self.process.check()?;
             if let UnreadRows::Reading(reading) = &mut self.rest {
                 // The thread has the range. It stays named here while it is awaited.
                 let read = reading.await;

@@ -92,6 +92,8 @@ pub(super) fn export(
     out: &mut dyn Write,
     options: &StreamExport,
 ) -> Result<StreamSummary> {
+    // A handle that cannot be used has no names.
+    db.0.check_usable()?;
     let names = options.partitions.clone().unwrap_or_else(|| db.partition_names());
     // Opened before the snapshot, because it reads a partition that is dropped later only by a
     // handle from before.

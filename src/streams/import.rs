@@ -20,6 +20,7 @@ pub(super) fn import(
     from: &mut dyn Read,
     options: &StreamImport,
 ) -> Result<StreamSummary> {
+    db.0.check_usable()?;
     let mut importer = Importer::new(db, options);
     let mut magic = Vec::new();
     let read = (&mut *from).take(MAGIC.len() as u64).read_to_end(&mut magic);

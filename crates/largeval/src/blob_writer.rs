@@ -46,6 +46,7 @@ impl BlobWriter {
         key: &[u8],
         expected: Option<u64>,
     ) -> Result<BlobWriter> {
+        store.0.process.check()?;
         Ok(BlobWriter {
             partition: partition.clone(),
             shared: store.0.clone(),
@@ -68,6 +69,7 @@ impl BlobWriter {
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        self.shared.process.check()?;
         // Failed until the write has worked, so that every error leaves it so.
         let mut value = std::mem::replace(&mut self.value, WrittenValue::Failed);
         match &mut value {
@@ -103,6 +105,7 @@ impl BlobWriter {
     /// [`ErrorKind::InvalidArgument`] if it is not as long as was said; those of the file. Nothing
     /// is left of the value then.
     pub fn finish(self) -> Result<PendingBlob> {
+        self.shared.process.check()?;
         let written = self.written();
         // Of a value whose write failed nothing counts as written. The failure is the cause, and is told
         // below.

@@ -14,6 +14,7 @@ use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::{AppendMode, File, SharedFile};
 use lsm_core::hooks::{ChunkChange, ChunkId, PendingHandle, StoreContext};
 use lsm_core::options::Compression;
+use lsm_core::types::Process;
 use parking_lot::Mutex;
 
 use crate::block::{Block, ByteSource};
@@ -38,6 +39,8 @@ const FLUSH_BYTES_MIN: u64 = 64 << 20;
 /// The state that puts, jobs and readers of a store share.
 pub struct Shared {
     pub(crate) context: StoreContext,
+    /// No other one takes the locks or writes.
+    pub(crate) process: Process,
     pub(crate) state: Mutex<StoreState>,
     /// Held over the syncs of files.
     pub(crate) syncing: Mutex<()>,
@@ -156,6 +159,7 @@ impl Shared {
         };
         Ok(Shared {
             context,
+            process: Process::current(),
             state: Mutex::new(state),
             syncing: Mutex::new(()),
             counters: StoreCounters::default(),

@@ -58,6 +58,9 @@ pub struct ChunkInfo {
 impl LargeStore {
     /// Returns where the bytes of the chunk files are. The store does not know the snapshots of the database.
     pub fn space(&self) -> Space {
+        if !self.0.process.is_current() {
+            return Space::default();
+        }
         self.0.with_chunks(|chunks| {
             let mut space = Space { pinned_bytes: chunks.held_bytes(), ..Space::default() };
             for chunk in chunks.by_id.values() {
@@ -72,6 +75,9 @@ impl LargeStore {
 
     /// Returns all chunk files, oldest first.
     pub fn chunk_infos(&self) -> Vec<ChunkInfo> {
+        if !self.0.process.is_current() {
+            return Vec::new();
+        }
         self.0.with_chunks(|chunks| {
             let infos = chunks.by_id.iter().map(|(id, chunk)| ChunkInfo {
                 id: *id,

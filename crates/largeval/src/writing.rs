@@ -312,6 +312,9 @@ impl BlockWriter {
 
 impl Drop for BlockWriter {
     fn drop(&mut self) {
-        self.give_up();
+        // In a child the block is its parent's, which writes it on.
+        if self.shared.process.is_current() {
+            self.give_up();
+        }
     }
 }

@@ -19,7 +19,7 @@ use arc_swap::Guard;
 use parking_lot::Mutex;
 
 use crate::partition::{PartitionState, ReadView};
-use crate::types::{PartitionId, SeqNo};
+use crate::types::{PartitionId, Process, SeqNo};
 
 #[derive(Default)]
 struct Registered {
@@ -55,8 +55,17 @@ struct HeldSeq {
 
 /// All registered snapshots of a database. Taking and releasing one costs a search among the
 /// others, however many there are.
-#[derive(Default)]
-pub struct Snapshots(Mutex<Registered>);
+pub struct Snapshots {
+    /// No other one takes the lock.
+    process: Process,
+    state: Mutex<Registered>,
+}
+
+impl Default for Snapshots {
+    fn default() -> Snapshots {
+        Snapshots { process: Process::current(), state: Mutex::default() }
+    }
+}
 
 impl Snapshots {
     /// Registers the sequence number that `visible` loads, until the result is dropped. `now` is
@@ -66,7 +75,17 @@ impl Snapshots {
         visible: impl FnOnce() -> SeqNo,
         now: impl FnOnce() -> Duration,
     ) -> RegisteredSnapshot {
-        let mut state = self.0.lock();
+        if !self.process.is_current() {
+            // Every read of it is refused.
+            let list = self.clone();
+            return RegisteredSnapshot {
+                seq: SeqNo::ZERO,
+                order: 0,
+                pinned: BTreeMap::new(),
+                list,
+            };
+        }
+        let mut state = self.state.lock();
         // Under the lock: between a load before it and the entry in the list, a job could drop what
         // the snapshot sees.
         let seq = visible();
@@ -83,7 +102,7 @@ impl Snapshots {
 
     /// Returns what a job starting now must respect.
     pub fn for_job(&self, visible: impl FnOnce() -> SeqNo) -> JobSnapshots {
-        self.0.lock().for_job(visible())
+        self.state.lock().for_job(visible())
     }
 
     /// As [`Snapshots::for_job`], for a job over `partition` whose filters decide: until the
@@ -93,7 +112,7 @@ impl Snapshots {
         partition: &Arc<PartitionState>,
         visible: impl FnOnce() -> SeqNo,
     ) -> (JobSnapshots, DecidingJob) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let visible = visible();
         let running = state.deciding.entry(partition.id);
         // In the same step as the list is read: a snapshot is in the list, or it keeps the view.
@@ -105,7 +124,7 @@ impl Snapshots {
     /// Returns the oldest sequence number that a snapshot has or may yet get: `visible` loads the
     /// one that the next snapshot gets at least.
     pub fn oldest(&self, visible: impl FnOnce() -> SeqNo) -> SeqNo {
-        let state = self.0.lock();
+        let state = self.state.lock();
         let visible = visible();
         // The next snapshot gets the visible number or a later one.
         state.held.first_key_value().map_or(visible, |(oldest, _)| visible.min(*oldest))
@@ -113,18 +132,21 @@ impl Snapshots {
 
     /// Returns the sequence number of the oldest snapshot, if there is one.
     pub fn oldest_held(&self) -> Option<SeqNo> {
-        self.0.lock().held.first_key_value().map(|(oldest, _)| *oldest)
+        if !self.process.is_current() {
+            return None;
+        }
+        self.state.lock().held.first_key_value().map(|(oldest, _)| *oldest)
     }
 
     /// Returns the time at which the oldest snapshot was taken, if there is one.
     pub fn oldest_since(&self) -> Option<Duration> {
-        self.0.lock().held.first_key_value().map(|(_, held)| held.since)
+        self.state.lock().held.first_key_value().map(|(_, held)| held.since)
     }
 
     /// Marks a partition as dropped: its handles let go of its memtables and tables, which live on
     /// as long as a snapshot that was taken before may read them, and iterators that exist. Under the commit path's lock.
     pub fn retire(&self, partition: &PartitionState) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         // Without a snapshot nobody can ask for the view again, and its memory is free at once.
         if state.live > 0 {
             // The view of now, with all that the partition ever had: its snapshots see no later
@@ -143,7 +165,7 @@ impl Snapshots {
     /// Returns the number of different sequence numbers that are registered.
     #[cfg(test)]
     pub fn count(&self) -> usize {
-        self.0.lock().held.len()
+        self.state.lock().held.len()
     }
 }
 
@@ -193,7 +215,7 @@ pub struct DecidingJob {
 
 impl Drop for DecidingJob {
     fn drop(&mut self) {
-        let mut state = self.list.0.lock();
+        let mut state = self.list.state.lock();
         let running = state.deciding.get_mut(&self.partition).expect("it was entered");
         running.1 -= 1;
         if running.1 == 0 {
@@ -234,14 +256,17 @@ impl RegisteredSnapshot {
             return Some(view);
         }
         let retired =
-            self.list.0.lock().retired.get(&partition.id).map(|retired| retired.view.clone());
+            self.list.state.lock().retired.get(&partition.id).map(|retired| retired.view.clone());
         retired.filter(|_| partition.existed_at(self.order)).map(Guard::from_inner)
     }
 }
 
 impl Drop for RegisteredSnapshot {
     fn drop(&mut self) {
-        let mut state = self.list.0.lock();
+        if !self.list.process.is_current() {
+            return;
+        }
+        let mut state = self.list.state.lock();
         let held = state.held.get_mut(&self.seq).expect("it was registered");
         held.count -= 1;
         if held.count == 0 {

@@ -13,7 +13,7 @@ use lsm_core::hooks::{
 };
 use lsm_core::types::Gap;
 
-use lsm_core::types::KeyForm;
+use lsm_core::types::{KeyForm, Process};
 
 use crate::checksum;
 use crate::counts::Counts;
@@ -31,11 +31,18 @@ pub(crate) struct Shared {
     /// `true` if the provider is [`Integrity`], which the filter does without calling it.
     pub(crate) is_integrity: bool,
     counts: Mutex<Counts>,
+    /// No other one takes the lock.
+    process: Process,
 }
 
 impl Shared {
     pub(crate) fn new(provider: Arc<dyn MetadataProvider>, is_integrity: bool) -> Arc<Shared> {
-        Arc::new(Shared { provider, is_integrity, counts: Mutex::default() })
+        Arc::new(Shared {
+            provider,
+            is_integrity,
+            counts: Mutex::default(),
+            process: Process::current(),
+        })
     }
 
     /// Returns `true` if an entry is good by its metadata, both as they are stored. Of integrity's
@@ -54,6 +61,9 @@ impl Shared {
     }
 
     pub(crate) fn add(&self, counts: Counts) {
+        if !self.process.is_current() {
+            return;
+        }
         // A poisoned lock is no reason to fail a job: counts are shown to people, and nothing is
         // decided by them.
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner) += counts;
@@ -118,6 +128,9 @@ impl MetaHive {
 
     /// The counts of the filters so far.
     pub fn counts(&self) -> Counts {
+        if !self.shared.process.is_current() {
+            return Counts::default();
+        }
         *self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use lsm_core::clock::Clock;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::follow::{FollowedPartition, Follower, SyncExtent};
-use lsm_core::types::PartitionId;
+use lsm_core::types::{PartitionId, Process};
 use parking_lot::{Condvar, Mutex};
 
 /// Between two looks at the cursor for partitions that are followed eagerly.
@@ -58,10 +58,24 @@ struct TendingShared {
 }
 
 /// The thread of one secondary, if it has one. Dropped, it is joined.
-#[derive(Default)]
-pub(crate) struct FollowThread(Arc<TendingShared>);
+pub(crate) struct FollowThread {
+    shared: Arc<TendingShared>,
+    /// Has the thread, and no other process takes the lock.
+    process: Process,
+}
+
+impl Default for FollowThread {
+    fn default() -> FollowThread {
+        FollowThread { shared: Arc::default(), process: Process::current() }
+    }
+}
 
 impl FollowThread {
+    /// An error in a child of the process that opened the secondary.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        self.process.check()
+    }
+
     /// Looks after a partition in this way from now on.
     ///
     /// # Errors
@@ -73,7 +87,8 @@ impl FollowThread {
         followed: &FollowedPartition,
         follow: Follow,
     ) -> Result<()> {
-        let mut state = self.0.state.lock();
+        self.process.check()?;
+        let mut state = self.shared.state.lock();
         // One entry for a partition. With two, the older way would go on beside the newer one.
         state.tended.retain(|tended| tended.followed.id() != followed.id());
         // The thread stays and waits without a limit. To end it here would be a second way for a
@@ -84,7 +99,7 @@ impl FollowThread {
         // Before the partition is listed, because without a thread nobody follows it. Under the lock, or two
         // calls at once would start two threads.
         if state.thread.is_none() {
-            let shared = self.0.clone();
+            let shared = self.shared.clone();
             // Not the `Secondary`: its last handle stops this thread, and a handle in the thread
             // itself would keep it from ever being the last.
             let follower = follower.clone();
@@ -99,20 +114,26 @@ impl FollowThread {
         let due_at = clock.now();
         let followed = followed.clone();
         state.tended.push(Tended { followed, follow, due_at, failure: None });
-        self.0.changed.notify_all();
+        self.shared.changed.notify_all();
         Ok(())
     }
 
     /// The way in which a partition is looked after.
     pub(crate) fn follow_of(&self, id: PartitionId) -> Follow {
-        let state = self.0.state.lock();
+        if !self.process.is_current() {
+            return Follow::OnDemand;
+        }
+        let state = self.shared.state.lock();
         let tended = state.tended.iter().find(|tended| tended.followed.id() == id);
         tended.map_or(Follow::OnDemand, |tended| tended.follow)
     }
 
     /// Why the last attempt to catch up with a partition failed, if it did.
     pub(crate) fn failure_of(&self, id: PartitionId) -> Option<Error> {
-        let state = self.0.state.lock();
+        if let Err(error) = self.process.check() {
+            return Some(error);
+        }
+        let state = self.shared.state.lock();
         let tended = state.tended.iter().find(|tended| tended.followed.id() == id);
         tended.and_then(|tended| tended.failure.clone())
     }
@@ -120,7 +141,12 @@ impl FollowThread {
 
 impl Drop for FollowThread {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
+        if !self.process.is_current() {
+            // Its handle is left alone: the thread does not exist here.
+            std::mem::forget(self.shared.clone());
+            return;
+        }
+        let mut state = self.shared.state.lock();
         // Under the lock, which the thread holds from its look at this until it waits. Otherwise
         // the notice below could come between the two, and would be lost.
         state.is_over = true;
@@ -128,7 +154,7 @@ impl Drop for FollowThread {
         // The thread takes the lock before it sees that it is over: a join under the lock would
         // never return.
         drop(state);
-        self.0.changed.notify_all();
+        self.shared.changed.notify_all();
         if let Some(thread) = thread {
             // One that panicked has told so itself.
             let _ = thread.join();

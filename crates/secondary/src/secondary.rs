@@ -245,6 +245,7 @@ impl Secondary {
 
     /// Brings a partition to the level of `options`.
     pub(crate) fn bring(&self, followed: &FollowedPartition, options: &ReadOptions) -> Result<()> {
+        self.0.tending.check_process()?;
         match options.level {
             Level::Eventual => Ok(()),
             Level::Prefix if self.0.follower.follows_tables_only() => {
@@ -378,6 +379,7 @@ impl Secondary {
         seen: Commit,
         time: Duration,
     ) -> Result<Option<Commit>> {
+        self.0.tending.check_process()?;
         let until = self.0.clock.now().saturating_add(time);
         loop {
             let goal = followed.goal();
@@ -443,6 +445,9 @@ impl Secondary {
     }
 
     pub(crate) fn lag(&self, followed: &FollowedPartition) -> Lag {
+        if self.0.tending.check_process().is_err() {
+            return Lag { operations: None, bytes: None, age: None };
+        }
         let now = self.0.clock.now();
         let is_current = followed.goal().map(|goal| followed.has_reached(&goal));
         if is_current == Some(true) {

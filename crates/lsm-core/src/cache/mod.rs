@@ -38,7 +38,7 @@ use self::places::Area;
 use self::shard::{CachedBlock, Shard};
 use crate::memory::{Closed, SLAB_BYTES, SlotPool};
 use crate::sstable::{Block, BlockCache, BlockData};
-use crate::types::FileNo;
+use crate::types::{FileNo, Process};
 
 const SHARDS_MAX: u64 = 64;
 /// A shard is not smaller than this: it keeps no block that is larger than itself.
@@ -89,6 +89,8 @@ pub struct Blocks {
     areas: Box<[Area]>,
     ghosts: Arc<Ghosts>,
     capacity: u64,
+    /// No other one takes the locks.
+    process: Process,
     slots: Arc<SlotPool>,
     // Relaxed: the sum decides only how much memory is used.
     bytes: AtomicU64,
@@ -110,6 +112,7 @@ impl Blocks {
             areas: (0..count).map(|_| Area::default()).collect(),
             ghosts,
             capacity,
+            process: Process::current(),
             slots: Arc::new(SlotPool::new(capacity / IDLE_PART)),
             bytes: AtomicU64::new(0),
             counters: CacheCounters::new(),
@@ -123,9 +126,12 @@ impl Blocks {
         (hash >> 40) as usize & self.shards.len().wrapping_sub(1)
     }
 
-    /// The shard of a key with this hash; `None` with capacity 0.
+    /// The shard of a key with this hash; `None` with capacity 0, and in a child of the process.
     #[inline]
     fn shard(&self, hash: u64) -> Option<&RwLock<Shard>> {
+        if !self.process.is_current() {
+            return None;
+        }
         self.shards.get(self.number(hash))
     }
 

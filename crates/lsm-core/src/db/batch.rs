@@ -225,6 +225,7 @@ impl Batch {
         value: &[u8],
     ) -> Result<()> {
         let db = self.db.inner();
+        db.world.process.check()?;
         check_key(key)?;
         let state = partition.state();
         check_value(&db.options, state, value)?;
@@ -292,6 +293,7 @@ impl Batch {
             return Err(refused);
         }
         let db = self.db.inner();
+        db.world.process.check()?;
         let states = || self.sections.iter().map(|(state, _, _)| &**state);
         states().try_for_each(|state| check_write(state, options))?;
         match admission {

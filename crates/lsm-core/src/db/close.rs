@@ -8,14 +8,22 @@ use super::{BackgroundMode, DbInner};
 use crate::error::{Error, Result};
 use crate::fs::LockGuard;
 use crate::partition::PartitionState;
+use crate::types::Opened;
 
 /// A close flushes the partitions with so many bytes in memtables. The next open would replay them
 /// from the log, which takes longer, and then flush them all the same.
 const FLUSHED_BYTES_MIN: u64 = 1 << 20;
 
+/// The lock of an open database; dropped, the database is closed.
+pub(super) struct HeldLock {
+    pub(super) _lock: Box<dyn LockGuard>,
+    pub(super) _opened: Opened,
+}
+
 impl DbInner {
     /// Ends everything: background work, the log, the lock. Once; later calls are no-ops.
     pub(super) fn close(&self) -> Result<()> {
+        self.world.process.check()?;
         let mut lock = self.lock.lock();
         if lock.is_none() {
             return Ok(());
@@ -61,8 +69,17 @@ impl DbInner {
         flushed.and(ended).and(removed).and(told)
     }
 
+    /// Leaves the database to the process that opened it: in a child that lets its handles go. Only the child's
+    /// copy of the lock is closed, which would keep the lock when the parent is dead.
+    pub(super) fn leave_to_parent(self: &Arc<Self>) {
+        let lock = self.lock.try_lock().and_then(|mut lock| lock.take());
+        drop(lock);
+        // The threads of the parent do not exist here, and files, locks and memory are in any state.
+        std::mem::forget(self.clone());
+    }
+
     /// Ends everything and writes nothing: the database is another process's.
-    fn abandon(&self, lock: &mut Option<Box<dyn LockGuard>>, fenced: Error) -> Result<()> {
+    fn abandon(&self, lock: &mut Option<HeldLock>, fenced: Error) -> Result<()> {
         self.closed.store(true, Ordering::Release);
         self.end_work();
         self.log.forget_sealed(self);

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 
 use crate::error::Result;
+use crate::types::Process;
 
 /// The answer that a future waits for, and who to wake.
 #[derive(Default)]
@@ -22,7 +23,10 @@ struct DurableState {
 /// Dropping it does not cancel the sync. It does not keep the database open; it is ready when the
 /// database is closed.
 #[must_use = "a future does nothing unless it is polled"]
-pub struct Durable(Arc<Mutex<DurableState>>);
+pub struct Durable {
+    state: Arc<Mutex<DurableState>>,
+    process: Process,
+}
 
 impl Durable {
     /// A future that is ready when the notice that `register` gets is called, or if it is refused.
@@ -35,7 +39,7 @@ impl Durable {
         if let Err(refused) = registered {
             tell(&state, Err(refused));
         }
-        Durable(state)
+        Durable { state, process: Process::current() }
     }
 }
 
@@ -52,7 +56,11 @@ impl Future for Durable {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        let mut state = self.0.lock();
+        // In a child nobody would ever wake the task.
+        if let Err(refused) = self.process.check() {
+            return Poll::Ready(Err(refused));
+        }
+        let mut state = self.state.lock();
         match &state.outcome {
             Some(outcome) => Poll::Ready(outcome.clone()),
             None => {
@@ -67,6 +75,10 @@ impl Future for Durable {
 
 impl fmt::Debug for Durable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Durable").field("outcome", &self.0.lock().outcome).finish()
+        let mut shown = f.debug_struct("Durable");
+        if self.process.is_current() {
+            shown.field("outcome", &self.state.lock().outcome);
+        }
+        shown.finish()
     }
 }

@@ -28,6 +28,7 @@ use tracing::Level;
 use super::log::Notice;
 use crate::error::{Error, Result};
 use crate::hooks::{Event, EventListener, EventQueue, catch};
+use crate::types::Process;
 
 thread_local! {
     static IN_LISTENER: Cell<bool> = const { Cell::new(false) };
@@ -39,8 +40,8 @@ pub(super) fn in_listener() -> bool {
 }
 
 /// The listeners, and the events that nobody was told yet.
-#[derive(Default)]
 pub(super) struct Events {
+    process: Process,
     listeners: Vec<Arc<dyn EventListener>>,
     /// A leaf: nothing else is locked while it is held.
     waiting: Mutex<VecDeque<Event>>,
@@ -63,6 +64,18 @@ impl Telling {
 impl Drop for Telling {
     fn drop(&mut self) {
         IN_LISTENER.set(false);
+    }
+}
+
+impl Default for Events {
+    fn default() -> Events {
+        Events {
+            process: Process::current(),
+            listeners: Vec::new(),
+            waiting: Mutex::default(),
+            notices: Mutex::default(),
+            panic: Mutex::default(),
+        }
     }
 }
 
@@ -101,7 +114,7 @@ impl Events {
     pub(super) fn deliver(&self) {
         // A listener that calls the database must not deliver inside its own call: events would be
         // reported in the wrong order.
-        while !in_listener() {
+        while !in_listener() && self.process.is_current() {
             // Before each event, so that a long queue of events holds up nobody who waits for
             // durability.
             self.call_notices();

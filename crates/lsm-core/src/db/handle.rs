@@ -33,6 +33,10 @@ pub(super) struct OpenHandle(Arc<DbInner>);
 
 impl Drop for OpenHandle {
     fn drop(&mut self) {
+        if !self.0.is_own() {
+            self.0.leave_to_parent();
+            return;
+        }
         // Nobody is left to tell; `Db::close` is there for those who want to know.
         let _ = self.0.close();
         self.0.events.deliver();
@@ -115,7 +119,7 @@ impl Db {
 
     /// Returns whether there is a partition `name`.
     pub fn has_partition(&self, name: &str) -> bool {
-        self.inner().catalog.named(name).is_some()
+        self.inner().is_own() && self.inner().catalog.named(name).is_some()
     }
 
     /// Returns the options that the database was opened with.
@@ -125,12 +129,17 @@ impl Db {
 
     /// Returns the names of all partitions, in order.
     pub fn partition_names(&self) -> Vec<String> {
-        self.inner().catalog.names()
+        if self.inner().is_own() { self.inner().catalog.names() } else { Vec::new() }
     }
 
     /// Drops the partition `name` durably. Iterators and snapshots that exist go on reading it.
     pub fn drop_partition(&self, name: &str) -> Result<()> {
         self.inner().drop_partition(name)
+    }
+
+    /// Returns an error if the database is closed, or is that of a parent process.
+    pub fn check_usable(&self) -> Result<()> {
+        self.inner().check_not_closed()
     }
 
     /// Returns an empty batch.
@@ -190,7 +199,8 @@ impl Db {
 
     /// Returns the newest operation that is on the device, with every logged one before it.
     pub fn durable_seq(&self) -> SeqNo {
-        self.inner().log.durable_seq()
+        let inner = self.inner();
+        if inner.is_own() { inner.log.durable_seq() } else { SeqNo::ZERO }
     }
 
     /// Returns the newest operation that readers see.
@@ -210,8 +220,9 @@ impl Db {
     /// # Errors
     /// The failure of background work, if that is what keeps it from being done.
     pub fn wait_idle(&self) -> Result<()> {
+        self.inner().check_not_closed()?;
         if self.inner().world.is_read_only {
-            return self.inner().check_not_closed();
+            return Ok(());
         }
         self.inner().background.wait_idle(&**self.inner())?;
         // The log thread would do this after a second. A caller that waits for rest finds it done, and
@@ -235,7 +246,7 @@ impl Db {
 
     /// Returns the counters.
     pub fn stats(&self) -> Stats {
-        self.inner().stats()
+        if self.inner().is_own() { self.inner().stats() } else { Stats::default() }
     }
 
     /// Returns whether writes are accepted and background work keeps up.

@@ -212,6 +212,9 @@ impl fmt::Display for Health {
 impl DbInner {
     /// See the module.
     pub(super) fn health(&self) -> Health {
+        if let Err(error) = self.world.process.check() {
+            return Health { read_only: Some(error.to_string()), ..Health::default() };
+        }
         let now = self.background.now();
         let mut live = self.catalog.partitions();
         live.sort_by(|a, b| a.name.cmp(&b.name));

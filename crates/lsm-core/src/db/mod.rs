@@ -70,7 +70,6 @@ use inject::Injections;
 
 use crate::cache::Blocks;
 use crate::error::{Error, Result};
-use crate::fs::LockGuard;
 use crate::hooks::HookProvider;
 use crate::memtable::SlabPool;
 use crate::options::Options;
@@ -96,6 +95,7 @@ pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 
 use background::Background;
 use catalog::Catalog;
+use close::HeldLock;
 use commit::CommitPath;
 use events::Events;
 use job::JobRunner;
@@ -139,7 +139,7 @@ pub(crate) struct DbInner {
     in_doubt: InDoubt,
 
     closed: AtomicBool,
-    lock: Mutex<Option<Box<dyn LockGuard>>>,
+    lock: Mutex<Option<HeldLock>>,
 }
 
 impl DbInner {
@@ -158,13 +158,24 @@ impl DbInner {
 
     /// The error of writes, if the database takes none.
     pub(super) fn why_read_only(&self) -> Option<Error> {
+        if let Err(error) = self.world.process.check() {
+            return Some(error);
+        }
         if self.world.is_read_only {
             return Some(Error::read_only());
         }
         self.cursor.check().err().or_else(|| self.log.failure())
     }
 
+    /// Returns `false` in a child of the process that opened the database. Nothing is locked or written there.
+    pub(super) fn is_own(&self) -> bool {
+        self.world.process.is_current()
+    }
+
+    /// An error if the database is closed, or is that of a parent process.
+    #[inline]
     pub(super) fn check_not_closed(&self) -> Result<()> {
+        self.world.process.check()?;
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::closed());
         }

@@ -13,6 +13,7 @@ use super::DbInner;
 use super::background::{Background, BackgroundMode};
 use super::beside;
 use super::catalog::Catalog;
+use super::close::HeldLock;
 use super::commit::CommitPath;
 use super::events::Events;
 use super::handle::Db;
@@ -39,7 +40,7 @@ use crate::shared::CursorWriter;
 use crate::snapshot::Snapshots;
 use crate::sstable::BlockCache;
 use crate::stats::Counters;
-use crate::types::PartitionId;
+use crate::types::{Opened, PartitionId};
 use crate::version::{DbVersion, Missing, TableContext};
 
 /// Options for opening a database, and the world that it lives in.
@@ -356,13 +357,14 @@ fn refuse_while_taken_over(fs: &dyn Fs, dir: &Path) -> Result<()> {
 struct DbFolder {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
-    lock: Box<dyn LockGuard>,
+    lock: HeldLock,
     missing: Missing,
     term: Option<Term>,
 }
 
 impl DbFolder {
     fn find(fs: Arc<dyn Fs>, dir: &Path, access: OpenMode, takes_over: bool) -> Result<DbFolder> {
+        let opened = Opened::note()?;
         if access == OpenMode::Writing {
             fs.create_dir(dir)?;
         }
@@ -389,6 +391,7 @@ impl DbFolder {
                 Box::new(held)
             }
         };
+        let lock = HeldLock { _lock: lock, _opened: opened };
         Ok(DbFolder { fs, dir, lock, missing, term })
     }
 }

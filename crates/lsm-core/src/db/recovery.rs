@@ -37,7 +37,7 @@ use crate::limits::SEQNO_MAX;
 use crate::memtable::Memtable;
 use crate::options::{Options, PartitionOptions};
 use crate::shared::CursorWriter;
-use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId, SeqNo};
+use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId, Process, SeqNo};
 use crate::version::{
     Change, DbVersion, Fork, LogCut, Manifest, Recovered, VersionEdit, VersionSet, apply, recover,
 };
@@ -210,6 +210,7 @@ impl Opening {
         }
         let epoch = if is_read_only { self.version.epoch } else { self.next_epoch()? };
         Ok(World {
+            process: Process::current(),
             fs: fs.clone(),
             dir: dir.to_owned(),
             files: Arc::new(OpenFiles::new(fs.clone(), open_files_max)),

@@ -48,6 +48,9 @@ impl Partition {
     /// # Cost
     /// That of its tables, however many partitions there are.
     pub fn stats(&self) -> PartitionStats {
+        if !self.db().is_own() {
+            return PartitionStats { name: self.name().to_owned(), ..PartitionStats::default() };
+        }
         partition_stats(self.state(), self.db().stall.pressure(self.state()))
     }
 }

@@ -10,11 +10,13 @@ use crate::clock::Clock;
 use crate::compaction::TableFactory;
 use crate::fs::{Fs, OpenFiles};
 use crate::hooks::{EventQueue, StoreContext, StoreWishes};
-use crate::types::{DbId, Epoch, FileNumbers, PartitionId};
+use crate::types::{DbId, Epoch, FileNumbers, PartitionId, Process};
 
 /// See the module.
 #[derive(Clone)]
 pub(super) struct World {
+    /// The process that opened it. No other one may use it.
+    pub(super) process: Process,
     pub(super) fs: Arc<dyn Fs>,
     pub(super) dir: PathBuf,
     /// Tables and chunk files that are open for reading.

@@ -19,7 +19,7 @@ use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
 use crate::shared::Lease;
 use crate::sstable::BlockCache;
-use crate::types::MemtableId;
+use crate::types::{MemtableId, Opened};
 use crate::version::{Missing, TableContext};
 
 /// The world that a [`Follower`] lives in.
@@ -107,6 +107,7 @@ impl FollowBuilder {
     /// corruption; the errors of the file system.
     pub fn open(self) -> Result<Follower> {
         self.options.check()?;
+        let opened = Opened::note()?;
         let FollowBuilder { dir, fs, clock, hooks, options, takes_lease, random, .. } = self;
         // Held, because the primary's folder may be renamed while it is followed.
         let held = fs.hold_dir(&dir)?;
@@ -152,6 +153,7 @@ impl FollowBuilder {
             present: ArcSwap::from_pointee(present),
             cut: ArcSwap::default(),
             tail: Mutex::new(Tail::new(manifest, lease)),
+            _opened: opened,
         });
         let follower = Follower { inner };
         // The list of partitions alone: their content is read when somebody asks for one.

@@ -51,7 +51,7 @@ use crate::limits::check_partition_name;
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
 use crate::shared::{CursorReader, CursorState};
-use crate::types::{Epoch, PartitionId, SeqNo};
+use crate::types::{Epoch, Opened, PartitionId, SeqNo};
 use crate::version::TableContext;
 
 pub use builder::FollowBuilder;
@@ -205,6 +205,8 @@ struct Inner {
     cut: ArcSwap<CutViews>,
     /// Held over a round, and over its I/O; no reader takes it unless it wants to be brought further.
     tail: Mutex<Tail>,
+    /// Last, behind everything that may wait for a lock.
+    _opened: Opened,
 }
 
 /// The partitions that there are, by id and by name.
@@ -266,6 +268,7 @@ impl Follower {
     /// [`ErrorKind::PartitionNotFound`]; [`ErrorKind::Unsupported`] if it needs a hook that is not
     /// there.
     pub fn partition(&self, name: &str) -> Result<FollowedPartition> {
+        self.inner.tables.check_process()?;
         check_partition_name(name)?;
         let mut found = self.inner.named(name);
         // Only then: a partition that is known costs no look at the manifest.
@@ -282,6 +285,9 @@ impl Follower {
 
     /// Returns the names of all partitions that are known, in order.
     pub fn partition_names(&self) -> Vec<String> {
+        if self.inner.tables.check_process().is_err() {
+            return Vec::new();
+        }
         let partitions = self.inner.partitions.read();
         let mut names: Vec<_> =
             partitions.by_id.values().map(|followed| followed.name.to_string()).collect();
@@ -313,7 +319,8 @@ impl Follower {
     /// # Cost
     /// Opens a file, and takes a lock for a moment.
     pub fn look_for_dead_primary(&self) -> bool {
-        self.inner.tail.lock().look_for_dead_primary(&self.inner)
+        self.inner.tables.check_process().is_ok()
+            && self.inner.tail.lock().look_for_dead_primary(&self.inner)
     }
 
     /// Returns the epoch that was last seen.
@@ -328,6 +335,7 @@ impl Follower {
 
     /// Returns whether a commit of `epoch` is in this history, as far as that is known here.
     pub fn has_commit(&self, epoch: Epoch, seq: SeqNo) -> Option<bool> {
+        self.inner.tables.check_process().ok()?;
         self.inner.tail.lock().has_commit(epoch, seq)
     }
 
@@ -406,6 +414,9 @@ impl Inner {
 
     /// Memory of all memtables that are shown, in bytes.
     fn memtable_bytes(&self) -> u64 {
+        if self.tables.check_process().is_err() {
+            return 0;
+        }
         let partitions = self.partitions.read();
         partitions.by_id.values().map(|followed| followed.pin().view.memtable_bytes()).sum()
     }

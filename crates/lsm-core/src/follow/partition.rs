@@ -304,6 +304,7 @@ impl FollowedMoment {
     #[inline]
     fn look<T>(&self, key: &[u8], look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>) -> Result<T> {
         let FollowedPartition { inner, followed } = &self.partition;
+        inner.tables.check_process()?;
         let context = GetContext {
             view: &self.view.view,
             tables: &inner.tables,
@@ -385,6 +386,7 @@ impl ReadAtMoment for FollowedMoment {
 
 impl raw::Walkable for FollowedMoment {
     fn pin_raw(&self) -> Result<raw::Pin> {
+        self.partition.inner.tables.check_process()?;
         let ReadPoint { view, open, .. } = self.point();
         let hooks = self.view.hooks.clone();
         Ok(raw::Pin { view, open, hooks, clock: self.partition.inner.clock.clone() })

@@ -8,9 +8,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::types::Process;
+
 /// The edits that views hold, and the number of views of each.
-#[derive(Default)]
 pub(super) struct Pins {
+    /// No other one takes the lock.
+    process: Process,
     held: Mutex<BTreeMap<u64, usize>>,
 }
 
@@ -18,6 +21,12 @@ pub(super) struct Pins {
 pub(super) struct EditPin {
     pins: Arc<Pins>,
     edit: u64,
+}
+
+impl Default for Pins {
+    fn default() -> Pins {
+        Pins { process: Process::current(), held: Mutex::default() }
+    }
 }
 
 impl Pins {
@@ -43,6 +52,9 @@ impl EditPin {
 
 impl Drop for EditPin {
     fn drop(&mut self) {
+        if !self.pins.process.is_current() {
+            return;
+        }
         let mut held = self.pins.held.lock();
         if let Some(views) = held.get_mut(&self.edit) {
             *views -= 1;

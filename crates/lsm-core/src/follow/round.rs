@@ -58,6 +58,7 @@ fn partitions_in<'a>(
 impl Inner {
     /// See [`Follower::sync`](super::Follower::sync).
     pub(super) fn sync(&self, extent: SyncExtent<'_>, reach: SyncReach) -> Result<Reached> {
+        self.tables.check_process()?;
         self.sync_under(&mut self.tail.lock(), extent, reach)
     }
 
@@ -67,6 +68,7 @@ impl Inner {
             let message = "flushed tables alone are followed, which are of no one commit";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
+        self.tables.check_process()?;
         let mut tail = self.tail.lock();
         let reached = self.sync_under(&mut tail, SyncExtent::Group(group), reach)?;
         // Under the lock, so that no partition of the group is ahead of the others.

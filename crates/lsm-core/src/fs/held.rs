@@ -9,6 +9,8 @@
 //! Invariants:
 //! 1. A path below `root` is resolved from `folder`, and never by its name.
 //! 2. Any other path (a checkpoint's folder, an export's) goes to [`OsFs`].
+//! 3. A child of the process that opened the folder changes nothing and takes no lock through it, whoever
+//!    calls: what a dropped handle would delete or write is its parent's.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,12 +20,15 @@ use super::sync_files::sync_files;
 use super::sys::{self, At, Folder};
 use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, MapMode, OsFs, SharedWords};
 use crate::error::{Error, Result};
+use crate::types::Process;
 
 /// The file system of the machine, with one folder held open. See the module.
 pub(super) struct HeldFs {
     /// The path under which the folder was opened, from the root on.
     root: PathBuf,
     folder: Folder,
+    /// The only one that may change anything: see invariant 3.
+    process: Process,
 }
 
 impl HeldFs {
@@ -34,7 +39,8 @@ impl HeldFs {
         let root = std::path::absolute(dir).map_err(|e| Error::io("find", dir, e))?;
         let folder = At::whole(&root).open_dir().map_err(|e| Error::io("open", dir, e))?;
         let path = root.clone();
-        Ok((Arc::new(HeldFs { root, folder }), path))
+        let process = Process::current();
+        Ok((Arc::new(HeldFs { root, folder, process }), path))
     }
 
     fn at<'a>(&'a self, path: &'a Path) -> At<'a> {
@@ -51,6 +57,7 @@ impl Fs for HeldFs {
     }
 
     fn create_dir(&self, dir: &Path) -> Result<()> {
+        self.process.check()?;
         let Ok(relative) = dir.strip_prefix(&self.root) else {
             return OsFs.create_dir(dir);
         };
@@ -65,6 +72,7 @@ impl Fs for HeldFs {
     }
 
     fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
+        self.process.check()?;
         os::open_append(&self.at(path), mode)
     }
 
@@ -73,6 +81,7 @@ impl Fs for HeldFs {
     }
 
     fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
+        self.process.check()?;
         os::put_if_absent(&self.at(path), content)
     }
 
@@ -85,6 +94,7 @@ impl Fs for HeldFs {
     }
 
     fn map_words(&self, path: &Path, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
+        self.process.check()?;
         sys::map_words(&self.at(path), mode)
     }
 
@@ -93,26 +103,32 @@ impl Fs for HeldFs {
     }
 
     fn delete(&self, path: &Path) -> Result<()> {
+        self.process.check()?;
         self.at(path).unlink().map_err(|e| Error::io("delete", path, e))
     }
 
     fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.process.check()?;
         self.at(from).link(&self.at(to)).map_err(|e| Error::io("link", to, e))
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.process.check()?;
         os::sync_dir(&self.at(dir)).map_err(|e| Error::io("sync the folder", dir, e))
     }
 
     fn sync_files(&self, files: &[Arc<dyn File>]) -> Result<()> {
+        self.process.check()?;
         sync_files(files)
     }
 
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        self.process.check()?;
         os::try_lock(&self.at(path))
     }
 
     fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        self.process.check()?;
         os::try_lock_shared(&self.at(path))
     }
 
@@ -121,6 +137,7 @@ impl Fs for HeldFs {
     }
 
     fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
+        self.process.check()?;
         // Another folder gets a handle of its own.
         OsFs.hold_dir(dir)
     }

@@ -25,12 +25,14 @@ use parking_lot::Mutex;
 
 use super::{AppendMode, File, Fs, MappedBytes};
 use crate::error::{Error, Result};
+use crate::types::Process;
 
 /// A bounded set of open files. See the module.
 pub struct OpenFiles {
     // Fixed after construction.
     fs: Arc<dyn Fs>,
     limit: usize,
+    process: Process,
     /// Files whose slot is filled. Relaxed: a bound that is passed for a moment does no harm.
     open: AtomicUsize,
     /// Files that were opened again since the start; for people.
@@ -55,6 +57,7 @@ impl OpenFiles {
             fs,
             // With 0 a file would be closed between its opening and its first read.
             limit: limit.max(1),
+            process: Process::current(),
             open: AtomicUsize::new(0),
             reopened: AtomicU64::new(0),
             queue: Mutex::default(),
@@ -81,6 +84,12 @@ impl OpenFiles {
         });
         self.admit(&shared);
         shared
+    }
+
+    /// The process that the set belongs to.
+    #[inline]
+    pub fn process(&self) -> Process {
+        self.process
     }
 
     /// The most files that are open at once.
@@ -174,6 +183,7 @@ impl SharedFile {
     /// # Errors
     /// Those of [`Fs::open_read`].
     pub fn file(self: &Arc<Self>) -> Result<Arc<dyn File>> {
+        self.set.process.check()?;
         self.is_used.store(true, Ordering::Relaxed);
         if let Some(file) = &*self.slot.lock() {
             return Ok(file.clone());
@@ -207,7 +217,10 @@ impl SharedFile {
 
 impl Drop for SharedFile {
     fn drop(&mut self) {
-        self.close();
+        // In a child the file is closed without its lock, which another thread may have had at the fork.
+        if self.set.process.is_current() {
+            self.close();
+        }
     }
 }
 

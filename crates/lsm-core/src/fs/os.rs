@@ -29,6 +29,7 @@ use super::{
     AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, MappedBytes, SharedWords,
 };
 use crate::error::{Error, Result};
+use crate::types::Process;
 
 /// The file system of the machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,14 +49,34 @@ struct OsFile {
     /// Set by a sync until `mapped` has heard of it. Relaxed, and not behind the lock:
     /// a sync shall not wait for an append, and it makes no difference which append hears of it.
     is_sync_news: AtomicBool,
+    /// The only one that may write: a child has the place of the next append as it was at the fork.
+    process: Process,
 }
 
 /// Holds the lock as long as the file is open.
 struct OsLock {
-    _file: fs::File,
+    file: fs::File,
+    process: Process,
+}
+
+impl OsLock {
+    fn new(file: fs::File) -> OsLock {
+        OsLock { file, process: Process::current() }
+    }
 }
 
 impl LockGuard for OsLock {}
+
+impl Drop for OsLock {
+    fn drop(&mut self) {
+        // A child of the process has a copy of the open file, with which it would keep the lock. It may close
+        // its copy, and must not release the lock of its parent.
+        if self.process.is_current() {
+            // Without it the lock ends with the last copy.
+            let _ = self.file.unlock();
+        }
+    }
+}
 
 impl Fs for OsFs {
     fn caps(&self) -> Caps {
@@ -175,7 +196,7 @@ pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
 pub(super) fn try_lock(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>> {
     let file = at.open_or_create().map_err(|e| Error::io("open", at.path, e))?;
     match file.try_lock() {
-        Ok(()) => Ok(Some(Box::new(OsLock { _file: file }))),
+        Ok(()) => Ok(Some(Box::new(OsLock::new(file)))),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(e)) => Err(Error::io("lock", at.path, e)),
     }
@@ -189,7 +210,7 @@ pub(super) fn sync_dir(at: &At<'_>) -> io::Result<()> {
 pub(super) fn try_lock_shared(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>> {
     let file = at.open_read().map_err(|e| Error::io("open", at.path, e))?;
     match file.try_lock_shared() {
-        Ok(()) => Ok(Some(Box::new(OsLock { _file: file }))),
+        Ok(()) => Ok(Some(Box::new(OsLock::new(file)))),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(e)) => Err(Error::io("lock", at.path, e)),
     }
@@ -214,6 +235,7 @@ impl OsFile {
             position: AtomicU64::new(position),
             mapped: OnceLock::new(),
             is_sync_news: AtomicBool::new(false),
+            process: Process::current(),
         }
     }
 
@@ -254,6 +276,7 @@ impl OsFile {
 
 impl File for OsFile {
     fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.process.check()?;
         let Some(mapped) = self.mapped.get() else {
             return self.write(bytes);
         };
@@ -262,6 +285,7 @@ impl File for OsFile {
     }
 
     fn append_pieces(&self, pieces: &[&[u8]]) -> Result<()> {
+        self.process.check()?;
         let Some(mapped) = self.mapped.get() else {
             return self.write_pieces(pieces);
         };
@@ -291,6 +315,7 @@ impl File for OsFile {
     }
 
     fn sync(&self) -> Result<()> {
+        self.process.check()?;
         self.is_sync_news.store(true, Ordering::Relaxed);
         // Durability: fdatasync writes pages that were stored to as well: the kernel knows of the
         // first store to a clean page. It carries a changed length too; on macOS std asks for F_FULLFSYNC.
@@ -311,6 +336,7 @@ impl File for OsFile {
     }
 
     fn preallocate(&self, len: u64) -> Result<()> {
+        self.process.check()?;
         let old = self.len()?;
         if len <= old {
             return Ok(());
@@ -328,6 +354,7 @@ impl File for OsFile {
     }
 
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.process.check()?;
         if len == 0 {
             return Ok(());
         }

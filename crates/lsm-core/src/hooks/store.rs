@@ -20,6 +20,7 @@ use std::sync::Arc;
 use super::{ChunkId, Entry, StoreContext};
 use crate::error::{Error, ErrorKind, Result};
 use crate::stats::ValueStoreStats;
+use crate::types::Process;
 
 /// A factory of the value stores of partitions.
 pub trait ValueStoreFactory: Send + Sync + 'static {
@@ -311,12 +312,13 @@ pub enum Carry {
 pub struct PendingHandle {
     bytes: Vec<u8>,
     abort: Option<Box<dyn FnOnce() + Send>>,
+    process: Process,
 }
 
 impl PendingHandle {
     /// A handle; `abort` is called if it is dropped without being kept.
     pub fn new(bytes: Vec<u8>, abort: impl FnOnce() + Send + 'static) -> PendingHandle {
-        PendingHandle { bytes, abort: Some(Box::new(abort)) }
+        PendingHandle { bytes, abort: Some(Box::new(abort)), process: Process::current() }
     }
 
     /// The handle's bytes.
@@ -332,7 +334,9 @@ impl PendingHandle {
 
 impl Drop for PendingHandle {
     fn drop(&mut self) {
-        if let Some(abort) = self.abort.take() {
+        if let Some(abort) = self.abort.take()
+            && self.process.is_current()
+        {
             abort();
         }
     }

@@ -26,6 +26,7 @@ use parking_lot::Mutex;
 
 use super::prefetch::LINE_BYTES;
 use super::slab::{SLAB_BYTES, Slab};
+use crate::types::Process;
 
 /// The shortest and the longest slot. Shorter blocks are too few to matter, of longer ones the heap takes
 /// whole pages.
@@ -40,6 +41,7 @@ pub struct SlotPool {
     /// Lengths of the slots of each class, ascending.
     class_bytes: Vec<usize>,
     idle_max: usize,
+    process: Process,
     // Guarded by its own lock, a leaf. Memory is asked for under it, once for hundreds of slots.
     slabs: Mutex<Slabs>,
 }
@@ -113,7 +115,10 @@ impl UsedSlot {
 
 impl Drop for UsedSlot {
     fn drop(&mut self) {
-        self.pool.give_back(self.slab, self.index);
+        // In a child another thread may have had the lock at the fork.
+        if self.pool.process.is_current() {
+            self.pool.give_back(self.slab, self.index);
+        }
     }
 }
 
@@ -140,7 +145,8 @@ impl SlotPool {
             idle: Vec::new(),
             free_bytes: 0,
         };
-        SlotPool { class_bytes, idle_max, slabs: Mutex::new(slabs) }
+        let process = Process::current();
+        SlotPool { class_bytes, idle_max, process, slabs: Mutex::new(slabs) }
     }
 
     /// Memory of all slabs.

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use crate::memory::{LINE_BYTES, SLAB_BYTES, Slab};
+use crate::types::Process;
 
 /// All that is handed out begins at a multiple of it.
 pub(super) const ALIGNMENT: usize = 8;
@@ -36,6 +37,7 @@ const FIRST_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20
 pub struct SlabPool {
     // Fixed after construction.
     idle_max: usize,
+    process: Process,
     // Guarded by its own lock, a leaf.
     idle: Mutex<Vec<Slab>>,
     // Hints for the thread that prepares slabs, which looks at `idle` itself: relaxed.
@@ -51,6 +53,7 @@ impl SlabPool {
         let idle_max = usize::try_from(bytes_max).unwrap_or(usize::MAX) / POOLED_BYTES;
         SlabPool {
             idle_max,
+            process: Process::current(),
             idle: Mutex::default(),
             is_short: AtomicBool::new(false),
             is_untold: AtomicBool::new(false),
@@ -199,7 +202,10 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        self.pool.give_back(std::mem::take(&mut self.slabs));
+        // In a child another thread may have had the lock at the fork.
+        if self.pool.process.is_current() {
+            self.pool.give_back(std::mem::take(&mut self.slabs));
+        }
     }
 }
 

@@ -64,6 +64,7 @@ impl ReadPoint {
     /// # Errors
     /// Those of a get.
     pub fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
+        self.tables().check_process()?;
         let store = self.store.as_ref();
         let context = GetContext { view: &self.view, tables: self.tables(), store, seq: self.seq };
         let located = self.key_form.with_stored(key, |key| locate(&context, key));
@@ -79,6 +80,7 @@ impl ReadPoint {
 
     /// The value of `key`, a stored key, as its handle says.
     pub(super) fn read_handle(&self, key: &[u8], handle: &[u8]) -> Result<Vec<u8>> {
+        self.tables().check_process()?;
         let Some(store) = &self.store else {
             return Err(unreadable(Some(EntryKind::Handle), None, self.tables(), key)
                 .in_partition(self.partition()));
@@ -119,6 +121,7 @@ impl Cursor {
         let key_form = point.as_ref().map_or(KeyForm::AsGiven, |point| point.key_form);
         let (lower, upper) = stored_bounds(key_form, bounds.clone());
         let sources = point.and_then(|point| {
+            point.tables().check_process()?;
             let floor = point.view.floor_at(point.seq);
             let check = point.check.as_ref();
             let sources = Source::all_checked(&point.view, point.tables(), floor, check)

@@ -8,6 +8,11 @@ mod ids;
 mod key;
 mod key_form;
 mod operation;
+#[cfg_attr(
+    any(target_os = "linux", target_os = "android"),
+    expect(unsafe_code, reason = "the word of the process is behind a pointer")
+)]
+mod process;
 mod section_bytes;
 mod slice;
 
@@ -17,6 +22,7 @@ pub use gaps::Gaps;
 pub use ids::{DbId, Epoch, FileNo, FileNumbers, MemtableId, PartitionId};
 pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
 pub use key_form::KeyForm;
+pub use process::{Opened, Process};
 pub use slice::Slice;
 
 pub use entry_sum::VALUE_SEED;

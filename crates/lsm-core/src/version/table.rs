@@ -272,6 +272,12 @@ pub enum Missing {
 }
 
 impl TableContext {
+    /// An error in a child of the process that opened the tables.
+    #[inline]
+    pub fn check_process(&self) -> Result<()> {
+        self.files.as_ref().map_or(Ok(()), |set| set.process().check())
+    }
+
     fn open_file(&self, path: &Path) -> Result<Arc<dyn File>> {
         match &self.files {
             Some(set) => Ok(Arc::new(TableFile::open(set, path)?)),

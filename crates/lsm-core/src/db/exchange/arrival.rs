@@ -82,6 +82,7 @@ impl<'a> Arrival<'a> {
         db: &'a DbInner,
         partition: &'a Arc<PartitionState>,
     ) -> Result<Arrival<'a>> {
+        db.world.process.check()?;
         let arrival = Arrival {
             db,
             partition,
@@ -326,6 +327,11 @@ impl<'a> Arrival<'a> {
 
 impl Drop for Arrival<'_> {
     fn drop(&mut self) {
+        if !self.db.is_own() {
+            // A bulk load that forks in the midst of its entries.
+            std::mem::forget(self.entered.take());
+            return;
+        }
         for path in &self.made {
             // A file that cannot be removed is an orphan until the next open.
             let _ = self.db.world.fs.delete(path);

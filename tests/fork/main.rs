@@ -1,0 +1,234 @@
+//! A process that forks while it has databases open: its children change nothing, hang nowhere, and get an
+//! error from every call.
+//!
+//! The test binary starts itself again as the owner of a database, because a fork copies one thread alone,
+//! and other tests have theirs. The owner forks children in the midst of its work. A child that hangs is
+//! ended by a signal, which the owner sees.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
+#![expect(unsafe_code, reason = "the call that copies a process")]
+
+mod handles;
+
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, alarm, fork};
+use siltstone::{Db, Durability, ErrorKind};
+
+use handles::{Handles, check, key};
+
+/// Tells the owner its folder.
+const FOLDER: &str = "SILTSTONE_TEST_FORK";
+/// A child that needs longer hangs. It needs milliseconds.
+const SECONDS_MAX: u32 = 60;
+
+/// Runs a test of this binary as the owner of a database in a folder of its own.
+fn run_owner(test: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let done = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(FOLDER, folder.path())
+        .output()
+        .unwrap();
+    let said = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).join("\n");
+    assert!(done.status.success(), "{}\n{said}", done.status);
+}
+
+/// The folder of an owner; `None` in the test that starts it.
+fn folder() -> Option<PathBuf> {
+    std::env::var_os(FOLDER).map(PathBuf::from)
+}
+
+/// Starts a child that does `work` and exits.
+fn start_child(work: impl FnOnce()) -> Pid {
+    // SAFETY: the child uses nothing that the threads of the owner had under way: the C library and Rust's
+    // standard library keep the allocator and the standard streams usable, and that everything else is
+    // refused before it takes a lock is the subject of this test.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Parent { child } => child,
+        ForkResult::Child => {
+            alarm::set(SECONDS_MAX);
+            let is_done = catch_unwind(AssertUnwindSafe(work)).is_ok();
+            std::process::exit(i32::from(!is_done));
+        }
+    }
+}
+
+/// Does `work` in a child, and waits for its end.
+fn in_child(work: impl FnOnce()) {
+    wait(start_child(work));
+}
+
+fn wait(child: Pid) {
+    let ended = waitpid(child, None).unwrap();
+    assert!(matches!(ended, WaitStatus::Exited(_, 0)), "{ended:?}");
+}
+
+/// Does nothing unless it is the owner.
+#[test]
+fn owner_whose_child_drops_everything() {
+    let Some(dir) = folder() else { return };
+    let handles = Handles::open(&dir);
+    let mut handles = Some(handles);
+    in_child(|| drop(handles.take()));
+    handles.unwrap().finish();
+}
+
+#[test]
+fn a_child_that_drops_its_handles_changes_nothing() {
+    run_owner("owner_whose_child_drops_everything");
+}
+
+/// Does nothing unless it is the owner.
+#[test]
+fn owner_whose_child_calls_everything() {
+    let Some(dir) = folder() else { return };
+    let mut handles = Some(Handles::open(&dir));
+    in_child(|| handles.take().unwrap().call_all());
+    handles.unwrap().finish();
+}
+
+#[test]
+fn every_call_of_a_child_is_refused() {
+    run_owner("owner_whose_child_calls_everything");
+}
+
+/// Does nothing unless it is the owner.
+#[test]
+fn owner_that_forks_in_the_midst_of_work() {
+    let Some(dir) = folder() else { return };
+    let mut handles = Some(Handles::open(&dir));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut threads = Vec::new();
+    for thread in 0..3_u32 {
+        let words = handles.as_ref().unwrap().words.clone();
+        let media = handles.as_ref().unwrap().media.clone();
+        let is_over = is_over.clone();
+        threads.push(std::thread::spawn(move || {
+            let mut number = thread;
+            while !is_over.load(Ordering::Relaxed) {
+                number = number.wrapping_add(3) % 2000;
+                let durability = if number % 50 == 0 { Durability::Sync } else { Durability::Os };
+                // Not the key that the transaction has read.
+                words.put_with(key(number.max(2)), "first", durability).unwrap();
+                words.get(key(number * 7 % 2000)).unwrap().unwrap();
+                if number % 100 == 0 {
+                    media.put(format!("temporary{thread}"), vec![1; 100_000]).unwrap();
+                    media.get("film").unwrap().unwrap();
+                }
+            }
+        }));
+    }
+    for _ in 0..25 {
+        in_child(|| handles.take().unwrap().call_all());
+    }
+    is_over.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    handles.unwrap().finish();
+}
+
+/// Whatever locks are held at the fork.
+#[test]
+fn no_child_hangs() {
+    run_owner("owner_that_forks_in_the_midst_of_work");
+}
+
+/// Does nothing unless it is the owner.
+#[test]
+fn owner_that_closes_before_its_child_ends() {
+    let Some(dir) = folder() else { return };
+    let path = dir.join("db");
+    let db = Db::open(&path).unwrap();
+    db.partition("words").unwrap().put("a", "1").unwrap();
+    let mut ends = Some(std::io::pipe().unwrap());
+    // Has copies of everything, of the locks above all.
+    let child = start_child(|| {
+        let (mut end, other) = ends.take().unwrap();
+        drop(other);
+        // What waits for a lock here waits in the table of the owner's threads.
+        let refused = Db::open(dir.join("other")).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+        assert!(Db::secondary(&path).is_err_and(|e| e.kind() == ErrorKind::Unsupported));
+        assert!(Db::builder(&path).read_only(true).open().is_err());
+        std::io::copy(&mut end, &mut std::io::sink()).unwrap();
+    });
+    db.close().unwrap();
+    let db = Db::open(&path).unwrap();
+    let words = db.partition("words").unwrap();
+    assert_eq!(words.get("a").unwrap().unwrap(), b"1");
+    words.put_with("b", "1", Durability::Sync).unwrap();
+    drop(words);
+    // A child of the child's parent, with a file that no handle has closed there.
+    db.close().unwrap();
+    drop(ends);
+    wait(child);
+    // Nothing is open now: a child opens what it wants.
+    in_child(|| {
+        let db = Db::open(&path).unwrap();
+        let words = db.partition("words").unwrap();
+        assert_eq!(words.get("b").unwrap().unwrap(), b"1");
+        words.put_with("c", "1", Durability::Sync).unwrap();
+        drop(words);
+        db.close().unwrap();
+    });
+    let db = Db::open(&path).unwrap();
+    let words = db.partition("words").unwrap();
+    assert_eq!(words.get("c").unwrap().unwrap(), b"1");
+    drop(words);
+    db.close().unwrap();
+}
+
+#[test]
+fn a_child_keeps_no_lock_and_opens_what_its_parent_has_closed() {
+    run_owner("owner_that_closes_before_its_child_ends");
+}
+
+/// Does nothing unless it is the owner.
+#[test]
+fn owner_whose_child_goes_on_alone() {
+    let Some(dir) = folder() else { return };
+    // The first process of a daemon: it opens, forks, and ends without a close.
+    let mut told = Some(std::io::pipe().unwrap());
+    let first = start_child(|| {
+        let db = Db::open(&dir).unwrap();
+        let words = db.partition("words").unwrap();
+        words.put_with("a", "1", Durability::Sync).unwrap();
+        let mut handles = Some((db, words));
+        let mut alive = Some(std::io::pipe().unwrap());
+        start_child(|| {
+            let (db, words) = handles.take().unwrap();
+            let (mut gone, own) = alive.take().unwrap();
+            drop(own);
+            std::io::copy(&mut gone, &mut std::io::sink()).unwrap();
+            check("put", words.put("b", "1"));
+            check("flush", db.flush());
+            drop((db, words));
+            // The lock is free now, and this process may not take it.
+            let (_, mut tell) = told.take().unwrap();
+            tell.write_all(b"refused").unwrap();
+        });
+        std::process::exit(0);
+    });
+    wait(first);
+    let (told, tell) = told.take().unwrap();
+    drop(tell);
+    assert_eq!(std::io::read_to_string(told).unwrap(), "refused");
+    let db = Db::open(&dir).unwrap();
+    let words = db.partition("words").unwrap();
+    assert_eq!(words.get("a").unwrap().unwrap(), b"1");
+    assert!(words.get("b").unwrap().is_none());
+    drop(words);
+    db.close().unwrap();
+}
+
+#[test]
+fn a_child_that_goes_on_alone_is_refused_and_keeps_no_lock() {
+    run_owner("owner_whose_child_goes_on_alone");
+}
