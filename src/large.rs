@@ -227,7 +227,9 @@ impl Partition {
     /// some seconds after the last write.
     ///
     /// # Errors
-    /// The errors of the flush and of the compactions. After an error no data is lost.
+    /// The errors of the flush and of the compactions. [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) that says
+    /// how many bytes have to be free, if there is no room to move the values of a chunk file; the error of a
+    /// file whose values cannot be read. All else is reclaimed then. After an error no data is lost.
     ///
     /// # Cost
     /// A flush, and a compaction of the overlapping tables. Values are moved out of chunk files with
@@ -242,7 +244,7 @@ impl Partition {
     /// stay as they are.
     ///
     /// # Errors
-    /// Those of [`Partition::reclaim`].
+    /// Those of [`Partition::reclaim`]. With too little room for all of these values nothing is moved.
     ///
     /// # Cost
     /// That of [`Partition::reclaim`]; all values of these files are read, verified and written, at

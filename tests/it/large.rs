@@ -5,12 +5,14 @@ mod compat;
 mod compressed;
 mod crash;
 mod damage;
+mod full;
 mod gaps;
 mod kill;
 mod lent;
 mod limits;
 mod reclaim;
 mod syncs;
+mod unreadable;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};

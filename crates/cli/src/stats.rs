@@ -285,6 +285,7 @@ pub(super) fn value_store_json(store: &ValueStoreStats) -> Value {
             "reclaimed_bytes": store.reclaimed_bytes,
         },
         "failure": store.failure,
+        "unmoved": store.unmoved,
     })
 }
 

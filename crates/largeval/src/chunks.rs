@@ -17,24 +17,19 @@
 //! 2. An edit counts once, however often its section comes.
 //! 3. A chunk of which more was dropped than added is never let go: its counts are damaged.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use lsm_core::codec::{Malformed, Reader, put_bytes, put_varint};
-use lsm_core::hooks::{ChunkId, KeySpan, StoreEdit};
+use lsm_core::hooks::{ChunkId, StoreEdit};
 use lsm_core::types::{Epoch, FileNo};
 
+use crate::choosing::{ChunkRest, MoveChoice};
 use crate::format::{Handle, VALUE_BYTES_MAX};
 
 const VERSION: u8 = 1;
 const CHANGES: u8 = 0;
 const STATE: u8 = 1;
 const DROPPED: u8 = 2;
-
-/// So much of the live values is moved at a time while values are put, or the number of bytes, whichever is more. A
-/// job walks over the tables of the keys between, and others wait for it.
-const MOVED_SHARE: u64 = 16;
-const MOVED_BYTES_MIN: u64 = 64 << 20;
 
 /// Blocks and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,7 +57,6 @@ impl Count {
 
 /// The record of a chunk file.
 #[derive(Clone, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub struct Chunk {
     /// Values that tables name.
     pub live: Count,
@@ -80,8 +74,10 @@ pub struct Chunk {
     pub last_drop: u64,
     /// Compactions move its values elsewhere.
     pub is_moving: bool,
-    /// Its values could not be moved; it is left alone until the next open.
-    pub is_stuck: bool,
+    /// Its values could not be moved.
+    pub rest: Option<ChunkRest>,
+    /// The number of times that they could not be read or written.
+    pub failures: u32,
     /// More was dropped than added.
     pub is_damaged: bool,
 }
@@ -101,14 +97,14 @@ impl Chunk {
     }
 
     /// Thousandths of it that are garbage.
-    fn garbage_permille(&self) -> u64 {
+    pub fn garbage_permille(&self) -> u64 {
         // In 128 bits: the length of a chunk may come close to 2^60.
         (u128::from(self.garbage_bytes()) * 1000 / u128::from(self.end.max(1))) as u64
     }
 
     /// Returns `true` if its values can be moved. An open one gets values meanwhile, and would never be empty.
-    fn is_movable(&self) -> bool {
-        !self.is_open && !self.is_stuck && !self.is_damaged && self.is_settled()
+    pub fn is_movable(&self) -> bool {
+        !self.is_open && self.rest != Some(ChunkRest::Open) && !self.is_damaged && self.is_settled()
     }
 
     /// Returns `true` if it has values, and tables name all of them.
@@ -163,6 +159,8 @@ pub struct Chunks {
     reclaimed: u64,
     /// Bytes that edits have dropped and that readers may hold, by edit.
     held: BTreeMap<u64, u64>,
+    /// The choice of what is moved.
+    pub(crate) choice: MoveChoice,
 }
 
 impl Chunks {
@@ -341,58 +339,6 @@ impl Chunks {
             !goes
         });
         dead
-    }
-
-    /// Chooses the chunks whose values should be moved, of those of which at least so many thousandths
-    /// are garbage; returns the hull of their keys. Unless `all` are to be chosen, those with the largest share of
-    /// garbage come first, and the others when these are empty: while values are overwritten, what is not moved
-    /// dies of itself. Chunks that were chosen before and still live are given up.
-    pub fn choose_moving(&mut self, garbage_permille: u64, all: bool) -> Option<KeySpan> {
-        for chunk in self.by_id.values_mut() {
-            // Jobs went over its keys and left values in it. Chosen again and again, it would be
-            // work without end.
-            if chunk.is_moving && chunk.live.blocks > 0 {
-                chunk.is_stuck = true;
-            }
-            chunk.is_moving = false;
-        }
-        let share = (self.live_bytes() / MOVED_SHARE).max(MOVED_BYTES_MIN);
-        let most = if all { u64::MAX } else { share };
-        let chunks = self.by_id.values_mut();
-        let mut due: Vec<&mut Chunk> = chunks
-            .filter(|chunk| chunk.is_movable() && chunk.is_worth_moving(garbage_permille))
-            .collect();
-        // Stable, so that of two alike the older one comes first.
-        due.sort_by_key(|chunk| Reverse(chunk.garbage_permille()));
-        let mut moved = 0_u64;
-        for chunk in due {
-            if moved >= most {
-                break;
-            }
-            moved = moved.saturating_add(chunk.live.bytes);
-            chunk.is_moving = true;
-        }
-        self.moving_span()
-    }
-
-    /// Chooses the chunks with keys from `from` to `to`, both included, or to the last, whose values
-    /// should be moved, whatever garbage there is: into the order of their keys. Returns the hull of all
-    /// that are chosen now.
-    pub fn choose_within(&mut self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
-        for chunk in self.by_id.values_mut() {
-            let overlaps = *chunk.largest >= *from && to.is_none_or(|to| *chunk.smallest <= *to);
-            // A single value is in order, and without garbage it gains nothing.
-            let gains = chunk.live.blocks > 1 || chunk.garbage_bytes() > 0;
-            chunk.is_moving |= chunk.is_movable() && overlaps && gains;
-        }
-        self.moving_span()
-    }
-
-    /// The hull of the keys whose values are to be moved.
-    fn moving_span(&self) -> Option<KeySpan> {
-        // One that was chosen before may have been emptied, and readers still hold it.
-        let moving = self.by_id.values().filter(|chunk| chunk.is_moving && chunk.live.blocks > 0);
-        moving.fold(None, |hull, chunk| Some(KeySpan::hull(hull, &chunk.smallest, &chunk.largest)))
     }
 }
 

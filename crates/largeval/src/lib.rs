@@ -14,7 +14,8 @@
 //! blob_reader streams out          block       a block, read and verified
 //! blob_ref    a whole value, lent  mapped      where it lies: a mapped chunk file
 //! space       what is where        chunks      what lives in which chunk, and the sections
-//! moving      what jobs move       syncing     syncs of files, and failed ones
+//! choosing    what is to be moved  moving      what jobs move
+//! syncing     syncs of files, and failed ones
 //! options     and their bytes      format      chunk files and handles
 //! packing     LZ4                  sub_blocks  the table of a value's sub-blocks
 //! ```
@@ -24,6 +25,7 @@ mod blob_reader;
 mod blob_ref;
 mod blob_writer;
 mod block;
+mod choosing;
 mod chunks;
 mod format;
 #[cfg(test)]

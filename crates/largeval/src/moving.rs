@@ -4,14 +4,30 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use lsm_core::error::Result;
+use lsm_core::error::{Error, Result};
 use lsm_core::hooks::{Carry, Entry, PendingHandle};
 use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
 
 use crate::block::{Block, ByteSource, Parallelism};
+use crate::choosing::ChoiceMoment;
+use crate::format::Handle;
 use crate::shared::Shared;
 use crate::writing::{BlockWriter, FinishedBlock};
+
+/// Behind a value that could not be written, jobs leave all others where they are for so long.
+const CARRY_REST: Duration = Duration::from_secs(1);
+
+/// The reason for which a value is not moved.
+enum Unmoved {
+    /// Its file could not be opened.
+    Unopened(Error),
+    /// It could not be read, or is damaged.
+    Unread(Error),
+    /// Its new place could not be written.
+    Unwritten(Error),
+}
 
 impl Shared {
     /// Waits as long as the limit on moving asks for.
@@ -26,18 +42,20 @@ impl Shared {
         while debt.park(|| clock.now()) {}
     }
 
-    /// Copies a value to the end of another chunk in its stored form, verified on its way.
-    fn relocate(self: &Arc<Self>, key: &[u8], block: &Block) -> Result<PendingHandle> {
-        let from = block.handle;
-        let options = self.options();
-        // Verified against the handle before a byte is copied, and each piece against these: damage
-        // is not carried into a new chunk under fresh checksums.
-        let table = block.sub_blocks()?;
+    /// The free space, and the time. A disk that does not say how much is free has all that is needed.
+    pub(crate) fn moment(&self) -> ChoiceMoment {
+        let free = self.context.fs.free_bytes(&self.context.dir).unwrap_or(u64::MAX);
+        ChoiceMoment { free, now: self.context.clock.now() }
+    }
+
+    /// The writer of what is moved, with room for a block of so many bytes.
+    fn mover(self: &Arc<Self>, key: &[u8], from: &Handle) -> Result<BlockWriter> {
+        let chunk_bytes = self.options().chunk_bytes;
         // Taken out: two jobs that move at once would mix their blocks in one file. The second gets
         // another.
         let mover = self.state.lock().mover.take();
         let writer = match mover {
-            Some(writer) if writer.end < options.chunk_bytes => writer,
+            Some(writer) if writer.end < chunk_bytes => writer,
             Some(full) => {
                 self.seal(&mut self.state.lock(), full.chunk);
                 self.new_writer()?
@@ -48,16 +66,30 @@ impl Shared {
         // With the old time, size and form. A move is no write of the user, and the root hash in
         // the handle is of the sub-blocks as they are stored.
         let mut to = BlockWriter::new(self, writer, key, log2, from.stored_us, from.form);
+        // Before a byte is copied: half a value would take the last space until its file is moved.
+        to.reserve(from.block_bytes())?;
+        Ok(to)
+    }
+
+    /// Copies a value to the end of another chunk in its stored form, verified on its way.
+    fn relocate(self: &Arc<Self>, key: &[u8], block: &Block) -> Result<PendingHandle, Unmoved> {
+        let from = block.handle;
+        // Verified against the handle before a byte is copied, and each piece against these: damage
+        // is not carried into a new chunk under fresh checksums.
+        let table = block.sub_blocks().map_err(Unmoved::Unread)?;
+        let mut to = self.mover(key, &from).map_err(Unmoved::Unwritten)?;
         let mut stored = Vec::new();
         for index in 0..from.sub_block_count() {
             let place = table.place(&from, index);
             stored.resize(place.stored_len, 0);
-            block.read_stored(&place, from.table_offset(), &mut stored)?;
-            to.push_stored(&stored, place.len)?;
+            let read = block.read_stored(&place, from.table_offset(), &mut stored);
+            read.map_err(Unmoved::Unread)?;
+            to.push_stored(&stored, place.len).map_err(Unmoved::Unwritten)?;
             // Without a lock held, because this may wait.
             self.keep_pace(place.stored_len as u64);
         }
-        let FinishedBlock { pending, writer, stored_len } = to.finish()?;
+        let FinishedBlock { pending, writer, stored_len } =
+            to.finish().map_err(Unmoved::Unwritten)?;
         self.counters.bytes_moved.fetch_add(stored_len, Ordering::Relaxed);
         let mut state = self.state.lock();
         // Another job may have put its writer there meanwhile. This one then takes puts.
@@ -69,8 +101,8 @@ impl Shared {
     }
 
     /// Moves the value of a handle if its chunk is to be emptied or condemned, or if it is large no more.
-    pub(crate) fn carry_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Carry> {
-        let handle = self.handle(entry.value)?;
+    fn move_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Carry, Unmoved> {
+        let handle = self.handle(entry.value).map_err(Unmoved::Unread)?;
         let state = self.state.lock();
         let is_small = handle.len < state.options.threshold_bytes;
         let is_moving = state.syncs.is_condemned(handle.chunk)
@@ -82,13 +114,60 @@ impl Shared {
         if !goes_back && !is_moving {
             return Ok(Carry::Stay);
         }
-        let block = self.block(entry.value, ByteSource::Cached)?;
+        let block = self.block(entry.value, ByteSource::Cached).map_err(Unmoved::Unopened)?;
         if goes_back {
             let mut value = vec![0; handle.len as usize];
-            block.read_whole(&mut value, Parallelism::Threads(1))?;
+            let read = block.read_whole(&mut value, Parallelism::Threads(1));
+            read.map_err(Unmoved::Unread)?;
             return Ok(Carry::Inline(value));
         }
         Ok(Carry::Moved(self.relocate(entry.key, &block)?))
+    }
+
+    /// The place of the value of a handle behind a job: the old one, too, if it cannot be moved now.
+    pub(crate) fn carry_handle(self: &Arc<Self>, entry: Entry<'_>) -> Carry {
+        // A value that stays costs its space, and no reader sees a difference. A job that failed for it would
+        // keep the tables around it from being merged.
+        self.move_handle(entry).unwrap_or_else(|unmoved| {
+            let moment = self.moment();
+            let mut state = self.state.lock();
+            match unmoved {
+                Unmoved::Unopened(error) | Unmoved::Unread(error) => {
+                    if let Ok(handle) = Handle::decode(entry.value) {
+                        state.chunks.note_unread(handle.chunk, &error, moment);
+                    }
+                }
+                Unmoved::Unwritten(error) => {
+                    state.chunks.note_unwritten(&error, moment);
+                    state.carries_from = moment.now + CARRY_REST;
+                }
+            }
+            Carry::Stay
+        })
+    }
+
+    /// Moves a value that is in doubt to another file.
+    ///
+    /// # Errors
+    /// Of the new file, or if the old one cannot be opened now. A value that cannot be read stays where it is,
+    /// as damage of its key.
+    pub(crate) fn rescue_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Carry> {
+        match self.move_handle(entry) {
+            Ok(carried) => Ok(carried),
+            Err(Unmoved::Unread(_)) => Ok(Carry::Stay),
+            Err(Unmoved::Unopened(error)) if error.is_corruption() => Ok(Carry::Stay),
+            Err(Unmoved::Unopened(error) | Unmoved::Unwritten(error)) => Err(error),
+        }
+    }
+
+    /// A value could not be written: jobs leave others where they are for a while.
+    pub(crate) fn rest_from_carrying(&self) {
+        self.state.lock().carries_from = self.context.clock.now() + CARRY_REST;
+    }
+
+    /// Returns `true` if a value could not be written a moment ago.
+    pub(crate) fn rests_from_carrying(&self) -> bool {
+        self.context.clock.now() < self.state.lock().carries_from
     }
 }
 
@@ -96,7 +175,6 @@ impl Shared {
 mod tests {
     use std::sync::OnceLock;
     use std::sync::atomic::AtomicU64;
-    use std::time::Duration;
 
     use lsm_core::clock::{Clock, Pace};
     use lsm_core::fs::MemFs;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use lsm_core::clock::Pace;
 use lsm_core::error::{Error, ErrorKind, Result};
@@ -97,6 +98,8 @@ pub(crate) struct StoreState {
     /// Files that are not needed and could not be removed.
     pub(crate) doomed: Vec<DeadChunk>,
     pub(crate) pace: Pace,
+    /// Until this time, jobs leave values where they are: one could not be written.
+    pub(crate) carries_from: Duration,
 }
 
 impl StoreState {
@@ -156,6 +159,7 @@ impl Shared {
             is_put_to: false,
             doomed: Vec::new(),
             pace: Pace::new(options.move_bytes_per_second),
+            carries_from: Duration::ZERO,
         };
         Ok(Shared {
             context,

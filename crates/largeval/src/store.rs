@@ -17,6 +17,7 @@ use lsm_core::stats::ValueStoreStats;
 use lsm_core::types::EntryKind;
 
 use crate::block::{ByteSource, Parallelism, Unpacks};
+use crate::choosing::Due;
 use crate::chunks::{Chunks, Unnamed};
 use crate::format::Handle;
 use crate::options::LargeValueOptions;
@@ -78,6 +79,21 @@ impl LargeStore {
         // let go is garbage in the midst of the file.
         self.0.give_back(finished.writer, finished.stored_len);
         Ok((finished.pending, finished.stored_len))
+    }
+
+    /// Writes a value of a table to a chunk file, unless that fails: then it stays in the table.
+    fn carry_value(&self, entry: Entry<'_>) -> Carry {
+        // On a full disk each value of a job would make a file and remove it.
+        if self.0.rests_from_carrying() {
+            return Carry::Stay;
+        }
+        match self.write(entry.key, entry.value) {
+            Ok((pending, _)) => Carry::Moved(pending),
+            Err(_) => {
+                self.0.rest_from_carrying();
+                Carry::Stay
+            }
+        }
     }
 
     /// The error of a section that is none.
@@ -207,16 +223,15 @@ impl ValueStore for LargeStore {
     }
 
     fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
-        match entry.kind {
-            EntryKind::Value => Ok(Carry::Moved(self.write(entry.key, entry.value)?.0)),
-            EntryKind::Handle => match self.0.carry_handle(entry) {
-                // A damaged value stays where it is, and its chunk with it: the tables around it
-                // must not be kept from being merged.
-                Err(error) if error.is_corruption() => Ok(Carry::Stay),
-                carried => carried,
-            },
-            _ => Ok(Carry::Stay),
-        }
+        Ok(match entry.kind {
+            EntryKind::Value => self.carry_value(entry),
+            EntryKind::Handle => self.0.carry_handle(entry),
+            _ => Carry::Stay,
+        })
+    }
+
+    fn rescue(&self, entry: Entry<'_>) -> Result<Carry> {
+        self.0.rescue_handle(entry)
     }
 
     fn edit(&self, edit: &StoreEdit<'_>) -> Vec<u8> {
@@ -300,27 +315,39 @@ impl ValueStore for LargeStore {
         stats.reclaimed_bytes = counters.bytes_reclaimed.load(Ordering::Relaxed);
         let state = self.0.state.lock();
         stats.chunk_count = state.chunks.by_id.len() as u64;
+        stats.unmoved = state.chunks.unmoved().map(ToString::to_string);
         stats.failure = state.present_failure().map(ToString::to_string);
         stats
     }
 
-    fn moving(&self) -> Option<KeySpan> {
+    fn moving(&self, asked: bool) -> Option<KeySpan> {
+        let moment = self.0.moment();
         let mut state = self.0.state.lock();
-        let permille = state.options.garbage_permille.into();
+        let garbage_permille = state.options.garbage_permille.into();
         // An open chunk is never chosen. Without puts, one that is nearly all garbage would
         // stay open until the database is closed.
-        self.0.seal_idle(&mut state, |chunk| chunk.is_worth_moving(permille));
+        self.0.seal_idle(&mut state, |chunk| chunk.is_worth_moving(garbage_permille));
         // At rest all that is due in one go: each goal walks over the tables of its keys.
         let all = !std::mem::take(&mut state.is_put_to);
-        state.chunks.choose_moving(permille, all)
+        state.chunks.choose_moving(Due { garbage_permille, all, asked }, moment)
     }
 
-    fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
+    fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Result<Option<KeySpan>> {
+        let moment = self.0.moment();
         let mut state = self.0.state.lock();
         // An open chunk is never chosen. The values that came last would stay where
         // they are.
         self.0.seal_idle(&mut state, |_| true);
-        state.chunks.choose_within(from, to)
+        state.chunks.choose_within(from, to, moment)
+    }
+
+    fn move_failed(&self, error: &Error) {
+        let moment = self.0.moment();
+        self.0.state.lock().chunks.note_job_failed(error, moment);
+    }
+
+    fn unmoved(&self) -> Option<Error> {
+        self.0.with_chunks(|chunks| chunks.unmoved().cloned())
     }
 
     fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {

@@ -22,9 +22,9 @@ const NOTED_BYTES: u64 = 4 << 20;
 /// least. Puts of 1 MB in pieces of 256 KiB take a fifth more time, because the kernel makes smaller
 /// pages; pieces of 4 MiB leave the processor's cache between the sum and the append.
 const PIECE_BYTES: usize = 1 << 20;
-/// A value from this length on has its space reserved before it is written: the kernel copies into
+/// A block from this length on has its space reserved before it is written: the kernel copies into
 /// reserved space nearly twice as fast (ext4). A synced put of a shorter one would become slower.
-const RESERVED_BYTES_MIN: usize = 512 << 10;
+const RESERVED_BYTES_MIN: u64 = 512 << 10;
 /// The device begins to write a value when it is so long, and goes on after each further part of this
 /// length: the sync at the end has less to wait for.
 const BEGUN_BYTES_LONG: u64 = 4 << 20;
@@ -245,8 +245,8 @@ impl BlockWriter {
         debug_assert_eq!(self.handle.len, 0, "nothing was pushed");
         self.handle.len = value.len() as u64;
         // The stored length of a value that is compressed is known only at its end.
-        if value.len() >= RESERVED_BYTES_MIN && self.packer.is_none() {
-            self.reserve()?;
+        if self.packer.is_none() {
+            self.reserve(self.handle.block_bytes())?;
         }
         // Both are powers of two, so that it is a number of whole sub-blocks.
         let piece_bytes = PIECE_BYTES.max(self.handle.sub_block_bytes() as usize);
@@ -260,9 +260,12 @@ impl BlockWriter {
         self.end(rest)
     }
 
-    /// Reserves the space of the block, of which the length is known.
-    fn reserve(&mut self) -> Result<()> {
-        let end = self.handle.end();
+    /// Reserves the space of the block, of so many bytes, if it is long.
+    pub fn reserve(&mut self, block_bytes: u64) -> Result<()> {
+        if block_bytes < RESERVED_BYTES_MIN {
+            return Ok(());
+        }
+        let end = self.handle.offset + block_bytes;
         let writer = self.writer.as_ref().expect("only the end takes it");
         let reserved = writer.file.preallocate(end);
         // It is not specified how much of the space a file keeps after a failure, so it takes no more

@@ -96,6 +96,9 @@ pub struct ValueStoreStats {
     /// The last failed sync of a chunk file, while the file has values that no table names yet. Flushes write
     /// them to other files.
     pub failure: Option<String>,
+    /// The reason why values are not moved out of chunk files with much garbage, if they are not: it names the
+    /// bytes that have to be free, or the error. They are tried again when there is room, and after some time.
+    pub unmoved: Option<String>,
 }
 
 /// One partition.

@@ -1,9 +1,20 @@
 //! The counts of chunk files, by the sections of edits.
 
-use lsm_core::hooks::AddedValue;
+use std::time::Duration;
+
+use lsm_core::error::{Error, ErrorKind};
+use lsm_core::hooks::{AddedValue, KeySpan};
 
 use super::*;
+use crate::choosing::{ChoiceMoment, Due};
 use crate::format::Form;
+
+/// A disk with all the room that is needed.
+const PLENTY: ChoiceMoment = ChoiceMoment { free: u64::MAX, now: Duration::ZERO };
+
+fn due(garbage_permille: u64, all: bool) -> Due {
+    Due { garbage_permille, all, asked: false }
+}
 
 fn handle(chunk: u64, offset: u64) -> Handle {
     let chunk = ChunkId { number: FileNo(chunk), epoch: Epoch(1) };
@@ -79,12 +90,16 @@ fn chunks_with_enough_garbage_are_moved_and_given_up_if_that_fails() {
     let keys = ["a", "b", "c", "d"];
     let all: Vec<_> = keys.iter().zip(&values).map(|(key, value)| added(key, value)).collect();
     chunks.apply(1, &section(1, &all, &[])).unwrap();
-    assert_eq!(chunks.choose_moving(250, false), None);
+    assert_eq!(chunks.choose_moving(due(250, false), PLENTY), None);
     chunks.apply(2, &section(2, &[], &[values[0].encode(), values[1].encode()])).unwrap();
-    assert_eq!(chunks.choose_moving(500, false), None, "the header of the file is none");
+    assert_eq!(
+        chunks.choose_moving(due(500, false), PLENTY),
+        None,
+        "the header of the file is none"
+    );
     let span = KeySpan { smallest: b"a".to_vec(), largest: b"d".to_vec() };
-    assert_eq!(chunks.choose_moving(490, false), Some(span));
-    assert_eq!(chunks.choose_moving(490, false), None, "it was tried");
+    assert_eq!(chunks.choose_moving(due(490, false), PLENTY), Some(span));
+    assert_eq!(chunks.choose_moving(due(490, false), PLENTY), None, "it was tried");
 }
 
 /// A value of 20 MiB.
@@ -117,11 +132,11 @@ fn chunks_with_the_most_garbage_are_moved_first_and_others_later() {
     let mut at_rest = Chunks::default();
     at_rest.apply(18, &chunks.state()).unwrap();
     at_rest.by_id.iter_mut().for_each(|(id, chunk)| chunk.end = chunks.by_id[id].end);
-    assert_eq!(at_rest.choose_moving(250, true), Some(span));
+    assert_eq!(at_rest.choose_moving(due(250, true), PLENTY), Some(span));
     assert_eq!(moving(&at_rest), [3, 4, 5, 6, 7, 8, 9]);
     // Of 900 MiB, a sixteenth is less than 64 MiB: 20 + 40 + 60.
     let span = KeySpan { smallest: b"h".to_vec(), largest: b"j".to_vec() };
-    assert_eq!(chunks.choose_moving(250, false), Some(span));
+    assert_eq!(chunks.choose_moving(due(250, false), PLENTY), Some(span));
     assert_eq!(moving(&chunks), [7, 8, 9]);
     let mut emptied = 18;
     for expected in [&[6_u64][..], &[5], &[4], &[3], &[]] {
@@ -130,7 +145,7 @@ fn chunks_with_the_most_garbage_are_moved_first_and_others_later() {
             let rest: Vec<_> = (id..10).map(|n| long(id, n).encode()).collect();
             chunks.apply(emptied, &section(emptied, &[], &rest)).unwrap();
         }
-        assert_eq!(chunks.choose_moving(250, false).is_some(), !expected.is_empty());
+        assert_eq!(chunks.choose_moving(due(250, false), PLENTY).is_some(), !expected.is_empty());
         let live = moving(&chunks).into_iter().filter(|id| {
             chunks.by_id.iter().any(|(of, chunk)| of.number.0 == *id && chunk.live.blocks > 0)
         });
@@ -147,8 +162,98 @@ fn a_sixteenth_of_much_is_moved_at_a_time() {
         chunks.apply(chunk, &section(chunk, &all, &dropped)).unwrap();
     }
     // They are alike, and each has 100 MiB of values.
-    assert!(chunks.choose_moving(250, false).is_some());
+    assert!(chunks.choose_moving(due(250, false), PLENTY).is_some());
     assert_eq!(moving(&chunks), [1, 2, 3, 4], "of 6,000 MiB");
+}
+
+/// Nine chunks, each with two values of a length of 20 MiB and a third that is garbage.
+fn with_garbage() -> Chunks {
+    let mut chunks = Chunks::default();
+    for chunk in 1..=9 {
+        let all: Vec<_> = (0..3).map(|n| added("k", &long(chunk, n))).collect();
+        chunks.apply(chunk, &section(chunk, &all, &[long(chunk, 0).encode()])).unwrap();
+    }
+    chunks
+}
+
+const MIB: u64 = 1 << 20;
+
+fn moment(free: u64, seconds: u64) -> ChoiceMoment {
+    ChoiceMoment { free, now: Duration::from_secs(seconds) }
+}
+
+#[test]
+fn as_much_is_chosen_as_there_is_room_for() {
+    // Half of the room is for more than one of 40 MiB.
+    for (free, expected) in [(0, 0), (40, 0), (42, 1), (160, 1), (162, 2), (723, 9)] {
+        let mut chunks = with_garbage();
+        let chosen = chunks.choose_moving(due(250, true), moment(free * MIB, 0));
+        assert_eq!((chosen.is_some(), moving(&chunks).len()), (expected > 0, expected), "{free}");
+        assert_eq!(chunks.unmoved().is_some(), expected == 0, "{free}");
+    }
+    let mut chunks = with_garbage();
+    chunks.choose_moving(due(250, true), moment(MIB, 0));
+    let text = chunks.unmoved().unwrap().to_string();
+    let needs = text.split(' ').find_map(|word| word.parse().ok());
+    let needs: u64 = needs.expect("a number");
+    assert!(chunks.choose_moving(due(250, true), moment(needs - 1, 0)).is_none(), "{text}");
+    assert!(chunks.choose_moving(due(250, true), moment(needs, 0)).is_some(), "{text}");
+    // Values are put into order in one go or not at all.
+    let mut chunks = with_garbage();
+    let refused = chunks.choose_within(b"a", None, moment(360 * MIB, 0)).unwrap_err();
+    assert_eq!((refused.kind(), moving(&chunks).len()), (ErrorKind::NoSpace, 0));
+    assert!(chunks.choose_within(b"a", None, moment(362 * MIB, 0)).unwrap().is_some());
+    assert_eq!(moving(&chunks).len(), 9);
+}
+
+#[test]
+fn less_is_chosen_after_a_job_that_found_no_space_and_at_last_nothing_without_more_room() {
+    let full = Error::new(ErrorKind::NoSpace, "full");
+    let mut chunks = with_garbage();
+    let mut counts = Vec::new();
+    // Each rest takes the room for another half of its values.
+    while chunks.choose_moving(due(250, true), moment(800 * MIB, 0)).is_some() {
+        counts.push(moving(&chunks).len());
+        chunks.note_job_failed(&full, moment(800 * MIB, 0));
+        assert!(moving(&chunks).is_empty() && counts.len() < 20);
+    }
+    assert_eq!(counts, [9, 4, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(chunks.unmoved().unwrap().kind(), ErrorKind::NoSpace);
+    assert!(chunks.choose_moving(due(250, true), moment(819 * MIB, 0)).is_none());
+    assert!(chunks.choose_moving(due(250, true), moment(822 * MIB, 0)).is_some());
+    assert!(chunks.unmoved().is_some(), "others rest");
+    let again = Due { asked: true, ..due(250, true) };
+    chunks.note_job_failed(&full, moment(800 * MIB, 0));
+    assert!(chunks.choose_moving(again, moment(800 * MIB, 0)).is_some());
+    assert!(chunks.unmoved().is_none());
+}
+
+#[test]
+fn a_chunk_that_cannot_be_read_is_tried_again_after_longer_and_longer_times() {
+    let broken = Error::new(ErrorKind::Io, "broken");
+    let mut chunks = with_garbage();
+    let mut seconds = 0;
+    for delay in [60, 120, 240, 480, 960, 1920, 3840, 3840, 3840] {
+        assert!(chunks.choose_moving(due(250, true), moment(u64::MAX, seconds)).is_some());
+        let id = *chunks.by_id.keys().next().unwrap();
+        chunks.note_unread(id, &broken, moment(u64::MAX, seconds));
+        chunks.note_unread(id, &broken, moment(u64::MAX, seconds + 1));
+        assert!(moving(&chunks).contains(&1), "its other values are moved");
+        // All others are emptied.
+        let rest = moving(&chunks).into_iter().filter(|id| *id > 1);
+        let rest: Vec<_> = rest.flat_map(|id| [1, 2].map(|n| long(id, n).encode())).collect();
+        chunks.apply(100 + seconds, &section(100 + seconds, &[], &rest)).unwrap();
+        assert_eq!(chunks.choose_moving(due(250, true), moment(0, seconds + delay - 1)), None);
+        assert_eq!(chunks.unmoved(), Some(&broken));
+        seconds += delay;
+    }
+    // Damage is no failure that passes.
+    assert!(chunks.choose_moving(due(250, true), moment(u64::MAX, seconds)).is_some());
+    let id = *chunks.by_id.keys().next().unwrap();
+    chunks.note_unread(id, &Error::corruption("file", 5, "damaged"), moment(u64::MAX, seconds));
+    let asked = Due { asked: true, ..due(250, true) };
+    assert_eq!(chunks.choose_moving(asked, moment(u64::MAX, 2 * seconds)), None);
+    assert_eq!(chunks.unmoved(), None);
 }
 
 #[test]
@@ -162,12 +267,12 @@ fn a_chunk_that_was_emptied_and_is_still_read_is_not_chosen_again() {
     let second = [added("z", &other[0]), added("y", &other[1])];
     chunks.apply(2, &section(2, &second, &[])).unwrap();
     let span = KeySpan { smallest: b"a".to_vec(), largest: b"b".to_vec() };
-    assert_eq!(chunks.choose_within(b"a", Some(b"b")), Some(span));
+    assert_eq!(chunks.choose_within(b"a", Some(b"b"), PLENTY), Ok(Some(span)));
     let moved = [added("a", &new[0]), added("b", &new[1])];
     let dropped = old.each_ref().map(Handle::encode);
     chunks.apply(3, &section(3, &moved, &dropped)).unwrap();
     let span = KeySpan { smallest: b"y".to_vec(), largest: b"z".to_vec() };
-    assert_eq!(chunks.choose_within(b"y", None), Some(span));
+    assert_eq!(chunks.choose_within(b"y", None, PLENTY), Ok(Some(span)));
 }
 
 #[test]

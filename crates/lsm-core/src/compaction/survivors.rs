@@ -361,7 +361,8 @@ impl<'a, 'o> Writing<'a, 'o> {
     /// Writes an entry as it is, or with the handle of a value that moved.
     fn carry(&mut self, entry: Entry<'_>, at: Origin) -> Result<()> {
         let carried = match self.carrier(entry) {
-            Some(store) => store.carry(entry),
+            Some(store) if self.stages.may_carry => store.carry(entry),
+            Some(store) => store.rescue(entry),
             None => Ok(Carry::Stay),
         };
         let carried = match carried {

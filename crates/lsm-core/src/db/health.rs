@@ -77,10 +77,11 @@ pub struct PartitionHealth {
 }
 
 impl PartitionHealth {
-    /// Returns `true` if nothing of it is lost or in doubt, and no filter of it is absent.
+    /// Returns `true` if nothing of it is lost or in doubt, no filter of it is absent, and its values can be
+    /// moved.
     fn is_healthy(&self) -> bool {
-        let is_in_doubt = self.value_store.as_ref().is_some_and(|store| store.failure.is_some());
-        self.gaps.is_empty() && self.absent_filters.is_empty() && !is_in_doubt
+        let store = self.value_store.as_ref();
+        self.gaps.is_empty() && self.absent_filters.is_empty() && store.is_none_or(is_well)
     }
 
     pub(super) fn of(partition: &PartitionState) -> PartitionHealth {
@@ -98,6 +99,11 @@ impl PartitionHealth {
             value_store: partition.store().map(|store| store.stats()),
         }
     }
+}
+
+/// Returns `true` if no value of the store is in doubt, and those that should be moved are.
+fn is_well(store: &ValueStoreStats) -> bool {
+    store.failure.is_none() && store.unmoved.is_none()
 }
 
 /// The health of a database, from `Db::health`.
@@ -134,7 +140,7 @@ pub struct Health {
 
 impl Health {
     /// Returns `true` if writes run at full speed, no background work fails, no data is lost, no filter is
-    /// absent, and no large value is in a chunk file whose sync failed.
+    /// absent, no large value is in a chunk file whose sync failed, and the space of deleted values comes back.
     pub fn is_healthy(&self) -> bool {
         self.read_only.is_none()
             && self.stalls.is_empty()
@@ -191,6 +197,9 @@ impl fmt::Display for Health {
                      {} of these",
                     store.bytes, store.chunk_count, store.dead_bytes, store.pinned_bytes
                 )?;
+                if let Some(why) = &store.unmoved {
+                    writeln!(f, "partition {name:?}: garbage stays: {why}")?;
+                }
                 if let Some(failure) = &store.failure {
                     writeln!(f, "partition {name:?}: large values in doubt: {failure}")?;
                 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::values::Goal;
 use super::{DbInner, Partition};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::hooks::ValueStore;
 use crate::partition::PartitionState;
 use crate::read::{Bounds, KeyRange, stored_bounds};
@@ -47,7 +47,7 @@ impl DbInner {
     pub(super) fn reclaim_values(
         &self,
         partition: &Arc<PartitionState>,
-        mut moved: Option<Bounds>,
+        moved: Option<Bounds>,
     ) -> Result<()> {
         // A deletion that is only in memory frees nothing.
         self.flush_now(partition)?;
@@ -58,23 +58,53 @@ impl DbInner {
         if let Some(goal) = settling {
             self.reach(partition, goal.as_range())?;
         }
+        let moved = self.move_values(partition, &**store, moved);
+        // Waits for whoever is at it, so that the space is free when the call returns, as far as no
+        // reader holds it. Also behind a failure, which may concern few of the values.
+        self.finish_removing().and(moved)
+    }
+
+    /// Moves the values that are due, and before them those of the keys `within`.
+    ///
+    /// # Errors
+    /// Those of the jobs; the reason why values stay where they are.
+    fn move_values(
+        &self,
+        partition: &Arc<PartitionState>,
+        store: &dyn ValueStore,
+        mut within: Option<Bounds>,
+    ) -> Result<()> {
+        let mut reallocates = false;
+        let mut asked = true;
         // One goal after the other, with the background, which may be at one.
         loop {
-            let reached = self.values.goal(partition.id);
-            if let Some(goal) = &reached {
-                self.reach(partition, goal.as_range())?;
+            let present = self.values.goal(partition.id);
+            if let Some(goal) = &present {
+                let reached = self.reach(partition, goal.as_range());
+                if let Err(error) = reached {
+                    self.give_up(partition, store, goal, &error);
+                    let fits_less = goal.rewrite_before.is_some() && !reallocates;
+                    if !fits_less || error.kind() != ErrorKind::NoSpace {
+                        return Err(error);
+                    }
+                    continue;
+                }
+                if reallocates && let Some(error) = store.unmoved() {
+                    return Err(error);
+                }
             }
-            match self.values.choose(partition.id, reached.as_ref()) {
+            // The room of what was emptied is room for what comes next. A failure is told at the end.
+            let _ = self.finish_removing();
+            match self.values.choose(partition.id, present.as_ref()) {
                 Some(choice) => {
-                    // Asked before the keys are taken: behind their goal the store is asked once
-                    // more for its own.
-                    let is_last = moved.is_none();
-                    let next = match moved.take() {
-                        Some(keys) => self.reallocating_goal(&**store, &keys)?,
-                        None => self.moving_goal(&**store)?,
+                    reallocates = within.is_some();
+                    let next = match within.take() {
+                        Some(keys) => self.reallocating_goal(store, &keys)?,
+                        // Behind the goal of the keys the store is asked for its own.
+                        None => self.moving_goal(store, std::mem::take(&mut asked))?,
                     };
-                    if choice.set(next).is_none() && is_last {
-                        break;
+                    if choice.set(next).is_none() && !reallocates {
+                        return store.unmoved().map_or(Ok(()), Err);
                     }
                 }
                 // Another thread chooses. Of two who ask, the second would undo the choice of the
@@ -84,9 +114,6 @@ impl DbInner {
             self.check_open()?;
             partition.check_live()?;
         }
-        // Waits for whoever is at it, so that the space is free when the call returns, as far as no
-        // reader holds it.
-        self.finish_removing()
     }
 
     /// Reclaims until no dropped value of a partition is left, or for so long; `true` if none is.
@@ -122,6 +149,6 @@ impl DbInner {
             Bound::Included(key) | Bound::Excluded(key) => Some(&key[..]),
             Bound::Unbounded => None,
         };
-        Ok(store.reallocating(from, to).map(|span| self.goal_of(span)))
+        Ok(store.reallocating(from, to)?.map(|span| self.goal_of(span)))
     }
 }

@@ -361,7 +361,12 @@ impl DbInner {
         loop {
             if let Some(goal) = &present {
                 match self.jobs.pick_range(self, partition, goal.as_range())? {
-                    RangeStep::Run(claimed) => return self.run_in_background(&claimed),
+                    RangeStep::Run(claimed) => {
+                        let done = self.run_in_background(&claimed);
+                        return done.inspect_err(|error| {
+                            self.give_up(partition, store, goal, error);
+                        });
+                    }
                     // Not waited for: the thread has other partitions, and the job that is in the
                     // way wakes it when it ends.
                     RangeStep::Wait => return Ok(false),
@@ -375,7 +380,7 @@ impl DbInner {
                 return Ok(false);
             };
             let next = match &present {
-                Some(_) => self.moving_goal(store)?,
+                Some(_) => self.moving_goal(store, false)?,
                 None => self.next_goal(partition, store)?,
             };
             present = choice.set(next);
@@ -398,7 +403,24 @@ impl DbInner {
         {
             return Ok(Some(goal));
         }
-        self.moving_goal(store)
+        self.moving_goal(store, false)
+    }
+
+    /// Gives up the goal that values are moved, of which a job failed. The same values would be copied again and
+    /// again for it; the store names fewer of them, or names them later.
+    pub(super) fn give_up(
+        &self,
+        partition: &PartitionState,
+        store: &dyn ValueStore,
+        goal: &Arc<Goal>,
+        error: &Error,
+    ) {
+        if goal.rewrite_before.is_some()
+            && let Some(choice) = self.values.choose(partition.id, Some(goal))
+        {
+            store.move_failed(error);
+            choice.set(None);
+        }
     }
 
     /// The goal that what is shadowed meets what shadows it, see [`unsettled`].
@@ -407,12 +429,14 @@ impl DbInner {
         Some(Goal { span, through: self.commit.visible_seq(), rewrite_before: None })
     }
 
-    /// The goal of a store that wants values to be moved.
-    pub(super) fn moving_goal(&self, store: &dyn ValueStore) -> Result<Option<Goal>> {
+    /// The goal of a store that wants values to be moved, also because the application `asked`.
+    pub(super) fn moving_goal(&self, store: &dyn ValueStore, asked: bool) -> Result<Option<Goal>> {
         // A store that does not know of an edit would take the garbage of that edit for live
         // values.
         self.obsolete.tell_all_stores()?;
-        Ok(store.moving().map(|span| self.goal_of(span)))
+        // The room of what was emptied by the last goal is room for the next. A failure is noted as its own.
+        let _ = self.remove_obsolete();
+        Ok(store.moving(asked).map(|span| self.goal_of(span)))
     }
 
     /// The goal that all tables with keys of the span are written anew.

@@ -9,7 +9,7 @@ use super::{
     Carry, ChunkId, Entry, KeySpan, PendingHandle, StoreContext, StoreEdit, ValueStore,
     ValueStoreFactory,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::stats::ValueStoreStats;
 
 /// Opens the value store of a partition.
@@ -101,6 +101,10 @@ impl ValueStore for GuardedStore {
         self.who.call("carry", || self.store.carry(entry))
     }
 
+    fn rescue(&self, entry: Entry<'_>) -> Result<Carry> {
+        self.who.call("rescue", || self.store.rescue(entry))
+    }
+
     fn edit(&self, edit: &StoreEdit<'_>) -> Vec<u8> {
         self.who.unwind("edit", || self.store.edit(edit))
     }
@@ -144,12 +148,21 @@ impl ValueStore for GuardedStore {
         catch("a value store", || self.store.stats()).unwrap_or_default()
     }
 
-    fn moving(&self) -> Option<KeySpan> {
-        self.who.unwind("moving", || self.store.moving())
+    fn moving(&self, asked: bool) -> Option<KeySpan> {
+        self.who.unwind("moving", || self.store.moving(asked))
     }
 
-    fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
-        self.who.unwind("reallocating", || self.store.reallocating(from, to))
+    fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Result<Option<KeySpan>> {
+        self.who.call("reallocating", || self.store.reallocating(from, to))
+    }
+
+    fn move_failed(&self, error: &Error) {
+        self.advise("move_failed", |store| store.move_failed(error));
+    }
+
+    fn unmoved(&self) -> Option<Error> {
+        // A panic is a reason as good as others.
+        self.who.call("unmoved", || Ok(self.store.unmoved())).unwrap_or_else(Some)
     }
 
     fn verify(

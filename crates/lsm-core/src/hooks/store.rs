@@ -67,7 +67,7 @@ pub trait ValueStore: Any + Send + Sync {
     /// the values before the error, except those that are [in doubt](ValueStore::is_in_doubt).
     ///
     /// After an error the database refuses logged writes until it has written its memtables to tables. In
-    /// these flushes `carry` moves the values that are in doubt.
+    /// these flushes `rescue` moves the values that are in doubt.
     fn sync(&self) -> Result<()>;
 
     /// Begins to write to the device what [`ValueStore::sync`] would make durable, and does not wait. The
@@ -101,11 +101,18 @@ pub trait ValueStore: Any + Send + Sync {
     fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()>;
 
     /// Returns the new place of a value in a compaction. Called for every surviving handle, and for every
-    /// value in a table that the store [`wants`](ValueStore::wants). In flushes, called after a failed sync,
-    /// and for handles alone that are [in doubt](ValueStore::is_in_doubt).
+    /// value in a table that the store [`wants`](ValueStore::wants). A value that cannot be moved now stays
+    /// where it is. An error fails the job, and with it the merge of all other keys.
     fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
         let _ = entry;
         Ok(Carry::Stay)
+    }
+
+    /// As [`ValueStore::carry`], in a flush after a failed sync, for a handle that is
+    /// [in doubt](ValueStore::is_in_doubt). An error fails the flush, which is tried again: the log names the
+    /// value no more behind it.
+    fn rescue(&self, entry: Entry<'_>) -> Result<Carry> {
+        self.carry(entry)
     }
 
     /// Returns the section to be stored with an edit of the manifest. Called under the lock of the
@@ -168,16 +175,32 @@ pub trait ValueStore: Any + Send + Sync {
     }
 
     /// Returns the keys whose tables should be rewritten now, so that [`ValueStore::carry`] moves values;
-    /// `None` if there are none. Called again after that has succeeded or failed.
-    fn moving(&self) -> Option<KeySpan> {
+    /// `None` if there are none. Called again after that has succeeded or failed. If the application `asked`,
+    /// values that could not be moved before are tried again.
+    fn moving(&self, asked: bool) -> Option<KeySpan> {
+        let _ = asked;
         None
     }
 
     /// As [`ValueStore::moving`], when the application asks for the values of the stored keys from `from` to
     /// `to` to be moved into the order of their keys; both are included, and without `to` all from `from`
     /// on.
-    fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Option<KeySpan> {
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] if there is no room for them. Nothing is moved then.
+    fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Result<Option<KeySpan>> {
         let _ = (from, to);
+        Ok(None)
+    }
+
+    /// A job failed that was to move the values of [`ValueStore::moving`] or [`ValueStore::reallocating`].
+    /// They are moved no more until the store names them again.
+    fn move_failed(&self, error: &Error) {
+        let _ = error;
+    }
+
+    /// Returns the reason why values that should be moved are left where they are, if there are such values.
+    fn unmoved(&self) -> Option<Error> {
         None
     }
 

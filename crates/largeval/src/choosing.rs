@@ -1,0 +1,261 @@
+//! The choice of the chunk files whose values jobs move, and what becomes of one that failed.
+//!
+//! Kept by the store under its lock, in [`Chunks`]. Plain data: it opens no file.
+//!
+//! Invariants:
+//! 1. No more is chosen than there is room for, because the old files go only when all of their values
+//!    are moved.
+//! 2. A chunk whose values could not be moved rests, so that no job tries again and again in vain. Every
+//!    rest but that for damage ends: with more room, with time, or when the application asks.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use lsm_core::error::{Error, ErrorKind, Result};
+use lsm_core::hooks::{ChunkId, KeySpan};
+
+use crate::chunks::{Chunk, Chunks};
+
+/// So much of the live values is moved at a time while values are put, or the number of bytes, whichever is more. A
+/// job walks over the tables of the keys between, and others wait for it.
+const MOVED_SHARE: u64 = 16;
+const MOVED_BYTES_MIN: u64 = 64 << 20;
+/// So much of the free space is left for the log and the tables, in bytes, or the share, whichever is less.
+const KEPT_FREE: u64 = 1 << 20;
+const KEPT_SHARE: u64 = 8;
+/// A chunk of which a value could not be read or written rests so long at first, then twice as long each time.
+const REST: Duration = Duration::from_secs(60);
+const REST_DOUBLINGS_MAX: u32 = 6;
+
+/// The end of the rest of a chunk, whose values are left where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkRest {
+    /// The next open: some are damaged, or no job meets them.
+    Open,
+    /// There is so much room, in bytes.
+    Room(u64),
+    /// This time, by the clock.
+    Until(Duration),
+}
+
+/// The moment of a choice.
+#[derive(Clone, Copy, Debug)]
+pub struct ChoiceMoment {
+    /// Bytes that are free on the disk.
+    pub free: u64,
+    /// The time by the clock.
+    pub now: Duration,
+}
+
+impl ChoiceMoment {
+    /// Bytes of values that may be moved.
+    fn room(self) -> u64 {
+        self.free - (self.free / KEPT_SHARE).min(KEPT_FREE)
+    }
+
+    /// Bytes that have to be free, for so much room.
+    fn free_for(room: u64) -> u64 {
+        room.saturating_add((room / (KEPT_SHARE - 1) + 1).min(KEPT_FREE))
+    }
+
+    fn lacks(self, room: u64) -> Error {
+        let needs = ChoiceMoment::free_for(room);
+        let message = format!(
+            "moving large values out of a chunk file needs {needs} bytes of free space, and {} bytes are free",
+            self.free
+        );
+        Error::new(ErrorKind::NoSpace, message)
+    }
+}
+
+/// The chunks that are due.
+#[derive(Clone, Copy, Debug)]
+pub struct Due {
+    /// Those of which at least so many thousandths are garbage.
+    pub garbage_permille: u64,
+    /// All of them; else those with the largest share of garbage first, and the others when these are empty:
+    /// while values are overwritten, what is not moved dies of itself.
+    pub all: bool,
+    /// The application asks: what rests is tried again.
+    pub asked: bool,
+}
+
+/// The choice that is under way, and why values that are due are not moved.
+#[derive(Debug, Default)]
+pub struct MoveChoice {
+    /// Chunks were chosen, and nothing of them has failed yet.
+    is_sound: bool,
+    /// Bytes to choose at most, since a job of the last choice failed for lack of space.
+    most: Option<u64>,
+    /// Nothing of what is due has room.
+    lack: Option<Error>,
+    /// The failure for which chunks rest.
+    failure: Option<Error>,
+}
+
+impl Chunk {
+    fn rests(&self, moment: ChoiceMoment) -> bool {
+        matches!(self.rest, Some(ChunkRest::Until(time)) if moment.now < time)
+    }
+
+    /// Returns `true` if its values could not be moved, and are not damaged.
+    fn has_failed(&self) -> bool {
+        matches!(self.rest, Some(ChunkRest::Room(_) | ChunkRest::Until(_)))
+    }
+
+    /// The room that moving its values takes.
+    fn needed_room(&self) -> u64 {
+        match self.rest {
+            Some(ChunkRest::Room(room)) => self.live.bytes.max(room),
+            _ => self.live.bytes,
+        }
+    }
+
+    fn fail(&mut self, is_full: bool, moment: ChoiceMoment) {
+        self.is_moving = false;
+        self.rest = Some(if is_full {
+            // More than there was, whatever the system says is free: a quota may be less than that.
+            ChunkRest::Room(moment.room().saturating_add(self.live.bytes / 2 + 1))
+        } else {
+            let longer = REST * (1 << self.failures.min(REST_DOUBLINGS_MAX));
+            self.failures = self.failures.saturating_add(1);
+            ChunkRest::Until(moment.now + longer)
+        });
+    }
+}
+
+impl Chunks {
+    /// Chooses the chunks whose values should be moved, as many as there is room for; returns the hull of
+    /// their keys. Chunks that were chosen before and still live are given up.
+    pub fn choose_moving(&mut self, due: Due, moment: ChoiceMoment) -> Option<KeySpan> {
+        self.end_choice(due);
+        let share = (self.live_bytes() / MOVED_SHARE).max(MOVED_BYTES_MIN);
+        let most = if due.all { u64::MAX } else { share };
+        let choice = &mut self.choice;
+        let chunks = self.by_id.values_mut();
+        let mut candidates: Vec<&mut Chunk> = chunks
+            .filter(|chunk| chunk.is_movable() && chunk.is_worth_moving(due.garbage_permille))
+            .collect();
+        candidates.retain(|chunk| !chunk.rests(moment));
+        let lacking = candidates.iter().map(|chunk| chunk.needed_room()).min();
+        let lacking = lacking.filter(|room| *room > moment.room());
+        choice.lack = lacking.map(|room| moment.lacks(room));
+        // Stable, so that of two alike the older one comes first.
+        candidates.sort_by_key(|chunk| Reverse(chunk.garbage_permille()));
+        // One alone may take all of the room, because its file goes behind it. Several leave half of it.
+        let fitting = choice.most.unwrap_or(u64::MAX).min(moment.room() / 2);
+        let mut moved = 0_u64;
+        for chunk in candidates {
+            let more = moved.saturating_add(chunk.live.bytes);
+            let fits = chunk.needed_room() <= moment.room() && (moved == 0 || more <= fitting);
+            if fits && moved < most {
+                moved = more;
+                chunk.is_moving = true;
+                chunk.rest = None;
+            }
+        }
+        self.choice.is_sound = moved > 0;
+        self.moving_span()
+    }
+
+    /// Chooses the chunks with keys from `from` to `to`, both included, or to the last, whose values
+    /// should be moved, whatever garbage there is: into the order of their keys. Returns the hull of all
+    /// that are chosen now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] if there is no room for all of them: one after the other they would not come
+    /// into order. None is chosen then.
+    pub fn choose_within(
+        &mut self,
+        from: &[u8],
+        to: Option<&[u8]>,
+        moment: ChoiceMoment,
+    ) -> Result<Option<KeySpan>> {
+        let mut room = 0_u64;
+        for chunk in self.by_id.values_mut() {
+            let overlaps = *chunk.largest >= *from && to.is_none_or(|to| *chunk.smallest <= *to);
+            // A single value is in order, and without garbage it gains nothing.
+            let gains = chunk.live.blocks > 1 || chunk.garbage_bytes() > 0;
+            chunk.is_moving = chunk.is_movable() && overlaps && gains;
+            if chunk.is_moving {
+                chunk.rest = None;
+                room = room.saturating_add(chunk.live.bytes);
+            }
+        }
+        if room > moment.room() {
+            self.by_id.values_mut().for_each(|chunk| chunk.is_moving = false);
+            return Err(moment.lacks(room));
+        }
+        Ok(self.moving_span())
+    }
+
+    /// Gives up what was chosen last and still lives.
+    fn end_choice(&mut self, due: Due) {
+        let mut is_done = std::mem::take(&mut self.choice.is_sound);
+        for chunk in self.by_id.values_mut() {
+            // Jobs went over its keys and left values in it. Chosen again and again, it would be
+            // work without end.
+            if chunk.is_moving && chunk.live.blocks > 0 {
+                chunk.rest = chunk.rest.or(Some(ChunkRest::Open));
+                is_done = false;
+            }
+            chunk.is_moving = false;
+            let is_due = chunk.is_worth_moving(due.garbage_permille);
+            chunk.rest.take_if(|rest| *rest != ChunkRest::Open && (due.asked || !is_due));
+        }
+        if is_done {
+            self.choice.most = None;
+        }
+    }
+
+    /// A value of a chunk could not be read. The others of the chunk are still moved.
+    pub fn note_unread(&mut self, id: ChunkId, error: &Error, moment: ChoiceMoment) {
+        let Some(chunk) = self.by_id.get_mut(&id).filter(|chunk| chunk.is_moving) else { return };
+        if error.is_corruption() {
+            chunk.rest = Some(ChunkRest::Open);
+        } else if chunk.rest.is_none() {
+            chunk.fail(false, moment);
+            chunk.is_moving = true;
+            self.choice.failure = Some(error.clone());
+        }
+    }
+
+    /// A value could not be written. No job moves any more of what was chosen.
+    pub fn note_unwritten(&mut self, error: &Error, moment: ChoiceMoment) {
+        self.choice.failure = Some(error.clone());
+        self.choice.is_sound = false;
+        let is_full = error.kind() == ErrorKind::NoSpace;
+        let moving = self.by_id.values_mut().filter(|chunk| chunk.is_moving);
+        moving.for_each(|chunk| chunk.fail(is_full, moment));
+    }
+
+    /// A job failed that was to move what was chosen, and nothing of its work is left. Where it found no space,
+    /// less is chosen next.
+    pub fn note_job_failed(&mut self, error: &Error, moment: ChoiceMoment) {
+        let chosen = self.by_id.values_mut().filter(|chunk| chunk.is_moving);
+        let chosen: Vec<&mut Chunk> = chosen.filter(|chunk| chunk.live.blocks > 0).collect();
+        if error.kind() == ErrorKind::NoSpace && chosen.len() > 1 {
+            let bytes: u64 = chosen.iter().map(|chunk| chunk.live.bytes).sum();
+            self.choice.most = Some(bytes / 2);
+            self.choice.is_sound = false;
+            chosen.into_iter().for_each(|chunk| chunk.is_moving = false);
+        } else {
+            self.note_unwritten(error, moment);
+        }
+    }
+
+    /// The reason why values that are due, or that the application asked to be moved, are left where they are.
+    pub fn unmoved(&self) -> Option<&Error> {
+        let has_failed = self.by_id.values().any(Chunk::has_failed);
+        // Nobody chooses any more in a store without files.
+        let lack = self.choice.lack.as_ref().filter(|_| !self.by_id.is_empty());
+        lack.or(self.choice.failure.as_ref().filter(|_| has_failed))
+    }
+
+    /// The hull of the keys whose values are to be moved.
+    fn moving_span(&self) -> Option<KeySpan> {
+        // One that was chosen before may have been emptied, and readers still hold it.
+        let moving = self.by_id.values().filter(|chunk| chunk.is_moving && chunk.live.blocks > 0);
+        moving.fold(None, |hull, chunk| Some(KeySpan::hull(hull, &chunk.smallest, &chunk.largest)))
+    }
+}

@@ -1,0 +1,176 @@
+//! Disks with little room: values move as far as there is room for them, and the rest says what it needs.
+
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
+
+use super::*;
+
+const VALUE_BYTES: usize = 16 << 10;
+const CHUNK_BYTES: u64 = 256 << 10;
+
+/// Ten chunk files of 256 KiB, with 160 values.
+fn ten_chunks(db: &Db) -> Partition {
+    let large = LargeValueOptions::new().threshold_bytes(4096).chunk_bytes(CHUNK_BYTES);
+    let p = db.partition_with("p", PartitionOptions::new().large_values(large)).unwrap();
+    for n in 0..160_u8 {
+        p.put([n], vec![n; VALUE_BYTES]).unwrap();
+    }
+    p.flush().unwrap();
+    p
+}
+
+/// Leaves so much room on the disk.
+fn leave_room(fs: &MemFs, bytes: u64) {
+    fs.set_capacity(Some(1 << 40));
+    let used = (1 << 40) - fs.free_bytes("/db".as_ref()).unwrap();
+    fs.set_capacity(Some(used + bytes));
+}
+
+fn delete_every_second(p: &Partition) {
+    for n in (0..160_u8).step_by(2) {
+        p.delete([n]).unwrap();
+    }
+}
+
+/// Lets time pass; the work that finds no space is no error here.
+fn work(db: &Db, clock: &ManualClock, seconds: u64) {
+    for _ in 0..seconds {
+        clock.pass(1);
+        if let Err(error) = db.wait_idle() {
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        }
+    }
+}
+
+fn check_odd(p: &Partition) {
+    for n in 0..160_u8 {
+        let expected = (n % 2 == 1).then(|| Slice::from(vec![n; VALUE_BYTES]));
+        assert!(p.get([n]).unwrap() == expected, "{n}");
+    }
+}
+
+#[test]
+fn garbage_comes_back_on_a_disk_with_room_for_a_part_of_the_values() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = ten_chunks(&db);
+    delete_every_second(&p);
+    leave_room(&fs, 2 * CHUNK_BYTES);
+    work(&db, &clock, 50);
+    let space = p.space().unwrap();
+    assert!(space.dead_bytes < CHUNK_BYTES, "{space:?}");
+    let moved = value_store(&db).moved_bytes;
+    assert_eq!(moved, 80 * VALUE_BYTES as u64, "each value is copied once");
+    check_odd(&p);
+    assert!(db.health().is_healthy(), "{}", db.health());
+    assert!(db.verify(Default::default()).unwrap().is_sound());
+}
+
+#[test]
+fn reclaim_says_how_much_room_it_needs_and_copies_nothing_without_it() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = ten_chunks(&db);
+    delete_every_second(&p);
+    leave_room(&fs, CHUNK_BYTES / 4);
+    for _ in 0..3 {
+        let refused = p.reclaim().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        let text = refused.to_string();
+        let needed = 8 * (VALUE_BYTES as u64 + 70);
+        let numbers: Vec<u64> = text.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [needs, free] = numbers[..] else { panic!("{text}") };
+        assert!((needed..needed + needed / 4).contains(&needs), "{text}");
+        assert!(free < needed, "{text}");
+    }
+    work(&db, &clock, 50);
+    let stats = value_store(&db);
+    assert_eq!((stats.moved_bytes, stats.written_bytes), (0, stats.bytes));
+    let health = db.health();
+    assert!(!health.is_healthy() && health.to_string().contains("bytes are free"), "{health}");
+    leave_room(&fs, CHUNK_BYTES);
+    p.reclaim().unwrap();
+    assert!(p.space().unwrap().dead_bytes < CHUNK_BYTES);
+    check_odd(&p);
+    assert!(db.health().is_healthy(), "{}", db.health());
+}
+
+/// Later compactions would carry what was chosen to be moved, and they need no space of their own.
+#[test]
+fn deletes_free_space_after_a_reallocation_that_found_none() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = ten_chunks(&db);
+    leave_room(&fs, CHUNK_BYTES);
+    let refused = p.reallocate(..).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert!(refused.to_string().contains("bytes are free"), "{refused}");
+    assert!(p.chunks().unwrap().iter().all(|chunk| !chunk.is_moving));
+    delete_every_second(&p);
+    p.compact(..).unwrap();
+    assert_eq!(value_store(&db).moved_bytes, 0);
+    for n in 0..160_u8 {
+        p.delete([n]).unwrap();
+    }
+    p.compact(..).unwrap();
+    work(&db, &clock, 20);
+    assert_eq!(chunk_bytes(&fs, "/db"), 0);
+}
+
+/// Room that others take while values are moved: what was moved stays moved, and the rest where it is.
+#[test]
+fn values_stay_where_they_are_if_the_disk_fills_up_while_they_are_moved() {
+    for reallocated in [false, true] {
+        let mem = MemFs::new();
+        let fs = FaultFs::over_mem(mem.clone());
+        let clock = ManualClock::default();
+        let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+        let p = ten_chunks(&db);
+        delete_every_second(&p);
+        p.compact(..).unwrap();
+        // Some values are moved, then none; tables have room.
+        let kind = OpKind::Append;
+        let full = FaultAt::Nth { kind, suffix: ".chunk".to_owned(), nth: 30 };
+        fs.add_rule(FaultRule::sticky(full, FaultAction::Enospc));
+        let refused = if reallocated { p.reallocate(..) } else { p.reclaim() };
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::NoSpace);
+        check_odd(&p);
+        let moved = value_store(&db).moved_bytes;
+        assert!(moved > 5 * VALUE_BYTES as u64, "{moved}");
+        assert!(p.chunks().unwrap().iter().all(|chunk| !chunk.is_moving));
+        for n in 0..160_u8 {
+            p.put([n], "small").unwrap();
+        }
+        work(&db, &clock, 20);
+        assert_eq!(chunk_bytes(&mem, "/db"), 0);
+        assert!(db.verify(Default::default()).unwrap().is_sound());
+    }
+}
+
+/// The tables have no room: values are not copied again and again for them.
+#[test]
+fn values_are_not_copied_again_and_again_for_tables_that_fail() {
+    for action in [FaultAction::Enospc, FaultAction::Eio] {
+        let mem = MemFs::new();
+        let fs = FaultFs::over_mem(mem.clone());
+        let clock = ManualClock::default();
+        let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+        let p = ten_chunks(&db);
+        delete_every_second(&p);
+        p.compact(..).unwrap();
+        let at = FaultAt::Nth { kind: OpKind::Append, suffix: ".sst".to_owned(), nth: 0 };
+        fs.add_rule(FaultRule::sticky(at, action));
+        for _ in 0..60 {
+            clock.pass(1);
+            let _ = db.wait_idle();
+        }
+        let moved = value_store(&db).moved_bytes;
+        assert!(moved < 4 * 80 * VALUE_BYTES as u64, "{moved}");
+        fs.heal();
+        p.reclaim().unwrap();
+        assert!(p.space().unwrap().dead_bytes < CHUNK_BYTES);
+        check_odd(&p);
+    }
+}
