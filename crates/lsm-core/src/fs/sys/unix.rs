@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,30 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::super::DirEntry;
 use super::temporary_name;
+
+/// The descriptors below it are those of the standard streams. A program that has closed these still prints to
+/// them, and would print into a file that got one of their numbers.
+const FIRST_DESCRIPTOR: i32 = 3;
+
+/// Opens the standard streams that the program has closed, so that no file gets their descriptors, now or later.
+/// The alternative, a copy with a higher number of each file that gets one, leaves a moment in which another
+/// thread may print into the file.
+#[cold]
+fn fill_standard_streams() -> io::Result<()> {
+    loop {
+        // As the standard library does at the start of a program.
+        let null = match rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty()) {
+            // A changed root without devices. A write to a folder is refused.
+            Err(_) => rustix::fs::open("/", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?,
+            Ok(null) => null,
+        };
+        if null.as_raw_fd() >= FIRST_DESCRIPTOR {
+            return Ok(());
+        }
+        // It stays open.
+        let _ = null.into_raw_fd();
+    }
+}
 
 /// An open folder, to find files from.
 pub(in crate::fs) type Folder = OwnedFd;
@@ -60,7 +84,20 @@ impl<'a> At<'a> {
         let mode = Mode::from_raw_mode(0o666);
         // Not inherited: a child process would keep the lock, and the space of deleted files.
         let flags = flags | OFlags::CLOEXEC;
-        Ok(retry_on_intr(|| rustix::fs::openat(self.dir, self.relative, flags, mode))?)
+        loop {
+            let opened =
+                retry_on_intr(|| rustix::fs::openat(self.dir, self.relative, flags, mode))?;
+            if opened.as_raw_fd() >= FIRST_DESCRIPTOR {
+                return Ok(opened);
+            }
+            if flags.contains(OFlags::EXCL) {
+                // It was just made, and is made again below.
+                self.unlink()?;
+            }
+            // Closed before the descriptor is used: another thread may be printing.
+            drop(opened);
+            fill_standard_streams()?;
+        }
     }
 
     fn open_file(&self, flags: OFlags) -> io::Result<File> {
