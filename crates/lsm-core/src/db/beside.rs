@@ -122,8 +122,7 @@ impl Opening {
                 return Err(changed("the writer ended"));
             }
             (None, _) | (_, Some(CursorState::Closed)) => {
-                let reach = version.log_closed.map(|_| Lsn(u64::MAX));
-                return Ok(CommittedPart { visible: None, reach });
+                return Ok(CommittedPart { visible: None, reach: None });
             }
             _ => return Err(changed("the writer began or ended")),
         };
@@ -152,28 +151,25 @@ impl Opening {
         let files = LogFiles { fs: &*world.fs, dir: &world.dir };
         let sources = self.log_sources(&files)?;
         let mut reading = self.log_reading();
-        reading.reach = match committed.reach {
-            Some(reach) => reach,
-            None => {
-                let reader = LogReader::new(sources.clone(), reading.clone())?;
-                // Without a cursor only what the log attests as durable is known to count: the
-                // write of a whole frame may have been refused.
-                reader.attested(self.version.log_durable_through())?
-            }
-        };
-        let reach = reading.reach;
+        let mut must = self.version.log_must_reach();
+        if let Some(reach) = committed.reach {
+            reading.reach = reach;
+            must.committed = reach;
+        } else if must.closed.is_none() {
+            let reader = LogReader::new(sources.clone(), reading.clone())?;
+            // Without a cursor only what the log attests as durable is known to count: the
+            // write of a whole frame may have been refused.
+            reading.reach = reader.attested(self.version.log_durable_through(), None)?;
+            must.committed = reading.reach;
+        }
         let mut reader = LogReader::new(sources, reading)?;
         while let Some(frame) = reader.next_frame()? {
             let path = self.segment_path(frame.place.segment, &world.dir);
             replay.apply(&self.version, &frame, &path)?;
             check_room(replay)?;
         }
-        // The writer has committed up to there, so an earlier end is damage and no torn tail.
-        if committed.visible.is_some() && reader.lsn().unwrap_or_default() < reach {
-            let place = reader.position().place;
-            let path = self.segment_path(place.segment, &world.dir);
-            return Err(place.too_short_for(path, reach));
-        }
+        // The log is committed or durable up to there, so an earlier end is damage and no torn tail.
+        reader.check_reaches(&must)?;
         let last_seq = reader.position().last_seq;
         Ok(last_seq.max(committed.visible.unwrap_or_default()))
     }

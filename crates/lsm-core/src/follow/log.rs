@@ -20,7 +20,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{DbVersion, PartitionVersion};
 use crate::wal::{
-    Control, IndexedSections, LogReader, LogReaderOptions, Lsn, PassedSegment, Record,
+    Control, IndexedSections, LogReader, LogReaderOptions, Lsn, MustReach, PassedSegment, Record,
     SectionPlace, SegmentHeader, SegmentSource,
 };
 
@@ -135,20 +135,21 @@ impl LogTail {
     }
 
     /// The place up to which the log is known durable, as far as it is written by now: frames and
-    /// headers attest it, and so do the flushes in `version`.
+    /// headers attest it, and so do the flushes in `version`. The log must reach `committed`, if that is
+    /// known.
     ///
     /// # Errors
-    /// Those of reading.
-    pub(super) fn attested(&self, version: &DbVersion) -> Result<Lsn> {
-        self.reader.attested(version.log_durable_through())
+    /// Those of [`LogReader::attested`].
+    pub(super) fn attested(&self, version: &DbVersion, committed: Option<Lsn>) -> Result<Lsn> {
+        self.reader.attested(version.log_durable_through(), committed)
     }
 
-    /// The place behind the last frame that begins at `last` or before it.
+    /// The place behind the last frame that begins at `last` or before it. The log must reach `committed`.
     ///
     /// # Errors
-    /// Those of reading.
-    pub(super) fn end_of(&self, last: SeqNo) -> Result<Lsn> {
-        self.reader.attested(last)
+    /// Those of [`LogReader::attested`].
+    pub(super) fn end_of(&self, last: SeqNo, committed: Lsn) -> Result<Lsn> {
+        self.reader.attested(last, Some(committed))
     }
 
     /// Notes what lies before `reach`. `applied` says through which sequence a partition has it all.
@@ -204,12 +205,12 @@ impl LogTail {
         self.reader.position().last_seq
     }
 
-    /// The error of a log that ends here although the primary has committed more.
-    pub(super) fn too_short(&self, dir: &Path, reach: Lsn) -> Error {
-        let place = self.reader.position().place;
-        let path = self.reader.source(place.segment);
-        let path = path.map_or_else(|| dir.to_owned(), |source| source.path.clone());
-        place.too_short_for(path, reach)
+    /// An error if the log ends before what it must reach.
+    ///
+    /// # Errors
+    /// Those of [`LogReader::check_reaches`].
+    pub(super) fn check_reaches(&self, must: &MustReach) -> Result<()> {
+        self.reader.check_reaches(must)
     }
 
     /// Forgets what `version` has in tables, and partitions that it has not.

@@ -202,7 +202,8 @@ impl Tail {
                 None => {}
                 Some(bound) if reach == SyncReach::Durable && bound.visible.is_some() => {
                     // The manifest is at the present now.
-                    return Ok(Bound { is_durable: true, ..self.look_at_log(inner)? });
+                    let durable = self.look_at_log(inner, Some(bound.reach))?;
+                    return Ok(Bound { is_durable: true, ..durable });
                 }
                 Some(bound) if reach == SyncReach::Durable => {
                     return Ok(Bound { is_durable: true, ..bound });
@@ -283,7 +284,7 @@ impl Tail {
         if !inner.follows_tables_only {
             self.ensure_log(inner)?;
             let log = self.log.as_ref().expect("opened above");
-            reach = reach.max(log.end_of(last)?);
+            reach = reach.max(log.end_of(last, reach)?);
         }
         Ok((last, reach))
     }
@@ -326,7 +327,7 @@ impl Tail {
                 return Ok(None);
             }
         }
-        self.look_at_log(inner).map(Some)
+        self.look_at_log(inner, None).map(Some)
     }
 
     /// Returns `true` if another process takes the database over from the primary of this epoch, or has.
@@ -338,15 +339,15 @@ impl Tail {
         is_fenced || claim.is_some_and(|claim| claim > self.version().epoch)
     }
 
-    /// The end of what the log attests.
-    fn look_at_log(&mut self, inner: &Inner) -> Result<Bound> {
+    /// The end of what the log attests, which must reach `committed` if that is known.
+    fn look_at_log(&mut self, inner: &Inner, committed: Option<Lsn>) -> Result<Bound> {
         if inner.follows_tables_only {
             return Ok(Bound { visible: None, reach: Lsn::default(), is_durable: false });
         }
         self.ensure_log(inner)?;
         let is_closed = self.version().log_closed.is_some();
         let reach = match (&self.log, is_closed) {
-            (Some(log), false) => log.attested(self.version())?,
+            (Some(log), false) => log.attested(self.version(), committed)?,
             // Its end is durable, and nothing comes behind it.
             _ => Lsn(u64::MAX),
         };
@@ -382,17 +383,19 @@ impl Tail {
         }
         log.prune(version);
         let reach = log.lsn().unwrap_or_default();
-        // Without a cursor the end of a closed log is not known, only what was read of it before. A log
-        // whose segments were all removed has no place.
-        let least = match bound.visible {
-            Some(_) => bound.reach,
-            None => log.lsn().map_or(reach, |_| noted.reach),
-        };
-        // Commits that were told or shown before must be in the log. A shorter log was cut, or
-        // belongs to another listing: the error sends the caller back to the folder. To stop here
-        // without one would show an older state as the newest.
-        if reach < least {
-            return Err(log.too_short(&inner.dir, least));
+        if reach < bound.reach {
+            let mut must = version.log_must_reach();
+            must.committed = match bound.visible {
+                Some(_) => bound.reach,
+                // The manifest says where a closed log ends. What was read of it before is there, too.
+                None if must.closed.is_some() => noted.reach,
+                // A log whose segments were all removed has no place.
+                None => log.lsn().map_or(reach, |_| bound.reach),
+            };
+            // Commits that were told or shown before must be in the log. A shorter log was cut, or
+            // belongs to another listing: the error sends the caller back to the folder. To stop here
+            // without one would show an older state as the newest.
+            log.check_reaches(&must)?;
         }
         let logged = log.last_seq().max(version.log_cut.map_or(SeqNo::ZERO, |cut| cut.last_seq));
         let is_ended = version.log_closed.is_some() || version.log_segments.is_empty();

@@ -70,7 +70,7 @@ use crate::hooks::Rules;
 use crate::limits::LEVEL_COUNT;
 use crate::options::PartitionOptions;
 use crate::types::{DbId, Epoch, FileNo, Floors, Gaps, PartitionId, SeqNo};
-use crate::wal::{LogPlace, Position};
+use crate::wal::{LogPlace, Lsn, MustReach, Position};
 
 /// The kind of a hook. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,6 +257,19 @@ impl DbVersion {
             Some(ahead) => flushed.min(ahead.durable),
             None => flushed,
         }
+    }
+
+    /// The ends that the log of this version must reach, as far as the manifest says.
+    pub fn log_must_reach(&self) -> MustReach {
+        let closed =
+            self.log_closed.map(|LogCut { segment, offset, .. }| LogPlace { segment, offset });
+        // Of logged partitions alone. Others take numbers from the same sequence and leave no frame.
+        let flushed = self.log_durable_through();
+        // Before its first epoch a database had no log, and what was durable before this epoch is not in
+        // the log of this one.
+        let before = self.log_cut.map_or(SeqNo::ZERO, |cut| cut.last_seq);
+        let flushed = if flushed > before { flushed } else { SeqNo::ZERO };
+        MustReach { closed, flushed, committed: Lsn::default() }
     }
 
     /// The last sequence that a flush of any partition covered.

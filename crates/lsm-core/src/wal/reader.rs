@@ -21,6 +21,7 @@
 
 mod header;
 mod indexed;
+mod must_reach;
 mod options;
 mod record;
 mod tail;
@@ -28,6 +29,7 @@ mod verdict;
 
 pub(super) use header::load_header;
 pub use indexed::PassedSegment;
+pub use must_reach::MustReach;
 pub use options::{LogReaderOptions, Position, SegmentSource};
 pub(super) use record::section_of;
 pub use record::{BatchRef, FrameRef, Record, SectionPlace, SectionRef};
@@ -64,6 +66,11 @@ struct VerifiedFrame {
 
 /// Why there is no frame.
 type Stop = &'static str;
+
+/// Zeros where a frame would begin: the usual end of the log.
+const NO_FRAME: Stop = "no frame";
+/// Zeros in the place of a header.
+const NO_HEADER: Stop = "segment has no header";
 
 /// Reads the log. See the module's page.
 pub struct LogReader {
@@ -277,7 +284,7 @@ impl LogReader {
         }
         let lost = match self.header_state(self.idx)? {
             HeaderState::Valid(header) => Ok(header),
-            HeaderState::Zero => Err("segment has no header"),
+            HeaderState::Zero => Err(NO_HEADER),
             HeaderState::Garbage(what) => Err(what),
         };
         let header = match lost {

@@ -4,6 +4,7 @@
 
 mod beside;
 mod checker;
+mod damaged_log;
 mod deletions;
 mod follow;
 mod histories;

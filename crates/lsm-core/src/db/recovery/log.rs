@@ -16,8 +16,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{PartitionHooks, ValueStore};
 use crate::memtable::SlabPool;
 use crate::replay::Replay;
-use crate::types::{EntryKind, FileNo, PartitionId, SeqNo};
-use crate::version::LogCut;
+use crate::types::{EntryKind, FileNo, PartitionId};
 use crate::wal::{
     LogEnd, LogPlace, LogReader, LogReaderOptions, Lsn, Record, SegmentHeader, SegmentSource,
 };
@@ -174,12 +173,9 @@ impl Opening {
         let paths: BTreeMap<_, _> =
             sources.iter().map(|source| (source.number, source.path.clone())).collect();
         let mut reading = self.log_reading();
-        // A clean close named the end. With frames missing before it, nothing in the log itself
-        // would show that the device lost them.
-        reading.must_reach = self
-            .version
-            .log_closed
-            .map(|LogCut { segment, offset, .. }| LogPlace { segment, offset });
+        // With frames missing before the end that the manifest knows, nothing in the log itself would
+        // show that the device lost them.
+        reading.must_reach = self.version.log_must_reach();
         // Known before the replay begins: a frame that was applied cannot be taken back.
         reading.cut = self.handle_cut(files, hooks)?.or(reading.cut);
         let mut reader = LogReader::new(sources, reading)?;
@@ -199,7 +195,6 @@ impl Opening {
         // itself.
         self.check_manifest_reaches(end.manifest_edit, files.dir)?;
         self.check_unlisted_segments(files)?;
-        self.check_log_reaches_flushes(&end, files)?;
         tracing::info!(last_seq = end.last_seq.get(), "the log is replayed");
         Ok((end, replay))
     }
@@ -240,32 +235,5 @@ impl Opening {
             }
         }
         Ok(())
-    }
-
-    /// Flushes say how far the log was durable. One that ends before that lost its end: the state would
-    /// be no prefix of the commit order.
-    fn check_log_reaches_flushes(&self, end: &LogEnd, files: &LogFiles<'_>) -> Result<()> {
-        // Before its first epoch a database had no log.
-        let before_epoch = match self.version.log_cut {
-            Some(cut) => cut.last_seq,
-            None => SeqNo::ZERO,
-        };
-        // Of logged partitions alone. Others take numbers from the same sequence and leave no
-        // frame.
-        let durable = self.version.log_durable_through();
-        if durable <= end.last_seq.max(before_epoch) {
-            return Ok(());
-        }
-        let listed = self.version.log_segments.iter();
-        let in_it = listed.clone().find(|(number, _)| **number == end.place.segment);
-        let path = match in_it.or(listed.clone().next()) {
-            Some((number, epoch)) => FileName::new(FileKind::Wal, *number, *epoch).path(files.dir),
-            None => files.dir.to_owned(),
-        };
-        let what = format!(
-            "the log ends with sequence {}, but was durable through {durable} before a flush",
-            end.last_seq
-        );
-        Err(Error::corruption(path, end.place.offset, what))
     }
 }

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::Stop;
+use super::{NO_FRAME, Stop};
 use crate::error::Result;
 use crate::fs::File;
 use crate::wal::SegmentHeader;
@@ -35,7 +35,7 @@ pub(in crate::wal) fn load_header(
     let prefix = match Prefix::decode(&front) {
         Ok(prefix) => prefix,
         // Preallocated space is zeros, so this is the usual end of the log.
-        Err(_) if front.iter().all(|byte| *byte == 0) => return Ok(Err("no frame")),
+        Err(_) if front.iter().all(|byte| *byte == 0) => return Ok(Err(NO_FRAME)),
         Err(bad) => return Ok(Err(bad.what)),
     };
     if prefix.frame_len() > range.end.saturating_sub(at) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::fs::File;
 use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
-use crate::wal::{LogPlace, Lsn};
+use crate::wal::{LogPlace, Lsn, MustReach};
 
 /// A segment that the manifest lists as live.
 #[derive(Clone)]
@@ -44,9 +44,8 @@ pub struct LogReaderOptions {
     pub replay_from: Option<Position>,
     /// Nothing at or behind this place may be read: an epoch that is over ends here.
     pub cut: Option<LogPlace>,
-    /// The log is known to reach this place (a clean close recorded it): an earlier end is
-    /// `Corruption`.
-    pub must_reach: Option<LogPlace>,
+    /// The ends that the log is known to reach: an earlier one is `Corruption`.
+    pub must_reach: MustReach,
     /// Read and verify the sections of this partition alone; the others are left out.
     pub only: Option<PartitionId>,
     /// Read no body at all: [`BatchRef::places`](super::BatchRef::places) says where the sections lie.
@@ -68,7 +67,7 @@ impl LogReaderOptions {
             start: None,
             replay_from: None,
             cut: None,
-            must_reach: None,
+            must_reach: MustReach::default(),
             only: None,
             headers_only: false,
             reach: Lsn(u64::MAX),

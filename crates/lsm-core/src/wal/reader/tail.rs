@@ -1,10 +1,13 @@
 //! The part of a reader that followers of a live log call: more segments, a further reach, and the
 //! places that the writer has attested meanwhile.
 
-use super::{LogReader, LogReaderOptions, Record, SegmentSource};
+use super::{LogReader, LogReaderOptions, MustReach, Record, SegmentSource};
 use crate::error::Result;
 use crate::types::{FileNo, SeqNo};
 use crate::wal::{Lsn, SEGMENT_HEADER_BYTES};
+
+/// Zeros that are looked at behind the end of a log that goes on, at each look.
+const BLANK_BYTES: u64 = 1 << 20;
 
 impl LogReader {
     /// Lists one more segment, for a follower whose manifest names it now.
@@ -26,14 +29,45 @@ impl LogReader {
     }
 
     /// The furthest place that a header or frame from here on calls durable; every batch that begins at
-    /// `known` or before it is.
+    /// `known` or before it is. The log must reach the place `committed`, if that is known.
     ///
     /// # Errors
-    /// Those of [`LogReader::next_frame`].
+    /// Those of [`LogReader::next_frame`]; `Corruption` if the log ends before `committed`, or, where that
+    /// is not known, if something behind its end attests that it was durable beyond.
     ///
     /// # Cost
-    /// Reads the headers of all frames behind the place.
-    pub fn attested(&self, known: SeqNo) -> Result<Lsn> {
+    /// Reads the headers of all frames behind the place. Without `committed` also what is behind them: all of
+    /// it before the first frame of this reader was read, later [`BLANK_BYTES`] of zeros.
+    pub fn attested(&self, known: SeqNo, committed: Option<Lsn>) -> Result<Lsn> {
+        let mut suspect = None;
+        loop {
+            let (mut ahead, durable) = self.ahead(known)?;
+            let judged = match (committed, ahead.stopped) {
+                (Some(committed), _) => {
+                    ahead.check_reaches(&MustReach { committed, ..MustReach::default() })
+                }
+                (None, Some(stop)) => {
+                    let blank_bytes = if self.lsn().is_none() { u64::MAX } else { BLANK_BYTES };
+                    ahead.judge(stop, blank_bytes).map(drop)
+                }
+                (None, None) => Ok(()),
+            };
+            let place = ahead.position().place;
+            match judged {
+                Ok(()) => return Ok(durable.max(ahead.durable)),
+                // The writer goes on, and may have written here after the look: then the log ends
+                // further on now. Whatever attests this place was written after it.
+                Err(error) if error.is_corruption() && suspect != Some(place) => {
+                    suspect = Some(place);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A reader at the end of the log, from the place of this one on, and the place through which batches
+    /// that begin at `known` or before it make the log durable.
+    fn ahead(&self, known: SeqNo) -> Result<(LogReader, Lsn)> {
         let is_begun = self.offset >= SEGMENT_HEADER_BYTES;
         let options = LogReaderOptions {
             start: is_begun.then(|| self.position()),
@@ -54,7 +88,7 @@ impl LogReader {
                 durable = durable.max(ahead.lsn().unwrap_or_default());
             }
         }
-        Ok(durable.max(ahead.durable))
+        Ok((ahead, durable))
     }
 
     /// The last segment that is listed.

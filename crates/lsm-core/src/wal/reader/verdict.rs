@@ -9,9 +9,7 @@
 //!    `Corruption`. So does a damaged header, which is not zeros, of a segment that a later one
 //!    continues.
 
-use std::path::PathBuf;
-
-use super::{LogReader, Stop};
+use super::{LogReader, NO_FRAME, NO_HEADER, Stop};
 use crate::error::{Error, Result};
 use crate::types::{FileNo, SeqNo};
 use crate::wal::lookahead::{Stretch, look_ahead};
@@ -54,19 +52,8 @@ impl LogReader {
         let place = self.position().place;
         // Always, also for a stop at zeros: a lost page in the middle of the log reads as zeros as
         // well.
-        let torn_bytes = self.judge(stop)?;
-        if let Some(reach) = self.options.must_reach
-            // Zeros in the place of lost frames leave no damage to find, so the close must say
-            // where the log ended.
-            && place < reach
-        {
-            let path = self.sources.get(self.idx).map_or(PathBuf::new(), |s| s.path.clone());
-            let what = format!(
-                "log ends here ({stop}), but was closed at offset {} of segment {}",
-                reach.offset, reach.segment
-            );
-            return Err(Error::corruption(path, place.offset, what));
-        }
+        let torn_bytes = self.judge(stop, u64::MAX)?;
+        self.check_reaches(&self.options.must_reach)?;
         Ok(LogEnd {
             place,
             lsn: self.current.map_or(Lsn(0), |current| current.header.lsn_at(self.offset)),
@@ -78,15 +65,12 @@ impl LogReader {
         })
     }
 
-    /// Looks for anything behind the end that attests it. Returns `true` if there are bytes at all.
-    fn judge(&mut self, stop: Stop) -> Result<bool> {
-        let mut suspect = BadPlace {
-            idx: self.idx,
-            offset: self.offset,
-            what: stop,
-            bad: self.current.as_ref().map(|current| current.header.lsn_at(self.offset)),
-            garbage: None,
-        };
+    /// Looks for anything behind the end that attests it. Returns `true` if there are bytes at all. Where the
+    /// log ends in front of nothing but zeros, so far as a look at each front tells, it looks at
+    /// `blank_bytes` of them: a follower comes often, and must not read all that is reserved.
+    pub(super) fn judge(&mut self, stop: Stop, blank_bytes: u64) -> Result<bool> {
+        let bytes = if self.is_blank_behind(stop)? { blank_bytes } else { u64::MAX };
+        let mut suspect = self.bad_place(stop);
         let mut torn = false;
         // All later segments are looked at, although an honest log has nothing behind its end.
         // Stopping at the first segment without a header would be faster, and would take a lost
@@ -109,6 +93,7 @@ impl LogReader {
             torn |= suspect.garbage.is_some();
             // A file without a header may hold another file's old bytes from its front on.
             let first = if header.is_some() { SEGMENT_HEADER_BYTES } else { 0 };
+            let from = if is_here { self.offset.max(first) } else { first };
             let source = &self.sources[idx];
             let lost_salt = self
                 .options
@@ -119,7 +104,7 @@ impl LogReader {
                 epoch: source.epoch,
                 known: header.as_ref().zip(suspect.bad),
                 lost_salt,
-                range: if is_here { self.offset.max(first) } else { first }..self.readable(idx)?,
+                range: from..self.readable(idx)?.min(from.saturating_add(bytes)),
             };
             let findings = look_ahead(&mut self.window, &stretch)?;
             // Not an error: an append that was cut off leaves bytes, and nobody was told that they
@@ -147,6 +132,30 @@ impl LogReader {
             }
         }
         Ok(torn)
+    }
+
+    /// The place where the log stopped.
+    fn bad_place(&self, stop: Stop) -> BadPlace {
+        BadPlace {
+            idx: self.idx,
+            offset: self.offset,
+            what: stop,
+            bad: self.current.as_ref().map(|current| current.header.lsn_at(self.offset)),
+            garbage: None,
+        }
+    }
+
+    /// Returns `true` if there are zeros where the log stopped, and no later segment has been begun.
+    fn is_blank_behind(&mut self, stop: Stop) -> Result<bool> {
+        if stop != NO_FRAME && stop != NO_HEADER {
+            return Ok(false);
+        }
+        for idx in self.idx + 1..self.sources.len() {
+            if self.header_state(idx)? != HeaderState::Zero {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// A verified header behind the end: does it attest the bad place?

@@ -144,8 +144,8 @@ fn a_closed_log_must_reach_its_end_and_a_cut_one_is_read_no_further() {
     let mut log = sample(false, 512);
     log.sync();
     log.control(Control::CleanClose { manifest_edit: 3 });
-    let reach = log.writer.end();
-    let options = LogReaderOptions { must_reach: Some(reach), ..LogReaderOptions::new(DB) };
+    let must_reach = MustReach { closed: Some(log.writer.end()), ..MustReach::default() };
+    let options = LogReaderOptions { must_reach, ..LogReaderOptions::new(DB) };
     assert!(read(log.sources(), options.clone()).1.unwrap().clean_close);
     let whole = log.bytes();
     for (idx, whole) in whole.iter().enumerate() {
