@@ -63,8 +63,8 @@ pub enum ErrorKind {
     /// secondary continues from a newer state; existing iterators and snapshots end.
     FileGone,
     /// The manifest that a secondary reads is older than the state that the log requires, or older
-    /// than a state that the secondary has read. The secondary reads it again first; this error
-    /// means that this did not help.
+    /// than a state that the secondary has read, or the files changed all the time while they were read. They
+    /// are read again first; this error means that this did not help yet.
     NeedsManifest,
     /// The token names a commit that this database will never have: the commit was lost in a crash,
     /// or belongs to another history.
@@ -284,10 +284,8 @@ impl Error {
 
     /// Returns `true` if the same call may succeed later without any other action.
     pub fn is_retryable(&self) -> bool {
-        matches!(
-            self.0.kind,
-            ErrorKind::NoSpace | ErrorKind::Locked | ErrorKind::WouldStall | ErrorKind::Behind
-        )
+        use ErrorKind::{Behind, Locked, NeedsManifest, NoSpace, WouldStall};
+        matches!(self.0.kind, NoSpace | Locked | WouldStall | Behind | NeedsManifest)
     }
 
     /// Returns the place of the damage, for corruption.

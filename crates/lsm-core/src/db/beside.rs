@@ -12,11 +12,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::recovery::{LogFiles, Opening};
+use super::retries::Retries;
 use super::world::World;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard};
@@ -26,12 +26,8 @@ use crate::types::SeqNo;
 use crate::version::Missing;
 use crate::wal::{LogReader, Lsn};
 
-/// Attempts while the writer changes what is read.
-const ATTEMPTS: usize = 200;
-/// The same for what looks like damage, and may be a file that was made or removed meanwhile.
-const DAMAGED_ATTEMPTS: usize = 4;
-/// Between two attempts, once the first ones failed.
-const PAUSE: Duration = Duration::from_millis(1);
+/// Looks while the writer changes what is read.
+const LOOKS: usize = 200;
 
 /// Holds the files that are read, in the place of the folder's lock.
 pub(super) struct HeldByLease {
@@ -45,7 +41,7 @@ impl HeldByLease {
     pub(super) fn missing(&self) -> Missing {
         match &self.lease {
             Some(lease) => Missing::DamageUnder(lease.lock().path().to_owned()),
-            None => Missing::Damage,
+            None => Missing::DamageIfNamed,
         }
     }
 }
@@ -76,28 +72,12 @@ pub(super) fn hold(
 /// # Errors
 /// The last one of `begin`.
 pub(super) fn settled<T>(mut begin: impl FnMut() -> Result<T>) -> Result<T> {
-    let mut attempt = 0;
+    let mut retries = Retries::new(LOOKS);
     loop {
-        attempt += 1;
         match begin() {
-            Err(error) if attempt < attempts_for(&error) => {
-                if attempt >= DAMAGED_ATTEMPTS {
-                    // Nobody unparks this thread.
-                    std::thread::park_timeout(PAUSE);
-                }
-            }
-            begun => return begun,
+            Ok(begun) => return Ok(begun),
+            Err(error) => retries.again(error)?,
         }
-    }
-}
-
-fn attempts_for(error: &Error) -> usize {
-    match error.kind() {
-        ErrorKind::NeedsManifest | ErrorKind::FileGone => ATTEMPTS,
-        ErrorKind::Corruption => DAMAGED_ATTEMPTS,
-        // A folder without a database stays without one.
-        _ if error.is_missing() => DAMAGED_ATTEMPTS,
-        _ => 0,
     }
 }
 
@@ -159,7 +139,7 @@ impl Opening {
             let reader = LogReader::new(sources.clone(), reading.clone())?;
             // Without a cursor only what the log attests as durable is known to count: the
             // write of a whole frame may have been refused.
-            reading.reach = reader.attested(self.version.log_durable_through(), None)?;
+            reading.reach = reader.attested(self.version.log_durable_through(), None)?.durable;
             must.committed = reading.reach;
         }
         let mut reader = LogReader::new(sources, reading)?;
@@ -170,6 +150,10 @@ impl Opening {
         }
         // The log is committed or durable up to there, so an earlier end is damage and no torn tail.
         reader.check_reaches(&must)?;
+        if committed.visible.is_none() {
+            // A cursor says which edit the manifest must have. Without one the log attests it.
+            self.check_manifest_reaches(reader.manifest_edit(), &world.dir)?;
+        }
         let last_seq = reader.position().last_seq;
         Ok(last_seq.max(committed.visible.unwrap_or_default()))
     }

@@ -49,6 +49,7 @@ mod repair;
 mod require;
 mod restore;
 mod resume;
+pub(crate) mod retries;
 mod schedule;
 mod stall;
 mod stats;

@@ -63,15 +63,13 @@ impl Opening {
     /// [`LimitExceeded`](crate::ErrorKind::LimitExceeded) if they take more than memtables may; otherwise those of
     /// recovery.
     pub(super) fn replay_into_memory(
-        mut self,
+        self,
         world: &World,
         options: &Options,
         hooks: &HooksOf,
         committed: Option<&CommittedPart>,
     ) -> Result<Begun> {
         let World { fs, dir, numbers, .. } = world;
-        let recovered = self.recovered.take();
-        let recovered = recovered.expect("without a database nothing is opened read-only");
         // Nothing can be flushed here, so the log must fit into memory, or the open is refused.
         let bytes_max = options.memtable_bytes_max();
         let files = LogFiles { fs: &**fs, dir };
@@ -91,6 +89,8 @@ impl Opening {
             }
         };
         let segments = self.segment_lengths();
+        let recovered = self.recovered.as_ref();
+        let recovered = recovered.expect("without a database nothing is opened read-only");
         let generation = recovered.generation;
         let manifest = Manifest::read_only(dir, generation, recovered.end, &self.version);
         // Partitions without a log use numbers that no frame has.

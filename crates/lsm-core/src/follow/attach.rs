@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::db::retries::Retries;
 use crate::db::term::pending_claim;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
@@ -13,9 +14,9 @@ use crate::shared::{CursorReader, CursorState};
 use crate::version::{DbVersion, ManifestTail};
 
 /// Rounds that are begun anew because something vanished or did not fit.
-const ATTEMPTS: usize = 16;
-/// The same for what looks like damage.
-const DAMAGED_ATTEMPTS: usize = 3;
+pub(super) const ATTEMPTS: usize = 16;
+/// Listings without a manifest before there is none.
+const EMPTY_ATTEMPTS: usize = 3;
 /// Looks at a promotion that is under way, and the time between two of them.
 const PROMOTION_LOOKS: usize = 500;
 const PROMOTION_PAUSE: Duration = Duration::from_millis(2);
@@ -69,33 +70,22 @@ fn is_settled(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<bool> {
 }
 
 fn read_manifest(fs: &dyn Fs, dir: &Path, known: Option<&DbVersion>) -> Result<ManifestTail> {
-    let mut attempt = 0;
+    let mut retries = Retries::new(ATTEMPTS);
+    let mut empty = 0;
     loop {
-        attempt += 1;
         let opened =
             names::in_dir(fs, dir).and_then(|names| ManifestTail::open(fs, dir, &names, known));
         match opened {
             Ok(Some(manifest)) => return Ok(manifest),
             // A listing is no snapshot of the folder: while it runs, one generation may be deleted,
             // and the next one be made behind its place.
-            Ok(None) if attempt < DAMAGED_ATTEMPTS => {}
+            Ok(None) if empty + 1 < EMPTY_ATTEMPTS => empty += 1,
             Ok(None) => {
                 let message = format!("there is no database in {}", dir.display());
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
             }
             // A listing may be older than what is read.
-            Err(error) if attempt < attempts_for(&error) => {}
-            Err(error) => return Err(error),
+            Err(error) => retries.again(error)?,
         }
-    }
-}
-
-/// The number of attempts that an error is worth.
-pub(super) fn attempts_for(error: &Error) -> usize {
-    match error.kind() {
-        ErrorKind::FileGone | ErrorKind::LeaseLost | ErrorKind::NeedsManifest => ATTEMPTS,
-        ErrorKind::Corruption => DAMAGED_ATTEMPTS,
-        _ if error.is_missing() => ATTEMPTS,
-        _ => 0,
     }
 }

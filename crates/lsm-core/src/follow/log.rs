@@ -20,8 +20,8 @@ use crate::fs::names::{FileKind, FileName};
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{DbVersion, PartitionVersion};
 use crate::wal::{
-    Control, IndexedSections, LogReader, LogReaderOptions, Lsn, MustReach, PassedSegment, Record,
-    SectionPlace, SegmentHeader, SegmentSource,
+    Attested, Control, IndexedSections, LogReader, LogReaderOptions, Lsn, MustReach, PassedSegment,
+    Record, SectionPlace, SegmentHeader, SegmentSource,
 };
 
 /// Bytes of other partitions between two sections that are read with them. A read takes as long as a copy
@@ -140,7 +140,7 @@ impl LogTail {
     ///
     /// # Errors
     /// Those of [`LogReader::attested`].
-    pub(super) fn attested(&self, version: &DbVersion, committed: Option<Lsn>) -> Result<Lsn> {
+    pub(super) fn attested(&self, version: &DbVersion, committed: Option<Lsn>) -> Result<Attested> {
         self.reader.attested(version.log_durable_through(), committed)
     }
 
@@ -149,7 +149,7 @@ impl LogTail {
     /// # Errors
     /// Those of [`LogReader::attested`].
     pub(super) fn end_of(&self, last: SeqNo, committed: Lsn) -> Result<Lsn> {
-        self.reader.attested(last, Some(committed))
+        Ok(self.reader.attested(last, Some(committed))?.durable)
     }
 
     /// Notes what lies before `reach`. `applied` says through which sequence a partition has it all.

@@ -18,11 +18,12 @@
 
 use std::sync::Arc;
 
-use super::attach::attempts_for;
+use super::attach::ATTEMPTS;
 use super::partition::{Followed, Shown};
 use super::tail::{Bound, Tail};
 use super::{CutViews, FollowerState, Inner, Reached, SyncExtent, SyncReach};
 use crate::db::Commit;
+use crate::db::retries::Retries;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::catch_engine;
 use crate::partition::ReadView;
@@ -82,9 +83,8 @@ impl Inner {
         extent: SyncExtent<'_>,
         reach: SyncReach,
     ) -> Result<Reached> {
-        let mut attempt = 0;
+        let mut retries = Retries::new(ATTEMPTS);
         loop {
-            attempt += 1;
             // A panic is an error here, of a file system for example: the next round begins anew.
             let error = match catch_engine("a sync", || self.round(tail, extent, reach)) {
                 Ok(reached) => {
@@ -103,9 +103,7 @@ impl Inner {
             tail.log = None;
             tail.distrusts_indexes = true;
             tail.growing.clear();
-            if attempt >= attempts_for(&error) {
-                return Err(error);
-            }
+            retries.again(error)?;
             tail.reattach(self)?;
         }
     }

@@ -15,7 +15,7 @@ use crate::fs::names::{self, FileKind, FileName};
 use crate::shared::{CursorReader, CursorState, Lease};
 use crate::types::{Epoch, PartitionId, SeqNo};
 use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews, age_of, has_begun};
-use crate::wal::Lsn;
+use crate::wal::{Attested, Lsn};
 
 /// Looks at a cursor that changes all the time.
 const LOOKS: usize = 1000;
@@ -202,8 +202,9 @@ impl Tail {
                 None => {}
                 Some(bound) if reach == SyncReach::Durable && bound.visible.is_some() => {
                     // The manifest is at the present now.
-                    let durable = self.look_at_log(inner, Some(bound.reach))?;
-                    return Ok(Bound { is_durable: true, ..durable });
+                    if let Some(durable) = self.look_at_log(inner, Some(bound.reach))? {
+                        return Ok(Bound { is_durable: true, ..durable });
+                    }
                 }
                 Some(bound) if reach == SyncReach::Durable => {
                     return Ok(Bound { is_durable: true, ..bound });
@@ -327,7 +328,7 @@ impl Tail {
                 return Ok(None);
             }
         }
-        self.look_at_log(inner, None).map(Some)
+        self.look_at_log(inner, None)
     }
 
     /// Returns `true` if another process takes the database over from the primary of this epoch, or has.
@@ -339,20 +340,44 @@ impl Tail {
         is_fenced || claim.is_some_and(|claim| claim > self.version().epoch)
     }
 
-    /// The end of what the log attests, which must reach `committed` if that is known.
-    fn look_at_log(&mut self, inner: &Inner, committed: Option<Lsn>) -> Result<Bound> {
+    /// The end of what the log attests, which must reach `committed` if that is known; `None` if the
+    /// manifest has come to a newer edit meanwhile.
+    fn look_at_log(&mut self, inner: &Inner, committed: Option<Lsn>) -> Result<Option<Bound>> {
         if inner.follows_tables_only {
-            return Ok(Bound { visible: None, reach: Lsn::default(), is_durable: false });
+            let reach = Lsn::default();
+            return Ok(Some(Bound { visible: None, reach, is_durable: false }));
         }
         self.ensure_log(inner)?;
         let is_closed = self.version().log_closed.is_some();
         let reach = match (&self.log, is_closed) {
-            (Some(log), false) => log.attested(self.version(), committed)?,
+            (Some(log), false) => {
+                let Attested { durable, manifest_edit } =
+                    log.attested(self.version(), committed)?;
+                if manifest_edit > self.version().edit_number {
+                    self.reach_edit(inner, manifest_edit)?;
+                    return Ok(None);
+                }
+                durable
+            }
             // Its end is durable, and nothing comes behind it.
             _ => Lsn(u64::MAX),
         };
         let reach = reach.max(self.noted.reach);
-        Ok(Bound { visible: None, reach, is_durable: false })
+        Ok(Some(Bound { visible: None, reach, is_durable: false }))
+    }
+
+    /// Brings the manifest to `edit`, which the log says is durable.
+    fn reach_edit(&mut self, inner: &Inner, edit: u64) -> Result<()> {
+        if self.manifest.poll(None)? == TailNews::Rotated {
+            return self.reattach(inner);
+        }
+        let last = self.version().edit_number;
+        if last >= edit {
+            return Ok(());
+        }
+        // It was durable before the log could attest it, so its bytes are lost.
+        let what = format!("the manifest ends at edit {last}, but the log attests edit {edit}");
+        Err(Error::corruption(self.manifest.name().path(&inner.dir), None, what))
     }
 
     /// Opens the segments of the version.

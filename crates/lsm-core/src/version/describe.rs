@@ -127,7 +127,8 @@ fn frames(bytes: &[u8], seal: FrameSeal, visit: &mut Visit<'_>) {
 }
 
 /// All damage of the generation `name`, which should be `expected` bytes long: header, frames and
-/// their numbers. Without a length, what ends the file may be a torn append.
+/// their numbers. Without a length, what ends the file may be a torn append. Of one that another process
+/// may append to (`is_growing`) that many bytes are looked at.
 ///
 /// # Errors
 /// Those of reading; `Unsupported` for newer formats.
@@ -136,9 +137,13 @@ pub fn check_generation(
     dir: &Path,
     name: FileName,
     expected: Option<u64>,
+    is_growing: bool,
 ) -> Result<Vec<Error>> {
     let path = name.path(dir);
-    let bytes = read_all(&*fs.open_read(&path)?)?;
+    let mut bytes = read_all(&*fs.open_read(&path)?)?;
+    if let Some(expected) = expected.filter(|_| is_growing) {
+        bytes.truncate(usize::try_from(expected).unwrap_or(usize::MAX));
+    }
     let mut found = Vec::new();
     let len = bytes.len() as u64;
     if let Some(expected) = expected.filter(|expected| *expected != len) {

@@ -58,8 +58,8 @@ use std::path::PathBuf;
 pub use describe::describe;
 pub use frame::{Control, FramePlace, Section, section_checksum};
 pub use reader::{
-    BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, MustReach, PassedSegment, Position,
-    Record, SectionPlace, SectionRef, SegmentSource,
+    Attested, BatchRef, FrameRef, LogEnd, LogReader, LogReaderOptions, MustReach, PassedSegment,
+    Position, Record, SectionPlace, SectionRef, SegmentSource,
 };
 pub use section_index::{IndexedItem, IndexedSections, SectionIndex, SectionIndexBuilder};
 pub use sections::SectionLoader;

@@ -33,6 +33,7 @@ pub use must_reach::MustReach;
 pub use options::{LogReaderOptions, Position, SegmentSource};
 pub(super) use record::section_of;
 pub use record::{BatchRef, FrameRef, Record, SectionPlace, SectionRef};
+pub use tail::Attested;
 pub use verdict::LogEnd;
 
 use std::path::PathBuf;
@@ -148,6 +149,11 @@ impl LogReader {
     /// The place in the log where reading goes on; `None` before the first header.
     pub fn lsn(&self) -> Option<Lsn> {
         self.current.as_ref().map(|current| current.header.lsn_at(self.offset))
+    }
+
+    /// The largest manifest edit that a header or frame which was read calls durable.
+    pub fn manifest_edit(&self) -> u64 {
+        self.manifest_edit
     }
 
     /// The segment with that number, if it is listed.

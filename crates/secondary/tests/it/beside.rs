@@ -1,9 +1,12 @@
 //! A read-only open beside the process that writes.
 
-use lsm_core::ErrorKind;
+use std::sync::Mutex;
+
 use lsm_core::db::{BackgroundMode, VerifyOptions};
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
+use lsm_core::{Error, ErrorKind, Result};
 
+use super::other_side::{Elsewhere, Writer};
 use super::*;
 
 fn beside(fs: &Arc<dyn Fs>) -> Db {
@@ -58,4 +61,105 @@ fn a_table_that_is_missing_although_a_lease_holds_it_is_damage() {
     assert_eq!(report.damage().len(), 1, "{report}");
     let damaged = open.partition("p").unwrap().get("k").unwrap_err();
     assert!(damaged.is_corruption(), "{damaged}");
+}
+
+/// The content that an open beside the writer shows, and the finding of a verification.
+fn look(fs: &Arc<dyn Fs>) -> (Result<Content>, Option<Result<bool>>) {
+    let builder = Db::builder(DIR).fs(fs.clone()).options(options());
+    let opened = builder.background(BackgroundMode::Stepped).beside_writer(true).open();
+    let open = match opened {
+        Ok(open) => open,
+        Err(error) => return (Err(error), None),
+    };
+    let content = open.open_partition("p").and_then(|partition| {
+        let entries = partition.iter();
+        entries.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
+    });
+    let verified = open.verify(VerifyOptions::default()).map(|report| {
+        assert!(report.is_sound(), "{report}");
+        true
+    });
+    (content, Some(verified))
+}
+
+/// An error that says: open it once more.
+fn is_passing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NeedsManifest | ErrorKind::FileGone | ErrorKind::LeaseLost)
+}
+
+/// The writer goes on before every operation of a reader: it seals segments, makes partitions, compacts, and
+/// begins generations of the manifest.
+fn look_while_writing(has_cursor: bool, has_lease: bool, is_late: bool) {
+    let mem = MemFs::new();
+    let plain: Arc<dyn Fs> = Arc::new(mem.clone());
+    let slow = FaultFs::over_mem(mem);
+    let fs: Arc<dyn Fs> = Arc::new(Elsewhere {
+        fs: Arc::new(slow.clone()),
+        is_late,
+        is_unwritable: !has_lease,
+        before: Mutex::default(),
+    });
+    let writer = Arc::new(Mutex::new(Writer::new(&plain)));
+    if !has_cursor {
+        delete_cursor(&plain);
+    }
+    let mut found = 0;
+    for round in 0..36 {
+        let what = format!("round {round}, {has_cursor} {has_lease} {is_late}");
+        (0..5).for_each(|_| writer.lock().unwrap().deed());
+        let before = writer.lock().unwrap().states.len() - 1;
+        // At times so many that the look cannot end.
+        let left = Arc::new(Mutex::new([0, 3, 7, 20, 60, 150][round % 6]));
+        let hasty = writer.clone();
+        slow.set_observer(Arc::new(move |_| {
+            let mut left = left.lock().unwrap();
+            if *left > 0 {
+                *left -= 1;
+                hasty.lock().unwrap().deed();
+            }
+        }));
+        let (content, verified) = look(&fs);
+        slow.clear_observer();
+        match content {
+            Ok(content) => {
+                let states = &writer.lock().unwrap().states;
+                let place = states.iter().rposition(|state| *state == content);
+                let place = place.unwrap_or_else(|| panic!("{what}: no state: {}", content.len()));
+                assert!(!has_cursor || place >= before, "{what}: {place} after {before}");
+                found += 1;
+            }
+            Err(error) => assert!(is_passing(&error), "{what}: {error}"),
+        }
+        if let Some(Err(error)) = verified {
+            assert!(is_passing(&error), "{what}: verify: {error}");
+        }
+    }
+    assert!(found > 15, "{found}, {has_cursor} {has_lease} {is_late}");
+}
+
+#[test]
+fn a_writer_that_goes_on_is_no_damage_for_an_open_beside_it() {
+    look_while_writing(true, true, false);
+    look_while_writing(true, true, true);
+    look_while_writing(false, true, false);
+}
+
+#[test]
+fn a_writer_that_goes_on_is_no_damage_for_an_open_without_a_lease() {
+    for has_cursor in [true, false] {
+        look_while_writing(has_cursor, false, false);
+    }
+}
+
+/// Before, the length that the manifest had at the open was compared with that of a file that grows.
+#[test]
+fn a_manifest_that_grows_while_it_is_verified_is_sound() {
+    let fs = in_memory();
+    let mut writer = Writer::new(&fs);
+    let open = beside(&fs);
+    for _ in 0..60 {
+        writer.deed();
+        let report = open.verify(VerifyOptions::default()).unwrap();
+        assert!(report.is_sound(), "{report}");
+    }
 }

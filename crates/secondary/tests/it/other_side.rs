@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use lsm_core::Partition;
-use lsm_core::error::Result;
+use lsm_core::error::{Error, Result};
 use lsm_core::fs::{
     AppendMode, Caps, DirEntry, FaultAction, FaultAt, FaultFs, FaultRule, File, LockGuard, MapMode,
     SharedWords,
@@ -14,22 +14,22 @@ use secondary::{Level, Target};
 use super::*;
 
 /// A primary whose deeds follow one another, and every state that it acknowledged.
-struct Writer {
-    db: Db,
-    partition: Partition,
+pub(crate) struct Writer {
+    pub(crate) db: Db,
+    pub(crate) partition: Partition,
     number: u64,
-    states: Vec<Content>,
+    pub(crate) states: Vec<Content>,
 }
 
 impl Writer {
-    fn new(fs: &Arc<dyn Fs>) -> Writer {
+    pub(crate) fn new(fs: &Arc<dyn Fs>) -> Writer {
         let db = primary(fs);
         let partition = db.partition("p").unwrap();
         Writer { db, partition, number: 0, states: vec![Content::new()] }
     }
 
     /// Mostly a write; now and then what makes files come and go.
-    fn deed(&mut self) {
+    pub(crate) fn deed(&mut self) {
         self.number += 1;
         match self.number % 12 {
             5 => self.partition.flush().unwrap(),
@@ -166,13 +166,17 @@ fn a_secondary_that_dies_at_any_operation_holds_nothing_back() {
     assert_eq!(plain.list_names(DIR.as_ref(), "reader-").unwrap(), [""; 0]);
 }
 
-/// A folder whose listing is one change late.
-struct LateListing {
-    fs: Arc<dyn Fs>,
-    before: Mutex<Option<Vec<DirEntry>>>,
+/// A folder as another machine sees it.
+pub(crate) struct Elsewhere {
+    pub(crate) fs: Arc<dyn Fs>,
+    /// A listing is one change late.
+    pub(crate) is_late: bool,
+    /// No lock can be taken, and so no lease.
+    pub(crate) is_unwritable: bool,
+    pub(crate) before: Mutex<Option<Vec<DirEntry>>>,
 }
 
-impl Fs for LateListing {
+impl Fs for Elsewhere {
     fn caps(&self) -> Caps {
         self.fs.caps()
     }
@@ -195,7 +199,8 @@ impl Fs for LateListing {
 
     fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
         let present = self.fs.list(dir, "")?;
-        let shown = self.before.lock().unwrap().replace(present.clone()).unwrap_or(present);
+        let before = self.before.lock().unwrap().replace(present.clone());
+        let shown = before.filter(|_| self.is_late).unwrap_or(present);
         Ok(shown.into_iter().filter(|entry| entry.name.starts_with(prefix)).collect())
     }
 
@@ -212,6 +217,10 @@ impl Fs for LateListing {
     }
 
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+        if self.is_unwritable {
+            let refused = std::io::ErrorKind::ReadOnlyFilesystem.into();
+            return Err(Error::io("lock", path, refused));
+        }
         self.fs.try_lock(path)
     }
 
@@ -236,8 +245,12 @@ impl Fs for LateListing {
 fn a_listing_that_is_late_costs_another_look_and_nothing_else() {
     for has_cursor in [true, false] {
         let plain = in_memory();
-        let late: Arc<dyn Fs> =
-            Arc::new(LateListing { fs: plain.clone(), before: Mutex::default() });
+        let late: Arc<dyn Fs> = Arc::new(Elsewhere {
+            fs: plain.clone(),
+            is_late: true,
+            is_unwritable: false,
+            before: Mutex::default(),
+        });
         let mut writer = Writer::new(&plain);
         let follower = secondary(&late);
         let followed = follower.partition("p").unwrap();

@@ -38,11 +38,14 @@ impl Opening {
             let name = FileName::new(FileKind::Wal, *number, *epoch);
             let path = name.path(files.dir);
             // A segment is listed before a frame goes into it and removed from the list before it
-            // is deleted. So a missing file is a loss, and not a segment that was never made.
-            if !self.names.contains(&name) {
-                return Err(Error::corruption(path, None, "a segment of the log is missing"));
-            }
-            let file = files.fs.open_read(&path)?;
+            // is deleted. So a missing file is a loss, and not a segment that was never made. Not looked
+            // for in the listing of the folder: beside a writer that is older than the manifest.
+            let file = match files.fs.open_read(&path) {
+                Err(error) if error.is_missing() => {
+                    return Err(Error::corruption(path, None, "a segment of the log is missing"));
+                }
+                opened => opened?,
+            };
             sources.push(SegmentSource { number: *number, epoch: *epoch, path, file });
         }
         Ok(sources)
@@ -200,7 +203,7 @@ impl Opening {
     }
 
     /// The log attests an edit: a manifest that ends before it lost its end.
-    fn check_manifest_reaches(&self, edit: u64, dir: &Path) -> Result<()> {
+    pub(in crate::db) fn check_manifest_reaches(&self, edit: u64, dir: &Path) -> Result<()> {
         match &self.recovered {
             Some(recovered) if edit > self.version.edit_number => {
                 let what = format!(

@@ -207,6 +207,10 @@ impl VerifyRun<'_> {
         if refused.kind() == ErrorKind::LeaseLost {
             return Err(refused);
         }
+        // Without a lease. The manifest does not name it any more, so it is live no longer.
+        if refused.kind() == ErrorKind::FileGone && self.db.is_beside {
+            return Ok(false);
+        }
         let opened = table.opened().filter(|_| !self.is_gone(&table.path(&self.db.tables)));
         let mut found = match opened {
             Some(reader) => self.read_table(reader, table)?,
@@ -354,7 +358,8 @@ impl VerifyRun<'_> {
         let (name, written) = versions.generation();
         let path = name.path(dir);
         let mut is_read = true;
-        let mut found = match check_generation(fs, dir, name, written) {
+        let is_growing = self.db.is_beside;
+        let mut found = match check_generation(fs, dir, name, written, is_growing) {
             Ok(found) => found.iter().map(|error| Damage::of(error, &path)).collect(),
             // Its writer goes on in another generation.
             Err(error) if self.db.is_beside && error.is_missing() => return Ok(false),
@@ -363,7 +368,9 @@ impl VerifyRun<'_> {
                 vec![missing(&error, &path, "the manifest is missing")]
             }
         };
-        if found.is_empty() {
+        // Beside a writer the generations that are listed may be gone when they are read, and the open has
+        // recovered them just now.
+        if found.is_empty() && !self.db.is_beside {
             let names = fs.list(dir, "")?;
             let names: Vec<_> = names.iter().filter_map(|e| FileName::parse(&e.name)).collect();
             match recover(fs, dir, &names) {
@@ -371,8 +378,6 @@ impl VerifyRun<'_> {
                 Ok(None) => found.push(missing_manifest(&path)),
                 // After a failed write the last edit may be there or not.
                 Ok(Some(_)) if written.is_none() => {}
-                // Its writer goes on.
-                Ok(Some(_)) if self.db.is_beside => {}
                 Ok(Some(mut recovered)) => {
                     let current = versions.current();
                     // Recovery also passes over the numbers of all files in the folder, which a

@@ -9,6 +9,15 @@ use crate::wal::{Lsn, SEGMENT_HEADER_BYTES};
 /// Zeros that are looked at behind the end of a log that goes on, at each look.
 const BLANK_BYTES: u64 = 1 << 20;
 
+/// The things that a log says are durable.
+#[derive(Clone, Copy, Debug)]
+pub struct Attested {
+    /// Everything before this place.
+    pub durable: Lsn,
+    /// The manifest edit, and every one before it.
+    pub manifest_edit: u64,
+}
+
 impl LogReader {
     /// Lists one more segment, for a follower whose manifest names it now.
     pub fn add_segment(&mut self, source: SegmentSource) {
@@ -38,7 +47,7 @@ impl LogReader {
     /// # Cost
     /// Reads the headers of all frames behind the place. Without `committed` also what is behind them: all of
     /// it before the first frame of this reader was read, later [`BLANK_BYTES`] of zeros.
-    pub fn attested(&self, known: SeqNo, committed: Option<Lsn>) -> Result<Lsn> {
+    pub fn attested(&self, known: SeqNo, committed: Option<Lsn>) -> Result<Attested> {
         let mut suspect = None;
         loop {
             let (mut ahead, durable) = self.ahead(known)?;
@@ -54,7 +63,10 @@ impl LogReader {
             };
             let place = ahead.position().place;
             match judged {
-                Ok(()) => return Ok(durable.max(ahead.durable)),
+                Ok(()) => {
+                    let durable = durable.max(ahead.durable);
+                    return Ok(Attested { durable, manifest_edit: ahead.manifest_edit });
+                }
                 // The writer goes on, and may have written here after the look: then the log ends
                 // further on now. Whatever attests this place was written after it.
                 Err(error) if error.is_corruption() && suspect != Some(place) => {
