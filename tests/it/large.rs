@@ -10,6 +10,7 @@ mod gaps;
 mod kill;
 mod lent;
 mod limits;
+mod names;
 mod reclaim;
 mod syncs;
 mod unreadable;

@@ -222,7 +222,7 @@ impl Shared {
         let file = context.files.open_append(&path, AppendMode::IfAbsent)?;
         let shared = context.files.adopt(&path, file.clone());
         let mut state = self.state.lock();
-        state.syncs.note_name();
+        state.syncs.note_name(chunk);
         let entry = state.chunks.by_id.entry(chunk).or_default();
         entry.is_open = true;
         entry.end = CHUNK_HEADER_BYTES;

@@ -374,7 +374,7 @@ impl ValueStore for LargeStore {
             }
         }
         // The checkpoint counts as made when this returns, so its names must stay after a crash.
-        shared.context.fs.sync_dir(dir)
+        shared.context.fs.sync_names(dir, made)
     }
 }
 

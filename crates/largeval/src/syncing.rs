@@ -8,6 +8,7 @@
 //! sync may succeed without them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -31,8 +32,8 @@ pub(crate) struct Syncs {
     /// Files with bytes that are not known to be on the device, and how many these are in all.
     unsynced: BTreeMap<ChunkId, Arc<dyn File>>,
     unsynced_bytes: u64,
-    /// Names in the folder are not known to be on the device.
-    is_dir_unsynced: bool,
+    /// Files whose names are not known to be on the device.
+    unnamed: BTreeSet<ChunkId>,
     /// Files whose sync failed: it is unknown for good what the device has of them.
     condemned: BTreeSet<ChunkId>,
     /// The number of failed syncs, and the last of them.
@@ -45,9 +46,9 @@ pub(crate) struct Syncs {
 }
 
 impl Syncs {
-    /// Notes that the folder has a new name.
-    pub(crate) fn note_name(&mut self) {
-        self.is_dir_unsynced = true;
+    /// Notes that the folder has the name of this file, which is new.
+    pub(crate) fn note_name(&mut self, chunk: ChunkId) {
+        self.unnamed.insert(chunk);
     }
 
     /// Returns `true` if a sync of the file failed.
@@ -58,6 +59,7 @@ impl Syncs {
     /// Forgets a file that is removed.
     pub(crate) fn forget(&mut self, chunk: ChunkId) {
         self.unsynced.remove(&chunk);
+        self.unnamed.remove(&chunk);
         self.condemned.remove(&chunk);
     }
 }
@@ -132,30 +134,28 @@ impl Shared {
 
     fn sync_unsynced(&self, _turn: &MutexGuard<'_, ()>) -> Result<()> {
         let mut state = self.state.lock();
-        let is_dir_unsynced = std::mem::take(&mut state.syncs.is_dir_unsynced);
+        let unnamed = std::mem::take(&mut state.syncs.unnamed);
         // Taken out before the syncs: bytes that are appended meanwhile are noted anew.
         let unsynced = std::mem::take(&mut state.syncs.unsynced);
         state.syncs.unsynced_bytes = 0;
         drop(state);
-        let mut result = Ok(());
+        let names: Vec<PathBuf> = unnamed.iter().map(|id| self.context.chunk_path(*id)).collect();
         // A synced file without a durable name in the folder is gone after a crash.
-        if is_dir_unsynced {
-            result = self.context.fs.sync_dir(&self.context.dir);
-        }
+        let named = self.context.fs.sync_names(&self.context.dir, &names);
         let files: Vec<Arc<dyn File>> = unsynced.values().cloned().collect();
-        result = result.and_then(|()| self.context.fs.sync_files(&files));
+        // Also files without bytes that wait for a sync: what their writers append is refused.
+        let doubtful = if named.is_err() { unnamed } else { BTreeSet::new() };
+        let result = named.and_then(|()| self.context.fs.sync_files(&files));
         result.map_err(|error| {
             let mut state = self.state.lock();
-            // Asked for again. The files of these names are condemned, those of later ones need the
-            // folder.
-            state.syncs.is_dir_unsynced |= is_dir_unsynced;
-            self.condemn(&mut state, unsynced.into_keys().collect(), error)
+            let chunks: BTreeSet<ChunkId> = unsynced.into_keys().chain(doubtful).collect();
+            self.condemn(&mut state, chunks, error)
         })
     }
 
     /// Nothing is appended to these files any more, or read from the device where another place can be
     /// had: a sync of one of them failed. Which one is not told.
-    fn condemn(&self, state: &mut StoreState, chunks: Vec<ChunkId>, error: Error) -> Error {
+    fn condemn(&self, state: &mut StoreState, chunks: BTreeSet<ChunkId>, error: Error) -> Error {
         for chunk in &chunks {
             // Appended to while the sync failed.
             state.syncs.unsynced.remove(chunk);

@@ -51,21 +51,29 @@ pub struct TableFactory {
 /// end. Used by a caller that makes thousands of small tables and names none of them before the
 /// last one is finished.
 #[derive(Default)]
-pub struct SyncLater(Mutex<Vec<Arc<dyn File>>>);
+pub struct SyncLater(Mutex<Unsynced>);
+
+/// Finished tables: those whose bytes are to be synced, and the names of all.
+#[derive(Default)]
+struct Unsynced {
+    files: Vec<Arc<dyn File>>,
+    names: Vec<PathBuf>,
+}
 
 /// Finished tables stay open up to this number.
 const UNSYNCED_MAX: usize = 64;
 
 impl SyncLater {
-    fn add(&self, fs: &dyn Fs, file: Arc<dyn File>) -> Result<()> {
-        let mut files = self.0.lock();
-        files.push(file);
-        if files.len() < UNSYNCED_MAX {
+    fn add(&self, fs: &dyn Fs, name: &Path, file: Arc<dyn File>) -> Result<()> {
+        let mut unsynced = self.0.lock();
+        unsynced.names.push(name.to_owned());
+        unsynced.files.push(file);
+        if unsynced.files.len() < UNSYNCED_MAX {
             return Ok(());
         }
         // Together, so that the disk can order the writes; the list is emptied first, because a
         // file whose sync failed is condemned and must not be synced again.
-        fs.sync_files(&std::mem::take(&mut *files))
+        fs.sync_files(&std::mem::take(&mut unsynced.files))
     }
 }
 
@@ -73,9 +81,10 @@ impl TableFactory {
     /// Makes the bytes and names of all tables durable whose syncs were left.
     pub fn sync_rest(&self) -> Result<()> {
         let Some(later) = &self.later else { return Ok(()) };
+        let Unsynced { files, names } = std::mem::take(&mut *later.0.lock());
         // Bytes before names: a name that is durable promises a whole table.
-        self.fs.sync_files(&std::mem::take(&mut *later.0.lock()))?;
-        self.fs.sync_dir(&self.dir)
+        self.fs.sync_files(&files)?;
+        self.fs.sync_names(&self.dir, &names)
     }
 
     /// The way in which tables in that folder are opened, past every cache.
@@ -313,7 +322,10 @@ impl<'a> Outputs<'a> {
             match &self.factory.later {
                 // Recovery makes one table for each partition, and there may be thousands: one sync
                 // each would take long.
-                Some(later) => later.add(&*self.factory.fs, file)?,
+                Some(later) => {
+                    let name = self.made.last().expect("the table has a file");
+                    later.add(&*self.factory.fs, name, file)?;
+                }
                 None => file.sync()?,
             }
             // Behind the sync, or the note that one is owed: what is listed here may be named by an
@@ -333,7 +345,7 @@ impl<'a> Outputs<'a> {
         assert!(self.writer.is_none(), "the last table was ended");
         // One sync of the folder for all names, behind the syncs of all bytes.
         if !self.finished.is_empty() && self.factory.later.is_none() {
-            self.factory.fs.sync_dir(&self.factory.dir)?;
+            self.factory.fs.sync_names(&self.factory.dir, &self.made)?;
         }
         // From here on the tables belong to the caller, so nothing is deleted at the drop.
         self.made.clear();
@@ -371,5 +383,56 @@ impl Drop for Outputs<'_> {
             // A file that cannot be removed is an orphan until the next open.
             let _ = self.factory.fs.delete(path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::{FaultAction, FaultAt, FaultFs, FaultRule, FolderFs, FsOp, MemFs, OpKind};
+    use crate::types::FileNo;
+
+    /// The merge asks for the sync of its names at the end, and is told that all is well.
+    #[test]
+    fn tables_that_were_in_a_failed_sync_of_the_folder_are_not_finished() {
+        for later in [None, Some(SyncLater::default())] {
+            let faults = FaultFs::over_mem(MemFs::new());
+            let fs = Arc::new(FolderFs::new(Arc::new(faults.clone())));
+            let dir = PathBuf::from("/db");
+            fs.create_dir(&dir).unwrap();
+            let factory = TableFactory {
+                fs: fs.clone(),
+                dir: dir.clone(),
+                db_id: DbId(7),
+                epoch: Epoch(1),
+                numbers: Arc::new(FileNumbers::new(FileNo(1))),
+                later,
+                cache: None,
+                are_mapped: false,
+            };
+            faults.set_observer(Arc::new({
+                let faults = faults.clone();
+                move |op: &FsOp| {
+                    if op.kind == OpKind::Append {
+                        faults.clear_observer();
+                        let at = FaultAt::Op(faults.op_count());
+                        faults.add_rule(FaultRule::once(at, FaultAction::SyncLost));
+                        fs.sync_dir(&dir).unwrap_err();
+                    }
+                }
+            }));
+            make_table(&factory).unwrap_err();
+            make_table(&factory).unwrap();
+        }
+    }
+
+    fn make_table(factory: &TableFactory) -> Result<()> {
+        let options = PartitionOptions::default();
+        let mut outputs = Outputs::new(factory, &options, Compression::None, SeqNo::ZERO, &[]);
+        let trailer = Trailer::new(SeqNo::ZERO, EntryKind::Value);
+        outputs.add(KeyRef::new(b"key", trailer), b"value")?;
+        outputs.end_table(Properties::default())?;
+        outputs.finish()?;
+        factory.sync_rest()
     }
 }

@@ -125,7 +125,7 @@ fn link_tables(
         link_or_copy(fs, &file.path(from), &file.path(dir), None)?;
     }
     // The names of the tables before the manifest that needs them.
-    fs.sync_dir(dir)
+    fs.sync_names(dir, made)
 }
 
 fn write_manifest(

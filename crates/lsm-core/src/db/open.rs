@@ -31,7 +31,7 @@ use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::compaction::TableFactory;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{Fs, LockGuard, OsFs};
+use crate::fs::{FolderFs, Fs, LockGuard, OsFs};
 use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
@@ -370,9 +370,7 @@ impl DbFolder {
         }
         // The folder is held open from here on. If its path is renamed or replaced meanwhile, all
         // files still come from the folder that is locked.
-        let held = fs.hold_dir(dir)?;
-        let fs = held.fs.unwrap_or(fs);
-        let dir = held.path;
+        let (fs, dir) = FolderFs::hold(fs, dir)?;
         let mut missing = Missing::Damage;
         let mut term = None;
         let lock: Box<dyn LockGuard> = match access {

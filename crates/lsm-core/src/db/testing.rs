@@ -13,7 +13,7 @@ use super::prepared::Prepared;
 use crate::batch::SectionReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{FaultFs, Fs, MemFs};
+use crate::fs::{FaultFs, FolderFs, Fs, MemFs};
 use crate::hooks::PartitionHooks;
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
@@ -24,7 +24,7 @@ use crate::wal::{LogReader, LogReaderOptions, Lsn, Record, SegmentSource};
 
 pub(super) const DB: DbId = DbId(7);
 pub(super) const EPOCH: Epoch = Epoch(3);
-const DIR: &str = "/db";
+pub(super) const DIR: &str = "/db";
 
 /// A host that keeps what it is told. Its manifest is durable at once.
 #[derive(Default)]
@@ -173,6 +173,8 @@ pub(super) fn version_of(id: u32, name: &str) -> PartitionVersion {
 pub(super) struct TestLog {
     pub(super) mem: MemFs,
     pub(super) faults: FaultFs,
+    /// Over `faults`: what the log goes through, and all others who ask for syncs of the folder.
+    pub(super) folder: Arc<FolderFs>,
     pub(super) log: Log,
 }
 
@@ -182,8 +184,9 @@ impl TestLog {
         let mem = MemFs::new();
         let faults = FaultFs::over_mem(mem.clone());
         faults.create_dir(Path::new(DIR)).unwrap();
+        let folder = Arc::new(FolderFs::new(Arc::new(faults.clone())));
         let settings = LogSettings {
-            fs: Arc::new(faults.clone()),
+            fs: folder.clone(),
             dir: DIR.into(),
             db_id: DB,
             epoch: EPOCH,
@@ -191,7 +194,7 @@ impl TestLog {
             segment_bytes_max,
             is_mapped: true,
         };
-        TestLog { mem, faults, log: Log::new(settings, SeqNo::ZERO) }
+        TestLog { mem, faults, folder, log: Log::new(settings, SeqNo::ZERO) }
     }
 
     /// The segment files that exist and that `host` was not told to delete.

@@ -13,7 +13,7 @@ use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::db::open::random_from_hasher_keys;
 use crate::error::Result;
-use crate::fs::{Fs, OpenFiles, OsFs};
+use crate::fs::{FolderFs, Fs, OpenFiles, OsFs};
 use crate::hooks::HookProvider;
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
@@ -110,9 +110,7 @@ impl FollowBuilder {
         let opened = Opened::note()?;
         let FollowBuilder { dir, fs, clock, hooks, options, takes_lease, random, .. } = self;
         // Held, because the primary's folder may be renamed while it is followed.
-        let held = fs.hold_dir(&dir)?;
-        let fs = held.fs.unwrap_or(fs);
-        let dir = held.path;
+        let (fs, dir) = FolderFs::hold(fs, &dir)?;
         let random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         // Before the manifest is read, so that no file that it names goes meanwhile.
         let lease = match takes_lease {

@@ -8,11 +8,13 @@
 //! 1. Only `fs/os.rs` and the files of `fs/sys/` name `std::fs`.
 //! 2. A name is durable after [`Fs::sync_dir`] of its folder, bytes after [`File::sync`].
 //! 3. A failed or doubtful `sync` condemns that file for good: it is never synced again, and what
-//!    it holds beyond the last successful sync is never trusted.
+//!    it holds beyond the last successful sync is never trusted. The same holds for a folder and the names that
+//!    were in the sync: `folder.rs`.
 
 mod copying;
 #[cfg(any(test, feature = "internals"))]
 mod fault;
+mod folder;
 mod held;
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "a store into a mapped file goes through a pointer")]
@@ -36,7 +38,7 @@ mod words;
 mod writeback;
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -45,6 +47,7 @@ pub use copying::{Placed, copy, link_or_copy};
 #[cfg(any(test, feature = "internals"))]
 #[doc(hidden)]
 pub use fault::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, Observer, OpKind};
+pub(crate) use folder::FolderFs;
 pub use held::HeldDir;
 pub use mem::{CrashOutcome, MemFs, SyncLoss};
 pub use open_files::{OpenFiles, SharedFile};
@@ -119,8 +122,19 @@ pub trait Fs: Send + Sync + 'static {
     /// Gives the bytes of `from` a second name, which must be free. Durable after [`Fs::sync_dir`].
     fn link(&self, from: &Path, to: &Path) -> Result<()>;
 
-    /// Makes the names in a folder durable: creations, links and removals so far.
+    /// Makes the names in a folder durable: creations, links and removals so far. Whoever relies on a name that
+    /// was made calls [`Fs::sync_names`] instead.
     fn sync_dir(&self, dir: &Path) -> Result<()>;
+
+    /// Makes these names in the folder `dir` durable. A name is doubtful for good after a failed sync of its
+    /// folder, whoever asked for that: a later sync may succeed without it. The default knows of no other
+    /// callers; the database goes through `FolderFs`, which does.
+    ///
+    /// # Errors
+    /// Those of [`Fs::sync_dir`], now or since one of the names was made. Its file is condemned.
+    fn sync_names(&self, dir: &Path, _names: &[PathBuf]) -> Result<()> {
+        self.sync_dir(dir)
+    }
 
     /// Makes what was appended to each of these files durable, as [`File::sync`] does for one; an
     /// error of one is returned, and condemns that one alone. By default one after the other.

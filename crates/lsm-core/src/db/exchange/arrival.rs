@@ -299,7 +299,7 @@ impl<'a> Arrival<'a> {
             }
             self.tables.push(meta);
         }
-        self.db.world.fs.sync_dir(&self.db.world.dir)
+        self.db.world.fs.sync_names(&self.db.world.dir, &self.made)
     }
 
     fn place_file(&self, from: &Path, to: &Path) -> Result<Placed> {

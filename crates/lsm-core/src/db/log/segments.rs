@@ -93,7 +93,7 @@ impl Log {
         // Both syncs come before anything lists the segment: a listed segment without a file is
         // `Corruption` at the next open.
         reserved.file().sync()?;
-        self.settings.fs.sync_dir(&self.settings.dir)?;
+        self.settings.fs.sync_names(&self.settings.dir, std::slice::from_ref(&path))?;
         self.files.note_made(number, bytes);
         Ok(Ok(reserved))
     }

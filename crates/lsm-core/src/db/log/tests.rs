@@ -1,5 +1,6 @@
 //! The log over a host that is no database, through failures and power cuts.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,9 +10,9 @@ use parking_lot::Mutex;
 use super::segments::SEGMENT_BYTES_MIN;
 use super::sync::LogChore;
 use super::{Log, LogHost};
-use crate::db::testing::{TestHost, TestLog, batches_in};
+use crate::db::testing::{DIR, TestHost, TestLog, batches_in};
 use crate::error::{ErrorKind, Result};
-use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, Fs, OpKind};
+use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, Fs, FsOp, OpKind};
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::Change;
 use crate::wal::{Section, section_checksum};
@@ -578,4 +579,28 @@ fn notices_hear_of_a_failed_sync_and_of_the_end() {
     test.log.shut_notices(&host);
     told.ask(&test, &host, 1);
     assert_eq!(told.take(), [(1, Err(ErrorKind::Closed)), (1, Err(ErrorKind::Closed))]);
+}
+
+/// The log asks for the sync of its name later, and is told that all is well.
+#[test]
+fn a_segment_that_was_in_a_failed_sync_of_the_folder_is_not_listed() {
+    let test = TestLog::new(SEGMENT);
+    let host = TestHost::default();
+    let folder = test.folder.clone();
+    let faults = test.faults.clone();
+    test.faults.set_observer(Arc::new(move |op: &FsOp| {
+        if op.kind == OpKind::Preallocate {
+            faults.clear_observer();
+            let at = FaultAt::Op(faults.op_count());
+            faults.add_rule(FaultRule::once(at, FaultAction::SyncLost));
+            folder.sync_dir(Path::new(DIR)).unwrap_err();
+        }
+    }));
+    write(&test.log, &host, 100).unwrap_err();
+    assert_eq!(test.faults.fault_count(), 1);
+    assert_eq!(host.listed(), []);
+    let seq = write(&test.log, &host, 100).unwrap();
+    test.log.sync_all(&host).unwrap();
+    let after = test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
+    assert_eq!(batches_in(&after, &host.listed()).unwrap(), [seq]);
 }

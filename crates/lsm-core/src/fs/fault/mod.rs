@@ -241,6 +241,11 @@ impl Fs for FaultFs {
             Some(mem) => mem.put_with_pending_name(&path, content)?,
             None => self.shared.fs.put_if_absent(&path, content)?,
         };
+        if let (true, FaultAction::SyncLost | FaultAction::SyncReverted, Some(dir)) =
+            (is_put, action, path.parent())
+        {
+            self.lose_names(dir)?;
+        }
         if !is_put || action == FaultAction::SyncLie { Ok(is_put) } else { Err(failure) }
     }
 

@@ -172,8 +172,9 @@ pub enum FaultAction {
     ShortWriteNoSpace(u64),
     /// It fails with an I/O error, and what it should have made durable never will be, though it
     /// stays readable and a later sync succeeds (as on ext4). Syncs of files and folders, and
-    /// `put_if_absent`, whose content is then visible under a name that only a later sync of the
-    /// folder can save.
+    /// `put_if_absent`, whose last step is a sync of the folder: its content is then visible under a name
+    /// that no later sync saves. A failed sync of a folder loses all names that were made in it since the last
+    /// good one.
     SyncLost,
     /// As [`FaultAction::SyncLost`], but unsynced bytes are gone from reads too (as on Btrfs).
     SyncReverted,

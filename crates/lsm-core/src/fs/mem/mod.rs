@@ -144,8 +144,8 @@ impl MemFs {
         Ok(())
     }
 
-    /// As [`Fs::put_if_absent`], but the name still needs [`Fs::sync_dir`]: what is there if the
-    /// last of its steps failed.
+    /// As [`Fs::put_if_absent`], but the name still needs [`Fs::sync_dir`]: what is there before the
+    /// last of its steps.
     #[cfg(any(test, feature = "internals"))]
     pub(super) fn put_with_pending_name(&self, path: &Path, content: &[u8]) -> Result<bool> {
         self.put(path, content, NameFate::Pending)
