@@ -46,6 +46,7 @@ mod resume;
 mod rot;
 mod shelf;
 mod sim;
+mod small_tables;
 mod space;
 mod store_edits;
 mod stream;
