@@ -21,6 +21,7 @@ use siltstone::{
 };
 use testkit::rng::Rng;
 
+use crate::sim::oracle::check_sound;
 use history::{Board, History, Place, key, number, value, version_of};
 
 const WRITERS: usize = 3;
@@ -347,6 +348,7 @@ fn write(
 /// Everything that is live is within shape. Closes the store, and sees that nothing else is in the folder.
 fn check_and_close(store: Store, fs: &Arc<dyn Fs>, dir: &Path) {
     store.db.wait_idle().unwrap();
+    check_sound(&store.db).unwrap();
     let stats = store.db.stats();
     for partition in &stats.partitions {
         assert_eq!(partition.sealed_memtable_count, 0);

@@ -15,7 +15,7 @@ use siltstone::ErrorKind;
 use testkit::Rng;
 
 use crate::crash::{for_each_variant, seed_or};
-use crate::sim::oracle::{check_files, check_goes_on, check_prefix, guarded, observe};
+use crate::sim::oracle::{check_files, check_goes_on, check_prefix, check_sound, guarded, observe};
 use crate::sim::script::{Deed, Variant, Writer};
 use crate::sim::{Truth, World, told};
 
@@ -190,6 +190,7 @@ impl<'a> Run<'a> {
         self.world.act(&Deed::Flush).map_err(told("flush after healing"))?;
         self.world.act(&Deed::Reopen).map_err(told("closing and opening after healing"))?;
         self.check_seen(&observe(self.world.db())?)?;
+        check_sound(self.world.db())?;
         check_files(&self.world.mem)
     }
 

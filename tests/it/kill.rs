@@ -13,6 +13,8 @@ use lsm_core::fs::{CrashOutcome, Fs, MemFs, OsFs};
 use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Options};
 use testkit::Rng;
 
+use crate::sim::oracle::check_sound;
+
 const FOLDER: &str = "SILTSTONE_KILL_FOLDER";
 const WRITTEN: &str = "SILTSTONE_KILL_WRITTEN";
 const WRITERS: usize = 2;
@@ -222,6 +224,7 @@ fn killed_writers_lose_nothing_that_was_acknowledged() {
         }
         killed = 0;
         total = acks.iter().sum();
+        check_sound(&db).unwrap();
         if round % 2 == 0 {
             db.close().unwrap();
         }

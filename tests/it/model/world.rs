@@ -18,6 +18,7 @@ use testkit::model::{Contents, Op, State};
 use testkit::rng::Rng;
 
 use crate::clock::ManualClock;
+use crate::sim::oracle::check_sound;
 
 use super::operation::{Key, Move, NAMES, Operation, Through, ValueLen, Writes};
 use super::oracle::{Oracle, within};
@@ -482,5 +483,6 @@ impl World {
         self.check_all();
         self.reopen(options);
         self.wait_idle();
+        check_sound(self.db.as_ref().unwrap()).unwrap();
     }
 }

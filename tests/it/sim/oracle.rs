@@ -12,7 +12,7 @@ use std::sync::Arc;
 use lsm_core::fs::{FaultFs, Fs, MemFs};
 use lsm_core::internals::names::{FileKind, FileName, LOCK};
 use lsm_core::internals::version::recover;
-use siltstone::{Db, Durability};
+use siltstone::{Db, Durability, VerifyOptions};
 use testkit::model::{Contents, Model, State, Step};
 
 use super::script::{UNLOGGED, Variant};
@@ -183,6 +183,16 @@ fn check_unlogged(truth: &Truth, moment: &Moment, seen: &Contents) -> Result<(),
     Ok(())
 }
 
+/// All live files of an open store verify: a store that reads well may still have damage that no read met.
+pub fn check_sound(db: &Db) -> Result<(), String> {
+    let report = db.verify(VerifyOptions::default()).map_err(told("verify"))?;
+    if report.is_sound() {
+        Ok(())
+    } else {
+        Err(format!("a sound store is called damaged: {report}"))
+    }
+}
+
 /// Every file in the folder is one that the manifest names, and each of those is there.
 pub fn check_files(mem: &MemFs) -> Result<(), String> {
     let entries = mem.list(Path::new(DIR), "").map_err(told("list"))?;
@@ -259,6 +269,7 @@ pub fn check_goes_on(variant: &Variant, mem: &MemFs, settle: bool) -> Result<See
     if observe(&db)? != expected {
         return Err("the store lost something while it went on".to_owned());
     }
+    check_sound(&db)?;
     db.close().map_err(told("close after the cut"))?;
     check_files(mem)?;
     let (_db, again) = reopen(variant, mem, 2).map_err(|what| format!("second time: {what}"))?;
