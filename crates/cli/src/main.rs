@@ -167,12 +167,17 @@ fn run(command: Command) -> Result<(), Failure> {
 /// Lets this process open as many files as it may: with a large database, a table that is closed
 /// for others is opened again at each read. The library leaves the limit alone, because it is the
 /// application's.
+#[cfg(unix)]
 fn raise_open_files_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // If it is refused, the limit stays what it was, and the database keeps to that.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
+
+/// There is no such limit.
+#[cfg(not(unix))]
+fn raise_open_files_limit() {}
 
 fn main() -> ExitCode {
     raise_open_files_limit();

@@ -15,7 +15,7 @@
 //! 3  cache                                  blocks in memory
 //! 2  wal  sstable  memtable  batch  filters  shared  formats, buffers, ready-made filters; none imports another
 //! 1  fs  iter  hooks  clock  stats  sweep   contracts
-//! 0  types  codec  error  limits  options  memory  the vocabulary, and memory of slabs; no I/O
+//! 0  types  codec  error  limits  options  memory  machine  the vocabulary, memory of slabs, figures of the machine
 //! ```
 //!
 //! # A write
@@ -77,6 +77,7 @@ pub mod fs;
 pub mod hooks;
 mod iter;
 pub mod limits;
+mod machine;
 mod memory;
 mod memtable;
 pub mod options;

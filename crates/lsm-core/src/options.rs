@@ -5,6 +5,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{FORMAT_BATCH_BYTES_MAX, FORMAT_VALUE_BYTES_MAX};
+use crate::machine;
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -63,7 +64,7 @@ const COMPACTION_THREADS_DEFAULT_MAX: usize = 16;
 #[non_exhaustive]
 pub struct Options {
     /// Size of the block cache in bytes. Default: a quarter of the memory of the machine, at most
-    /// 1 GiB; 0 turns the cache off. Blocks that flushes and compactions write go into it while it has
+    /// 1 GiB (256 MiB with pointers of 32 bits); on systems other than Linux 256 MiB. 0 turns the cache off. Blocks that flushes and compactions write go into it while it has
     /// room, unless their entries are longer than 512 bytes on average; nothing leaves it for them.
     /// From 16 MiB on, up to an eighth of it is taken beyond it, for free places in its memory.
     pub cache_bytes: u64,
@@ -109,8 +110,8 @@ pub struct Options {
     pub manifest_bytes_max: u64,
     /// Number of tables and chunk files that stay open for reading, in addition to those that are being read
     /// or written. Others are closed, and opened again for each read. Default: half of the limit of open
-    /// files of the process (`ulimit -n`) when the options are made, at least 16, at most 1,048,576. At
-    /// least 1.
+    /// files of the process (`ulimit -n`; on Windows 4,096) when the options are made, at least 16, at most
+    /// 1,048,576. At least 1.
     pub open_files_max: usize,
     /// Bytes of tables, log segments, manifests and large values that are in no version any more and stay
     /// because secondaries read them. Beyond it the secondary that holds most loses its lease: it reads on
@@ -141,8 +142,9 @@ impl Default for Options {
 }
 
 fn default_cache_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    (info.totalram * u64::from(info.mem_unit) / 4).min(1 << 30)
+    // A quarter of what pointers of 32 bits reach is 1 GiB, which the rest of the process needs.
+    let most = if cfg!(target_pointer_width = "32") { 256 << 20 } else { 1 << 30 };
+    (machine::memory_bytes() / 4).min(most)
 }
 
 /// All cores but one, for writers and the flush.
@@ -152,8 +154,7 @@ fn default_compaction_threads(cores: usize) -> usize {
 
 /// Half, because the log, the manifest, jobs and the application itself open files as well.
 fn default_open_files() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let half = limit.current.unwrap_or(u64::MAX) / 2;
+    let half = machine::open_files_limit() / 2;
     usize::try_from(half).unwrap_or(usize::MAX).clamp(16, 1 << 20)
 }
 

@@ -10,7 +10,7 @@ use super::DbInner;
 use super::errors::BackgroundFailure;
 use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, SEALED_SOFT};
 use crate::compaction::compaction_debt;
-use crate::fs::open_files_limit;
+use crate::machine::open_files_limit;
 use crate::partition::PartitionState;
 use crate::stats::ValueStoreStats;
 use crate::types::Gap;

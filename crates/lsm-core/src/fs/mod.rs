@@ -50,8 +50,8 @@ pub use fault::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, Observer, OpKind
 pub(crate) use folder::FolderFs;
 pub use held::HeldDir;
 pub use mem::{CrashOutcome, MemFs, SyncLoss};
+pub(crate) use open_files::TableFile;
 pub use open_files::{OpenFiles, SharedFile};
-pub(crate) use open_files::{TableFile, open_files_limit};
 pub use os::OsFs;
 pub use words::{MapMode, SharedWords};
 

@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 
 use super::{AppendMode, File, Fs, MappedBytes};
 use crate::error::{Error, Result};
+use crate::machine;
 use crate::types::Process;
 
 /// A bounded set of open files. See the module.
@@ -277,15 +278,7 @@ impl File for TableFile {
 
 /// Returns `true` if the process, or the machine, has no handle for another open file.
 fn is_out_of_handles(error: &Error) -> bool {
-    use rustix::io::Errno;
-    let code = error.io_source().and_then(std::io::Error::raw_os_error);
-    code.is_some_and(|code| [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&code))
-}
-
-/// Returns the number of files that this process may have open at once.
-pub fn open_files_limit() -> u64 {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    limit.current.unwrap_or(u64::MAX)
+    error.io_source().is_some_and(machine::is_out_of_handles)
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! Latencies are kept in nanoseconds with three digits. Processor time and written bytes are the
 //! whole engine's, so that background work is counted to the workload during which it ran. What a
-//! machine cannot tell is `None`, never zero.
+//! machine cannot tell is `None`, never zero. The one exception is processor time, which is zero on systems
+//! that are not Unix.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,10 +27,7 @@ pub struct Usage {
 impl Usage {
     /// Up to now; `written_bytes` as the engine tells it.
     pub fn now(written_bytes: Option<u64>) -> Usage {
-        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        let seconds = u64::try_from(cpu.tv_sec).unwrap_or(0);
-        let nanos = u64::try_from(cpu.tv_nsec).unwrap_or(0);
-        Usage { cpu: Duration::from_secs(seconds) + Duration::from_nanos(nanos), written_bytes }
+        Usage { cpu: processor_time(), written_bytes }
     }
 
     /// Between `earlier` and this.
@@ -41,6 +39,21 @@ impl Usage {
             written_bytes: written.map(|(now, then)| now.saturating_sub(then)),
         }
     }
+}
+
+/// Processor time that the threads of this process have taken.
+#[cfg(unix)]
+pub fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_nanos(nanos)
+}
+
+/// Zero: std does not have it.
+#[cfg(not(unix))]
+pub fn processor_time() -> Duration {
+    Duration::ZERO
 }
 
 /// Bytes that the process has handed to `write` and its relatives.

@@ -23,10 +23,10 @@ mod rounds;
 
 use std::path::{Path, PathBuf};
 
-use rustix::time::{ClockId, clock_gettime};
 use siltstone::Commit;
 use siltstone::clock::{Clock, SystemClock};
 use testkit::Rng;
+use testkit::bench::measure::processor_time;
 use testkit::rng::mix64;
 use testkit::workload::{KeySpace, Zipfian};
 
@@ -264,8 +264,7 @@ impl Run<'_> {
 
 /// The processor time that this process has taken, in nanoseconds.
 fn own_processor_time() -> u64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    processor_time().as_nanos() as u64
 }
 
 /// Fills the database that all runs of a workload use.

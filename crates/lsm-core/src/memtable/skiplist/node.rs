@@ -15,7 +15,8 @@ use crate::memory::prefetch_lines;
 const NODE_LINES: usize = 4;
 
 /// The next node; null if there is none.
-#[repr(transparent)]
+// Aligned by its own rule, as `Node`: with pointers of 32 bits it would be shorter than `ALIGNMENT`.
+#[repr(C, align(8))]
 pub(super) struct Link(pub(super) AtomicPtr<Node>);
 
 impl Link {
@@ -26,7 +27,7 @@ impl Link {
 }
 
 /// The fixed part of a node, between its link and its key.
-#[repr(C)]
+#[repr(C, align(8))]
 pub(super) struct Node {
     pub(super) newest: AtomicPtr<Version>,
     pub(super) key_len: u32,

@@ -1,0 +1,73 @@
+//! Figures of the machine and of the process that defaults depend on.
+//!
+//! Called for defaults and for errors of open files. On floor 0, so it imports nothing of the engine. Where the
+//! system is not asked, the answer is a careful guess that the docs of the options name.
+
+use std::io;
+
+/// Memory that a machine is taken to have if the system is not asked for it.
+#[cfg(not(target_os = "linux"))]
+const MEMORY_BYTES_GUESS: u64 = 1 << 30;
+/// Files that a process is taken to be allowed where there is no limit to ask for.
+#[cfg(not(unix))]
+const OPEN_FILES_GUESS: u64 = 4096;
+
+/// Memory of the machine in bytes.
+#[cfg(target_os = "linux")]
+pub fn memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    // Words of the machine: 32 bits on some.
+    #[allow(clippy::useless_conversion, reason = "only some machines need it")]
+    let units = u64::from(info.totalram);
+    units.saturating_mul(u64::from(info.mem_unit))
+}
+
+/// Memory of the machine in bytes.
+#[cfg(not(target_os = "linux"))]
+pub fn memory_bytes() -> u64 {
+    MEMORY_BYTES_GUESS
+}
+
+/// The number of files that this process may have open at once.
+#[cfg(unix)]
+pub fn open_files_limit() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.unwrap_or(u64::MAX)
+}
+
+/// The number of files that this process may have open at once.
+#[cfg(not(unix))]
+pub fn open_files_limit() -> u64 {
+    OPEN_FILES_GUESS
+}
+
+/// Returns `true` if the process, or the machine, has no handle for another open file.
+pub fn is_out_of_handles(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    const CODES: [i32; 2] =
+        [rustix::io::Errno::MFILE.raw_os_error(), rustix::io::Errno::NFILE.raw_os_error()];
+    /// `ERROR_TOO_MANY_OPEN_FILES`, and `ERROR_NO_SYSTEM_RESOURCES`, of `winerror.h`.
+    #[cfg(windows)]
+    const CODES: [i32; 2] = [4, 1450];
+    /// `EMFILE` and `ENFILE` of WASI.
+    #[cfg(not(any(unix, windows)))]
+    const CODES: [i32; 2] = [33, 41];
+    error.raw_os_error().is_some_and(|code| CODES.contains(&code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_plausible_and_only_codes_of_open_files_count_as_such() {
+        assert!(memory_bytes() >= 1 << 20, "{}", memory_bytes());
+        assert!(open_files_limit() >= 16, "{}", open_files_limit());
+        assert!(!is_out_of_handles(&io::ErrorKind::NotFound.into()));
+        #[cfg(unix)]
+        for (code, expected) in [(2, false), (23, true), (24, true), (28, false)] {
+            let error = io::Error::from_raw_os_error(code);
+            assert_eq!(is_out_of_handles(&error), expected, "{error}");
+        }
+    }
+}
