@@ -22,9 +22,10 @@ use source::{Source, item_end, sources};
 
 const CORE: &str = "crates/lsm-core/src/";
 /// The only files of the engine that may hold `unsafe`.
-const UNSAFE_FILES: [&str; 14] = [
+const UNSAFE_FILES: [&str; 15] = [
     "fs/map.rs",
     "fs/shared_map.rs",
+    "fs/sys/win32.rs",
     "fs/writeback.rs",
     "memory/pieces.rs",
     "memory/prefetch.rs",
@@ -46,13 +47,14 @@ const FOREIGN_CALLS_FILES: [&str; 3] = [
 ];
 /// Makes a copy of a process, which no safe call does.
 const FORKING_TESTS: [&str; 1] = ["tests/fork/main.rs"];
-const FS_FILES: [&str; 7] = [
+const FS_FILES: [&str; 8] = [
     "fs/os.rs",
     "fs/sys/linux.rs",
     "fs/sys/paths.rs",
     "fs/sys/plain.rs",
     "fs/sys/unix.rs",
     "fs/sys/unknown.rs",
+    "fs/sys/win32.rs",
     "fs/sys/windows.rs",
 ];
 const BANNED_NAMES: [&str; 7] = ["util", "utils", "helper", "helpers", "common", "misc", "manager"];

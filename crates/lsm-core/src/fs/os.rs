@@ -13,7 +13,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "with `sys/` the only place that may name std::fs")]
 
-use std::fs::{self, TryLockError};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,7 +73,7 @@ impl Drop for OsLock {
         // its copy, and must not release the lock of its parent.
         if self.process.is_current() {
             // Without it the lock ends with the last copy.
-            let _ = self.file.unlock();
+            let _ = sys::unlock(&self.file);
         }
     }
 }
@@ -195,11 +195,8 @@ pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
 
 pub(super) fn try_lock(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>> {
     let file = at.open_or_create().map_err(|e| Error::io("open", at.path, e))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(Box::new(OsLock::new(file)))),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(e)) => Err(Error::io("lock", at.path, e)),
-    }
+    let is_locked = sys::try_lock(&file, true).map_err(|e| Error::io("lock", at.path, e))?;
+    Ok(is_locked.then(|| Box::new(OsLock::new(file)) as Box<dyn LockGuard>))
 }
 
 /// Makes the names in a folder durable.
@@ -209,11 +206,8 @@ pub(super) fn sync_dir(at: &At<'_>) -> io::Result<()> {
 
 pub(super) fn try_lock_shared(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>> {
     let file = at.open_read().map_err(|e| Error::io("open", at.path, e))?;
-    match file.try_lock_shared() {
-        Ok(()) => Ok(Some(Box::new(OsLock::new(file)))),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(e)) => Err(Error::io("lock", at.path, e)),
-    }
+    let is_locked = sys::try_lock(&file, false).map_err(|e| Error::io("lock", at.path, e))?;
+    Ok(is_locked.then(|| Box::new(OsLock::new(file)) as Box<dyn LockGuard>))
 }
 
 /// Creates a folder whose parent exists, durably; fine if it exists.

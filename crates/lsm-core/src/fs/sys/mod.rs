@@ -8,10 +8,13 @@
 //!
 //! Invariants:
 //! 1. The files found by [`At`] and the positional calls are of one system: `unix.rs`, or `paths.rs` with
-//!    `windows.rs` or `unknown.rs`.
+//!    `windows.rs` and `win32.rs` or `unknown.rs`.
 //! 2. `linux.rs` and `plain.rs` have the same functions. Only the former changes more of a file than std can.
 
-#![expect(clippy::disallowed_methods, reason = "the part of the seam that opens files")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the part of the seam that opens files; not all systems need it"
+)]
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -23,6 +26,9 @@ mod plain;
 mod unix;
 #[cfg(not(any(unix, windows)))]
 mod unknown;
+#[cfg(windows)]
+#[expect(unsafe_code, reason = "calls of the system that std does not have in a usable form")]
+mod win32;
 #[cfg(windows)]
 mod windows;
 
@@ -42,6 +48,8 @@ pub(super) use plain::{NeverMapped as MappedAppends, *};
 pub(super) use unix::*;
 #[cfg(not(any(unix, windows)))]
 pub(super) use unknown::*;
+#[cfg(windows)]
+pub(super) use win32::*;
 #[cfg(windows)]
 pub(super) use windows::*;
 

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, flock};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::super::DirEntry;
@@ -232,6 +232,25 @@ pub(in crate::fs) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Re
 
 pub(in crate::fs) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
     file.write_at(bytes, offset)
+}
+
+/// Locks the file until it is closed, for itself or shared, without waiting. Returns `false` if it is locked by
+/// another handle. Not by std, which refuses to on Android.
+pub(in crate::fs) fn try_lock(file: &File, is_exclusive: bool) -> io::Result<bool> {
+    let kind = match is_exclusive {
+        true => FlockOperation::NonBlockingLockExclusive,
+        false => FlockOperation::NonBlockingLockShared,
+    };
+    match retry_on_intr(|| flock(file, kind)) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Releases the lock, also where a child of the process has a copy of the open file.
+pub(in crate::fs) fn unlock(file: &File) -> io::Result<()> {
+    retry_on_intr(|| flock(file, FlockOperation::Unlock)).map_err(io::Error::from)
 }
 
 /// Writes pieces one behind the other, as many as a call takes.

@@ -25,6 +25,14 @@ pub(in crate::fs) fn write_pieces_at(
     unsupported()
 }
 
+pub(in crate::fs) fn try_lock(_file: &File, _is_exclusive: bool) -> io::Result<bool> {
+    unsupported()
+}
+
+pub(in crate::fs) fn unlock(_file: &File) -> io::Result<()> {
+    unsupported()
+}
+
 pub(in crate::fs) fn open_folder(_path: &Path) -> io::Result<File> {
     unsupported()
 }

@@ -40,7 +40,3 @@ pub(in crate::fs) fn open_folder(path: &Path) -> io::Result<File> {
 pub(in crate::fs) fn sync_folder(path: &Path) -> io::Result<()> {
     if fs::metadata(path)?.is_dir() { Ok(()) } else { Err(io::ErrorKind::NotADirectory.into()) }
 }
-
-pub(in crate::fs) fn free_bytes(_path: &Path) -> io::Result<u64> {
-    Err(io::ErrorKind::Unsupported.into())
-}
