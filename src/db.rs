@@ -96,10 +96,14 @@ impl Db {
     /// [`Partition::compact`], and try again.
     ///
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if another metadata provider made
-    /// the metadata in the tables. After this error, all of `options` except the hooks are in effect.
+    /// the metadata in the tables.
+    ///
+    /// After these errors nothing of `options` is in effect. If the manifest cannot be written, nothing is
+    /// in effect either until the database is closed; the next open may find the change.
     ///
     /// # Durability
-    /// The options are durable once this returns.
+    /// Options and hooks are durable together, and take effect, once this returns. A flush or compaction
+    /// that began with other hooks installs nothing and is run again.
     ///
     /// # Cost
     /// An edit of the manifest if something changed. Turning MetaHive on reads all keys of the

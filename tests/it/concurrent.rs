@@ -8,6 +8,7 @@
 
 mod ends;
 mod history;
+mod switched;
 
 use std::collections::BTreeMap;
 use std::path::Path;

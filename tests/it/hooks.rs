@@ -1,5 +1,6 @@
 //! Compaction filters, hidden entries, repairs and a value store, through the whole engine.
 
+mod change;
 mod sealer;
 
 use std::collections::BTreeMap;

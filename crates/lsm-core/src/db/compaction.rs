@@ -31,7 +31,7 @@ use crate::hooks::{Event, catch_engine};
 use crate::partition::PartitionState;
 use crate::read::Bounds;
 use crate::types::PartitionId;
-use crate::version::{Change, SstMeta, Table, UserRange};
+use crate::version::{Change, SstMeta, UserRange};
 
 /// A deep merge that gives way to merges of level 0.
 pub(super) struct GivingWay {
@@ -205,7 +205,6 @@ impl DbInner {
                 }
                 is_unwanted
             })?;
-        let inputs: Vec<Arc<Table>> = compaction.tables().map(|(_, table)| table.clone()).collect();
         let mut changes = changes(partition.id, compaction, &tables);
         changes.extend(gaps_added(partition.id, &gaps));
         let installed = self.install_job(
@@ -213,18 +212,22 @@ impl DbInner {
             Installation {
                 changes,
                 flushed: None,
-                removed: inputs,
+                removed: compaction.tables().map(|(_, table)| table.clone()).collect(),
                 made: &tables,
                 values,
                 clear_of,
+                holds: &|current| current.hooks == job.view.version.hooks,
+                hooks: None,
             },
         )?;
-        if installed {
-            let written: u64 = tables.iter().map(|meta| meta.bytes).sum();
-            self.counters.compaction_read_bytes.add(compaction.bytes());
-            self.counters.compaction_written_bytes.add(written);
-            self.count_compaction(claimed, written, started);
+        // The partition was dropped, or its hooks changed: then the same compaction is due again.
+        if !installed {
+            return Ok(Vec::new());
         }
+        let written: u64 = tables.iter().map(|meta| meta.bytes).sum();
+        self.counters.compaction_read_bytes.add(compaction.bytes());
+        self.counters.compaction_written_bytes.add(written);
+        self.count_compaction(claimed, written, started);
         Ok(tables)
     }
 

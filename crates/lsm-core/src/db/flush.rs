@@ -26,7 +26,7 @@ use crate::memtable::{Memtable, floors_of};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::DecidingJob;
 use crate::types::{FileNo, Floors, MemtableId, PartitionId, SeqNo};
-use crate::version::{Change, FlushedAhead, LogCut};
+use crate::version::{Change, FlushedAhead, HookRecord, LogCut};
 
 /// The treatment of log segments that nothing needs any more.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub(super) struct FlushedTables {
     /// The floors that came in with the memtables, those that some reader tells apart.
     pub(super) floors: Floors,
     pub(super) took: Duration,
+    /// The records of the hooks that the flush ran with.
+    pub(super) hooks: Arc<[HookRecord]>,
     /// Until it is installed new snapshots keep the partition's view.
     pub(super) _deciding: Option<DecidingJob>,
 }
@@ -154,7 +156,7 @@ impl DbInner {
     }
 
     /// Flushes the sealed memtables of a partition through `through`, which is one of them; nothing
-    /// if the partition is dropped meanwhile.
+    /// if the partition is dropped or gets other hooks meanwhile.
     pub(super) fn flush_partition(
         &self,
         turn: &FlushTurn<'_>,
@@ -199,9 +201,11 @@ impl DbInner {
                 made: &written.made.tables,
                 values,
                 clear_of,
+                holds: &|current| current.hooks == written.hooks,
+                hooks: None,
             },
         )?;
-        // The partition was dropped: the segments stay listed, and the next flush asks again which
+        // The partition was dropped, or its hooks changed and the next flush has to do it: the segments stay listed, and the next flush asks again which
         // may go.
         if !installed {
             return Ok(());
@@ -292,6 +296,7 @@ impl DbInner {
             last_seq: sealed[0].last_seq(),
             floors: floors_of(sealed).told_apart_by(&job.snapshots.respected),
             took: self.background.now().saturating_sub(started),
+            hooks: job.view.version.hooks.clone(),
             _deciding: job.deciding,
         })
     }

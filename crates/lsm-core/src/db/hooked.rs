@@ -6,6 +6,7 @@
 //!    not.
 //! 2. A suffix becomes reserved only after a scan found no version of a key with it, deleted or
 //!    not, and no write slips in between: the commit path looks again at writes that were checked under older rules.
+//! 3. Hooks take effect in [`DbInner::install_job`] alone, behind the edit that has their records.
 
 use std::sync::Arc;
 
@@ -18,10 +19,12 @@ use crate::hooks::{
     ValueStoreFactory, WhenAbsent, catch, guarded_filter, open_store,
 };
 use crate::iter::{InternalIter, MergeIter};
+use crate::options::PartitionOptions;
 use crate::partition::{PartitionState, ReadView};
 use crate::read::Source;
+use crate::sstable::SstReader;
 use crate::types::{KeyForm, PartitionId};
-use crate::version::{Change, HookKind, HookRecord, TableContext};
+use crate::version::{Change, HookKind, HookRecord, PartitionVersion, Table, TableContext};
 
 /// The name of a record that keeps the form of keys where no hook does.
 const KEY_FORM: &str = "any key";
@@ -229,15 +232,59 @@ fn keep_store(
 }
 
 impl DbInner {
-    /// Gives a partition that exists these hooks. The caller holds the commit path's lock.
-    pub(super) fn change_hooks(
+    /// Gives a partition that exists these options and hooks, by one edit: nothing of it takes effect
+    /// before that is durable, and nothing at all if it is refused. The caller holds the commit path's
+    /// lock and the turn to change partitions.
+    pub(super) fn change_partition(
         &self,
         partition: &Arc<PartitionState>,
-        hooks: &Hooks,
+        options: Option<&PartitionOptions>,
+        hooks: Option<&Hooks>,
     ) -> Result<()> {
-        let mut records = records_of(hooks, Some(partition.key_form))?;
+        let name = &partition.name;
         let view = partition.pin();
-        let stored = &view.version.hooks;
+        let stored = &view.version;
+        let options = options.unwrap_or(&stored.options);
+        if stored.options.logged != options.logged {
+            return invalid(format!("partition {name:?}: `logged` is fixed at creation"));
+        }
+        let (attached, records) = match hooks {
+            Some(hooks) => self.planned(partition, &stored.hooks, hooks)?,
+            None => ((*partition.hooks()).clone(), stored.hooks.to_vec()),
+        };
+        if *stored.hooks == *records && *stored.options == *options {
+            if hooks.is_some() {
+                partition.attach(attached);
+            }
+            return Ok(());
+        }
+        self.check_open()?;
+        if attached.rules.key_form != partition.key_form {
+            return invalid(format!("partition {name:?}: `any_key` is fixed at creation"));
+        }
+        if *stored.hooks != *records {
+            let suffix = &attached.rules.reserved_suffix;
+            check_no_reserved_key(&self.tables, partition, &view, suffix)?;
+        }
+        self.install_hooks(partition, options, &attached, &records)?;
+        self.cursor.note_layout(self.catalog.durable_edit());
+        // Entries of the tables may be due by the new hooks.
+        self.background.wake_all();
+        // Behind the edit: what it says holds at the next open in any case.
+        match (partition.store(), hooks.and_then(|hooks| hooks.store.as_ref())) {
+            (Some(store), Some(factory)) => store.configure(&factory.params()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The hooks that a partition with these `stored` ones is to have, and their records.
+    fn planned(
+        &self,
+        partition: &PartitionState,
+        stored: &[HookRecord],
+        hooks: &Hooks,
+    ) -> Result<(PartitionHooks, Vec<HookRecord>)> {
+        let mut records = records_of(hooks, Some(partition.key_form))?;
         if hooks.keeps_filters {
             let own = stored.iter().filter(|record| !is_store(record)).cloned();
             records.splice(0..0, own);
@@ -257,87 +304,79 @@ impl DbInner {
             attached.missing =
                 records.iter().find(|record| is_store(record)).map(|store| store.name.clone());
         }
-        if **stored == *records {
-            attach(partition, attached);
-            return Ok(());
-        }
-        if attached.rules.key_form != partition.key_form {
-            let name = &partition.name;
-            return invalid(format!("partition {name:?}: `any_key` is fixed at creation"));
-        }
-        check_tables(&self.tables, &attached, &view)
-            .map_err(|error| unfit(&partition.name, &error))?;
-        let own = partition.hooks();
-        // No job may give values to a store that no durable edit names yet.
-        let unstored = PartitionHooks {
-            store: own.store.clone(),
-            missing: own.missing.clone(),
-            ..attached.clone()
-        };
-        let before = enforce(&self.tables, partition, unstored)?;
-        let options = (*view.version.options).clone();
-        let changed = Change::PartitionOptionsChanged { id: partition.id, options, hooks: records };
-        let installed = self.install_job(partition, Installation::of(vec![changed]));
-        if installed.is_err() {
-            partition.set_hooks(before);
-        }
-        installed?;
-        attach(partition, attached);
-        // Entries of the tables may be due by the new hooks.
-        self.background.wake_all();
-        // Behind the edit: what it says holds at the next open in any case.
-        match (partition.store(), &hooks.store) {
-            (Some(store), Some(factory)) => store.configure(&factory.params()),
-            _ => Ok(()),
+        Ok((attached, records))
+    }
+
+    /// Makes options and hooks durable, once the filters have seen every table.
+    fn install_hooks(
+        &self,
+        partition: &Arc<PartitionState>,
+        options: &PartitionOptions,
+        attached: &PartitionHooks,
+        records: &[HookRecord],
+    ) -> Result<()> {
+        let id = partition.id;
+        loop {
+            partition.check_live()?;
+            let seen = partition.pin();
+            check_tables(&self.tables, &partition.name, attached, &seen.version)?;
+            let changed = Change::PartitionOptionsChanged {
+                id,
+                options: options.clone(),
+                hooks: records.to_vec(),
+            };
+            // A job of before may have installed a table since then. No writer goes on meanwhile, so this
+            // comes to an end.
+            let installation = Installation {
+                holds: &|current| has_same_tables(current, &seen.version),
+                hooks: Some(attached.clone()),
+                ..Installation::of(vec![changed])
+            };
+            if self.install_job(partition, installation)? {
+                return Ok(());
+            }
         }
     }
 }
 
-/// Attaches hooks whose records are durable, with their value store. The caller holds the commit
-/// path's lock.
-fn attach(partition: &PartitionState, hooks: PartitionHooks) {
-    if let Some(store) = &hooks.store {
-        partition.attach_store(store);
-    }
-    partition.set_hooks(hooks);
+fn has_same_tables(left: &PartitionVersion, right: &PartitionVersion) -> bool {
+    let of_left = left.tables().map(|(_, table)| table.meta.file);
+    of_left.eq(right.tables().map(|(_, table)| table.meta.file))
 }
 
-/// Asks the filters whether they can go on with the tables of `view`: one that cannot would fail
-/// every later compaction.
-fn check_tables(context: &TableContext, hooks: &PartitionHooks, view: &ReadView) -> Result<()> {
-    for (_, table) in view.version.tables() {
+/// Asks the filters of `hooks` whether they can go on with the tables of a version: one that cannot
+/// would fail every later compaction.
+pub(super) fn check_tables(
+    context: &TableContext,
+    partition: &str,
+    hooks: &PartitionHooks,
+    version: &PartitionVersion,
+) -> Result<()> {
+    for (_, table) in version.tables() {
         // A table that cannot be opened is for the compaction that meets it.
         let Ok(reader) = table.reader(context) else { continue };
-        let input = InputTable {
-            file: table.meta.file,
-            path: table.path(context),
-            properties: reader.properties().user.clone(),
-        };
-        hooks.filters.iter().try_for_each(|filter| filter.check_table(&input))?;
+        check_table(context, partition, hooks, table, reader)?;
     }
     Ok(())
 }
 
-/// Gives the partition other hooks, which the caller then makes durable; returns those that it
-/// had, to be given back if that fails. The caller holds the commit path's lock.
-///
-/// # Errors
-/// [`ErrorKind::ReservedKey`] if it has a key with the suffix that would be reserved. The hooks
-/// stay as they were then.
-pub(super) fn enforce(
-    tables: &Arc<TableContext>,
-    partition: &PartitionState,
-    attached: PartitionHooks,
-) -> Result<PartitionHooks> {
-    let before = (*partition.hooks()).clone();
-    let suffix = attached.rules.reserved_suffix.clone();
-    // From here on writes of such keys are refused; those in flight are looked at again.
-    partition.set_hooks(attached);
-    if let Err(error) = check_no_reserved_key(tables, partition, &partition.pin(), &suffix) {
-        partition.set_hooks(before);
-        return Err(error);
-    }
-    Ok(before)
+/// Asks the filters of `hooks` whether they can go on with a table.
+pub(super) fn check_table(
+    context: &TableContext,
+    partition: &str,
+    hooks: &PartitionHooks,
+    table: &Table,
+    reader: &SstReader,
+) -> Result<()> {
+    let input = InputTable {
+        file: table.meta.file,
+        path: table.path(context),
+        properties: reader.properties().user.clone(),
+    };
+    let mut filters = hooks.filters.iter();
+    filters
+        .try_for_each(|filter| filter.check_table(&input))
+        .map_err(|error| unfit(partition, &error))
 }
 
 /// The hooks that a partition has once it has taken over the rules that `foreign` hooks have
@@ -388,7 +427,7 @@ pub(super) fn with_rules_of(
 /// Refuses to reserve a suffix that keys of the partition have. Every version counts: a
 /// tombstone, or a value that a snapshot sees, would go to tables in which the hook knows such
 /// keys for its own alone.
-fn check_no_reserved_key(
+pub(super) fn check_no_reserved_key(
     tables: &Arc<TableContext>,
     partition: &PartitionState,
     view: &ReadView,

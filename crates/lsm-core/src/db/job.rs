@@ -17,6 +17,8 @@
 //!    is under way, so it may read whatever it likes.
 //! 3. Everything that an edit names is durable before the edit: table bytes and names, and the
 //!    values that tables point to. Only behind the edit are inputs let go.
+//! 4. Hooks are those of the last durable edit. A job that ran with others installs nothing, and is
+//!    run again: what it made may mean nothing to the hooks of now.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -73,6 +75,11 @@ pub(super) struct Installation<'a> {
     pub(super) values: JobValues,
     /// The closed gaps of whose hidden entries `made` has none.
     pub(super) clear_of: Gaps,
+    /// Asked about the partition as the edit finds it: nothing is installed if this no longer holds.
+    pub(super) holds: &'a dyn Fn(&PartitionVersion) -> bool,
+    /// The hooks whose records the edit has: jobs run with them once it is durable. The caller holds
+    /// the commit path's lock.
+    pub(super) hooks: Option<PartitionHooks>,
 }
 
 impl Installation<'_> {
@@ -86,6 +93,8 @@ impl Installation<'_> {
             made: &[],
             values,
             clear_of: Gaps::default(),
+            holds: &|_| true,
+            hooks: None,
         }
     }
 }
@@ -276,7 +285,8 @@ impl DbInner {
     }
 
     /// Makes changes of a partition durable and lets its view take them in. `Ok(false)` if the
-    /// partition was dropped meanwhile: nothing is installed then.
+    /// partition was dropped meanwhile, or is not what the changes were made for any more: nothing is
+    /// installed then.
     ///
     /// # Errors
     /// Those of the manifest, after which its tables must stay; those of the value store, after
@@ -286,18 +296,19 @@ impl DbInner {
         partition: &PartitionState,
         installation: Installation<'_>,
     ) -> Result<bool> {
-        let Installation { mut changes, flushed, removed, made, values, clear_of } = installation;
+        let Installation { mut changes, flushed, removed, made, values, clear_of, holds, hooks } =
+            installation;
         let synced = self.sync_job_values(partition, flushed.is_some(), &values);
         synced.inspect_err(|_| self.forget(made))?;
         let mut editing = self.catalog.edit()?;
         // Asked under the lock of the manifest, so that no drop comes between the answer and the
         // edit.
-        if !editing.current().partitions.contains_key(partition.id) {
+        let current = editing.current().partitions.get(partition.id).filter(|it| holds(it));
+        let Some(current) = current else {
             drop(editing);
             self.forget(made);
             return Ok(false);
-        }
-        let current = &editing.current().partitions[&partition.id];
+        };
         changes.extend(self.spent_gaps(current, &removed, made, &clear_of));
         settle_floors(current, &mut changes);
         let number = editing.next_number();
@@ -321,10 +332,14 @@ impl DbInner {
         }
         // If the edit fails it may be on disk all the same, and a table of it may name the values.
         let carried = self.in_doubt.until_installed(values.carried);
-        let version = editing.install(changes)?;
+        let installed = editing.install(changes);
+        let version = installed.inspect_err(|_| doubt_hooks(partition, hooks.as_ref()))?;
         carried.keep();
         let edit = version.edit_number;
         note_clear(&version.partitions[&partition.id], made, &clear_of);
+        // Before the view: a job takes its view first, and what it makes under older hooks is not
+        // installed.
+        hooks.into_iter().for_each(|hooks| partition.attach(hooks));
         // Still under the lock of the manifest: views take versions in, and edits of stores are
         // queued, in the order in which they became durable.
         partition.install(version.partitions[&partition.id].clone(), flushed);
@@ -344,6 +359,14 @@ impl DbInner {
         self.update_pressure(partition);
         self.obsolete.tell_stores();
         Ok(true)
+    }
+}
+
+/// Notes that an edit with these hooks failed: the next open may find them, with their rules for keys. A
+/// write that does not follow these waits until an edit has ruled that out.
+fn doubt_hooks(partition: &PartitionState, hooks: Option<&PartitionHooks>) {
+    if hooks.is_some() {
+        partition.set_doubtful(true);
     }
 }
 

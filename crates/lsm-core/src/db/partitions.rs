@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::DbInner;
 use super::hooked::{attached, check_complete, records_of};
-use super::job::Installation;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Hooks, StoreEdit, catch};
 use crate::limits::{PARTITIONS_MAX, check_partition_name};
@@ -41,12 +40,7 @@ impl DbInner {
             // Between two groups, so that no batch is checked under the old rules and applied under
             // the new ones.
             let _between = self.between_groups();
-            if let Some(options) = options {
-                self.change_options(&partition, options)?;
-            }
-            if let Some(hooks) = hooks {
-                self.change_hooks(&partition, hooks)?;
-            }
+            self.change_partition(&partition, options, hooks)?;
             check_complete(&partition)?;
             return Ok(partition);
         }
@@ -97,25 +91,6 @@ impl DbInner {
         // After the edit: a write to a partition that a crash takes back would be lost.
         self.catalog.add(partition.clone());
         Ok(partition)
-    }
-
-    fn change_options(&self, partition: &PartitionState, options: &PartitionOptions) -> Result<()> {
-        let stored = partition.view().version.options.clone();
-        if *stored == *options {
-            return Ok(());
-        }
-        if stored.logged != options.logged {
-            let message = format!("partition {:?}: `logged` is fixed at creation", partition.name);
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
-        self.check_open()?;
-        let hooks = partition.view().version.hooks.to_vec();
-        let id = partition.id;
-        let options = options.clone();
-        let changed = Change::PartitionOptionsChanged { id, options, hooks };
-        self.install_job(partition, Installation::of(vec![changed]))?;
-        self.cursor.note_layout(self.catalog.durable_edit());
-        Ok(())
     }
 
     /// Drops the partition `name`: its handles refuse from then on, its files go when no iterator

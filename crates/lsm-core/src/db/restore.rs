@@ -28,7 +28,7 @@ use crate::memtable::{Memtable, SlabPool, TrueEntry};
 use crate::partition::{PartitionState, ReadView};
 use crate::read::{Bounds, KeyRange, Source, stored_bounds};
 use crate::types::{EntryKind, Gap, Gaps, InGap, KeyRef, MemtableId, SeqNo, Trailer};
-use crate::version::{Change, SstMeta};
+use crate::version::{Change, HookRecord, SstMeta};
 
 /// Most times that a gap is begun with again because somebody wrote into it meanwhile.
 const ATTEMPTS: usize = 8;
@@ -115,8 +115,9 @@ impl DbInner {
     /// Restores a part of a gap; `false` if somebody wrote into it meanwhile.
     fn restore(&self, partition: &Arc<PartitionState>, part: &GapPart<'_>) -> Result<bool> {
         let within = &part.within;
-        let hooks = partition.hooks();
+        // The view first: with hooks that came behind it nothing is installed.
         let view = partition.pin();
+        let hooks = partition.hooks();
         let gaps = &view.version.gaps;
         // Entries that are lost in a gap beside it may be newer.
         let beside = gaps.open().filter(|it| it.from <= within.to && within.from <= it.to);
@@ -139,7 +140,8 @@ impl DbInner {
         }
         let Some(restored) = self.restored(&view, gaps, &asked, entries)? else { return Ok(true) };
         let tables = self.write_restored(partition, &view, &restored)?;
-        let installed = self.install_restored(partition, part, tables, &restored)?;
+        let ran_with = &view.version.hooks;
+        let installed = self.install_restored(partition, part, ran_with, tables, &restored)?;
         if installed {
             for Restored { key, .. } in restored {
                 let partition = partition.name.to_string();
@@ -222,6 +224,7 @@ impl DbInner {
         &self,
         partition: &Arc<PartitionState>,
         part: &GapPart<'_>,
+        ran_with: &Arc<[HookRecord]>,
         mut tables: Vec<SstMeta>,
         restored: &[Restored],
     ) -> Result<bool> {
@@ -231,8 +234,10 @@ impl DbInner {
         // them.
         let mut between = self.between_groups();
         // Durability: what came before the number that is taken, as for an ingest.
-        let ready =
-            self.log.sync_all(self).and_then(|()| self.is_unchanged(partition, part.gap, restored));
+        let ready = self
+            .log
+            .sync_all(self)
+            .and_then(|()| self.is_unchanged(partition, ran_with, part.gap, restored));
         match ready {
             Ok(true) => {}
             unready => {
@@ -271,17 +276,18 @@ impl DbInner {
         }
     }
 
-    /// Returns `true` if gap and keys are as they were when the copy was asked.
+    /// Returns `true` if gap, hooks and keys are as they were when the copy was asked.
     fn is_unchanged(
         &self,
         partition: &Arc<PartitionState>,
+        hooks: &Arc<[HookRecord]>,
         gap: &Gap,
         restored: &[Restored],
     ) -> Result<bool> {
         self.check_open()?;
         partition.check_live()?;
         let view = partition.pin();
-        if !view.version.gaps.contains(gap) {
+        if !view.version.gaps.contains(gap) || view.version.hooks != *hooks {
             return Ok(false);
         }
         let mut newest = NewestEntries::of(self, &view)?;

@@ -24,7 +24,7 @@ use super::flush::{FlushedTables, newest_sealed};
 use super::job::check_synced;
 use super::jobs::FlushTurn;
 use super::log::LogHost;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, PendingHandle, ValueStore, catch};
 use crate::partition::PartitionState;
 use crate::types::{Epoch, FileNo, SeqNo};
@@ -171,7 +171,8 @@ impl DbInner {
         let rewritten = &*rewritten;
         let mut writer = self.between_groups();
         // `close` ends the log under the same lock, so it is either done or not begun here.
-        let fresh = self.check_not_closed().and_then(|()| writer.fresh_segment());
+        let ready = self.check_not_closed().and_then(|()| check_hooks(rewritten));
+        let fresh = ready.and_then(|()| writer.fresh_segment());
         let segment = fresh.inspect_err(|_| self.let_go(rewritten))?;
         let number = segment.header().number;
         let mut versions = self.catalog.edit()?;
@@ -290,6 +291,20 @@ fn check_all_synced(rewritten: &[Rewritten]) -> Result<()> {
         Some(store) => check_synced(store, &written.made.values),
         None => Ok(()),
     })
+}
+
+/// An error if a partition has got other hooks since its tables were written; the next attempt writes
+/// them under these.
+fn check_hooks(rewritten: &[Rewritten]) -> Result<()> {
+    let mut partitions = rewritten.iter();
+    match partitions.find(|(partition, written)| partition.view().version.hooks != written.hooks) {
+        None => Ok(()),
+        Some((partition, _)) => {
+            let message =
+                format!("the hooks of partition {:?} changed; it is flushed again", partition.name);
+            Err(Error::new(ErrorKind::Io, message))
+        }
+    }
 }
 
 fn store_sections<'a>(edit: u64, kept: &[&'a Rewritten]) -> Result<Vec<StoreSection<'a>>> {

@@ -143,16 +143,15 @@ impl PartitionState {
         self.store.get()
     }
 
-    /// Attaches a store of large values, if the partition has none: writes use it from then on. Only
-    /// once the edit that names the store is durable: without it, the next open removes the values.
-    pub fn attach_store(&self, store: &Arc<dyn ValueStore>) {
-        self.store.get_or_init(|| store.clone());
-        self.work.note_store(self.id);
-    }
-
-    /// Attaches other hooks for checks and jobs; the store of writes stays as it is. Only under the
-    /// commit path's lock.
-    pub fn set_hooks(&self, hooks: PartitionHooks) {
+    /// Attaches other hooks: checks, jobs and writes use them from then on, and a store of large values
+    /// stays for good. Only under the commit path's lock, and once the edit that names them is durable.
+    /// Before it, filters would remove entries by a change that is refused, and the next open would
+    /// remove the values of the store.
+    pub fn attach(&self, hooks: PartitionHooks) {
+        if let Some(store) = &hooks.store {
+            self.store.get_or_init(|| store.clone());
+            self.work.note_store(self.id);
+        }
         // A write between these two stores may pass unchecked: the new epoch below makes the commit
         // path check it again.
         self.reserved_last.store(reserved_last(&hooks), Ordering::Release);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::description::ExportDescription;
 use crate::compaction::TableFactory;
 use crate::db::DbInner;
-use crate::db::hooked::{rules_of, with_rules_of};
+use crate::db::hooked::{check_table, rules_of, with_rules_of};
 use crate::db::jobs::Entered;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
@@ -130,14 +130,17 @@ impl<'a> Arrival<'a> {
         self.values = values;
     }
 
-    /// Checks the keys of the tables that were built for this database against the present rules:
-    /// an ending may be reserved since they were written.
+    /// Checks the tables that were built for this database against the present hooks: an ending of
+    /// keys may be reserved since they were written, and a filter may know nothing of how they were sealed.
     pub(super) fn check_built(&mut self) -> Result<()> {
         self.rules_epoch = self.partition.rules_epoch();
         let context = self.context(&self.db.world.dir, self.db.world.db_id);
+        let hooks = self.partition.hooks();
         for meta in &self.tables {
             let table = Table::new(meta.clone());
-            let mut entries = table.reader(&context)?.iter(ReadMode::Streaming);
+            let reader = table.reader(&context)?;
+            check_table(&context, &self.partition.name, &hooks, &table, reader)?;
+            let mut entries = reader.iter(ReadMode::Streaming);
             entries.seek_to_first()?;
             while entries.valid() {
                 self.partition.check_key(entries.key().user)?;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::arrival::Arrival;
 use super::description::ExportDescription;
 use crate::db::flush::{OldLog, newest_sealed};
-use crate::db::hooked::enforce;
+use crate::db::hooked::{check_no_reserved_key, check_tables};
 use crate::db::job::Installation;
 use crate::db::{DbInner, Partition};
 use crate::error::Result;
@@ -176,9 +176,13 @@ impl DbInner {
         if arrival.rules_epoch != partition.rules_epoch() {
             check(arrival)?;
         }
-        let taken = arrival.hooks.take();
-        let (attached, records) = taken.unzip();
-        let before = attached.map(|hooks| enforce(&self.tables, partition, hooks)).transpose()?;
+        let (hooks, records) = arrival.hooks.take().unzip();
+        if let Some(hooks) = &hooks {
+            let view = partition.pin();
+            check_tables(&self.tables, &partition.name, hooks, &view.version)?;
+            let suffix = &hooks.rules.reserved_suffix;
+            check_no_reserved_key(&self.tables, partition, &view, suffix)?;
+        }
         let seq = between.take_seqs(1);
         // One number for all: a snapshot sees all of the ingest or nothing of it.
         arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
@@ -191,11 +195,8 @@ impl DbInner {
         let values = std::mem::take(&mut arrival.values);
         let installed = self.install_job(
             partition,
-            Installation { made: &arrival.tables, values, ..Installation::of(changes) },
+            Installation { made: &arrival.tables, values, hooks, ..Installation::of(changes) },
         );
-        if let (Err(_), Some(before)) = (&installed, before) {
-            partition.set_hooks(before);
-        }
         if let Ok(true) = installed {
             // Still between two groups: the next batch gets a higher number and must not be visible
             // first.

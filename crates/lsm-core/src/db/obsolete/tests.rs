@@ -197,7 +197,7 @@ fn a_goal_of_a_store_that_was_emptied_is_given_up() {
     let inner = db.inner();
     let partition = inner.catalog.named("default").unwrap();
     let store: Arc<dyn ValueStore> = Arc::new(Store::default());
-    partition.attach_store(&store);
+    partition.attach(PartitionHooks { store: Some(store.clone()), ..PartitionHooks::default() });
     assert!(!store.holds_values() && !inner.has_work());
     let span = KeySpan { smallest: b"a".to_vec(), largest: b"b".to_vec() };
     let goal = Goal { span, through: inner.commit.visible_seq(), rewrite_before: None };

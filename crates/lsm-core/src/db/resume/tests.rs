@@ -38,9 +38,13 @@ fn rewritten(id: u32, drawing: &str) -> Rewritten {
     };
     let through = MemtableId(1);
     let last_seq = seq(1000);
+    let hooks = partition.view().version.hooks.clone();
     let took = Duration::ZERO;
     let floors = Floors::default();
-    (Arc::new(partition), FlushedTables { made, through, last_seq, floors, took, _deciding: None })
+    (
+        Arc::new(partition),
+        FlushedTables { made, through, last_seq, floors, took, hooks, _deciding: None },
+    )
 }
 
 fn ids(of: &[&Rewritten]) -> Vec<u32> {
