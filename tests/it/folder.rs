@@ -75,3 +75,26 @@ fn a_folder_that_is_renamed_while_it_is_open_stays_the_database() {
     assert_eq!(users.get("before").unwrap().unwrap(), b"1");
     assert_eq!(users.get("after").unwrap().unwrap(), b"2");
 }
+
+/// Writes go on in deleted files, and nothing fails before the next file is made.
+#[test]
+fn health_says_that_the_folder_was_deleted() {
+    let scene = tempfile::tempdir().unwrap();
+    for whole in [true, false] {
+        let dir = scene.path().join("db");
+        let db = Db::open(&dir).unwrap();
+        let users = db.partition("users").unwrap();
+        users.put("k", "v").unwrap();
+        assert!(db.health().is_healthy(), "{}", db.health());
+        if whole {
+            std::fs::remove_dir_all(&dir).unwrap();
+        } else {
+            for file in std::fs::read_dir(&dir).unwrap() {
+                std::fs::remove_file(file.unwrap().path()).unwrap();
+            }
+        }
+        let health = db.health();
+        assert!(!health.is_healthy() && health.deleted.is_some(), "{health}");
+        assert!(health.to_string().contains("were deleted"), "{health}");
+    }
+}

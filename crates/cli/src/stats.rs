@@ -286,6 +286,7 @@ pub(super) fn value_store_json(store: &ValueStoreStats) -> Value {
         },
         "failure": store.failure,
         "unmoved": store.unmoved,
+        "refused": store.refused,
     })
 }
 

@@ -76,7 +76,13 @@ impl BlobWriter {
             WrittenValue::Failed => {
                 return Err(Error::new(ErrorKind::Io, "an earlier write of this value failed"));
             }
-            WrittenValue::Streamed(block) => block.push(bytes)?,
+            WrittenValue::Streamed(block) => {
+                let pushed = block.push(bytes);
+                if pushed.is_err() {
+                    self.shared.note_put_outcome(block.len(), &pushed);
+                }
+                pushed?;
+            }
             WrittenValue::Buffered(buffer) => {
                 let len = (buffer.len() + bytes.len()) as u64;
                 let threshold = self.shared.options().threshold_bytes;
@@ -88,15 +94,22 @@ impl BlobWriter {
                     }
                     buffer.extend_from_slice(bytes);
                 } else {
-                    let mut block = self.shared.begin(&self.stored_key, self.expected)?;
-                    block.push(buffer)?;
-                    block.push(bytes)?;
-                    value = WrittenValue::Streamed(Box::new(block));
+                    let block = self.begin(buffer, bytes);
+                    self.shared.note_put_outcome(self.expected.unwrap_or(len), &block);
+                    value = WrittenValue::Streamed(Box::new(block?));
                 }
             }
         }
         self.value = value;
         Ok(())
+    }
+
+    /// Begins the block of a value with these bytes.
+    fn begin(&self, first: &[u8], behind: &[u8]) -> Result<BlockWriter> {
+        let mut block = self.shared.begin(&self.stored_key, self.expected)?;
+        block.push(first)?;
+        block.push(behind)?;
+        Ok(block)
     }
 
     /// Ends the value; it can be committed with others.
@@ -121,7 +134,9 @@ impl BlobWriter {
             }
             WrittenValue::Buffered(bytes) => PendingValue::Small(bytes),
             WrittenValue::Streamed(block) => {
-                let finished = block.finish()?;
+                let finished = block.finish();
+                self.shared.note_put_outcome(written, &finished);
+                let finished = finished?;
                 // Here and not at the commit, which may come much later or never.
                 self.shared.give_back(finished.writer, finished.stored_len);
                 self.shared.note_put(finished.stored_len);

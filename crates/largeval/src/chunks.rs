@@ -62,6 +62,8 @@ pub struct Chunk {
     pub live: Count,
     /// Values that were put or moved and that no table names yet.
     pub pending: Count,
+    /// Bytes of the block that is being written.
+    pub unfinished: u64,
     /// Length of the file, in bytes, as far as it is known.
     pub end: u64,
     /// The smallest key that was added to it; with `largest` empty before the first.
@@ -85,8 +87,13 @@ pub struct Chunk {
 impl Chunk {
     /// Bytes of the file that are not needed any more.
     pub fn garbage_bytes(&self) -> u64 {
-        let used = self.live.bytes.saturating_add(self.pending.bytes);
+        let used = self.live.bytes.saturating_add(self.unnamed_bytes());
         self.end.saturating_sub(used.saturating_add(crate::format::CHUNK_HEADER_BYTES))
+    }
+
+    /// Bytes of values that no table names yet.
+    pub fn unnamed_bytes(&self) -> u64 {
+        self.pending.bytes.saturating_add(self.unfinished)
     }
 
     /// Returns `true` if its values are all named by tables, and at least so many thousandths of it are
@@ -314,7 +321,16 @@ impl Chunks {
     pub fn add_pending(&mut self, handle: &Handle) {
         let chunk = self.by_id.entry(handle.chunk).or_default();
         chunk.pending.add(Count { blocks: 1, bytes: handle.block_bytes() });
+        chunk.unfinished = 0;
         chunk.end = chunk.end.max(handle.end());
+    }
+
+    /// Notes how far the block of a handle is written, which is not complete yet.
+    pub fn note_written(&mut self, begun: &Handle, end: u64) {
+        if let Some(chunk) = self.by_id.get_mut(&begun.chunk) {
+            chunk.end = chunk.end.max(end);
+            chunk.unfinished = end.saturating_sub(begun.offset);
+        }
     }
 
     /// Lets a block go that no table came to name.

@@ -15,7 +15,7 @@
 //! blob_ref    a whole value, lent  mapped      where it lies: a mapped chunk file
 //! space       what is where        chunks      what lives in which chunk, and the sections
 //! choosing    what is to be moved  moving      what jobs move
-//! syncing     syncs of files, and failed ones
+//! syncing     failed syncs, too     refusal     values that could not be written
 //! options     and their bytes      format      chunk files and handles
 //! packing     LZ4                  sub_blocks  the table of a value's sub-blocks
 //! ```
@@ -34,6 +34,7 @@ mod mapped;
 mod moving;
 mod options;
 mod packing;
+mod refusal;
 mod shared;
 mod space;
 mod store;

@@ -42,9 +42,14 @@ impl Shared {
         while debt.park(|| clock.now()) {}
     }
 
-    /// The free space, and the time. A disk that does not say how much is free has all that is needed.
+    /// Bytes that are free. A disk that does not say how much is free has all that is needed.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.context.fs.free_bytes(&self.context.dir).unwrap_or(u64::MAX)
+    }
+
+    /// The free space, and the time.
     pub(crate) fn moment(&self) -> ChoiceMoment {
-        let free = self.context.fs.free_bytes(&self.context.dir).unwrap_or(u64::MAX);
+        let free = self.free_bytes();
         ChoiceMoment { free, now: self.context.clock.now() }
     }
 

@@ -23,6 +23,7 @@ use crate::chunks::{Chunk, Chunks, DeadChunk};
 use crate::format::{CHUNK_HEADER_BYTES, Form, Handle, chunk_header};
 use crate::mapped::MappedChunk;
 use crate::options::LargeValueOptions;
+use crate::refusal::PutRefusal;
 use crate::syncing::Syncs;
 use crate::writing::{BlockWriter, ChunkWriter};
 
@@ -100,6 +101,8 @@ pub(crate) struct StoreState {
     pub(crate) pace: Pace,
     /// Until this time, jobs leave values where they are: one could not be written.
     pub(crate) carries_from: Duration,
+    /// The last value of the application that could not be written, until one is.
+    pub(crate) refusal: Option<PutRefusal>,
 }
 
 impl StoreState {
@@ -160,6 +163,7 @@ impl Shared {
             doomed: Vec::new(),
             pace: Pace::new(options.move_bytes_per_second),
             carries_from: Duration::ZERO,
+            refusal: None,
         };
         Ok(Shared {
             context,
@@ -302,7 +306,7 @@ impl Shared {
         let shared = self.clone();
         PendingHandle::new(handle.encode(), move || {
             shared.state.lock().chunks.abort(&handle);
-            // A file that cannot be removed now goes with the next ones.
+            // A file that cannot be removed now is removed later.
             let _ = shared.remove_dead();
         })
     }
@@ -314,6 +318,7 @@ impl Shared {
         let mut state = self.state.lock();
         if let Some(entry) = state.chunks.by_id.get_mut(&chunk) {
             entry.end = end.unwrap_or(entry.end).max(entry.end);
+            entry.unfinished = 0;
         }
         match writer {
             Some(writer) => self.keep_or_seal(&mut state, writer),
@@ -392,7 +397,7 @@ impl Shared {
     /// Removes the files that are not needed any more.
     ///
     /// # Errors
-    /// Those of the file system: tried again at the next call.
+    /// Those of the file system: tried again at the next call, for which the engine is asked.
     pub(crate) fn remove_dead(&self) -> Result<()> {
         let mut state = self.state.lock();
         let StoreState { chunks, idle, mover, .. } = &mut *state;
@@ -426,6 +431,7 @@ impl Shared {
                     // Out of the counts already, and in no edit: this list alone remembers the file
                     // until the next open.
                     self.state.lock().doomed.push(chunk);
+                    self.context.wishes.remove_later(self.context.partition);
                     result = result.and(Err(error));
                 }
             }

@@ -11,11 +11,11 @@ use crate::store::LargeStore;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Space {
-    /// Length of all chunk files.
+    /// Length of all chunk files, with those that could not be removed yet.
     pub total_bytes: u64,
     /// Values that tables name, with their keys and checksums.
     pub live_bytes: u64,
-    /// Values that were written and that no table names yet.
+    /// Values that were written, or are being written, and that no table names yet.
     pub pending_bytes: u64,
     /// Garbage: bytes that are not needed any more and will be reclaimed.
     pub dead_bytes: u64,
@@ -61,16 +61,19 @@ impl LargeStore {
         if !self.0.process.is_current() {
             return Space::default();
         }
-        self.0.with_chunks(|chunks| {
-            let mut space = Space { pinned_bytes: chunks.held_bytes(), ..Space::default() };
-            for chunk in chunks.by_id.values() {
-                space.total_bytes = space.total_bytes.saturating_add(chunk.end);
-                space.live_bytes = space.live_bytes.saturating_add(chunk.live.bytes);
-                space.pending_bytes = space.pending_bytes.saturating_add(chunk.pending.bytes);
-                space.dead_bytes = space.dead_bytes.saturating_add(chunk.garbage_bytes());
-            }
-            space
-        })
+        let state = self.0.state.lock();
+        let mut space = Space { pinned_bytes: state.chunks.held_bytes(), ..Space::default() };
+        for chunk in state.chunks.by_id.values() {
+            space.total_bytes = space.total_bytes.saturating_add(chunk.end);
+            space.live_bytes = space.live_bytes.saturating_add(chunk.live.bytes);
+            space.pending_bytes = space.pending_bytes.saturating_add(chunk.unnamed_bytes());
+            space.dead_bytes = space.dead_bytes.saturating_add(chunk.garbage_bytes());
+        }
+        for doomed in &state.doomed {
+            space.total_bytes = space.total_bytes.saturating_add(doomed.bytes);
+            space.dead_bytes = space.dead_bytes.saturating_add(doomed.bytes);
+        }
+        space
     }
 
     /// Returns all chunk files, oldest first.
@@ -87,7 +90,7 @@ impl LargeStore {
                 largest: chunk.largest.clone(),
                 live_blocks: chunk.live.blocks,
                 live_bytes: chunk.live.bytes,
-                pending_bytes: chunk.pending.bytes,
+                pending_bytes: chunk.unnamed_bytes(),
                 dead_bytes: chunk.garbage_bytes(),
                 is_sealed: !chunk.is_open,
                 is_moving: chunk.is_moving,

@@ -120,7 +120,9 @@ impl ValueStore for LargeStore {
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle> {
-        let (pending, stored_len) = self.write(key, value)?;
+        let written = self.write(key, value);
+        self.0.note_put_outcome(value.len() as u64, &written);
+        let (pending, stored_len) = written?;
         self.0.note_put(stored_len);
         Ok(pending)
     }
@@ -313,8 +315,9 @@ impl ValueStore for LargeStore {
         stats.written_bytes = counters.bytes_written.load(Ordering::Relaxed);
         stats.moved_bytes = counters.bytes_moved.load(Ordering::Relaxed);
         stats.reclaimed_bytes = counters.bytes_reclaimed.load(Ordering::Relaxed);
+        stats.refused = self.0.present_refusal().map(|error| error.to_string());
         let state = self.0.state.lock();
-        stats.chunk_count = state.chunks.by_id.len() as u64;
+        stats.chunk_count = (state.chunks.by_id.len() + state.doomed.len()) as u64;
         stats.unmoved = state.chunks.unmoved().map(ToString::to_string);
         stats.failure = state.present_failure().map(ToString::to_string);
         stats

@@ -236,6 +236,7 @@ impl BlockWriter {
         self.is_failed = appended.is_err();
         if !self.is_failed {
             writer.begin_sync(writer.end - self.handle.offset);
+            self.shared.state.lock().chunks.note_written(&self.handle, writer.end);
         }
         appended
     }

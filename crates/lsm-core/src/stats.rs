@@ -71,11 +71,11 @@ pub struct LevelStats {
 pub struct ValueStoreStats {
     /// Number of chunk files on disk.
     pub chunk_count: u64,
-    /// Length of all chunk files, in bytes.
+    /// Length of all chunk files, in bytes, with those that could not be removed yet.
     pub bytes: u64,
     /// Bytes of values that tables name.
     pub live_bytes: u64,
-    /// Bytes of values that no table names yet.
+    /// Bytes of values that no table names yet, with those that are being written.
     pub pending_bytes: u64,
     /// Bytes that no new reader reaches, and that background work gives back.
     pub dead_bytes: u64,
@@ -99,6 +99,9 @@ pub struct ValueStoreStats {
     /// The reason why values are not moved out of chunk files with much garbage, if they are not: it names the
     /// bytes that have to be free, or the error. They are tried again when there is room, and after some time.
     pub unmoved: Option<String>,
+    /// The error of the last large value that was put, if it could not be written. One for lack of space is
+    /// left out as soon as there is room for the value.
+    pub refused: Option<String>,
 }
 
 /// One partition.

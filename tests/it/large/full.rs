@@ -174,3 +174,120 @@ fn values_are_not_copied_again_and_again_for_tables_that_fail() {
         check_odd(&p);
     }
 }
+
+/// The application puts large values alone, so that nothing else fails.
+#[test]
+fn health_says_that_large_values_are_refused_until_there_is_room() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = ten_chunks(&db);
+    leave_room(&fs, CHUNK_BYTES);
+    for streamed in [false, true] {
+        let big = vec![7; 3 * CHUNK_BYTES as usize];
+        let refused = if streamed {
+            let mut writer = p.put_stream("big", None).unwrap();
+            writer.write_all(&big).map_err(siltstone::Error::from).unwrap_err()
+        } else {
+            p.put("big", &big).unwrap_err()
+        };
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        let health = db.health();
+        assert!(!health.is_healthy(), "{health}");
+        assert!(health.to_string().contains("large values are refused"), "{health}");
+        if streamed {
+            // Another value fits.
+            p.put("small", vec![1; VALUE_BYTES]).unwrap();
+        } else {
+            leave_room(&fs, 4 * CHUNK_BYTES);
+        }
+        assert!(db.health().is_healthy(), "{}", db.health());
+        leave_room(&fs, CHUNK_BYTES);
+    }
+}
+
+/// The device fails, and the space has nothing to do with it.
+#[test]
+fn health_says_that_large_values_are_refused_until_one_is_written() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let db = open_with(Arc::new(fs.clone()), "/db", &ManualClock::default()).unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    let at = FaultAt::Nth { kind: OpKind::Create, suffix: ".chunk".to_owned(), nth: 0 };
+    fs.add_rule(FaultRule::sticky(at, FaultAction::Eio));
+    p.put("k", vec![1; 1000]).unwrap_err();
+    p.put("small", "1").unwrap();
+    assert!(db.health().to_string().contains("large values are refused"), "{}", db.health());
+    fs.heal();
+    assert!(!db.health().is_healthy());
+    p.put("k", vec![1; 1000]).unwrap();
+    assert!(db.health().is_healthy(), "{}", db.health());
+}
+
+/// The figures are those of the folder at every moment.
+#[test]
+fn files_in_flight_are_in_the_figures() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let p = db.partition_with("p", options()).unwrap();
+    let mut writer = p.put_stream("film", None).unwrap();
+    for n in 1..=40_u64 {
+        writer.write_all(&[3; 1000]).unwrap();
+        let space = p.space().unwrap();
+        let on_disk = chunk_bytes(&fs, "/db");
+        assert!(on_disk + 256 > n * 1000, "{on_disk}");
+        assert_eq!((space.total_bytes, value_store(&db).bytes), (on_disk, on_disk));
+        assert_eq!((space.pending_bytes, space.dead_bytes), (on_disk - 64, 0));
+    }
+    let pending = writer.finish().unwrap();
+    let space = p.space().unwrap();
+    assert_eq!((space.total_bytes, space.dead_bytes), (chunk_bytes(&fs, "/db"), 0));
+    assert_eq!(space.pending_bytes, space.total_bytes - 64);
+    drop(pending);
+    assert_eq!(p.space().unwrap().total_bytes, 0);
+    // A part of a value in a file that takes others.
+    p.put("first", vec![1; 300]).unwrap();
+    let mut writer = p.put_stream("second", Some(600)).unwrap();
+    writer.write_all(&[3; 512]).unwrap();
+    let space = p.space().unwrap();
+    assert_eq!((space.total_bytes, space.dead_bytes), (chunk_bytes(&fs, "/db"), 0));
+    drop(writer);
+    let space = p.space().unwrap();
+    assert_eq!(space.total_bytes, chunk_bytes(&fs, "/db"));
+    assert!(space.dead_bytes > 512, "{space:?}");
+}
+
+#[test]
+fn the_file_of_a_dropped_stream_that_cannot_be_removed_is_counted_and_removed_later() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    for finished in [false, true] {
+        let at = FaultAt::Nth { kind: OpKind::Delete, suffix: ".chunk".to_owned(), nth: 0 };
+        fs.add_rule(FaultRule::sticky(at, FaultAction::Eio));
+        let mut writer = p.put_stream("film", None).unwrap();
+        writer.write_all(&[3; 9000]).unwrap();
+        match finished {
+            true => drop(writer.finish().unwrap()),
+            false => drop(writer),
+        }
+        let on_disk = chunk_bytes(&mem, "/db");
+        assert!(on_disk > 8000);
+        for _ in 0..3 {
+            let space = p.space().unwrap();
+            assert_eq!((space.total_bytes, space.dead_bytes), (on_disk, on_disk));
+            let stats = value_store(&db);
+            assert_eq!((stats.bytes, stats.chunk_count), (on_disk, 1));
+            clock.pass(1);
+            assert_eq!(db.step().unwrap_err().kind(), ErrorKind::Io);
+            assert!(!db.health().is_healthy());
+        }
+        fs.heal();
+        clock.pass(1);
+        db.wait_idle().unwrap();
+        assert_eq!((chunk_bytes(&mem, "/db"), p.space().unwrap().total_bytes), (0, 0));
+        assert!(db.health().is_healthy(), "{}", db.health());
+    }
+}

@@ -30,6 +30,9 @@ pub(super) fn text(health: &Health) -> String {
     };
     line("healthy", &if health.is_healthy() { "yes" } else { "no" });
     line("read-only", health.read_only.as_ref().map_or(&"no", |why| why));
+    if let Some(why) = &health.deleted {
+        line("deleted files", why);
+    }
     if health.stalls.is_empty() {
         line("held back", &"no writers");
     }
@@ -97,6 +100,12 @@ fn chunk_lines(health: &Health, line: &mut dyn FnMut(&str, &dyn Display)) {
         if let Some(failure) = &store.failure {
             line("in doubt", &format!("large values of {name}: {}", escaped(failure)));
         }
+        if let Some(why) = &store.refused {
+            line("refused", &format!("large values of {name}: {}", escaped(why)));
+        }
+        if let Some(why) = &store.unmoved {
+            line("garbage stays", &format!("in chunk files of {name}: {}", escaped(why)));
+        }
     }
 }
 
@@ -145,6 +154,7 @@ pub(super) fn json(health: &Health) -> Value {
     json!({
         "healthy": health.is_healthy(),
         "read_only": health.read_only,
+        "deleted": health.deleted,
         "stalls": stalls.collect::<Vec<_>>(),
         "background_errors":
             health.background_errors.iter().map(failure_json).collect::<Vec<_>>(),

@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -21,6 +22,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::obsolete::ObsoleteFiles;
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::Fs;
 use crate::partition::{PartitionState, WorkList};
 use crate::shared::CursorWriter;
 use crate::types::{MemtableId, PartitionId};
@@ -153,6 +155,14 @@ impl Catalog {
     /// The number of the last durable edit.
     pub(super) fn durable_edit(&self) -> u64 {
         self.edit_number.load(Ordering::Acquire)
+    }
+
+    /// The error of the present generation of the manifest if it is gone from the folder; `None` also while an
+    /// edit is under way. Opens the file under `versions`, so that no other generation takes its place meanwhile.
+    pub(super) fn missing_manifest(&self, fs: &dyn Fs, dir: &Path) -> Option<Error> {
+        let versions = self.versions.try_lock()?;
+        let path = versions.generation().0.path(dir);
+        fs.open_read(&path).err().filter(Error::is_missing)
     }
 
     /// Length of the manifest, in bytes.

@@ -10,6 +10,7 @@ use super::DbInner;
 use super::errors::BackgroundFailure;
 use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, SEALED_SOFT};
 use crate::compaction::compaction_debt;
+use crate::error::Error;
 use crate::machine::open_files_limit;
 use crate::partition::PartitionState;
 use crate::stats::ValueStoreStats;
@@ -101,9 +102,9 @@ impl PartitionHealth {
     }
 }
 
-/// Returns `true` if no value of the store is in doubt, and those that should be moved are.
+/// Returns `true` if no value of the store is in doubt, none is refused, and those that should be moved are.
 fn is_well(store: &ValueStoreStats) -> bool {
-    store.failure.is_none() && store.unmoved.is_none()
+    store.failure.is_none() && store.unmoved.is_none() && store.refused.is_none()
 }
 
 /// The health of a database, from `Db::health`.
@@ -114,6 +115,9 @@ pub struct Health {
     /// The reason why the store refuses writes, if it does. The store resumes without help, unless it
     /// was opened read-only.
     pub read_only: Option<String>,
+    /// The error of the manifest, if it is gone: somebody has deleted the folder of the database, or its files.
+    /// All later writes are lost.
+    pub deleted: Option<String>,
     /// Partitions whose writers are delayed, by name.
     pub stalls: Vec<StallHealth>,
     /// Failures of background work without a later success.
@@ -140,9 +144,11 @@ pub struct Health {
 
 impl Health {
     /// Returns `true` if writes run at full speed, no background work fails, no data is lost, no filter is
-    /// absent, no large value is in a chunk file whose sync failed, and the space of deleted values comes back.
+    /// absent, no large value is in a chunk file whose sync failed, the last large value was not refused, the space of
+    /// deleted values comes back, and the files of the database are in their folder.
     pub fn is_healthy(&self) -> bool {
         self.read_only.is_none()
+            && self.deleted.is_none()
             && self.stalls.is_empty()
             && self.background_errors.is_empty()
             && self.damage.is_none()
@@ -155,6 +161,9 @@ impl fmt::Display for Health {
         writeln!(f, "{}", if self.is_healthy() { "healthy" } else { "not healthy" })?;
         if let Some(why) = &self.read_only {
             writeln!(f, "read-only: {why}")?;
+        }
+        if let Some(why) = &self.deleted {
+            writeln!(f, "the folder of the database, or its files, were deleted: {why}")?;
         }
         for stall in &self.stalls {
             let StallHealth { partition, reason, pressure_permille, since } = stall;
@@ -191,18 +200,7 @@ impl fmt::Display for Health {
                 writeln!(f, "partition {name:?}: without its compaction filter {filter:?}")?;
             }
             if let Some(store) = value_store {
-                writeln!(
-                    f,
-                    "partition {name:?}: {} bytes in {} chunk files, {} of them dead, and readers hold \
-                     {} of these",
-                    store.bytes, store.chunk_count, store.dead_bytes, store.pinned_bytes
-                )?;
-                if let Some(why) = &store.unmoved {
-                    writeln!(f, "partition {name:?}: garbage stays: {why}")?;
-                }
-                if let Some(failure) = &store.failure {
-                    writeln!(f, "partition {name:?}: large values in doubt: {failure}")?;
-                }
+                write_store(f, name, store)?;
             }
             for gap in gaps {
                 writeln!(f, "partition {name:?}: damaged beyond repair: {gap}")?;
@@ -216,6 +214,24 @@ impl fmt::Display for Health {
         writeln!(f, "open files: {}", self.open_files)?;
         write!(f, "obsolete bytes that readers hold: {}", self.pinned_obsolete_bytes)
     }
+}
+
+fn write_store(f: &mut fmt::Formatter<'_>, name: &str, store: &ValueStoreStats) -> fmt::Result {
+    writeln!(
+        f,
+        "partition {name:?}: {} bytes in {} chunk files, {} of them dead, and readers hold {} of these",
+        store.bytes, store.chunk_count, store.dead_bytes, store.pinned_bytes
+    )?;
+    if let Some(why) = &store.refused {
+        writeln!(f, "partition {name:?}: large values are refused: {why}")?;
+    }
+    if let Some(why) = &store.unmoved {
+        writeln!(f, "partition {name:?}: garbage stays: {why}")?;
+    }
+    if let Some(failure) = &store.failure {
+        writeln!(f, "partition {name:?}: large values in doubt: {failure}")?;
+    }
+    Ok(())
 }
 
 impl DbInner {
@@ -234,6 +250,7 @@ impl DbInner {
         let pinned = applied.0.saturating_sub(self.catalog.log_low_water(applied, None).0);
         Health {
             read_only: self.why_read_only().map(|error| error.to_string()),
+            deleted: self.deleted_files().map(|error| error.to_string()),
             stalls: self.stall.health(&live, now),
             background_errors: self.background.failures(),
             damage: self.jobs.damage().map(|error| error.to_string()),
@@ -254,6 +271,16 @@ impl DbInner {
                 hard: open_files_limit(),
             },
         }
+    }
+}
+
+impl DbInner {
+    /// The error of a file that is always there, if it is gone. Where another process writes, files go.
+    fn deleted_files(&self) -> Option<Error> {
+        if self.is_beside || self.cursor.is_fenced() || !self.is_own() {
+            return None;
+        }
+        self.catalog.missing_manifest(&*self.world.fs, &self.world.dir)
     }
 }
 

@@ -275,7 +275,8 @@ impl Worker for DbInner {
     }
 
     fn holds_obsolete(&self) -> bool {
-        !self.cursor.is_fenced() && !self.obsolete.is_empty()
+        let is_left = !self.obsolete.is_empty() || self.world.wishes.has_removals();
+        !self.cursor.is_fenced() && is_left
     }
 
     fn waits_for_release(&self) -> bool {

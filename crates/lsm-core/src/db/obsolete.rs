@@ -435,6 +435,7 @@ impl DbInner {
         let attempt = self.background.begin();
         let removed = catch_engine(REMOVAL, || self.obsolete.remove().transpose());
         let Some(removed) = removed.transpose() else { return Ok(()) };
+        let removed = self.remove_unnamed_values().and(removed);
         self.background.note_outcome(Reason::Obsolete, attempt, removed.as_ref().copied());
         removed
     }
@@ -444,7 +445,21 @@ impl DbInner {
         self.cursor.check()?;
         let attempt = self.background.begin();
         let removed = catch_engine(REMOVAL, || self.obsolete.finish_removing());
+        let removed = self.remove_unnamed_values().and(removed);
         self.background.note_outcome(Reason::Obsolete, attempt, removed.as_ref().copied());
+        removed
+    }
+
+    /// Lets value stores remove the files that no edit named, such as that of a stream that was given up, where
+    /// they failed to.
+    fn remove_unnamed_values(&self) -> Result<()> {
+        let mut removed = Ok(());
+        for id in self.world.wishes.take_removals() {
+            // Those of a partition that is dropped go at the next open.
+            if let Some(store) = self.catalog.with_id(id).and_then(|found| found.store().cloned()) {
+                removed = removed.and(store.reclaim(0));
+            }
+        }
         removed
     }
 

@@ -144,7 +144,8 @@ pub trait ValueStore: Any + Send + Sync {
         Ok(None)
     }
 
-    /// Frees the values that were dropped at or before edit `number`, which no reader can see any more.
+    /// Frees the values that were dropped at or before edit `number`, which no reader can see any more, and
+    /// files that no edit named.
     /// Called again if it fails.
     fn reclaim(&self, number: u64) -> Result<()>;
 

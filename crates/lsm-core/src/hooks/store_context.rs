@@ -84,6 +84,8 @@ struct Wished {
     any: AtomicBool,
     /// A leaf.
     open: Mutex<OpenWishes>,
+    /// Partitions with files that could not be removed. A leaf.
+    removals: Mutex<BTreeSet<PartitionId>>,
 }
 
 /// Wishes that are not fulfilled yet.
@@ -105,6 +107,22 @@ impl StoreWishes {
         self.add(|open| {
             open.flushes.insert(partition);
         });
+    }
+
+    /// Has [`ValueStore::reclaim`](super::ValueStore::reclaim) called with edit 0, again and again until that
+    /// works: a file of the partition that no edit named could not be removed. Allowed under any lock.
+    pub fn remove_later(&self, partition: PartitionId) {
+        self.0.removals.lock().insert(partition);
+    }
+
+    /// Returns `true` if files are to be removed.
+    pub(crate) fn has_removals(&self) -> bool {
+        !self.0.removals.lock().is_empty()
+    }
+
+    /// Returns each partition with files that are to be removed once.
+    pub(crate) fn take_removals(&self) -> BTreeSet<PartitionId> {
+        std::mem::take(&mut *self.0.removals.lock())
     }
 
     fn add(&self, add: impl FnOnce(&mut OpenWishes)) {
