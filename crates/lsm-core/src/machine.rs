@@ -41,6 +41,11 @@ pub fn open_files_limit() -> u64 {
     OPEN_FILES_GUESS
 }
 
+/// The number of this process. 1 on WASI, where std panics: a module is alone there.
+pub fn process_id() -> u32 {
+    if cfg!(target_family = "wasm") { 1 } else { std::process::id() }
+}
+
 /// Returns `true` if the process, or the machine, has no handle for another open file.
 pub fn is_out_of_handles(error: &io::Error) -> bool {
     #[cfg(unix)]

@@ -36,6 +36,7 @@ use std::time::Duration;
 use crate::codec::{Reader, checksum64, checksum64_seeded, put_u64};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{AppendMode, File, Fs, LockGuard, names};
+use crate::machine;
 
 /// The first bytes of a lease.
 pub const MAGIC: [u8; 8] = *b"SILTREAD";
@@ -250,7 +251,7 @@ impl Held {
                 Err(error) if error.is_missing() => continue,
                 opened => opened?,
             };
-            file.append(&header(std::process::id(), fs.machine_run()))?;
+            file.append(&header(machine::process_id(), fs.machine_run()))?;
             return Ok(Held { path, file, bytes: HEADER_BYTES as u64, _lock: lock });
         }
         let message = "a lease was taken away again and again while it was made";

@@ -22,6 +22,7 @@ use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::machine;
 
 /// A process: the one that made a thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +97,7 @@ fn opened_by_parent() -> Error {
     let message = format!(
         "process {} was forked while a database was open: it cannot open one; fork before the first open, or \
          start a program in the child",
-        std::process::id()
+        machine::process_id()
     );
     Error::new(ErrorKind::Unsupported, message)
 }
@@ -106,7 +107,7 @@ fn opened_by_parent() -> Error {
 fn forked() -> Error {
     let message = format!(
         "process {} was forked from the process that opened the database, and cannot use its handles",
-        std::process::id()
+        machine::process_id()
     );
     Error::new(ErrorKind::Closed, message)
 }
@@ -149,7 +150,7 @@ fn first_number() -> u64 {
     }
     let word = WORD.load(Ordering::Acquire);
     if std::ptr::eq(word, &raw const NO_WORD) {
-        return u64::from(std::process::id());
+        return u64::from(machine::process_id());
     }
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     // SAFETY: it is the word of a page that is never unmapped (invariant 1).
@@ -183,7 +184,7 @@ fn map_word() -> Option<*mut AtomicU64> {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[inline]
 fn current() -> u64 {
-    u64::from(std::process::id())
+    u64::from(machine::process_id())
 }
 
 #[cfg(test)]

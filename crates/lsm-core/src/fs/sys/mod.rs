@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::names::TEMPORARY_SUFFIX;
+use crate::machine;
 
 #[cfg(target_os = "linux")]
 pub(super) use linux::*;
@@ -60,6 +61,6 @@ pub(super) static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
 fn temporary_name(path: &Path) -> PathBuf {
     let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
     let mut name = OsString::from(path);
-    name.push(format!(".{}-{number}{TEMPORARY_SUFFIX}", std::process::id()));
+    name.push(format!(".{}-{number}{TEMPORARY_SUFFIX}", machine::process_id()));
     PathBuf::from(name)
 }
