@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use lsm_core::clock::Pace;
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::fs::{AppendMode, File, SharedFile};
+use lsm_core::fs::{File, SharedFile};
 use lsm_core::hooks::{ChunkChange, ChunkId, PendingHandle, StoreContext};
 use lsm_core::options::Compression;
 use lsm_core::types::Process;
@@ -223,8 +223,8 @@ impl Shared {
         let path = context.chunk_path(chunk);
         // No number is given twice, so a file of this name is nobody's, and nothing may be put
         // behind its bytes.
-        let file = context.files.open_append(&path, AppendMode::IfAbsent)?;
-        let shared = context.files.adopt(&path, file.clone());
+        let file = context.files.create(&path)?;
+        let shared = file.shared().clone();
         let mut state = self.state.lock();
         state.syncs.note_name(chunk);
         let entry = state.chunks.by_id.entry(chunk).or_default();
@@ -238,7 +238,8 @@ impl Shared {
         // The store knows the file before its header is written, so that it removes the file if
         // that fails.
         let header = chunk_header(chunk, context.partition, context.db_id);
-        ChunkWriter::new(chunk, file, &header).inspect_err(|_| self.block_given_up(chunk, None))
+        ChunkWriter::new(self, chunk, file, &header)
+            .inspect_err(|_| self.block_given_up(chunk, None))
     }
 
     /// Takes a writer back behind a whole block of this stored length. A large value is the last of its file:

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::fs::File;
+use lsm_core::fs::{File, is_out_of_handles};
 use lsm_core::hooks::ChunkId;
 use parking_lot::MutexGuard;
 
@@ -49,6 +49,13 @@ impl Syncs {
     /// Notes that the folder has the name of this file, which is new.
     pub(crate) fn note_name(&mut self, chunk: ChunkId) {
         self.unnamed.insert(chunk);
+    }
+
+    /// Notes files again whose sync was not begun.
+    fn keep_unsynced(&mut self, files: BTreeMap<ChunkId, Arc<dyn File>>) {
+        for (chunk, file) in files {
+            self.unsynced.entry(chunk).or_insert(file);
+        }
     }
 
     /// Returns `true` if a sync of the file failed.
@@ -95,8 +102,10 @@ impl Shared {
         }
         syncs.unsynced.entry(chunk).or_insert_with(|| file.clone());
         syncs.unsynced_bytes += bytes;
+        // Files that wait for a sync stay open, those of all stores together.
         let is_too_much = syncs.unsynced_bytes >= UNSYNCED_BYTES_MAX
-            || syncs.unsynced.len() >= UNSYNCED_FILES_MAX;
+            || syncs.unsynced.len() >= UNSYNCED_FILES_MAX
+            || self.context.files.is_crowded();
         drop(state);
         if !is_too_much {
             return Ok(());
@@ -104,8 +113,12 @@ impl Shared {
         let turn = self.syncing.lock();
         // Noted before the turn ends: whoever comes next finds nothing that waits for a sync, and must
         // not take that for success.
-        self.sync_unsynced(&turn)
-            .inspect_err(|error| self.state.lock().syncs.untold = Some(error.clone()))?;
+        self.sync_unsynced(&turn).inspect_err(|error| {
+            // Without a descriptor nothing was tried, and the next sync tries it.
+            if !is_out_of_handles(error) {
+                self.state.lock().syncs.untold = Some(error.clone());
+            }
+        })?;
         // The frames of these values are not attested before the log is synced, and recovery would verify
         // all of them.
         self.context.wishes.sync_log();
@@ -142,6 +155,15 @@ impl Shared {
         let names: Vec<PathBuf> = unnamed.iter().map(|id| self.context.chunk_path(*id)).collect();
         // A synced file without a durable name in the folder is gone after a crash.
         let named = self.context.fs.sync_names(&self.context.dir, &names);
+        if let Err(error) = &named
+            && is_out_of_handles(error)
+        {
+            // No sync was begun, so nothing is in doubt.
+            let mut state = self.state.lock();
+            state.syncs.unnamed.extend(unnamed);
+            state.syncs.keep_unsynced(unsynced);
+            return named;
+        }
         let files: Vec<Arc<dyn File>> = unsynced.values().cloned().collect();
         // Also files without bytes that wait for a sync: what their writers append is refused.
         let doubtful = if named.is_err() { unnamed } else { BTreeSet::new() };

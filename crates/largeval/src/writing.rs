@@ -48,10 +48,17 @@ pub struct ChunkWriter {
 
 impl ChunkWriter {
     /// Of an empty file; its header is appended at once.
-    pub fn new(chunk: ChunkId, file: Arc<dyn File>, header: &[u8]) -> Result<ChunkWriter> {
-        file.append(header)?;
-        let end = CHUNK_HEADER_BYTES;
-        Ok(ChunkWriter { chunk, file, end, is_full: false, unnoted: end, unbegun: end })
+    pub fn new(
+        shared: &Shared,
+        chunk: ChunkId,
+        file: Arc<dyn File>,
+        header: &[u8],
+    ) -> Result<ChunkWriter> {
+        let mut writer =
+            ChunkWriter { chunk, file, end: 0, is_full: false, unnoted: 0, unbegun: 0 };
+        writer.append(shared, &[header])?;
+        debug_assert_eq!(writer.end, CHUNK_HEADER_BYTES);
+        Ok(writer)
     }
 
     fn append(&mut self, shared: &Shared, pieces: &[&[u8]]) -> Result<()> {
@@ -60,7 +67,8 @@ impl ChunkWriter {
         self.end += bytes;
         self.unnoted += bytes;
         self.unbegun += bytes;
-        if self.unnoted >= NOTED_BYTES {
+        // A file that waits for a sync stays open, also that of a stream which its writer has left alone.
+        if self.unnoted >= NOTED_BYTES || shared.context.files.is_crowded() {
             self.note(shared)?;
         }
         Ok(())

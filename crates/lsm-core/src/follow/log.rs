@@ -15,8 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
+use crate::fs::{OpenFiles, TableFile};
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{DbVersion, PartitionVersion};
 use crate::wal::{
@@ -86,12 +86,13 @@ impl LogTail {
     /// # Errors
     /// [`ErrorKind::FileGone`] for a segment that is gone: a newer manifest does not list it.
     pub(super) fn open(
-        fs: &Arc<dyn Fs>,
+        files: &Arc<OpenFiles>,
         dir: &Path,
         version: &DbVersion,
         uses_indexes: bool,
     ) -> Result<LogTail> {
-        let sources = version.log_segments.keys().map(|number| source(fs, dir, version, *number));
+        let sources =
+            version.log_segments.keys().map(|number| source(files, dir, version, *number));
         let mut options = LogReaderOptions::new(version.db_id);
         // Bodies are read later, and only those of the partitions that are asked for.
         options.headers_only = true;
@@ -107,7 +108,7 @@ impl LogTail {
     /// As [`LogTail::open`].
     pub(super) fn follow(
         &mut self,
-        fs: &Arc<dyn Fs>,
+        files: &Arc<OpenFiles>,
         dir: &Path,
         version: &DbVersion,
     ) -> Result<bool> {
@@ -127,7 +128,7 @@ impl LogTail {
             return Ok(false);
         }
         for number in new {
-            self.reader.add_segment(source(fs, dir, version, number)?);
+            self.reader.add_segment(source(files, dir, version, number)?);
         }
         // Closes files that the primary has deleted: an open handle would keep their space.
         self.reader.forget_passed(|number| listed.contains_key(&number));
@@ -313,13 +314,15 @@ pub(super) fn ends_of_runs(parked: &VecDeque<Parked>) -> Vec<u64> {
 }
 
 fn source(
-    fs: &Arc<dyn Fs>,
+    files: &Arc<OpenFiles>,
     dir: &Path,
     version: &DbVersion,
     number: FileNo,
 ) -> Result<SegmentSource> {
     let epoch = version.log_segments[&number];
     let path = FileName::new(FileKind::Wal, number, epoch).path(dir);
-    let file = fs.open_read(&path).map_err(|error| super::gone(&path, error))?;
-    Ok(SegmentSource { number, epoch, path, file })
+    let file = TableFile::open(files, &path).map_err(|error| super::gone(&path, error))?;
+    // A live log may have many segments, so they count as open files, and one that is read again is opened again.
+    // Without a lease it may be gone by then, as at any other look: a newer manifest does not list it.
+    Ok(SegmentSource { number, epoch, path, file: Arc::new(file) })
 }

@@ -384,13 +384,13 @@ impl Tail {
     fn ensure_log(&mut self, inner: &Inner) -> Result<()> {
         let version = self.manifest.version().clone();
         if let Some(log) = &mut self.log
-            && !log.follow(&inner.fs, &inner.dir, &version)?
+            && !log.follow(&inner.files, &inner.dir, &version)?
         {
             self.log = None;
         }
         if self.log.is_none() {
             let uses_indexes = !self.distrusts_indexes;
-            self.log = Some(LogTail::open(&inner.fs, &inner.dir, &version, uses_indexes)?);
+            self.log = Some(LogTail::open(&inner.files, &inner.dir, &version, uses_indexes)?);
         }
         Ok(())
     }

@@ -21,7 +21,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, SharedWords};
+use super::{
+    AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, SharedWords,
+    is_out_of_handles,
+};
 use crate::error::{Error, Result};
 
 /// See the module.
@@ -107,6 +110,10 @@ impl Names {
 
     /// A sync of the folder failed.
     fn note_failed(&mut self, dir: &Path, error: &Error) {
+        if is_out_of_handles(error) {
+            // The folder could not be opened, so no sync was begun.
+            return;
+        }
         for (path, state) in &mut self.states {
             // The first error stays.
             if path.parent() == Some(dir) && !matches!(state, NameState::Doubtful(_)) {

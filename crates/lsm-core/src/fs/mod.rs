@@ -11,6 +11,7 @@
 //!    it holds beyond the last successful sync is never trusted. The same holds for a folder and the names that
 //!    were in the sync: `folder.rs`.
 
+mod appended_file;
 mod copying;
 #[cfg(any(test, feature = "internals"))]
 mod fault;
@@ -43,6 +44,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 
+pub use appended_file::AppendedFile;
 pub use copying::{Placed, copy, link_or_copy};
 #[cfg(any(test, feature = "internals"))]
 #[doc(hidden)]
@@ -51,7 +53,7 @@ pub(crate) use folder::FolderFs;
 pub use held::HeldDir;
 pub use mem::{CrashOutcome, MemFs, SyncLoss};
 pub(crate) use open_files::TableFile;
-pub use open_files::{OpenFiles, SharedFile};
+pub use open_files::{OpenFiles, SharedFile, is_out_of_handles};
 pub use os::OsFs;
 pub use words::{MapMode, SharedWords};
 

@@ -11,7 +11,7 @@
 //!
 //! Invariants:
 //! 1. No more than `limit` files are open here, but for those that threads are reading at the
-//!    moment or have just opened.
+//!    moment or have just opened, and those that wait for a sync.
 //! 2. A file that is closed and opened again is the same file: nobody gives a name of the database a
 //!    second time, and no file is deleted while somebody may read it.
 //! 3. Lock order: a file's slot and the queue are never held together.
@@ -28,6 +28,9 @@ use crate::error::{Error, Result};
 use crate::machine;
 use crate::types::Process;
 
+/// So many files may always wait for a sync.
+const PINNED_MIN: usize = 8;
+
 /// A bounded set of open files. See the module.
 pub struct OpenFiles {
     // Fixed after construction.
@@ -36,6 +39,8 @@ pub struct OpenFiles {
     process: Process,
     /// Files whose slot is filled. Relaxed: a bound that is passed for a moment does no harm.
     open: AtomicUsize,
+    /// Files that are not to be closed: see `fs/appended_file.rs`. Relaxed, as `open`.
+    pinned: AtomicUsize,
     /// Files that were opened again since the start; for people.
     reopened: AtomicU64,
     /// Every file whose slot is filled, the next to be closed in front. Some may be gone.
@@ -47,6 +52,10 @@ pub struct SharedFile {
     set: Arc<OpenFiles>,
     path: Arc<Path>,
     slot: Mutex<Option<Arc<dyn File>>>,
+    /// It is opened for appending.
+    is_appended: AtomicBool,
+    /// It is not closed. Only `set_pinned` changes it, and the count of the set with it.
+    is_pinned: AtomicBool,
     /// `true` if it was read since it came to its place in the queue. Relaxed: a hint.
     is_used: AtomicBool,
 }
@@ -60,6 +69,7 @@ impl OpenFiles {
             limit: limit.max(1),
             process: Process::current(),
             open: AtomicUsize::new(0),
+            pinned: AtomicUsize::new(0),
             reopened: AtomicU64::new(0),
             queue: Mutex::default(),
         }
@@ -81,6 +91,8 @@ impl OpenFiles {
             set: self.clone(),
             path: path.into(),
             slot: Mutex::new(Some(file)),
+            is_appended: AtomicBool::new(false),
+            is_pinned: AtomicBool::new(false),
             is_used: AtomicBool::new(true),
         });
         self.admit(&shared);
@@ -101,6 +113,16 @@ impl OpenFiles {
     /// Returns the number of files that are open.
     pub fn open_count(&self) -> usize {
         self.open.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of files that are open until they are synced.
+    pub fn pinned_count(&self) -> usize {
+        self.pinned.load(Ordering::Relaxed)
+    }
+
+    /// Returns `true` if so many files wait for a sync that it is time for one.
+    pub fn is_crowded(&self) -> bool {
+        self.pinned_count() > (self.limit / 2).max(PINNED_MIN)
     }
 
     /// Returns the number of times that a file was opened again since the start.
@@ -163,7 +185,8 @@ impl OpenFiles {
             let Some(file) = self.queue.lock().pop_front() else { return };
             // A file that is gone was closed by its drop.
             let Some(file) = file.upgrade() else { continue };
-            if file.is_used.swap(false, Ordering::Relaxed) {
+            let is_pinned = file.is_pinned.load(Ordering::Acquire);
+            if is_pinned || file.is_used.swap(false, Ordering::Relaxed) {
                 self.queue.lock().push_back(Arc::downgrade(&file));
             } else {
                 file.close();
@@ -195,7 +218,10 @@ impl SharedFile {
     #[cold]
     fn open_again(self: &Arc<Self>) -> Result<Arc<dyn File>> {
         // Without the lock of the slot: opening a file may close others, which locks their slots.
-        let file = self.set.open_now(&self.path)?;
+        let file = match self.is_appended.load(Ordering::Acquire) {
+            true => self.set.open_append(&self.path, AppendMode::Existing)?,
+            false => self.set.open_now(&self.path)?,
+        };
         {
             let mut slot = self.slot.lock();
             if let Some(other) = &*slot {
@@ -209,8 +235,27 @@ impl SharedFile {
         Ok(file)
     }
 
+    /// Has it opened for appending from now on, or for reading.
+    pub(super) fn set_appended(&self, is_appended: bool) {
+        self.is_appended.store(is_appended, Ordering::Release);
+    }
+
+    /// Keeps it open from now on, or lets the set close it.
+    pub(super) fn set_pinned(&self, is_pinned: bool) {
+        // Under the lock of the slot, as a close is: none begins behind this.
+        let _slot = self.slot.lock();
+        if self.is_pinned.swap(is_pinned, Ordering::AcqRel) == is_pinned {
+            return;
+        }
+        match is_pinned {
+            true => self.set.pinned.fetch_add(1, Ordering::Relaxed),
+            false => self.set.pinned.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
     fn close(&self) {
-        if self.slot.lock().take().is_some() {
+        let mut slot = self.slot.lock();
+        if !self.is_pinned.load(Ordering::Acquire) && slot.take().is_some() {
             self.set.open.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -277,7 +322,7 @@ impl File for TableFile {
 }
 
 /// Returns `true` if the process, or the machine, has no handle for another open file.
-fn is_out_of_handles(error: &Error) -> bool {
+pub fn is_out_of_handles(error: &Error) -> bool {
     error.io_source().is_some_and(machine::is_out_of_handles)
 }
 

@@ -12,7 +12,7 @@ use parking_lot::MutexGuard;
 use super::notices::{Notice, Notices};
 use super::{Log, LogHost};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::File;
+use crate::fs::{File, is_out_of_handles};
 use crate::hooks::catch_engine;
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::wal::{Lsn, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter};
@@ -295,7 +295,11 @@ impl Log {
         let result = catch_engine("a sync of the log", sync);
         // Latched before `running` is reset. A second `fdatasync` of this file would report
         // success, because the kernel may have marked the failed pages clean.
-        result.map_err(|error| self.fail(host, error))
+        // A file that could not be opened was not synced, and another attempt may find a descriptor.
+        result.map_err(|error| match is_out_of_handles(&error) {
+            true => error,
+            false => self.fail(host, error),
+        })
     }
 
     /// Notes that the log is durable up to here; the notices that are due.

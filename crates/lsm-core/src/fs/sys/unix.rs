@@ -79,6 +79,12 @@ impl<'a> At<'a> {
         }
     }
 
+    /// Returns `true` if it is the folder of the open handle itself.
+    fn is_held_folder(&self) -> bool {
+        // The mark of the working folder is no descriptor.
+        self.relative == Path::new(".") && self.dir.as_raw_fd() >= 0
+    }
+
     fn open_with(&self, flags: OFlags) -> io::Result<OwnedFd> {
         // As the standard library: the umask of the process narrows it.
         let mode = Mode::from_raw_mode(0o666);
@@ -126,7 +132,12 @@ impl<'a> At<'a> {
 
     /// Makes the names in the folder durable.
     pub(in crate::fs) fn sync_dir(&self) -> io::Result<()> {
-        // Durability: of std, because on macOS it also asks the device to empty its cache.
+        // The folder that is held needs no further descriptor: where there is none, that would look like a failed
+        // sync. Not on macOS, where std also asks the device to empty its cache.
+        if cfg!(not(target_vendor = "apple")) && self.is_held_folder() {
+            return Ok(retry_on_intr(|| rustix::fs::fsync(self.dir))?);
+        }
+        // Durability: of std, for the reason above.
         File::from(self.open_dir()?).sync_all()
     }
 
@@ -154,8 +165,12 @@ impl<'a> At<'a> {
     }
 
     pub(in crate::fs) fn free_bytes(&self) -> io::Result<u64> {
-        let dir = self.open_dir()?;
-        let stat = retry_on_intr(|| rustix::fs::fstatvfs(&dir))?;
+        let stat = if self.is_held_folder() {
+            retry_on_intr(|| rustix::fs::fstatvfs(self.dir))?
+        } else {
+            let dir = self.open_dir()?;
+            retry_on_intr(|| rustix::fs::fstatvfs(&dir))?
+        };
         // The blocks that are left for this user. Those that are kept for the administrator do not
         // count.
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))

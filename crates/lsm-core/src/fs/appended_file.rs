@@ -1,0 +1,234 @@
+//! [`AppendedFile`]: a file of an [`OpenFiles`] that is appended to, and closed while it rests.
+//!
+//! A value store has a file for each partition, and an application may have any number of streams. So these files
+//! count as open ones, too. But a file is not closed before it is synced: if the device fails to write its
+//! pages, the system reports that to those who have it open, once, and a file that is opened later may hear
+//! nothing of it.
+//!
+//! Invariants:
+//! 1. The set does not close the file between an append and the sync that makes it durable.
+//! 2. A file that is opened again ends where the last append ended: with reserved space behind that, it is
+//!    not closed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::open_files::{OpenFiles, SharedFile};
+use super::{AppendMode, File, MappedBytes};
+use crate::error::Result;
+
+/// See the module.
+pub struct AppendedFile {
+    shared: Arc<SharedFile>,
+    /// A leaf.
+    appends: Mutex<Appends>,
+}
+
+#[derive(Default)]
+struct Appends {
+    /// The number of appends that were begun, and how many of them are durable.
+    begun: u64,
+    durable: u64,
+    /// The end of the last append, and of the space that was reserved.
+    end: u64,
+    reserved: u64,
+}
+
+impl Appends {
+    fn may_be_closed(&self) -> bool {
+        self.begun == self.durable && self.end >= self.reserved
+    }
+}
+
+impl OpenFiles {
+    /// Creates the file at `path`, which is none yet, to be appended to. Closes others of the set if the process
+    /// has no handle left.
+    ///
+    /// # Errors
+    /// Those of [`Fs::open_append`](super::Fs::open_append).
+    pub fn create(self: &Arc<Self>, path: &Path) -> Result<Arc<AppendedFile>> {
+        let file = self.open_append(path, AppendMode::IfAbsent)?;
+        let shared = self.adopt(path, file);
+        shared.set_appended(true);
+        Ok(Arc::new(AppendedFile { shared, appends: Mutex::default() }))
+    }
+}
+
+impl AppendedFile {
+    /// The file as others read it.
+    pub fn shared(&self) -> &Arc<SharedFile> {
+        &self.shared
+    }
+
+    /// Appends `len` bytes by `append`.
+    fn append_by(&self, len: u64, append: impl FnOnce(&dyn File) -> Result<()>) -> Result<()> {
+        {
+            let mut appends = self.appends.lock();
+            appends.begun += 1;
+            // Before the file is asked for: from here on it stays open.
+            self.shared.set_pinned(true);
+        }
+        append(&*self.shared.file()?)?;
+        self.appends.lock().end += len;
+        Ok(())
+    }
+}
+
+impl File for AppendedFile {
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.append_by(bytes.len() as u64, |file| file.append(bytes))
+    }
+
+    fn append_pieces(&self, pieces: &[&[u8]]) -> Result<()> {
+        let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+        self.append_by(len, |file| file.append_pieces(pieces))
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.shared.file()?.read_at(offset, buf)
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        if let Ok(file) = self.shared.file() {
+            file.prefetch(offset, len);
+        }
+    }
+
+    fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.shared.file()?.read_cached_at(offset, buf)
+    }
+
+    fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.shared.file()?.read_at_uncached(offset, buf)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let begun = {
+            let appends = self.appends.lock();
+            if appends.begun == appends.durable {
+                // Another sync was faster, and the file may be closed.
+                return Ok(());
+            }
+            appends.begun
+        };
+        self.shared.file()?.sync()?;
+        let mut appends = self.appends.lock();
+        appends.durable = appends.durable.max(begun);
+        if appends.may_be_closed() {
+            self.shared.set_pinned(false);
+        }
+        Ok(())
+    }
+
+    fn begin_sync(&self) {
+        if let Ok(file) = self.shared.file() {
+            file.begin_sync();
+        }
+    }
+
+    fn begin_next_sync(&self) -> Result<()> {
+        self.shared.file()?.begin_next_sync()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.shared.file()?.len()
+    }
+
+    fn preallocate(&self, len: u64) -> Result<()> {
+        {
+            let mut appends = self.appends.lock();
+            appends.reserved = appends.reserved.max(len);
+            self.shared.set_pinned(true);
+        }
+        self.shared.file()?.preallocate(len)
+    }
+
+    fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
+        self.shared.file().ok()?.map(offset, len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.shared.file()?.punch(offset, len)
+    }
+}
+
+impl Drop for AppendedFile {
+    fn drop(&mut self) {
+        // Nothing is appended any more. What was not synced by now is needed by no one.
+        self.shared.set_appended(false);
+        self.shared.set_pinned(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::{Fs, MemFs};
+
+    fn path(number: usize) -> std::path::PathBuf {
+        format!("/d/{number}").into()
+    }
+
+    fn set(limit: usize) -> Arc<OpenFiles> {
+        let fs = MemFs::new();
+        fs.create_dir(Path::new("/d")).unwrap();
+        Arc::new(OpenFiles::new(Arc::new(fs), limit))
+    }
+
+    fn content(file: &AppendedFile) -> Vec<u8> {
+        let mut buf = vec![0; 100];
+        let len = file.read_at(0, &mut buf).unwrap();
+        buf.truncate(len);
+        buf
+    }
+
+    #[test]
+    fn files_at_rest_are_closed_and_appended_to_where_they_ended() {
+        let set = set(3);
+        let files: Vec<_> = (0..20).map(|number| set.create(&path(number)).unwrap()).collect();
+        for round in 0..3_u8 {
+            for file in &files {
+                file.append(&[round]).unwrap();
+                file.append_pieces(&[b"a", b"b"]).unwrap();
+                file.sync().unwrap();
+            }
+            assert!(set.open_count() <= 3, "{}", set.open_count());
+        }
+        for file in &files {
+            assert_eq!(content(file), *b"\0ab\x01ab\x02ab");
+            assert_eq!(file.len().unwrap(), 9);
+        }
+    }
+
+    #[test]
+    fn a_file_stays_open_until_it_is_synced() {
+        let set = set(2);
+        let files: Vec<_> = (0..6).map(|number| set.create(&path(number)).unwrap()).collect();
+        files.iter().for_each(|file| file.append(b"x").unwrap());
+        assert_eq!((set.open_count(), set.pinned_count()), (6, 6));
+        // An append that comes during a sync keeps it open.
+        files[0].append(b"y").unwrap();
+        files.iter().for_each(|file| file.sync().unwrap());
+        assert_eq!(set.pinned_count(), 0);
+        let one = set.create(&path(10)).unwrap();
+        assert!(set.open_count() <= 3);
+        // With space behind its end it would be opened at another place.
+        one.preallocate(10).unwrap();
+        one.append(b"12345").unwrap();
+        one.sync().unwrap();
+        assert_eq!(set.pinned_count(), 1);
+        one.append(b"67890").unwrap();
+        one.sync().unwrap();
+        assert_eq!(set.pinned_count(), 0);
+        let left = set.create(&path(11)).unwrap();
+        left.append(b"x").unwrap();
+        drop(left);
+        assert_eq!(set.pinned_count(), 0);
+        // A sync of what is durable opens nothing.
+        let before = set.reopened_count();
+        files.iter().for_each(|file| file.sync().unwrap());
+        assert_eq!(set.reopened_count(), before);
+    }
+}

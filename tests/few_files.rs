@@ -1,0 +1,232 @@
+//! A process that may open few files: nothing that a database does needs an open file for each of its partitions,
+//! streams or segments, and running out of files has no effect that lasts.
+//!
+//! The test binary starts itself again, because the limit is one of the process.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+use siltstone::secondary::{Level, Target};
+use siltstone::{
+    Db, Durability, LargeValueOptions, Options, Partition, PartitionOptions, VerifyOptions,
+};
+
+/// Tells the child its folder.
+const FOLDER: &str = "SILTSTONE_TEST_FEW_FILES";
+
+/// Runs a test of this binary as a child with a folder of its own.
+fn run_child(test: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let done = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(FOLDER, folder.path())
+        .output()
+        .unwrap();
+    let said = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).join("\n");
+    assert!(done.status.success(), "{}\n{said}", done.status);
+}
+
+/// The folder of a child that may open `files` files; `None` in the test that starts it.
+fn folder(files: u64) -> Option<PathBuf> {
+    let folder = std::env::var_os(FOLDER)?;
+    let limit = Rlimit { current: Some(files), maximum: Some(files) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    Some(folder.into())
+}
+
+fn large_values() -> PartitionOptions {
+    PartitionOptions::new().large_values(LargeValueOptions::default())
+}
+
+fn value(number: u32) -> Vec<u8> {
+    vec![number as u8; 100_000]
+}
+
+fn check_healthy(db: &Db) {
+    let health = db.health();
+    assert!(health.is_healthy(), "{health}");
+    let report = db.verify(VerifyOptions::default()).unwrap();
+    assert!(report.damage().is_empty(), "{:?}", report.damage());
+}
+
+fn partition(db: &Db, number: u32) -> Partition {
+    db.partition_with(&format!("p{number}"), large_values()).unwrap()
+}
+
+fn check_partitions(db: &Db, count: u32) {
+    for number in 0..count {
+        assert_eq!(partition(db, number).get("k").unwrap().unwrap(), value(number), "{number}");
+    }
+}
+
+/// Does nothing unless it is the child.
+#[test]
+fn child_with_many_partitions() {
+    let Some(dir) = folder(64) else { return };
+    let count = 80;
+    let db = Db::open(&dir).unwrap();
+    for number in 0..count {
+        partition(&db, number).put("k", value(number)).unwrap();
+    }
+    db.partition("words").unwrap().put_with("k", "v", Durability::Sync).unwrap();
+    check_partitions(&db, count);
+    // Their files take further values.
+    for number in 0..count {
+        partition(&db, number).put("other", value(number)).unwrap();
+    }
+    db.flush().unwrap();
+    let chunks: usize = (0..count).map(|n| partition(&db, n).chunks().unwrap().len()).sum();
+    assert_eq!(chunks, count as usize, "each has one file");
+    check_healthy(&db);
+    db.close().unwrap();
+    let db = Db::open(&dir).unwrap();
+    check_partitions(&db, count);
+    check_healthy(&db);
+    db.close().unwrap();
+}
+
+#[test]
+fn partitions_with_large_values_need_no_open_file_each() {
+    run_child("child_with_many_partitions");
+}
+
+/// Does nothing unless it is the child.
+#[test]
+fn child_with_many_streams() {
+    let Some(dir) = folder(64) else { return };
+    let db = Db::open(&dir).unwrap();
+    let media = db.partition_with("media", large_values()).unwrap();
+    // Some that are written a part at a time, in turns.
+    let mut open: Vec<_> =
+        (0..80_u32).map(|number| media.put_stream(number.to_be_bytes(), None).unwrap()).collect();
+    for _ in 0..2 {
+        for (number, writer) in open.iter_mut().enumerate() {
+            writer.write_all(&vec![number as u8; 100_000]).unwrap();
+        }
+    }
+    // Others that nothing syncs.
+    for number in 100..170_u32 {
+        let mut writer = media.put_stream(number.to_be_bytes(), None).unwrap();
+        writer.write_all(&value(number)).unwrap();
+        writer.commit(Durability::Os).unwrap();
+    }
+    for writer in open {
+        writer.commit(Durability::Os).unwrap();
+    }
+    db.partition("words").unwrap().put_with("k", "v", Durability::Sync).unwrap();
+    check_streams(&media);
+    check_healthy(&db);
+    drop(media);
+    db.close().unwrap();
+    let db = Db::open(&dir).unwrap();
+    check_streams(&db.partition_with("media", large_values()).unwrap());
+    db.close().unwrap();
+}
+
+fn check_streams(media: &Partition) {
+    for number in 0..60_u32 {
+        let value = media.get(number.to_be_bytes()).unwrap().unwrap();
+        assert!(value.len() == 200_000 && value.iter().all(|byte| *byte == number as u8));
+    }
+    for number in 100..170_u32 {
+        assert_eq!(media.get(number.to_be_bytes()).unwrap().unwrap(), value(number));
+    }
+}
+
+#[test]
+fn streams_that_nothing_syncs_need_no_open_file_each() {
+    run_child("child_with_many_streams");
+}
+
+/// Does nothing unless it is the child.
+#[test]
+fn child_without_a_file_left() {
+    let Some(dir) = folder(64) else { return };
+    let db = Db::open(&dir).unwrap();
+    let words = db.partition("words").unwrap();
+    let media = db.partition_with("media", large_values()).unwrap();
+    words.put("k", "v").unwrap();
+    media.put("k", value(1)).unwrap();
+    // The application takes all that are left.
+    let mut taken = Vec::new();
+    while let Ok(file) = open_pipe() {
+        taken.push(file);
+    }
+    // Whatever comes of these, it does not last.
+    for number in 0..5_u32 {
+        let _ = words.put_with(number.to_be_bytes(), "v", Durability::Sync);
+        let _ = media.put_with(number.to_be_bytes(), value(number), Durability::Sync);
+        let _ = media.put_stream("stream", None).and_then(|mut stream| {
+            stream
+                .write_all(&value(2))
+                .map_err(|error| siltstone::Error::io("write", &dir, error))?;
+            stream.commit(Durability::Sync)
+        });
+        let _ = db.flush();
+        let _ = db.partition("more");
+    }
+    assert!(db.health().read_only.is_none(), "{}", db.health());
+    drop(taken);
+    words.put_with("after", "v", Durability::Sync).unwrap();
+    media.put_with("after", value(3), Durability::Sync).unwrap();
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    assert_eq!(media.get("k").unwrap().unwrap(), value(1));
+    check_healthy(&db);
+    drop((words, media));
+    db.close().unwrap();
+    let db = Db::open(&dir).unwrap();
+    let media = db.partition_with("media", large_values()).unwrap();
+    assert_eq!(media.get("after").unwrap().unwrap(), value(3));
+    check_healthy(&db);
+}
+
+/// An open file that is none of a database.
+fn open_pipe() -> std::io::Result<File> {
+    let (reader, writer) = std::io::pipe()?;
+    drop(writer);
+    Ok(File::from(std::os::fd::OwnedFd::from(reader)))
+}
+
+#[test]
+fn running_out_of_files_has_no_effect_that_lasts() {
+    run_child("child_without_a_file_left");
+}
+
+/// Does nothing unless it is the child.
+#[test]
+fn child_that_follows_many_segments() {
+    let Some(dir) = folder(64) else { return };
+    write_segments(&dir);
+    let secondary = Db::secondary(&dir).unwrap();
+    let words = secondary.partition("words").unwrap();
+    words.sync(Target::Latest).unwrap();
+    let read = words.at(Level::Eventual).unwrap();
+    assert_eq!(read.iter().count(), 2000);
+}
+
+/// A log of many segments, and no tables.
+fn write_segments(dir: &Path) {
+    let options = Options::new().wal_segment_bytes(8 << 10).write_buffer_bytes(16 << 20);
+    let db = Db::builder(dir).options(options).open().unwrap();
+    let words = db.partition("words").unwrap();
+    for number in 0..2000_u32 {
+        // Those that are not durable yet are open here.
+        let durability = if number % 100 == 0 { Durability::Sync } else { Durability::Os };
+        words.put_with(number.to_be_bytes(), [7; 400], durability).unwrap();
+    }
+    drop(words);
+    // Without a close, which would flush: as a process that is killed.
+    std::mem::forget(db);
+}
+
+#[test]
+fn a_secondary_needs_no_open_file_for_each_segment() {
+    run_child("child_that_follows_many_segments");
+}
