@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use mount::{Mount, skipped};
-use siltstone::{Db, ErrorKind, Options, Partition};
+use siltstone::{Db, ErrorKind, LargeValueOptions, Options, Partition, PartitionOptions};
 use testkit::Rng;
 
 const DISK_BYTES: u64 = 24 << 20;
@@ -110,5 +111,45 @@ fn a_full_disk_is_an_error_and_no_signal() {
             continue;
         };
         [true, false].into_iter().for_each(|wal_mapped| fill_up(&mount, wal_mapped));
+    }
+}
+
+/// Large values on a disk with room for a few of their files: the space of the deleted ones comes back, and no value
+/// is copied in vain.
+#[test]
+fn the_space_of_deleted_large_values_comes_back_on_a_nearly_full_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    for kind in ["tmpfs", "ext4"] {
+        let Some(mount) = Mount::new(&folder.path().join(kind), kind, DISK_BYTES) else {
+            skipped("no such file system may be mounted");
+            continue;
+        };
+        let dir = mount.0.join("db");
+        let db = open(&dir, Options::new().wal_segment_bytes(1 << 20));
+        let large = LargeValueOptions::new().chunk_bytes(2 << 20);
+        let p = db.partition_with("p", PartitionOptions::new().large_values(large)).unwrap();
+        // Of 24 MiB, 15 are in chunk files. Beside the log and a filler, a MiB and a half is free.
+        for n in 0..240_u8 {
+            p.put([n], vec![n; 64 << 10]).unwrap();
+        }
+        p.flush().unwrap();
+        let filler = mount.0.join("filler");
+        fill(&filler);
+        let filler = File::options().write(true).open(&filler).unwrap();
+        filler.set_len(filler.metadata().unwrap().len() - (3 << 19)).unwrap();
+        for n in (0..240_u8).step_by(2) {
+            p.delete([n]).unwrap();
+        }
+        // A job in the background may have the last file open when it is done.
+        assert!(p.wait_reclaimed(Duration::from_secs(60)).unwrap());
+        let space = p.space().unwrap();
+        assert!(space.dead_bytes * 4 < space.total_bytes, "{kind}: {space:?}");
+        let stats = p.stats().value_store.unwrap();
+        assert!(stats.moved_bytes <= 120 * (64 << 10), "{kind}: {stats:?}");
+        for n in 0..240_u8 {
+            let expected = (n % 2 == 1).then(|| vec![n; 64 << 10]);
+            assert!(p.get([n]).unwrap().map(|value| value.to_vec()) == expected, "{kind}: {n}");
+        }
+        assert!(db.verify(Default::default()).unwrap().is_sound());
     }
 }

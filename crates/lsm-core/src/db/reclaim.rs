@@ -15,6 +15,10 @@ use crate::hooks::ValueStore;
 use crate::partition::PartitionState;
 use crate::read::{Bounds, KeyRange, stored_bounds};
 
+/// The looks at whether emptied chunk files are removed, where there is too little room for the next: a job in the
+/// background holds them for a moment when it is done.
+const LOOKS_FOR_ROOM: u32 = 8;
+
 impl Partition {
     /// Brings the space of large values back that nobody reads, as far as it goes now.
     pub fn reclaim_values(&self) -> Result<()> {
@@ -74,6 +78,7 @@ impl DbInner {
         store: &dyn ValueStore,
         mut within: Option<Bounds>,
     ) -> Result<()> {
+        let mut looks = LOOKS_FOR_ROOM;
         let mut reallocates = false;
         let mut asked = true;
         // One goal after the other, with the background, which may be at one.
@@ -104,7 +109,14 @@ impl DbInner {
                         None => self.moving_goal(store, std::mem::take(&mut asked))?,
                     };
                     if choice.set(next).is_none() && !reallocates {
-                        return store.unmoved().map_or(Ok(()), Err);
+                        let Some(why) = store.unmoved() else { return Ok(()) };
+                        // What was emptied is room, as soon as the last job or reader lets go of it.
+                        let is_held = self.obsolete.holds_values_of(partition.id);
+                        if why.kind() != ErrorKind::NoSpace || !is_held || looks == 0 {
+                            return Err(why);
+                        }
+                        looks -= 1;
+                        self.background.wait_for_news();
                     }
                 }
                 // Another thread chooses. Of two who ask, the second would undo the choice of the
@@ -124,12 +136,16 @@ impl DbInner {
     ) -> Result<bool> {
         let begun = self.background.now();
         loop {
-            self.reclaim_values(partition, None)?;
+            let reclaimed = self.reclaim_values(partition, None);
             if !self.obsolete.holds_values_of(partition.id) {
-                return Ok(true);
+                return reclaimed.map(|()| true);
             }
-            if self.background.now().saturating_sub(begun) >= timeout {
-                return Ok(false);
+            let is_over = self.background.now().saturating_sub(begun) >= timeout;
+            match reclaimed {
+                // There may be room for the rest once the readers are done.
+                Err(error) if is_over || error.kind() != ErrorKind::NoSpace => return Err(error),
+                _ if is_over => return Ok(false),
+                _ => {}
             }
             // A reader that ends gives no notice, so this looks again from time to time.
             self.background.wait_for_news();
