@@ -166,7 +166,8 @@ pub struct Stats {
     /// Bytes of the manifest.
     pub manifest_disk_bytes: u64,
     /// Bytes of the database on the disk: live tables, obsolete files that readers hold, chunk files,
-    /// log and manifest.
+    /// log and manifest. A table that a flush, a compaction or an ingest writes counts as soon as it is
+    /// installed, and an export never.
     pub disk_bytes: u64,
     /// Bytes of obsolete files and large values that no view here holds: secondaries may read them still,
     /// or they are about to be deleted.
