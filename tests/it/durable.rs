@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
-use siltstone::{BackgroundMode, Db, ErrorKind, SeqNo};
+use siltstone::{BackgroundMode, Db, Durability, ErrorKind, PartitionOptions, SeqNo};
 
 fn builder(fs: impl Fs + 'static) -> siltstone::Builder {
     Db::builder("/db").fs(Arc::new(fs)).sync_interval_ms(0)
@@ -178,4 +178,60 @@ fn a_future_is_ready_when_the_commit_is_durable() {
     let last = db.durable(p.put("last", "").unwrap().seq);
     drop((p, db));
     block_on(last).unwrap();
+}
+
+/// The durable number, as it was last seen.
+struct DurableNumber<'a> {
+    db: &'a Db,
+    /// Written to before each look: a later commit that is not durable must not hide what came before it.
+    later: Option<&'a siltstone::Partition>,
+    least: SeqNo,
+}
+
+impl DurableNumber<'_> {
+    /// Compares it with `seq`, which was called durable.
+    fn check(&mut self, seq: SeqNo, what: &str) {
+        if let Some(later) = self.later {
+            later.put("later", "1").unwrap();
+        }
+        let durable = self.db.durable_seq();
+        assert!(durable >= seq, "{what}: {durable} after {seq}");
+        assert!(durable >= self.least, "{what}: it went back to {durable} from {}", self.least);
+        assert_eq!(durable < self.db.visible_seq(), self.later.is_some(), "{what}");
+        self.least = durable;
+    }
+}
+
+/// It stayed at the last operation that passed the log, so a token compared with it was never durable.
+#[test]
+fn the_durable_number_reaches_every_number_that_was_called_durable() {
+    for is_open_ended in [false, true] {
+        let db = stepped(MemFs::new());
+        let logged = db.partition("logged").unwrap();
+        let unlogged =
+            db.partition_with("unlogged", PartitionOptions::new().logged(false)).unwrap();
+        let later = is_open_ended.then_some(&logged);
+        let mut number = DurableNumber { db: &db, later, least: SeqNo::ZERO };
+        let seq = unlogged.put("k", "1").unwrap().seq;
+        db.wait_durable(seq).unwrap();
+        number.check(seq, "waited for an unlogged put");
+        let told = Told::default();
+        let seq = unlogged.put("k", "2").unwrap().seq;
+        ask(&db, seq, &told);
+        while take(&told).is_empty() {
+            assert!(db.step().unwrap());
+        }
+        number.check(seq, "a notice of an unlogged put");
+        let seq = db.batch().put(&logged, "k", "1").commit(Durability::Sync).unwrap().seq;
+        number.check(seq, "a synced batch");
+        logged.bulk_load([("x", "1"), ("y", "2")]).unwrap();
+        let loaded = db.visible_seq();
+        db.wait_durable(loaded).unwrap();
+        number.check(loaded, "a bulk load");
+        logged.put("k", "4").unwrap();
+        assert!(db.durable_seq() < db.visible_seq(), "a put that nobody synced");
+        db.flush().unwrap();
+        db.wait_durable(db.visible_seq()).unwrap();
+        assert_eq!(db.durable_seq(), db.visible_seq());
+    }
 }

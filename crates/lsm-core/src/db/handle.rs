@@ -197,10 +197,13 @@ impl Db {
         Ok(())
     }
 
-    /// Returns the newest operation that is on the device, with every logged one before it.
+    /// Returns the sequence number through which every logged operation is on the device. Numbers of operations
+    /// that pass no log count, once the log is durable behind them.
     pub fn durable_seq(&self) -> SeqNo {
         let inner = self.inner();
-        if inner.is_own() { inner.log.durable_seq() } else { SeqNo::ZERO }
+        // In this order: what is seen after the look at the log may not be in it.
+        let visible = self.visible_seq();
+        if inner.is_own() { inner.log.durable_through(visible) } else { SeqNo::ZERO }
     }
 
     /// Returns the newest operation that readers see.

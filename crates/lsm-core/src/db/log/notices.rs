@@ -33,19 +33,20 @@ pub(super) struct Notices {
 
 impl Notices {
     /// Takes out what is due when the log is durable through `seq` and `lsn`, in the order of
-    /// their operations.
-    pub(super) fn take_due(&mut self, seq: SeqNo, lsn: Lsn) -> Vec<Notice> {
+    /// their operations; the last of these, too, or 0.
+    pub(super) fn take_due(&mut self, seq: SeqNo, lsn: Lsn) -> (Vec<Notice>, SeqNo) {
         // Either suffices. The place alone would hold a notice of an old operation back until
         // everything that came before the call is durable, too.
         let due = self.waiting.extract_if(.., |w| w.seq <= seq || w.end <= lsn);
         let mut due: Vec<Waiting> = due.collect();
         // A listener that copies commits elsewhere must not hear of a later one first.
         due.sort_by_key(|waiting| waiting.seq);
-        due.into_iter().map(|waiting| waiting.notice).collect()
+        let last = due.last().map_or(SeqNo::ZERO, |waiting| waiting.seq);
+        (due.into_iter().map(|waiting| waiting.notice).collect(), last)
     }
 
     pub(super) fn take_all(&mut self) -> Vec<Notice> {
-        self.take_due(SeqNo::MAX, Lsn(u64::MAX))
+        self.take_due(SeqNo::MAX, Lsn(u64::MAX)).0
     }
 }
 
@@ -66,6 +67,9 @@ impl Log {
             sync.failed.clone().map(Err)
         };
         if let Some(outcome) = known {
+            if outcome.is_ok() {
+                sync.told_seq = sync.told_seq.max(seq);
+            }
             drop(sync);
             // Not under the lock: a notice may call the database.
             notice(outcome);
@@ -116,7 +120,7 @@ mod tests {
             notices.waiting.push(Waiting { seq, end: Lsn(end), notice });
         }
         for (seq, lsn, expected) in [(0, 99, vec![]), (1, 150, vec![1, 9]), (3, 300, vec![2, 3])] {
-            let due = notices.take_due(SeqNo::new(seq).expect("it is small"), Lsn(lsn));
+            let (due, _) = notices.take_due(SeqNo::new(seq).expect("it is small"), Lsn(lsn));
             due.into_iter().for_each(|notice| notice(Ok(())));
             assert_eq!(std::mem::take(&mut *told.lock()), expected);
         }

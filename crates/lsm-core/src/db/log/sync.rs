@@ -23,6 +23,9 @@ pub(super) struct SyncState {
     appended_seq: SeqNo,
     pub(super) durable_lsn: Lsn,
     pub(super) durable_seq: SeqNo,
+    /// The largest number of which somebody has heard that every logged operation through it is durable.
+    /// Operations that pass no log have numbers that `durable_seq` does not come to.
+    pub(super) told_seq: SeqNo,
     /// The present segment, and closed ones before it that were not synced since.
     unsynced: Vec<UnsyncedSegment>,
     /// `true` if somebody syncs.
@@ -57,6 +60,7 @@ impl SyncState {
             appended_seq: last_seq,
             durable_lsn: Lsn(0),
             durable_seq: last_seq,
+            told_seq: last_seq,
             unsynced: Vec::new(),
             running: false,
             failed: None,
@@ -114,6 +118,23 @@ impl Log {
         self.sync.lock().durable_seq
     }
 
+    /// The newest number through which every logged operation is durable. Readers saw `visible` before the
+    /// call.
+    pub(in crate::db) fn durable_through(&self, visible: SeqNo) -> SeqNo {
+        let mut sync = self.sync.lock();
+        // What readers see was appended before, if it passes the log.
+        if sync.failed.is_none() && sync.durable_lsn >= sync.appended_lsn {
+            sync.told_seq = sync.told_seq.max(visible);
+        }
+        sync.durable_seq.max(sync.told_seq)
+    }
+
+    /// Notes that somebody hears of it: every logged operation through `seq` is durable.
+    fn note_told(&self, seq: SeqNo) {
+        let mut sync = self.sync.lock();
+        sync.told_seq = sync.told_seq.max(seq);
+    }
+
     /// Why the log takes no more, if a sync failed and it was not begun anew since.
     pub(in crate::db) fn failure(&self) -> Option<Error> {
         self.sync.lock().failed.clone()
@@ -169,6 +190,7 @@ impl Log {
         // The files of the old log leave the list together with the failure: another sync of them
         // would report success although pages are lost.
         *sync = SyncState {
+            told_seq: sync.told_seq.max(seq),
             appended_lsn: segment.lsn(),
             durable_lsn: segment.lsn(),
             unsynced: vec![UnsyncedSegment::of(segment, true)],
@@ -312,7 +334,9 @@ impl Log {
         // tell rot in the last frames from a torn tail.
         sync.marked = false;
         // Taken under the lock and called without it: a notice may call the database.
-        sync.notices.take_due(seq, lsn)
+        let (due, last) = sync.notices.take_due(seq, lsn);
+        sync.told_seq = sync.told_seq.max(last);
+        due
     }
 
     /// Notes that the log begins with `first` now, whose header is durable: everything before it is in
@@ -343,7 +367,11 @@ impl Log {
     pub(in crate::db) fn sync_through_seq(&self, host: &dyn LogHost, seq: SeqNo) -> Result<()> {
         // The place of a number in the log is not known, so the whole log is synced. The sync is
         // usually shared with a writer that waits anyway.
-        if self.durable_seq() >= seq { Ok(()) } else { self.sync_all(host) }
+        if self.durable_seq() < seq {
+            self.sync_all(host)?;
+            self.note_told(seq);
+        }
+        Ok(())
     }
 
     /// The last durable number, if a flush of `partition` through `seq` need not wait for the log: every batch
