@@ -463,6 +463,6 @@ fn numbers_at_their_end_are_refused_at_open_and_panic_nowhere() {
     }
     let fs = store.crash_clone(CrashOutcome::Everything, &mut || 0);
     fs.write_raw(&Path::new(DIR).join("ffffffffffffffff-00000001.sst"), b"?").unwrap();
-    let error = use_it(&fs).unwrap_err();
-    assert!(error.to_string().contains("file numbers"), "{error}");
+    // No writer made it, and it uses up no numbers.
+    use_it(&fs).unwrap();
 }

@@ -49,6 +49,7 @@ mod sim;
 mod small_tables;
 mod space;
 mod store_edits;
+mod strays;
 mod stream;
 mod transactions;
 mod ttl;

@@ -39,7 +39,8 @@ use crate::options::{Options, PartitionOptions};
 use crate::shared::CursorWriter;
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId, Process, SeqNo};
 use crate::version::{
-    Change, DbVersion, Fork, LogCut, Manifest, Recovered, VersionEdit, VersionSet, apply, recover,
+    Change, DbVersion, Fork, LogCut, Manifest, Recovered, VersionEdit, VersionSet, apply,
+    next_free, recover,
 };
 use crate::wal::LogPlace;
 
@@ -73,8 +74,10 @@ pub(super) struct Begun {
 
 /// The content of the folder before this epoch.
 pub(super) struct Opening {
-    /// Names in the folder that are ours.
+    /// Files in the folder that are ours.
     names: Vec<FileName>,
+    /// Names in the folder that ours may have, of whatever they may be.
+    taken: Vec<FileName>,
     /// Their lengths in bytes.
     lengths: HashMap<FileName, u64>,
     /// Leftovers of files that were never finished.
@@ -96,13 +99,14 @@ struct ForkEnd {
 /// The names in a folder that are ours.
 struct Listing {
     names: Vec<FileName>,
+    taken: Vec<FileName>,
     lengths: HashMap<FileName, u64>,
     temporary: Vec<String>,
 }
 
 impl Listing {
     fn of(fs: &dyn Fs, dir: &Path) -> Result<Listing> {
-        // One listing for everything: a second one could show another state of the folder.
+        // One listing for all files: a second one could show another state of the folder.
         let entries = fs.list(dir, "")?;
         let names = entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
         let lengths =
@@ -110,7 +114,10 @@ impl Listing {
         let lengths = lengths.collect();
         let temporary = entries.iter().map(|entry| &entry.name);
         let temporary = temporary.filter(|name| names::is_temporary(name)).cloned().collect();
-        Ok(Listing { names, lengths, temporary })
+        // A folder or a link has a name that no file can get.
+        let taken = fs.list_names(dir, "")?;
+        let taken = taken.iter().filter_map(|name| FileName::parse(name)).collect();
+        Ok(Listing { names, taken, lengths, temporary })
     }
 }
 
@@ -126,7 +133,7 @@ impl Opening {
         dir: &Path,
         random: Option<&mut dyn FnMut() -> u64>,
     ) -> Result<Opening> {
-        let Listing { names, lengths, temporary } = Listing::of(fs, dir)?;
+        let Listing { names, taken, lengths, temporary } = Listing::of(fs, dir)?;
         let recovered = recover(fs, dir, &names)?;
         let version = match (&recovered, random) {
             (Some(recovered), random) => {
@@ -152,7 +159,8 @@ impl Opening {
                 DbVersion::empty(DbId(id))
             }
         };
-        Ok(Opening { names, lengths, temporary, recovered, version, fork: None, claim: None })
+        let fork = None;
+        Ok(Opening { names, taken, lengths, temporary, recovered, version, fork, claim: None })
     }
 
     /// The folder with the state of `version`, to look at its log.
@@ -160,8 +168,10 @@ impl Opening {
     /// # Errors
     /// Those of the file system.
     pub(super) fn of_version(fs: &dyn Fs, dir: &Path, version: DbVersion) -> Result<Opening> {
-        let Listing { names, lengths, temporary } = Listing::of(fs, dir)?;
-        Ok(Opening { names, lengths, temporary, recovered: None, version, fork: None, claim: None })
+        let Listing { names, taken, lengths, temporary } = Listing::of(fs, dir)?;
+        let recovered = None;
+        let fork = None;
+        Ok(Opening { names, taken, lengths, temporary, recovered, version, fork, claim: None })
     }
 
     /// The folder as of a fork: nothing counts that older epochs wrote behind it.
@@ -386,11 +396,10 @@ impl Opening {
         })
     }
 
-    /// A file number above every name in the folder.
+    /// A file number that no name in the folder has.
     fn next_file(&self) -> FileNo {
         // Of leftovers too: one that cannot be deleted must not lend its name to a new file.
-        let used = self.names.iter().map(|name| FileNo(name.number.0.saturating_add(1)));
-        used.max().unwrap_or_default().max(self.version.next_file)
+        next_free(self.version.next_file, &self.taken)
     }
 
     /// The largest sequence number that the manifest knows of.

@@ -30,7 +30,9 @@ use crate::fs::names;
 use crate::fs::{Fs, LockGuard};
 use crate::shared::{CursorReader, CursorState, OldCursor, Settled};
 use crate::types::Epoch;
-use crate::version::{Fork, Recovered, check_claim, claim_bytes, has_begun, recover_through};
+use crate::version::{
+    CLAIM_BYTES, Fork, Recovered, check_claim, claim_bytes, has_begun, recover_through,
+};
 use crate::wal::Lsn;
 
 /// Attempts while another process changes what is looked at.
@@ -58,8 +60,11 @@ pub(super) fn lock_path(dir: &Path, claim: Option<Epoch>) -> PathBuf {
 /// # Errors
 /// Those of the file system.
 pub(super) fn claims(fs: &dyn Fs, dir: &Path) -> Result<Vec<Epoch>> {
-    let names = fs.list_names(dir, names::CLAIM_PREFIX)?;
-    let mut claims: Vec<_> = names.iter().filter_map(|name| names::epoch_of_claim(name)).collect();
+    // A claim gets its name with its whole content, so a file of another length is none, and nobody holds
+    // its lock. One of the right length that does not verify may be a damaged claim.
+    let files = fs.list(dir, names::CLAIM_PREFIX)?;
+    let files = files.iter().filter(|file| file.len == CLAIM_BYTES as u64);
+    let mut claims: Vec<_> = files.filter_map(|file| names::epoch_of_claim(&file.name)).collect();
     claims.sort_unstable();
     Ok(claims)
 }

@@ -10,6 +10,7 @@ use super::attach::open_manifest;
 use super::growing::Growing;
 use super::log::LogTail;
 use super::{Inner, SyncExtent, SyncReach};
+use crate::db::term::newest_claim;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{self, FileKind, FileName};
 use crate::shared::{CursorReader, CursorState, Lease};
@@ -299,7 +300,9 @@ impl Tail {
         // One listing tells of claims and of generations.
         let listed = inner.fs.list_names(&inner.dir, "")?;
         let names: Vec<_> = listed.iter().filter_map(|name| FileName::parse(name)).collect();
-        let claim = listed.iter().filter_map(|name| names::epoch_of_claim(name)).max();
+        // Not by their names alone: see `claims`.
+        let has_claims = listed.iter().any(|name| names::epoch_of_claim(name).is_some());
+        let claim = if has_claims { newest_claim(&*inner.fs, &inner.dir)? } else { None };
         if self.is_taken_over(claim) {
             let next = Epoch(self.version().epoch.0.saturating_add(1));
             if has_begun(&*inner.fs, &inner.dir, &names, next)? {

@@ -161,13 +161,14 @@ impl fmt::Display for FileName {
     }
 }
 
-/// The names in `dir` that are ours.
+/// The files in `dir` that are ours by their names.
 ///
 /// # Errors
 /// Those of the file system.
 pub fn in_dir(fs: &dyn Fs, dir: &Path) -> Result<Vec<FileName>> {
-    let names = fs.list_names(dir, "")?;
-    Ok(names.iter().filter_map(|name| FileName::parse(name)).collect())
+    // Not the names alone: a folder or a link may have the name of a manifest, and is none.
+    let entries = fs.list(dir, "")?;
+    Ok(entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect())
 }
 
 /// Returns `true` if `text` names a manifest, claim or fork that

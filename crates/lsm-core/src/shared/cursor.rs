@@ -50,7 +50,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::fence::Settled;
 use crate::codec::checksum64;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{Fs, LockGuard, MapMode, SharedWords, names};
+use crate::fs::{DirEntry, Fs, LockGuard, MapMode, SharedWords, names};
 use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
 
 /// The first word, in the byte order of the machine.
@@ -244,7 +244,8 @@ impl CursorWriter {
     /// Those of the file system. A cursor that cannot be marked is not deleted: a secondary that has
     /// mapped it would believe it for ever.
     pub fn supersede_others(fs: &dyn Fs, dir: &Path, epoch: Epoch) -> Result<()> {
-        for name in fs.list_names(dir, names::CURSOR_PREFIX)? {
+        // Files alone: nobody maps a folder, and a link may lead to a file of somebody else.
+        for DirEntry { name, .. } in fs.list(dir, names::CURSOR_PREFIX)? {
             if names::is_cursor(&name) && name != names::cursor(epoch) {
                 let path = dir.join(name);
                 match fs.map_words(&path, MapMode::Write) {

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use crate::codec::{Reader, checksum64, checksum64_seeded, put_u64};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{AppendMode, File, Fs, LockGuard, names};
+use crate::fs::{AppendMode, DirEntry, File, Fs, LockGuard, names};
 use crate::machine;
 
 /// The first bytes of a lease.
@@ -291,7 +291,8 @@ pub struct HeldLease {
 /// Those of the file system: then nothing is known, and everything is held.
 pub fn held_leases(fs: &dyn Fs, dir: &Path) -> Result<Vec<HeldLease>> {
     let mut leases = Vec::new();
-    for name in fs.list_names(dir, names::LEASE_PREFIX)? {
+    // Files alone: a folder or a link of such a name is no lease, and would hold everything for ever.
+    for DirEntry { name, .. } in fs.list(dir, names::LEASE_PREFIX)? {
         if !names::is_lease(&name) {
             continue;
         }

@@ -60,7 +60,8 @@ pub const CLAIM_MAGIC: [u8; 8] = *b"SILTCLAI";
 /// The first bytes of a fork.
 pub const FORK_MAGIC: [u8; 8] = *b"SILTFORK";
 const FORMAT_VERSION: u32 = 1;
-const CLAIM_BYTES: usize = 40;
+/// Length of a claim in bytes.
+pub const CLAIM_BYTES: usize = 40;
 const HEADER_BYTES: usize = 96;
 const FLAG_CUT: u32 = 1;
 const FLAG_DERIVED_SALTS: u32 = 2;

@@ -52,7 +52,8 @@ pub use describe::{check_generation, describe};
 pub use edit::{EditFault, VersionEdit};
 pub use expiries::{Expiries, ExpiryNotes};
 pub use fork::{
-    CLAIM_MAGIC, FORK_MAGIC, Fork, check_claim, claim_bytes, describe_claim, describe_fork,
+    CLAIM_BYTES, CLAIM_MAGIC, FORK_MAGIC, Fork, check_claim, claim_bytes, describe_claim,
+    describe_fork,
 };
 pub use judges::{Judges, Readers};
 pub use level::Level;
@@ -61,7 +62,7 @@ pub use manifest::{MAGIC, Manifest};
 pub use partition_map::PartitionMap;
 pub use record::{put_hooks, put_meta, put_options, read_hooks, read_meta, read_options};
 pub(crate) use recover::read_all;
-pub use recover::{Recovered, age_of, has_begun, recover, recover_through};
+pub use recover::{Recovered, age_of, has_begun, next_free, recover, recover_through};
 pub use set::{PastGeneration, VersionSet};
 pub use table::{Bounds, Kept, Missing, SstMeta, Table, TableContext, UserRange};
 pub use tail::{ManifestTail, TailNews};

@@ -170,12 +170,21 @@ fn bad_snapshot(path: &Path) -> Error {
 
 /// Raises the next file number above every name in the folder.
 fn pass_over(version: &mut DbVersion, names: &[FileName]) {
-    // A writer that died may have made files that no edit names. Their numbers must not be given
-    // out again: a leftover would be taken for the new file.
-    for used in names {
-        let next = FileNo(used.number.0.saturating_add(1));
-        version.next_file = version.next_file.max(next);
-    }
+    version.next_file = next_free(version.next_file, names);
+}
+
+/// Above `next` no edit has named a file. A writer that died has made fewer files than this since its last
+/// edit.
+const UNNAMED_MAX: u64 = 1 << 40;
+
+/// The first number from `next` on that is above those of `names`. A writer that died may have made files
+/// that no edit names. Their numbers must not be given out again: a leftover would be taken for the new file.
+/// A file whose number is far above `next` was made by no writer. If it counted, one such name would use up
+/// all numbers.
+pub fn next_free(next: FileNo, names: &[FileName]) -> FileNo {
+    let far = next.0.saturating_add(UNNAMED_MAX);
+    let used = names.iter().map(|name| name.number.0).filter(|number| *number < far).max();
+    used.map_or(next, |used| next.max(FileNo(used + 1)))
 }
 
 /// The generations among `names`, oldest first.
