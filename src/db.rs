@@ -338,6 +338,15 @@ impl Db {
         self.0.health()
     }
 
+    /// Says that the calendar is right: entries expire by it again.
+    ///
+    /// A calendar that jumps by more than a minute is not believed for an hour. Meanwhile entries expire by
+    /// the time that the monotonic clock expects, and [`Db::health`] reports the jump
+    /// (`Health::clock_jump`). Call this if the jump is known to be right. Without a jump it has no effect.
+    pub fn confirm_clock(&self) {
+        self.0.confirm_clock();
+    }
+
     /// Closes the database: flushes the partitions without a log and those with at least 1 MiB in
     /// memory, ends background work, syncs the log and marks its end. The next open replays the rest
     /// from the log. Calls on all other handles then return

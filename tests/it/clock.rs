@@ -1,19 +1,24 @@
-//! [`ManualClock`]: a clock that stands still until it is moved, so that a test is a function of its
+//! [`ManualClock`]: clocks that stand still until they are moved, so that a test is a function of its
 //! seed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use siltstone::clock::Clock;
 
-/// The calendar and the monotonic clock in one. Clones are the same clock.
+/// The monotonic clock, and the calendar's distance from it. Clones are the same clock.
 #[derive(Clone, Default)]
-pub struct ManualClock(Arc<AtomicU64>);
+pub struct ManualClock(Arc<AtomicU64>, Arc<AtomicI64>);
 
 impl ManualClock {
     pub fn pass(&self, seconds: u64) {
         self.0.fetch_add(seconds, Ordering::SeqCst);
+    }
+
+    /// Sets the calendar by so many seconds ahead, or back.
+    pub fn jump(&self, seconds: i64) {
+        self.1.fetch_add(seconds, Ordering::SeqCst);
     }
 }
 
@@ -23,6 +28,8 @@ impl Clock for ManualClock {
     }
 
     fn unix_time(&self) -> Duration {
-        self.now()
+        let ahead = Duration::from_secs(self.1.load(Ordering::SeqCst).max(0) as u64);
+        let back = Duration::from_secs(self.1.load(Ordering::SeqCst).min(0).unsigned_abs());
+        (self.now() + ahead).saturating_sub(back)
     }
 }

@@ -1,5 +1,7 @@
 //! Entries that expire, and leave by themselves: on a clock that stands still until it is moved.
 
+mod jumps;
+
 use std::sync::Arc;
 use std::time::Duration;
 

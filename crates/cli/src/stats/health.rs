@@ -56,6 +56,9 @@ pub(super) fn text(health: &Health) -> String {
     if let Some(panic) = &health.listener_panic {
         line("listener", panic);
     }
+    if let Some(jump) = &health.clock_jump {
+        line("expiry waits", jump);
+    }
     line("sealed memtables", &gauge_text(&health.sealed_memtable_bytes, bytes));
     line("log to keep", &gauge_text(&health.wal_bytes, bytes));
     for partition in &health.partitions {
@@ -166,6 +169,10 @@ pub(super) fn json(health: &Health) -> Value {
         "oldest_snapshot_seconds": health.oldest_snapshot.map(|age| age.as_secs_f64()),
         "pinned_obsolete_bytes": health.pinned_obsolete_bytes,
         "open_files": gauge_json(&health.open_files),
+        "clock_jump": health.clock_jump.map(|jump| serde_json::json!({
+            "expected_unix_seconds": jump.expected.as_secs(),
+            "found_unix_seconds": jump.found.as_secs(),
+        })),
     })
 }
 

@@ -177,6 +177,7 @@ fn trace(event: &Event) {
         Event::Quarantined { damage, .. } => tracing::error!(%damage, "an entry is beyond repair"),
         Event::BackgroundError(error) => tracing::error!(%error, "background work failed"),
         Event::Resumed => tracing::info!("writes are accepted again"),
+        Event::ClockJumped(jump) => tracing::warn!("{jump}"),
     }
 }
 

@@ -257,6 +257,11 @@ impl Db {
         self.inner().health()
     }
 
+    /// Has entries expire by the calendar as it is, although it has jumped.
+    pub fn confirm_clock(&self) {
+        self.inner().confirm_clock();
+    }
+
     /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
     /// work; `false` if there was none.
     pub fn step(&self) -> Result<bool> {

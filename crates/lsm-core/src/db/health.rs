@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::DbInner;
 use super::errors::BackgroundFailure;
 use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, SEALED_SOFT};
+use crate::clock::ClockJump;
 use crate::compaction::compaction_debt;
 use crate::error::Error;
 use crate::machine::open_files_limit;
@@ -140,18 +141,23 @@ pub struct Health {
     /// Tables and chunk files that are open for reading. Beyond the soft limit, each open closes another of
     /// them. The hard limit is that of the process, which log, jobs and application share.
     pub open_files: Gauge,
+    /// The jump of the calendar that is not confirmed, if a partition has entries that expire. They expire
+    /// by the monotonic clock until the jump has lasted for an hour, or `Db::confirm_clock` is called.
+    pub clock_jump: Option<ClockJump>,
 }
 
 impl Health {
     /// Returns `true` if writes run at full speed, no background work fails, no data is lost, no filter is
     /// absent, no large value is in a chunk file whose sync failed, the last large value was not refused, the space of
-    /// deleted values comes back, and the files of the database are in their folder.
+    /// deleted values comes back, the files of the database are in their folder, and no entry waits for a calendar
+    /// that jumped.
     pub fn is_healthy(&self) -> bool {
         self.read_only.is_none()
             && self.deleted.is_none()
             && self.stalls.is_empty()
             && self.background_errors.is_empty()
             && self.damage.is_none()
+            && self.clock_jump.is_none()
             && self.partitions.iter().all(PartitionHealth::is_healthy)
     }
 }
@@ -178,6 +184,9 @@ impl fmt::Display for Health {
         }
         if let Some(damage) = &self.damage {
             writeln!(f, "compactions skip a table: {damage}")?;
+        }
+        if let Some(jump) = &self.clock_jump {
+            writeln!(f, "expiry waits: {jump}")?;
         }
         if let Some(panic) = &self.listener_panic {
             writeln!(f, "{panic}")?;
@@ -270,6 +279,7 @@ impl DbInner {
                 soft: self.world.files.limit() as u64,
                 hard: open_files_limit(),
             },
+            clock_jump: self.clock_jump(),
         }
     }
 }

@@ -184,7 +184,7 @@ impl JobsHost for DbInner {
     }
 
     fn unix_time(&self) -> Duration {
-        self.background.clock().unix_time()
+        self.runner.calendar.unix_time()
     }
 }
 

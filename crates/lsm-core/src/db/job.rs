@@ -24,10 +24,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::DbInner;
+use super::calendar::Calendar;
 use super::events::Events;
 use super::floors::settle_floors;
 use super::log_search::LogSearch;
-use crate::clock::Clock;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks, ValueStore, catch};
@@ -137,7 +137,7 @@ pub(super) struct JobRunner {
     pub(super) snapshots: Arc<Snapshots>,
     pub(super) events: Arc<Events>,
     /// Says which entries have expired.
-    pub(super) clock: Arc<dyn Clock>,
+    pub(super) calendar: Calendar,
     /// Changes entries between reading and writing: for tests alone.
     pub(super) inject: Option<Arc<Inject>>,
 }
@@ -196,7 +196,7 @@ impl JobRunner {
                 &patches,
                 self.inject.as_ref(),
             );
-            let unix_time = self.clock.unix_time();
+            let unix_time = self.calendar.unix_time();
             let stages = stages.rescuing(job.rescues).ending_at_fault(is_first);
             let stages = stages.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
             let sources = is_judged.then(|| self.judge_sources(host, view));

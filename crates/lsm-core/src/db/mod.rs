@@ -11,6 +11,7 @@
 mod background;
 mod batch;
 mod beside;
+mod calendar;
 mod catalog;
 mod checkpoint;
 mod close;

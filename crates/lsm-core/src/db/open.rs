@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::DbInner;
 use super::background::{Background, BackgroundMode};
 use super::beside;
+use super::calendar::Calendar;
 use super::catalog::Catalog;
 use super::close::HeldLock;
 use super::commit::CommitPath;
@@ -411,7 +412,7 @@ fn job_runner(
         tables: tables.clone(),
         snapshots: snapshots.clone(),
         events: events.clone(),
-        clock: world.clock.clone(),
+        calendar: Calendar::new(world.clock.clone(), events.clone()),
         inject: inject.entries.clone(),
     }
 }

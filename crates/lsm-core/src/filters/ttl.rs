@@ -53,8 +53,9 @@ impl TtlFilter {
 
     /// Returns the filter of this code, which is not stored. `expires_at` returns the time of expiry for a
     /// key and value, or `None` for never; it gets an empty value for a separately stored value. `now`
-    /// returns the current time in the same unit. It is called under locks of the engine, so it must not
-    /// call the database.
+    /// returns the current time in the same unit, and the engine believes it: a clock that is ahead for a
+    /// moment removes what has not expired. It is called under locks of the engine, so it must not call the
+    /// database.
     ///
     /// The manifest stores the times that this code returned; after a change of the code, call
     /// `Partition::compact`.

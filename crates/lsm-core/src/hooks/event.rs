@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::clock::ClockJump;
 use crate::error::{Damage, Error};
 
 /// An event of background work.
@@ -75,6 +76,9 @@ pub enum Event {
     BackgroundError(Error),
     /// The store accepts writes again after a failure.
     Resumed,
+    /// The calendar jumped. No entry expires by it until the jump has lasted for
+    /// [`CONFIRMED_AFTER`](crate::clock::CONFIRMED_AFTER), or `Db::confirm_clock` is called.
+    ClockJumped(ClockJump),
 }
 
 /// A change of a chunk file.

@@ -143,7 +143,7 @@ impl Partition {
         let patches = Patches::default();
         let stages =
             Stages::new(&sealing, &[SeqNo::MAX], &[], &patches, db.inject.entries.as_ref());
-        let unix_time = db.world.clock.unix_time();
+        let unix_time = db.runner.calendar.unix_time();
         let stages = stages.ageing(hooks.ageing().cloned(), unix_time, state.key_form)?;
         let seq = SeqNo::new(STORED_SEQ).expect("it is in range");
         let mut load = BulkLoad {

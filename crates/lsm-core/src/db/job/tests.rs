@@ -158,12 +158,13 @@ impl Bench {
             are_mapped: false,
         };
         let heard = Arc::new(Heard::default());
+        let events = Arc::new(Events::new(vec![heard.clone()]));
         let runner = JobRunner {
             tables: Arc::new(factory.context()),
             factory,
             snapshots: Arc::default(),
-            events: Arc::new(Events::new(vec![heard.clone()])),
-            clock: Arc::new(SystemClock::new()),
+            calendar: Calendar::new(Arc::new(SystemClock::new()), events.clone()),
+            events,
             inject: None,
         };
         Bench { fs, runner, heard }
