@@ -18,6 +18,9 @@ pub enum Level {
     /// is stopped between two steps of a commit, the read returns [`Behind`](crate::ErrorKind::Behind) after
     /// its maximum wait. If the process of the primary has ended there, the read sees that commit.
     ///
+    /// The removal of an entry by a compaction filter or a TTL is no commit, and this level does not cover it:
+    /// after a read that does not find such an entry, a read on another secondary may still return it.
+    ///
     /// If the partition did not change since its last read, the read costs a few loads from memory and no
     /// system call, even if other partitions change.
     Strong,
