@@ -177,7 +177,7 @@ pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
         .map_err(|e| Error::io("write", at.path, e))
         // Durability: the bytes, before they have their name.
         .and_then(|()| file.sync_data().map_err(|e| Error::io("sync", at.path, e)))
-        .and_then(|()| match temporary.link(at) {
+        .and_then(|()| match temporary.publish(at) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(e) => Err(Error::io("publish", at.path, e)),

@@ -141,3 +141,22 @@ fn uncached_reads_agree_at_every_alignment() {
     }
     assert_eq!(file.read_at_uncached(u64::MAX, &mut [0; 4]).unwrap(), 0);
 }
+
+#[test]
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn a_file_is_published_by_a_rename_where_there_are_no_links() {
+    let dir = tempfile::tempdir().unwrap();
+    let [first, second, name] = ["first", "second", "name"].map(|name| dir.path().join(name));
+    for path in [&first, &second] {
+        OsFs.put_if_absent(path, path.as_os_str().as_encoded_bytes()).unwrap();
+    }
+    At::whole(&first).rename_new(&At::whole(&name)).unwrap();
+    assert!(!At::whole(&first).exists());
+    // A name that is taken stays what it is, as with a link.
+    let taken = At::whole(&second).rename_new(&At::whole(&name)).unwrap_err();
+    assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+    let mut buf = vec![0; 4096];
+    let read = OsFs.open_read(&name).unwrap().read_at(0, &mut buf).unwrap();
+    assert_eq!(&buf[..read], first.as_os_str().as_encoded_bytes());
+    assert!(At::whole(&second).exists());
+}

@@ -45,6 +45,10 @@ fn fill_standard_streams() -> io::Result<()> {
 /// An open folder, to find files from.
 pub(in crate::fs) type Folder = OwnedFd;
 
+/// Errors of a link where the file system, or the policy of the system, has none.
+const NO_LINKS: [Errno; 5] =
+    [Errno::PERM, Errno::ACCESS, Errno::OPNOTSUPP, Errno::NOSYS, Errno::MLINK];
+
 /// A file or folder: its path for errors, and the folder and path to find it by.
 #[derive(Clone, Copy)]
 pub(in crate::fs) struct At<'a> {
@@ -158,6 +162,30 @@ impl<'a> At<'a> {
     pub(in crate::fs) fn link(&self, to: &At<'_>) -> io::Result<()> {
         let flags = AtFlags::empty();
         Ok(rustix::fs::linkat(self.dir, self.relative, to.dir, to.relative, flags)?)
+    }
+
+    /// Gives the file the name `to`, which must be free. It may lose its own.
+    pub(in crate::fs) fn publish(&self, to: &At<'_>) -> io::Result<()> {
+        match self.link(to) {
+            // Without hard links: FAT, exFAT, and folders of applications on Android.
+            Err(e) if Errno::from_io_error(&e).is_some_and(|e| NO_LINKS.contains(&e)) => {
+                self.rename_new(to)
+            }
+            done => done,
+        }
+    }
+
+    /// Gives the file the name `to` instead of its own, in one step; `to` must be free.
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    pub(in crate::fs) fn rename_new(&self, to: &At<'_>) -> io::Result<()> {
+        let flags = rustix::fs::RenameFlags::NOREPLACE;
+        Ok(rustix::fs::renameat_with(self.dir, self.relative, to.dir, to.relative, flags)?)
+    }
+
+    /// An error: a rename of this system would replace a file that is there.
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    pub(in crate::fs) fn rename_new(&self, _to: &At<'_>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     pub(in crate::fs) fn make_dir(&self) -> io::Result<()> {
