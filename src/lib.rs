@@ -256,8 +256,8 @@ pub mod hooks {
         Decision, Emitter, EndedBlock, Entry, Event, EventListener, EventQueue, Expiry, Fault,
         Faults, HiddenSink, HookProvider, Hooks, Input, InputTable, Job, JobKind, NOTED_BYTES_MAX,
         NoteForm, Origin, OwnedEntry, PartitionHooks, Patch, PendingHandle, Properties,
-        RepairSources, Rules, StoreContext, StoreEdit, StoreWishes, ValueStore, ValueStoreFactory,
-        WhenAbsent,
+        RepairSources, Rules, StoreContext, StoreEdit, StoreSection, StoreWishes, ValueStore,
+        ValueStoreFactory, WhenAbsent,
     };
     pub use lsm_core::types::{EntryKind, FileNo, PartitionId, VALUE_SEED};
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use lsm_core::fs::{AppendMode, Fs};
 use lsm_core::hooks::{
     Carry, CompactionFilterFactory, Entry, HookProvider, PendingHandle, StoreContext, StoreEdit,
-    ValueStore, ValueStoreFactory,
+    StoreSection, ValueStore, ValueStoreFactory,
 };
 use lsm_core::types::EntryKind;
 use siltstone::{Error, ErrorKind, Result};
@@ -318,7 +318,7 @@ impl ValueStore for Shelf {
         Ok(())
     }
 
-    fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
+    fn checkpoint(&self, _: &[StoreSection], dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
         let call = self.in_checkpoint.lock().unwrap().take();
         call.into_iter().for_each(|call| call());
         let path = dir.join(FILE);

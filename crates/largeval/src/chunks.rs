@@ -119,6 +119,11 @@ impl Chunk {
         self.pending.blocks == 0 && self.live.blocks > 0
     }
 
+    /// Returns `true` if tables name values of it, or may do so because its counts are damaged.
+    pub fn has_named_values(&self) -> bool {
+        self.live.blocks > 0 || self.is_damaged
+    }
+
     /// Nobody reads anything in it, now or later, except readers of old versions.
     fn is_dead(&self) -> bool {
         self.live.blocks == 0 && self.pending.blocks == 0 && !self.is_damaged
@@ -279,11 +284,6 @@ impl Chunks {
     fn hold(&mut self, number: u64, bytes: u64) {
         let held = self.held.entry(number).or_default();
         *held = held.saturating_add(bytes);
-    }
-
-    /// Returns `true` if a reader of a version that is pinned now may read a value of the chunk.
-    pub fn may_be_read(&self, chunk: &Chunk) -> bool {
-        chunk.live.blocks > 0 || chunk.is_damaged || chunk.last_drop > self.reclaimed
     }
 
     /// Returns `true` if values of a chunk are named, or its counts are damaged.

@@ -10,8 +10,8 @@ use lsm_core::codec::Malformed;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::{AppendMode, copy, link_or_copy};
 use lsm_core::hooks::{
-    Carry, ChunkId, Entry, KeySpan, PendingHandle, StoreContext, StoreEdit, ValueStore,
-    ValueStoreFactory,
+    Carry, ChunkId, Entry, KeySpan, PendingHandle, StoreContext, StoreEdit, StoreSection,
+    ValueStore, ValueStoreFactory,
 };
 use lsm_core::stats::ValueStoreStats;
 use lsm_core::types::EntryKind;
@@ -353,15 +353,28 @@ impl ValueStore for LargeStore {
         self.0.with_chunks(|chunks| chunks.unmoved().cloned())
     }
 
-    fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
+    fn checkpoint(
+        &self,
+        sections: &[StoreSection],
+        dir: &Path,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<()> {
         let shared = &self.0;
+        // The files that the version names, and no others: those of older versions may be removed meanwhile.
+        let mut named = Chunks::default();
+        for (number, section) in sections {
+            named.apply(*number, section).map_err(|malformed| self.corruption(&malformed))?;
+        }
         let mut state = shared.state.lock();
         // A file that a checkpoint has linked is never appended to.
         shared.seal_idle(&mut state, |_| true);
-        // Also what a compaction has dropped since the versions were pinned that are copied.
-        let known = &state.chunks;
-        let chunks = known.by_id.iter().filter(|(_, chunk)| known.may_be_read(chunk));
-        let chunks: Vec<_> = chunks.map(|(id, chunk)| (*id, chunk.is_open, chunk.end)).collect();
+        let known = &state.chunks.by_id;
+        let chunks = named.by_id.iter().filter(|(_, chunk)| chunk.has_named_values());
+        let chunks = chunks.map(|(id, chunk)| {
+            let is_open = known.get(id).is_some_and(|known| known.is_open);
+            (*id, is_open, chunk.end)
+        });
+        let chunks: Vec<_> = chunks.collect();
         drop(state);
         for (id, is_open, end) in chunks {
             let from = shared.context.chunk_path(id);

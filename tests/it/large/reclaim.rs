@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lsm_core::fs::{FaultFs, FsOp, OpKind};
 use siltstone::hooks::{CompactionFilter, CompactionFilterFactory, Job};
 use siltstone::metahive::{By, ScrubOptions};
 use siltstone::{Error, PrefixDropFilter};
@@ -332,4 +333,95 @@ fn deletes_alone_give_back_the_space_of_the_whole_folder() {
         folder_bytes(&dir) * 20 < full
     });
     assert!(is_back, "{} of {full}", folder_bytes(&dir));
+}
+
+/// The file is removed while the checkpoint links others: a reader of an older version has held it until then.
+#[test]
+fn a_checkpoint_copies_no_chunk_file_that_older_versions_alone_name() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    for n in 0..8_u8 {
+        p.put([n], vec![n; 3000]).unwrap();
+    }
+    p.flush().unwrap();
+    let files = chunk_files(&mem, "/db");
+    let reader = p.iter();
+    for n in 0..4_u8 {
+        p.delete([n]).unwrap();
+    }
+    p.compact(..).unwrap();
+    rest(&db, &clock);
+    assert_eq!(chunk_files(&mem, "/db"), files, "the reader holds all of them");
+    let held = Mutex::new(Some(reader));
+    let beside = db.clone();
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        let is_chunk = op.path.extension().is_some_and(|ending| ending == "chunk");
+        let reader = held.lock().unwrap().take_if(|_| is_chunk && op.kind == OpKind::Link);
+        if let Some(reader) = reader {
+            drop(reader);
+            beside.wait_idle().unwrap();
+        }
+    }));
+    db.checkpoint("/copy").unwrap();
+    fs.clear_observer();
+    let left = chunk_files(&mem, "/db");
+    assert!(!left.is_empty() && left.len() < files.len(), "{left:?}");
+    assert_eq!(chunk_files(&mem, "/copy"), left);
+    let expected = content(&p);
+    assert_eq!(expected.len(), 4);
+    let copy = open_with(Arc::new(mem.clone()), "/copy", &ManualClock::default()).unwrap();
+    assert_eq!(content(&copy.partition("p").unwrap()), expected);
+    assert!(copy.verify(Default::default()).unwrap().is_sound());
+}
+
+fn chunk_files(fs: &MemFs, dir: &str) -> Vec<String> {
+    let mut names = fs.list_names(dir.as_ref(), "").unwrap();
+    names.retain(|name| name.ends_with(".chunk"));
+    names
+}
+
+/// Also at once behind an open, and behind moves that a writer goes on beside.
+#[test]
+fn a_checkpoint_has_the_chunk_files_that_its_manifest_names_and_no_others() {
+    let mem = MemFs::new();
+    let clock = ManualClock::default();
+    let mut rng = Rng::from_env_or(14);
+    for round in 0..12 {
+        let db = open_with(Arc::new(mem.clone()), "/db", &clock).unwrap();
+        let p = db.partition_with("p", options()).unwrap();
+        let copies = [format!("/opened-{round}"), format!("/changed-{round}")];
+        db.checkpoint(&copies[0]).unwrap();
+        let opened = content(&p);
+        let reader = p.iter();
+        let mut open = p.put_stream("open", None).unwrap();
+        open.write_all(&[1; 700]).unwrap();
+        for _ in 0..rng.below(20) {
+            let key = [rng.below(12) as u8];
+            match rng.below(5) {
+                0 => p.delete(key).map(drop).unwrap(),
+                1 => p.flush().unwrap(),
+                2 => p.compact(..).unwrap(),
+                3 => p.reallocate(..).unwrap(),
+                _ => p.put(key, value(&mut rng, 1200)).map(drop).unwrap(),
+            }
+        }
+        db.checkpoint(&copies[1]).unwrap();
+        let changed = content(&p);
+        drop((reader, open));
+        for (dir, expected) in copies.iter().zip([opened, changed]) {
+            let files = chunk_files(&mem, dir);
+            let copy = open_with(Arc::new(mem.clone()), dir, &ManualClock::default()).unwrap();
+            assert_eq!(content(&copy.partition("p").unwrap()), expected, "{dir}");
+            rest(&copy, &clock);
+            assert_eq!(chunk_files(&mem, dir), files, "{dir}: a file that nothing names");
+            assert!(copy.verify(Default::default()).unwrap().is_sound(), "{dir}");
+        }
+        drop(p);
+        if round % 2 == 0 {
+            db.close().unwrap();
+        }
+    }
 }

@@ -70,8 +70,6 @@ impl DbInner {
         let mut made = Vec::new();
         let World { fs, dir: from, .. } = &self.world;
         let written = link_tables(&**fs, from, dir, &version, &mut made)
-            // A store does not know of an edit that it was not told of, so it is told first.
-            .and_then(|()| self.obsolete.tell_all_stores())
             .and_then(|()| copy_values(dir, &version, &pinned, &mut made))
             .and_then(|()| write_manifest(&**fs, dir, &version, last_seq, name));
         if written.is_err() {
@@ -158,7 +156,7 @@ fn remove_checkpoint(fs: &dyn Fs, dir: &Path, name: FileName, made: &[PathBuf]) 
     }
 }
 
-/// Has value stores copy what the tables of `version` may point to.
+/// Has value stores copy what the tables of `version` point to.
 fn copy_values(
     dir: &Path,
     version: &DbVersion,
@@ -175,12 +173,16 @@ fn copy_values(
             let message = format!("the code of the value store of partition {name:?} is missing");
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
-        store.checkpoint(dir, made).map_err(|error| match error.kind() {
-            ErrorKind::Unsupported => {
-                let message = format!("the value store {:?} supports no checkpoints", hook.name);
-                Error::because(ErrorKind::Unsupported, message, error)
+        // Of the version: what the store has dropped since, or before, may be reclaimed at any time.
+        store.checkpoint(&stored.store_sections, dir, made).map_err(|error| {
+            match error.kind() {
+                ErrorKind::Unsupported => {
+                    let message =
+                        format!("the value store {:?} supports no checkpoints", hook.name);
+                    Error::because(ErrorKind::Unsupported, message, error)
+                }
+                _ => error,
             }
-            _ => error,
         })?;
     }
     Ok(())

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::guarded::{Who, catch};
 use super::{
-    Carry, ChunkId, Entry, KeySpan, PendingHandle, StoreContext, StoreEdit, ValueStore,
-    ValueStoreFactory,
+    Carry, ChunkId, Entry, KeySpan, PendingHandle, StoreContext, StoreEdit, StoreSection,
+    ValueStore, ValueStoreFactory,
 };
 use crate::error::{Error, Result};
 use crate::stats::ValueStoreStats;
@@ -174,7 +174,12 @@ impl ValueStore for GuardedStore {
         self.who.call("verify", || self.store.verify(key, handle, advance))
     }
 
-    fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
-        self.who.call("checkpoint", || self.store.checkpoint(dir, made))
+    fn checkpoint(
+        &self,
+        sections: &[StoreSection],
+        dir: &Path,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<()> {
+        self.who.call("checkpoint", || self.store.checkpoint(sections, dir, made))
     }
 }

@@ -46,7 +46,8 @@ pub use judge::{
 };
 pub use note::{EndedBlock, NOTED_BYTES_MAX, NoteForm};
 pub use store::{
-    AddedValue, Carry, JobValues, KeySpan, PendingHandle, StoreEdit, ValueStore, ValueStoreFactory,
+    AddedValue, Carry, JobValues, KeySpan, PendingHandle, StoreEdit, StoreSection, ValueStore,
+    ValueStoreFactory,
 };
 pub use store_context::{ChunkId, EventQueue, StoreContext, StoreWishes};
 

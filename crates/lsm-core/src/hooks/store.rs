@@ -227,9 +227,10 @@ pub trait ValueStore: Any + Send + Sync {
         Ok(())
     }
 
-    /// Copies every value that tables may refer to into the folder `dir`, for a checkpoint: all values that
-    /// were put or carried and not reclaimed. No value is reclaimed during the call. Later changes do not
-    /// change the copy.
+    /// Copies every value that the tables of one version of the partition name into the folder `dir`, for a
+    /// checkpoint. `sections` are those of the version: a store that applies them to an empty state has what the
+    /// tables name. The present state of this store may be another: values that the version does not name may be
+    /// reclaimed during the call, and those that it names are not. Later changes do not change the copy.
     ///
     /// The call adds the path of every file to `made` before it creates the file. If the checkpoint fails,
     /// now or later, the database removes these files. The database uses names that begin with a
@@ -241,11 +242,19 @@ pub trait ValueStore: Any + Send + Sync {
     /// # Durability
     /// The copies and their names are durable once this returns. The manifest of the checkpoint is written
     /// later.
-    fn checkpoint(&self, dir: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
-        let _ = (dir, made);
+    fn checkpoint(
+        &self,
+        sections: &[StoreSection],
+        dir: &Path,
+        made: &mut Vec<PathBuf>,
+    ) -> Result<()> {
+        let _ = (sections, dir, made);
         Err(Error::new(ErrorKind::Unsupported, "the value store supports no checkpoints"))
     }
 }
+
+/// The number of an edit of the manifest, and the section that a value store has made for it.
+pub type StoreSection = (u64, Arc<[u8]>);
 
 /// The effect of an edit on the values of a partition.
 #[derive(Clone, Copy, Debug, Default)]
