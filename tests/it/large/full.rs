@@ -291,3 +291,25 @@ fn the_file_of_a_dropped_stream_that_cannot_be_removed_is_counted_and_removed_la
         assert!(db.health().is_healthy(), "{}", db.health());
     }
 }
+
+/// The log takes the small ones, which no store knows of.
+#[test]
+fn health_says_that_small_values_are_refused_until_there_is_room() {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    leave_room(&fs, 0);
+    let refused = (0..1000).find_map(|n: u32| p.put(n.to_be_bytes(), [7; 100]).err());
+    assert_eq!(refused.unwrap().kind(), ErrorKind::NoSpace);
+    for _ in 0..2 {
+        let health = db.health();
+        assert!(!health.is_healthy() && health.to_string().contains("writes are refused"));
+        work(&db, &clock, 2);
+    }
+    leave_room(&fs, 1 << 20);
+    assert!(db.health().is_healthy(), "{}", db.health());
+    p.put("k", "v").unwrap();
+    work(&db, &clock, 2);
+    assert!(db.health().is_healthy(), "{}", db.health());
+}

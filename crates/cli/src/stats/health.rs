@@ -30,9 +30,7 @@ pub(super) fn text(health: &Health) -> String {
     };
     line("healthy", &if health.is_healthy() { "yes" } else { "no" });
     line("read-only", health.read_only.as_ref().map_or(&"no", |why| why));
-    if let Some(why) = &health.deleted {
-        line("deleted files", why);
-    }
+    space_lines(health, &mut line);
     if health.stalls.is_empty() {
         line("held back", &"no writers");
     }
@@ -91,6 +89,16 @@ pub(super) fn text(health: &Health) -> String {
         &format!("{value}, up to {soft} are kept open; the process may open {hard}"),
     );
     text
+}
+
+/// The lines about files that are gone, and about a full disk.
+fn space_lines(health: &Health, line: &mut dyn FnMut(&str, &dyn Display)) {
+    if let Some(why) = &health.deleted {
+        line("deleted files", &escaped(why));
+    }
+    if let Some(why) = &health.refused {
+        line("refused", &format!("writes: {}", escaped(why)));
+    }
 }
 
 /// The lines about chunk files.
@@ -158,6 +166,7 @@ pub(super) fn json(health: &Health) -> Value {
         "healthy": health.is_healthy(),
         "read_only": health.read_only,
         "deleted": health.deleted,
+        "refused": health.refused,
         "stalls": stalls.collect::<Vec<_>>(),
         "background_errors":
             health.background_errors.iter().map(failure_json).collect::<Vec<_>>(),

@@ -119,6 +119,8 @@ pub struct Health {
     /// The error of the manifest, if it is gone: somebody has deleted the folder of the database, or its files.
     /// All later writes are lost.
     pub deleted: Option<String>,
+    /// The error of the last batch, if the log had no space for it, until there is room for small batches.
+    pub refused: Option<String>,
     /// Partitions whose writers are delayed, by name.
     pub stalls: Vec<StallHealth>,
     /// Failures of background work without a later success.
@@ -154,6 +156,7 @@ impl Health {
     pub fn is_healthy(&self) -> bool {
         self.read_only.is_none()
             && self.deleted.is_none()
+            && self.refused.is_none()
             && self.stalls.is_empty()
             && self.background_errors.is_empty()
             && self.damage.is_none()
@@ -170,6 +173,9 @@ impl fmt::Display for Health {
         }
         if let Some(why) = &self.deleted {
             writeln!(f, "the folder of the database, or its files, were deleted: {why}")?;
+        }
+        if let Some(why) = &self.refused {
+            writeln!(f, "writes are refused: {why}")?;
         }
         for stall in &self.stalls {
             let StallHealth { partition, reason, pressure_permille, since } = stall;
@@ -260,6 +266,7 @@ impl DbInner {
         Health {
             read_only: self.why_read_only().map(|error| error.to_string()),
             deleted: self.deleted_files().map(|error| error.to_string()),
+            refused: self.log.refusal().map(|error| error.to_string()),
             stalls: self.stall.health(&live, now),
             background_errors: self.background.failures(),
             damage: self.jobs.damage().map(|error| error.to_string()),

@@ -45,12 +45,12 @@ mod writer;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
 use super::world::World;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::FileName;
 use crate::options::Options;
@@ -113,6 +113,10 @@ pub(super) trait LogHost {
     fn counters(&self) -> &Counters;
 }
 
+/// With so many bytes free, a batch that found no space before may find some: the longest window that is mapped for
+/// appends of the usual length.
+const ROOM_BYTES: u64 = 256 << 10;
+
 /// The settings of a log, fixed for its life.
 pub(super) struct LogSettings {
     pub(super) fs: Arc<dyn Fs>,
@@ -162,6 +166,10 @@ pub(super) struct Log {
     /// `true` if the log thread knows of work. Saves a wake-up per append; acquire and release, so
     /// that the thread, which clears it, sees the append behind which nobody told it.
     told: AtomicBool,
+    /// The error of the last batch, if it found no space. A leaf.
+    refusal: Mutex<Option<Error>>,
+    /// There is one. Relaxed: both are written under `writer`.
+    has_refused: AtomicBool,
     /// A leaf, of the log thread alone.
     watch: Mutex<LogWatch>,
     /// A leaf inside: what the segments take on the disk.
@@ -179,8 +187,34 @@ impl Log {
             has_failed: AtomicBool::new(false),
             synced: Condvar::new(),
             told: AtomicBool::new(false),
+            refusal: Mutex::default(),
+            has_refused: AtomicBool::new(false),
             watch: Mutex::default(),
             files: SegmentFiles::default(),
+        }
+    }
+
+    /// The error of the last batch that found no space, until one is appended, or until there is space.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        let error = self.refusal.lock().clone()?;
+        let LogSettings { fs, dir, .. } = &self.settings;
+        fs.free_bytes(dir).is_ok_and(|bytes| bytes < ROOM_BYTES).then_some(error)
+    }
+
+    /// Notes that a batch could not be appended. Other failures than that for lack of space begin a new segment,
+    /// and the next batch goes there.
+    fn note_refusal(&self, error: &Error) {
+        if error.kind() == ErrorKind::NoSpace {
+            *self.refusal.lock() = Some(error.clone());
+            self.has_refused.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn note_accepted(&self) {
+        // Loaded first: every append comes here.
+        if self.has_refused.load(Ordering::Relaxed) {
+            self.has_refused.store(false, Ordering::Relaxed);
+            *self.refusal.lock() = None;
         }
     }
 

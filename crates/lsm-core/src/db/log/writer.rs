@@ -264,7 +264,8 @@ impl LogWriter<'_> {
         // Asked again after the commit path: a failed append has already begun the next segment,
         // and may have encoded memtable switches into it.
         if !self.has_room(sections) {
-            self.begin_segment(frame::batch_frame_len_max(sections))?;
+            let begun = self.begin_segment(frame::batch_frame_len_max(sections));
+            begun.inspect_err(|error| self.log.note_refusal(error))?;
         }
         // The switches come first: replay assigns the operations of this frame to the new
         // memtables.
@@ -343,6 +344,7 @@ impl LogWriter<'_> {
         self.log.files.note_appended(segment.offset());
         let len = segment.offset() - start;
         if let Err(error) = appended {
+            self.log.note_refusal(&error);
             state.clear_buffer();
             // Any part of the buffer may be in the file. The header of the next segment says that
             // none of it counts, and is durable before the writers hear of the failure. The
@@ -359,6 +361,7 @@ impl LogWriter<'_> {
         if state.logged_seq != state.encoded_seq {
             state.logged_seq = state.encoded_seq;
             state.batches_end = lsn;
+            self.log.note_accepted();
         }
         state.marks.note(lsn, segment.end(), state.logged_seq);
         state.switches.drain(..state.switches_encoded);
