@@ -105,11 +105,11 @@ pub struct Damage {
 
 impl Damage {
     /// Returns the damage of `file` that `error` describes: the damage of the error if it is
-    /// corruption, otherwise the reason why the file cannot be read.
+    /// corruption, otherwise the reason why the file cannot be read, or another file that the error names.
     pub fn of(error: &Error, file: &Path) -> Damage {
         match error.damage() {
             Some(damage) => damage.clone(),
-            None => Damage::new(file, None, error.to_string()),
+            None => Damage::new(error.path().unwrap_or(file), None, error.to_string()),
         }
     }
 

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use lsm_core::fs::{Fs, MemFs};
+use std::sync::Arc;
+
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
 use siltstone::metahive::ScrubOptions;
-use siltstone::{MetaHiveOptions, PartitionOptions, Result, Slice};
+use siltstone::{Db, MetaHiveOptions, PartitionOptions, Result, Slice};
 use testkit::Rng;
 
-use super::{compressed, open, options};
+use super::{ManualClock, compressed, open, open_with, options};
 
 /// The chunk files of the store.
 fn chunks(fs: &MemFs) -> Vec<PathBuf> {
@@ -147,4 +149,76 @@ fn a_scrub_names_key_file_and_place_of_damaged_and_missing_values() {
         assert!(missing.clone().all(|damage| damage.key.is_some()), "{report}");
         assert_eq!(missing.count() as u64, in_lost);
     }
+}
+
+/// Each operation of a verification fails in its turn, and every read of each file. Nothing of that ends the run
+/// or hides what else is damaged.
+#[test]
+fn a_file_that_cannot_be_read_is_a_finding_and_ends_no_verification() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let db = open_with(Arc::new(fs.clone()), "/db", &ManualClock::default()).unwrap();
+    let p = db.partition_with("p", options()).unwrap();
+    let q = db.partition("q").unwrap();
+    for n in 0..4_u8 {
+        p.put([n], vec![n; 3000]).unwrap();
+        q.put([n], "small").unwrap();
+        p.flush().unwrap();
+    }
+    q.flush().unwrap();
+    q.put("in the log", "value").unwrap();
+    // The first run opens some files for good.
+    db.verify(Default::default()).unwrap();
+    fs.start_log();
+    let report = db.verify(Default::default()).unwrap();
+    assert!(report.is_sound(), "{report}");
+    let log = fs.take_log();
+    let mut files: Vec<_> = log.iter().map(|op| op.path.clone()).collect();
+    files.sort();
+    files.dedup();
+    let from = fs.op_count() - log.len() as u64;
+    for op in &log {
+        let at = FaultAt::Op(fs.op_count() + op.index - from);
+        fs.add_rule(FaultRule::once(at, FaultAction::Eio));
+        let report = db.verify(Default::default());
+        fs.heal();
+        let report = report.unwrap_or_else(|error| panic!("{op:?}: {error}"));
+        // What was read at a second attempt is sound.
+        assert!(report.damage().iter().all(|damage| names(damage, &op.path)), "{op:?}: {report}");
+    }
+    // A damaged value, which the findings must not hide.
+    let chunks = mem.list_names("/db".as_ref(), "").unwrap();
+    let mut chunks = chunks.iter().filter(|name| name.ends_with(".chunk"));
+    let bad = Path::new("/db").join(chunks.next_back().unwrap());
+    mem.corrupt(&bad, mem.read_raw(&bad).unwrap().len() as u64 - 1, 1).unwrap();
+    for file in files.iter().filter(|file| file.extension().is_some()) {
+        for kind in [OpKind::OpenRead, OpKind::Read] {
+            let suffix = file.to_string_lossy().into_owned();
+            let at = FaultAt::Nth { kind, suffix, nth: 0 };
+            fs.add_rule(FaultRule::sticky(at, FaultAction::Eio));
+            let names_values = file.extension().is_some_and(|ending| ending == "sst");
+            let damaged: &[&Path] = if names_values { &[] } else { &[&bad] };
+            check_findings(&db, &fs, file, damaged);
+        }
+    }
+    let report = db.verify(Default::default()).unwrap();
+    assert_eq!(report.damage().len(), 1, "{report}");
+}
+
+/// Verifies, with a fault at `file`, and heals.
+fn check_findings(db: &Db, fs: &FaultFs, file: &Path, damaged: &[&Path]) {
+    let faults = fs.fault_count();
+    let report = db.verify(Default::default());
+    fs.heal();
+    let report = report.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    // A file that is open is not opened again.
+    let is_hit = fs.fault_count() > faults;
+    for wanted in damaged.iter().chain(Some(&file).filter(|_| is_hit)) {
+        let is_found = report.damage().iter().any(|damage| names(damage, wanted));
+        assert!(is_found, "{}: {report}", wanted.display());
+    }
+}
+
+fn names(damage: &siltstone::Damage, file: &Path) -> bool {
+    damage.file == file || damage.to_string().contains(&*file.to_string_lossy())
 }

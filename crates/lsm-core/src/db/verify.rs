@@ -11,7 +11,8 @@
 //! Invariants:
 //! 1. A sound store is never complained about, whatever goes on: a file is judged only up to what
 //!    was written of it at the call, and damage only while the file still counts.
-//! 2. A file is reported whole or not at all, as in every [`Sweep`].
+//! 2. A file is reported whole or not at all, as in every [`Sweep`]. One that cannot be read is reported as far as it
+//!    was, with the reason.
 //! 3. No lock is held while a table or a segment is read. The manifest is read under the lock of
 //!    its appends.
 
@@ -143,13 +144,25 @@ impl VerifyRun<'_> {
                 self.read.files += u64::from(is_read);
                 Ok(())
             }
-            Err(error) => {
+            Err(error) if self.ends_run(&error) => {
                 // A run that goes on from here begins with this file, and would count it twice.
                 self.damage.truncate(damage);
                 self.read = read;
                 Err(if self.is_stopped { Halt::Stopped } else { Halt::Failed(error) })
             }
+            // Something cannot be read. What was found before that counts, and the other files do.
+            Err(error) => {
+                self.read = read;
+                self.damage.push(unit.unreadable(&error));
+                Ok(())
+            }
         }
+    }
+
+    /// Returns `true` if the error says that nothing more is to be read, and not that something cannot be read.
+    fn ends_run(&self, error: &Error) -> bool {
+        let is_taken_away = matches!(error.kind(), ErrorKind::LeaseLost | ErrorKind::FileGone);
+        self.is_stopped || is_taken_away || self.db.check_not_closed().is_err()
     }
 }
 

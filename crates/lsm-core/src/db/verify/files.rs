@@ -7,7 +7,7 @@
 //!
 //! Invariant: damage of a segment counts only if the segment is live after it was found.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::VerifyRun;
@@ -72,7 +72,19 @@ pub(super) struct Unit {
     pub(super) number: FileNo,
     /// The bytes of it that are read.
     pub(super) bytes: u64,
+    path: PathBuf,
     kind: UnitKind,
+}
+
+impl Unit {
+    /// The finding that it cannot be read.
+    pub(super) fn unreadable(&self, error: &Error) -> Damage {
+        let mut damage = Damage::of(error, &self.path);
+        if let UnitKind::Table { partition, .. } = &self.kind {
+            damage.partition.get_or_insert_with(|| partition.to_string());
+        }
+        damage
+    }
 }
 
 enum UnitKind {
@@ -90,6 +102,7 @@ impl DbInner {
             units.extend(view.version.tables().map(|(level, table)| Unit {
                 number: table.meta.file,
                 bytes: table.meta.bytes,
+                path: table.path(&self.tables),
                 kind: UnitKind::Table {
                     partition: partition.name.clone(),
                     level,
@@ -111,12 +124,14 @@ impl DbInner {
                 (None, None) => SegmentPart::Nothing,
             };
             let kind = UnitKind::Segment { epoch: *epoch, part };
-            units.push(Unit { number: *number, bytes: part.bytes(), kind });
+            let path = FileName::new(FileKind::Wal, *number, *epoch).path(&self.world.dir);
+            units.push(Unit { number: *number, bytes: part.bytes(), path, kind });
         }
         let (name, bytes) = versions.generation();
         units.push(Unit {
             number: name.number,
             bytes: bytes.unwrap_or_default(),
+            path: name.path(&self.world.dir),
             kind: UnitKind::Manifest,
         });
         drop(versions);

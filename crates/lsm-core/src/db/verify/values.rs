@@ -2,6 +2,8 @@
 //!
 //! Called by `files.rs` for each sound table: so a value that is missing is damage of its keys.
 //!
+//! A value that cannot be read is a finding as damage is, and the values of other files are read all the same.
+//!
 //! Invariant: damage of a value counts only if its table is live after it was found. A table that
 //! was merged meanwhile may point to values that were moved since.
 
@@ -33,10 +35,9 @@ impl VerifyRun<'_> {
                 let user = key.user;
                 let read = store.verify(user, entries.value(), &mut |bytes| self.advance(bytes));
                 match read {
-                    Err(error) if error.is_corruption() => {
-                        self.note_value(&partition, table, &error.at_key(user));
-                    }
-                    read => read?,
+                    Err(error) if self.ends_run(&error) => return Err(error),
+                    Err(error) => self.note_value(&partition, table, user, &error),
+                    Ok(()) => {}
                 }
             }
             entries.next()?;
@@ -44,12 +45,13 @@ impl VerifyRun<'_> {
         Ok(())
     }
 
-    fn note_value(&mut self, partition: &PartitionState, table: &Table, error: &Error) {
+    fn note_value(&mut self, partition: &PartitionState, table: &Table, key: &[u8], error: &Error) {
         if !has_table(partition, table.meta.file) {
             return;
         }
         let mut damage = crate::error::Damage::of(error, &table.path(&self.db.tables));
         damage.partition.get_or_insert_with(|| partition.name.to_string());
+        damage.key.get_or_insert_with(|| key.to_vec());
         self.damage.push(damage);
     }
 }
