@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use lsm_core::fs::MemFs;
+use lsm_core::fs::{Fs, MemFs, OsFs};
 use siltstone::{BackgroundMode, Db, Options, Partition, PartitionOptions};
 use testkit::Rng;
 
@@ -174,4 +174,15 @@ fn a_flushed_database_keeps_no_log() {
             assert_eq!(p.get(key.to_be_bytes()).unwrap().as_deref(), Some(&value[..]));
         }
     }
+}
+
+#[test]
+fn an_open_database_of_a_few_bytes_takes_few_bytes_besides_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path()).unwrap();
+    db.partition("p").unwrap().put("key", "value").unwrap();
+    let files = OsFs.list(dir.path(), "").unwrap();
+    let others = files.iter().filter(|file| !file.name.ends_with(".wal"));
+    let bytes: u64 = others.map(|file| file.len).sum();
+    assert!(bytes <= 16_384, "{bytes} bytes: {files:?}");
 }

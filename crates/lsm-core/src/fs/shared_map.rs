@@ -5,8 +5,8 @@
 //! present.
 //!
 //! Invariants:
-//! 1. A mapping covers whole pages that the file had when it was made, and their space is reserved, so
-//!    that a store never finds the disk full.
+//! 1. A mapping has the words that the file had when it was made, and their space is reserved, so that a store
+//!    never finds the disk full. No access goes past the end of the file, also where a page is longer.
 //! 2. Nobody makes such a file shorter: it is made whole under a fresh name, and only ever
 //!    deleted, which leaves the mapping as it is.
 
@@ -20,8 +20,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::SharedWords;
 
-/// Files are mapped in pieces of this many bytes: the largest page of the machines we know.
-const PAGE_BYTES: u64 = 64 << 10;
+/// The length of a file is a multiple of this, in bytes: the page of most machines, so that nothing is gained by
+/// less. Earlier versions made files of 64 KiB, the largest page.
+const STEP_BYTES: u64 = 4 << 10;
 /// Longest file that is mapped, in bytes.
 const MAPPED_BYTES_MAX: u64 = 1 << 20;
 
@@ -43,10 +44,9 @@ unsafe impl Send for MappedWords {}
 // SAFETY: as above.
 unsafe impl Sync for MappedWords {}
 
-/// The length of a file of `words` words, in bytes: whole pages, so that none is shared with what
-/// lies behind its end.
+/// The length of a file of `words` words, in bytes.
 pub(super) fn file_bytes(words: usize) -> u64 {
-    (words as u64 * 8).next_multiple_of(PAGE_BYTES)
+    (words as u64 * 8).next_multiple_of(STEP_BYTES)
 }
 
 /// Returns `true` if the file lies where a store is seen by all who map it.
@@ -62,8 +62,8 @@ impl MappedWords {
     /// Those of the system; [`io::ErrorKind::InvalidData`] for a file that no [`file_bytes`] made.
     pub(super) fn map(file: BorrowedFd<'_>, is_writable: bool) -> io::Result<MappedWords> {
         let bytes = rustix::fs::fstat(file)?.st_size as u64;
-        // Only whole pages: an access behind the end of the file would end the process.
-        if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || bytes > MAPPED_BYTES_MAX {
+        // Any other length is that of a file under way, or of no such file.
+        if bytes == 0 || !bytes.is_multiple_of(STEP_BYTES) || bytes > MAPPED_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let len = bytes as usize;
@@ -118,13 +118,32 @@ mod tests {
         assert_eq!(other.words()[19].load(Ordering::Acquire), 8, "a mapping outlives the name");
     }
 
+    /// Those of the cursor: 1024 words.
+    #[test]
+    fn a_file_is_as_long_as_its_words_and_one_of_an_earlier_version_is_mapped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("words");
+        if OsFs.map_words(&path, MapMode::Create(1024)).unwrap().is_none() {
+            return; // Not on a medium that is mapped.
+        }
+        assert_eq!(OsFs.open_read(&path).unwrap().len().unwrap(), 8192);
+        OsFs.delete(&path).unwrap();
+        let file = OsFs.open_append(&path, AppendMode::IfAbsent).unwrap();
+        file.append(&vec![0; 64 << 10]).unwrap();
+        let one = OsFs.map_words(&path, MapMode::Write).unwrap().unwrap();
+        let other = OsFs.map_words(&path, MapMode::Read).unwrap().unwrap();
+        assert_eq!((one.words().len(), other.words().len()), (8192, 8192));
+        one.words()[1023].store(7, Ordering::Release);
+        assert_eq!(other.words()[1023].load(Ordering::Acquire), 7);
+    }
+
     #[test]
     fn a_file_of_another_length_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("words");
-        for bytes in [0, 1, 4096, file_bytes(1) + 8] {
+        for bytes in [0, 1, 4088, file_bytes(1) + 8, MAPPED_BYTES_MAX + STEP_BYTES] {
             let file = OsFs.open_append(&path, AppendMode::IfAbsent).unwrap();
-            file.append(&vec![0; bytes as usize]).unwrap();
+            file.append(&vec![0; usize::try_from(bytes).unwrap()]).unwrap();
             let refused = OsFs.map_words(&path, MapMode::Read);
             // On a medium that is not mapped nothing is.
             let kind = refused.map(|words| assert!(words.is_none())).map_err(|e| e.kind());
