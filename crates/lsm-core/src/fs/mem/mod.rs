@@ -51,8 +51,7 @@ struct MemShared {
     state: RwLock<FileTree>,
     /// The locks that are held. A crash clone starts with none.
     locks: Arc<Mutex<BTreeMap<PathBuf, Holders>>>,
-    /// Files that are words of memory, by their paths. They take no space and are in no listing;
-    /// a crash clone starts with none.
+    /// Files that are words of memory, by their paths. They take no space; a crash clone starts with none.
     words: Mutex<BTreeMap<PathBuf, Arc<HeapWords>>>,
 }
 
@@ -221,25 +220,24 @@ impl Fs for MemFs {
             return Err(Error::io("list", dir, io::ErrorKind::NotFound.into()));
         };
         let from_prefix = found.names.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
-        Ok(from_prefix
-            .take_while(|(name, _)| name.starts_with(prefix))
+        let named = from_prefix.take_while(|(name, _)| name.starts_with(prefix));
+        let mut entries: Vec<DirEntry> = named
             .map(|(name, cell)| DirEntry {
                 name: name.to_string(),
                 len: cell.inode.read().cache.len(),
             })
-            .collect())
-    }
-
-    /// Files that are words are among them.
-    fn list_names(&self, dir: &Path, prefix: &str) -> Result<Vec<String>> {
-        let listed = self.list(dir, prefix)?.into_iter().map(|entry| entry.name);
+            .collect();
+        drop(state);
         let words = self.shared.words.lock();
-        let in_dir = words.keys().filter(|path| path.parent() == Some(dir));
-        let words = in_dir.filter_map(|path| path.file_name()?.to_str());
-        let words = words.filter(|name| name.starts_with(prefix)).map(str::to_owned);
-        let mut names: Vec<String> = listed.chain(words).collect();
-        names.sort_unstable();
-        Ok(names)
+        for (path, words) in words.iter().filter(|(path, _)| path.parent() == Some(dir)) {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if name.starts_with(prefix) {
+                let len = words.words().len() as u64 * 8;
+                entries.push(DirEntry { name: name.to_owned(), len });
+            }
+        }
+        entries.sort_unstable();
+        Ok(entries)
     }
 
     fn map_words(&self, path: &Path, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
