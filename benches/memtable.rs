@@ -44,7 +44,7 @@ impl List for Memtable {
         let operation = SectionReader::new(section.bytes()).next_operation();
         let operation = operation.expect("it was just encoded").expect("it has one");
         let seq = SeqNo::new(seq).expect("it is small");
-        let (bytes, sums) = section.lend();
+        let (bytes, sums, _) = section.lend();
         let inserted = self.writer().insert(seq, 0, sums[0], &bytes, &operation);
         inserted.expect("it is newer than all before");
     }

@@ -124,6 +124,23 @@ fn a_bit_that_flips_in_a_memtable_is_undone_by_the_flush() {
     }
 }
 
+/// The kind and the lengths of the operation are in no memtable, so nothing is left to undo.
+#[test]
+fn a_bit_that_flips_in_a_kind_or_length_after_the_checksum_changes_nothing() {
+    let key = KEY_AT..KEY_AT + KEY.len();
+    for options in all_sorts() {
+        let heads = (0..VALUE_AT).filter(|byte| !key.contains(byte));
+        for flip in heads.flat_map(|byte| (0..8).map(move |bit| (byte, 1 << bit))) {
+            let case = Case::new(options.clone(), InMemory::Memtable, vec![flip]);
+            case.put().unwrap();
+            case.assert_whole();
+            case.db.flush().unwrap();
+            case.assert_whole();
+            assert!(case.told().is_empty(), "{:?}", case.told());
+        }
+    }
+}
+
 #[test]
 fn a_bit_that_flips_before_the_log_has_its_checksum_fails_the_write() {
     for options in all_sorts() {

@@ -31,6 +31,8 @@ pub struct SectionBuilder {
     shared: Option<Arc<[u8]>>,
     /// Made of what [`SectionBuilder::push`] was given, one an operation.
     sums: Vec<OperationSum>,
+    /// Memory for the places that [`damaged_key`] finds.
+    places: Vec<Operation>,
 }
 
 impl SectionBuilder {
@@ -40,6 +42,7 @@ impl SectionBuilder {
         self.bytes.shrink_to(bytes_max);
         self.shared = None;
         self.sums.clear();
+        self.places.clear();
     }
 
     /// Appends an operation. The caller has checked every limit.
@@ -73,14 +76,14 @@ impl SectionBuilder {
         self.shared.as_deref().unwrap_or(&self.bytes)
     }
 
-    /// The encoded operations, and their checksums: lent, but for a large one that is alone, which the builder
-    /// lets go of.
-    pub fn lend(&mut self) -> (SectionBytes<'_>, &[OperationSum]) {
+    /// The encoded operations, their checksums and memory for their places: lent, but for a large operation that
+    /// is alone, which the builder lets go of.
+    pub fn lend(&mut self) -> (SectionBytes<'_>, &[OperationSum], &mut Vec<Operation>) {
         let bytes = match self.shared.take() {
             Some(shared) => SectionBytes::Shared(shared),
             None => SectionBytes::Lent(&self.bytes),
         };
-        (bytes, &self.sums)
+        (bytes, &self.sums, &mut self.places)
     }
 
     /// The checksums of each operation, of the bytes that it was made of.
@@ -110,24 +113,28 @@ fn encode_shared(kind: EntryKind, key: &[u8], value: &[u8]) -> Arc<[u8]> {
     section
 }
 
-/// The first key of `section` that is not what it was made of, by what is known of each operation.
+/// The first key of `section` that is not what it was made of, by what is known of each operation. Puts the
+/// operations before it into `places`.
 ///
 /// # Errors
 /// The section is not one.
 pub fn damaged_key<'s>(
     section: &'s [u8],
     sums: &[OperationSum],
+    places: &mut Vec<Operation>,
 ) -> Result<Option<&'s [u8]>, Malformed> {
+    places.clear();
     let mut operations = SectionReader::new(section);
     for sum in sums {
         let missing = Malformed { what: "an operation is missing", at: section.len() };
         let operation = operations.next_operation()?.ok_or(missing)?;
-        let key = &section[operation.key];
+        let key = &section[operation.key.clone()];
         // The sum was made of the bytes of the caller, so it covers the time in which they were
         // encoded.
-        if OperationSum::new(operation.kind, key, &section[operation.value]) != *sum {
+        if OperationSum::new(operation.kind, key, &section[operation.value.clone()]) != *sum {
             return Ok(Some(key));
         }
+        places.push(operation);
     }
     Ok(None)
 }

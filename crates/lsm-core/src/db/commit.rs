@@ -38,7 +38,6 @@ use self::queue::{Answer, Queue, Request, Turn};
 use super::log::{Log, LogHost, LogWriter};
 use super::prepared::Prepared;
 use super::require::{GroupWrites, Refusal};
-use crate::batch::SectionReader;
 use crate::error::Result;
 use crate::memtable::MemtableWriter;
 use crate::partition::PartitionState;
@@ -267,19 +266,18 @@ impl CommitPath {
             let bytes = section.injected.as_ref().unwrap_or(&section.bytes);
             let before = view.active.bytes();
             let mut writer = view.active.writer();
-            let mut operations = SectionReader::new(bytes);
+            let places = section.places.as_slice();
             let floor_before = view.active.newest_floor();
             let all_sums = section.sums.as_slice();
-            for (number, sums) in all_sums.iter().enumerate() {
+            for (number, (sums, operation)) in all_sums.iter().zip(places).enumerate() {
                 // A single operation has nothing to search beside.
                 if all_sums.len() > 1 && number.is_multiple_of(MemtableWriter::AHEAD_MAX) {
-                    writer.fetch_ahead(operations.keys_ahead(bytes), &all_sums[number..]);
+                    let ahead = places[number..].iter().map(|place| &bytes[place.key.clone()]);
+                    writer.fetch_ahead(ahead, &all_sums[number..]);
                 }
-                let operation = operations.next_operation().ok().flatten();
-                let operation = operation.expect("db/write.rs encoded this section");
                 user_bytes += (operation.key.len() + operation.value.len()) as u64;
                 memory += writer
-                    .insert(seq, lsn, *sums, bytes, &operation)
+                    .insert(seq, lsn, *sums, bytes, operation)
                     .expect("the commit path alone gives out sequence numbers, and they ascend");
                 seq = seq.plus(1);
             }

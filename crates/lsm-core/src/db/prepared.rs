@@ -5,11 +5,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::require::Requirements;
-use crate::batch::SectionReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Durability, WriteOptions};
 use crate::partition::PartitionState;
-use crate::types::{EntryKind, OperationSum, SectionBytes};
+use crate::types::{EntryKind, Operation, OperationSum, SectionBytes};
 use crate::wal::Section;
 
 /// The operations of a batch on one partition, encoded and hashed outside any lock.
@@ -22,6 +21,9 @@ pub(super) struct PreparedSection<'a> {
     /// The bytes that the memtable is given, if a test wants others there.
     pub(super) injected: Option<SectionBytes<'a>>,
     pub(super) sums: OperationSums<'a>,
+    /// Found when the section was checked. No later step decodes `bytes` again: a bit that flips in a length
+    /// since then would have it fail, or read another operation, when the batch can no more be refused.
+    pub(super) places: OperationPlaces<'a>,
     /// The rules that the keys were checked against.
     pub(super) rules_epoch: u32,
 }
@@ -43,6 +45,22 @@ impl OperationSums<'_> {
     }
 }
 
+/// The operations of a section as ranges of its bytes; again without a list for one.
+#[derive(Clone)]
+pub(super) enum OperationPlaces<'a> {
+    One(Operation),
+    Many(Cow<'a, [Operation]>),
+}
+
+impl OperationPlaces<'_> {
+    pub(super) fn as_slice(&self) -> &[Operation] {
+        match self {
+            OperationPlaces::One(place) => std::slice::from_ref(place),
+            OperationPlaces::Many(places) => places,
+        }
+    }
+}
+
 impl PreparedSection<'_> {
     /// The same, for a batch that outlives the buffers of its writer's call.
     fn into_owned(self) -> PreparedSection<'static> {
@@ -51,10 +69,23 @@ impl PreparedSection<'_> {
             OperationSums::One(one) => OperationSums::One(one),
             OperationSums::Many(many) => OperationSums::Many(Cow::Owned(many.into_owned())),
         };
+        let places = match self.places {
+            OperationPlaces::One(one) => OperationPlaces::One(one),
+            OperationPlaces::Many(many) => OperationPlaces::Many(Cow::Owned(many.into_owned())),
+        };
         let partition = Cow::Owned(self.partition.into_owned());
         let bytes = self.bytes.into_shared();
         let injected = self.injected.map(SectionBytes::into_shared);
-        PreparedSection { partition, operations, checksum, bytes, injected, sums, rules_epoch }
+        PreparedSection {
+            partition,
+            operations,
+            checksum,
+            bytes,
+            injected,
+            sums,
+            places,
+            rules_epoch,
+        }
     }
 
     /// Looks again at the rules, if they changed since the keys were checked.
@@ -64,13 +95,8 @@ impl PreparedSection<'_> {
         if self.partition.rules_epoch() == self.rules_epoch {
             return Ok(());
         }
-        let mut operations = SectionReader::new(&self.bytes);
-        while let Some(operation) =
-            operations.next_operation().expect("db/write.rs encoded this section")
-        {
-            self.partition.check_key(&self.bytes[operation.key])?;
-        }
-        Ok(())
+        let mut keys = self.places.as_slice().iter().map(|place| &self.bytes[place.key.clone()]);
+        keys.try_for_each(|key| self.partition.check_key(key))
     }
 
     /// Looks at the handles, if a sync of values has failed.
@@ -85,14 +111,12 @@ impl PreparedSection<'_> {
         else {
             return Ok(());
         };
-        let mut operations = SectionReader::new(&self.bytes);
-        while let Some(operation) =
-            operations.next_operation().expect("db/write.rs encoded this section")
-        {
-            let is_handle = operation.kind == EntryKind::Handle;
-            if is_handle && store.is_in_doubt(&self.bytes[operation.value]) {
+        for place in self.places.as_slice() {
+            let is_handle = place.kind == EntryKind::Handle;
+            if is_handle && store.is_in_doubt(&self.bytes[place.value.clone()]) {
                 let message = "a sync failed behind the value; it has to be written again";
-                let error = Error::new(ErrorKind::Io, message).at_key(&self.bytes[operation.key]);
+                let error =
+                    Error::new(ErrorKind::Io, message).at_key(&self.bytes[place.key.clone()]);
                 return Err(error.in_partition(&self.partition.name));
             }
         }

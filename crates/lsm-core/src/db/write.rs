@@ -9,7 +9,7 @@ use super::batch::Batch;
 use super::commit::{Commit, Committed};
 use super::handle::Partition;
 use super::inject::InMemory;
-use super::prepared::{OperationSums, Prepared, PreparedSection, Sections};
+use super::prepared::{OperationPlaces, OperationSums, Prepared, PreparedSection, Sections};
 use super::require::Refusal;
 use crate::batch::{SectionBuilder, damaged_key};
 use crate::error::{Error, ErrorKind, Result};
@@ -85,12 +85,12 @@ pub(super) fn prepare<'s>(
 ) -> Result<PreparedSection<'s>> {
     let operations = section.operation_count();
     let injected = db.inject.in_memory(InMemory::Section, section.bytes());
-    let (lent, sums) = section.lend();
+    let (lent, sums, places) = section.lend();
     let bytes = injected.unwrap_or(lent);
     // The checksum is made before the comparison: a bit that flips between the two, or later, is
     // then found by the checksum.
     let checksum = section_checksum(&bytes);
-    let damaged = damaged_key(&bytes, sums);
+    let damaged = damaged_key(&bytes, sums, places);
     if let Some(key) = damaged.unwrap_or(Some(&[])) {
         let what = "an operation changed in memory before it reached the log";
         let error = Error::corruption("memory", None, what).in_partition(&partition.name);
@@ -100,9 +100,22 @@ pub(super) fn prepare<'s>(
         [one] => OperationSums::One(*one),
         many => OperationSums::Many(Cow::Borrowed(many)),
     };
+    let places = match &places[..] {
+        [one] => OperationPlaces::One(one.clone()),
+        many => OperationPlaces::Many(Cow::Borrowed(many)),
+    };
     let partition = Cow::Borrowed(partition);
     let injected = db.inject.in_memory(InMemory::Memtable, &bytes);
-    Ok(PreparedSection { partition, operations, checksum, bytes, injected, sums, rules_epoch })
+    Ok(PreparedSection {
+        partition,
+        operations,
+        checksum,
+        bytes,
+        injected,
+        sums,
+        places,
+        rules_epoch,
+    })
 }
 
 /// Appends an operation to a section in the partition's stored form: that of its key, and a handle

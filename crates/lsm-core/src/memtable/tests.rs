@@ -204,7 +204,7 @@ fn a_long_value_of_a_section_that_is_lent_gets_memory_of_its_own() {
     let long = vec![9; COPIED_VALUE_BYTES_MAX + 1];
     section.push(EntryKind::Value, b"long", &long);
     let table = table();
-    let (bytes, sums) = section.lend();
+    let (bytes, sums, _) = section.lend();
     let mut operations = SectionReader::new(&bytes);
     for (n, sums) in sums.iter().enumerate() {
         let operation = operations.next_operation().unwrap().unwrap();

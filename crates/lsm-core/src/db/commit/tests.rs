@@ -8,7 +8,8 @@ use std::thread::{self, JoinHandle};
 
 use super::queue::Queue;
 use super::{CommitPath, Committed, Refusal};
-use crate::db::prepared::{OperationSums, Prepared, PreparedSection, Sections};
+use crate::batch::damaged_key;
+use crate::db::prepared::{OperationPlaces, OperationSums, Prepared, PreparedSection, Sections};
 use crate::db::require::{Requirement, Requirements, Subject};
 use crate::db::testing::{EPOCH, TestHost, TestLog, batches_in, partition};
 use crate::error::{ErrorKind, Result};
@@ -140,6 +141,8 @@ pub(super) fn prepare(
         CLEAR => section.push(EntryKind::Clear, &[], &[]),
         _ => section.push(EntryKind::Value, key.as_bytes(), value),
     }
+    let mut places = Vec::new();
+    damaged_key(section.bytes(), section.sums(), &mut places).unwrap();
     let section = PreparedSection {
         partition: Cow::Owned(partition.clone()),
         operations: 1,
@@ -147,6 +150,7 @@ pub(super) fn prepare(
         bytes: SectionBytes::Lent(section.bytes()).into_shared(),
         injected: None,
         sums: OperationSums::One(section.sums()[0]),
+        places: OperationPlaces::One(places.remove(0)),
         rules_epoch: partition.rules_epoch(),
     };
     Prepared { sections: Sections::One(section), options: durability.into(), requirements: None }

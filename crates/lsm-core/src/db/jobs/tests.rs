@@ -285,7 +285,7 @@ fn sealed(lens: &[(u32, usize)]) -> (Arc<WorkList>, Vec<Arc<PartitionState>>) {
         section.push(EntryKind::Value, b"key", &vec![7; *len]);
         let operation = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();
         let seq = SeqNo::new(1).unwrap();
-        let (bytes, sums) = section.lend();
+        let (bytes, sums, _) = section.lend();
         partition.view().active.writer().insert(seq, 0, sums[0], &bytes, &operation).unwrap();
         partition.seal();
         Arc::new(partition)

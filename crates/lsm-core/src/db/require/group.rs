@@ -5,7 +5,6 @@ use std::ops::Bound;
 
 use super::Subject;
 use super::seek::is_before_end;
-use crate::batch::SectionReader;
 use crate::db::prepared::Prepared;
 use crate::types::{EntryKind, PartitionId};
 
@@ -22,16 +21,13 @@ impl<'a> GroupWrites<'a> {
     /// Takes in the operations of a batch.
     pub(in crate::db) fn add(&mut self, batch: &'a Prepared<'_>) {
         for section in batch.sections() {
-            let mut operations = SectionReader::new(&section.bytes);
-            while let Some(operation) =
-                operations.next_operation().expect("db/write.rs encoded this section")
-            {
-                if operation.kind == EntryKind::Clear {
+            for place in section.places.as_slice() {
+                if place.kind == EntryKind::Clear {
                     self.cleared.insert(section.partition.id);
                 }
                 // The key of a clear is empty and equals no key that is required; ranges ask
                 // `clears` first.
-                self.keys.insert((section.partition.id, &section.bytes[operation.key]));
+                self.keys.insert((section.partition.id, &section.bytes[place.key.clone()]));
             }
         }
     }
