@@ -314,6 +314,32 @@ fn versions_whose_cluster_a_flipped_key_tears_apart_are_put_together_again() {
     census(&fs).assert_all_sealed();
 }
 
+/// The flush seals the checksum that it has confirmed, and no later one.
+#[test]
+fn a_bit_that_flips_between_the_check_of_a_flush_and_its_seal_is_turned_back() {
+    for len in [1_usize, 240, 241, 1_024, 5_000] {
+        let log = Arc::new(Log::default());
+        let provider = Provider::new(MetaHive::default());
+        let open = builder(Arc::new(MemFs::new()), 7).hooks(Arc::new(provider.clone()));
+        let db = open
+            .listener(log.clone())
+            .inject(|at: Origin, entry: &mut OwnedEntry| {
+                if at.file.is_none() && entry.key == b"key" {
+                    entry.value[0] ^= 4;
+                }
+            })
+            .open()
+            .unwrap();
+        let p = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap();
+        p.put("key", vec![7; len]).unwrap();
+        db.flush().unwrap();
+        p.compact(..).unwrap();
+        assert_eq!(p.get("key").unwrap().as_deref(), Some(&vec![7; len][..]), "{len}");
+        let (repaired, quarantined) = log.take();
+        assert_eq!((repaired.len(), quarantined.len()), (1, 0), "{len}");
+    }
+}
+
 #[test]
 fn a_single_bit_that_flips_at_rest_is_turned_back_wherever_it_is() {
     let mut rng = Rng::from_env_or(99);

@@ -9,7 +9,7 @@ mod fields;
 mod reader;
 mod writer;
 
-pub use checksum::{Checksum64, checksum64, checksum64_seeded, checksum128};
+pub use checksum::{Checksum64, ChecksumSeed, checksum64, checksum64_seeded, checksum128};
 pub use reader::{Malformed, Reader};
 pub use writer::{put_bytes, put_u32, put_u64, put_u128, put_varint, zeroed};
 

@@ -216,7 +216,8 @@ impl<'a, 'o> Writing<'a, 'o> {
         let stored_seq = owned.seq;
         let kind = owned.kind;
         let entry = Entry { key, seq, stored_seq, kind, value, hidden };
-        self.take(&JobEntry { entry, at, vouched, value_sum: None })
+        // What was confirmed is handed on, as it is where a fault strikes no copy.
+        self.take(&JobEntry { entry, at, vouched, value_sum: present.value_sum })
     }
 
     /// Notes the block of a suspect entry, once.

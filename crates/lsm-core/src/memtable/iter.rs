@@ -21,7 +21,7 @@ struct WalkCheck {
     entry_count: u64,
     /// Entries met so far by a walk from the first one; `None` after any other move.
     met: Option<u64>,
-    /// The checksum of the present value, which was confirmed; not of a long one.
+    /// The checksum of the present value, which was confirmed.
     value_sum: Option<u64>,
 }
 
@@ -78,7 +78,7 @@ impl MemtableIter {
     }
 
     /// The present entry, and the checksum of its value under [`VALUE_SEED`](crate::types::VALUE_SEED), which
-    /// agrees with what came in: `None` of a long value, and without a check.
+    /// agrees with what came in; `None` without a check.
     #[inline]
     pub fn entry(&self) -> (Entry<'_>, Option<u64>) {
         let (node, version) = self.present();

@@ -7,31 +7,19 @@
 //! Its part for the value is one that a filter can seal: the flush checks it anyway, and the filter does
 //! not hash the value again.
 //!
-//! Invariant: it exists in memory only. No file stores one, so its form may change, but for its part for a
-//! short value.
+//! Invariant: it exists in memory only. No file stores one, so its form may change, but for its part for
+//! the value.
 
 use super::{EntryKind, SeqNo, Trailer};
-use crate::codec::{checksum64, checksum64_seeded};
+use crate::codec::{ChecksumSeed, checksum64};
 
 /// Odd, so that every bit of what it multiplies counts.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The seed of the checksums of short values, which the metadata of MetaHive has on disk.
+/// The seed of the checksums of values, which the metadata of MetaHive has on disk.
 pub const VALUE_SEED: u64 = 0xbb67_ae85_84ca_a73b;
 
-/// The longest value whose checksum is seeded, in bytes. For longer ones XXH3 derives a table from the seed
-/// first, which each put would pay for.
-const SEEDED_BYTES_MAX: usize = 240;
-
-/// The checksum of a value under [`VALUE_SEED`], of a short one; of a long one without a seed.
-#[inline]
-fn value_sum(value: &[u8]) -> u64 {
-    if value.len() <= SEEDED_BYTES_MAX {
-        checksum64_seeded(value, VALUE_SEED)
-    } else {
-        checksum64(value)
-    }
-}
+static VALUE: ChecksumSeed = ChecksumSeed::new(VALUE_SEED);
 
 /// Checksum of an operation that has no sequence number yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +29,7 @@ impl EntrySum {
     /// The checksum of an operation on the key with the checksum `key_hash`.
     #[inline]
     pub fn new(key_hash: u64, kind: EntryKind, value: &[u8]) -> EntrySum {
-        EntrySum::of_parts(key_hash, kind, value_sum(value))
+        EntrySum::of_parts(key_hash, kind, VALUE.checksum64(value))
     }
 
     #[inline]
@@ -65,15 +53,15 @@ impl EntrySum {
     }
 
     /// Returns `true` if this is the checksum of the entry of `key`, and then the checksum of the value under
-    /// [`VALUE_SEED`], unless the value is long.
+    /// [`VALUE_SEED`].
     #[inline]
     pub fn confirms(self, key: &[u8], trailer: Trailer, value: &[u8]) -> (bool, Option<u64>) {
         let Some(kind) = trailer.kind() else { return (false, None) };
-        let value_sum = value_sum(value);
+        let value_sum = VALUE.checksum64(value);
         let sum = EntrySum::of_parts(checksum64(key), kind, value_sum).numbered(trailer.seq());
         let is_it = sum == self;
         // Of bytes that do not agree there is nothing to hand on.
-        (is_it, (is_it && value.len() <= SEEDED_BYTES_MAX).then_some(value_sum))
+        (is_it, is_it.then_some(value_sum))
     }
 
     /// The checksum of the entry of `key`; `None` if the trailer is of no kind that there is.
@@ -104,6 +92,7 @@ impl OperationSum {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::checksum64_seeded;
 
     #[test]
     fn every_bit_of_an_entry_counts() {
@@ -133,9 +122,13 @@ mod tests {
         let value_sum = checksum64_seeded(&value, VALUE_SEED);
         assert_eq!(sound.confirms(&key, trailer, &value), (true, Some(value_sum)));
         assert_eq!(sound.confirms(&key, trailer, b"valuf"), (false, None));
-        let long = [7; SEEDED_BYTES_MAX + 1];
-        let sum_of_long = EntrySum::of_entry(&key, trailer, &long).unwrap();
-        assert_eq!(sum_of_long.confirms(&key, trailer, &long), (true, None));
+        // The flush seals the checksum that it has confirmed, so of every length it must be the one on disk.
+        for len in [0, 1, 16, 128, 240, 241, 1_024, 1_025, 70_000] {
+            let value: Vec<u8> = (0..len).map(|n| (n * 7 % 251) as u8).collect();
+            let sum = EntrySum::of_entry(&key, trailer, &value).unwrap();
+            let on_disk = checksum64_seeded(&value, VALUE_SEED);
+            assert_eq!(sum.confirms(&key, trailer, &value), (true, Some(on_disk)), "{len}");
+        }
         // Bytes that move from the key to the value.
         assert_ne!(EntrySum::of_entry(b"keyv", trailer, b"alue"), sum);
     }
