@@ -184,6 +184,7 @@ impl<'a> At<'a> {
 
     /// An error: a rename of this system would replace a file that is there.
     #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    #[expect(clippy::unused_self, reason = "other systems rename it")]
     pub(in crate::fs) fn rename_new(&self, _to: &At<'_>) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
