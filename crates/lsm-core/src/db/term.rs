@@ -21,7 +21,11 @@
 //! 3. Nothing is read for a fork before every older lock is free or its holder is fenced.
 //! 4. No file of an older epoch is written.
 
+mod counts;
+
 use std::path::{Path, PathBuf};
+
+pub(crate) use counts::{Counts, counts};
 
 use super::read_only::is_absent;
 use super::recovery::Opening;

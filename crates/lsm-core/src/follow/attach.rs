@@ -6,11 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::db::retries::Retries;
-use crate::db::term::pending_claim;
+use crate::db::term::{Counts, counts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names;
 use crate::shared::{CursorReader, CursorState};
+use crate::types::Epoch;
 use crate::version::{DbVersion, ManifestTail};
 
 /// Rounds that are begun anew because something vanished or did not fit.
@@ -21,60 +22,100 @@ const EMPTY_ATTEMPTS: usize = 3;
 const PROMOTION_LOOKS: usize = 500;
 const PROMOTION_PAUSE: Duration = Duration::from_millis(2);
 
-/// The manifest of the folder as it is now. While a promotion is under way, that of the next primary.
+/// The manifest of the folder as it is now, without edits that its writer may still refuse.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::NeedsManifest`] if a promotion does not
-/// end within a second; corruption that does not pass.
+/// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::NeedsManifest`] if it cannot be told on this
+/// machine what counts of it, and a promotion does not end within a second; corruption that does not pass.
 ///
 /// # Cost
-/// Reads the manifest. While a promotion is under way, lists the claims and reads the front of the fork
-/// some hundred times a second; the manifest is read once more when it has ended.
+/// Reads the manifest, and once more where its end does not count. Where a promotion must end first, lists the
+/// folder some hundred times a second.
 pub(super) fn open_manifest(
     fs: &dyn Fs,
     dir: &Path,
     known: Option<&DbVersion>,
 ) -> Result<ManifestTail> {
-    let mut looks = 0;
-    loop {
-        let manifest = read_manifest(fs, dir, known)?;
-        if is_settled(fs, dir, manifest.version())? {
-            return Ok(manifest);
+    let mut through: Option<(Epoch, u64)> = None;
+    for _ in 0..ATTEMPTS {
+        let manifest = read_manifest(fs, dir, known, through.map(|(_, edit)| edit))?;
+        let DbVersion { epoch, edit_number, .. } = **manifest.version();
+        if let Some((read_epoch, _)) = through.take() {
+            // Otherwise a later epoch has begun meanwhile.
+            if epoch == read_epoch {
+                return Ok(manifest);
+            }
+            continue;
         }
-        // Claim and fork tell whether there is another manifest to be read. To read this one again would
-        // cost its whole length at each look.
-        loop {
-            if looks == PROMOTION_LOOKS {
+        match await_last_edit(fs, dir, manifest.version())? {
+            LastEdit::Any => return Ok(manifest),
+            LastEdit::Only(last) if edit_number <= last => return Ok(manifest),
+            LastEdit::Only(last) => through = Some((epoch, last)),
+            LastEdit::OfLaterEpoch => {}
+            LastEdit::Unknown => {
                 let message = "a promotion of another secondary has begun and not ended";
                 return Err(Error::new(ErrorKind::NeedsManifest, message));
             }
-            looks += 1;
-            // Nobody unparks this thread.
-            std::thread::park_timeout(PROMOTION_PAUSE);
-            if is_settled(fs, dir, manifest.version())? {
-                break;
-            }
         }
     }
+    let message = "the database was taken over all the time while its manifest was read";
+    Err(Error::new(ErrorKind::NeedsManifest, message))
 }
 
-/// Returns `true` if the end of the manifest that `version` was read from counts. While a promotion is
-/// under way it may be an edit that the old primary has written and never settled.
-fn is_settled(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<bool> {
-    if pending_claim(fs, dir)?.is_none() {
-        return Ok(true);
+/// As [`last_edit`]. Waits a second for the end of a promotion before it says that this cannot be told. To read
+/// the manifest again at each look would cost its whole length.
+fn await_last_edit(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<LastEdit> {
+    for _ in 0..PROMOTION_LOOKS {
+        match last_edit(fs, dir, version)? {
+            LastEdit::Unknown => {}
+            told => return Ok(told),
+        }
+        // Nobody unparks this thread.
+        std::thread::park_timeout(PROMOTION_PAUSE);
     }
-    // A claim alone fences nobody.
-    let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
-    Ok(cursor.is_some_and(|cursor| cursor.state() == CursorState::Live))
+    last_edit(fs, dir, version)
 }
 
-fn read_manifest(fs: &dyn Fs, dir: &Path, known: Option<&DbVersion>) -> Result<ManifestTail> {
+/// The last edit that counts of a manifest as it was read.
+enum LastEdit {
+    /// Its last one.
+    Any,
+    /// This one. Its writer may still refuse what is behind.
+    Only(u64),
+    /// That of a manifest which was begun since.
+    OfLaterEpoch,
+    /// It cannot be told here.
+    Unknown,
+}
+
+/// See [`LastEdit`]. An edit that is written, and that its writer has not settled yet, counts for nothing: it
+/// may be fenced before it does.
+fn last_edit(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<LastEdit> {
+    let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
+    let cursor = cursor.as_ref().map(|cursor| (cursor, cursor.state()));
+    let listed = fs.list_names(dir, "")?;
+    Ok(match counts(fs, dir, &listed, version.epoch, cursor)? {
+        Counts::AsWritten => match cursor {
+            Some((cursor, CursorState::Live)) => LastEdit::Only(cursor.edit()),
+            _ => LastEdit::Any,
+        },
+        Counts::Through(settled) => LastEdit::Only(settled.edit),
+        Counts::Replaced => LastEdit::OfLaterEpoch,
+        Counts::Unknown => LastEdit::Unknown,
+    })
+}
+
+fn read_manifest(
+    fs: &dyn Fs,
+    dir: &Path,
+    known: Option<&DbVersion>,
+    through: Option<u64>,
+) -> Result<ManifestTail> {
     let mut retries = Retries::new(ATTEMPTS);
     let mut empty = 0;
     loop {
-        let opened =
-            names::in_dir(fs, dir).and_then(|names| ManifestTail::open(fs, dir, &names, known));
+        let opened = names::in_dir(fs, dir)
+            .and_then(|names| ManifestTail::open(fs, dir, &names, known, through));
         match opened {
             Ok(Some(manifest)) => return Ok(manifest),
             // A listing is no snapshot of the folder: while it runs, one generation may be deleted,

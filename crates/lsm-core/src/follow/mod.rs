@@ -11,6 +11,7 @@
 //! attach.rs     the manifest of a folder, at first and after each change
 //! layout.rs     which partitions there are, and their hooks
 //! tail.rs       the places in manifest and log, and how they move on
+//!   bound.rs           how far a round goes, and who says so
 //!   version/tail.rs   the manifest, edit by edit
 //!   log.rs            the log: headers in order, sections where they are wanted
 //!   growing.rs        a partition's memtables
@@ -20,12 +21,13 @@
 //!
 //! Invariants:
 //! 1. Nothing is shown that the primary has not committed: with its cursor, what lies before the
-//!    cursor's end; without one, what the log attests as durable. A whole frame proves nothing, its
-//!    write may still have been refused.
+//!    cursor's end, or before its fence; without one, what the log attests as durable. A whole frame or
+//!    edit proves nothing, its write may still have been refused.
 //! 2. A file that vanished is a reason to look again, and never a missing key.
 //! 3. Within an epoch a partition never goes back.
 
 mod attach;
+mod bound;
 mod builder;
 mod growing;
 mod layout;
@@ -110,9 +112,10 @@ pub struct Reached {
     pub epoch: Epoch,
     /// The manifest edit.
     pub edit: u64,
-    /// The primary had closed the database when the call began: there is nothing more.
+    /// The primary had closed the database when the call began, or was fenced and no other had begun: there
+    /// is nothing more.
     pub is_final: bool,
-    /// Everything that was committed when the call began is seen, of which the cursor or the closed
+    /// Everything that was committed when the call began is seen, of which the cursor, its fence or the closed
     /// database has told; and not only what the log attests.
     pub is_present: bool,
 }

@@ -13,14 +13,18 @@
 //! that ends a segment before a refused frame is seen; and everything through `visible` lies before
 //! `end` or in the manifest.
 //!
+//! Without the cursor of a living primary the log attests what is durable. The cursor of a primary that was
+//! fenced says what it had settled: the next epoch begins with that, so until then it is all that there is.
+//!
 //! Anything that vanishes meanwhile, or does not fit, is looked at again from the folder's listing,
 //! a few times. What is then still wrong is.
 
 use std::sync::Arc;
 
 use super::attach::ATTEMPTS;
+use super::bound::{Bound, Told};
 use super::partition::{Followed, Shown};
-use super::tail::{Bound, Tail};
+use super::tail::Tail;
 use super::{CutViews, FollowerState, Inner, Reached, SyncExtent, SyncReach};
 use crate::db::Commit;
 use crate::db::retries::Retries;
@@ -30,9 +34,14 @@ use crate::partition::ReadView;
 use crate::types::{PartitionId, SeqNo};
 use crate::version::{DbVersion, PartitionVersion};
 
-/// Returns `true` if nothing is committed in `extent` that `version` and its log do not have: the
-/// log was closed, or never begun.
-fn is_at_rest(version: &DbVersion, extent: SyncExtent<'_>) -> bool {
+/// Returns `true` if nothing is committed in `extent` that `version` and its log do not have: the log was
+/// closed, or never begun, or its writer is fenced.
+fn is_at_rest(version: &DbVersion, extent: SyncExtent<'_>, bound: &Bound) -> bool {
+    match bound.told {
+        Told::ByFence => return true,
+        Told::ByCursor(_) | Told::Before => return false,
+        Told::ByLog => {}
+    }
     let is_unwritten = match extent {
         // Operations that pass no log may be in a primary's memory.
         SyncExtent::Only(id) => version.partitions.get(id).is_some_and(|p| p.options.logged),
@@ -122,20 +131,18 @@ impl Inner {
             tail.growing.retain(|id, _| version.partitions.contains_key(*id));
             tail.taken = Some(version.clone());
         }
-        let is_final = bound.visible.is_none()
-            && reach == SyncReach::Committed
-            && is_at_rest(&version, extent);
+        let is_final = reach == SyncReach::Committed && is_at_rest(&version, extent, &bound);
         let epoch = version.epoch;
         let edit = version.edit_number;
         let seq = match extent {
-            SyncExtent::Layout => bound.visible.unwrap_or_default(),
-            _ if self.follows_tables_only => bound.visible.unwrap_or_default(),
+            SyncExtent::Layout => bound.visible().unwrap_or_default(),
+            _ if self.follows_tables_only => bound.visible().unwrap_or_default(),
             SyncExtent::Only(_) | SyncExtent::Group(_) | SyncExtent::All => {
                 tail.scan(self, &bound)?
             }
         };
         // Of this round: a cursor that another round finds later says nothing about this one.
-        let is_present = is_final || (bound.visible.is_some() && !bound.is_durable);
+        let is_present = is_final || (bound.visible().is_some() && !bound.is_durable);
         let reached = Reached { seq, epoch, edit, is_final, is_present };
         for partition in partitions_in(&version, extent) {
             match self.follows_tables_only {
@@ -189,7 +196,7 @@ impl Inner {
             // Loaded behind `visible`: who finds nothing newer than a flush here has, with the flush,
             // everything through `visible`.
             let slot = tail.cursor.as_ref().map(|cursor| cursor.slot(partition.id));
-            match (bound.visible, slot) {
+            match (bound.visible(), slot) {
                 (Some(visible), Some(slot)) if slot <= flushed.get() => visible,
                 _ => flushed,
             }
@@ -198,7 +205,7 @@ impl Inner {
         let before = followed.pin();
         let bytes_before = before.view.memtable_bytes();
         let is_changed = tail.grow(self, partition)?;
-        let seq = match bound.visible {
+        let seq = match bound.visible() {
             Some(_) => seq.max(flushed),
             // Ingested tables passed no log; with their edit they are durable.
             None => seq.max(partition.tables_through()),

@@ -7,15 +7,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::attach::open_manifest;
+use super::bound::{Bound, ShownThrough, Told};
 use super::growing::Growing;
 use super::log::LogTail;
 use super::{Inner, SyncExtent, SyncReach};
-use crate::db::term::newest_claim;
+use crate::db::term::{Counts, counts};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::names::{self, FileKind, FileName};
-use crate::shared::{CursorReader, CursorState, Lease};
+use crate::fs::names::{FileKind, FileName};
+use crate::shared::{CursorReader, CursorState, Lease, Settled};
 use crate::types::{Epoch, PartitionId, SeqNo};
-use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews, age_of, has_begun};
+use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews, age_of};
 use crate::wal::{Attested, Lsn};
 
 /// Looks at a cursor that changes all the time.
@@ -40,6 +41,8 @@ pub(super) struct Tail {
     /// The place that the rounds of this epoch have come to. A later round may know less of the log
     /// than a cursor or an earlier look said, and must not show less.
     noted: ShownThrough,
+    /// The last bound, and the edit of the version that it was found with.
+    last_bound: Option<(u64, Bound)>,
     /// Memory of all memtables that are shown, once the present round has asked for it: to ask all
     /// partitions for each of them would take the square of their number.
     memtable_bytes: Option<u64>,
@@ -47,23 +50,6 @@ pub(super) struct Tail {
     ends: BTreeMap<Epoch, SeqNo>,
     /// The version whose partitions were taken in.
     pub(super) taken: Option<Arc<DbVersion>>,
-}
-
-/// A place in the log before which a round has noted everything.
-#[derive(Clone, Copy, Default)]
-struct ShownThrough {
-    reach: Lsn,
-    /// Every operation through this one is noted, or in tables.
-    seq: SeqNo,
-}
-
-/// The end of a round.
-pub(super) struct Bound {
-    /// Every operation through this one is committed and lies before `reach`, if it was logged.
-    pub(super) visible: Option<SeqNo>,
-    pub(super) reach: Lsn,
-    /// Only what is durable was asked for.
-    pub(super) is_durable: bool,
 }
 
 impl Tail {
@@ -78,6 +64,7 @@ impl Tail {
             lease,
             lost_edit: 0,
             noted: ShownThrough::default(),
+            last_bound: None,
             memtable_bytes: None,
             ends: BTreeMap::new(),
             taken: None,
@@ -148,6 +135,7 @@ impl Tail {
             self.growing.clear();
             self.log = None;
             self.noted = ShownThrough::default();
+            self.last_bound = None;
             self.is_primary_dead = false;
             // Commits that did not survive the end of their epoch have no part in this history, and
             // their sequence numbers are given out again. If several epochs began unseen, the end
@@ -199,18 +187,15 @@ impl Tail {
                 Some(cursor) => self.look_at_cursor(inner, &cursor, extent)?,
                 None => self.look_at_files(inner)?,
             };
-            match bound {
-                None => {}
-                Some(bound) if reach == SyncReach::Durable && bound.visible.is_some() => {
-                    // The manifest is at the present now.
-                    if let Some(durable) = self.look_at_log(inner, Some(bound.reach))? {
-                        return Ok(Bound { is_durable: true, ..durable });
-                    }
-                }
-                Some(bound) if reach == SyncReach::Durable => {
-                    return Ok(Bound { is_durable: true, ..bound });
-                }
-                Some(bound) => return Ok(bound),
+            let Some(bound) = bound else { continue };
+            // The manifest is at the present now.
+            let bound = match reach {
+                SyncReach::Committed => Some(bound),
+                SyncReach::Durable => self.durable_part(inner, bound)?,
+            };
+            if let Some(bound) = bound {
+                self.last_bound = Some((self.version().edit_number, bound));
+                return Ok(bound);
             }
         }
         let message = "the manifest changed all the time while it was read";
@@ -230,9 +215,10 @@ impl Tail {
     /// Returns `true` if partitions hold nothing besides their tables and the log: the primary has closed
     /// the database, or its memory is gone.
     pub(super) fn is_memory_gone(&self, bound: &Bound) -> bool {
-        match bound.visible {
-            Some(_) => self.is_primary_dead,
-            None => self.version().log_closed.is_some(),
+        match bound.told {
+            Told::ByCursor(_) => self.is_primary_dead,
+            Told::ByFence => true,
+            Told::ByLog | Told::Before => self.version().log_closed.is_some(),
         }
     }
 
@@ -248,16 +234,8 @@ impl Tail {
             self.reattach(inner)?;
             return Ok(None);
         }
-        if self.version().edit_number < edit {
-            let news = self.manifest.poll(Some(edit))?;
-            if news == TailNews::Rotated {
-                self.reattach(inner)?;
-                return Ok(None);
-            }
-            if self.version().edit_number < edit {
-                let message = format!("the manifest lacks edit {edit}, which is durable");
-                return Err(Error::new(ErrorKind::NeedsManifest, message));
-            }
+        if !self.reach_settled(inner, edit)? {
+            return Ok(None);
         }
         // In this order, see the module.
         let (visible, reach) = if self.is_primary_dead {
@@ -272,8 +250,8 @@ impl Tail {
         let is_ahead = extent.is_cut()
             && !inner.follows_tables_only
             && self.version().flushed_through() > visible;
-        let visible = Some(visible);
-        Ok((is_current && !is_ahead).then_some(Bound { visible, reach, is_durable: false }))
+        let told = Told::ByCursor(visible);
+        Ok((is_current && !is_ahead).then_some(Bound { told, reach, is_durable: false }))
     }
 
     /// The end of what a dead primary has written, published or about to be.
@@ -295,52 +273,105 @@ impl Tail {
         self.cursor.as_ref().is_some_and(|cursor| cursor.state() == CursorState::Live)
     }
 
-    /// Without a cursor: what the log attests. A primary may write on another machine, or nowhere.
+    /// Without the cursor of a living primary: what the fence of one left, or what the log attests. A primary
+    /// may write on another machine, or nowhere.
     fn look_at_files(&mut self, inner: &Inner) -> Result<Option<Bound>> {
+        self.reopen_cursor(inner)?;
+        if self.has_live_cursor() {
+            return Ok(None);
+        }
+        let cursor = self.cursor.clone();
+        let cursor = cursor.as_ref().map(|cursor| (&**cursor, cursor.state()));
         // One listing tells of claims and of generations.
         let listed = inner.fs.list_names(&inner.dir, "")?;
-        let names: Vec<_> = listed.iter().filter_map(|name| FileName::parse(name)).collect();
-        // Not by their names alone: see `claims`.
-        let has_claims = listed.iter().any(|name| names::epoch_of_claim(name).is_some());
-        let claim = if has_claims { newest_claim(&*inner.fs, &inner.dir)? } else { None };
-        if self.is_taken_over(claim) {
-            let next = Epoch(self.version().epoch.0.saturating_add(1));
-            if has_begun(&*inner.fs, &inner.dir, &names, next)? {
+        match counts(&*inner.fs, &inner.dir, &listed, self.version().epoch, cursor)? {
+            Counts::AsWritten => {}
+            Counts::Through(settled) => return self.look_at_fence(inner, settled),
+            Counts::Replaced => {
                 self.reattach(inner)?;
                 return Ok(None);
             }
-            // What the old primary still writes does not count, and of the next one there is nothing.
-            return Ok(Some(Bound { visible: None, reach: self.noted.reach, is_durable: false }));
+            Counts::Unknown => return self.look_back().map(Some),
         }
-        let newest = names.into_iter().filter(|name| name.kind == FileKind::Manifest);
-        let newest = newest.map(age_of).max();
+        let names = listed.iter().filter_map(|name| FileName::parse(name));
+        let newest = names.filter(|name| name.kind == FileKind::Manifest).map(age_of).max();
         let is_last = newest.is_none_or(|newest| newest <= age_of(self.manifest.name()));
-        if !is_last || self.manifest.poll(None)? == TailNews::Rotated {
+        // An epoch that is about to begin has no edits yet. Once it has begun, its cursor says how many count.
+        let is_opening = cursor.is_some_and(|(_, state)| state == CursorState::Opening);
+        if !is_last || (!is_opening && self.manifest.poll(None)? == TailNews::Rotated) {
             let before = self.manifest.generation();
             self.reattach(inner)?;
             let is_news = self.manifest.generation() != before;
             if is_news || self.has_live_cursor() {
                 return Ok(None);
             }
-        } else {
-            let version = self.version();
-            let db = version.db_id;
-            let epoch = version.epoch;
-            self.cursor = CursorReader::open(&*inner.fs, &inner.dir, db, epoch)?.map(Arc::new);
-            if self.has_live_cursor() {
-                return Ok(None);
-            }
         }
         self.look_at_log(inner, None)
     }
 
-    /// Returns `true` if another process takes the database over from the primary of this epoch, or has.
-    /// `claim` is the newest one.
-    fn is_taken_over(&self, claim: Option<Epoch>) -> bool {
-        let is_fenced =
-            self.cursor.as_ref().is_some_and(|it| it.state() == CursorState::Superseded);
-        // Without a cursor the claim is all that tells.
-        is_fenced || claim.is_some_and(|claim| claim > self.version().epoch)
+    /// Opens the cursor of the epoch, unless it is known to be fenced.
+    fn reopen_cursor(&mut self, inner: &Inner) -> Result<()> {
+        let state = self.cursor.as_ref().map(|cursor| cursor.state());
+        if state == Some(CursorState::Superseded) {
+            return Ok(());
+        }
+        let version = self.version();
+        let cursor = CursorReader::open(&*inner.fs, &inner.dir, version.db_id, version.epoch)?;
+        // A closed one is deleted, and its mapping still says that it is closed.
+        self.cursor = cursor.map(Arc::new).or_else(|| self.cursor.take());
+        Ok(())
+    }
+
+    /// What a primary had settled when it was fenced. The next epoch begins with it.
+    fn look_at_fence(&mut self, inner: &Inner, settled: Settled) -> Result<Option<Bound>> {
+        let Settled { end, edit } = settled;
+        let is_there = self.reach_settled(inner, edit)?;
+        Ok(is_there.then_some(Bound { told: Told::ByFence, reach: Lsn(end), is_durable: false }))
+    }
+
+    /// Brings the manifest to `edit`, which its writer has settled. Returns `false` if it went on in another
+    /// generation, and is to be looked at again.
+    fn reach_settled(&mut self, inner: &Inner, edit: u64) -> Result<bool> {
+        if self.version().edit_number >= edit {
+            return Ok(true);
+        }
+        if self.manifest.poll(Some(edit))? == TailNews::Rotated {
+            return self.reattach(inner).map(|()| false);
+        }
+        if self.version().edit_number >= edit {
+            return Ok(true);
+        }
+        let message = format!("the manifest lacks edit {edit}, which is durable");
+        Err(Error::new(ErrorKind::NeedsManifest, message))
+    }
+
+    /// What an earlier look has found. What a primary writes that may be fenced does not count, and of the next
+    /// one there is nothing.
+    fn look_back(&self) -> Result<Bound> {
+        let edit = self.version().edit_number;
+        match self.last_bound {
+            Some((found_with, bound)) if found_with == edit => {
+                Ok(Bound { told: Told::Before, is_durable: false, ..bound })
+            }
+            _ => {
+                let message = "a promotion has begun and not ended, on another machine";
+                Err(Error::new(ErrorKind::NeedsManifest, message))
+            }
+        }
+    }
+
+    /// The part of `bound` that is durable, as far as the log attests it.
+    fn durable_part(&mut self, inner: &Inner, bound: Bound) -> Result<Option<Bound>> {
+        let part = match bound.told {
+            Told::ByLog | Told::Before => Some(bound),
+            Told::ByCursor(_) | Told::ByFence => self.look_at_log(inner, Some(bound.reach))?,
+        };
+        let is_fenced = bound.told == Told::ByFence;
+        Ok(part.map(|part| {
+            // Frames behind the fence attest, too.
+            let reach = if is_fenced { part.reach.min(bound.reach) } else { part.reach };
+            Bound { reach, is_durable: true, ..part }
+        }))
     }
 
     /// The end of what the log attests, which must reach `committed` if that is known; `None` if the
@@ -348,7 +379,7 @@ impl Tail {
     fn look_at_log(&mut self, inner: &Inner, committed: Option<Lsn>) -> Result<Option<Bound>> {
         if inner.follows_tables_only {
             let reach = Lsn::default();
-            return Ok(Some(Bound { visible: None, reach, is_durable: false }));
+            return Ok(Some(Bound { told: Told::ByLog, reach, is_durable: false }));
         }
         self.ensure_log(inner)?;
         let is_closed = self.version().log_closed.is_some();
@@ -366,12 +397,13 @@ impl Tail {
             _ => Lsn(u64::MAX),
         };
         let reach = reach.max(self.noted.reach);
-        Ok(Some(Bound { visible: None, reach, is_durable: false }))
+        Ok(Some(Bound { told: Told::ByLog, reach, is_durable: false }))
     }
 
     /// Brings the manifest to `edit`, which the log says is durable.
     fn reach_edit(&mut self, inner: &Inner, edit: u64) -> Result<()> {
-        if self.manifest.poll(None)? == TailNews::Rotated {
+        // No further: what follows may not be settled yet.
+        if self.manifest.poll(Some(edit))? == TailNews::Rotated {
             return self.reattach(inner);
         }
         let last = self.version().edit_number;
@@ -413,12 +445,14 @@ impl Tail {
         let reach = log.lsn().unwrap_or_default();
         if reach < bound.reach {
             let mut must = version.log_must_reach();
-            must.committed = match bound.visible {
-                Some(_) => bound.reach,
+            must.committed = match bound.told {
+                Told::ByCursor(_) => bound.reach,
                 // The manifest says where a closed log ends. What was read of it before is there, too.
-                None if must.closed.is_some() => noted.reach,
+                Told::ByLog | Told::Before if must.closed.is_some() => noted.reach,
                 // A log whose segments were all removed has no place.
-                None => log.lsn().map_or(reach, |_| bound.reach),
+                Told::ByFence | Told::ByLog | Told::Before => {
+                    log.lsn().map_or(reach, |_| bound.reach)
+                }
             };
             // Commits that were told or shown before must be in the log. A shorter log was cut, or
             // belongs to another listing: the error sends the caller back to the folder. To stop here
@@ -427,14 +461,18 @@ impl Tail {
         }
         let logged = log.last_seq().max(version.log_cut.map_or(SeqNo::ZERO, |cut| cut.last_seq));
         let is_ended = version.log_closed.is_some() || version.log_segments.is_empty();
-        let unlogged = match bound.visible {
+        let in_tables = version.last_seq.max(version.flushed_through());
+        let unlogged = match bound.told {
+            Told::ByCursor(visible) => visible,
             // Nothing is committed that the log or a table has not.
-            None if is_ended => version.last_seq.max(version.flushed_through()),
+            Told::ByFence => in_tables,
+            Told::ByLog | Told::Before if is_ended => in_tables,
             // Nor has the log anything before this that no table has.
-            None => version.flushed_ahead.map_or(SeqNo::ZERO, |ahead| ahead.flushed),
-            Some(_) => SeqNo::ZERO,
+            Told::ByLog | Told::Before => {
+                version.flushed_ahead.map_or(SeqNo::ZERO, |ahead| ahead.flushed)
+            }
         };
-        let seq = logged.max(unlogged).max(bound.visible.unwrap_or_default()).max(noted.seq);
+        let seq = logged.max(unlogged).max(noted.seq);
         *noted = ShownThrough { reach: reach.max(noted.reach), seq };
         Ok(seq)
     }

@@ -1,7 +1,7 @@
 //! [`ManifestTail`]: the manifest of a database that somebody else writes, followed edit by edit.
 //!
-//! Used by secondaries. It begins with [`recover()`], keeps its place, and reads what was appended
-//! since. It must never write, and must never mistake an append under way for damage: `recover`
+//! Used by secondaries. It begins with [`recover_through`], keeps its place, and reads what was appended
+//! since. It must never write, and must never mistake an append under way for damage: the recovery
 //! decides that when it runs.
 //!
 //! Invariants:
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::manifest::{FrameSeal, HEADER_BYTES, read_header};
 use super::recover::{decode, successor};
-use super::{DbVersion, Level, PartitionVersion, Table, apply, recover};
+use super::{DbVersion, Level, PartitionVersion, Table, apply, recover_through};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::FileName;
 use crate::fs::{File, Fs};
@@ -47,18 +47,20 @@ pub struct ManifestTail {
 }
 
 impl ManifestTail {
-    /// Reads the manifest from `names`, the names in the folder, and keeps what was open of
-    /// `known`; `None` if there is no manifest.
+    /// Reads the manifest from `names`, the names in the folder, without the edits behind `through`, and keeps
+    /// what was open of `known`; `None` if there is no manifest.
     ///
     /// # Errors
-    /// Those of [`recover()`]; a generation that vanished meanwhile is [`ErrorKind::NeedsManifest`].
+    /// Those of [`recover_through`]; a generation that vanished meanwhile is [`ErrorKind::NeedsManifest`].
     pub fn open(
         fs: &dyn Fs,
         dir: &Path,
         names: &[FileName],
         known: Option<&DbVersion>,
+        through: Option<u64>,
     ) -> Result<Option<ManifestTail>> {
-        let Some(recovered) = recover(fs, dir, names).map_err(vanished)? else { return Ok(None) };
+        let recovered = recover_through(fs, dir, names, through).map_err(vanished)?;
+        let Some(recovered) = recovered else { return Ok(None) };
         let mut version = recovered.version;
         if let Some(known) = known.filter(|known| known.db_id == version.db_id) {
             keep_opened(&mut version, known);
@@ -216,7 +218,7 @@ mod tests {
     }
 
     fn open(fs: &MemFs, names: &[FileName], known: Option<&DbVersion>) -> ManifestTail {
-        ManifestTail::open(fs, DIR.as_ref(), names, known).unwrap().unwrap()
+        ManifestTail::open(fs, DIR.as_ref(), names, known, None).unwrap().unwrap()
     }
 
     #[test]
@@ -277,7 +279,7 @@ mod tests {
         assert!(Arc::ptr_eq(old, next.version().partitions.get(id).unwrap()));
         fs.delete(&generation(2).path(DIR.as_ref())).unwrap();
         let names = [generation(2)];
-        let gone = ManifestTail::open(&fs, DIR.as_ref(), &names, None).err().unwrap();
+        let gone = ManifestTail::open(&fs, DIR.as_ref(), &names, None, None).err().unwrap();
         assert_eq!(gone.kind(), ErrorKind::NeedsManifest);
     }
 }

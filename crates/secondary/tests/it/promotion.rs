@@ -7,6 +7,7 @@
 
 mod claimants;
 mod readers;
+mod witnesses;
 
 use std::sync::Mutex;
 

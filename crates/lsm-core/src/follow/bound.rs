@@ -1,0 +1,48 @@
+//! [`Bound`]: how far a round goes, and who says that this much is committed.
+//!
+//! Made by `tail.rs`, used by `round.rs`.
+
+use crate::types::SeqNo;
+use crate::wal::Lsn;
+
+/// The end of a round.
+#[derive(Clone, Copy)]
+pub(super) struct Bound {
+    pub(super) told: Told,
+    pub(super) reach: Lsn,
+    /// Only what is durable was asked for.
+    pub(super) is_durable: bool,
+}
+
+/// The source of a bound.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// The cursor of a primary: every operation through this one is committed and lies before `reach`, if
+    /// it was logged.
+    ByCursor(SeqNo),
+    /// The fence of a primary, and no epoch has begun since: what lies before `reach` or in the manifest is
+    /// all that was ever committed.
+    ByFence,
+    /// The log, or a manifest that says where it was closed.
+    ByLog,
+    /// An earlier look. The primary may be fenced, and this machine cannot tell where.
+    Before,
+}
+
+impl Bound {
+    /// Every operation through this one is committed; `None` without a living primary's cursor.
+    pub(super) fn visible(&self) -> Option<SeqNo> {
+        match self.told {
+            Told::ByCursor(visible) => Some(visible),
+            Told::ByFence | Told::ByLog | Told::Before => None,
+        }
+    }
+}
+
+/// A place in the log before which a round has noted everything.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ShownThrough {
+    pub(super) reach: Lsn,
+    /// Every operation through this one is noted, or in tables.
+    pub(super) seq: SeqNo,
+}

@@ -1,0 +1,267 @@
+//! Secondaries beside a promotion that is stopped, killed or slow: whatever they were shown before, they all
+//! show the one state that counts, at every level.
+//!
+//! Nothing moves while they look. So each look has one right answer: what the readers of the old primary see,
+//! once it has gone on. Nothing else is accepted, and no error is.
+
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+use super::claimants::die_while_taking_over;
+use super::*;
+
+/// Operations of the primary between two at which it is stopped, at most.
+const STRIDE: u64 = 20;
+
+/// What a look has brought, or its panic.
+type Looked<T> = std::thread::Result<T>;
+
+/// Secondaries that were shown different things before.
+struct Witnesses {
+    /// Opened before the first write, and never asked since.
+    early: Secondary,
+    /// Has read one partition for a while, and has then looked for new partitions alone.
+    partial: Secondary,
+    /// Has caught up again and again.
+    steady: Secondary,
+    /// Is brought to what is durable alone.
+    durable: Secondary,
+    /// Every state that the old primary has had.
+    states: Vec<State>,
+}
+
+impl Witnesses {
+    fn new(stage: &Stage) -> Witnesses {
+        let [early, partial, steady, durable] = [0; 4].map(|_| secondary(&stage.plain));
+        let states = vec![State::default(), state_of(&stage.old)];
+        Witnesses { early, partial, steady, durable, states }
+    }
+
+    /// Looks as each of them does, behind a deed that has left the old primary at `state`.
+    fn after_deed(&mut self, state: State, number: u64) {
+        self.states.push(state);
+        self.steady.sync(Target::Latest).unwrap();
+        if number < DEEDS / 2 {
+            self.partial.partition("a").unwrap().sync(Target::Latest).unwrap();
+        }
+        let missing = self.partial.partition("there is none").err().unwrap();
+        assert_eq!(missing.kind(), ErrorKind::PartitionNotFound);
+    }
+
+    /// The one state that all of them show.
+    fn look(&self, fs: &Arc<dyn Fs>, context: &str) -> State {
+        let late = secondary(fs);
+        let seen = [
+            ("late", shown(&late, true, context)),
+            ("early", shown(&self.early, false, context)),
+            ("partial", shown(&self.partial, true, context)),
+            ("steady", shown(&self.steady, false, context)),
+        ];
+        for (name, state) in &seen {
+            assert!(*state == seen[0].1, "{context}: {name} sees something else than late");
+        }
+        self.durable.sync(Target::Durable).unwrap();
+        let cut = self.durable.cut();
+        let durable = PARTITIONS.map(|name| {
+            let partition = self.durable.partition(name).unwrap();
+            content(&cut.partition(&partition).unwrap())
+        });
+        let is_whole = self.states.contains(&durable) || durable == seen[0].1;
+        assert!(is_whole, "{context}: a torn cut of what is durable");
+        seen.into_iter().next().unwrap().1
+    }
+}
+
+/// The one state that a secondary shows at every level.
+fn shown(follower: &Secondary, begins_with_cut: bool, context: &str) -> State {
+    let partitions = PARTITIONS.map(|name| follower.partition(name).unwrap());
+    let strong = |name: &str| {
+        partitions.each_ref().map(|partition| {
+            let options = ReadOptions::new(Level::Strong).wait(Duration::ZERO);
+            let reading = partition.read(&options);
+            content(&reading.unwrap_or_else(|error| panic!("{context}, {name}: {error}")))
+        })
+    };
+    let first = (!begins_with_cut).then(|| strong("first"));
+    let group = follower.sync_group(&partitions.each_ref(), Target::Latest).unwrap();
+    let grouped = partitions.each_ref().map(|it| content(&group.partition(it).unwrap()));
+    let token = follower.sync(Target::Latest).unwrap();
+    let cut = follower.cut();
+    let all = partitions.each_ref().map(|it| content(&cut.partition(it).unwrap()));
+    let at = |level| partitions.each_ref().map(|it| content(&it.at(level).unwrap()));
+    let near = Level::Bounded { operations: Some(0), age: None };
+    for (name, state) in [
+        ("group", grouped),
+        ("strong", strong("last")),
+        ("session", at(Level::Session(token))),
+        ("bounded", at(near)),
+        ("prefix", at(Level::Prefix)),
+        ("eventual", at(Level::Eventual)),
+        ("strong at first", first.unwrap_or_else(|| all.clone())),
+    ] {
+        assert!(state == all, "{context}: {name} is another state than the cut of all");
+    }
+    all
+}
+
+/// Keeps a panic for the end of the test: in the middle of an operation it might end the process.
+fn caught<T>(look: impl FnOnce() -> T) -> Looked<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(look))
+}
+
+/// What an observer has seen of a promotion that ended somewhere.
+struct Seen {
+    before: State,
+    behind: State,
+    claimant_has_died: bool,
+}
+
+/// Stops the old primary before its operation `stopped_at`, lets a claimant die at its operation `died_at`,
+/// and lets the old primary go on and write; secondaries look in between. `None` if there is no such operation.
+fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
+    let stage = Stage::new();
+    let mut rng = Rng::from_env_or(seed);
+    let witnesses = Arc::new(parking_lot::Mutex::new(Witnesses::new(&stage)));
+    let context = format!("seed {seed}, stopped at {stopped_at}, a claimant died at {died_at}");
+    let outcome: Arc<Mutex<Option<Looked<Seen>>>> = Arc::default();
+    {
+        let slot = outcome.clone();
+        let witnesses = witnesses.clone();
+        let plain = stage.plain.clone();
+        let mem = stage.mem.clone();
+        let context = context.clone();
+        stage.before_op(stopped_at, move || {
+            *slot.lock().unwrap() = Some(caught(|| {
+                let witnesses = witnesses.lock();
+                let before = shown(&witnesses.steady, true, &context);
+                let claimant_has_died = die_while_taking_over(&mem, died_at);
+                let behind = witnesses.look(&plain, &context);
+                Seen { before, behind, claimant_has_died }
+            }));
+        });
+    }
+    let mut fenced = false;
+    let mut at_stop = None;
+    for number in 0..DEEDS + 6 {
+        let was_stopped = outcome.lock().unwrap().is_some();
+        let done = deed(&stage.old, &mut rng, number);
+        fenced |= done.is_err();
+        if let Err(error) = done {
+            assert_eq!(error.kind(), ErrorKind::Fenced, "{context}: {error}");
+        }
+        // Before the lock: to read is an operation, too, before which it may be stopped.
+        let state = state_of(&stage.old);
+        let is_stopped = outcome.lock().unwrap().is_some();
+        let mut witnesses = witnesses.lock();
+        if is_stopped && !was_stopped {
+            at_stop = Some((witnesses.states.last().unwrap().clone(), state.clone()));
+        }
+        witnesses.after_deed(state, number);
+        if is_stopped && number >= DEEDS {
+            break;
+        }
+    }
+    stage.fault.clear_observer();
+    let seen = outcome.lock().unwrap().take()?.unwrap_or_else(|panic| resume_unwind(panic));
+    let (acknowledged, deed_done) = at_stop.unwrap();
+    let is_known = |state: &State| *state == acknowledged || *state == deed_done;
+    assert!(is_known(&seen.before), "{context}: a state that never was");
+    assert!(is_known(&seen.behind), "{context}: a state that never was, behind the claimant");
+    let went_back = seen.before != seen.behind && seen.behind != deed_done;
+    assert!(!went_back, "{context}: a partition went back");
+    let kept = state_of(&stage.old);
+    // It closes, unless it is fenced.
+    let Stage { old, plain, .. } = stage;
+    let last_look = witnesses.lock().look(&plain, &context);
+    assert!(last_look == kept, "{context}: at the end");
+    let is_fenced = old.close().is_err();
+    assert!(is_fenced || !fenced, "{context}: it was fenced, and closes");
+    if is_fenced {
+        assert!(seen.behind == kept, "{context}: at the fence something else was seen");
+    }
+    let witnesses = witnesses.lock();
+    assert!(witnesses.look(&plain, &context) == kept, "{context}: behind its end");
+    let new = open(&plain).unwrap();
+    assert!(state_of(&new) == kept, "{context}: the next primary");
+    assert!(witnesses.look(&plain, &context) == kept, "{context}: beside the next primary");
+    Some(seen.claimant_has_died)
+}
+
+#[test]
+fn secondaries_show_what_counts_wherever_primary_and_claimant_are_stopped() {
+    let mut looks = 0;
+    for seed in 40..42 {
+        let mut rng = Rng::from_env_or(seed);
+        let mut stopped_at = rng.below(STRIDE);
+        while stop_and_look(seed, stopped_at, rng.below(45)).is_some() {
+            stopped_at += 1 + rng.below(STRIDE);
+            looks += 1;
+        }
+    }
+    assert!(looks > 60, "{looks} looks");
+}
+
+/// Every place of the claimant, beside an old primary that is between two commits.
+#[test]
+fn secondaries_show_what_counts_wherever_a_claimant_dies() {
+    let mut died_at = 0;
+    while stop_and_look(50, 30, died_at).unwrap() {
+        died_at += 1;
+    }
+    assert!(died_at > 20, "{died_at} operations");
+}
+
+/// A claimant that is stopped before each of its operations.
+#[test]
+fn secondaries_show_what_counts_before_each_operation_of_a_promotion() {
+    let stage = Stage::new();
+    let mut rng = Rng::from_env_or(60);
+    let mut witnesses = Witnesses::new(&stage);
+    for number in 0..DEEDS {
+        deed(&stage.old, &mut rng, number).unwrap();
+        witnesses.after_deed(state_of(&stage.old), number);
+    }
+    let kept = state_of(&stage.old);
+    let slow = FaultFs::over_mem(stage.mem.clone());
+    let looks = Arc::new(Mutex::new((0, None)));
+    {
+        let plain = stage.plain.clone();
+        let looks = looks.clone();
+        let kept = kept.clone();
+        slow.set_observer(Arc::new(move |op| {
+            let mut looks = looks.lock().unwrap();
+            looks.0 += 1;
+            let context = format!("before {op:?}, operation {}", looks.0);
+            let looked = caught(|| assert!(witnesses.look(&plain, &context) == kept, "{context}"));
+            let first = looks.1.take();
+            looks.1 = first.or(looked.err());
+        }));
+    }
+    let new = take_over(&(Arc::new(slow.clone()) as Arc<dyn Fs>)).unwrap();
+    slow.clear_observer();
+    let (count, panic) = std::mem::take(&mut *looks.lock().unwrap());
+    if let Some(panic) = panic {
+        resume_unwind(panic);
+    }
+    assert!(count > 20, "{count} looks");
+    assert!(state_of(&new) == kept);
+}
+
+/// A claimant that fences a primary which a secondary knows only from before its first write.
+#[test]
+fn a_strong_read_beside_a_fenced_primary_sees_what_it_acknowledged() {
+    for died_at in 0.. {
+        let stage = Stage::new();
+        let follower = secondary(&stage.plain);
+        let followed = follower.partition("a").unwrap();
+        let a = stage.old.open_partition("a").unwrap();
+        a.put("k", "1").unwrap();
+        stage.old.batch().put(&a, "k", "2").commit(Durability::Sync).unwrap();
+        let has_died = die_while_taking_over(&stage.mem, died_at);
+        let reading = followed.at(Level::Strong).unwrap();
+        assert_eq!(reading.get("k").unwrap().as_deref(), Some(&b"2"[..]), "{died_at}");
+        if !has_died {
+            return;
+        }
+    }
+}
