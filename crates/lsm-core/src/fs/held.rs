@@ -8,7 +8,8 @@
 //!
 //! Invariants:
 //! 1. A path below `root` is resolved from `folder`, and never by its name.
-//! 2. Any other path (a checkpoint's folder, an export's) goes to [`OsFs`].
+//! 2. Who holds `root` again, by this file system, holds the same folder.
+//! 3. Any other path (a checkpoint's folder, an export's) goes to [`OsFs`].
 //! 3. A child of the process that opened the folder changes nothing and takes no lock through it, whoever
 //!    calls: what a dropped handle would delete or write is its parent's.
 
@@ -138,6 +139,10 @@ impl Fs for HeldFs {
 
     fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
         self.process.check()?;
+        // By its handle: the path may name another folder by now.
+        if dir == self.root {
+            return Ok(HeldDir { path: self.root.clone(), fs: None });
+        }
         // Another folder gets a handle of its own.
         OsFs.hold_dir(dir)
     }

@@ -6,6 +6,7 @@
 //! primary has, because it has what the old one settled and nothing that the old one refused.
 
 mod claimants;
+mod folders;
 mod readers;
 mod witnesses;
 

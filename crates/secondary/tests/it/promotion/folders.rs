@@ -1,0 +1,47 @@
+//! Folders whose paths change under a secondary.
+
+use super::*;
+
+/// The secondary follows its folder, whatever its name is. A promotion and a verification used to go by the name.
+#[test]
+fn a_promotion_takes_over_the_database_that_is_followed() {
+    let root = tempfile::tempdir().unwrap();
+    let [ours, other, away] = ["ours", "other", "away"].map(|name| root.path().join(name));
+    let open = |path: &Path| Db::builder(path).options(options()).open().unwrap();
+    let old = open(&ours);
+    let bystander = open(&other);
+    for (db, value) in [(&old, "ours"), (&bystander, "other")] {
+        db.partition("p").unwrap().put("k", value).unwrap();
+    }
+    let follower = Secondary::builder(&ours).options(options()).open().unwrap();
+    let seen = follower.partition("p").unwrap().at(Level::Strong).unwrap().get("k").unwrap();
+    assert_eq!(seen.as_deref(), Some(&b"ours"[..]));
+    for (from, to) in [(&ours, &away), (&other, &ours), (&away, &other)] {
+        std::fs::rename(from, to).unwrap();
+    }
+    let report = follower.verify(VerifyOptions::default()).unwrap();
+    assert!(report.damage().is_empty());
+    // The fence, the claim, the lease, and what the new primary writes, are in the folder that was followed.
+    let new = follower.promotion().options(options()).open().unwrap();
+    let p = new.open_partition("p").unwrap();
+    assert_eq!(p.get("k").unwrap().as_deref(), Some(&b"ours"[..]));
+    p.put("l", "new").unwrap();
+    p.flush().unwrap();
+    bystander.partition("p").unwrap().put("l", "it goes on").unwrap();
+    let refused = old.partition("p").unwrap().put("l", "late").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Fenced);
+    let names = |path: &Path| -> Vec<String> {
+        let entries = std::fs::read_dir(path).unwrap().map(Result::unwrap);
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
+    };
+    assert!(names(&other).iter().any(|name| name.starts_with("epoch-")));
+    assert!(names(&ours).iter().all(|name| !name.starts_with("epoch-")));
+    new.checkpoint(root.path().join("copy")).unwrap();
+    let copy = open(&root.path().join("copy"));
+    let copied = copy.open_partition("p").unwrap().get("l").unwrap();
+    assert_eq!(copied.as_deref(), Some(&b"new"[..]));
+    new.close().unwrap();
+    bystander.close().unwrap();
+    let again = open(&other);
+    assert_eq!(again.open_partition("p").unwrap().get("l").unwrap().as_deref(), Some(&b"new"[..]));
+}
