@@ -101,6 +101,12 @@ impl Opening {
             (Some(cursor), Some(CursorState::Closed)) if cursor.edit() > version.edit_number => {
                 return Err(changed("the writer ended"));
             }
+            // A writer that died before it began has written nothing besides the manifest.
+            (Some(cursor), Some(CursorState::Opening))
+                if cursor.is_writer_dead(fs, dir, version.epoch) =>
+            {
+                return Ok(CommittedPart { visible: None, reach: None });
+            }
             (None, _) | (_, Some(CursorState::Closed)) => {
                 return Ok(CommittedPart { visible: None, reach: None });
             }

@@ -26,12 +26,12 @@ use super::obsolete::ObsoleteFiles;
 use super::read_only::lock_for_reading;
 use super::recovery::{Begun, HooksOf, Opening};
 use super::stall::Stall;
-use super::term::{Term, fork_for_reading, locked, pending_claim};
+use super::term::{Term, fork_beside, fork_for_reading, locked};
 use super::world::World;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::compaction::TableFactory;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::fs::{FolderFs, Fs, LockGuard, OsFs};
 use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
 use crate::memtable::{Memtable, SlabPool};
@@ -317,12 +317,10 @@ impl Start<'_> {
         let is_writing = access == OpenMode::Writing;
         let fork = match term {
             Some(term) => term.fork(&**fs, dir)?,
-            None if access == OpenMode::Beside => {
-                refuse_while_taken_over(&**fs, dir)?;
-                None
-            }
+            None if access == OpenMode::Beside => fork_beside(&**fs, dir)?,
             None => fork_for_reading(&**fs, dir)?,
         };
+        let is_forked = fork.is_some();
         let mut opening = match fork {
             Some(fork) => Opening::of_fork(&**fs, dir, fork)?,
             // A reader gets no random numbers, so it cannot make a database.
@@ -334,24 +332,17 @@ impl Start<'_> {
         let hooks = opening.hooks(&world, provider)?;
         let begun = match access {
             OpenMode::Writing => opening.begin_epoch(&world, options, &hooks)?,
-            OpenMode::Reading => opening.replay_into_memory(&world, options, &hooks, None)?,
-            OpenMode::Beside => {
+            OpenMode::Beside if !is_forked => {
                 let committed = opening.committed(&**fs, dir)?;
                 opening.replay_into_memory(&world, options, &hooks, Some(&committed))?
+            }
+            // Behind a fence nothing more is committed.
+            OpenMode::Reading | OpenMode::Beside => {
+                opening.replay_into_memory(&world, options, &hooks, None)?
             }
         };
         Ok((world, hooks, begun))
     }
-}
-
-/// An error if a promotion is under way.
-fn refuse_while_taken_over(fs: &dyn Fs, dir: &Path) -> Result<()> {
-    if pending_claim(fs, dir)?.is_none() {
-        return Ok(());
-    }
-    // The claimant lives, or the next open for writing does what is left.
-    let message = "the database is being taken over by another process";
-    Err(Error::new(ErrorKind::NeedsManifest, message))
 }
 
 /// The folder of a database, held and locked, or leased.

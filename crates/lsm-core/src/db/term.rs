@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! claim   epoch-N by put_if_absent, and its lock
+//! room    for the fork and for the beginning of the next epoch, or the old primary is left alone
 //! fence   the old primary settles no further frame and no further edit (`shared/fence.rs`)
 //! fork    fork-N by put_if_absent: the manifest's state and the log's end as they were settled
 //! begin   recovery of the fork begins an epoch. Its first durable edit ends the promotion
@@ -22,10 +23,12 @@
 //! 4. No file of an older epoch is written.
 
 mod counts;
+mod room;
 
 use std::path::{Path, PathBuf};
 
 pub(crate) use counts::{Counts, counts};
+use room::Room;
 
 use super::read_only::is_absent;
 use super::recovery::Opening;
@@ -35,7 +38,7 @@ use crate::fs::{Fs, LockGuard};
 use crate::shared::{CursorReader, CursorState, OldCursor, Settled};
 use crate::types::Epoch;
 use crate::version::{
-    CLAIM_BYTES, Fork, Recovered, check_claim, claim_bytes, has_begun, recover_through,
+    CLAIM_BYTES, DbVersion, Fork, Recovered, check_claim, claim_bytes, has_begun, recover_through,
 };
 use crate::wal::Lsn;
 
@@ -187,8 +190,9 @@ impl Term {
             return Err(Error::corruption(dir, None, "there is a claim, but no manifest"));
         };
         check_claim(fs, dir, before.version.db_id, claim)?;
-        let settled = self.fence(fs, dir, &older, &before)?;
-        let fork = fork_at(fs, dir, claim, before.version.epoch, settled)?;
+        let fence = self.fence(fs, dir, &older, &before)?;
+        let fork = fork_at(fs, dir, claim, before.version.epoch, fence.settled)?;
+        drop(fence);
         if fs.put_if_absent(&dir.join(names::fork(claim)), &fork.encode()?)? {
             return Ok(fork);
         }
@@ -196,15 +200,17 @@ impl Term {
             .ok_or_else(|| Error::corruption(dir.join(names::fork(claim)), None, "it is not there"))
     }
 
-    /// Makes sure that the holder of the lock `older` writes nothing more that counts. Returns what it
-    /// had settled; `None` if it died, and was never fenced.
-    fn fence(
+    /// Makes sure that the holder of the lock `older` writes nothing more that counts.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] if there is no room for what follows the fence: then it is not fenced.
+    fn fence<'a>(
         &self,
-        fs: &dyn Fs,
+        fs: &'a dyn Fs,
         dir: &Path,
         older: &Path,
         before: &Recovered,
-    ) -> Result<Option<Settled>> {
+    ) -> Result<Fenced<'a>> {
         let version = &before.version;
         let cursor = OldCursor::open(fs, dir, version.db_id, version.epoch)?;
         let mut held = fs.try_lock(older)?;
@@ -219,11 +225,15 @@ impl Term {
             if !is_settling || !(self.takes_over || cursor.is_fenced()) {
                 return Err(locked(dir, "is already open"));
             }
+            // Behind a fence that is there it is too late.
+            let is_first = !cursor.is_fenced();
+            let room = is_first.then(|| self.make_room(fs, dir, cursor, version.epoch));
+            let room = room.transpose()?;
             let settled = cursor.fence();
             // Its process held the older lock when it was fenced, unless it has died meanwhile. Asked
             // after the fence: a process that opened the database in its place would hold that lock too.
             if settled.is_some() && cursor.is_writer_alive(fs) {
-                return Ok(settled);
+                return Ok(Fenced { settled, _room: room });
             }
             held = fs.try_lock(older)?;
         }
@@ -232,8 +242,31 @@ impl Term {
         }
         // It is dead. What an earlier claimant fenced it at holds all the same: it may have refused frames
         // that are behind.
-        Ok(cursor.filter(OldCursor::is_fenced).and_then(|cursor| cursor.fence()))
+        let settled = cursor.filter(OldCursor::is_fenced).and_then(|cursor| cursor.fence());
+        Ok(Fenced { settled, _room: None })
     }
+
+    /// Takes the space for what follows the fence of `cursor`, the primary of `epoch`.
+    fn make_room<'a>(
+        &self,
+        fs: &'a dyn Fs,
+        dir: &Path,
+        cursor: &OldCursor,
+        epoch: Epoch,
+    ) -> Result<Room<'a>> {
+        let claim = self.claim.unwrap_or_default();
+        // The primary goes on meanwhile, so that what was settled is asked again each time.
+        let fork = against_changes(|| fork_at(fs, dir, claim, epoch, cursor.settled()))?;
+        Room::make(fs, dir, &fork)
+    }
+}
+
+/// The end of a writer.
+struct Fenced<'a> {
+    /// What it had settled; `None` if it died, and was never fenced.
+    settled: Option<Settled>,
+    /// Kept until the fork is written.
+    _room: Option<Room<'a>>,
 }
 
 /// The fork of `claim` from the epoch `before`, whose writer had settled `settled` when it was fenced; `None`
@@ -292,6 +325,28 @@ pub(super) fn fork_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> 
     let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
     let settled = cursor.and_then(|cursor| cursor.fenced_at());
     fork_at(fs, dir, claim, version.epoch, settled).map(Some)
+}
+
+/// The fork that an open beside a writer begins with; `None` if that has not been fenced.
+///
+/// # Errors
+/// [`ErrorKind::NeedsManifest`] if that cannot be told here, or changes; corruption; those of the file system.
+pub(super) fn fork_beside(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
+    let unsure = |why: &str| Error::new(ErrorKind::NeedsManifest, locked(dir, why).to_string());
+    let Some(claim) = pending_claim(fs, dir)? else { return Ok(None) };
+    let Some(before) = recover_live(fs, dir, None)? else { return Err(unsure(TAKEN_OVER)) };
+    let DbVersion { db_id, epoch, .. } = before.version;
+    let cursor = CursorReader::open(fs, dir, db_id, epoch)?;
+    let cursor = cursor.as_ref().map(|cursor| (cursor, cursor.state()));
+    let listed = fs.list_names(dir, "")?;
+    match counts(fs, dir, &listed, epoch, cursor)? {
+        Counts::AsWritten => Ok(None),
+        Counts::Replaced | Counts::Unknown => Err(unsure(TAKEN_OVER)),
+        Counts::Through(settled) => match fork_at(fs, dir, claim, epoch, Some(settled)) {
+            Err(error) if error.kind() == ErrorKind::Locked => Err(unsure(TAKEN_OVER)),
+            fork => fork.map(Some),
+        },
+    }
 }
 
 /// Returns `true` if nobody holds the lock `path`.

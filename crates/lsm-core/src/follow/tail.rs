@@ -311,8 +311,7 @@ impl Tail {
 
     /// Opens the cursor of the epoch, unless it is known to be fenced.
     fn reopen_cursor(&mut self, inner: &Inner) -> Result<()> {
-        let state = self.cursor.as_ref().map(|cursor| cursor.state());
-        if state == Some(CursorState::Superseded) {
+        if self.cursor.as_ref().is_some_and(|it| it.state() == CursorState::Superseded) {
             return Ok(());
         }
         let version = self.version();
@@ -349,15 +348,11 @@ impl Tail {
     /// one there is nothing.
     fn look_back(&self) -> Result<Bound> {
         let edit = self.version().edit_number;
-        match self.last_bound {
-            Some((found_with, bound)) if found_with == edit => {
-                Ok(Bound { told: Told::Before, is_durable: false, ..bound })
-            }
-            _ => {
-                let message = "a promotion has begun and not ended, on another machine";
-                Err(Error::new(ErrorKind::NeedsManifest, message))
-            }
-        }
+        let Some((_, bound)) = self.last_bound.filter(|(found_with, _)| *found_with == edit) else {
+            let message = "a promotion has begun and not ended, on another machine";
+            return Err(Error::new(ErrorKind::NeedsManifest, message));
+        };
+        Ok(Bound { told: Told::Before, is_durable: false, ..bound })
     }
 
     /// The part of `bound` that is durable, as far as the log attests it.

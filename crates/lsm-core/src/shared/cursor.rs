@@ -454,8 +454,8 @@ impl CursorReader {
         Ok(last)
     }
 
-    /// Returns `true` if the process of the writer has ended without closing the database, and no other
-    /// epoch has begun. `false` where that cannot be told.
+    /// Returns `true` if the process of the writer has ended without closing the database, perhaps before it
+    /// began, and no other epoch has begun. `false` where that cannot be told.
     ///
     /// # Cost
     /// Opens the file, and takes a lock for a moment.
@@ -466,7 +466,8 @@ impl CursorReader {
         let lock = fs.try_lock_shared(&dir.join(names::cursor(epoch)));
         // The state is loaded after the lock: a writer that closes the database stores it before it
         // releases the lock.
-        matches!(lock, Ok(Some(_))) && self.state() == CursorState::Live
+        let is_over = matches!(self.state(), CursorState::Closed | CursorState::Superseded);
+        matches!(lock, Ok(Some(_))) && !is_over
     }
 
     /// The last edit that made, changed or dropped a partition.

@@ -74,6 +74,15 @@ impl OldCursor {
         self.state() == CursorState::Live && self.is_writer_alive(fs)
     }
 
+    /// What the writer has settled by now; `None` if its epoch has not begun.
+    pub fn settled(&self) -> Option<Settled> {
+        let words = self.words.words();
+        // In the order of a fence.
+        let end = words[SETTLED_END_AT].load(Ordering::Acquire) & !FENCED;
+        let edit = words[SETTLED_EDIT_AT].load(Ordering::Acquire) & !FENCED;
+        (edit != 0).then_some(Settled { end, edit })
+    }
+
     /// Fences the writer: from now on it settles nothing. Returns what it had settled; `None` if its
     /// epoch had not begun.
     pub fn fence(&self) -> Option<Settled> {

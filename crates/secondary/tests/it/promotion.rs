@@ -8,6 +8,7 @@
 mod claimants;
 mod folders;
 mod readers;
+mod room;
 mod witnesses;
 
 use std::sync::Mutex;

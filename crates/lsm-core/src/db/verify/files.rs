@@ -361,16 +361,14 @@ impl VerifyRun<'_> {
         // I/O under this lock, as in every append of an edit. Only flushes and compactions that
         // install something wait, and a writer that needs a new segment.
         let versions = self.db.catalog.edit()?;
-        // Without a writer a promotion stays as it is: then the fork holds the state.
-        if self.db.world.is_read_only
-            && !self.db.is_beside
-            && let Some(claim) = pending_claim(fs, dir)?
-        {
+        let (name, written) = versions.generation();
+        // A promotion is under way, and the state was that of its fork.
+        if written == Some(0) {
+            let Some(claim) = pending_claim(fs, dir)? else { return Ok(false) };
             let current = versions.current().clone();
             drop(versions);
             return Ok(self.check_fork(claim, &current));
         }
-        let (name, written) = versions.generation();
         let path = name.path(dir);
         let mut is_read = true;
         let is_growing = self.db.is_beside;
@@ -419,7 +417,7 @@ impl VerifyRun<'_> {
 }
 
 impl VerifyRun<'_> {
-    /// Checks the fork of a promotion that is under way, which a read-only open has begun with. Where there
+    /// Checks the fork of a promotion that is under way, which an open without writing has begun with. Where there
     /// is none, the open found its state in files that the next open for writing judges.
     fn check_fork(&mut self, claim: Epoch, current: &DbVersion) -> bool {
         let path = self.db.world.dir.join(names::fork(claim));

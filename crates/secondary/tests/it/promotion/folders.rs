@@ -1,5 +1,7 @@
 //! Folders whose paths change under a secondary.
 
+#![expect(clippy::disallowed_methods, reason = "it swaps folders as a user does")]
+
 use super::*;
 
 /// The secondary follows its folder, whatever its name is. A promotion and a verification used to go by the name.

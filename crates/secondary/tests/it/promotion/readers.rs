@@ -18,9 +18,10 @@ fn open_read_only(fs: &Arc<dyn Fs>) -> Result<Db> {
     builder.background(BackgroundMode::Stepped).read_only(true).open()
 }
 
-/// The names in the folder that begin so.
+/// The names in the folder that begin so, without files that were never finished.
 fn names(fs: &Arc<dyn Fs>, prefix: &str) -> Vec<String> {
-    fs.list_names(DIR.as_ref(), prefix).unwrap()
+    let names = fs.list_names(DIR.as_ref(), prefix).unwrap().into_iter();
+    names.filter(|name| !name.ends_with(".tmp")).collect()
 }
 
 /// A primary that was used, and what it holds.
