@@ -27,7 +27,7 @@ mod room;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use counts::{Counts, counts};
+pub(crate) use counts::{CountedPart, counted_part};
 use room::Room;
 
 use super::read_only::is_absent;
@@ -263,7 +263,7 @@ impl Term {
 
 /// The end of a writer.
 struct Fenced<'a> {
-    /// What it had settled; `None` if it died, and was never fenced.
+    /// The end of all that it had settled; `None` if it died, and was never fenced.
     settled: Option<Settled>,
     /// Kept until the fork is written.
     _room: Option<Room<'a>>,
@@ -327,23 +327,27 @@ pub(super) fn fork_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> 
     fork_at(fs, dir, claim, version.epoch, settled).map(Some)
 }
 
+/// The error of a reader that cannot tell yet what counts.
+fn unsure(dir: &Path) -> Error {
+    Error::new(ErrorKind::NeedsManifest, locked(dir, TAKEN_OVER).to_string())
+}
+
 /// The fork that an open beside a writer begins with; `None` if that has not been fenced.
 ///
 /// # Errors
 /// [`ErrorKind::NeedsManifest`] if that cannot be told here, or changes; corruption; those of the file system.
 pub(super) fn fork_beside(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
-    let unsure = |why: &str| Error::new(ErrorKind::NeedsManifest, locked(dir, why).to_string());
     let Some(claim) = pending_claim(fs, dir)? else { return Ok(None) };
-    let Some(before) = recover_live(fs, dir, None)? else { return Err(unsure(TAKEN_OVER)) };
+    let Some(before) = recover_live(fs, dir, None)? else { return Err(unsure(dir)) };
     let DbVersion { db_id, epoch, .. } = before.version;
     let cursor = CursorReader::open(fs, dir, db_id, epoch)?;
     let cursor = cursor.as_ref().map(|cursor| (cursor, cursor.state()));
     let listed = fs.list_names(dir, "")?;
-    match counts(fs, dir, &listed, epoch, cursor)? {
-        Counts::AsWritten => Ok(None),
-        Counts::Replaced | Counts::Unknown => Err(unsure(TAKEN_OVER)),
-        Counts::Through(settled) => match fork_at(fs, dir, claim, epoch, Some(settled)) {
-            Err(error) if error.kind() == ErrorKind::Locked => Err(unsure(TAKEN_OVER)),
+    match counted_part(fs, dir, &listed, epoch, cursor)? {
+        CountedPart::AsWritten => Ok(None),
+        CountedPart::Replaced | CountedPart::Unknown => Err(unsure(dir)),
+        CountedPart::Through(settled) => match fork_at(fs, dir, claim, epoch, Some(settled)) {
+            Err(error) if error.kind() == ErrorKind::Locked => Err(unsure(dir)),
             fork => fork.map(Some),
         },
     }

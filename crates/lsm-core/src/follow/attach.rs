@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::db::retries::Retries;
-use crate::db::term::{Counts, counts};
+use crate::db::term::{CountedPart, counted_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names;
@@ -94,14 +94,14 @@ fn last_edit(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<LastEdit> {
     let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
     let cursor = cursor.as_ref().map(|cursor| (cursor, cursor.state()));
     let listed = fs.list_names(dir, "")?;
-    Ok(match counts(fs, dir, &listed, version.epoch, cursor)? {
-        Counts::AsWritten => match cursor {
+    Ok(match counted_part(fs, dir, &listed, version.epoch, cursor)? {
+        CountedPart::AsWritten => match cursor {
             Some((cursor, CursorState::Live)) => LastEdit::Only(cursor.edit()),
             _ => LastEdit::Any,
         },
-        Counts::Through(settled) => LastEdit::Only(settled.edit),
-        Counts::Replaced => LastEdit::OfLaterEpoch,
-        Counts::Unknown => LastEdit::Unknown,
+        CountedPart::Through(settled) => LastEdit::Only(settled.edit),
+        CountedPart::Replaced => LastEdit::OfLaterEpoch,
+        CountedPart::Unknown => LastEdit::Unknown,
     })
 }
 

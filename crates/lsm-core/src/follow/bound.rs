@@ -8,7 +8,7 @@ use crate::wal::Lsn;
 /// The end of a round.
 #[derive(Clone, Copy)]
 pub(super) struct Bound {
-    pub(super) told: Told,
+    pub(super) source: BoundSource,
     pub(super) reach: Lsn,
     /// Only what is durable was asked for.
     pub(super) is_durable: bool,
@@ -16,25 +16,33 @@ pub(super) struct Bound {
 
 /// The source of a bound.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum BoundSource {
     /// The cursor of a primary: every operation through this one is committed and lies before `reach`, if
     /// it was logged.
-    ByCursor(SeqNo),
+    Cursor(SeqNo),
     /// The fence of a primary, and no epoch has begun since: what lies before `reach` or in the manifest is
     /// all that was ever committed.
-    ByFence,
+    Fence,
     /// The log, or a manifest that says where it was closed.
-    ByLog,
+    Log,
     /// An earlier look. The primary may be fenced, and this machine cannot tell where.
-    Before,
+    EarlierLook,
 }
 
 impl Bound {
+    /// The durable part of this bound, where the log attests `part`.
+    pub(super) fn durable_through(self, part: Bound) -> Bound {
+        // Frames behind a fence attest, too.
+        let is_fenced = self.source == BoundSource::Fence;
+        let reach = if is_fenced { part.reach.min(self.reach) } else { part.reach };
+        Bound { reach, is_durable: true, ..part }
+    }
+
     /// Every operation through this one is committed; `None` without a living primary's cursor.
     pub(super) fn visible(&self) -> Option<SeqNo> {
-        match self.told {
-            Told::ByCursor(visible) => Some(visible),
-            Told::ByFence | Told::ByLog | Told::Before => None,
+        match self.source {
+            BoundSource::Cursor(visible) => Some(visible),
+            BoundSource::Fence | BoundSource::Log | BoundSource::EarlierLook => None,
         }
     }
 }

@@ -22,7 +22,7 @@
 use std::sync::Arc;
 
 use super::attach::ATTEMPTS;
-use super::bound::{Bound, Told};
+use super::bound::{Bound, BoundSource};
 use super::partition::{Followed, Shown};
 use super::tail::Tail;
 use super::{CutViews, FollowerState, Inner, Reached, SyncExtent, SyncReach};
@@ -37,10 +37,10 @@ use crate::version::{DbVersion, PartitionVersion};
 /// Returns `true` if nothing is committed in `extent` that `version` and its log do not have: the log was
 /// closed, or never begun, or its writer is fenced.
 fn is_at_rest(version: &DbVersion, extent: SyncExtent<'_>, bound: &Bound) -> bool {
-    match bound.told {
-        Told::ByFence => return true,
-        Told::ByCursor(_) | Told::Before => return false,
-        Told::ByLog => {}
+    match bound.source {
+        BoundSource::Fence => return true,
+        BoundSource::Cursor(_) | BoundSource::EarlierLook => return false,
+        BoundSource::Log => {}
     }
     let is_unwritten = match extent {
         // Operations that pass no log may be in a primary's memory.

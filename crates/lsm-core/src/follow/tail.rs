@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::attach::open_manifest;
-use super::bound::{Bound, ShownThrough, Told};
+use super::bound::{Bound, BoundSource, ShownThrough};
 use super::growing::Growing;
 use super::log::LogTail;
 use super::{Inner, SyncExtent, SyncReach};
-use crate::db::term::{Counts, counts};
+use crate::db::term::{CountedPart, counted_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::shared::{CursorReader, CursorState, Lease, Settled};
@@ -188,7 +188,6 @@ impl Tail {
                 None => self.look_at_files(inner)?,
             };
             let Some(bound) = bound else { continue };
-            // The manifest is at the present now.
             let bound = match reach {
                 SyncReach::Committed => Some(bound),
                 SyncReach::Durable => self.durable_part(inner, bound)?,
@@ -215,10 +214,10 @@ impl Tail {
     /// Returns `true` if partitions hold nothing besides their tables and the log: the primary has closed
     /// the database, or its memory is gone.
     pub(super) fn is_memory_gone(&self, bound: &Bound) -> bool {
-        match bound.told {
-            Told::ByCursor(_) => self.is_primary_dead,
-            Told::ByFence => true,
-            Told::ByLog | Told::Before => self.version().log_closed.is_some(),
+        match bound.source {
+            BoundSource::Cursor(_) => self.is_primary_dead,
+            BoundSource::Fence => true,
+            BoundSource::Log | BoundSource::EarlierLook => self.version().log_closed.is_some(),
         }
     }
 
@@ -250,8 +249,8 @@ impl Tail {
         let is_ahead = extent.is_cut()
             && !inner.follows_tables_only
             && self.version().flushed_through() > visible;
-        let told = Told::ByCursor(visible);
-        Ok((is_current && !is_ahead).then_some(Bound { told, reach, is_durable: false }))
+        let source = BoundSource::Cursor(visible);
+        Ok((is_current && !is_ahead).then_some(Bound { source, reach, is_durable: false }))
     }
 
     /// The end of what a dead primary has written, published or about to be.
@@ -284,14 +283,14 @@ impl Tail {
         let cursor = cursor.as_ref().map(|cursor| (&**cursor, cursor.state()));
         // One listing tells of claims and of generations.
         let listed = inner.fs.list_names(&inner.dir, "")?;
-        match counts(&*inner.fs, &inner.dir, &listed, self.version().epoch, cursor)? {
-            Counts::AsWritten => {}
-            Counts::Through(settled) => return self.look_at_fence(inner, settled),
-            Counts::Replaced => {
+        match counted_part(&*inner.fs, &inner.dir, &listed, self.version().epoch, cursor)? {
+            CountedPart::AsWritten => {}
+            CountedPart::Through(settled) => return self.look_at_fence(inner, settled),
+            CountedPart::Replaced => {
                 self.reattach(inner)?;
                 return Ok(None);
             }
-            Counts::Unknown => return self.look_back().map(Some),
+            CountedPart::Unknown => return self.look_back().map(Some),
         }
         let names = listed.iter().filter_map(|name| FileName::parse(name));
         let newest = names.filter(|name| name.kind == FileKind::Manifest).map(age_of).max();
@@ -321,11 +320,15 @@ impl Tail {
         Ok(())
     }
 
-    /// What a primary had settled when it was fenced. The next epoch begins with it.
+    /// The bound of all that a primary had settled when it was fenced. The next epoch begins with it.
     fn look_at_fence(&mut self, inner: &Inner, settled: Settled) -> Result<Option<Bound>> {
         let Settled { end, edit } = settled;
         let is_there = self.reach_settled(inner, edit)?;
-        Ok(is_there.then_some(Bound { told: Told::ByFence, reach: Lsn(end), is_durable: false }))
+        Ok(is_there.then_some(Bound {
+            source: BoundSource::Fence,
+            reach: Lsn(end),
+            is_durable: false,
+        }))
     }
 
     /// Brings the manifest to `edit`, which its writer has settled. Returns `false` if it went on in another
@@ -344,7 +347,7 @@ impl Tail {
         Err(Error::new(ErrorKind::NeedsManifest, message))
     }
 
-    /// What an earlier look has found. What a primary writes that may be fenced does not count, and of the next
+    /// The bound that an earlier look has found. What a primary writes that may be fenced does not count, and of the next
     /// one there is nothing.
     fn look_back(&self) -> Result<Bound> {
         let edit = self.version().edit_number;
@@ -352,21 +355,18 @@ impl Tail {
             let message = "a promotion has begun and not ended, on another machine";
             return Err(Error::new(ErrorKind::NeedsManifest, message));
         };
-        Ok(Bound { told: Told::Before, is_durable: false, ..bound })
+        Ok(Bound { source: BoundSource::EarlierLook, is_durable: false, ..bound })
     }
 
     /// The part of `bound` that is durable, as far as the log attests it.
     fn durable_part(&mut self, inner: &Inner, bound: Bound) -> Result<Option<Bound>> {
-        let part = match bound.told {
-            Told::ByLog | Told::Before => Some(bound),
-            Told::ByCursor(_) | Told::ByFence => self.look_at_log(inner, Some(bound.reach))?,
+        let part = match bound.source {
+            BoundSource::Log | BoundSource::EarlierLook => Some(bound),
+            BoundSource::Cursor(_) | BoundSource::Fence => {
+                self.look_at_log(inner, Some(bound.reach))?
+            }
         };
-        let is_fenced = bound.told == Told::ByFence;
-        Ok(part.map(|part| {
-            // Frames behind the fence attest, too.
-            let reach = if is_fenced { part.reach.min(bound.reach) } else { part.reach };
-            Bound { reach, is_durable: true, ..part }
-        }))
+        Ok(part.map(|part| bound.durable_through(part)))
     }
 
     /// The end of what the log attests, which must reach `committed` if that is known; `None` if the
@@ -374,7 +374,7 @@ impl Tail {
     fn look_at_log(&mut self, inner: &Inner, committed: Option<Lsn>) -> Result<Option<Bound>> {
         if inner.follows_tables_only {
             let reach = Lsn::default();
-            return Ok(Some(Bound { told: Told::ByLog, reach, is_durable: false }));
+            return Ok(Some(Bound { source: BoundSource::Log, reach, is_durable: false }));
         }
         self.ensure_log(inner)?;
         let is_closed = self.version().log_closed.is_some();
@@ -392,7 +392,7 @@ impl Tail {
             _ => Lsn(u64::MAX),
         };
         let reach = reach.max(self.noted.reach);
-        Ok(Some(Bound { told: Told::ByLog, reach, is_durable: false }))
+        Ok(Some(Bound { source: BoundSource::Log, reach, is_durable: false }))
     }
 
     /// Brings the manifest to `edit`, which the log says is durable.
@@ -440,12 +440,12 @@ impl Tail {
         let reach = log.lsn().unwrap_or_default();
         if reach < bound.reach {
             let mut must = version.log_must_reach();
-            must.committed = match bound.told {
-                Told::ByCursor(_) => bound.reach,
+            must.committed = match bound.source {
+                BoundSource::Cursor(_) => bound.reach,
                 // The manifest says where a closed log ends. What was read of it before is there, too.
-                Told::ByLog | Told::Before if must.closed.is_some() => noted.reach,
+                BoundSource::Log | BoundSource::EarlierLook if must.closed.is_some() => noted.reach,
                 // A log whose segments were all removed has no place.
-                Told::ByFence | Told::ByLog | Told::Before => {
+                BoundSource::Fence | BoundSource::Log | BoundSource::EarlierLook => {
                     log.lsn().map_or(reach, |_| bound.reach)
                 }
             };
@@ -457,13 +457,13 @@ impl Tail {
         let logged = log.last_seq().max(version.log_cut.map_or(SeqNo::ZERO, |cut| cut.last_seq));
         let is_ended = version.log_closed.is_some() || version.log_segments.is_empty();
         let in_tables = version.last_seq.max(version.flushed_through());
-        let unlogged = match bound.told {
-            Told::ByCursor(visible) => visible,
+        let unlogged = match bound.source {
+            BoundSource::Cursor(visible) => visible,
             // Nothing is committed that the log or a table has not.
-            Told::ByFence => in_tables,
-            Told::ByLog | Told::Before if is_ended => in_tables,
+            BoundSource::Fence => in_tables,
+            BoundSource::Log | BoundSource::EarlierLook if is_ended => in_tables,
             // Nor has the log anything before this that no table has.
-            Told::ByLog | Told::Before => {
+            BoundSource::Log | BoundSource::EarlierLook => {
                 version.flushed_ahead.map_or(SeqNo::ZERO, |ahead| ahead.flushed)
             }
         };

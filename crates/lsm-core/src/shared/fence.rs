@@ -74,7 +74,7 @@ impl OldCursor {
         self.state() == CursorState::Live && self.is_writer_alive(fs)
     }
 
-    /// What the writer has settled by now; `None` if its epoch has not begun.
+    /// The end of all that the writer has settled by now; `None` if its epoch has not begun.
     pub fn settled(&self) -> Option<Settled> {
         let words = self.words.words();
         // In the order of a fence.

@@ -1,4 +1,4 @@
-//! [`Counts`]: how much counts of the files of an epoch that a reader follows, while another process takes the
+//! [`CountedPart`]: how much counts of the files of an epoch that a reader follows, while another process takes the
 //! database over or has begun to.
 //!
 //! Used by secondaries (`follow/`) and by opens beside a writer. A claim alone takes nothing away from the old
@@ -18,10 +18,10 @@ use crate::shared::{CursorReader, CursorState, Settled};
 use crate::types::Epoch;
 use crate::version::has_begun;
 
-/// How much counts of the files of an epoch.
+/// The part of the files of an epoch that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counts {
-    /// What its cursor, its log and its manifest say. Its writer was not fenced.
+pub(crate) enum CountedPart {
+    /// All that its cursor, its log and its manifest say. Its writer was not fenced.
     AsWritten,
     /// Exactly what its writer had settled when it was fenced. No later epoch has begun, so nothing was
     /// acknowledged since.
@@ -35,34 +35,34 @@ pub(crate) enum Counts {
 /// A cursor as it was before a folder was listed; `None` if none is believed here.
 pub(crate) type SeenCursor<'a> = Option<(&'a CursorReader, CursorState)>;
 
-/// How much counts of the files of `epoch` in `dir`, of which `listed` are the names.
+/// The part that counts of the files of `epoch` in `dir`, of which `listed` are the names.
 ///
 /// # Errors
 /// Those of [`has_begun`].
-pub(crate) fn counts(
+pub(crate) fn counted_part(
     fs: &dyn Fs,
     dir: &Path,
     listed: &[String],
     epoch: Epoch,
     cursor: SeenCursor<'_>,
-) -> Result<Counts> {
+) -> Result<CountedPart> {
     let is_superseded = cursor.is_some_and(|(_, state)| state == CursorState::Superseded);
     // Not by their names alone: see `claims`.
     let has_claims = listed.iter().any(|name| names::epoch_of_claim(name).is_some());
     let claim = if has_claims { newest_claim(fs, dir)? } else { None };
     let is_claimed = claim.is_some_and(|claim| claim > epoch);
     if !is_superseded && (!is_claimed || cursor.is_some()) {
-        return Ok(Counts::AsWritten);
+        return Ok(CountedPart::AsWritten);
     }
     let ours: Vec<_> = listed.iter().filter_map(|name| FileName::parse(name)).collect();
     let next = Epoch(epoch.0.saturating_add(1));
     if has_begun(fs, dir, &ours, next)? {
-        return Ok(Counts::Replaced);
+        return Ok(CountedPart::Replaced);
     }
     if let Some((cursor, _)) = cursor {
         // Both words are fenced before the state says so.
-        return Ok(cursor.fenced_at().map_or(Counts::Replaced, Counts::Through));
+        return Ok(cursor.fenced_at().map_or(CountedPart::Replaced, CountedPart::Through));
     }
     let is_elsewhere = listed.contains(&names::cursor(epoch));
-    Ok(if is_elsewhere { Counts::Unknown } else { Counts::AsWritten })
+    Ok(if is_elsewhere { CountedPart::Unknown } else { CountedPart::AsWritten })
 }

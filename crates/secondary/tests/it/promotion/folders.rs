@@ -9,9 +9,8 @@ use super::*;
 fn a_promotion_takes_over_the_database_that_is_followed() {
     let root = tempfile::tempdir().unwrap();
     let [ours, other, away] = ["ours", "other", "away"].map(|name| root.path().join(name));
-    let open = |path: &Path| Db::builder(path).options(options()).open().unwrap();
-    let old = open(&ours);
-    let bystander = open(&other);
+    let old = open_at(&ours);
+    let bystander = open_at(&other);
     for (db, value) in [(&old, "ours"), (&bystander, "other")] {
         db.partition("p").unwrap().put("k", value).unwrap();
     }
@@ -32,18 +31,23 @@ fn a_promotion_takes_over_the_database_that_is_followed() {
     bystander.partition("p").unwrap().put("l", "it goes on").unwrap();
     let refused = old.partition("p").unwrap().put("l", "late").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Fenced);
-    let names = |path: &Path| -> Vec<String> {
-        let entries = std::fs::read_dir(path).unwrap().map(Result::unwrap);
-        entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
-    };
-    assert!(names(&other).iter().any(|name| name.starts_with("epoch-")));
-    assert!(names(&ours).iter().all(|name| !name.starts_with("epoch-")));
+    assert!(names_in(&other).iter().any(|name| name.starts_with("epoch-")));
+    assert!(names_in(&ours).iter().all(|name| !name.starts_with("epoch-")));
     new.checkpoint(root.path().join("copy")).unwrap();
-    let copy = open(&root.path().join("copy"));
+    let copy = open_at(&root.path().join("copy"));
     let copied = copy.open_partition("p").unwrap().get("l").unwrap();
     assert_eq!(copied.as_deref(), Some(&b"new"[..]));
     new.close().unwrap();
     bystander.close().unwrap();
-    let again = open(&other);
+    let again = open_at(&other);
     assert_eq!(again.open_partition("p").unwrap().get("l").unwrap().as_deref(), Some(&b"new"[..]));
+}
+
+fn open_at(path: &Path) -> Db {
+    Db::builder(path).options(options()).open().unwrap()
+}
+
+fn names_in(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).unwrap().map(Result::unwrap);
+    entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
 }

@@ -104,9 +104,21 @@ fn room_that_a_dead_claimant_has_taken_goes_with_the_next_open() {
     let is_room = FaultAt::Nth { kind: OpKind::Delete, suffix: ".tmp".to_owned(), nth: 1 };
     dying.add_rule(FaultRule::sticky(is_room, FaultAction::Eio));
     let new = take_over(&(Arc::new(dying) as Arc<dyn Fs>)).unwrap();
-    let names = || stage.plain.list_names(DIR.as_ref(), "fork-").unwrap();
-    assert!(names().iter().any(|name| name.ends_with(".tmp")), "{:?}", names());
+    assert!(
+        forks(&stage.plain).iter().any(|name| name.ends_with(".tmp")),
+        "{:?}",
+        forks(&stage.plain)
+    );
     drop(new);
     drop(open(&stage.plain).unwrap());
-    assert!(names().iter().all(|name| !name.ends_with(".tmp")), "{:?}", names());
+    assert!(
+        forks(&stage.plain).iter().all(|name| !name.ends_with(".tmp")),
+        "{:?}",
+        forks(&stage.plain)
+    );
+}
+
+/// The names that begin as a fork's.
+fn forks(fs: &Arc<dyn Fs>) -> Vec<String> {
+    fs.list_names(DIR.as_ref(), "fork-").unwrap()
 }

@@ -7,13 +7,15 @@
 use std::panic::resume_unwind;
 use std::time::Duration;
 
+use secondary::SecondaryPartition;
+
 use super::claimants::die_while_taking_over;
 use super::*;
 
 /// Operations of the primary between two at which it is stopped, at most.
 const STRIDE: u64 = 20;
 
-/// What a look has brought, or its panic.
+/// The outcome of a look, or its panic.
 type Looked<T> = std::thread::Result<T>;
 
 /// Secondaries that were shown different things before.
@@ -75,28 +77,20 @@ impl Witnesses {
 /// The one state that a secondary shows at every level.
 fn shown(follower: &Secondary, begins_with_cut: bool, context: &str) -> State {
     let partitions = PARTITIONS.map(|name| follower.partition(name).unwrap());
-    let strong = |name: &str| {
-        partitions.each_ref().map(|partition| {
-            let options = ReadOptions::new(Level::Strong).wait(Duration::ZERO);
-            let reading = partition.read(&options);
-            content(&reading.unwrap_or_else(|error| panic!("{context}, {name}: {error}")))
-        })
-    };
-    let first = (!begins_with_cut).then(|| strong("first"));
+    let first = (!begins_with_cut).then(|| at_once(&partitions, Level::Strong, context));
     let group = follower.sync_group(&partitions.each_ref(), Target::Latest).unwrap();
     let grouped = partitions.each_ref().map(|it| content(&group.partition(it).unwrap()));
     let token = follower.sync(Target::Latest).unwrap();
     let cut = follower.cut();
     let all = partitions.each_ref().map(|it| content(&cut.partition(it).unwrap()));
-    let at = |level| partitions.each_ref().map(|it| content(&it.at(level).unwrap()));
     let near = Level::Bounded { operations: Some(0), age: None };
     for (name, state) in [
         ("group", grouped),
-        ("strong", strong("last")),
-        ("session", at(Level::Session(token))),
-        ("bounded", at(near)),
-        ("prefix", at(Level::Prefix)),
-        ("eventual", at(Level::Eventual)),
+        ("strong", at_once(&partitions, Level::Strong, context)),
+        ("session", at_once(&partitions, Level::Session(token), context)),
+        ("bounded", at_once(&partitions, near, context)),
+        ("prefix", at_once(&partitions, Level::Prefix, context)),
+        ("eventual", at_once(&partitions, Level::Eventual, context)),
         ("strong at first", first.unwrap_or_else(|| all.clone())),
     ] {
         assert!(state == all, "{context}: {name} is another state than the cut of all");
@@ -104,12 +98,20 @@ fn shown(follower: &Secondary, begins_with_cut: bool, context: &str) -> State {
     all
 }
 
+/// The partitions at a level, without a wait.
+fn at_once(partitions: &[SecondaryPartition; 2], level: Level, context: &str) -> State {
+    partitions.each_ref().map(|partition| {
+        let reading = partition.read(&ReadOptions::new(level).wait(Duration::ZERO));
+        content(&reading.unwrap_or_else(|error| panic!("{context}, {level:?}: {error}")))
+    })
+}
+
 /// Keeps a panic for the end of the test: in the middle of an operation it might end the process.
 fn caught<T>(look: impl FnOnce() -> T) -> Looked<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(look))
 }
 
-/// What an observer has seen of a promotion that ended somewhere.
+/// The looks of an observer at a promotion that ended somewhere.
 struct Seen {
     before: State,
     behind: State,
@@ -164,9 +166,12 @@ fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
     stage.fault.clear_observer();
     let seen = outcome.lock().unwrap().take()?.unwrap_or_else(|panic| resume_unwind(panic));
     let (acknowledged, deed_done) = at_stop.unwrap();
-    let is_known = |state: &State| *state == acknowledged || *state == deed_done;
-    assert!(is_known(&seen.before), "{context}: a state that never was");
-    assert!(is_known(&seen.behind), "{context}: a state that never was, behind the claimant");
+    let known = [&acknowledged, &deed_done];
+    assert!(known.contains(&&seen.before), "{context}: a state that never was");
+    assert!(
+        known.contains(&&seen.behind),
+        "{context}: a state that never was, behind the claimant"
+    );
     let went_back = seen.before != seen.behind && seen.behind != deed_done;
     assert!(!went_back, "{context}: a partition went back");
     let kept = state_of(&stage.old);
