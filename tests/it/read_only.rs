@@ -149,7 +149,9 @@ fn an_open_that_fails_for_want_of_space_leaves_no_tables() {
         }
         failures += 1;
         // A new generation of the manifest is published last; from then on nothing may go.
-        let after = mem.list(Path::new(DIR), "").unwrap();
+        let mut after = mem.list(Path::new(DIR), "").unwrap();
+        // Words of memory, which the next open makes again.
+        after.retain(|entry| !entry.name.starts_with("cursor-"));
         let published = after.iter().any(|entry| {
             entry.name.ends_with(".manifest") && before.iter().all(|old| old.name != entry.name)
         });
