@@ -242,6 +242,16 @@ impl Db {
         self.0.durable_seq()
     }
 
+    /// Returns whether another process has taken the database over, by a promotion or on purpose: then no write of
+    /// this handle succeeds any more ([`ErrorKind::Fenced`](crate::ErrorKind::Fenced)). `false` does not
+    /// promise that the next write succeeds.
+    ///
+    /// # Cost
+    /// One load from memory.
+    pub fn is_fenced(&self) -> bool {
+        self.0.is_fenced()
+    }
+
     /// Returns the sequence number of the newest operation that readers see.
     pub fn visible_seq(&self) -> SeqNo {
         self.0.visible_seq()

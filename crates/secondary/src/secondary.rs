@@ -228,6 +228,8 @@ impl Secondary {
     ) -> Result<Commit> {
         let started = self.0.clock.now();
         let reached = self.sync_extent(SyncExtent::Only(followed.id()), to)?;
+        // A partition that was dropped reaches nothing any more.
+        followed.moment()?;
         match to {
             Target::Latest | Target::Durable => {}
             Target::Token(token) => {
@@ -282,6 +284,8 @@ impl Secondary {
         loop {
             let started = self.0.clock.now();
             let reached = self.0.follower.sync(SyncExtent::Only(followed.id()))?;
+            // A partition that was dropped reaches nothing any more.
+            followed.moment()?;
             // Whatever was committed is here, so no cursor has to say so.
             if reached.is_final {
                 return Ok(());
@@ -309,8 +313,7 @@ impl Secondary {
             if !self.follows_log(followed) {
                 return Err(not_logged(followed));
             }
-            let message = "the primary has not published what it is about to commit";
-            self.pause(until, Error::new(ErrorKind::Behind, message))?;
+            self.pause(until, unpublished(followed))?;
         }
     }
 
@@ -356,7 +359,13 @@ impl Secondary {
     }
 
     fn lacking(&self, followed: &FollowedPartition, token: Commit) -> Error {
-        if self.follows_log(followed) { behind(token) } else { not_logged(followed) }
+        if !self.follows_log(followed) {
+            return not_logged(followed);
+        }
+        match followed.goal() {
+            Some(goal) if !followed.has_reached(&goal) => unpublished(followed),
+            _ => behind(token),
+        }
     }
 
     fn follows_log(&self, followed: &FollowedPartition) -> bool {
@@ -467,7 +476,16 @@ impl Secondary {
 
 fn behind(token: Commit) -> Error {
     let Commit { seq, epoch } = token;
-    let message = format!("commit {seq} of epoch {epoch} is not there yet");
+    let message = format!("commit {seq} of epoch {epoch} does not exist yet");
+    Error::new(ErrorKind::Behind, message)
+}
+
+/// The secondary has all that is published, and the primary has begun more.
+fn unpublished(followed: &FollowedPartition) -> Error {
+    let message = format!(
+        "the primary is stopped, or slow, in the midst of a commit to partition {:?}: it has not published it",
+        followed.name()
+    );
     Error::new(ErrorKind::Behind, message)
 }
 

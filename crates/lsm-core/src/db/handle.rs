@@ -142,6 +142,11 @@ impl Db {
         self.inner().check_not_closed()
     }
 
+    /// Returns whether another process has taken the database over: then no write of this handle succeeds.
+    pub fn is_fenced(&self) -> bool {
+        self.inner().cursor.is_fenced()
+    }
+
     /// Returns an empty batch.
     pub fn batch(&self) -> Batch {
         Batch::new(self.clone())

@@ -138,7 +138,8 @@ impl Lease {
         Ok(Lease { fs, dir: dir.to_owned(), random, held, edit: 0, appended_at: Duration::ZERO })
     }
 
-    /// As [`Lease::take`]; `None` on a medium that cannot be written: nobody writes there.
+    /// As [`Lease::take`]; `None` where none can be made, because the medium cannot be written or is full. Files that
+    /// are read may go then, as where the caller asks for no lease.
     ///
     /// # Errors
     /// Those of the file system.
@@ -149,7 +150,7 @@ impl Lease {
     ) -> Result<Option<Lease>> {
         match Lease::take(fs.clone(), dir, random) {
             Ok(lease) => Ok(Some(lease)),
-            Err(error) if is_unwritable(&error) => Ok(None),
+            Err(error) if is_unwritable(&error) || error.kind() == ErrorKind::NoSpace => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -251,7 +252,11 @@ impl Held {
                 Err(error) if error.is_missing() => continue,
                 opened => opened?,
             };
-            file.append(&header(machine::process_id(), fs.machine_run()))?;
+            if let Err(error) = file.append(&header(machine::process_id(), fs.machine_run())) {
+                // It takes a name, and the primary looks at it once a second.
+                let _ = fs.delete(&path);
+                return Err(error);
+            }
             return Ok(Held { path, file, bytes: HEADER_BYTES as u64, _lock: lock });
         }
         let message = "a lease was taken away again and again while it was made";

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lsm_core::ErrorKind;
-use lsm_core::fs::FaultFs;
+use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
 use lsm_core::options::Durability;
 use lsm_core::types::{Epoch, SeqNo};
 use secondary::{Commit, Level, OnUnmet, ReadOptions, Target};
@@ -151,4 +151,50 @@ fn a_bounded_read_looks_only_beyond_its_bound() {
     p.put("n", "11").unwrap();
     let old = now(Level::Bounded { operations: None, age: Some(Duration::ZERO) });
     assert_eq!(seen(&old), 11);
+}
+
+#[test]
+fn a_dropped_partition_is_not_found_at_once_at_every_level() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let p = db.partition("p").unwrap();
+    let token = p.put("k", "1").unwrap();
+    for level in [
+        Level::Strong,
+        Level::Session(Commit { seq: token.seq.plus(5), ..token }),
+        Level::Bounded { operations: Some(0), age: Some(Duration::ZERO) },
+    ] {
+        let follower = secondary(&fs);
+        let name = format!("dropped {level:?}");
+        let dropped = db.partition(&name).unwrap();
+        dropped.put("k", "1").unwrap();
+        let followed = {
+            follower.sync(Target::Latest).unwrap();
+            follower.partition(&name).unwrap()
+        };
+        db.drop_partition(&name).unwrap();
+        // It would wait for as long as the test runs.
+        let options = ReadOptions::new(level).wait(Duration::from_secs(3600));
+        let refused = followed.read(&options).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::PartitionNotFound, "{level:?}: {refused}");
+        p.put("k", "2").unwrap();
+    }
+}
+
+#[test]
+fn a_secondary_opens_on_a_full_disk_and_reads() {
+    let mem = MemFs::new();
+    let fault = FaultFs::over_mem(mem.clone());
+    let db = primary(&(Arc::new(mem) as Arc<dyn Fs>));
+    let p = db.partition("p").unwrap();
+    p.put("k", "1").unwrap();
+    for kind in [OpKind::Append, OpKind::Lock] {
+        let at = FaultAt::Nth { kind, suffix: String::new(), nth: 0 };
+        fault.add_rule(FaultRule::sticky(at, FaultAction::Enospc));
+        let follower = secondary(&(Arc::new(fault.clone()) as Arc<dyn Fs>));
+        let reading = follower.partition("p").unwrap().at(Level::Strong).unwrap();
+        assert_eq!(reading.get("k").unwrap().as_deref(), Some(&b"1"[..]), "{kind:?}");
+        fault.heal();
+    }
+    assert!(db.lease_holders().unwrap().is_empty());
 }

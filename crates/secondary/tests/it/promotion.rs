@@ -122,6 +122,7 @@ fn check_taken_over(stage: Stage, new: Db, context: &str) {
     assert!(state_of(&old) == kept, "{context}: the old primary reads something else");
     let refused = old.open_partition("a").unwrap().put("late", "v").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Fenced, "{context}");
+    assert!(old.is_fenced(), "{context}");
     for refused in [old.flush(), old.wait_idle(), old.drop_partition("a"), old.step().map(drop)] {
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::Fenced, "{context}");
     }
