@@ -39,6 +39,7 @@ mod model;
 mod panics;
 mod partitions;
 mod promotion;
+mod queue;
 mod read_only;
 mod regressions;
 mod replay;

@@ -195,7 +195,7 @@ impl DbInner {
         }
         let job = self.runner.start(self, partition);
         let merge = Merge::compaction(compaction, version);
-        let JobTables { tables, values, gaps, clear_of, miscounted: _ } =
+        let JobTables { tables, values, gaps, clear_of, miscounted: _, is_repaired } =
             self.runner.run(self, &job, &merge, &|| {
                 // A compaction may be given up at any time, because its inputs are still live.
                 // Closing would otherwise wait for minutes.
@@ -210,14 +210,13 @@ impl DbInner {
         let installed = self.install_job(
             partition,
             Installation {
-                changes,
-                flushed: None,
                 removed: compaction.tables().map(|(_, table)| table.clone()).collect(),
                 made: &tables,
                 values,
                 clear_of,
                 holds: &|current| current.hooks == job.view.version.hooks,
-                hooks: None,
+                is_foreign: is_repaired,
+                ..Installation::of(changes)
             },
         )?;
         // The partition was dropped, or its hooks changed: then the same compaction is due again.

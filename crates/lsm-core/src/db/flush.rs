@@ -203,6 +203,7 @@ impl DbInner {
                 clear_of,
                 holds: &|current| current.hooks == written.hooks,
                 hooks: None,
+                is_foreign: written.made.is_repaired,
             },
         )?;
         // The partition was dropped, or its hooks changed and the next flush has to do it: the segments stay listed, and the next flush asks again which
@@ -284,7 +285,10 @@ impl DbInner {
             // Bits of a memtable may have changed. A mended copy is tried before the flush fails.
             Err(error) if error.kind() == ErrorKind::Corruption => {
                 match self.runner.mended(self, &job.view, sealed)? {
-                    Some(mended) => self.run_flush(&job, &mended)?,
+                    Some(mended) => {
+                        let made = self.run_flush(&job, &mended)?;
+                        JobTables { is_repaired: true, ..made }
+                    }
                     None => return Err(error),
                 }
             }

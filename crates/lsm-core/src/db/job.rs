@@ -53,6 +53,8 @@ pub(super) struct JobTables {
     pub(super) miscounted: Vec<Fault>,
     /// The closed gaps that the job knew: what they hide is in none of the tables.
     pub(super) clear_of: Gaps,
+    /// Entries were repaired, so that other keys may be visible than before.
+    pub(super) is_repaired: bool,
 }
 
 impl JobTables {
@@ -80,6 +82,8 @@ pub(super) struct Installation<'a> {
     /// The hooks whose records the edit has: jobs run with them once it is durable. The caller holds
     /// the commit path's lock.
     pub(super) hooks: Option<PartitionHooks>,
+    /// Entries may become visible that no memtable of the partition had.
+    pub(super) is_foreign: bool,
 }
 
 impl Installation<'_> {
@@ -95,7 +99,13 @@ impl Installation<'_> {
             clear_of: Gaps::default(),
             holds: &|_| true,
             hooks: None,
+            is_foreign: false,
         }
+    }
+
+    /// As [`Installation::of`], with entries that no memtable of the partition had.
+    pub(super) fn foreign(changes: Vec<Change>) -> Self {
+        Installation { is_foreign: true, ..Installation::of(changes) }
     }
 }
 
@@ -208,6 +218,7 @@ impl JobRunner {
                 // The judges repair before a filter is asked.
                 (JobOutcome::Faulty(_), _) if is_first => {}
                 (JobOutcome::Done { tables, values, mended, lost, gaps, miscounted }, _) => {
+                    let is_repaired = !mended.is_empty() || !patches.is_empty();
                     let counted = miscounted.iter().map(|fault| (fault.clone(), RECOUNTED.into()));
                     for (fault, source) in mended.into_iter().chain(counted) {
                         self.events.tell(&Event::Corruption(self.damage_of(view, &fault)));
@@ -219,7 +230,14 @@ impl JobRunner {
                     }
                     self.tell_lost(view, lost, &gaps);
                     let clear_of = merge.closed_gaps();
-                    return Ok(JobTables { tables, values, gaps, miscounted, clear_of });
+                    return Ok(JobTables {
+                        tables,
+                        values,
+                        gaps,
+                        miscounted,
+                        clear_of,
+                        is_repaired,
+                    });
                 }
                 (JobOutcome::Faulty(faults), Some(filter)) => {
                     // Repairs run between two runs: a panic of a repair then leaves no half-written
@@ -296,8 +314,8 @@ impl DbInner {
         partition: &PartitionState,
         installation: Installation<'_>,
     ) -> Result<bool> {
-        let Installation { mut changes, flushed, removed, made, values, clear_of, holds, hooks } =
-            installation;
+        let Installation { mut changes, removed, made, values, clear_of, .. } = installation;
+        let Installation { flushed, holds, hooks, is_foreign, .. } = installation;
         let synced = self.sync_job_values(partition, flushed.is_some(), &values);
         synced.inspect_err(|_| self.forget(made))?;
         let mut editing = self.catalog.edit()?;
@@ -313,9 +331,7 @@ impl DbInner {
         settle_floors(current, &mut changes);
         let number = editing.next_number();
         let store = partition.store().filter(|_| !values.is_empty());
-        let section =
-            store.map(|store| catch("a value store", || store.edit(&values.edit(number))));
-        let section = match section.transpose() {
+        let section = match store_section(store, &values, number) {
             Ok(section) => section,
             Err(error) => {
                 drop(editing);
@@ -342,7 +358,7 @@ impl DbInner {
         hooks.into_iter().for_each(|hooks| partition.attach(hooks));
         // Still under the lock of the manifest: views take versions in, and edits of stores are
         // queued, in the order in which they became durable.
-        partition.install(version.partitions[&partition.id].clone(), flushed);
+        partition.install_from(&version.partitions[&partition.id], flushed, is_foreign);
         if let (Some(store), Some(bytes)) = (store, section) {
             let before = partition.past_versions();
             self.obsolete.add_values(number, partition, store, &bytes, before);
@@ -368,6 +384,16 @@ fn doubt_hooks(partition: &PartitionState, hooks: Option<&PartitionHooks>) {
     if hooks.is_some() {
         partition.set_doubtful(true);
     }
+}
+
+/// The section of the edit `number` for the store, if there is one.
+fn store_section(
+    store: Option<&Arc<dyn ValueStore>>,
+    values: &JobValues,
+    number: u64,
+) -> Result<Option<Vec<u8>>> {
+    let section = store.map(|store| catch("a value store", || store.edit(&values.edit(number))));
+    section.transpose()
 }
 
 /// Notes at the tables that a job has made that they have nothing which these gaps hide.

@@ -261,8 +261,8 @@ impl DbInner {
         // In the edit that adds the tables: after an earlier one of its own, a crash in between would
         // leave every key of the gap read as deleted.
         changes.extend(closing(id, part.gap, &part.within, &part.rest, seq));
-        let installed = self
-            .install_job(partition, Installation { made: &tables, ..Installation::of(changes) });
+        let installation = Installation { made: &tables, ..Installation::foreign(changes) };
+        let installed = self.install_job(partition, installation);
         if let Ok(true) = installed {
             // Behind the edit: a reader at this number must find the tables.
             self.commit.publish_unlogged(&between);

@@ -143,7 +143,7 @@ impl FollowBuilder {
             tables,
             follows_tables_only: self.follows_tables_only,
             memtable_bytes_max: self.memtable_bytes_max,
-            empty: Arc::new(Memtable::new(MemtableId(0), &slabs)),
+            empty: Arc::new(Memtable::new(MemtableId(0), &slabs).without_dead()),
             slabs,
             provider: hooks,
             pins: Arc::default(),

@@ -7,13 +7,14 @@
 //! 2. Memtables end where the primary's do, so that a flush covers whole ones.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::log::{Indexed, LogTail, Parked, ends_of_runs};
 use crate::error::{Error, Result};
 use crate::memtable::{Memtable, SlabPool};
 use crate::replay::insert_section;
 use crate::types::{MemtableId, SeqNo};
+use crate::version::PartitionVersion;
 use crate::wal::{IndexedItem, Lsn, SectionLoader, SectionPlace, SectionRef, SegmentSource};
 
 /// A memtable, and the first operation in it.
@@ -30,13 +31,20 @@ pub(super) struct Growing {
     next_id: u64,
     /// The last operation that was inserted.
     applied: SeqNo,
+    /// The tables of the last view. Weak, so that it holds no file.
+    version: Weak<PartitionVersion>,
 }
 
 impl Growing {
     /// Empty memtables, which take their memory from `slabs`.
     pub(super) fn new(slabs: &Arc<SlabPool>) -> Growing {
-        let mut growing =
-            Growing { slabs: slabs.clone(), layers: Vec::new(), next_id: 1, applied: SeqNo::ZERO };
+        let mut growing = Growing {
+            slabs: slabs.clone(),
+            layers: Vec::new(),
+            next_id: 1,
+            applied: SeqNo::ZERO,
+            version: Weak::new(),
+        };
         growing.begin_layer();
         growing
     }
@@ -48,12 +56,28 @@ impl Growing {
             Some(layer) => layer.memtable.successor(id),
             None => Memtable::new(id, &self.slabs),
         };
+        memtable.begin();
         self.layers.insert(0, Layer { memtable: Arc::new(memtable), first: None });
     }
 
     /// The last operation that was inserted; 0 for none.
     pub(super) fn applied(&self) -> SeqNo {
         self.applied
+    }
+
+    /// As [`Growing::memtables`], for a view with the tables of `version`.
+    pub(super) fn memtables_over(
+        &mut self,
+        version: &Arc<PartitionVersion>,
+    ) -> (Arc<Memtable>, Vec<Arc<Memtable>>) {
+        let (active, sealed) = self.memtables();
+        // Tables may show what never passed the log, so what walks met over others is of no account. Before
+        // the view is made.
+        if !std::ptr::eq(self.version.as_ptr(), &raw const **version) {
+            active.dead().forget();
+            self.version = Arc::downgrade(version);
+        }
+        (active, sealed)
     }
 
     /// The memtable that grows, and the others, newest first.

@@ -223,7 +223,8 @@ impl Inner {
         let view = if is_same {
             before.view.clone()
         } else {
-            let (active, sealed) = tail.growing[&partition.id].memtables();
+            let growing = tail.growing.get_mut(&partition.id).expect("it was brought");
+            let (active, sealed) = growing.memtables_over(partition);
             Arc::new(ReadView::new(active, sealed, partition.clone()))
         };
         tail.note_memtable_bytes(bytes_before, view.memtable_bytes());

@@ -23,7 +23,7 @@ use crate::error::Result;
 use crate::types::{KeyRef, SeqNo, Trailer};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
+pub(super) enum Direction {
     Forward,
     Backward,
 }

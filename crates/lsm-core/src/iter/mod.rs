@@ -113,12 +113,14 @@ macro_rules! forward_to_variants {
     };
 }
 
+mod dead_walk;
 mod merge;
 mod visible;
 
 use crate::error::Result;
 use crate::types::{KeyRef, Trailer, prefix8};
 
+pub use dead_walk::{DeadEntries, DeadRange};
 pub(crate) use forward_to_variants;
 pub use merge::MergeIter;
 pub use visible::VisibleIter;

@@ -16,6 +16,8 @@
 
 use std::ops::Bound;
 
+use super::dead_walk::{DeadEntries, DeadWalk};
+use super::merge::Direction;
 use super::{InternalIter, STEPS_BEFORE_SEEK};
 use crate::error::Result;
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
@@ -32,8 +34,9 @@ enum Standing {
 }
 
 /// See the module.
-pub struct VisibleIter<I> {
+pub struct VisibleIter<I, D = ()> {
     inner: I,
+    memory: D,
     seq: SeqNo,
     /// An entry with a smaller number is as a tombstone.
     floor: SeqNo,
@@ -49,10 +52,6 @@ pub struct VisibleIter<I> {
     stretch: usize,
 }
 
-#[cfg_attr(
-    feature = "internals",
-    expect(clippy::should_implement_trait, reason = "a lending cursor cannot be an `Iterator`")
-)]
 impl<I: InternalIter> VisibleIter<I> {
     /// The entries of `inner` from `lower` to `upper` as a reader at `seq` sees them.
     pub fn new(
@@ -63,6 +62,7 @@ impl<I: InternalIter> VisibleIter<I> {
     ) -> VisibleIter<I> {
         VisibleIter {
             inner,
+            memory: (),
             seq,
             floor: SeqNo::ZERO,
             standing: Standing::Invalid,
@@ -80,6 +80,38 @@ impl<I: InternalIter> VisibleIter<I> {
     #[must_use]
     pub fn with_floor(self, floor: SeqNo) -> VisibleIter<I> {
         VisibleIter { floor, ..self }
+    }
+
+    /// Remembers walks over dead entries in `memory`.
+    #[must_use]
+    pub fn with_memory<D: DeadEntries>(self, memory: D) -> VisibleIter<I, D> {
+        let VisibleIter { inner, memory: (), seq, floor, standing, key, trailer, value, .. } = self;
+        let VisibleIter { lower, upper, stretch, .. } = self;
+        VisibleIter {
+            inner,
+            memory,
+            seq,
+            floor,
+            standing,
+            key,
+            trailer,
+            value,
+            lower,
+            upper,
+            stretch,
+        }
+    }
+}
+
+#[cfg_attr(
+    feature = "internals",
+    expect(clippy::should_implement_trait, reason = "a lending cursor cannot be an `Iterator`")
+)]
+impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
+    /// The memory of walks over dead entries.
+    #[inline]
+    pub fn memory(&self) -> &D {
+        &self.memory
     }
 
     /// Returns `true` if the newest visible version of a key shows it.
@@ -268,13 +300,15 @@ impl<I: InternalIter> VisibleIter<I> {
     /// As [`VisibleIter::find_forward`], entry by entry.
     fn search_forward(&mut self) -> Result<()> {
         let mut steps = 0;
+        let mut walk = DeadWalk::new(Direction::Forward);
         while self.inner.valid() {
             let KeyRef { user, trailer } = self.inner.key();
             // Checked for every stored entry and not for the shown ones alone: invariant 4.
             if !is_before_upper(&self.upper, user) {
-                return Ok(());
+                break;
             }
             if trailer.seq() > self.seq {
+                walk.taint(&self.memory, self.seq);
                 // Written after the reader's moment. A step is cheap, so a few are tried first; a
                 // key that is overwritten all the time would make stepping linear in its versions.
                 steps += 1;
@@ -292,20 +326,27 @@ impl<I: InternalIter> VisibleIter<I> {
             // versions are dead, whatever they are.
             steps = 0;
             if self.shows(trailer) {
+                walk.end(&self.memory, self.seq);
                 self.enter(trailer);
                 return Ok(());
             }
-            self.inner.next_key(&mut self.key)?;
+            match walk.pass(&self.memory, user, trailer, (self.seq, self.floor)) {
+                // To all versions: one that is newer than the reader must be seen to be there.
+                Some(known) => self.inner.seek(KeyRef::seek(&known.end, SeqNo::MAX))?,
+                None => self.inner.next_key(&mut self.key)?,
+            }
         }
+        walk.end(&self.memory, self.seq);
         Ok(())
     }
 
     /// From the oldest version of a key on, backwards: to a key within the bounds whose newest
     /// visible version is no tombstone.
     fn find_backward(&mut self) -> Result<()> {
+        let mut walk = DeadWalk::new(Direction::Backward);
         while self.inner.valid() {
             if !is_after_lower(&self.lower, self.inner.key().user) {
-                return Ok(());
+                break;
             }
             self.key.clear();
             self.key.extend_from_slice(self.inner.key().user);
@@ -314,6 +355,7 @@ impl<I: InternalIter> VisibleIter<I> {
             while self.inner.valid() && self.inner.key().user == &self.key[..] {
                 let trailer = self.inner.key().trailer;
                 if trailer.seq() > self.seq {
+                    walk.taint(&self.memory, self.seq);
                     // Only newer versions follow: none of them is visible.
                     self.pass_versions_backward(&mut steps)?;
                     continue;
@@ -335,11 +377,20 @@ impl<I: InternalIter> VisibleIter<I> {
                 }
                 self.inner.prev()?;
             }
-            if found && self.shows(self.trailer) {
+            if !found {
+                continue;
+            }
+            if self.shows(self.trailer) {
+                walk.end(&self.memory, self.seq);
                 self.standing = Standing::Backward;
                 return Ok(());
             }
+            let at = (self.seq, self.floor);
+            if let Some(known) = walk.pass(&self.memory, &self.key, self.trailer, at) {
+                self.inner.seek_before(KeyRef::seek(&known.start, SeqNo::MAX))?;
+            }
         }
+        walk.end(&self.memory, self.seq);
         Ok(())
     }
 

@@ -8,6 +8,7 @@
 //! skiplist.rs, arena.rs   the entries, and their memory
 //! shared_prefix.rs        the bytes with which all keys begin, and the words behind them
 //! bloom.rs                a filter that answers for most missing keys
+//! dead_ranges.rs          ranges without visible entries, which a walk need not pass again
 //! floors.rs               the sequence numbers at which the partition was cleared
 //! iter.rs                 the cursor
 //! protection.rs           entries that changed in memory, and their repair
@@ -23,6 +24,7 @@
 #[expect(unsafe_code, reason = "memory that is handed out in pieces and reused as a whole")]
 mod arena;
 mod bloom;
+mod dead_ranges;
 mod floors;
 mod iter;
 mod protection;
@@ -34,6 +36,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::Result;
+use crate::iter::DeadRange;
 use crate::types::{
     COPIED_VALUE_BYTES_MAX, EntryKind, MemtableId, Operation, OperationSum, SectionBytes, SeqNo,
     Slice, Trailer,
@@ -41,6 +44,7 @@ use crate::types::{
 
 pub use arena::SlabPool;
 use bloom::MemtableBloom;
+use dead_ranges::DeadRanges;
 use floors::OwnFloors;
 pub use floors::floors_of;
 pub use iter::MemtableIter;
@@ -68,6 +72,7 @@ pub struct Memtable {
     first_lsn: AtomicU64,
     last_seq: AtomicU64,
     floors: OwnFloors,
+    dead: Arc<DeadRanges>,
 }
 
 /// The refusal of an entry that is not newer than the newest one of its key.
@@ -77,7 +82,8 @@ pub struct NotNewer;
 impl Memtable {
     /// An empty memtable that takes its memory from `pool`.
     pub fn new(id: MemtableId, pool: &Arc<SlabPool>) -> Memtable {
-        Memtable::with_shared(id, pool, SharedPrefix::default())
+        let dead = Arc::new(DeadRanges::new(id));
+        Memtable::with_shared(id, pool, SharedPrefix::default(), dead)
     }
 
     /// An empty memtable that expects keys like those of this one.
@@ -88,10 +94,15 @@ impl Memtable {
             (Some(first), Some(last)) => SharedPrefix::between(first.key(), last.key()),
             _ => SharedPrefix::default(),
         };
-        Memtable::with_shared(id, list.writer().pool(), shared)
+        Memtable::with_shared(id, list.writer().pool(), shared, self.dead.clone())
     }
 
-    fn with_shared(id: MemtableId, pool: &Arc<SlabPool>, shared: SharedPrefix) -> Memtable {
+    fn with_shared(
+        id: MemtableId,
+        pool: &Arc<SlabPool>,
+        shared: SharedPrefix,
+        dead: Arc<DeadRanges>,
+    ) -> Memtable {
         Memtable {
             id,
             first: Arc::new(SkipList::new(pool.clone(), shared)),
@@ -103,7 +114,36 @@ impl Memtable {
             first_lsn: AtomicU64::new(u64::MAX),
             last_seq: AtomicU64::new(0),
             floors: OwnFloors::default(),
+            dead,
         }
+    }
+
+    /// Takes the writes of the memtable that it succeeds from now on. No insertion runs.
+    pub fn begin(&self) {
+        self.dead.switch(self.id);
+    }
+
+    /// The ranges without visible entries.
+    pub fn dead(&self) -> &DeadRanges {
+        &self.dead
+    }
+
+    /// The same, without a memory of ranges without visible entries: for a memtable of several partitions.
+    #[must_use]
+    pub fn without_dead(self) -> Memtable {
+        self.dead.close();
+        self
+    }
+
+    /// The range around `user` that a reader at `seq` may pass over, in a view of `epoch` whose active memtable
+    /// this is.
+    pub fn find_dead(&self, epoch: u64, user: &[u8], seq: SeqNo) -> Option<DeadRange> {
+        self.dead.find(self, epoch, user, seq)
+    }
+
+    /// Adds a range that a reader at `seq` has passed over in such a view.
+    pub fn remember_dead(&self, epoch: u64, range: &DeadRange, seq: SeqNo) {
+        self.dead.remember(self, epoch, range, seq);
     }
 
     #[inline]
@@ -278,6 +318,9 @@ impl MemtableWriter<'_> {
         if operation.kind == EntryKind::Clear {
             return self.clear(seq, lsn);
         }
+        if self.table.dead.is_used() && operation.kind != EntryKind::Tombstone {
+            self.table.dead.cut(&section[operation.key.clone()]);
+        }
         let is_copied = operation.value.len() <= COPIED_VALUE_BYTES_MAX;
         let own: Arc<[u8]>;
         let value = match section.shared() {
@@ -319,6 +362,27 @@ impl MemtableWriter<'_> {
             return Ok(bytes + self.look_at_keys());
         }
         Ok(bytes)
+    }
+
+    /// Returns `true` if no entry from `start` to before `end` is newer than `seq`; also `false` if that takes
+    /// more than `keys_max` comparisons.
+    fn is_older(&self, start: &[u8], end: &[u8], seq: SeqNo, keys_max: usize) -> bool {
+        if self.table.last_seq() <= seq {
+            return true;
+        }
+        let mut nodes =
+            std::iter::successors(self.table.list().at_or_after(start), |node| node.next());
+        for _ in 0..keys_max {
+            match nodes.next() {
+                Some(node) if node.key() < end => {
+                    if node.newest().trailer().seq() > seq {
+                        return false;
+                    }
+                }
+                _ => return true,
+            }
+        }
+        false
     }
 
     /// Moves everything to a list whose words decide more, if the keys share what those of this

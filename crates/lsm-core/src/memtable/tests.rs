@@ -13,7 +13,14 @@ fn table() -> Arc<Memtable> {
 }
 
 /// Inserts an operation that lies at `lsn`.
-fn insert(table: &Memtable, seq: u64, lsn: u64, kind: EntryKind, key: &[u8], value: &[u8]) {
+pub(super) fn insert(
+    table: &Memtable,
+    seq: u64,
+    lsn: u64,
+    kind: EntryKind,
+    key: &[u8],
+    value: &[u8],
+) {
     let mut section = SectionBuilder::default();
     section.push(kind, key, value);
     let op = SectionReader::new(section.bytes()).next_operation().unwrap().unwrap();

@@ -215,6 +215,7 @@ impl PartitionState {
         sealed.extend_from_slice(&view.sealed);
         // The successor expects keys like these: words of what all keys share would decide nothing.
         let active = Arc::new(view.active.successor(id));
+        active.begin();
         self.put_view(ReadView::new(active, sealed, view.version.clone()));
         Some(id)
     }
@@ -247,6 +248,27 @@ impl PartitionState {
     /// Takes `version` in and lets the memtables through `flushed_through` go.
     pub fn install(&self, version: Arc<PartitionVersion>, flushed_through: Option<MemtableId>) {
         let _change = self.change.lock();
+        self.put_version(version, flushed_through);
+    }
+
+    /// As [`PartitionState::install`]; `is_foreign` if the version has entries that no memtable of the partition
+    /// had.
+    pub fn install_from(
+        &self,
+        version: &Arc<PartitionVersion>,
+        flushed_through: Option<MemtableId>,
+        is_foreign: bool,
+    ) {
+        let _change = self.change.lock();
+        // With the view, under one lock: no view with the new epoch lacks the entries.
+        if is_foreign {
+            self.view.load().active.dead().forget();
+        }
+        self.put_version(version.clone(), flushed_through);
+    }
+
+    /// The caller holds `change`.
+    fn put_version(&self, version: Arc<PartitionVersion>, flushed_through: Option<MemtableId>) {
         let view = self.view.load_full();
         if self.store().is_some() {
             // A value goes when no version that names it is held. Only versions from before the

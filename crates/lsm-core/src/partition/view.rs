@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::iter::DeadRange;
 use crate::memtable::{Memtable, floors_of};
 use crate::types::{Floors, SeqNo};
 use crate::version::PartitionVersion;
@@ -19,6 +20,8 @@ pub struct ReadView {
     settled: Floors,
     /// The newest of these, or zero.
     newest_settled: SeqNo,
+    /// The epoch of [`DeadRanges`](crate::memtable::DeadRanges) that the view began in.
+    dead_epoch: u64,
 }
 
 impl ReadView {
@@ -32,7 +35,18 @@ impl ReadView {
         // in use.
         let settled = version.floors.and(&floors_of(&sealed));
         let newest_settled = settled.all().last().copied().unwrap_or(SeqNo::ZERO);
-        ReadView { active, sealed, version, settled, newest_settled }
+        let dead_epoch = active.dead().epoch();
+        ReadView { active, sealed, version, settled, newest_settled, dead_epoch }
+    }
+
+    /// The range around `user` without entries for a reader at `seq`, if one is known.
+    pub fn find_dead(&self, user: &[u8], seq: SeqNo) -> Option<DeadRange> {
+        self.active.find_dead(self.dead_epoch, user, seq)
+    }
+
+    /// Notes that a reader at `seq` saw no entry in the range.
+    pub fn remember_dead(&self, range: &DeadRange, seq: SeqNo) {
+        self.active.remember_dead(self.dead_epoch, range, seq);
     }
 
     /// The memtables, newest first.

@@ -100,11 +100,11 @@ impl ReadPoint {
 /// A seek searches every memtable, every level-0 table and one table of each deeper level; a move
 /// costs a few comparisons. Both read blocks that are not in the cache.
 pub struct Cursor {
-    entries: VisibleIter<MergeIter<Source>>,
+    /// With the point that is read, which remembers walks over tombstones.
+    entries: VisibleIter<MergeIter<Source>, Option<ReadPoint>>,
     key_form: KeyForm,
     /// The present value, if it lies in the value store and was asked for.
     value: OnceCell<Vec<u8>>,
-    point: Option<ReadPoint>,
     /// The view has gaps: see `types/gap.rs`. Kept here, so that a move looks at no other memory.
     has_gaps: bool,
     /// Why the cursor cannot read at all: told by every seek.
@@ -141,9 +141,10 @@ impl Cursor {
         let entries =
             VisibleIter::new(MergeIter::new(sources), seq, lower, upper).with_floor(floor);
         let has_gaps = point.as_ref().is_some_and(|point| !point.view.version.gaps.is_empty());
+        let entries = entries.with_memory(point);
         // Large values are fetched only when they are asked for: a scan of keys reads none of them.
         let value = OnceCell::new();
-        Cursor { entries, key_form, value, point, has_gaps, broken, is_refused: false }
+        Cursor { entries, key_form, value, has_gaps, broken, is_refused: false }
     }
 
     /// Returns `true` if the cursor is on a key.
@@ -240,7 +241,7 @@ impl Cursor {
     }
 
     fn point(&self) -> &ReadPoint {
-        self.point.as_ref().expect("a valid cursor reads something")
+        self.entries.memory().as_ref().expect("a valid cursor reads something")
     }
 
     /// Returns an owned value, which shares the block if the value is large.
@@ -353,7 +354,7 @@ impl Cursor {
 
     #[cold]
     fn named(&self, error: Error) -> Error {
-        match &self.point {
+        match self.entries.memory() {
             Some(point) => error.in_partition(point.partition()),
             None => error,
         }

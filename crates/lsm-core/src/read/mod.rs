@@ -3,6 +3,7 @@
 
 mod ahead;
 mod cursor;
+mod dead;
 mod get;
 mod moves;
 mod range;

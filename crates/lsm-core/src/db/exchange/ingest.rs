@@ -195,7 +195,7 @@ impl DbInner {
         let values = std::mem::take(&mut arrival.values);
         let installed = self.install_job(
             partition,
-            Installation { made: &arrival.tables, values, hooks, ..Installation::of(changes) },
+            Installation { made: &arrival.tables, values, hooks, ..Installation::foreign(changes) },
         );
         if let Ok(true) = installed {
             // Still between two groups: the next batch gets a higher number and must not be visible

@@ -35,6 +35,7 @@ fn rewritten(id: u32, drawing: &str) -> Rewritten {
         gaps: Vec::new(),
         miscounted: Vec::new(),
         clear_of: crate::types::Gaps::default(),
+        is_repaired: false,
     };
     let through = MemtableId(1);
     let last_seq = seq(1000);
