@@ -6,6 +6,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use lsm_core::internals::names;
+use lsm_core::types::Epoch;
 use siltstone::Db;
 
 const SCENE: &str = "SILTSTONE_FOLDER_SCENE";
@@ -97,4 +99,25 @@ fn health_says_that_the_folder_was_deleted() {
         assert!(!health.is_healthy() && health.deleted.is_some(), "{health}");
         assert!(health.to_string().contains("were deleted"), "{health}");
     }
+}
+
+/// Secondaries would only find strong reads refused, and nobody would know why.
+#[test]
+fn health_says_that_there_is_no_commit_cursor_until_the_next_open() {
+    let scene = tempfile::tempdir().unwrap();
+    let dir = scene.path().join("db");
+    Db::open(&dir).unwrap().close().unwrap();
+    let epoch = Db::open(&dir).unwrap().partition("users").unwrap().put("k", "v").unwrap().epoch;
+    // The name of the next cursor is taken by what no open deletes.
+    let taken = dir.join(names::cursor(Epoch(epoch.0 + 1)));
+    std::fs::create_dir(&taken).unwrap();
+    std::fs::write(taken.join("file"), "of somebody").unwrap();
+    let db = Db::open(&dir).unwrap();
+    let health = db.health();
+    assert!(!health.is_healthy() && health.cursor_failure.is_some(), "{health}");
+    assert!(health.to_string().contains("no commit cursor"), "{health}");
+    db.partition("users").unwrap().put("k", "w").unwrap();
+    db.close().unwrap();
+    let db = Db::open(&dir).unwrap();
+    assert!(db.health().is_healthy(), "{}", db.health());
 }

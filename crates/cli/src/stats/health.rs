@@ -54,6 +54,9 @@ pub(super) fn text(health: &Health) -> String {
     if let Some(panic) = &health.listener_panic {
         line("listener", panic);
     }
+    if let Some(why) = &health.cursor_failure {
+        line("commit cursor", &escaped(why));
+    }
     if let Some(jump) = &health.clock_jump {
         line("expiry waits", jump);
     }
@@ -167,6 +170,7 @@ pub(super) fn json(health: &Health) -> Value {
         "read_only": health.read_only,
         "deleted": health.deleted,
         "refused": health.refused,
+        "cursor_failure": health.cursor_failure,
         "stalls": stalls.collect::<Vec<_>>(),
         "background_errors":
             health.background_errors.iter().map(failure_json).collect::<Vec<_>>(),

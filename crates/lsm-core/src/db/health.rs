@@ -121,6 +121,9 @@ pub struct Health {
     pub deleted: Option<String>,
     /// The error of the last batch, if the log had no space for it, until there is room for small batches.
     pub refused: Option<String>,
+    /// The error for which this open has no commit cursor: until the next open, secondaries have no strong reads
+    /// while it writes, and none can take the database over from it.
+    pub cursor_failure: Option<String>,
     /// Partitions whose writers are delayed, by name.
     pub stalls: Vec<StallHealth>,
     /// Failures of background work without a later success.
@@ -151,12 +154,14 @@ pub struct Health {
 impl Health {
     /// Returns `true` if writes run at full speed, no background work fails, no data is lost, no filter is
     /// absent, no large value is in a chunk file whose sync failed, the last large value was not refused, the space of
-    /// deleted values comes back, the files of the database are in their folder, and no entry waits for a calendar
+    /// deleted values comes back, the files of the database are in their folder, secondaries have a commit cursor to
+    /// follow, and no entry waits for a calendar
     /// that jumped.
     pub fn is_healthy(&self) -> bool {
         self.read_only.is_none()
             && self.deleted.is_none()
             && self.refused.is_none()
+            && self.cursor_failure.is_none()
             && self.stalls.is_empty()
             && self.background_errors.is_empty()
             && self.damage.is_none()
@@ -176,6 +181,12 @@ impl fmt::Display for Health {
         }
         if let Some(why) = &self.refused {
             writeln!(f, "writes are refused: {why}")?;
+        }
+        if let Some(why) = &self.cursor_failure {
+            writeln!(
+                f,
+                "secondaries have no strong reads until the next open: no commit cursor: {why}"
+            )?;
         }
         for stall in &self.stalls {
             let StallHealth { partition, reason, pressure_permille, since } = stall;
@@ -286,6 +297,7 @@ impl DbInner {
                 soft: self.world.files.limit() as u64,
                 hard: open_files_limit(),
             },
+            cursor_failure: self.cursor.failure().map(ToString::to_string),
             clock_jump: self.clock_jump(),
         }
     }

@@ -115,6 +115,8 @@ pub(super) fn checksum_of(fixed: &[u64; FIXED_WORDS]) -> u64 {
 /// The primary's side of the cursor of its epoch. Without a medium that maps files it tells nobody.
 pub struct CursorWriter {
     words: Option<Arc<dyn SharedWords>>,
+    /// The reason why it could not be made, where files can be mapped.
+    failure: Option<Error>,
     epoch: Epoch,
     /// Tells secondaries that the writer lives. Not the lock of the folder: a secondary that looks at a
     /// lock holds it for a moment, and would keep the next writer out.
@@ -132,6 +134,7 @@ impl CursorWriter {
             words = fs.map_words(&path, MapMode::Create(WORDS));
         }
         // No write depends on the cursor. Without it, secondaries read the log instead.
+        let failure = words.as_ref().err().cloned();
         let words = words.ok().flatten();
         let mut lock = None;
         if let Some(words) = &words {
@@ -145,7 +148,7 @@ impl CursorWriter {
                 words[at].store(*word, Ordering::Release);
             }
         }
-        CursorWriter { words, epoch, _lock: lock }
+        CursorWriter { words, failure, epoch, _lock: lock }
     }
 
     /// Notes that the epoch begins behind `visible` and with the manifest edit `edit`, once that is
@@ -164,7 +167,12 @@ impl CursorWriter {
 
     /// Returns one that tells nobody, and that nobody can fence.
     pub fn none() -> CursorWriter {
-        CursorWriter { words: None, epoch: Epoch::default(), _lock: None }
+        CursorWriter { words: None, failure: None, epoch: Epoch::default(), _lock: None }
+    }
+
+    /// Returns the reason why there is none, if it could not be made.
+    pub fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref()
     }
 
     /// Settles the log through `end`: frames before it are written, and what follows from them may now
