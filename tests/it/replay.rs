@@ -109,6 +109,8 @@ fn an_open_reads_the_log_from_the_place_on_where_one_partition_of_ten_is_behind(
         // The last frame is not attested.
         assert_eq!(behind.iter().count(), 4);
     });
+    // It looks for damage behind the end as well, which the cursor of a live primary would spare it.
+    let bound = bound + (last.len() - end) as u64;
     assert!(read <= bound, "a secondary read {read} bytes");
 }
 

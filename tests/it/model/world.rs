@@ -397,7 +397,7 @@ impl World {
         let on_disk = of_kind(".chunk");
         assert!(on_disk == chunks || (!is_exact && on_disk > chunks), "{files:?}, {chunks:?}");
         let others = tables + stats.wal_segment_count + 1 + on_disk.0;
-        assert_eq!(files.len() as u64, others + 1, "and the lock: {files:?}");
+        assert_eq!(files.len() as u64, others + 2, "and the lock and the cursor: {files:?}");
     }
 
     /// Every partition, whole, and key by key.
