@@ -47,7 +47,6 @@ mod resume;
 mod rot;
 mod shelf;
 mod sim;
-mod small_tables;
 mod space;
 mod store_edits;
 mod strays;

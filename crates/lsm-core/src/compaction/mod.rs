@@ -6,7 +6,6 @@
 //! ```text
 //! leveled.rs    the size that each level should have, and its score
 //! picker.rs     the next job: a `Compaction`
-//! small.rs      the same for neighbours that are much smaller than a table
 //! place.rs      the level of a table that comes from outside
 //! run.rs        one run of a job: flush, compaction or export, each a `Merge`
 //! inputs.rs     the cursors over memtables and tables; replacements.rs has repaired entries
@@ -49,7 +48,6 @@ mod place;
 mod replacements;
 mod rules;
 mod run;
-mod small;
 mod split;
 mod stages;
 mod survivors;
@@ -100,8 +98,6 @@ pub enum Trigger {
     Outdated,
     /// Nobody sees anything of a table since the partition was cleared.
     Cleared,
-    /// Many neighbours are much smaller than a table.
-    Small,
     /// The user asked for a range.
     Range,
 }

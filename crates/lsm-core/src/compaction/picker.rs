@@ -8,8 +8,7 @@
 //! 2. the level with the highest score, if that is at least 1;
 //! 3. a table of which half the entries are tombstones;
 //! 4. an elision;
-//! 5. a table from which much can go, because snapshots were released or entries expired;
-//! 6. many neighbours that are much smaller than a table (`small.rs`).
+//! 5. a table from which much can go, because snapshots were released or entries expired.
 //!
 //! Within a level, tables with many tombstones come first. The others have their turn by key, so
 //! that all parts of a level are rewritten equally often.
@@ -116,7 +115,6 @@ impl Picker<'_> {
         self.laden()
             .or_else(|| self.elision(UserRange::ALL, is_tombstone_heavy))
             .or_else(|| self.outdated(shape.base))
-            .or_else(|| self.small())
     }
 
     /// The merge of level 0, if it is due and no running job is in the way.
@@ -166,10 +164,6 @@ impl Picker<'_> {
         }
         if waits {
             return RangePick::Blocked;
-        }
-        // First, because what it rewrites is then done for the steps below as well.
-        if let Some(job) = self.small_asked(range, through) {
-            return RangePick::Due(job);
         }
         if let Some(job) = self.elision(range, |meta: &SstMeta| meta.tombstones > 0) {
             return RangePick::Due(job);
@@ -411,7 +405,7 @@ impl Picker<'_> {
     }
 
     /// The run and the neighbours that a filter wants in the same job.
-    pub(super) fn extend(&self, level: usize, run: &[Arc<Table>]) -> Vec<Arc<Table>> {
+    fn extend(&self, level: usize, run: &[Arc<Table>]) -> Vec<Arc<Table>> {
         let (Some(first), Some(last)) = (run.first(), run.last()) else {
             return Vec::new();
         };
@@ -435,7 +429,7 @@ impl Picker<'_> {
     }
 
     /// The job of these inputs, unless a running one is in the way.
-    pub(super) fn job(
+    fn job(
         &self,
         (level_from, run): (usize, Vec<Arc<Table>>),
         (level_to, below): (usize, &[Arc<Table>]),
