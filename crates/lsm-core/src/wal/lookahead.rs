@@ -65,7 +65,7 @@ pub(super) struct LookAheadFindings {
 }
 
 /// Looks for a frame that attests the bad place; where the header is lost, for one that attests
-/// the segment's own header.
+/// the segment's own header. The caller clears a window that holds bytes of another segment.
 pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<LookAheadFindings> {
     let mut findings = LookAheadFindings::default();
     let mut witness = FrameWitness {
@@ -74,8 +74,6 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<L
         budget: (stretch.range.end - stretch.range.start.min(stretch.range.end))
             .saturating_mul(HASHED_TIMES_MAX),
     };
-    // It may hold another segment's bytes.
-    window.clear();
     let mut at = stretch.range.start;
     while at < stretch.range.end {
         let want = STRIDE_BYTES + HEADER_BYTES_MAX;

@@ -228,6 +228,7 @@ impl LogReader {
             // The files may have grown, and the next header may be there now.
             self.current = None;
             self.stopped = None;
+            self.window.clear();
         }
         loop {
             if self.current.is_none()
@@ -244,8 +245,8 @@ impl LogReader {
     }
 
     fn stop(&mut self, stop: Stop) -> Option<VerifiedFrame> {
+        // The window stays, for the verdict on this place. Whoever reads on clears it.
         self.stopped = Some(stop);
-        self.window.clear();
         None
     }
 

@@ -51,7 +51,8 @@ impl LogReader {
         let stop = self.stopped.expect("asked for the end before it was reached");
         let place = self.position().place;
         // Always, also for a stop at zeros: a lost page in the middle of the log reads as zeros as
-        // well.
+        // well. What was read ahead is read again: the verdict is final.
+        self.window.clear();
         let torn_bytes = self.judge(stop, u64::MAX)?;
         self.check_reaches(&self.options.must_reach)?;
         Ok(LogEnd {
@@ -106,6 +107,10 @@ impl LogReader {
                 lost_salt,
                 range: from..self.readable(idx)?.min(from.saturating_add(bytes)),
             };
+            // The reader has read ahead in the segment where it stopped, mostly to its end.
+            if !is_here {
+                self.window.clear();
+            }
             let findings = look_ahead(&mut self.window, &stretch)?;
             // Not an error: an append that was cut off leaves bytes, and nobody was told that they
             // are durable.
