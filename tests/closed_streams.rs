@@ -17,7 +17,7 @@ use siltstone::{
     Db, Durability, LargeValueOptions, Options, Partition, PartitionOptions, VerifyOptions,
 };
 
-/// Tells the child its folder.
+/// Names the folder of the child.
 const FOLDER: &str = "SILTSTONE_TEST_CLOSED_STREAMS";
 const WRITES: u32 = 3_000;
 /// Not a status that the test harness ends with.

@@ -17,7 +17,7 @@ use siltstone::{
     Db, Durability, LargeValueOptions, Options, Partition, PartitionOptions, VerifyOptions,
 };
 
-/// Tells the child its folder.
+/// Names the folder of the child.
 const FOLDER: &str = "SILTSTONE_TEST_FEW_FILES";
 
 /// Runs a test of this binary as a child with a folder of its own.

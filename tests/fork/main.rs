@@ -24,7 +24,7 @@ use siltstone::{Db, Durability, ErrorKind};
 
 use handles::{Handles, check, key};
 
-/// Tells the owner its folder.
+/// Names the folder of the owner.
 const FOLDER: &str = "SILTSTONE_TEST_FORK";
 /// A child that needs longer hangs. It needs milliseconds.
 const SECONDS_MAX: u32 = 60;

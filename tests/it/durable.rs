@@ -229,7 +229,7 @@ fn the_durable_number_reaches_every_number_that_was_called_durable() {
         db.wait_durable(loaded).unwrap();
         number.check(loaded, "a bulk load");
         logged.put("k", "4").unwrap();
-        assert!(db.durable_seq() < db.visible_seq(), "a put that nobody synced");
+        assert!(db.durable_seq() < db.visible_seq(), "a put that was not synced");
         db.flush().unwrap();
         db.wait_durable(db.visible_seq()).unwrap();
         assert_eq!(db.durable_seq(), db.visible_seq());

@@ -101,7 +101,7 @@ fn health_says_that_the_folder_was_deleted() {
     }
 }
 
-/// Secondaries would only find strong reads refused, and nobody would know why.
+/// Otherwise secondaries find strong reads refused, without a reason.
 #[test]
 fn health_says_that_there_is_no_commit_cursor_until_the_next_open() {
     let scene = tempfile::tempdir().unwrap();

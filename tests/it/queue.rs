@@ -252,7 +252,7 @@ fn nor_beside_metahive_and_large_values() {
     run(12, 80, small().large_values(large));
 }
 
-/// Producers put before and behind what consumers have deleted. An entry that a walk hid would stay.
+/// Producers put before and after what consumers have deleted. An entry that a walk hid would stay.
 #[test]
 fn consumers_meet_all_that_producers_put() {
     const EACH: u32 = 1500;

@@ -1,4 +1,4 @@
-//! Strays: things in the folder of a database that nobody of it made, under the names of its files.
+//! Strays: things in the folder of a database that it did not make, under the names of its files.
 //!
 //! None of them may keep a database from being opened, written, followed and closed, and nothing outside
 //! of the folder may be changed through a link.

@@ -23,7 +23,7 @@ const MOVED_BYTES_MIN: u64 = 64 << 20;
 /// So much of the free space is left for the log and the tables, in bytes, or the share, whichever is less.
 const KEPT_FREE: u64 = 1 << 20;
 const KEPT_SHARE: u64 = 8;
-/// A chunk of which a value could not be read or written rests so long at first, then twice as long each time.
+/// If a value of a chunk cannot be read or written, the chunk rests so long at first, then twice as long each time.
 const REST: Duration = Duration::from_secs(60);
 const REST_DOUBLINGS_MAX: u32 = 6;
 
@@ -71,7 +71,7 @@ impl ChoiceMoment {
 /// The chunks that are due.
 #[derive(Clone, Copy, Debug)]
 pub struct Due {
-    /// Those of which at least so many thousandths are garbage.
+    /// Chunks with at least so many thousandths of garbage.
     pub garbage_permille: u64,
     /// All of them; else those with the largest share of garbage first, and the others when these are empty:
     /// while values are overwritten, what is not moved dies of itself.
@@ -142,7 +142,7 @@ impl Chunks {
         choice.lack = lacking.map(|room| moment.lacks(room));
         // Stable, so that of two alike the older one comes first.
         candidates.sort_by_key(|chunk| Reverse(chunk.garbage_permille()));
-        // One alone may take all of the room, because its file goes behind it. Several leave half of it.
+        // One alone may take all of the room, because its file is deleted afterwards. Several leave half of it.
         let fitting = choice.most.unwrap_or(u64::MAX).min(moment.room() / 2);
         let mut moved = 0_u64;
         for chunk in candidates {
@@ -247,7 +247,7 @@ impl Chunks {
     /// The reason why values that are due, or that the application asked to be moved, are left where they are.
     pub fn unmoved(&self) -> Option<&Error> {
         let has_failed = self.by_id.values().any(Chunk::has_failed);
-        // Nobody chooses any more in a store without files.
+        // A store without files makes no further choice.
         let lack = self.choice.lack.as_ref().filter(|_| !self.by_id.is_empty());
         lack.or(self.choice.failure.as_ref().filter(|_| has_failed))
     }

@@ -16,7 +16,7 @@ use crate::format::Handle;
 use crate::shared::Shared;
 use crate::writing::{BlockWriter, FinishedBlock};
 
-/// Behind a value that could not be written, jobs leave all others where they are for so long.
+/// After a value could not be written, jobs leave all others where they are for so long.
 const CARRY_REST: Duration = Duration::from_secs(1);
 
 /// The reason for which a value is not moved.
@@ -129,7 +129,7 @@ impl Shared {
         Ok(Carry::Moved(self.relocate(entry.key, &block)?))
     }
 
-    /// The place of the value of a handle behind a job: the old one, too, if it cannot be moved now.
+    /// The place of a handle's value after a job: the old place if the value cannot be moved now.
     pub(crate) fn carry_handle(self: &Arc<Self>, entry: Entry<'_>) -> Carry {
         // A value that stays costs its space, and no reader sees a difference. A job that failed for it would
         // keep the tables around it from being merged.

@@ -1,6 +1,6 @@
 //! [`PutRefusal`]: a value of the application that could not be written, for reports of the health.
 //!
-//! An application may put large values alone. Nothing else tells then that all of them are refused.
+//! An application may put large values alone. Then nothing else shows that all of them are refused.
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Duration;
 
     /// Time since some fixed moment, which also goes on while the machine is suspended, where the system
-    /// has such a clock: by it, a jump of [`Clock::unix_time`] is told from time that passed. The time of
+    /// has such a clock: it distinguishes a jump of [`Clock::unix_time`] from time that passed. The time of
     /// [`Clock::now`] by default.
     fn since_boot(&self) -> Duration {
         self.now()

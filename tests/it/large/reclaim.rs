@@ -383,7 +383,7 @@ fn chunk_files(fs: &MemFs, dir: &str) -> Vec<String> {
     names
 }
 
-/// Also at once behind an open, and behind moves that a writer goes on beside.
+/// Also directly after an open, and after moves during which a writer goes on.
 #[test]
 fn a_checkpoint_has_the_chunk_files_that_its_manifest_names_and_no_others() {
     let mem = MemFs::new();

@@ -136,7 +136,7 @@ fn nothing_expires_early_by_a_calendar_that_goes_back_and_returns() {
     assert_eq!(p.iter().count(), 1, "it is the confirmed time again");
 }
 
-/// Nothing that outlives a process tells for how long the database was closed.
+/// Nothing that outlives a process says for how long the database was closed.
 #[test]
 fn an_open_believes_the_calendar() {
     let clock = ManualClock::default();

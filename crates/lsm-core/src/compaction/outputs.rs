@@ -392,7 +392,7 @@ mod tests {
     use crate::fs::{FaultAction, FaultAt, FaultFs, FaultRule, FolderFs, FsOp, MemFs, OpKind};
     use crate::types::FileNo;
 
-    /// The merge asks for the sync of its names at the end, and is told that all is well.
+    /// The merge asks for the sync of its names at the end, and the kernel reports success.
     #[test]
     fn tables_that_were_in_a_failed_sync_of_the_folder_are_not_finished() {
         for later in [None, Some(SyncLater::default())] {

@@ -1,6 +1,6 @@
 //! [`Calendar`]: the time by which entries expire, for jobs and for the search of what is due.
 //!
-//! [`CalendarGuard`] decides how far the clock of the database is believed; this file tells listeners.
+//! [`CalendarGuard`] decides how far the clock of the database is believed; this file notifies listeners.
 
 use std::sync::Arc;
 use std::time::Duration;

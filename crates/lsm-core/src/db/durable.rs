@@ -56,7 +56,7 @@ impl Future for Durable {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        // In a child nobody would ever wake the task.
+        // In a child nothing would ever wake the task.
         if let Err(refused) = self.process.check() {
             return Poll::Ready(Err(refused));
         }

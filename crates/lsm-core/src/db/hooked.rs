@@ -6,7 +6,7 @@
 //!    not.
 //! 2. A suffix becomes reserved only after a scan found no version of a key with it, deleted or
 //!    not, and no write slips in between: the commit path looks again at writes that were checked under older rules.
-//! 3. Hooks take effect in [`DbInner::install_job`] alone, behind the edit that has their records.
+//! 3. Hooks take effect in [`DbInner::install_job`] alone, after the edit with their records.
 
 use std::sync::Arc;
 
@@ -270,7 +270,7 @@ impl DbInner {
         self.cursor.note_layout(self.catalog.durable_edit());
         // Entries of the tables may be due by the new hooks.
         self.background.wake_all();
-        // Behind the edit: what it says holds at the next open in any case.
+        // After the edit: what it says holds at the next open in any case.
         match (partition.store(), hooks.and_then(|hooks| hooks.store.as_ref())) {
             (Some(store), Some(factory)) => store.configure(&factory.params()),
             _ => Ok(()),

@@ -336,7 +336,7 @@ impl Start<'_> {
                 let committed = opening.committed(&**fs, dir)?;
                 opening.replay_into_memory(&world, options, &hooks, Some(&committed))?
             }
-            // Behind a fence nothing more is committed.
+            // After a fence nothing more is committed.
             OpenMode::Reading | OpenMode::Beside => {
                 opening.replay_into_memory(&world, options, &hooks, None)?
             }

@@ -15,48 +15,46 @@ use crate::wal::Section;
 #[derive(Clone)]
 pub(super) struct PreparedSection<'a> {
     pub(super) partition: Cow<'a, Arc<PartitionState>>,
-    pub(super) operations: u32,
     pub(super) checksum: u64,
     pub(super) bytes: SectionBytes<'a>,
     /// The bytes that the memtable is given, if a test wants others there.
     pub(super) injected: Option<SectionBytes<'a>>,
-    pub(super) sums: OperationSums<'a>,
-    /// Found when the section was checked. No later step decodes `bytes` again: a bit that flips in a length
-    /// since then would have it fail, or read another operation, when the batch can no more be refused.
-    pub(super) places: OperationPlaces<'a>,
+    /// The checksum of each operation, of the caller's own bytes.
+    pub(super) sums: PerOperation<'a, OperationSum>,
+    /// The operations as ranges of `bytes`, found when the section was checked. No later step decodes `bytes`
+    /// again: if a bit flips in a length since then, a step would fail or read another operation, when the batch
+    /// can no longer be refused.
+    pub(super) places: PerOperation<'a, Operation>,
     /// The rules that the keys were checked against.
     pub(super) rules_epoch: u32,
 }
 
-/// The checksums of each operation of a section, of the caller's own bytes. The usual section has
-/// one, and allocates no list for it.
+/// Something of each operation of a section. The usual section has one operation, and allocates no list for it.
 #[derive(Clone)]
-pub(super) enum OperationSums<'a> {
-    One(OperationSum),
-    Many(Cow<'a, [OperationSum]>),
+pub(super) enum PerOperation<'a, T: Clone> {
+    One(T),
+    Many(Cow<'a, [T]>),
 }
 
-impl OperationSums<'_> {
-    pub(super) fn as_slice(&self) -> &[OperationSum] {
-        match self {
-            OperationSums::One(sum) => std::slice::from_ref(sum),
-            OperationSums::Many(sums) => sums,
+impl<'a, T: Clone> PerOperation<'a, T> {
+    pub(super) fn new(all: &'a [T]) -> PerOperation<'a, T> {
+        match all {
+            [one] => PerOperation::One(one.clone()),
+            many => PerOperation::Many(Cow::Borrowed(many)),
         }
     }
-}
 
-/// The operations of a section as ranges of its bytes; again without a list for one.
-#[derive(Clone)]
-pub(super) enum OperationPlaces<'a> {
-    One(Operation),
-    Many(Cow<'a, [Operation]>),
-}
-
-impl OperationPlaces<'_> {
-    pub(super) fn as_slice(&self) -> &[Operation] {
+    pub(super) fn as_slice(&self) -> &[T] {
         match self {
-            OperationPlaces::One(place) => std::slice::from_ref(place),
-            OperationPlaces::Many(places) => places,
+            PerOperation::One(one) => std::slice::from_ref(one),
+            PerOperation::Many(many) => many,
+        }
+    }
+
+    fn into_owned(self) -> PerOperation<'static, T> {
+        match self {
+            PerOperation::One(one) => PerOperation::One(one),
+            PerOperation::Many(many) => PerOperation::Many(Cow::Owned(many.into_owned())),
         }
     }
 }
@@ -64,28 +62,20 @@ impl OperationPlaces<'_> {
 impl PreparedSection<'_> {
     /// The same, for a batch that outlives the buffers of its writer's call.
     fn into_owned(self) -> PreparedSection<'static> {
-        let PreparedSection { operations, checksum, rules_epoch, .. } = self;
-        let sums = match self.sums {
-            OperationSums::One(one) => OperationSums::One(one),
-            OperationSums::Many(many) => OperationSums::Many(Cow::Owned(many.into_owned())),
-        };
-        let places = match self.places {
-            OperationPlaces::One(one) => OperationPlaces::One(one),
-            OperationPlaces::Many(many) => OperationPlaces::Many(Cow::Owned(many.into_owned())),
-        };
-        let partition = Cow::Owned(self.partition.into_owned());
-        let bytes = self.bytes.into_shared();
-        let injected = self.injected.map(SectionBytes::into_shared);
         PreparedSection {
-            partition,
-            operations,
-            checksum,
-            bytes,
-            injected,
-            sums,
-            places,
-            rules_epoch,
+            partition: Cow::Owned(self.partition.into_owned()),
+            checksum: self.checksum,
+            bytes: self.bytes.into_shared(),
+            injected: self.injected.map(SectionBytes::into_shared),
+            sums: self.sums.into_owned(),
+            places: self.places.into_owned(),
+            rules_epoch: self.rules_epoch,
         }
+    }
+
+    /// The number of its operations.
+    fn operations(&self) -> u32 {
+        self.places.as_slice().len() as u32
     }
 
     /// Looks again at the rules, if they changed since the keys were checked.
@@ -126,7 +116,7 @@ impl PreparedSection<'_> {
     fn as_section(&self) -> Section<'_> {
         Section {
             partition: self.partition.id,
-            operations: self.operations,
+            operations: self.operations(),
             checksum: self.checksum,
             bytes: &self.bytes,
         }
@@ -186,7 +176,7 @@ impl<'a> Prepared<'a> {
     }
 
     pub(super) fn operations(&self) -> u64 {
-        self.sections().iter().map(|section| u64::from(section.operations)).sum()
+        self.sections().iter().map(|section| u64::from(section.operations())).sum()
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -64,7 +64,7 @@ impl DbInner {
         }
         let moved = self.move_values(partition, &**store, moved);
         // Waits for whoever is at it, so that the space is free when the call returns, as far as no
-        // reader holds it. Also behind a failure, which may concern few of the values.
+        // reader holds it. Also after a failure, which may concern few of the values.
         self.finish_removing().and(moved)
     }
 
@@ -98,14 +98,14 @@ impl DbInner {
                     return Err(error);
                 }
             }
-            // The room of what was emptied is room for what comes next. A failure is told at the end.
+            // The room of what was emptied is room for what comes next. A failure is returned at the end.
             let _ = self.finish_removing();
             match self.values.choose(partition.id, present.as_ref()) {
                 Some(choice) => {
                     reallocates = within.is_some();
                     let next = match within.take() {
                         Some(keys) => self.reallocating_goal(store, &keys)?,
-                        // Behind the goal of the keys the store is asked for its own.
+                        // After the goal for these keys, the store is asked for its own goal.
                         None => self.moving_goal(store, std::mem::take(&mut asked))?,
                     };
                     if choice.set(next).is_none() && !reallocates {

@@ -115,7 +115,7 @@ impl DbInner {
     /// Restores a part of a gap; `false` if somebody wrote into it meanwhile.
     fn restore(&self, partition: &Arc<PartitionState>, part: &GapPart<'_>) -> Result<bool> {
         let within = &part.within;
-        // The view first: with hooks that came behind it nothing is installed.
+        // The view first: if hooks change after it, nothing is installed.
         let view = partition.pin();
         let hooks = partition.hooks();
         let gaps = &view.version.gaps;

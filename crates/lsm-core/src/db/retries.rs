@@ -48,7 +48,7 @@ impl Retries {
         if may_be_damage && self.same >= SAME_LOOKS {
             return Err(error);
         }
-        // Each look reads the manifest anew. A writer deletes nothing that the newest manifest names.
+        // Each look reads the manifest again. A writer deletes nothing that the newest manifest names.
         if error.kind() == ErrorKind::FileGone
             && self.same >= SAME_LOOKS
             && let Some(path) = error.path()
@@ -64,7 +64,7 @@ impl Retries {
             return Err(error);
         }
         if self.same > 1 {
-            // Nobody unparks this thread.
+            // No one unparks this thread.
             std::thread::park_timeout(PAUSE);
         }
         Ok(())

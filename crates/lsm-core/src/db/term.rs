@@ -67,7 +67,7 @@ pub(super) fn lock_path(dir: &Path, claim: Option<Epoch>) -> PathBuf {
 /// # Errors
 /// Those of the file system.
 pub(super) fn claims(fs: &dyn Fs, dir: &Path) -> Result<Vec<Epoch>> {
-    // A claim gets its name with its whole content, so a file of another length is none, and nobody holds
+    // A claim gets its name with its whole content, so a file of another length is none, and no one holds
     // its lock. One of the right length that does not verify may be a damaged claim.
     let files = fs.list(dir, names::CLAIM_PREFIX)?;
     let files = files.iter().filter(|file| file.len == CLAIM_BYTES as u64);
@@ -225,7 +225,7 @@ impl Term {
             if !is_settling || !(self.takes_over || cursor.is_fenced()) {
                 return Err(locked(dir, "is already open"));
             }
-            // Behind a fence that is there it is too late.
+            // After the fence it is too late.
             let is_first = !cursor.is_fenced();
             let room = is_first.then(|| self.make_room(fs, dir, cursor, version.epoch));
             let room = room.transpose()?;
@@ -335,7 +335,7 @@ fn unsure(dir: &Path) -> Error {
 /// The fork that an open beside a writer begins with; `None` if that has not been fenced.
 ///
 /// # Errors
-/// [`ErrorKind::NeedsManifest`] if that cannot be told here, or changes; corruption; those of the file system.
+/// [`ErrorKind::NeedsManifest`] if this machine cannot decide that, or if it changes; corruption; those of the file system.
 pub(super) fn fork_beside(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
     let Some(claim) = pending_claim(fs, dir)? else { return Ok(None) };
     let Some(before) = recover_live(fs, dir, None)? else { return Err(unsure(dir)) };

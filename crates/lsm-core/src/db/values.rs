@@ -406,7 +406,7 @@ impl DbInner {
         self.moving_goal(store, false)
     }
 
-    /// Gives up the goal that values are moved, of which a job failed. The same values would be copied again and
+    /// Gives up the goal that values are moved, after a job for it failed. The same values would be copied again and
     /// again for it; the store names fewer of them, or names them later.
     pub(super) fn give_up(
         &self,

@@ -9,7 +9,7 @@ use super::batch::Batch;
 use super::commit::{Commit, Committed};
 use super::handle::Partition;
 use super::inject::InMemory;
-use super::prepared::{OperationPlaces, OperationSums, Prepared, PreparedSection, Sections};
+use super::prepared::{PerOperation, Prepared, PreparedSection, Sections};
 use super::require::Refusal;
 use crate::batch::{SectionBuilder, damaged_key};
 use crate::error::{Error, ErrorKind, Result};
@@ -83,7 +83,6 @@ pub(super) fn prepare<'s>(
     rules_epoch: u32,
     section: &'s mut SectionBuilder,
 ) -> Result<PreparedSection<'s>> {
-    let operations = section.operation_count();
     let injected = db.inject.in_memory(InMemory::Section, section.bytes());
     let (lent, sums, places) = section.lend();
     let bytes = injected.unwrap_or(lent);
@@ -96,26 +95,11 @@ pub(super) fn prepare<'s>(
         let error = Error::corruption("memory", None, what).in_partition(&partition.name);
         return Err(error.at_key(key));
     }
-    let sums = match sums {
-        [one] => OperationSums::One(*one),
-        many => OperationSums::Many(Cow::Borrowed(many)),
-    };
-    let places = match &places[..] {
-        [one] => OperationPlaces::One(one.clone()),
-        many => OperationPlaces::Many(Cow::Borrowed(many)),
-    };
-    let partition = Cow::Borrowed(partition);
     let injected = db.inject.in_memory(InMemory::Memtable, &bytes);
-    Ok(PreparedSection {
-        partition,
-        operations,
-        checksum,
-        bytes,
-        injected,
-        sums,
-        places,
-        rules_epoch,
-    })
+    let sums = PerOperation::new(sums);
+    let places = PerOperation::new(places);
+    let partition = Cow::Borrowed(partition);
+    Ok(PreparedSection { partition, checksum, bytes, injected, sums, places, rules_epoch })
 }
 
 /// Appends an operation to a section in the partition's stored form: that of its key, and a handle

@@ -70,7 +70,7 @@ fn await_last_edit(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<LastE
             LastEdit::Unknown => {}
             told => return Ok(told),
         }
-        // Nobody unparks this thread.
+        // No one unparks this thread.
         std::thread::park_timeout(PROMOTION_PAUSE);
     }
     last_edit(fs, dir, version)
@@ -80,11 +80,11 @@ fn await_last_edit(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<LastE
 enum LastEdit {
     /// Its last one.
     Any,
-    /// This one. Its writer may still refuse what is behind.
+    /// This one. Its writer may still refuse later ones.
     Only(u64),
     /// That of a manifest which was begun since.
     OfLaterEpoch,
-    /// It cannot be told here.
+    /// This machine cannot decide it.
     Unknown,
 }
 

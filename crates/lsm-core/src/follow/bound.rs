@@ -32,7 +32,7 @@ pub(super) enum BoundSource {
 impl Bound {
     /// The durable part of this bound, where the log attests `part`.
     pub(super) fn durable_through(self, part: Bound) -> Bound {
-        // Frames behind a fence attest, too.
+        // Frames after a fence attest, too.
         let is_fenced = self.source == BoundSource::Fence;
         let reach = if is_fenced { part.reach.min(self.reach) } else { part.reach };
         Bound { reach, is_durable: true, ..part }

@@ -145,7 +145,7 @@ impl LogTail {
         self.reader.attested(version.log_durable_through(), committed)
     }
 
-    /// The place behind the last frame that begins at `last` or before it. The log must reach `committed`.
+    /// The place after the last frame that begins at `last` or before it. The log must reach `committed`.
     ///
     /// # Errors
     /// Those of [`LogReader::attested`].

@@ -208,7 +208,7 @@ struct Inner {
     cut: ArcSwap<CutViews>,
     /// Held over a round, and over its I/O; no reader takes it unless it wants to be brought further.
     tail: Mutex<Tail>,
-    /// Last, behind everything that may wait for a lock.
+    /// Last, after everything that may wait for a lock.
     _opened: Opened,
 }
 

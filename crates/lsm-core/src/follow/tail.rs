@@ -449,7 +449,7 @@ impl Tail {
                     log.lsn().map_or(reach, |_| bound.reach)
                 }
             };
-            // Commits that were told or shown before must be in the log. A shorter log was cut, or
+            // Commits that were reported or shown before must be in the log. A shorter log was cut, or
             // belongs to another listing: the error sends the caller back to the folder. To stop here
             // without one would show an older state as the newest.
             log.check_reaches(&must)?;

@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! 1. The set does not close the file between an append and the sync that makes it durable.
-//! 2. A file that is opened again ends where the last append ended: with reserved space behind that, it is
+//! 2. A file that is opened again ends where the last append ended: with reserved space after that, it is
 //!    not closed.
 
 use std::path::Path;
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(set.pinned_count(), 0);
         let one = set.create(&path(10)).unwrap();
         assert!(set.open_count() <= 3);
-        // With space behind its end it would be opened at another place.
+        // With space after its end it would be opened at another place.
         one.preallocate(10).unwrap();
         one.append(b"12345").unwrap();
         one.sync().unwrap();

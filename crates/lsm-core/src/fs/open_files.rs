@@ -242,7 +242,7 @@ impl SharedFile {
 
     /// Keeps it open from now on, or lets the set close it.
     pub(super) fn set_pinned(&self, is_pinned: bool) {
-        // Under the lock of the slot, as a close is: none begins behind this.
+        // Under the lock of the slot, as a close is: none begins after this.
         let _slot = self.slot.lock();
         if self.is_pinned.swap(is_pinned, Ordering::AcqRel) == is_pinned {
             return;

@@ -2,7 +2,7 @@
 //!
 //! Used by [`VisibleIter`](super::VisibleIter). A queue is put at one end and deleted at the other, so every
 //! search for its first entry passes the tombstones of all that it ever held. After [`LOOK`] of them the walk
-//! asks whether somebody has been here before ([`DeadEntries::find`]) and goes on behind the range that is
+//! asks whether somebody has been here before ([`DeadEntries::find`]) and goes on after the range that is
 //! known to be dead. What it passes itself it adds to that range ([`DeadEntries::remember`]).
 //!
 //! Invariants:
@@ -30,7 +30,7 @@ const YOUNG: u64 = 16;
 pub struct DeadRange {
     /// The first key.
     pub start: Vec<u8>,
-    /// The first key behind it.
+    /// The first key after it.
     pub end: Vec<u8>,
     /// The oldest reader that it holds for.
     pub since: SeqNo,
@@ -91,8 +91,8 @@ impl DeadWalk {
         self.end(memory, seq);
     }
 
-    /// Notes a key of which the reader at `seq` sees nothing: its newest version for that reader, and the
-    /// reader's floor. Returns the range to go on behind, if it is known.
+    /// Notes a key that the reader at `seq` does not see: its newest version for that reader, and the
+    /// reader's floor. Returns the range to skip, if it is known.
     #[inline]
     pub(super) fn pass(
         &mut self,
@@ -282,7 +282,7 @@ mod tests {
     fn a_range_has_no_key_that_is_newer_than_its_reader_and_none_that_is_young() {
         for (live, direction) in [(99, Direction::Forward), (0, Direction::Backward)] {
             let mut entries = entries(100, &[live]);
-            // Put again behind the reader's moment.
+            // Put again after the reader's moment.
             entries.push((key(&user(50), 900, EntryKind::Value), vec![1]));
             entries.sort();
             let kept = KeptRanges::default();

@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. A reader at `seq` sees no entry in a range with `since <= seq`. The walk that found the range saw none
-//!    from `since` to its own moment. Behind that moment, no value came into the range before it was added:
+//!    from `since` to its own moment. After that moment, no value came into the range before it was added:
 //!    the active memtable is searched for one under the writer's lock, the view's memtable still is the active
 //!    one, and its epoch the present one. And each value that comes later cuts the range before it is visible.
 //! 2. An epoch ends when entries may become visible that no writer of a memtable inserted: an ingest, repaired
@@ -161,7 +161,7 @@ impl DeadRanges {
     /// Adds a range that a reader at `seq` has passed over in a view of `epoch` whose active memtable is `memtable`.
     pub(super) fn remember(&self, memtable: &Memtable, epoch: u64, range: &DeadRange, seq: SeqNo) {
         let is_long = range.start.len() > KEY_BYTES_MAX || range.end.len() > KEY_BYTES_MAX;
-        // A reader of everything sees values that are not visible yet, and tells nothing of later ones.
+        // A reader of everything sees values that are not visible yet, and nothing is known of later ones.
         if is_long || range.start >= range.end || seq == SeqNo::MAX {
             return;
         }
@@ -210,7 +210,7 @@ impl DeadState {
     }
 }
 
-/// Starts that are not behind `user`.
+/// Starts that are not after `user`.
 fn up_to(user: &[u8]) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (Bound::Unbounded, Bound::Included(user))
 }
@@ -294,7 +294,7 @@ mod tests {
         check(&table, "..c.e....");
         put(&table, 107, "c");
         put(&table, 108, "e");
-        assert!(table.find_dead(0, b"ea", seq(1000)).is_some(), "behind the key");
+        assert!(table.find_dead(0, b"ea", seq(1000)).is_some(), "after the key");
         assert!(table.find_dead(0, b"e", seq(1000)).is_none());
     }
 
@@ -354,7 +354,7 @@ mod tests {
         new.begin();
         old.remember_dead(0, &range("b", "g", 10), seq(100));
         check(&new, ".........");
-        // Deleted behind the seal: the old view still shows it.
+        // Deleted after the seal: the old view still shows it.
         new.remember_dead(0, &range("b", "g", 60), seq(100));
         assert_eq!(old.find_dead(0, b"c", seq(100)), None);
         assert!(new.find_dead(0, b"c", seq(100)).is_some());

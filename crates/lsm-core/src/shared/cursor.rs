@@ -252,7 +252,7 @@ impl CursorWriter {
     /// Those of the file system. A cursor that cannot be marked is not deleted: a secondary that has
     /// mapped it would believe it for ever.
     pub fn supersede_others(fs: &dyn Fs, dir: &Path, epoch: Epoch) -> Result<()> {
-        // Files alone: nobody maps a folder, and a link may lead to a file of somebody else.
+        // Files alone: no one maps a folder, and a link may lead to a file of somebody else.
         for DirEntry { name, .. } in fs.list(dir, names::CURSOR_PREFIX)? {
             if names::is_cursor(&name) && name != names::cursor(epoch) {
                 let path = dir.join(name);
@@ -463,7 +463,7 @@ impl CursorReader {
     }
 
     /// Returns `true` if the process of the writer has ended without closing the database, perhaps before it
-    /// began, and no other epoch has begun. `false` where that cannot be told.
+    /// began, and no other epoch has begun. `false` where that cannot be decided.
     ///
     /// # Cost
     /// Opens the file, and takes a lock for a moment.

@@ -1,4 +1,4 @@
-//! [`Process`]: the process that made a thing, told apart from its children.
+//! [`Process`]: the process that made a thing, as distinct from its children.
 //!
 //! A child of `fork` has a copy of every handle, and not one of the threads. It shares files and locks with
 //! its parent: what it wrote at its own places would destroy the database. So whatever writes files, waits
@@ -174,7 +174,7 @@ fn map_word() -> Option<*mut AtomicU64> {
     // SAFETY: the range is the mapping that was just made. The advice changes it in children alone, which use
     // it as an atomic (invariant 1).
     if unsafe { madvise(start, len, Advice::LinuxWipeOnFork) }.is_err() {
-        // SAFETY: the mapping was just made, and nobody else has heard of it. If the call fails it stays.
+        // SAFETY: the mapping was just made, and nothing else refers to it. If the call fails it stays.
         let _ = unsafe { munmap(start, len) };
         return None;
     }

@@ -47,7 +47,7 @@ pub struct ManifestTail {
 }
 
 impl ManifestTail {
-    /// Reads the manifest from `names`, the names in the folder, without the edits behind `through`, and keeps
+    /// Reads the manifest from `names`, the names in the folder, without the edits after `through`, and keeps
     /// what was open of `known`; `None` if there is no manifest.
     ///
     /// # Errors

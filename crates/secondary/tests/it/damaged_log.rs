@@ -20,7 +20,7 @@ fn small() -> Options {
     Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(4 << 10).cache_bytes(0)
 }
 
-/// A database with a part in tables and a log of several segments, of which everything is durable.
+/// A database with a part in tables and a log of several segments. Everything is durable.
 fn written(fs: &Arc<dyn Fs>) -> (Db, Whole) {
     let builder = Db::builder(DIR).fs(fs.clone()).options(small());
     let db = builder.background(BackgroundMode::Stepped).open().unwrap();

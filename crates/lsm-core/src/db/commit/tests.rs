@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use super::queue::Queue;
 use super::{CommitPath, Committed, Refusal};
 use crate::batch::damaged_key;
-use crate::db::prepared::{OperationPlaces, OperationSums, Prepared, PreparedSection, Sections};
+use crate::db::prepared::{PerOperation, Prepared, PreparedSection, Sections};
 use crate::db::require::{Requirement, Requirements, Subject};
 use crate::db::testing::{EPOCH, TestHost, TestLog, batches_in, partition};
 use crate::error::{ErrorKind, Result};
@@ -145,12 +145,11 @@ pub(super) fn prepare(
     damaged_key(section.bytes(), section.sums(), &mut places).unwrap();
     let section = PreparedSection {
         partition: Cow::Owned(partition.clone()),
-        operations: 1,
         checksum: section_checksum(section.bytes()),
         bytes: SectionBytes::Lent(section.bytes()).into_shared(),
         injected: None,
-        sums: OperationSums::One(section.sums()[0]),
-        places: OperationPlaces::One(places.remove(0)),
+        sums: PerOperation::One(section.sums()[0]),
+        places: PerOperation::One(places.remove(0)),
         rules_epoch: partition.rules_epoch(),
     };
     Prepared { sections: Sections::One(section), options: durability.into(), requirements: None }

@@ -23,7 +23,7 @@ pub(super) struct SyncState {
     appended_seq: SeqNo,
     pub(super) durable_lsn: Lsn,
     pub(super) durable_seq: SeqNo,
-    /// The largest number of which somebody has heard that every logged operation through it is durable.
+    /// The largest number through which a caller was promised that every logged operation is durable.
     /// Operations that pass no log have numbers that `durable_seq` does not come to.
     pub(super) told_seq: SeqNo,
     /// The present segment, and closed ones before it that were not synced since.

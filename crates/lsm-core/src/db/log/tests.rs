@@ -581,7 +581,7 @@ fn notices_hear_of_a_failed_sync_and_of_the_end() {
     assert_eq!(told.take(), [(1, Err(ErrorKind::Closed)), (1, Err(ErrorKind::Closed))]);
 }
 
-/// The log asks for the sync of its name later, and is told that all is well.
+/// The log asks for the sync of its name later, and the kernel reports success.
 #[test]
 fn a_segment_that_was_in_a_failed_sync_of_the_folder_is_not_listed() {
     let test = TestLog::new(SEGMENT);

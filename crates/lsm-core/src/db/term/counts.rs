@@ -6,7 +6,7 @@
 //! (`shared/fence.rs`). They stay in the cursor file until a later epoch has begun.
 //!
 //! Invariant: the cursor is looked at before the folder is listed. A cursor is fenced for good before a later epoch
-//! begins, and deleted only by its own clean close or behind that beginning.
+//! begins, and deleted only by its own clean close or after that epoch has begun.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ pub(crate) enum CountedPart {
 /// A cursor as it was before a folder was listed; `None` if none is believed here.
 pub(crate) type SeenCursor<'a> = Option<(&'a CursorReader, CursorState)>;
 
-/// The part that counts of the files of `epoch` in `dir`, of which `listed` are the names.
+/// The part that counts of the files of `epoch` in `dir`; `listed` are the names in the folder.
 ///
 /// # Errors
 /// Those of [`has_begun`].

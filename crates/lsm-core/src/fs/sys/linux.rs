@@ -70,7 +70,7 @@ pub(in crate::fs) fn map_words(at: &At<'_>, mode: MapMode) -> Result<Option<Arc<
     let file = opened.map_err(|e| Error::io("open", at.path, e))?;
     let mapped = map_file(&file, mode).map_err(|e| Error::io("map", at.path, e));
     if let (MapMode::Create(_), Ok(None) | Err(_)) = (mode, &mapped) {
-        // It was just made, and nobody knows of it.
+        // It was just made, and no one knows of it.
         let _ = at.unlink();
     }
     Ok(mapped?.map(|words| Arc::new(words) as Arc<dyn SharedWords>))

@@ -54,7 +54,7 @@ pub(super) use win32::*;
 #[cfg(windows)]
 pub(super) use windows::*;
 
-/// Tells unfinished files of concurrent publications of this process apart.
+/// Distinguishes unfinished files of concurrent publications of this process.
 pub(super) static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
 
 /// A name beside `path` for a file that is not finished. It may be taken by a leftover.

@@ -1,4 +1,4 @@
-//! [`PathAt`], which is `At` where the system cannot find a file from an open folder: every call goes by the whole path.
+//! [`PathAt`], which is `At` where the system cannot find a file from an open folder: every call uses the whole path.
 //!
 //! The calls and their results are those of `unix.rs`. On Windows a folder that is held cannot be renamed (see
 //! [`open_folder`](super::open_folder)), so a path that was resolved by its name stays right.

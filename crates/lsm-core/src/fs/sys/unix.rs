@@ -297,7 +297,7 @@ pub(in crate::fs) fn unlock(file: &File) -> io::Result<()> {
     retry_on_intr(|| flock(file, FlockOperation::Unlock)).map_err(io::Error::from)
 }
 
-/// Writes pieces one behind the other, as many as a call takes.
+/// Writes pieces one after the other, as many as a call takes.
 pub(in crate::fs) fn write_pieces_at(
     file: &File,
     pieces: &[io::IoSlice<'_>],

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::types::{FileNo, SeqNo};
 use crate::wal::{Lsn, SEGMENT_HEADER_BYTES};
 
-/// Zeros that are looked at behind the end of a log that goes on, at each look.
+/// Zeros that are looked at after the end of a log that goes on, at each look.
 const BLANK_BYTES: u64 = 1 << 20;
 
 /// The things that a log says are durable.
@@ -42,10 +42,10 @@ impl LogReader {
     ///
     /// # Errors
     /// Those of [`LogReader::next_frame`]; `Corruption` if the log ends before `committed`, or, where that
-    /// is not known, if something behind its end attests that it was durable beyond.
+    /// is not known, if something after its end attests that it was durable beyond.
     ///
     /// # Cost
-    /// Reads the headers of all frames behind the place. Without `committed` also what is behind them: all of
+    /// Reads the headers of all frames after the place. Without `committed` also what follows them: all of
     /// it before the first frame of this reader was read, later [`BLANK_BYTES`] of zeros.
     pub fn attested(&self, known: SeqNo, committed: Option<Lsn>) -> Result<Attested> {
         let mut suspect = None;

@@ -66,7 +66,7 @@ impl LogReader {
         })
     }
 
-    /// Looks for anything behind the end that attests it. Returns `true` if there are bytes at all. Where the
+    /// Looks for anything after the end that attests it. Returns `true` if there are bytes at all. Where the
     /// log ends in front of nothing but zeros, so far as a look at each front tells, it looks at
     /// `blank_bytes` of them: a follower comes often, and must not read all that is reserved.
     pub(super) fn judge(&mut self, stop: Stop, blank_bytes: u64) -> Result<bool> {

@@ -12,7 +12,7 @@ fn open_beside(fs: &Arc<dyn Fs>) -> Result<Db> {
     builder.background(BackgroundMode::Stepped).open()
 }
 
-/// It used to be fenced before the fork found no space, and nobody could write any more.
+/// It used to be fenced before the fork found no space, and no one could write any more.
 #[test]
 fn a_promotion_without_space_leaves_the_old_primary_alone() {
     let mut refused = 0;
@@ -82,13 +82,13 @@ fn readers_beside_a_dead_claimant_see_what_counts() {
         drop(beside);
         let Stage { old, plain, .. } = stage;
         drop(old.close());
-        assert!(state_of(&open_beside(&plain).unwrap()) == kept, "{context}: behind its close");
+        assert!(state_of(&open_beside(&plain).unwrap()) == kept, "{context}: after its close");
         let seen = PARTITIONS.map(|name| {
             let partition = follower.partition(name).unwrap();
             partition.sync(Target::Latest).unwrap();
             content(&partition.at(Level::Strong).unwrap())
         });
-        assert!(seen == kept, "{context}: a secondary behind its close");
+        assert!(seen == kept, "{context}: a secondary after its close");
         if !has_died {
             return;
         }

@@ -39,7 +39,7 @@ impl Witnesses {
         Witnesses { early, partial, steady, durable, states }
     }
 
-    /// Looks as each of them does, behind a deed that has left the old primary at `state`.
+    /// Looks as each of them does, after a deed that has left the old primary at `state`.
     fn after_deed(&mut self, state: State, number: u64) {
         self.states.push(state);
         self.steady.sync(Target::Latest).unwrap();
@@ -168,10 +168,7 @@ fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
     let (acknowledged, deed_done) = at_stop.unwrap();
     let known = [&acknowledged, &deed_done];
     assert!(known.contains(&&seen.before), "{context}: a state that never was");
-    assert!(
-        known.contains(&&seen.behind),
-        "{context}: a state that never was, behind the claimant"
-    );
+    assert!(known.contains(&&seen.behind), "{context}: a state that never was, after the claimant");
     let went_back = seen.before != seen.behind && seen.behind != deed_done;
     assert!(!went_back, "{context}: a partition went back");
     let kept = state_of(&stage.old);
@@ -185,7 +182,7 @@ fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
         assert!(seen.behind == kept, "{context}: at the fence something else was seen");
     }
     let witnesses = witnesses.lock();
-    assert!(witnesses.look(&plain, &context) == kept, "{context}: behind its end");
+    assert!(witnesses.look(&plain, &context) == kept, "{context}: after its end");
     let new = open(&plain).unwrap();
     assert!(state_of(&new) == kept, "{context}: the next primary");
     assert!(witnesses.look(&plain, &context) == kept, "{context}: beside the next primary");
