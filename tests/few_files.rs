@@ -9,35 +9,25 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use siltstone::secondary::{Level, Target};
 use siltstone::{
     Db, Durability, LargeValueOptions, Options, Partition, PartitionOptions, VerifyOptions,
 };
-
-/// Names the folder of the child.
-const FOLDER: &str = "SILTSTONE_TEST_FEW_FILES";
+use testkit::child::child_folder;
 
 /// Runs a test of this binary as a child with a folder of its own.
 fn run_child(test: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let done = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(FOLDER, folder.path())
-        .output()
-        .unwrap();
-    let said = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).join("\n");
-    assert!(done.status.success(), "{}\n{said}", done.status);
+    testkit::child::run_child(test, tempfile::tempdir().unwrap().path());
 }
 
 /// The folder of a child that may open `files` files; `None` in the test that starts it.
 fn folder(files: u64) -> Option<PathBuf> {
-    let folder = std::env::var_os(FOLDER)?;
+    let folder = child_folder()?;
     let limit = Rlimit { current: Some(files), maximum: Some(files) };
     setrlimit(Resource::Nofile, limit).unwrap();
-    Some(folder.into())
+    Some(folder)
 }
 
 fn large_values() -> PartitionOptions {

@@ -13,37 +13,22 @@ mod handles;
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, alarm, fork};
 use siltstone::{Db, Durability, ErrorKind};
+use testkit::child::child_folder;
 
 use handles::{Handles, check, key};
 
-/// Names the folder of the owner.
-const FOLDER: &str = "SILTSTONE_TEST_FORK";
 /// A child that needs longer hangs. It needs milliseconds.
 const SECONDS_MAX: u32 = 60;
 
 /// Runs a test of this binary as the owner of a database in a folder of its own.
 fn run_owner(test: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let done = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(FOLDER, folder.path())
-        .output()
-        .unwrap();
-    let said = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).join("\n");
-    assert!(done.status.success(), "{}\n{said}", done.status);
-}
-
-/// The folder of an owner; `None` in the test that starts it.
-fn folder() -> Option<PathBuf> {
-    std::env::var_os(FOLDER).map(PathBuf::from)
+    testkit::child::run_child(test, tempfile::tempdir().unwrap().path());
 }
 
 /// Starts a child that does `work` and exits.
@@ -74,7 +59,7 @@ fn wait(child: Pid) {
 /// Does nothing unless it is the owner.
 #[test]
 fn owner_whose_child_drops_everything() {
-    let Some(dir) = folder() else { return };
+    let Some(dir) = child_folder() else { return };
     let handles = Handles::open(&dir);
     let mut handles = Some(handles);
     in_child(|| drop(handles.take()));
@@ -89,7 +74,7 @@ fn a_child_that_drops_its_handles_changes_nothing() {
 /// Does nothing unless it is the owner.
 #[test]
 fn owner_whose_child_calls_everything() {
-    let Some(dir) = folder() else { return };
+    let Some(dir) = child_folder() else { return };
     let mut handles = Some(Handles::open(&dir));
     in_child(|| handles.take().unwrap().call_all());
     handles.unwrap().finish();
@@ -103,7 +88,7 @@ fn every_call_of_a_child_is_refused() {
 /// Does nothing unless it is the owner.
 #[test]
 fn owner_that_forks_in_the_midst_of_work() {
-    let Some(dir) = folder() else { return };
+    let Some(dir) = child_folder() else { return };
     let mut handles = Some(Handles::open(&dir));
     let is_over = Arc::new(AtomicBool::new(false));
     let mut threads = Vec::new();
@@ -143,7 +128,7 @@ fn no_child_hangs() {
 /// Does nothing unless it is the owner.
 #[test]
 fn owner_that_closes_before_its_child_ends() {
-    let Some(dir) = folder() else { return };
+    let Some(dir) = child_folder() else { return };
     let path = dir.join("db");
     let db = Db::open(&path).unwrap();
     db.partition("words").unwrap().put("a", "1").unwrap();
@@ -193,7 +178,7 @@ fn a_child_keeps_no_lock_and_opens_what_its_parent_has_closed() {
 /// Does nothing unless it is the owner.
 #[test]
 fn owner_whose_child_goes_on_alone() {
-    let Some(dir) = folder() else { return };
+    let Some(dir) = child_folder() else { return };
     // The first process of a daemon: it opens, forks, and ends without a close.
     let mut told = Some(std::io::pipe().unwrap());
     let first = start_child(|| {

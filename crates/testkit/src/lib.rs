@@ -4,11 +4,13 @@
 //! - [`hexdump`] and [`golden`]: bytes and texts that a person can review.
 //! - [`rng`]: the only source of randomness in tests; a seed is a reproduction.
 //! - [`model`]: the oracle, an ordered map that keeps every version.
+//! - [`child`]: tests in a process of their own.
 //! - [`workload`]: YCSB mixes, key and value generators.
 //! - `bench` (a feature): runs the workloads on any engine and measures them.
 
 #[cfg(feature = "bench")]
 pub mod bench;
+pub mod child;
 pub mod golden;
 pub mod hexdump;
 pub mod model;

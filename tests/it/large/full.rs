@@ -7,6 +7,23 @@ use super::*;
 const VALUE_BYTES: usize = 16 << 10;
 const CHUNK_BYTES: u64 = 256 << 10;
 
+/// A new database on a disk whose room the test sets.
+fn on_disk() -> (MemFs, ManualClock, Db) {
+    let fs = MemFs::new();
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    (fs, clock, db)
+}
+
+/// A new database on a disk of which the test lets operations fail.
+fn on_failing_disk() -> (MemFs, FaultFs, ManualClock, Db) {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let clock = ManualClock::default();
+    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    (mem, fs, clock, db)
+}
+
 /// Ten chunk files of 256 KiB, with 160 values.
 fn ten_chunks(db: &Db) -> Partition {
     let large = LargeValueOptions::new().threshold_bytes(4096).chunk_bytes(CHUNK_BYTES);
@@ -50,9 +67,7 @@ fn check_odd(p: &Partition) {
 
 #[test]
 fn garbage_comes_back_on_a_disk_with_room_for_a_part_of_the_values() {
-    let fs = MemFs::new();
-    let clock = ManualClock::default();
-    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let (fs, clock, db) = on_disk();
     let p = ten_chunks(&db);
     delete_every_second(&p);
     leave_room(&fs, 2 * CHUNK_BYTES);
@@ -68,9 +83,7 @@ fn garbage_comes_back_on_a_disk_with_room_for_a_part_of_the_values() {
 
 #[test]
 fn reclaim_says_how_much_room_it_needs_and_copies_nothing_without_it() {
-    let fs = MemFs::new();
-    let clock = ManualClock::default();
-    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let (fs, clock, db) = on_disk();
     let p = ten_chunks(&db);
     delete_every_second(&p);
     leave_room(&fs, CHUNK_BYTES / 4);
@@ -99,9 +112,7 @@ fn reclaim_says_how_much_room_it_needs_and_copies_nothing_without_it() {
 /// Later compactions would carry what was chosen to be moved, and they need no space of their own.
 #[test]
 fn deletes_free_space_after_a_reallocation_that_found_none() {
-    let fs = MemFs::new();
-    let clock = ManualClock::default();
-    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let (fs, clock, db) = on_disk();
     let p = ten_chunks(&db);
     leave_room(&fs, CHUNK_BYTES);
     let refused = p.reallocate(..).unwrap_err();
@@ -123,10 +134,7 @@ fn deletes_free_space_after_a_reallocation_that_found_none() {
 #[test]
 fn values_stay_where_they_are_if_the_disk_fills_up_while_they_are_moved() {
     for reallocated in [false, true] {
-        let mem = MemFs::new();
-        let fs = FaultFs::over_mem(mem.clone());
-        let clock = ManualClock::default();
-        let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+        let (mem, fs, clock, db) = on_failing_disk();
         let p = ten_chunks(&db);
         delete_every_second(&p);
         p.compact(..).unwrap();
@@ -153,10 +161,7 @@ fn values_stay_where_they_are_if_the_disk_fills_up_while_they_are_moved() {
 #[test]
 fn values_are_not_copied_again_and_again_for_tables_that_fail() {
     for action in [FaultAction::Enospc, FaultAction::Eio] {
-        let mem = MemFs::new();
-        let fs = FaultFs::over_mem(mem.clone());
-        let clock = ManualClock::default();
-        let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+        let (_, fs, clock, db) = on_failing_disk();
         let p = ten_chunks(&db);
         delete_every_second(&p);
         p.compact(..).unwrap();
@@ -178,9 +183,7 @@ fn values_are_not_copied_again_and_again_for_tables_that_fail() {
 /// The application puts large values alone, so that nothing else fails.
 #[test]
 fn health_says_that_large_values_are_refused_until_there_is_room() {
-    let fs = MemFs::new();
-    let clock = ManualClock::default();
-    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let (fs, _, db) = on_disk();
     let p = ten_chunks(&db);
     leave_room(&fs, CHUNK_BYTES);
     for streamed in [false, true] {
@@ -259,10 +262,7 @@ fn files_in_flight_are_in_the_figures() {
 
 #[test]
 fn the_file_of_a_dropped_stream_that_cannot_be_removed_is_counted_and_removed_later() {
-    let mem = MemFs::new();
-    let fs = FaultFs::over_mem(mem.clone());
-    let clock = ManualClock::default();
-    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let (mem, fs, clock, db) = on_failing_disk();
     let p = db.partition_with("p", options()).unwrap();
     for finished in [false, true] {
         let at = FaultAt::Nth { kind: OpKind::Delete, suffix: ".chunk".to_owned(), nth: 0 };
@@ -295,9 +295,7 @@ fn the_file_of_a_dropped_stream_that_cannot_be_removed_is_counted_and_removed_la
 /// The log takes the small ones, which no store knows of.
 #[test]
 fn health_says_that_small_values_are_refused_until_there_is_room() {
-    let fs = MemFs::new();
-    let clock = ManualClock::default();
-    let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+    let (fs, clock, db) = on_disk();
     let p = db.partition_with("p", options()).unwrap();
     leave_room(&fs, 0);
     let refused = (0..1000).find_map(|n: u32| p.put(n.to_be_bytes(), [7; 100]).err());

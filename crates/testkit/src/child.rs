@@ -1,0 +1,30 @@
+//! Tests in a process of their own: for limits, streams and forks, which are the whole process's.
+//!
+//! A test binary starts itself again, for one test. That test finds a folder in its environment, and does the work
+//! in it. Started by the test runner it finds none, and starts the child.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Names the folder of a child.
+const FOLDER: &str = "SILTSTONE_TEST_CHILD_FOLDER";
+
+/// Runs `test` of this binary as a child that works in `folder`.
+///
+/// # Panics
+/// The child fails; the message has what it printed.
+pub fn run_child(test: &str, folder: &Path) {
+    let binary = std::env::current_exe().expect("a test binary has a path");
+    let done = Command::new(binary)
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(FOLDER, folder)
+        .output()
+        .expect("a test binary can be started again");
+    let said = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).join("\n");
+    assert!(done.status.success(), "{}\n{said}", done.status);
+}
+
+/// Returns the folder of this child; `None` in the test that starts it.
+pub fn child_folder() -> Option<PathBuf> {
+    std::env::var_os(FOLDER).map(PathBuf::from)
+}
