@@ -31,6 +31,8 @@ use super::world::World;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::compaction::TableFactory;
+#[cfg(doc)]
+use crate::error::ErrorKind;
 use crate::error::Result;
 use crate::fs::{FolderFs, Fs, LockGuard, OsFs};
 use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
