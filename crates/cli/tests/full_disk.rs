@@ -23,7 +23,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Takes all the space that is left.
 fn fill(path: &Path) {
-    let mut filler = File::create(path).unwrap();
+    let mut filler = File::options().append(true).create(true).open(path).unwrap();
     for bytes in [256 << 10, 4096, 1] {
         while filler.write_all(&vec![1; bytes]).is_ok() {}
     }
@@ -82,9 +82,14 @@ fn fill_up(mount: &Mount, wal_mapped: bool) {
             }
             mapped_rounds += u32::from(is_log_mapped(&dir));
             let filler = mount.0.join("filler");
-            fill(&filler);
-            // Until writes are stopped for good, or were refused several times.
-            let puts = (0..60_000).filter(|_| !put(&p, &mut rng, &mut model));
+            // Until writes are stopped for good, or were refused several times. Flushes and compactions that were
+            // under way free space, which would do for the puts to the end.
+            let puts = (0..60_000).filter(|n| {
+                if n % 1000 == 0 {
+                    fill(&filler);
+                }
+                !put(&p, &mut rng, &mut model)
+            });
             let refused = puts.take(REFUSED_MAX).count();
             assert!(refused > 0, "the disk was full");
             check(&p, &model);
