@@ -29,15 +29,14 @@ for target in "${targets[@]}"; do
         continue
     fi
     # The command starts other processes and threads, which WASI does not have.
-    crates=(-p siltstone)
+    crates=(-p siltstone -p siltstone-lsm-core -p siltstone-largeval -p siltstone-metahive -p siltstone-secondary)
     [[ $target == wasm32-* ]] || crates+=(-p siltstone-cli)
     lints=(-D warnings)
     # Where std keeps thread locals under keys of the system, clippy does not see their `const`.
     [[ $target != *-android ]] || lints+=(-A clippy::missing_const_for_thread_local)
     echo "-- $target"
     cargo clippy --quiet --locked --target-dir target/targets --target "$target" \
-        "${crates[@]}" -p lsm-core -p largeval -p metahive -p secondary --lib --bins \
-        --features siltstone/async,siltstone/bytes,siltstone/mmap,siltstone/serde \
+        "${crates[@]}" --lib --bins --features siltstone/async,siltstone/bytes,siltstone/mmap,siltstone/serde \
         -- "${lints[@]}" || failed+=("$target")
 done
 ((${#missing[@]} == 0)) || echo "SKIPPED, neither installed nor to be had: ${missing[*]}"

@@ -16,7 +16,7 @@ use super::When;
 use crate::Rng;
 
 /// The workload that runs if no other is named.
-pub const DEFAULT_WORKLOAD: &str = include_str!("../../../../benches/large_values.json");
+pub const DEFAULT_WORKLOAD: &str = include_str!("large_values.json");
 
 /// The calls that the workload makes on an engine.
 pub trait LargeEngine {
