@@ -13,6 +13,7 @@ mod dependencies;
 mod docs;
 mod floors;
 mod names;
+mod packages;
 mod source;
 
 use std::collections::BTreeSet;
