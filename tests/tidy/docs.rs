@@ -61,12 +61,14 @@ fn item_names(line: &str) -> impl Iterator<Item = &str> {
     words.map(|word| word.trim_end_matches(':')).filter(|word| word.contains("::"))
 }
 
-/// All names in the code of the repository.
+/// All names in the code of the repository, and those of its files.
 fn words_of_the_code() -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     for source in sources() {
         let split = source.code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         words.extend(split.map(str::to_owned));
+        let file = source.path.rsplit('/').next().unwrap_or_default();
+        words.insert(file.trim_end_matches(".rs").to_owned());
     }
     words
 }

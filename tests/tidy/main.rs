@@ -14,6 +14,7 @@ mod docs;
 mod floors;
 mod names;
 mod packages;
+mod promises;
 mod source;
 
 use std::collections::BTreeSet;

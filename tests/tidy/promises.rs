@@ -1,0 +1,137 @@
+//! The promises of the pages: each names a test that exists, or says that it has none.
+//!
+//! A table `promise | test` at the end of a page has one row for each. A test is named by the file that
+//! holds it and its function, `file::function`, as cargo filters tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::check;
+use crate::source::{Source, read, sources};
+
+/// The pages that promise something, and the heading of their table.
+const PAGES: [(&str, &str); 7] = [
+    ("docs/MEDIA.md", "Tests of the promises"),
+    ("docs/RECOVERY.md", "Tests of the promises"),
+    ("docs/secondary.md", "Tests of the promises"),
+    ("docs/large-values.md", "Tests of the promises"),
+    ("docs/metahive.md", "Tests of the promises"),
+    ("docs/operations.md", "Tests of the promises"),
+    ("docs/TESTING.md", "Features and their tests"),
+];
+/// The promises without a test, in all pages. The number only shrinks.
+const WITHOUT_TEST_MAX: usize = 2;
+
+/// The functions of tests in `source`.
+fn tests_of(source: &Source) -> impl Iterator<Item = &str> {
+    let marks =
+        source.code.match_indices("#[test]").chain(source.code.match_indices("#[tokio::test"));
+    marks.filter_map(|(at, _)| {
+        let (_, rest) = source.code[at..].split_once("fn ")?;
+        rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()
+    })
+}
+
+/// The name that a path gives its module: `a` for `x/a.rs` and for `x/a/mod.rs`.
+fn module_of(path: &str) -> &str {
+    let path = path.trim_end_matches(".rs");
+    path.trim_end_matches("/mod").rsplit('/').next().unwrap_or(path)
+}
+
+/// For each name of a test the modules that hold one of this name.
+fn tests() -> BTreeMap<String, BTreeSet<String>> {
+    let mut tests: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for source in &sources() {
+        for name in tests_of(source) {
+            tests.entry(name.to_owned()).or_default().insert(module_of(&source.path).to_owned());
+        }
+    }
+    tests
+}
+
+/// The rows of the table below `heading`, with the numbers of their lines.
+fn rows<'a>(page: &'a str, heading: &str) -> Vec<(usize, &'a str)> {
+    let lines = page.lines().enumerate();
+    let below = lines.skip_while(|(_, line)| line.trim_start_matches('#').trim() != heading);
+    let rows = below.filter(|(_, line)| line.starts_with("| "));
+    rows.skip(2).map(|(at, line)| (at + 1, line)).collect()
+}
+
+/// The breaches of the tests that a row names, and `true` if it names any.
+fn breaches_of(cell: &str, tests: &BTreeMap<String, BTreeSet<String>>) -> (Vec<String>, bool) {
+    let named: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+    let wrong = named.iter().filter(|name| {
+        let parts = name.split_once("::");
+        !parts.is_some_and(|(module, test)| {
+            tests.get(test).is_some_and(|found| found.contains(module))
+        })
+    });
+    let mut breaches: Vec<String> =
+        wrong.map(|name| format!("there is no test `{name}`")).collect();
+    if named.is_empty() && !cell.trim().starts_with("none") {
+        breaches.push("names no test, and does not say that there is none".to_owned());
+    }
+    (breaches, !named.is_empty())
+}
+
+#[test]
+fn each_promise_names_a_test_that_exists() {
+    let tests = tests();
+    let mut breaches = Vec::new();
+    let mut without_test = 0;
+    for (path, heading) in PAGES {
+        let page = read(path);
+        let rows = rows(&page, heading);
+        if rows.len() < 10 || !page.trim_end().ends_with('|') {
+            breaches.push(format!("{path}:1: does not end with a table of tests"));
+        }
+        for (number, row) in rows {
+            let cell = row.trim_end_matches('|').rsplit('|').next().unwrap_or_default();
+            let (wrong, has_test) = breaches_of(cell, &tests);
+            without_test += usize::from(!has_test);
+            breaches.extend(wrong.iter().map(|what| format!("{path}:{number}: {what}")));
+        }
+    }
+    if without_test != WITHOUT_TEST_MAX {
+        breaches.push(format!("{without_test} promises have no test, not {WITHOUT_TEST_MAX}"));
+    }
+    check(breaches);
+}
+
+/// The names of the features that `readme` lists: what is bold at the begin of each point.
+fn features(readme: &str) -> Vec<&str> {
+    let below = readme.split_once("\n## Features\n").map_or("", |(_, below)| below);
+    let points = below.split("\n## ").next().unwrap_or_default().lines();
+    points.filter_map(|line| line.strip_prefix("- **")?.split("**").next()).collect()
+}
+
+#[test]
+fn each_feature_of_the_readme_has_a_row() {
+    let readme = read("README.md");
+    let page = read("docs/TESTING.md");
+    let rows = rows(&page, "Features and their tests");
+    let listed: BTreeSet<&str> =
+        rows.iter().filter_map(|(_, row)| row.split('|').nth(1)).map(str::trim).collect();
+    let features = features(&readme);
+    assert!(features.len() > 10, "README.md lists {features:?}");
+    assert_eq!(BTreeSet::from_iter(features), listed, "README.md and docs/TESTING.md");
+}
+
+#[test]
+fn tests_and_tables_are_read_as_written() {
+    let text =
+        "#[test]\n#[cfg(unix)]\nfn one() {}\n#[tokio::test]\nasync fn two() {}\nfn three() {}";
+    let source = Source::from_text("tests/it/a/mod.rs", text);
+    assert_eq!(tests_of(&source).collect::<Vec<_>>(), ["one", "two"]);
+    assert_eq!((module_of("tests/it/a/mod.rs"), module_of("a/b.rs")), ("a", "b"));
+    let page = "# A\n| x | y |\n\n## T\n\n| p | t |\n| --- | --- |\n| p | `a::one` |\n";
+    assert_eq!(rows(page, "T"), [(8, "| p | `a::one` |")]);
+    let tests = BTreeMap::from([("one".to_owned(), BTreeSet::from(["a".to_owned()]))]);
+    assert_eq!(breaches_of(" `a::one` ", &tests), (vec![], true));
+    assert_eq!(breaches_of(" `b::one`, `a::two` ", &tests).0.len(), 2);
+    assert_eq!(breaches_of(" none: a reason ", &tests), (vec![], false));
+    assert_eq!(breaches_of(" later ", &tests).0.len(), 1);
+    assert_eq!(
+        features("a\n## Features\n\n- **One** of\n- **Two**: b\n## C\n- **D**"),
+        ["One", "Two"]
+    );
+}
