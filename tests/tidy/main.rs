@@ -16,6 +16,7 @@ mod names;
 mod packages;
 mod promises;
 mod source;
+mod words;
 
 use std::collections::BTreeSet;
 
