@@ -19,16 +19,16 @@ const fn word(text: &'static str, instead: &'static str, at_most: usize) -> Word
 }
 
 const WORDS: [Word; 10] = [
-    word("behind", "`after`, unless one falls behind another", 866),
-    word("told", "`returned`, `reported`, `notified`", 178),
-    word("nobody", "`no one`, or the caller by its name", 288),
-    word("anew", "`again`, `from the beginning`", 102),
-    word("beside", "`in addition to`, `next to`, `while another process writes`", 184),
-    word("of which", "`whose`, or a second sentence", 90),
+    word("behind", "`after`, unless one falls behind another", 825),
+    word("told", "`returned`, `reported`, `notified`", 174),
+    word("nobody", "`no one`, or the caller by its name", 281),
+    word("anew", "`again`, `from the beginning`", 100),
+    word("beside", "`in addition to`, `next to`, `while another process writes`", 178),
+    word("of which", "`whose`, or a second sentence", 88),
     word("owed", "`due`, `pending`", 4),
     word("goes by", "`uses`, `follows`", 9),
-    word("let go", "`released`, `dropped`", 35),
-    word("see the module", "what the type is", 94),
+    word("let go", "`released`, `dropped`", 34),
+    word("see the module", "what the type is", 79),
 ];
 
 /// The text of comments and strings, in lower case, with single spaces: a phrase may wrap.

@@ -1,22 +1,23 @@
-//! [`Ghosts`]: the blocks that were asked for of late and are not kept.
+//! [`Ghosts`]: the blocks that were requested recently and are not kept.
 //!
-//! S3-FIFO has a queue of them. This is a table of fingerprints: a hash has one place, and a new one that
-//! comes to the same place replaces it. So a request costs one line of memory and no lock, and a block is
-//! forgotten after about as many requests as there are places, one a little earlier than another.
+//! S3-FIFO has a queue of them. This is a table of fingerprints: a hash has one place, and a new
+//! one replaces the old one there. So a request costs one line of memory and no lock, and a block
+//! is forgotten after about as many requests as there are places.
 //!
 //! All accesses are relaxed: a fingerprint that is lost makes a block enter the cache one request later.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// One place for so many bytes of the cache: half as many places as it keeps blocks of the default length. With
-/// more, a larger share of random reads of data beyond the cache replaces a block by one that is worth no more;
-/// with fewer, a cache takes longer to follow readers who turn to other data.
+/// One place per so many bytes of the cache: half as many places as it keeps blocks of the default
+/// length. With more, a larger share of random reads of data beyond the cache replaces a block by
+/// one that is worth no more; with fewer, a cache takes longer to follow readers that turn to other
+/// data.
 const BYTES_PER_PLACE: u64 = 8 << 10;
 const PLACES_MIN: u64 = 64;
-/// 16 MiB of memory. A cache may be given any capacity, for one that never lets go of a block.
+/// 16 MiB of memory. The capacity may be any number, for a cache that never evicts a block.
 const PLACES_MAX: u64 = 1 << 22;
 
-/// See the module.
+/// Fingerprints of blocks that were requested recently and are not kept.
 pub(super) struct Ghosts(Box<[AtomicU32]>);
 
 impl Ghosts {
@@ -29,8 +30,8 @@ impl Ghosts {
         Ghosts((0..count).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// The place and the fingerprint of a hash. The place takes its low bits, of which a table never has more
-    /// than 32.
+    /// The place and the fingerprint of a hash. The place is its low bits; a table never needs more
+    /// than 32 of them.
     #[inline]
     fn place(&self, hash: u64) -> Option<(&AtomicU32, u32)> {
         let place = self.0.get(hash as u32 as usize & self.0.len().wrapping_sub(1))?;
@@ -38,7 +39,8 @@ impl Ghosts {
         Some((place, (hash >> 32) as u32 | 1))
     }
 
-    /// Returns `true` if the block with this hash was noted, and no other one has come to its place since.
+    /// Returns `true` if the block with this hash was noted, and no other one has replaced it
+    /// since.
     #[inline]
     pub(super) fn has(&self, hash: u64) -> bool {
         self.place(hash).is_some_and(|(place, mark)| place.load(Ordering::Relaxed) == mark)

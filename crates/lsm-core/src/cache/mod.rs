@@ -1,26 +1,27 @@
 //! [`Blocks`]: the block cache, one for all tables of a database.
 //!
 //! It is sharded, and it resists scans: a block that is read replaces another only at a second
-//! request for it, and none that is in use. Of a full cache a reader asks first whether it [wants](BlockCache::wants) a block: a
-//! point read does not even parse one that is not wanted. The weight of a block is the memory that the
-//! parsed block takes.
+//! request for it, and never one that is in use. If the cache is full, a reader first asks whether
+//! it [wants](BlockCache::wants) a block: a point read does not even parse one that is not wanted.
+//! The weight of a block is the memory of the parsed block.
 //!
-//! Blocks of short values are kept in slots of slabs (`memory/slots.rs`), because an allocator keeps
-//! more memory for blocks that many threads make and drop. The slots of a slab have one length.
-//! If the lengths of blocks change, slots of the former lengths are free and of no use. So a slab is
-//! made only while the free slots are an eighth of what is kept at most; other blocks stay on the heap,
-//! all of them in a small cache. If blocks and free slots come to more than the capacity and an eighth of
-//! it, the blocks in the slab with the fewest used slots leave, and the slab goes.
+//! Blocks of short values are kept in slots of slabs (`memory/slots.rs`), because an allocator
+//! keeps more memory for blocks that many threads make and drop. The slots of a slab have one
+//! length. If the lengths of blocks change, the free slots of the former lengths are useless. So a
+//! slab is made only while the free slots are at most an eighth of the kept blocks; other blocks
+//! stay on the heap, and so do all blocks of a small cache. If blocks and free slots exceed the
+//! capacity and an eighth of it, the cache drops the blocks in the slab with the fewest used slots,
+//! and then the slab.
 //!
-//! So the memory is at most the capacity and an eighth of it, and 2 MiB for each slab that was given up
-//! while somebody used a block of it: a cursor uses one block of each table that it reads from, and a
-//! thread the block that it is putting in. A value that a caller keeps is a copy and keeps no slot.
+//! So the memory is at most the capacity and an eighth of it, plus 2 MiB for each dropped slab with
+//! a block in use: a cursor uses one block of each table that it reads from, and a thread the block
+//! that it is inserting. A value that a caller keeps is a copy and keeps no slot.
 //!
 //! Invariants:
 //! 1. Threads count hits and misses in different stripes of the counters, so that they do not write to
 //!    one cache line.
-//! 2. `bytes` is the sum of the weights of all blocks; a thread that changes a shard adds the difference
-//!    before it gives the lock of the shard back.
+//! 2. `bytes` is the sum of the weights of all blocks; a thread that changes a shard adds the
+//!    difference before it releases the lock of the shard.
 
 mod ghosts;
 mod places;
@@ -41,13 +42,13 @@ use crate::sstable::{Block, BlockCache, BlockData};
 use crate::types::{FileNo, Process};
 
 const SHARDS_MAX: u64 = 64;
-/// A shard is not smaller than this: it keeps no block that is larger than itself.
+/// A shard is at least so large: it keeps no block that is larger than itself.
 const SHARD_BYTES_MIN: u64 = 4 << 20;
 
 /// Free slots may take this part of what is kept, and of the capacity.
 const FREE_PART: u64 = 8;
-/// Slabs without a block may take this part of the capacity. Compactions let go of many blocks at once and
-/// put as many in soon after.
+/// Slabs without a block may take this part of the capacity. Compactions drop many blocks at once
+/// and insert as many soon after.
 const IDLE_PART: u64 = 4;
 
 type Key = (FileNo, u64);
@@ -119,7 +120,7 @@ impl Blocks {
         }
     }
 
-    /// The number of the shard of a key with this hash; of no shard with capacity 0.
+    /// The number of the shard of a key with this hash; meaningless with capacity 0.
     #[inline]
     fn number(&self, hash: u64) -> usize {
         // The places in the shards use the low bits.
@@ -141,8 +142,8 @@ impl Blocks {
         let before = shard.bytes();
         let result = change(&mut shard);
         self.areas[number].note(shard.places());
-        // The sum wraps where a shard has less than before. Under the lock, so that no thread takes out
-        // what is not in the sum yet.
+        // The sum wraps if a shard has less than before. It is updated under the lock, so that no
+        // thread subtracts a block that is not in the sum yet.
         self.bytes.fetch_add(shard.bytes().wrapping_sub(before), Ordering::Relaxed);
         result
     }
@@ -234,7 +235,7 @@ impl BlockCache for Blocks {
         // A hint is not worth a wait.
         let Some(shard) = self.shard(hash).and_then(RwLock::try_read) else { return };
         let lines = shard.peek(key, hash).map(CachedBlock::first_lines);
-        // The lock is given back before: that waits for the hints otherwise.
+        // The lock is released first: this call waits for the hints.
         drop(shard);
         if let Some(lines) = lines {
             lines.prefetch();
@@ -303,7 +304,7 @@ fn memory_bytes_max(capacity: u64) -> u64 {
     capacity.saturating_add(free.unwrap_or(0))
 }
 
-/// Hashes file numbers and offsets, which no stranger chooses: two multiplications.
+/// Hashes file numbers and offsets, which an attacker does not choose: two multiplications.
 #[derive(Clone, Copy)]
 struct Mix;
 
@@ -323,7 +324,7 @@ impl Hasher for MixHasher {
         self.0 ^ self.0 >> 32
     }
 
-    // The trait asks for it. The keys here are numbers and call `write_u64` alone.
+    // The trait requires it. The keys here are numbers and call `write_u64` alone.
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.write_u64(u64::from(*byte));
@@ -346,7 +347,7 @@ struct Stripe {
     misses: AtomicU64,
 }
 
-/// Hits and misses. All orderings are relaxed: sums are for people, nothing hangs on them.
+/// Hits and misses. All orderings are relaxed: the sums are statistics.
 struct CacheCounters([Stripe; STRIPES]);
 
 static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);

@@ -1,8 +1,10 @@
-//! [`Places`]: the map of a shard, from the file and offset of a block to the things that the cache keeps of it.
+//! [`Places`]: the hash table of a shard, from the file and offset of a block to the things that
+//! the cache keeps of it.
 //!
-//! Open addressing: a block lies at the place that the hash of its key names, or behind it in front of the first free
-//! place. The map of std would do, but it cannot be asked for memory ahead: the place of a block is a line that no
-//! processor has cached, and a cursor knows long before which block it comes to next.
+//! Open addressing: a block lies at the place that the hash of its key names, or after it, before
+//! the first free place. The map of std would do, but it does not reveal addresses for prefetching:
+//! the place of a block is usually in no processor cache, and a cursor knows early which block it
+//! comes to next.
 //!
 //! Invariants:
 //! 1. The number of places is 0 or a power of two, and at least a quarter of them are free.
@@ -24,7 +26,7 @@ struct CachePlace<T> {
     kept: T,
 }
 
-/// See the module.
+/// A hash table from the key of a block to `T`, with open addressing.
 pub(super) struct Places<T> {
     places: Box<[Option<CachePlace<T>>]>,
     len: usize,
@@ -110,7 +112,7 @@ impl<T> Places<T> {
         self.len -= 1;
         let mask = self.mask();
         let mut at = (free + 1) & mask;
-        // Those behind it move up, so that a search never passes over a free place.
+        // Later ones move forward, so that a search stops at the first free place.
         while let Some(place) = &self.places[at] {
             let home = Mix.hash_one(place.key) as usize & mask;
             let is_home_behind = at.wrapping_sub(home) & mask < at.wrapping_sub(free) & mask;
@@ -129,8 +131,8 @@ impl<T> Places<T> {
     }
 }
 
-/// The memory in which the places of a shard lie, for hints to the processor: known without the lock of the
-/// shard. Relaxed, and one number of a pair may be an old one: a hint may name any address.
+/// Address and length of the table of a shard, for prefetching without the lock. Loads are relaxed
+/// and may be inconsistent; a prefetch of a wrong address is harmless.
 #[derive(Default)]
 pub(super) struct Area {
     start: AtomicUsize,
@@ -175,7 +177,7 @@ mod tests {
         for number in 0..100 {
             let key = (FileNo(1), number);
             let hash = Mix.hash_one(key);
-            // Of a type that leaves a place as long as a line, as blocks do.
+            // A type that leaves a place as long as a cache line, as blocks do.
             places.insert(key, hash, NonZeroU64::MIN);
             area.note(&places);
             let place = &places.places[hash as usize & places.mask()];

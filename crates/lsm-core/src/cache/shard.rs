@@ -1,17 +1,18 @@
-//! [`Shard`]: blocks under one lock, and the choice of those that make room.
+//! [`Shard`]: blocks under one lock, and the choice of those to evict.
 //!
 //! Used by [`Blocks`](super::Blocks) alone, which has many shards. The policy is S3-FIFO (Yang et
 //! al., SOSP 2023). New blocks enter a short queue, the young one. Blocks that are used again while
 //! they are in it move to the queue of the old ones. The others leave the cache and become ghosts
-//! (`ghosts.rs`): one that comes back is old at once. So a scan passes through the young queue and leaves the
-//! old blocks alone. Once a shard is full, blocks that are read skip the young queue: a first request makes
-//! a ghost, and a second one an old block, if a block whose turn it is to leave was not used.
+//! (`ghosts.rs`): one that returns is old at once. So a scan passes through the young queue and
+//! does not evict old blocks. In a full shard, blocks that are read skip the young queue: a first
+//! request makes a ghost, and a second one an old block, if the block that is next to be evicted
+//! was not used.
 //!
-//! Blocks of tables that are gone are taken out at once. Their keys stay in the queues until they
-//! come to the front, or until there are more of them than blocks.
+//! Blocks of deleted tables are removed at once. Their keys stay in the queues until they come to
+//! the front, or until there are more of them than blocks.
 //!
 //! Invariants:
-//! 1. Each key of `kept` is in a queue. A queue may have keys that `kept` has not.
+//! 1. Each key of `kept` is in a queue. A queue may have keys that `kept` does not have.
 //! 2. `bytes` and `young_bytes` are the sums of the weights of all and of the young blocks.
 //! 3. A lookup changes nothing but the count of uses of a block.
 
@@ -26,16 +27,17 @@ use super::{Key, Mix};
 use crate::memory::{SlabStart, prefetch};
 use crate::sstable::{Block, BlockData, BlockLines};
 
-/// The bytes that the cache itself needs for a block: its place in the map, which has free places
-/// too, and in a queue.
+/// The bytes that the cache itself needs for a block: its place in the hash table, including free
+/// places, and in a queue.
 const PLACE_BYTES: u64 = 128;
 /// The young blocks take this part of the capacity once the shard is full.
 const YOUNG_PART: u64 = 10;
-/// The queues are not searched for so few keys without a block.
+/// The queues are not cleaned of so few keys without a block.
 const VOID_KEYS_MIN: usize = 64;
-/// A block that is requested twice takes the place of one of so many. With random reads of data beyond the cache,
-/// all blocks are worth the same, and a quarter of the second requests finds one. With more looks most of them
-/// do, for nothing; with one look a cache takes half as long again to follow readers who turn to other data.
+/// A block that is requested twice may replace one of the next so many. With random reads of data
+/// beyond the cache, all blocks are worth the same, and a quarter of the second requests finds one
+/// to replace. With more looks most of them do, without a gain; with one look a cache takes half as
+/// long again to follow readers that turn to other data.
 const LOOKS: usize = 2;
 /// Uses beyond this number are not counted: a block that was used often leaves after as many turns.
 const USES_MAX: u8 = 3;
@@ -57,7 +59,7 @@ impl CachedBlock {
     /// The lines of the count of references, and of what a search needs first.
     #[inline]
     pub(super) fn first_lines(&self) -> FirstLines {
-        // The counts lie in front of the block.
+        // The counts lie before the block.
         let counts = Arc::as_ptr(&self.block).cast::<u8>().wrapping_sub(2 * size_of::<usize>());
         FirstLines { counts, data: self.data.first_lines() }
     }
@@ -65,8 +67,8 @@ impl CachedBlock {
     /// The block, to keep.
     #[inline]
     pub(super) fn block(&self) -> Arc<Block> {
-        // The processor begins nothing behind the count of a reference before that has come from
-        // memory. So all lines are asked for together, before it.
+        // The processor starts no load after the atomic count of a reference until the count has
+        // come from memory. So all lines are prefetched together, before it.
         self.first_lines().prefetch();
         self.block.clone()
     }
@@ -87,7 +89,7 @@ impl FirstLines {
     }
 }
 
-/// See the module.
+/// Blocks under one lock, with the S3-FIFO queues.
 pub(super) struct Shard {
     kept: Places<CachedBlock>,
     young: VecDeque<Key>,
@@ -143,13 +145,13 @@ impl Shard {
     pub(super) fn insert(&mut self, key: Key, hash: u64, block: Arc<Block>) -> Vec<Arc<Block>> {
         let mut gone = Vec::new();
         let weight = weight(&block);
-        // It would push out all others and then itself.
+        // It would evict all others and then itself.
         if weight > self.capacity {
             return gone;
         }
         self.bytes += weight;
         // Two threads may have missed the block at once, or one has read it past the caches because
-        // it did not verify.
+        // its checksum did not match.
         if let Some(kept) = self.kept.get_mut(key, hash) {
             let old_weight = self::weight(&kept.block);
             self.bytes -= old_weight;
@@ -177,13 +179,13 @@ impl Shard {
         gone
     }
 
-    /// Returns `true` if a block of so many bytes of memory fits beside the others.
+    /// Returns `true` if a block of so many bytes of memory fits without an eviction.
     pub(super) fn has_room(&self, memory_bytes: u64) -> bool {
         self.bytes + memory_bytes + PLACE_BYTES <= self.capacity
     }
 
-    /// Puts a block in if no other has to leave. Returns what did not stay, for the caller to drop
-    /// without the lock.
+    /// Inserts a block if no other has to leave. Returns the block that did not stay, for the
+    /// caller to drop without the lock.
     pub(super) fn insert_beside(
         &mut self,
         key: Key,
@@ -205,8 +207,8 @@ impl Shard {
             self.young_bytes -= weight;
         }
         self.void_keys += 1;
-        // Without this, a shard that is never full would gather keys without end. The pass costs each
-        // removed block two steps.
+        // Without this, a shard that is never full would collect keys without bound. The pass costs
+        // each removed block two steps.
         if self.void_keys > self.kept.len().max(VOID_KEYS_MIN) {
             self.void_keys = 0;
             let kept = &self.kept;
@@ -223,14 +225,14 @@ impl Shard {
         keys.into_iter().filter_map(|key| self.remove(key, Mix.hash_one(key))).collect()
     }
 
-    /// Takes out a block for one that was requested twice. `None` if all of the next [`LOOKS`] were used since
-    /// they were last looked at: they are worth no less than the other.
+    /// Evicts a block for one that was requested twice. `None` if all of the next [`LOOKS`] were
+    /// used since they were last looked at: they are worth no less than the other.
     pub(super) fn make_room(&mut self) -> Option<Arc<Block>> {
         self.evict(LOOKS)
     }
 
-    /// Takes out the first block in turn that was not used since its last turn. `None` from an empty shard, and if
-    /// none of `looks` blocks is one.
+    /// Evicts the first block in turn that was not used since its last turn. `None` from an empty
+    /// shard, and if none of `looks` blocks is such a block.
     fn evict(&mut self, mut looks: usize) -> Option<Arc<Block>> {
         while looks > 0 {
             // While the young are more than their part they make room for one another, so that a

@@ -1,8 +1,8 @@
 //! [`CalendarGuard`]: the time of the calendar, as far as the monotonic clock justifies it.
 //!
-//! Entries expire by it. A calendar may be wrong for a moment, and what is removed then does not come
-//! back. So the distance between the two clocks counts: one that differs from the confirmed distance is
-//! believed when it has lasted, or when the owner confirms it.
+//! Entries expire by it. A calendar may be wrong for a moment, and entries that are removed then
+//! are lost. So the distance between the two clocks counts: a distance that differs from the
+//! confirmed one is believed when it has lasted, or when the owner confirms it.
 //!
 //! Invariants:
 //! 1. The time that it shows is never later than the calendar's, and runs ahead of the confirmed distance
@@ -19,7 +19,7 @@ use super::Clock;
 
 /// Calendars are set right by seconds, and the two clocks are not read at the same moment.
 pub const SLACK: Duration = Duration::from_secs(60);
-/// A calendar that was set wrong is noticed within such a time, and entries that expire can wait for it.
+/// A calendar that was set wrong is noticed within this time, and expiry can wait so long.
 pub const CONFIRMED_AFTER: Duration = Duration::from_secs(3600);
 
 /// A jump of the calendar.
@@ -68,7 +68,7 @@ impl BothClocks {
     /// The time that the calendar has if the distance is this one.
     fn expected(self, distance: i128) -> Duration {
         let nanos = u64::try_from(self.monotonic.as_nanos().cast_signed() + distance);
-        // A distance that was measured leads to no time before 1970, and to none 500 years later.
+        // A measured distance leads to no time before 1970, and to none 500 years later.
         Duration::from_nanos(nanos.unwrap_or_default())
     }
 
@@ -93,7 +93,7 @@ struct Distances {
     unconfirmed: Option<Unconfirmed>,
 }
 
-/// See the module.
+/// The calendar's time, checked against the monotonic clock.
 pub struct CalendarGuard(Mutex<Distances>);
 
 impl CalendarGuard {
@@ -125,7 +125,7 @@ impl CalendarGuard {
                 jump = Some(now.jump_from(state.confirmed));
             }
         }
-        // Invariant 1: also where the calendar went back.
+        // Invariant 1, also after the calendar went back.
         (now.calendar.min(now.expected(state.confirmed)), jump)
     }
 

@@ -1,8 +1,8 @@
 //! [`Pace`]: no more than so many bytes a second, by parking the thread that reads.
 //!
-//! For callers that read a whole store and must leave room for others: `verify`, and scrubs in
-//! sister crates. Time that was not used is kept only up to [`BURST`], so a limit holds over every
-//! second and not on average.
+//! For callers that read a whole store and must leave bandwidth for others: `verify`, and scrubs in
+//! sister crates. Unused time is kept only up to [`BURST`], so the limit holds over every second
+//! and not on average.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ const BURST: Duration = Duration::from_millis(50);
 /// The longest wait at once: a waiting caller checks this often whether it should stop.
 const PARK_MAX: Duration = Duration::from_millis(20);
 
-/// A limit of bytes a second, by whatever clock its user reads.
+/// A limit of bytes a second, by the clock of its caller.
 #[derive(Debug)]
 pub struct Pace {
     /// 0 is no limit.
     bytes_per_second: u64,
-    /// When everything taken so far is paid for.
+    /// The time at which everything taken so far is within the limit.
     due: Duration,
     lock: Mutex<()>,
     never: Condvar,
@@ -44,13 +44,13 @@ impl Pace {
         }
     }
 
-    /// Returns what is not paid for yet, to be waited for where this limit is locked away.
+    /// Returns the wait that is due, for a caller that keeps this limit under a lock.
     #[must_use]
     pub fn debt(&self) -> Pace {
         Pace { due: self.due, ..Pace::new(self.bytes_per_second) }
     }
 
-    /// Parks for a moment if what was taken is not paid for yet; `false` if it is.
+    /// Parks for a moment if the limit requires a wait; returns `false` if it does not.
     pub fn park(&self, now: impl Fn() -> Duration) -> bool {
         let left = self.due.saturating_sub(now());
         if self.bytes_per_second == 0 || left.is_zero() {

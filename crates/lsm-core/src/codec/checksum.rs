@@ -11,13 +11,13 @@ pub fn checksum64(bytes: &[u8]) -> u64 {
     xxh3::xxh3_64(bytes)
 }
 
-/// XXH3-64 of `bytes` under `seed`: equal bytes in another place do not verify.
+/// XXH3-64 of `bytes` under `seed`. The same bytes under another seed have another checksum.
 #[inline]
 pub fn checksum64_seeded(bytes: &[u8], seed: u64) -> u64 {
     xxh3::xxh3_64_with_seed(bytes, seed)
 }
 
-/// Longer inputs are hashed with a table that XXH3 derives from the seed.
+/// XXH3 hashes longer inputs with a table that it derives from the seed.
 const TABLE_FREE_BYTES_MAX: usize = 240;
 
 /// A seed with the table that XXH3 derives from it: [`checksum64_seeded`] derives it at each call.

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-/// Each of `fields`, a length in bytes and a name, with its range, `bytes` lying at `at` of a file:
-/// `what: name number`, the number in hexadecimal, a magic as text. Fields behind the end of
-/// `bytes` are left out.
+/// Describes each of `fields` (a length in bytes and a name) of a header whose `bytes` begin at
+/// offset `at` of a file: its range, then `what: name number`. Numbers are hexadecimal, a magic is
+/// text. Fields after the end of `bytes` are left out.
 pub fn describe_fields(
     bytes: &[u8],
     at: u64,

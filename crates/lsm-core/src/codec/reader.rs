@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
         let n = self.varint()?;
         usize::try_from(n)
             .ok()
-            // Before anything is taken or reserved: the length comes from the file.
+            // Checked before anything is taken or reserved: the length comes from the file.
             .filter(|n| *n <= self.remaining())
             .ok_or(Malformed { what: "length exceeds the input", at })
     }

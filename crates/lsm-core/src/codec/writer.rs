@@ -32,7 +32,7 @@ pub fn put_varint(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Returns `len` zeros, which nobody else has yet: `Arc::get_mut` gives the room to be filled.
+/// Returns `len` zeros in a buffer that has no other owner yet, so that `Arc::get_mut` succeeds.
 pub fn zeroed(len: usize) -> Arc<[u8]> {
     std::iter::repeat_n(0, len).collect()
 }

@@ -1,9 +1,10 @@
 //! [`DeadWalk`]: a walk over entries that its reader does not see, and the memory of such walks.
 //!
-//! Used by [`VisibleIter`](super::VisibleIter). A queue is put at one end and deleted at the other, so every
-//! search for its first entry passes the tombstones of all that it ever held. After [`LOOK`] of them the walk
-//! asks whether somebody has been here before ([`DeadEntries::find`]) and goes on after the range that is
-//! known to be dead. What it passes itself it adds to that range ([`DeadEntries::remember`]).
+//! Used by [`VisibleIter`](super::VisibleIter). A queue is put at one end and deleted at the other,
+//! so every search for its first entry passes the tombstones of all entries that it ever held.
+//! After [`LOOK`] of them the walk looks for a known dead range ([`DeadEntries::find`]) and
+//! continues after its end. It adds the entries that it passes itself to that range
+//! ([`DeadEntries::remember`]).
 //!
 //! Invariants:
 //! 1. A range that is remembered was walked from its start to its end in all sources of the reader's view, or
@@ -15,17 +16,19 @@
 use super::merge::Direction;
 use crate::types::{SeqNo, Trailer};
 
-/// So many entries in a row are passed before a range is looked for, and between two looks.
+/// The number of entries in a row that are passed before a range is looked for, and between two
+/// looks.
 const LOOK: u32 = 8;
-/// A range is remembered in pieces of so many entries: what is compared under the writer's lock stays short.
+/// The number of entries after which a range is remembered. Short pieces keep the time under the
+/// writer's lock short.
 const PIECE: u32 = 256;
 /// Fewer entries are not worth remembering.
 const WORTH: u32 = 8;
-/// Entries that are so young stay out of a range. With them it would be of no use to readers whose moment is a
-/// little older, as those of other threads are.
+/// Entries that are so young stay out of a range. With them it would be of no use to readers whose
+/// sequence number is a little older, as those of other threads are.
 const YOUNG: u64 = 16;
 
-/// A range of user keys, without its end, in which no reader from `since` on sees an entry.
+/// A range of user keys, without its end, in which a reader at `since` or later sees no entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadRange {
     /// The first key.
@@ -69,12 +72,13 @@ struct DeadPiece {
     is_open: bool,
 }
 
-/// See the module. It costs nothing before [`LOOK`] entries in a row.
+/// The walk of one cursor. It costs nothing before [`LOOK`] entries in a row.
 pub(super) struct DeadWalk {
     direction: Direction,
     /// Entries passed.
     count: u32,
-    /// The walk met a version above its reader's moment, and older versions of that key may follow.
+    /// The walk met a version that is newer than the reader, and older versions of that key may
+    /// follow.
     is_tainted: bool,
     piece: Option<Box<DeadPiece>>,
 }
@@ -106,7 +110,7 @@ impl DeadWalk {
             self.is_tainted = false;
             return None;
         }
-        // The entry is dead for whoever sees what killed it.
+        // The entry is dead for a reader that sees the tombstone, or the clear, that killed it.
         let since = if trailer.seq() < floor { floor } else { trailer.seq() };
         self.pass_many(memory, user, since, seq)
     }
@@ -268,7 +272,7 @@ mod tests {
             assert_eq!(found.unwrap(), user(live));
             assert!(steps >= 999, "{steps} steps");
             let mut fewest = usize::MAX;
-            // One piece after the other is used, and those that touch are not made one here.
+            // The pieces are used one after the other; this test does not join those that touch.
             for _ in 0..3 {
                 let (found, steps) = end_of(&entries, 5000, &kept, direction);
                 assert_eq!(found.unwrap(), user(live));
@@ -301,7 +305,7 @@ mod tests {
         }
     }
 
-    /// A seek to the end of a range must come to versions that are newer than the reader.
+    /// A seek to the end of a range must find versions that are newer than the reader.
     #[test]
     fn the_key_behind_a_range_may_be_newer_than_the_reader() {
         let mut entries = entries(100, &[99]);

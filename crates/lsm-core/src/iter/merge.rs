@@ -11,9 +11,10 @@
 //! Invariants:
 //! 1. `top` and `rest` hold exactly the valid sources; `rest` is a heap for the present direction, and
 //!    nothing in it precedes `top`.
-//! 2. The prefix in a [`HeapEntry`] of `rest` is that of the key under its source. That of `top` is, too,
-//!    as long as there is a rest to compare it with, but behind steps in a stretch it is that of an earlier
-//!    key. Then the current key is before those of all others.
+//! 2. The prefix in a [`HeapEntry`] of `rest` is that of the key under its source. That of `top`
+//!    is, too, as long as there is a rest to compare it with. The exception: after steps in a
+//!    stretch it is the prefix of an earlier key. Then the current key is before those of all
+//!    others.
 //! 3. After an error nothing is valid until the next seek.
 
 use std::cmp::Ordering;
@@ -128,7 +129,7 @@ impl<I: InternalIter> MergeIter<I> {
         }
     }
 
-    /// Moves every source by `place` and builds the heap anew.
+    /// Moves every source by `place` and builds a new heap.
     fn place_all(
         &mut self,
         direction: Direction,
@@ -165,8 +166,8 @@ impl<I: InternalIter> MergeIter<I> {
 
     #[inline]
     fn top_moved(&mut self, moved: Result<()>) -> Result<()> {
-        // An error ends the whole merge. Going on with the other sources would show older entries
-        // of keys whose newest one lies behind the damage.
+        // An error ends the whole merge. Continuing with the other sources would show older entries
+        // of keys whose newest entry lies after the damage.
         if moved.is_err() {
             self.clear();
             return moved;
@@ -184,7 +185,7 @@ impl<I: InternalIter> MergeIter<I> {
         Ok(())
     }
 
-    /// The source on top is exhausted. It comes back with the next seek, which places all sources.
+    /// The source on top is exhausted. It returns with the next seek, which places all sources.
     #[cold]
     fn leave_top(&mut self) {
         if self.rest.is_empty() {
@@ -198,7 +199,7 @@ impl<I: InternalIter> MergeIter<I> {
     /// Returns `true` if no other source is on an entry of the present user key. Only while valid.
     #[inline]
     fn is_alone(&self) -> bool {
-        // Whoever has an entry of the key has it in front of all greater keys, so the best of the
+        // A source that has an entry of the key has it before all greater keys, so the best of the
         // others would be on it.
         self.rest.first().is_none_or(|other| {
             other.prefix != self.top.prefix
@@ -206,9 +207,9 @@ impl<I: InternalIter> MergeIter<I> {
         })
     }
 
-    /// Turns around: every other source moves to its first entry beyond the current one in the
-    /// new direction. Stepping each source once would be cheaper and wrong: behind a turn a source
-    /// may be several entries away from the current one, on either side.
+    /// Turns around: every other source moves to its first entry beyond the current one in the new
+    /// direction. Stepping each source once would be cheaper and wrong: after a turn a source may
+    /// be several entries away from the current one, on either side.
     fn turn(&mut self, direction: Direction) -> Result<()> {
         let top = self.top.source;
         // A copy, because the moves below borrow all sources.
@@ -496,7 +497,7 @@ pub(super) mod tests {
     }
 
     proptest! {
-        // Many: a stretch behind a turn is rare.
+        // Many cases: a stretch after a turn is rare.
         #![proptest_config(ProptestConfig::with_cases(8000))]
 
         #[test]

@@ -25,9 +25,9 @@
 //! - *Steps are relative.* A step off either end succeeds and leaves the cursor past that end. It
 //!   does not wrap, and it does not remember the end: to come back, the caller seeks.
 //! - *Turning.* A step may follow a step in the other direction, or any seek.
-//! - *Errors.* A move that fails leaves the cursor invalid until the next seek. A seek behind
-//!   damaged bytes may succeed. An implementation never passes over an entry that it cannot read
-//!   without telling: as an error, or, in the tolerant modes of `sstable::RawIter`, as a finding.
+//! - *Errors.* A move that fails leaves the cursor invalid until the next seek. A seek past damaged
+//!   bytes may succeed. An implementation never skips an entry that it cannot read silently: it
+//!   returns an error or, in the tolerant modes of `sstable::RawIter`, a finding.
 //! - *Bytes.* The cursor owns or pins the bytes that `key` and `value` lend. The borrow ends with
 //!   the next move. A caller that keeps a key copies it; a caller that keeps a large value asks for
 //!   a [`Slice`](crate::types::Slice), which shares the block.

@@ -10,8 +10,8 @@
 //!    key and value of the current entry are in `key` and `value`.
 //! 3. After `STEPS_BEFORE_SEEK` versions of one key the cursor seeks past the rest instead of
 //!    stepping.
-//! 4. No walk goes on behind a bound. If the caller compared the bounds with visible entries alone,
-//!    it would notice them too late: any number of tombstones may lie behind a bound, and the walk
+//! 4. No walk continues past a bound. If the caller compared the bounds with visible entries alone,
+//!    it would notice them too late: any number of tombstones may lie past a bound, and the walk
 //!    would pass over all of them in search of a visible entry.
 
 use std::ops::Bound;
@@ -33,12 +33,12 @@ enum Standing {
     Backward,
 }
 
-/// See the module.
+/// A cursor over the entries of `I` that its reader sees.
 pub struct VisibleIter<I, D = ()> {
     inner: I,
     memory: D,
     seq: SeqNo,
-    /// An entry with a smaller number is as a tombstone.
+    /// An entry with a smaller number was cleared.
     floor: SeqNo,
     standing: Standing,
     key: Vec<u8>,
@@ -127,12 +127,12 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         (lower, upper)
     }
 
-    /// Narrows the range to what lies behind `key`. The present entry stays the present one.
+    /// Narrows the range to the keys after `key`. The present entry stays the present one.
     pub fn set_lower_excluded(&mut self, key: &[u8]) {
         set_excluded(&mut self.lower, key);
     }
 
-    /// Narrows the range to what lies before `key`. The present entry stays the present one.
+    /// Narrows the range to the keys before `key`. The present entry stays the present one.
     pub fn set_upper_excluded(&mut self, key: &[u8]) {
         self.stretch = 0;
         set_excluded(&mut self.upper, key);
@@ -197,7 +197,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         match &self.upper {
             Bound::Unbounded => self.inner.seek_to_last()?,
             Bound::Excluded(key) => self.inner.seek_before(KeyRef::seek(key, SeqNo::MAX))?,
-            // Before the key right behind it: all versions of the bound belong to the range.
+            // Before the successor of the key: all versions of the bound belong to the range.
             Bound::Included(key) => {
                 let behind = [key, &[0][..]].concat();
                 self.inner.seek_before(KeyRef::seek(&behind, SeqNo::MAX))?;
@@ -261,7 +261,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         if std::mem::replace(&mut self.standing, Standing::Invalid) != Standing::Backward {
             self.key.clear();
             self.key.extend_from_slice(self.inner.key().user);
-            // Before all versions of the key: behind a forward walk the inner cursor is on one of
+            // Before all versions of the key: after a forward walk the inner cursor is on one of
             // them.
             self.inner.seek_before(KeyRef::seek(&self.key, SeqNo::MAX))?;
         }
@@ -303,14 +303,15 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         let mut walk = DeadWalk::new(Direction::Forward);
         while self.inner.valid() {
             let KeyRef { user, trailer } = self.inner.key();
-            // Checked for every stored entry and not for the shown ones alone: invariant 4.
+            // Checked for every stored entry, not only for the shown ones: invariant 4.
             if !is_before_upper(&self.upper, user) {
                 break;
             }
             if trailer.seq() > self.seq {
                 walk.taint(&self.memory, self.seq);
-                // Written after the reader's moment. A step is cheap, so a few are tried first; a
-                // key that is overwritten all the time would make stepping linear in its versions.
+                // Written after the reader's sequence number. A step is cheap, so a few are tried
+                // first; a key that is overwritten all the time would make stepping linear in its
+                // versions.
                 steps += 1;
                 if steps < STEPS_BEFORE_SEEK {
                     self.inner.next()?;
@@ -331,7 +332,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
                 return Ok(());
             }
             match walk.pass(&self.memory, user, trailer, (self.seq, self.floor)) {
-                // To all versions: one that is newer than the reader must be seen to be there.
+                // To all versions: the walk must notice one that is newer than the reader.
                 Some(known) => self.inner.seek(KeyRef::seek(&known.end, SeqNo::MAX))?,
                 None => self.inner.next_key(&mut self.key)?,
             }
@@ -361,7 +362,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
                     continue;
                 }
                 steps += 1;
-                // Once a key: behind this seek no visible version is left.
+                // Once a key: after this seek no visible version is left.
                 if steps == STEPS_BEFORE_SEEK {
                     // The newest visible version lies at the seek point; what is before it is
                     // too new or another key.
@@ -403,9 +404,9 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     }
 }
 
-/// Moves to the first entry behind all versions of `key`.
+/// Moves to the first entry after all versions of `key`.
 fn seek_behind(inner: &mut impl InternalIter, key: &[u8]) -> Result<()> {
-    // Trailer::LAST sorts behind every version that can exist, except one that equals it.
+    // Trailer::LAST sorts after every version that can exist, except one that equals it.
     inner.seek(KeyRef::new(key, Trailer::LAST))?;
     if inner.valid() && inner.key().user == key {
         inner.next()?;
@@ -474,7 +475,7 @@ mod tests {
         ]
     }
 
-    /// A range of one key beside thousands that were deleted took as long as walking all of them.
+    /// A range of one key next to thousands of deleted ones took as long as walking all of them.
     #[test]
     fn a_bounded_walk_passes_over_no_tombstone_behind_its_bounds() {
         let mut entries = vec![(key(b"m", 1, EntryKind::Value), vec![])];
@@ -507,7 +508,7 @@ mod tests {
     }
 
     proptest! {
-        // Many: few of them come to the end of a stretch in a rare way.
+        // Many cases: few of them come to the end of a stretch in a rare way.
         #![proptest_config(ProptestConfig::with_cases(8000))]
 
         #[test]

@@ -31,7 +31,7 @@ fn reserved_last(hooks: &PartitionHooks) -> u16 {
     hooks.rules.reserved_suffix.last().map_or(0, |last| 0x100 | u16::from(*last))
 }
 
-/// See the module.
+/// The state of a partition at run time.
 pub struct PartitionState {
     /// Its identity.
     pub id: PartitionId,
@@ -42,10 +42,10 @@ pub struct PartitionState {
     view: ArcSwap<ReadView>,
     /// Held while the view is replaced; the id of the next memtable.
     change: Mutex<MemtableId>,
-    /// Versions that were replaced and that a reader still holds; kept for a value store alone.
+    /// Versions that were replaced and that a reader still holds; only kept with a value store.
     past: Mutex<Vec<Weak<PartitionVersion>>>,
-    // Set once, under the commit path's lock; read anywhere. The number of snapshots that were taken
-    // before the drop, plus one so that 0 can mean that it lives.
+    // Set once, under the commit path's lock; read anywhere. The number of snapshots that were
+    // taken before the drop, plus one; 0 means that the partition was not dropped.
     dropped_at: AtomicU64,
     /// The form in which keys are stored: fixed when the partition is made.
     pub key_form: KeyForm,
@@ -64,13 +64,13 @@ pub struct PartitionState {
     failed_sync: AtomicBool,
     /// The pressure on writers, in thousandths, and its cause: written by `db/stall.rs`, relaxed.
     pub pressure: AtomicU32,
-    /// The database's: everything that the view holds is noted in it.
+    /// The work list of the database; it has an entry for everything that the view holds.
     work: Arc<WorkList>,
 }
 
 impl PartitionState {
-    /// A partition with the tables of `version`, an empty memtable, and these hooks; memtables
-    /// take their memory from `slabs`. What there is to do for it is noted in `work`.
+    /// A partition with the tables of `version`, an empty memtable, and these hooks; memtables take
+    /// their memory from `slabs`. Its work is noted in `work`.
     pub fn new(
         version: Arc<PartitionVersion>,
         hooks: PartitionHooks,
@@ -143,10 +143,10 @@ impl PartitionState {
         self.store.get()
     }
 
-    /// Attaches other hooks: checks, jobs and writes use them from then on, and a store of large values
-    /// stays for good. Only under the commit path's lock, and once the edit that names them is durable.
-    /// Before it, filters would remove entries by a change that is refused, and the next open would
-    /// remove the values of the store.
+    /// Attaches other hooks. Checks, jobs and writes use them from then on; a store of large values
+    /// stays for good. Only under the commit path's lock, and once the edit that names the hooks is
+    /// durable. Earlier, filters would remove entries by a change that may be refused, and the next
+    /// open would remove the values of the store.
     pub fn attach(&self, hooks: PartitionHooks) {
         if let Some(store) = &hooks.store {
             self.store.get_or_init(|| store.clone());
@@ -213,7 +213,8 @@ impl PartitionState {
         // Newest first: a read stops at the first memtable that has the key.
         sealed.push(view.active.clone());
         sealed.extend_from_slice(&view.sealed);
-        // The successor expects keys like these: words of what all keys share would decide nothing.
+        // The successor expects similar keys: it skips the prefix that all keys share, which would
+        // decide no comparison.
         let active = Arc::new(view.active.successor(id));
         active.begin();
         self.put_view(ReadView::new(active, sealed, view.version.clone()));
@@ -240,12 +241,12 @@ impl PartitionState {
 
     #[cold]
     fn note_size(&self) {
-        // A flush may take the view away meanwhile: what is noted is the present one.
+        // A flush may remove the view meanwhile: the present one is noted.
         let _change = self.change.lock();
         self.work.note(self.id, &self.view.load(), self.logged);
     }
 
-    /// Takes `version` in and lets the memtables through `flushed_through` go.
+    /// Installs `version` and drops the memtables through `flushed_through`.
     pub fn install(&self, version: Arc<PartitionVersion>, flushed_through: Option<MemtableId>) {
         let _change = self.change.lock();
         self.put_version(version, flushed_through);
@@ -271,10 +272,10 @@ impl PartitionState {
     fn put_version(&self, version: Arc<PartitionVersion>, flushed_through: Option<MemtableId>) {
         let view = self.view.load_full();
         if self.store().is_some() {
-            // A value goes when no version that names it is held. Only versions from before the
-            // edit that dropped it can name it, so they are remembered here, weakly.
+            // A value is removed when no version that names it is held. Only versions from before
+            // the edit that dropped it can name it, so weak references to them are kept here.
             let mut past = self.past.lock();
-            // At each change, so the list is as long as there are readers that still hold one.
+            // At each change, so the list has one entry per version that a reader still holds.
             past.retain(|version| version.strong_count() > 0);
             past.push(Arc::downgrade(&view.version));
         }
@@ -290,8 +291,8 @@ impl PartitionState {
         self.past.lock().clone()
     }
 
-    /// All versions that a reader may hold, the present one too: for a partition that is dropped,
-    /// which lets go of its own.
+    /// All versions that a reader may hold, and the present one: for a partition that is dropped,
+    /// which releases its own.
     pub fn all_versions(&self) -> Vec<Weak<PartitionVersion>> {
         let _change = self.change.lock();
         let mut versions = self.past_versions();
@@ -318,12 +319,12 @@ impl PartitionState {
         self.work.forget(self.id);
     }
 
-    /// Says whether a drop of it may be on disk that did not take place.
+    /// Sets whether the drop of the partition is in doubt: it failed, and may be on disk.
     pub fn set_doubtful(&self, doubtful: bool) {
         self.doubtful.store(doubtful, Ordering::Release);
     }
 
-    /// Returns `true` if a drop of it may be on disk that did not take place.
+    /// Returns `true` if a failed drop of the partition may be on disk.
     pub fn is_doubtful(&self) -> bool {
         self.doubtful.load(Ordering::Acquire)
     }

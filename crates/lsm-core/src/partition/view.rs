@@ -82,8 +82,9 @@ impl ReadView {
     }
 
     /// Returns `true` if tables lie below the floors of the active memtable and below no older one:
-    /// they take space until one of these floors is durable. Of others that is sure already, and a
-    /// partition that is cleared again and again has no need to be flushed each time.
+    /// they take space until one of these floors is durable. Tables below an older floor are
+    /// deleted anyway, so a partition that is cleared again and again need not be flushed each
+    /// time.
     pub fn frees_tables(&self) -> bool {
         let mut levels = self.version.levels.iter().filter(|level| !level.is_empty());
         levels.any(|level| level.newest() >= self.newest_settled)

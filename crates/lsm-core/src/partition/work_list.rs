@@ -1,9 +1,9 @@
-//! [`WorkList`]: the partitions that have work, so that nobody has to look at all partitions to
+//! [`WorkList`]: the partitions that have work, so that no thread has to look at all partitions to
 //! find it.
 //!
 //! There is one for each database. Every partition notes the content of its view whenever that
 //! changes. The commit path asks which memtable to seal, flushes ask which to flush, compactions
-//! ask where to look, and the log asks which of its frames are only in memory.
+//! ask which to compact, and the log asks which of its frames are only in memory.
 //!
 //! Invariants:
 //! 1. A partition is noted under the lock that guards its view, so the last note is that of the
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use super::ReadView;
 use crate::types::{MemtableId, PartitionId};
 
-/// See the module.
+/// The partitions that have work, under one lock.
 #[derive(Default)]
 pub struct WorkList(Mutex<WorkState>);
 
@@ -35,7 +35,7 @@ struct WorkState {
     sealed_pins: BTreeSet<(u64, PartitionId, MemtableId)>,
     /// Bytes of the sealed memtables of a partition, if it has some.
     by_sealed: BTreeSet<(u64, PartitionId)>,
-    /// Partitions whose tables or hooks changed since somebody asked.
+    /// Partitions whose tables or hooks changed since the last call of `take_changed`.
     changed: BTreeSet<PartitionId>,
     /// Partitions that have a value store.
     stores: BTreeSet<PartitionId>,
@@ -96,8 +96,8 @@ impl WorkState {
     }
 
     fn note(&mut self, id: PartitionId, held: NotedMemory) {
-        // Replaced as a whole. Changes are rare, and the difference of two notes would be easy to
-        // get wrong.
+        // Replaced as a whole. Changes are rare, and the difference of two notes is easy to get
+        // wrong.
         self.forget(id);
         if held.is_nothing() {
             return;
@@ -154,8 +154,8 @@ impl WorkList {
         noted.active_pins.range(..(place, PartitionId(0))).map(|(_, id)| *id).collect()
     }
 
-    /// The first place in the log that a memtable needs, but for the memtables of a partition
-    /// through one, which are about to be in tables.
+    /// The first place in the log that a memtable needs. The memtables of one partition through the
+    /// given one are excluded: a flush is about to write them to tables.
     pub fn first_pin(&self, flushing: Option<(PartitionId, MemtableId)>) -> Option<u64> {
         let noted = self.0.lock();
         let active = noted.active_pins.first().map(|(pin, _)| *pin);

@@ -16,9 +16,9 @@ use crate::sstable::{BlockCheck, OpenTable};
 use crate::types::{EntryKind, InGap, KeyForm, SeqNo, Slice};
 use crate::version::TableContext;
 
-/// A partition of a database that stays open as long as this lives: a handle, a snapshot, or a moment of a
-/// follower. One reference to it is all that a cursor counts beside its view, because threads that read
-/// at once change the same counts.
+/// A partition of a database that stays open as long as this lives: a handle, a snapshot, or a view
+/// of a follower. A cursor counts one reference to it in addition to its view, because threads that
+/// read at once change the same counts.
 pub trait OpenPartition: Send + Sync {
     /// The means to open its tables.
     fn tables(&self) -> &Arc<TableContext>;
@@ -71,14 +71,14 @@ impl ReadPoint {
         located.map_err(|error| error.in_partition(self.partition()))
     }
 
-    /// Returns the same point, of which `check` sees each block of a table before anything of the
-    /// block is handed out.
+    /// Returns the same point with a check: `check` sees each block of a table before anything of
+    /// the block is returned.
     #[must_use]
     pub fn checked_by(self, check: Arc<dyn BlockCheck>) -> ReadPoint {
         ReadPoint { check: Some(check), ..self }
     }
 
-    /// The value of `key`, a stored key, as its handle says.
+    /// Reads the value of `key`, a stored key, from the value store.
     pub(super) fn read_handle(&self, key: &[u8], handle: &[u8]) -> Result<Vec<u8>> {
         self.tables().check_process()?;
         let Some(store) = &self.store else {
@@ -92,22 +92,22 @@ impl ReadPoint {
 
 /// A cursor over the keys of one partition as they were at one moment, within bounds.
 ///
-/// A cursor is invalid before the first seek. It pins the memtables and tables that it reads until it
-/// is dropped. After a failed move it is invalid until the next seek; a seek behind the damage may
+/// A cursor is invalid before the first seek. It pins the memtables and tables that it reads until
+/// it is dropped. After a failed move it is invalid until the next seek; a seek past the damage may
 /// succeed.
 ///
 /// # Cost
 /// A seek searches every memtable, every level-0 table and one table of each deeper level; a move
 /// costs a few comparisons. Both read blocks that are not in the cache.
 pub struct Cursor {
-    /// With the point that is read, which remembers walks over tombstones.
+    /// With the read point, which remembers walks over tombstones.
     entries: VisibleIter<MergeIter<Source>, Option<ReadPoint>>,
     key_form: KeyForm,
     /// The present value, if it lies in the value store and was asked for.
     value: OnceCell<Vec<u8>>,
     /// The view has gaps: see `types/gap.rs`. Kept here, so that a move looks at no other memory.
     has_gaps: bool,
-    /// Why the cursor cannot read at all: told by every seek.
+    /// The reason why the cursor cannot read at all: every seek returns it.
     broken: Option<Error>,
     /// The last move came to a gap.
     is_refused: bool,
@@ -128,8 +128,8 @@ impl Cursor {
                 .map_err(|error| error.in_partition(point.partition()))?;
             Ok((sources, point))
         });
-        // Told by the seeks, so that opening a range has no error of its own and iterators need one
-        // check.
+        // Returned by the seeks, so that opening a range has no error of its own and iterators need
+        // one check.
         let (sources, point, broken) = match sources {
             Ok((sources, point)) => (sources, Some(point), None),
             Err(error) => (Vec::new(), None, Some(error)),
@@ -194,14 +194,14 @@ impl Cursor {
     #[inline]
     pub fn value(&self) -> Result<&[u8]> {
         assert!(self.valid(), "the cursor is on no key");
-        // Nearly always. In a function without the rest, few instructions are needed for a call.
+        // The usual case. In a function of its own, a call needs few instructions.
         if self.entries.trailer().kind() == Some(EntryKind::Value) {
             return Ok(self.entries.value());
         }
         self.value_apart()
     }
 
-    /// As [`Cursor::value`], of an entry that does not hold its value.
+    /// As [`Cursor::value`], for an entry that does not hold its value.
     #[inline(never)]
     fn value_apart(&self) -> Result<&[u8]> {
         match self.entries.trailer().kind() {
@@ -233,7 +233,7 @@ impl Cursor {
             return 0;
         };
         let handle = self.entries.value();
-        // Who reads the value is told what is wrong with it.
+        // The read of the value returns the error.
         let Ok(len) = store.len(handle) else { return 0 };
         let len = len.min(bytes_max);
         store.prefetch(handle, len);
@@ -247,7 +247,7 @@ impl Cursor {
     /// Returns an owned value, which shares the block if the value is large.
     pub fn value_slice(&self) -> Result<Slice> {
         if self.valid() && self.is_value_apart() && self.value.get().is_none() {
-            // Not kept: this call hands it out without a copy.
+            // Not kept: this call returns it without a copy.
             let value = self.point().read_handle(self.entries.key(), self.entries.value())?;
             return Ok(value.into());
         }
@@ -334,19 +334,19 @@ impl Cursor {
         self.settle_backward(left, moved)
     }
 
-    /// Narrows the range to what lies behind `key`.
+    /// Narrows the range to the keys after `key`.
     pub(super) fn set_lower_excluded(&mut self, key: &[u8]) {
         let key = stored(self.key_form, key);
         self.entries.set_lower_excluded(&key);
     }
 
-    /// Narrows the range to what lies before `key`.
+    /// Narrows the range to the keys before `key`.
     pub(super) fn set_upper_excluded(&mut self, key: &[u8]) {
         let key = stored(self.key_form, key);
         self.entries.set_upper_excluded(&key);
     }
 
-    /// The outcome of a move, with the partition's name.
+    /// Returns the outcome of a move, with the partition's name in an error.
     #[inline]
     fn told(&self, moved: Result<()>) -> Result<()> {
         moved.map_err(|error| self.named(error))
@@ -372,7 +372,7 @@ impl Cursor {
         self.broken.clone().map_or(Ok(()), Err)
     }
 
-    /// Called behind every move forwards, which began at `left` or at the lower bound.
+    /// Called after every move forwards, which began at `left` or at the lower bound.
     #[inline]
     fn settle_forward(&mut self, left: Option<Bound<Vec<u8>>>, moved: Result<()>) -> Result<()> {
         self.forget_value();
@@ -386,7 +386,7 @@ impl Cursor {
         self.told(moved)
     }
 
-    /// Called behind every move backwards, which began at `left` or at the upper bound.
+    /// Called after every move backwards, which began at `left` or at the upper bound.
     #[inline]
     fn settle_backward(&mut self, left: Option<Bound<Vec<u8>>>, moved: Result<()>) -> Result<()> {
         self.forget_value();
@@ -401,7 +401,7 @@ impl Cursor {
 
 /// Gaps: see `types/gap.rs`.
 impl Cursor {
-    /// An error if a walk over the keys between the two bounds may miss some that are lost.
+    /// Returns an error if some of the keys between the two bounds may be lost.
     fn check_passed(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         let point = self.point();
         let floor = point.view.floor_at(point.seq);
@@ -425,7 +425,7 @@ impl Cursor {
         }
     }
 
-    /// Goes on to an entry that may be shown, with no gap passed on the way from `left`.
+    /// Moves to an entry that may be shown, unless a gap lies on the way from `left`.
     #[cold]
     fn pass_gaps_forward(&mut self, left: Option<Bound<Vec<u8>>>) -> Result<()> {
         let mut left = left;
@@ -478,7 +478,7 @@ pub fn stored_bounds(form: KeyForm, (lower, upper): Bounds) -> Bounds {
     (lower, upper)
 }
 
-/// The key right behind `key`.
+/// The smallest key after `key`.
 fn successor(key: &[u8]) -> Vec<u8> {
     let mut next = Vec::with_capacity(key.len() + 1);
     next.extend_from_slice(key);

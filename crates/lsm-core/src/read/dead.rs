@@ -6,8 +6,8 @@ use crate::types::SeqNo;
 
 impl DeadEntries for Option<ReadPoint> {
     fn is_kept(&self) -> bool {
-        // A check must see every block that a walk comes by. Beside gaps it is not certain what a walk would have
-        // seen.
+        // A check must see every block on the way. In a view with gaps it is uncertain what a walk
+        // would have seen.
         self.as_ref()
             .is_some_and(|point| point.check.is_none() && point.view.version.gaps.is_empty())
     }

@@ -15,7 +15,7 @@ use crate::sstable::bloom_hash;
 use crate::types::{EntryKind, Gap, InGap, SeqNo, Slice, Trailer};
 use crate::version::{Table, TableContext};
 
-/// The things that a point read reads through.
+/// The arguments of a point read, except the key.
 pub struct GetContext<'a> {
     /// Memtables and tables.
     pub view: &'a ReadView,
@@ -27,7 +27,7 @@ pub struct GetContext<'a> {
     pub seq: SeqNo,
 }
 
-/// A search, as it is led to each place that may hold its key.
+/// A search for one key, applied to each place that may hold the key.
 pub trait Search<'a> {
     /// The finding that ends the search.
     type Found;
@@ -39,7 +39,7 @@ pub trait Search<'a> {
     fn in_table(&mut self, level: usize, table: &'a Table) -> Result<Option<Self::Found>>;
 }
 
-/// Leads `search` to the places of `view` that may hold `key`, until it finds something.
+/// Applies `search` to the places of `view` that may hold `key`, until it finds something.
 #[inline(always)]
 pub fn search<'a, S: Search<'a>>(
     view: &'a ReadView,
@@ -81,7 +81,7 @@ pub enum Located {
     Apart(Slice),
 }
 
-/// The place of the value of `key`, a stored key. What lies in the value store is not touched.
+/// The place of the value of `key`, a stored key. The value store is not read.
 ///
 /// # Errors
 /// Those of [`get`].
@@ -117,11 +117,11 @@ fn find<'a>(
     Ok(if is_answer(context, key, seq)? { found } else { None })
 }
 
-/// Returns `true` if what a read found of `key`, an entry with this sequence or none, is its
-/// answer; if not, the key has no value.
+/// Returns `true` if the entry that a read found for `key`, with this sequence or none, is its
+/// answer. If it is not, the key has no value.
 ///
-/// Asked behind the search and not before it: an entry that is newer than the floor, or than the loss
-/// in a gap, answers all the same.
+/// Checked after the search: an entry that is newer than the floor, or than the loss in a gap, is
+/// an answer all the same.
 ///
 /// # Errors
 /// Corruption if a newer entry may be lost: see [`Gap`].
@@ -129,7 +129,7 @@ fn find<'a>(
 pub fn is_answer(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
     let view = context.view;
     if view.version.gaps.is_empty() {
-        // A key that is not there has nothing that a floor could hide, and pays for none.
+        // A missing key has no entry that a floor could hide, so the floor is not loaded.
         return Ok(!found.is_some_and(|found| view.hides(found, context.seq)));
     }
     judge(context, key, found)
@@ -139,7 +139,7 @@ pub fn is_answer(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> 
 fn judge(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
     let gaps = &context.view.version.gaps;
     let floor = context.view.floor_at(context.seq);
-    // A floor tells of the key what a deletion would.
+    // A floor means the same for the key as a deletion.
     let newest = found.max((floor > SeqNo::ZERO).then_some(floor));
     match gaps.judge(key, context.seq, newest) {
         (InGap::Unknown, Some(gap)) => Err(lost(gap, context.tables).at_key(key)),
@@ -182,8 +182,8 @@ impl<'a> Search<'a> for ValueSearch<'_> {
     }
 }
 
-/// Returns what an entry of this kind, which lies in `table`, says of `key`: its value, or that
-/// there is none.
+/// Returns the meaning of an entry of this kind, which lies in `table`, for `key`: its value, or
+/// that there is none.
 ///
 /// # Errors
 /// Corruption of a record that is known to be damaged; those of the value store.
@@ -220,12 +220,12 @@ pub fn read_handle(store: &dyn ValueStore, handle: &[u8]) -> Result<Vec<u8>> {
         return Err(Error::limit(what, len, FORMAT_VALUE_BYTES_MAX));
     };
     let mut value = vec![0; len];
-    // The store verifies the bytes against the handle. Nothing of them is handed out before.
+    // The store verifies the bytes against the handle before any of them is returned.
     store.read_into(handle, 0, &mut value)?;
     Ok(value)
 }
 
-/// Returns the error of an entry whose kind has no value to give.
+/// Returns the error of an entry whose value cannot be read.
 pub(super) fn unreadable(
     kind: Option<EntryKind>,
     table: Option<&Table>,

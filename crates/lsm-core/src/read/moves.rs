@@ -32,10 +32,10 @@ pub trait ReadCursor {
     /// Moves to the last key.
     fn seek_to_last(&mut self) -> Result<()>;
 
-    /// Moves to the first key at or behind `key`.
+    /// Moves to the first key at or after `key`.
     fn seek(&mut self, key: impl AsRef<[u8]>) -> Result<()>;
 
-    /// Moves to the first key strictly behind `key`.
+    /// Moves to the first key strictly after `key`.
     fn seek_after(&mut self, key: impl AsRef<[u8]>) -> Result<()>;
 
     /// Moves to the last key before `key`.

@@ -52,7 +52,7 @@ key_range! {
 
 /// The range of all keys that begin with `prefix`.
 pub fn prefix_bounds(prefix: &[u8]) -> Bounds {
-    // Bytes of 0xff cannot be increased; a prefix of nothing else has no key behind it.
+    // Bytes of 0xff cannot be increased; no key follows a prefix of nothing else.
     let Some(at) = prefix.iter().rposition(|byte| *byte != 0xff) else {
         return (Bound::Included(prefix.to_vec()), Bound::Unbounded);
     };
@@ -68,9 +68,9 @@ enum End {
     Finished,
 }
 
-/// A double-ended iterator over the keys and values of a range. It ends after an error; a new iterator
-/// can start behind the damage. From the second large value of an end on, it has the next ones read
-/// from the device while the caller uses the present one.
+/// A double-ended iterator over the keys and values of a range. It ends after an error; a new
+/// iterator can start after the damage. From the second large value of an end on, the next ones are
+/// read from the device while the caller uses the present one.
 pub struct Range {
     bounds: Bounds,
     point: Result<ReadPoint>,
@@ -104,7 +104,7 @@ impl Range {
 
     #[expect(clippy::unnecessary_wraps, reason = "the item that the iterator returns")]
     fn fail<T>(&mut self, error: crate::Error) -> Option<Result<T>> {
-        // Both ends: going on behind an error would leave keys out without a sign.
+        // Both ends: continuing after an error would silently leave keys out.
         self.front_at = End::Finished;
         self.back_at = End::Finished;
         Some(Err(error))

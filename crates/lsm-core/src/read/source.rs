@@ -42,7 +42,7 @@ impl Source {
         let levels = view.version.levels[1..].iter().filter(|level| !level.is_empty());
         let levels = levels.filter(|level| level.newest() >= floor);
         // Counted: room for all levels takes more than 1 KiB, which the allocator of glibc does not
-        // keep at hand. A memtable that gets its first entry behind the count makes the vector grow.
+        // keep ready. If a memtable gets its first entry after the count, the vector grows.
         let count = memtables.clone().count() + level0.clone().count() + levels.clone().count();
         let mut sources = Vec::with_capacity(count);
         for memtable in memtables {

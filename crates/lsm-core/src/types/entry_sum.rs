@@ -1,14 +1,14 @@
 //! [`EntrySum`]: the checksum that protects an operation from the caller's buffer to the table.
 //!
-//! It is made of the caller's own bytes before anything is copied. It is compared with the section
-//! before the section goes to the log, kept beside the entry in the memtable, and checked by the
-//! flush. So a bit that flips in any copy on the way is noticed.
+//! It is computed over the caller's own bytes before anything is copied. It is compared with the
+//! section before the section goes to the log, stored with the entry in the memtable, and checked
+//! by the flush. So a bit that flips in any copy on the way is noticed.
 //!
-//! Its part for the value is one that a filter can seal: the flush checks it anyway, and the filter does
+//! A filter can seal its part for the value: the flush checks that part anyway, and the filter does
 //! not hash the value again.
 //!
-//! Invariant: it exists in memory only. No file stores one, so its form may change, but for its part for
-//! the value.
+//! Invariant: it exists in memory only. No file stores one, so its form may change, except for its
+//! part for the value.
 
 use super::{EntryKind, SeqNo, Trailer};
 use crate::codec::{ChecksumSeed, checksum64};
@@ -60,21 +60,21 @@ impl EntrySum {
         let value_sum = VALUE.checksum64(value);
         let sum = EntrySum::of_parts(checksum64(key), kind, value_sum).numbered(trailer.seq());
         let is_it = sum == self;
-        // Of bytes that do not agree there is nothing to hand on.
+        // There is no checksum to pass on for bytes that do not agree.
         (is_it, is_it.then_some(value_sum))
     }
 
-    /// The checksum of the entry of `key`; `None` if the trailer is of no kind that there is.
+    /// The checksum of the entry of `key`; `None` if the kind in the trailer is unknown.
     pub fn of_entry(key: &[u8], trailer: Trailer, value: &[u8]) -> Option<EntrySum> {
         let sum = EntrySum::new(checksum64(key), trailer.kind()?, value);
         Some(sum.numbered(trailer.seq()))
     }
 }
 
-/// The checksums of an operation, of the caller's own bytes.
+/// The checksums of an operation, computed over the caller's own bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationSum {
-    /// The checksum of the stored key, which filters over keys are asked by.
+    /// The checksum of the stored key, by which Bloom filters are searched.
     pub key_hash: u64,
     /// The checksum of the whole.
     pub sum: EntrySum,
@@ -122,7 +122,8 @@ mod tests {
         let value_sum = checksum64_seeded(&value, VALUE_SEED);
         assert_eq!(sound.confirms(&key, trailer, &value), (true, Some(value_sum)));
         assert_eq!(sound.confirms(&key, trailer, b"valuf"), (false, None));
-        // The flush seals the checksum that it has confirmed, so of every length it must be the one on disk.
+        // The flush seals the checksum that it has confirmed, so for every length it must be the
+        // one on disk.
         for len in [0, 1, 16, 128, 240, 241, 1_024, 1_025, 70_000] {
             let value: Vec<u8> = (0..len).map(|n| (n * 7 % 251) as u8).collect();
             let sum = EntrySum::of_entry(&key, trailer, &value).unwrap();

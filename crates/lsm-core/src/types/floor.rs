@@ -1,21 +1,21 @@
 //! [`Floors`]: the sequence numbers at which a partition was cleared. An entry below a floor is
 //! absent for every reader that sees the floor.
 //!
-//! A memtable has those that came in since the flush before, the version of a partition those that
-//! are flushed. Reads ask both, by way of their view; merges rely on what is durable.
+//! A memtable has the floors that were set since the previous flush, the version of a partition has
+//! those that are flushed. Reads check both through their view; merges use the durable ones.
 //!
-//! A tombstone for each key was rejected: a partition is emptied in a time that does not depend on
-//! what it holds, and its tables go without being read.
+//! A tombstone for each key was rejected: now the time to clear a partition does not depend on its
+//! size, and its tables are deleted without being read.
 //!
 //! Invariants:
-//! 1. Floors ascend, and none is there twice.
+//! 1. Floors ascend, without duplicates.
 //! 2. A floor stays for as long as an entry below it may be in a table.
 
 use std::sync::Arc;
 
 use super::SeqNo;
 
-/// See the module.
+/// The floors of a partition or memtable, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Floors(Option<Arc<[SeqNo]>>);
 
@@ -45,7 +45,7 @@ impl Floors {
         self.all()[..seen].last().copied()
     }
 
-    /// The oldest one that an entry with the number `seq` lies below.
+    /// The oldest floor above the sequence number `seq` of an entry.
     pub fn above(&self, seq: SeqNo) -> Option<SeqNo> {
         let passed = self.all().partition_point(|floor| *floor <= seq);
         self.all().get(passed).copied()
@@ -60,8 +60,8 @@ impl Floors {
         Floors::of([self.all(), others.all()].concat())
     }
 
-    /// Those of them that differ for a reader at one of `snapshots`, ascending, or at any number from
-    /// the last of these on.
+    /// The floors that distinguish readers: those that differ for a reader at one of `snapshots`
+    /// (ascending), or at any later number.
     #[must_use]
     pub fn told_apart_by(&self, snapshots: &[SeqNo]) -> Floors {
         let all = self.all();

@@ -6,8 +6,8 @@
 //! a deeper level. So it writes the sound entries, and the manifest stores the range of the lost
 //! ones. Gets and cursors compare what they find with the gaps.
 //!
-//! A gap is a range of internal keys, from the sound entry before the damage to the sound entry
-//! behind it, and a sequence number: no lost entry is newer than that. Inside the range, a read is
+//! A gap is a range of internal keys, from the last intact entry before the damage to the first one
+//! after it, and a sequence number: no lost entry is newer than that. Inside the range, a read is
 //! answered only by an entry for which no lost one can be newer.
 //!
 //! An earlier form poisoned the damaged entry under the key that it had. If the damage is in the
@@ -15,9 +15,9 @@
 //!
 //! Invariants:
 //! 1. Inside an open gap, no read is answered by an older entry, wherever compactions have moved
-//!    that.
-//! 2. A closed gap hides the entries that an open gap refuses, for reads from the sequence on at
-//!    which it was closed. For snapshots before that sequence it is open.
+//!    that entry.
+//! 2. A closed gap hides the entries that an open gap refuses, for reads at or after the sequence
+//!    at which it was closed. For snapshots before that sequence it is open.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -25,15 +25,15 @@ use std::ops::{Bound, RangeBounds};
 
 use super::SeqNo;
 
-/// See the module. Keys are as they are stored. Gaps sort by their first keys. Of a gap within one key,
-/// `from_below` alone says which versions may be lost.
+/// A range in which entries are lost. Its keys are stored keys. Gaps sort by their first keys. For
+/// a gap within one key, `from_below` alone says which versions may be lost.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gap {
     /// The key of the sound entry before.
     pub from: Box<[u8]>,
     /// Versions of `from` older than this may be lost too; zero if none can be.
     pub from_below: SeqNo,
-    /// The key of the sound entry behind.
+    /// The key of the intact entry after the gap.
     pub to: Box<[u8]>,
     /// `true` if versions of `to` may be lost.
     pub to_included: bool,
@@ -82,8 +82,7 @@ impl Gap {
         if found.is_some_and(|found| found >= newest.min(seq)) {
             return InGap::Sound;
         }
-        // By the reader's number: a snapshot from before the acceptance keeps being refused, as
-        // before it.
+        // By the reader's number: a snapshot from before the acceptance is refused as before.
         if self.is_open_at(seq) { InGap::Unknown } else { InGap::Hidden }
     }
 
@@ -122,9 +121,9 @@ impl Gap {
             return None;
         }
         let mut within = self.clone();
-        // The parts meet at a bound without a hole and without an overlap. A key that belonged to none
-        // would read as if nothing had been lost. The loss of one that belonged to two would be
-        // accepted although nobody said so.
+        // The parts meet at a bound without a hole and without an overlap. A key that belonged to
+        // none would read as if nothing had been lost. The loss of one that belonged to two would
+        // be accepted although the caller did not ask for it.
         let before = within.cut_before(bounds.0);
         let behind = within.cut_behind(bounds.1);
         Some((within, before.into_iter().chain(behind).collect()))
@@ -148,7 +147,7 @@ impl Gap {
         Some(before)
     }
 
-    /// As [`Gap::cut_before`], behind `upper`.
+    /// As [`Gap::cut_before`], after `upper`.
     fn cut_behind(&mut self, upper: Bound<&[u8]>) -> Option<Gap> {
         let (key, is_kept) = match upper {
             Bound::Unbounded => return None,
@@ -194,7 +193,7 @@ impl fmt::Display for Gap {
     }
 }
 
-/// As its text: for people, who decide what becomes of it.
+/// Serialized as its text: people decide how to react to it.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Gap {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,8 +1,8 @@
 //! [`Gaps`]: the gaps of one partition.
 //!
-//! Every get and every move of a cursor asks them, in a partition that has some. A failing disk may
-//! leave thousands, so no answer looks at all of them: the gaps are sorted by their first keys, and
-//! an interval tree in an array says how far each part of the list reaches.
+//! Every get and every move of a cursor checks them, in a partition that has some. A failing disk
+//! may leave thousands, so no check looks at all of them: the gaps are sorted by their first keys,
+//! and an interval tree in an array says how far each part of the list reaches.
 //!
 //! An earlier form searched the list from its start: with 10,000 gaps, a get compared 10,000 keys.
 //!
@@ -15,15 +15,15 @@ use std::sync::{Arc, OnceLock};
 
 use super::{Gap, InGap, SeqNo};
 
-/// See the module.
+/// The gaps of a partition, sorted by their first keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gaps(Option<Arc<Sorted>>);
 
 #[derive(Clone, Debug, Default)]
 struct Sorted {
     gaps: Vec<Arc<Gap>>,
-    /// The interval tree, made by the first who searches. The root of a part of the list is the gap
-    /// in its middle; there stands which gap of the part reaches furthest.
+    /// The interval tree, made by the first search. The root of a part of the list is the gap in
+    /// its middle; its value is the index of the gap of the part that reaches furthest.
     furthest: OnceLock<Vec<u32>>,
 }
 
@@ -77,7 +77,7 @@ impl Gaps {
         }
     }
 
-    /// Adds a gap. One that is there already stays once: two runs of a job find the same damage.
+    /// Adds a gap. An equal gap is not added again: two runs of a job find the same damage.
     ///
     /// # Cost
     /// The first change copies the list, if others have it; each further one compares a logarithmic
@@ -86,8 +86,8 @@ impl Gaps {
         let Err(at) = self.place_of(&gap) else { return };
         let sorted = Arc::make_mut(self.0.get_or_insert_default());
         sorted.gaps.insert(at, Arc::new(gap));
-        // The tree is made again by the next search: an edit may add thousands of gaps, and nobody
-        // searches in between.
+        // The next search makes the tree again: an edit may add thousands of gaps, and no search
+        // comes in between.
         sorted.furthest = OnceLock::new();
     }
 
@@ -107,8 +107,8 @@ impl Gaps {
         true
     }
 
-    /// Shows the gaps that reach into a stretch of keys to `see`, by their first keys, until it says
-    /// that it has seen enough. Returns the number of gaps that were looked at.
+    /// Passes the gaps that overlap a range of keys to `see`, by their first keys, until it returns
+    /// [`Onward::Enough`]. Returns the number of gaps that were looked at.
     fn reaching(
         &self,
         stretch: KeysWithin<'_>,
@@ -169,7 +169,8 @@ impl Gaps {
         found.and_then(|at| self.at(at))
     }
 
-    /// Returns `true` if a version of `key` may be lost: then nothing that answers for it may go.
+    /// Returns `true` if a version of `key` may be lost: then no entry that answers for it may be
+    /// dropped.
     pub fn reach(&self, key: &[u8]) -> bool {
         let mut is_reached = false;
         self.reaching(KeysWithin::of_key(key), &mut |_, gap| {
@@ -257,13 +258,13 @@ impl Sorted {
         if stretch.first.is_some_and(|first| *furthest.to < *first) {
             return Onward::GoOn;
         }
-        // Left, middle, right: gaps are shown in their order, as the caller was told.
+        // Left, middle, right: `see` gets the gaps in their order.
         if self.reaching(start, middle, stretch, looks, see) == Onward::Enough {
             return Onward::Enough;
         }
         let gap = &self.gaps[middle];
         if stretch.last.is_some_and(|last| *gap.from > *last) {
-            // All behind it begin later.
+            // All gaps after it begin later.
             return Onward::GoOn;
         }
         // Ends count as reached here; the gap itself knows which of them it includes.

@@ -45,7 +45,8 @@ impl SeqNo {
     /// Beyond 56 bits: at a billion writes a second that is more than two years of writing.
     #[must_use]
     pub fn plus(self, count: u64) -> SeqNo {
-        // A panic and no wrap: a number that begins anew would sort new entries behind old ones.
+        // A panic instead of a wrap: a number that starts again at 0 would sort new entries after
+        // old ones.
         let n = self.0.checked_add(count).filter(|n| *n <= SEQNO_MAX);
         SeqNo(n.expect("sequence numbers are exhausted after 2^56 operations"))
     }
@@ -82,7 +83,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// The message of whatever meets a poison.
+    /// The message of every read that finds a poison.
     pub const POISONED: &str = "the record is known to be damaged";
 
     /// The kind of an operation with the on-disk number `n`, if this version knows it.
@@ -149,7 +150,7 @@ impl fmt::Debug for Trailer {
     }
 }
 
-/// A borrowed internal key. See the module for the order.
+/// A borrowed internal key, ordered by user key ascending, then by trailer descending.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyRef<'a> {
     /// The user key.
@@ -273,11 +274,11 @@ pub fn first_not_below(words: &[u64], word: u64) -> usize {
     start + LINE_WORDS * below + line.iter().map(|w| usize::from(*w < word)).sum::<usize>()
 }
 
-/// Returns `true` if the hidden entry of `owner` sorts before `next`, which sorts behind `owner`.
+/// Returns `true` if the hidden entry of `owner` sorts before `next`, which sorts after `owner`.
 #[inline]
 pub(crate) fn hidden_precedes(owner: &[u8], suffix: &[u8], next: &[u8]) -> bool {
     match (next.get(owner.len()), suffix.first()) {
-        // It does not begin with the owner. So it differs in a byte before, where it is greater.
+        // It does not begin with the owner. So it differs in an earlier byte, where it is greater.
         (None, _) => true,
         // It differs before, or goes on with more than the suffix.
         (Some(byte), Some(first)) if byte > first => true,

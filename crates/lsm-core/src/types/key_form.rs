@@ -1,26 +1,26 @@
 //! [`KeyForm`]: the form in which a partition stores the keys that users give it.
 //!
-//! Hooks choose it when a partition is made, so that keys of hidden entries are nobody's keys. Every
-//! way in and out of a partition asks it here.
+//! Hooks choose it when a partition is made, so that no user key equals the key of a hidden entry.
+//! Every way in and out of a partition uses it.
 //!
 //! Invariants:
-//! 1. Stored keys sort as the keys do, and no two keys are stored as one.
+//! 1. Stored keys sort as user keys do, and no two keys have the same stored form.
 //! 2. The form of a partition never changes. The numbers are on disk.
 
-/// Longest stored key that is put together without an allocation, in bytes.
+/// Longest stored key that is built without an allocation, in bytes.
 const ROOM_BYTES: usize = 256;
 
-/// See the module.
+/// The form in which a partition stores user keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum KeyForm {
     /// As they are given; keys with the reserved suffix are refused.
     #[default]
     AsGiven = 0,
-    /// Every key with a zero byte behind it. Partitions of older versions that take any key.
+    /// Every key with a zero byte appended. Partitions of older versions that take any key.
     Terminated = 1,
-    /// Keys that end in `0x00` or `0x01` with a zero byte behind them, all others as they are given:
-    /// then a stored key that ends in zero is one that was longer, and none ends in `0x01`.
+    /// Keys that end in `0x00` or `0x01` with a zero byte appended, all others as they are given:
+    /// then a stored key that ends in zero was one byte shorter, and none ends in `0x01`.
     Escaped = 2,
 }
 
@@ -71,8 +71,8 @@ impl KeyForm {
         key
     }
 
-    /// The key that is stored as `stored`. One that is damaged may lack its zero byte, and is
-    /// returned as it is.
+    /// The user key of `stored`. A damaged stored key may lack its zero byte; it is returned
+    /// unchanged.
     #[inline]
     pub fn user(self, stored: &[u8]) -> &[u8] {
         match (self, stored) {
@@ -134,7 +134,7 @@ mod tests {
                 form.with_stored(&a, |found| assert_eq!(found, stored));
                 prop_assert!(form.is_stored(&stored));
                 prop_assert!(form == KeyForm::AsGiven || !stored.ends_with(&[1]));
-                // What is no stored form comes from no key.
+                // Bytes that are no stored form come from no key.
                 prop_assert_eq!(form.is_stored(&a), form.stored(form.user(&a).to_vec()) == a);
             }
         }

@@ -10,7 +10,7 @@ mod key_form;
 mod operation;
 #[cfg_attr(
     any(target_os = "linux", target_os = "android"),
-    expect(unsafe_code, reason = "the word of the process is behind a pointer")
+    expect(unsafe_code, reason = "the word of the process is reached through a pointer")
 )]
 mod process;
 mod section_bytes;

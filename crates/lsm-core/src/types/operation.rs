@@ -1,7 +1,7 @@
 //! [`Operation`]: the place of one operation in the section that it came in.
 //!
-//! Made by `batch`, which checks the bytes, and taken by the memtable, which keeps the section and
-//! refers to it. It stands here because both are formats, and none imports another.
+//! `batch` makes it and checks the bytes; the memtable takes it, keeps the section and refers to
+//! it. It is on this floor because both are formats, and no format imports another.
 //!
 //! Invariant: the ranges are within the section that the operation was read from.
 

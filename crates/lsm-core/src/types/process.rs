@@ -1,13 +1,14 @@
 //! [`Process`]: the process that made a thing, as distinct from its children.
 //!
-//! A child of `fork` has a copy of every handle, and not one of the threads. It shares files and locks with
-//! its parent: what it wrote at its own places would destroy the database. So whatever writes files, waits
-//! for threads or takes locks notes its process, and refuses in any other.
+//! A child of `fork` has a copy of every handle, and none of the threads. It shares files and locks
+//! with its parent: a write at its own offsets would destroy the database. So everything that
+//! writes files, waits for threads or takes locks stores its process, and returns an error in any
+//! other.
 //!
-//! The system call for the number of the process takes 200 to 300 ns, a quarter of a put. So on Linux a
-//! process has a page that the kernel empties in every child (`MADV_WIPEONFORK`), and asking costs
-//! two loads, below 1 ns. Where there is no such page, the system is asked. The alternative, a handler of
-//! `pthread_atfork`, is not called by every way to fork.
+//! The system call for the number of the process takes 200 to 300 ns, a quarter of a put. So on
+//! Linux a process has a page that the kernel empties in every child (`MADV_WIPEONFORK`), and a
+//! check costs two loads, below 1 ns. Without such a page, the system is asked. The alternative, a
+//! handler of `pthread_atfork`, is not called by every way to fork.
 //!
 //! A child cannot open a database of its own either, if its parent had one open at the fork. The locks of the
 //! whole program share one table of the threads that wait (`parking_lot`), and a child inherits it with
@@ -15,7 +16,7 @@
 //!
 //! Invariants:
 //! 1. The page is never unmapped, and holds one word that is only used as an atomic.
-//! 2. Numbers grow from parent to child, so a process finds the number of no ancestor.
+//! 2. Numbers grow from parent to child, so no process has the number of an ancestor.
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use std::sync::atomic::AtomicPtr;
@@ -72,7 +73,7 @@ impl Opened {
             if opened >> 32 == process.0 & COUNT {
                 return Some(opened + 1);
             }
-            // Those of the parent, unless there were none.
+            // The open ones belong to the parent, unless their number is 0.
             (opened & COUNT == 0).then_some(process.0 << 32 | 1)
         });
         noted.map(|_| Opened(process)).map_err(|_| opened_by_parent())
@@ -81,7 +82,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // A child leaves what it has found: it stays refused.
+        // A child does not change the parent's count: it stays refused.
         let _ = OPENED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |opened| {
             let is_own = opened >> 32 == self.0.0 & COUNT && self.0.is_current();
             is_own.then(|| opened - 1)
@@ -144,7 +145,7 @@ fn current() -> u64 {
 fn first_number() -> u64 {
     if WORD.load(Ordering::Acquire).is_null() {
         let word = map_word().unwrap_or((&raw const NO_WORD).cast_mut());
-        // Without a lock, which a fork could leave taken. The page of a thread that comes second is lost.
+        // Without a lock, which a fork could leave locked. The page of the slower thread is leaked.
         let _ =
             WORD.compare_exchange(std::ptr::null_mut(), word, Ordering::AcqRel, Ordering::Acquire);
     }
@@ -213,7 +214,7 @@ mod tests {
         let two = [Opened::note().unwrap(), Opened::note().unwrap()];
         assert!(OPENED.load(Ordering::Relaxed) & COUNT >= 2);
         drop(two);
-        // Of another process it is none of ours.
+        // The count of another process does not belong to this one.
         let before = OPENED.load(Ordering::Relaxed);
         drop(Opened(Process(Process::current().0 + 1)));
         assert!(OPENED.load(Ordering::Relaxed) >> 32 == before >> 32);

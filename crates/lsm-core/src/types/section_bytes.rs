@@ -1,7 +1,7 @@
 //! [`SectionBytes`]: the encoded operations of a batch on one partition, lent or shared.
 //!
-//! A writer that leads its group lends its own buffer: nobody needs the bytes once its call returns, so
-//! that a put costs no allocation. Whoever keeps them longer shares them.
+//! A writer that leads its group lends its own buffer: the bytes are not used after its call
+//! returns, so a put costs no allocation. A holder that keeps them longer shares them.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 /// the system for each value.
 pub const COPIED_VALUE_BYTES_MAX: usize = 256 << 10;
 
-/// See the module.
+/// The encoded operations of a section, lent or shared.
 #[derive(Clone)]
 pub enum SectionBytes<'a> {
     /// Only as long as the writer waits.
     Lent(&'a [u8]),
-    /// As long as somebody needs them.
+    /// As long as a memtable refers to them.
     Shared(Arc<[u8]>),
 }
 

@@ -27,7 +27,7 @@ impl Slice {
     /// Longest string that is kept without a heap buffer.
     pub const INLINE_BYTES: usize = 30;
     /// Up to this length a piece of a larger buffer is copied rather than shared, so that a small
-    /// value never keeps a whole block in memory. Neither does one that is a small part of a batch.
+    /// value never keeps a whole block in memory. A small part of a batch is copied too.
     pub(crate) const COPY_BYTES_MAX: usize = 512;
 
     /// A copy of `bytes`.
@@ -46,7 +46,7 @@ impl Slice {
     /// If the range does not lie inside the buffer.
     pub fn share(buffer: &Arc<[u8]>, start: usize, len: usize) -> Slice {
         let wasteful = len <= Self::COPY_BYTES_MAX || buffer.len() / 16 > len;
-        // All of a buffer is shared whatever its length: nothing beside it is kept alive.
+        // The whole buffer is shared whatever its length: no other bytes are kept alive.
         if wasteful && len < buffer.len() {
             return Slice::copy_from(&buffer[start..start + len]);
         }

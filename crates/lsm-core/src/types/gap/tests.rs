@@ -1,4 +1,4 @@
-//! Gaps in every form, held against the keys that they have.
+//! Gaps in every form, compared with the keys that they contain.
 
 use super::*;
 
@@ -104,7 +104,7 @@ fn walks_are_refused_where_they_pass_a_gap() {
     check(&it, "-", "-", 5, false);
 }
 
-/// One key of each place that a gap or a bound may begin or end at, and one behind each.
+/// One key for each place at which a gap or a bound may begin or end, and one after each.
 const KEYS: [&str; 9] = ["a", "b", "b5", "c", "c5", "d", "d5", "e", "f"];
 
 /// Every form of a gap between "b", "c" and "d".
@@ -122,7 +122,7 @@ fn every_gap() -> Vec<Gap> {
 
 type KeyBounds = (Bound<&'static [u8]>, Bound<&'static [u8]>);
 
-/// Bounds at every place, those that cross among them.
+/// Bounds at every place, including those that cross.
 fn every_bounds() -> Vec<KeyBounds> {
     let keys = ["a", "b", "c", "d", "e"].map(str::as_bytes);
     let included = keys.map(Bound::Included);
