@@ -1,8 +1,8 @@
 //! [`describe`]: the meaning of each byte of a log segment, for `dump`.
 //!
-//! It needs no manifest: salt, epoch and place come from the segment's own header. It describes
-//! bytes that do not verify as damaged, and goes on behind them. Frames behind the end that the
-//! next segment names were refused; one file alone does not show that.
+//! It needs no manifest: salt, epoch and place come from the segment's own header. It reports bytes
+//! that do not verify as damaged, and continues after them. Frames after the end that the next
+//! segment names were refused; one file alone does not show that.
 
 use std::ops::Range;
 use std::path::Path;
@@ -21,11 +21,11 @@ use crate::fs::File;
 type Lines = Vec<(Range<u64>, String)>;
 
 /// Returns the meaning of each byte of the segment in `file`: ranges in the file with a text for
-/// people, in the order of the file; what is inside of another range comes behind it. `operations`
-/// describes the bytes of a section, by ranges in it.
+/// people, in the order of the file. A range inside of another follows it. `operations` describes
+/// the bytes of a section, by ranges in it.
 ///
 /// # Errors
-/// `Corruption` where the header is damaged: the frames cannot be told from anything then;
+/// `Corruption` if the header is damaged: then frames cannot be recognised;
 /// `Unsupported` for newer formats; `Io`.
 pub fn describe(
     file: &dyn File,
@@ -39,7 +39,7 @@ pub fn describe(
         HeaderState::Valid(header) => header,
         HeaderState::Zero if len == 0 => return Ok(Vec::new()),
         HeaderState::Zero => return Ok(vec![(0..len, "zeros: not begun yet".to_owned())]),
-        // Without the header the salt is unknown here, and no frame could be told from other bytes.
+        // Without the header the salt is unknown, and frames cannot be recognised.
         HeaderState::Garbage(what) => return Err(Error::corruption(path, 0, what)),
     };
     let mut lines = describe_header(&front, &header);
@@ -88,7 +88,8 @@ fn describe_index(
     lines.push((range, format!("index of sections: {} partitions", index.groups.len())));
     lines.extend(describe_fields(&front[..got], start, "index", FRONT_FIELDS));
     let end = start + FRONT_LEN as u64;
-    // The numbers of a group have no fixed places, so all groups are told at the end of the front.
+    // The numbers of a group have no fixed places, so all groups are listed at the end of the
+    // front.
     lines.extend(index.groups.iter().map(|group| {
         let text = format!(
             "index: partition {}, {} operations through sequence {}, {} bytes, {} memtable \
@@ -146,7 +147,7 @@ fn describe_batch(
             section.first_seq.get()
         );
         lines.push((at..section_end, text));
-        // Given as a function, because this folder knows sections only as bytes.
+        // A parameter, because this folder knows sections only as bytes.
         let inside = operations(&section.bytes).into_iter();
         lines.extend(inside.map(|(range, text)| (at + range.start..at + range.end, text)));
         at = section_end;

@@ -32,7 +32,7 @@
 //!        3 memtable switch { v partition, v memtable }   4 idle marker { v manifest edit }
 //!        5 clean close { v manifest edit }               6 epoch start { }
 //!
-//! then the body: the sections one behind the other, and zeros up to a multiple of 8
+//! then the body: the sections one after the other, and zeros up to a multiple of 8
 //! ```
 //!
 //! Invariants:
@@ -74,10 +74,10 @@ const KIND_LONG_BATCH: u8 = 7;
 
 /// Headers up to this length have one checksum; a longer one has a short check of its own.
 pub(super) const CHECKED_BYTES_MAX: usize = 128;
-/// Tells the short check from the header checksum, which is seeded with the same place.
+/// Distinguishes the short check from the header checksum, which is seeded with the same place.
 const SHORT_CHECK_SEED: u64 = 0x5851_f42d_4c95_7f2d;
 
-/// Enough bytes for what stands before the fields of a kind.
+/// Enough bytes for the fields before those of a kind.
 pub(super) const PREFIX_BYTES_MAX: usize = CHECKSUM_LEN + 1 + 3 * VARINT_BYTES_MAX;
 /// Longest header without a directory of several sections.
 const SHORT_HEADER_BYTES_MAX: usize = PREFIX_BYTES_MAX + 4 * VARINT_BYTES_MAX + 8;
@@ -87,7 +87,7 @@ const ENTRY_BYTES_MAX: usize = 3 * 5 + 8;
 pub(super) const HEADER_BYTES_MAX: usize =
     SHORT_HEADER_BYTES_MAX + CHECKSUM_LEN + PARTITIONS_MAX * ENTRY_BYTES_MAX;
 
-/// The place where a frame will stand; its checksum and its attestation depend on it.
+/// The place of a frame; its checksum and its attestation depend on it.
 #[derive(Clone, Copy, Debug)]
 pub struct FramePlace {
     /// Salt of the segment.
@@ -115,7 +115,7 @@ pub struct Section<'a> {
     pub bytes: &'a [u8],
 }
 
-/// A frame that says something about the log instead of carrying operations.
+/// A frame that carries information about the log instead of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// Operations of `partition` that follow go to this memtable.
@@ -125,7 +125,7 @@ pub enum Control {
         /// Its new memtable.
         memtable: MemtableId,
     },
-    /// Nothing was written for a while: attests the sync before it.
+    /// Nothing was written for some time: attests the sync before it.
     IdleMarker {
         /// The last durable manifest edit.
         manifest_edit: u64,
@@ -163,6 +163,7 @@ pub const CONTROL_FRAME_LEN_MAX: usize = SHORT_HEADER_BYTES_MAX.next_multiple_of
 ///
 /// # Panics
 /// Without sections, for a section without operations, for bodies beyond the format's limit: the
+/// caller has checked them.
 /// caller checked them at the door.
 pub fn encode_batch(
     out: &mut Vec<u8>,
@@ -181,8 +182,8 @@ pub fn encode_batch(
     pad(out, start)
 }
 
-/// Appends the frame of a batch to `out` without its body and what pads it: for bodies so large that
-/// they go to the file from where they are. Panics as [`encode_batch`] does.
+/// Appends the frame of a batch to `out` without its body and its padding: for bodies so large that
+/// they go to the file from their own buffer. Panics as [`encode_batch`] does.
 pub fn encode_batch_header(
     out: &mut Vec<u8>,
     place: &FramePlace,
@@ -192,7 +193,8 @@ pub fn encode_batch_header(
 ) {
     assert!(previous_seq < first_seq, "sequences grow");
     // The gap makes the chain of numbers complete although unlogged partitions take numbers from
-    // the same sequence. Without it, a reader could not tell a lost frame from unlogged writes.
+    // the same sequence. Without it, a reader could not distinguish a lost frame from unlogged
+    // writes.
     let gap = first_seq.get() - 1 - previous_seq.get();
     if let [section] = sections {
         let body = section.bytes.len();
@@ -223,8 +225,8 @@ fn encode_header_of_several(
     let operations = sections.iter().map(|s| u64::from(s.operations)).sum();
     let ends = [body, lag(place)];
     let fields = [first_seq.get(), operations, gap, sections.len() as u64];
-    // The length of the rest stands in front of it and is a varint itself, so it is counted before
-    // anything is written. Moving what was written by the varint's length would be a second copy.
+    // The length of the rest comes before it and is a varint itself, so the rest is measured before
+    // anything is written. Moving the written bytes by the varint's length would be a second copy.
     let directory: usize =
         sections.iter().map(|section| varints_len(&directory_entry(section)) + CHECKSUM_LEN).sum();
     let short_rest = varints_len(&ends) + varints_len(&fields) + directory;
@@ -259,7 +261,7 @@ pub fn padding(len: usize) -> &'static [u8] {
     &[0; FRAME_ALIGNMENT][..len.next_multiple_of(FRAME_ALIGNMENT) - len]
 }
 
-/// The numbers of a section in the directory, in front of its checksum.
+/// The numbers of a section in the directory, before its checksum.
 fn directory_entry(section: &Section<'_>) -> [u64; 3] {
     let partition = u64::from(section.partition.0);
     let operations = u64::from(section.operations);

@@ -1,14 +1,14 @@
-//! The look-ahead: it decides if bytes behind a bad place attest that the place was durable. If one
+//! The look-ahead: it decides if bytes after a bad place attest that the place was durable. If one
 //! frame does, the bad place is rot; if none does, it is a torn tail.
 //!
 //! `reader.rs` calls it when the log stops, for the rest of that segment and for each later
-//! segment. It walks in 8-byte steps, because no boundary of a frame is known behind a hole. Most
+//! segment. It walks in 8-byte steps, because no boundary of a frame is known after a hole. Most
 //! steps end at the byte of the kind. It must never yield data.
 //!
-//! The bytes may come from anybody: a torn frame may hold values of a user. So a constant bounds
-//! the work of each step, whatever the bytes claim: a seeded checksum of at most 128 bytes tells a
-//! frame from other bytes. An earlier form bounded the whole work instead, and treated the hole as
-//! unattested when that was used up. Crafted values could then hide rot.
+//! An attacker may have chosen the bytes: a torn frame may hold values of a user. So a constant
+//! bounds the work of each step: a seeded checksum of at most 128 bytes distinguishes a frame from
+//! other bytes. An earlier form bounded the whole work instead, and treated the hole as unattested
+//! when the bound was reached. Crafted values could then hide rot.
 //!
 //! Invariants:
 //! 1. Only a frame that verifies under the segment's salt attests, if the salt is known: from the
@@ -32,8 +32,7 @@ use crate::error::Result;
 use crate::fs::File;
 use crate::types::Epoch;
 
-/// The number of bytes looked at between reads; each read also loads the longest header behind
-/// them.
+/// The number of bytes looked at between reads; each read also loads the longest header after them.
 const STRIDE_BYTES: usize = 4 << 20;
 /// Space that is reserved and not written is passed in pieces of so many bytes.
 const ZEROS: usize = 4 << 10;
@@ -41,13 +40,13 @@ const ZEROS: usize = 4 << 10;
 /// length looked at.
 const HASHED_TIMES_MAX: u64 = 16;
 
-/// A stretch of a segment to look at.
+/// The part of a segment to look at.
 pub(super) struct Stretch<'a> {
     pub(super) file: &'a dyn File,
     pub(super) epoch: Epoch,
     /// The segment's header, if it verifies, and the bad place in the log.
     pub(super) known: Option<(&'a SegmentHeader, Lsn)>,
-    /// The salt of the segment if its header is lost; `None` where that would be random.
+    /// The salt of the segment if its header is lost; `None` if that salt is random.
     pub(super) lost_salt: Option<u64>,
     /// From and to where, in bytes of the file; begins at a multiple of 8.
     pub(super) range: Range<u64>,
@@ -58,14 +57,14 @@ pub(super) struct Stretch<'a> {
 pub(super) struct LookAheadFindings {
     /// Offset of a frame that attests durability beyond the bad place.
     pub(super) attested_at: Option<u64>,
-    /// Offset of the first bytes of which it could not be told whether they are such a frame.
+    /// Offset of the first bytes that may or may not be such a frame.
     pub(super) undecided_at: Option<u64>,
     /// `true` if any byte is not zero (up to the attesting frame, if there is one).
     pub(super) any_bytes: bool,
 }
 
-/// Looks for a frame that attests the bad place; where the header is lost, for one that attests
-/// the segment's own header. The caller clears a window that holds bytes of another segment.
+/// Looks for a frame that attests the bad place; if the header is lost, for one that attests the
+/// segment's own header. The caller clears a window that holds bytes of another segment.
 pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<LookAheadFindings> {
     let mut findings = LookAheadFindings::default();
     let mut witness = FrameWitness {
@@ -82,13 +81,13 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<L
             break;
         }
         let whole = bytes.len() < want;
-        // Not the whole load: a frame that begins near its end would be cut off.
+        // Less than the whole load: a frame that begins near its end would be cut off.
         let stride = if whole { bytes.len() } else { STRIDE_BYTES };
         let mut next = 0;
         while next < stride {
             let step = next;
-            // Most of what lies behind the end of a log. Looked at once a piece: a comparison at each
-            // step would be long where a few bytes follow many zeros.
+            // Most bytes after the end of a log are zeros. Compared once a piece: a comparison at
+            // each step would be long where a few bytes follow many zeros.
             if step.is_multiple_of(ZEROS) && are_zeros(&bytes[step..]) {
                 next += ZEROS;
                 continue;
@@ -99,7 +98,7 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<L
                 findings.any_bytes |= rest.iter().any(|byte| *byte != 0);
                 break;
             };
-            // The cheap filter: zeros, and what cannot be a kind.
+            // The cheap filter: zeros, and bytes that cannot be a kind.
             if *front == [0; 16] {
                 continue;
             }
@@ -125,19 +124,19 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<L
     Ok(findings)
 }
 
-/// Returns `true` if no frame begins in the first piece of `bytes`, because it is zeros, and so are the
-/// bytes of a step behind it.
+/// Returns `true` if no frame begins in the first piece of `bytes`, because it is zeros, and so are
+/// the bytes of a step after it.
 fn are_zeros(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0; ZEROS + FRAME_ALIGNMENT])
 }
 
-/// The testimony of the bytes at one place.
+/// What the bytes at one place prove about the bad place.
 enum Testimony {
     /// They are no frame that attests the bad place.
     Nothing,
     /// They are such a frame.
     Attested,
-    /// To tell would take more work than is allowed.
+    /// A decision would take more work than is allowed.
     Undecided,
 }
 
@@ -150,12 +149,12 @@ impl Testimony {
 struct FrameWitness {
     directory: Vec<DirectoryEntry>,
     body: Window,
-    /// Bytes that may still be decoded or hashed on the word of a frame of the first version.
+    /// Bytes that may still be decoded or hashed because a frame of the first version claims them.
     budget: u64,
 }
 
 impl FrameWitness {
-    /// The testimony of `offset`, where `bytes` begin, on the bad place.
+    /// What the bytes at `offset` prove about the bad place.
     fn testimony(&mut self, stretch: &Stretch<'_>, offset: u64, bytes: &[u8]) -> Result<Testimony> {
         let front = &bytes[..bytes.len().min(PREFIX_BYTES_MAX)];
         let Ok(prefix) = Prefix::decode(front) else {
@@ -170,7 +169,8 @@ impl FrameWitness {
         let claims = match stretch.known {
             Some((segment, bad)) => {
                 let durable = segment.lsn_at(offset).0.checked_sub(prefix.lag);
-                // Durable up to the bad place itself says nothing about what begins there.
+                // A frame that is durable up to the bad place itself proves nothing about the bytes
+                // that begin there.
                 durable.is_some_and(|durable| durable > bad.0)
             }
             None => prefix.lag < offset,
@@ -244,7 +244,7 @@ impl FrameWitness {
     }
 
     fn spend(&mut self, bytes: usize) -> bool {
-        // A claim that is too large leaves the budget as it is: smaller ones can still be told.
+        // A claim that is too large does not change the budget: smaller ones can still be decided.
         let left = self.budget.checked_sub(bytes as u64);
         self.budget = left.unwrap_or(self.budget);
         left.is_some()

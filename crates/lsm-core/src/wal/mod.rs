@@ -1,9 +1,9 @@
 //! The write-ahead log as bytes: segments, the frames in them, and the chain that they form.
 //!
 //! The commit path writes it; recovery and followers read it. This folder knows partitions only by
-//! their ids, and sections only as bytes. Code above it knows operations, decides which segments
-//! are live, and decides when to sync. The bytes are described where they are made: the header of a
-//! segment in `segment.rs`, frames in `frame.rs`.
+//! their ids, and sections only as bytes. Code above it knows operations, and decides which
+//! segments are live and when to sync. The bytes are described in the file that makes them: the
+//! header of a segment in `segment.rs`, frames in `frame.rs`.
 //!
 //! ```text
 //! segment = header, frame*, an index of sections in most sealed ones, zeros up to the preallocated
@@ -24,15 +24,15 @@
 //! 1. Every frame verifies only in its own segment and at its own offset.
 //! 2. A frame attests how far the log was known durable when the frame was built. Damage below an
 //!    attested place is `Corruption`. Anything else that is not a frame ends the log there, and
-//!    nothing behind it is replayed, in any segment.
-//! 3. Bytes behind the end that the next segment's header names belong to refused writes, or are an
+//!    nothing after it is replayed, in any segment.
+//! 3. Bytes after the end that the next segment's header names belong to refused writes, or are an
 //!    index of sections, and are never replayed.
 //! 4. A failed read is an error; it never ends the log.
 //!
 //! These hold only if the caller keeps four rules:
 //!
-//! - After a failed append, the next segment's header is durable before the refused writers hear of
-//!   the failure, and before anything later is acknowledged.
+//! - After a failed append, the next segment's header is durable before the refused writers learn
+//!   of the failure, and before anything later is acknowledged.
 //! - A place is called durable only when every byte of the log before it is durable, in each
 //!   segment.
 //! - Before the header of a segment is written, the manifest lists the segment and its preallocated

@@ -2,16 +2,16 @@
 //!
 //! Recovery (`replay.rs`) reads to the end and asks for the verdict. Followers of a live log read
 //! the frames that are there, and come again. A reader never writes, never ends the log because a
-//! read failed, and never yields a frame behind a bad one.
+//! read failed, and never yields a frame after a bad one.
 //!
 //! ```text
 //! next_frame -> Some, Some, ... None      None: nothing whole here, now
-//!               again later               a follower: reads anew from the same place
+//!               again later               a follower: reads again from the same place
 //!               end -> LogEnd             recovery: torn tail, or Corruption
 //! ```
 //!
-//! The verdict is a call of its own, because it walks over everything behind the end. A follower
-//! that polls must not pay for that.
+//! The verdict is a separate call, because it walks over everything after the end. A follower that
+//! polls must not pay for that.
 //!
 //! Invariants:
 //! 1. `offset` is the end of the last frame that verified whole, or of the segment's header.
@@ -68,12 +68,12 @@ struct VerifiedFrame {
 /// Why there is no frame.
 type Stop = &'static str;
 
-/// Zeros where a frame would begin: the usual end of the log.
+/// Zeros at the place of the next frame: the usual end of the log.
 const NO_FRAME: Stop = "no frame";
 /// Zeros in the place of a header.
 const NO_HEADER: Stop = "segment has no header";
 
-/// Reads the log. See the module's page.
+/// Reads the frames of a chain of segments in order, and decides how the log ends.
 pub struct LogReader {
     // Fixed after construction.
     sources: Vec<SegmentSource>,
@@ -97,9 +97,8 @@ impl LogReader {
     /// A reader over `sources`, the live segments in the order of their numbers.
     ///
     /// # Errors
-    /// `InvalidArgument` if the segment to start in is not listed; that one and those before it
-    /// are then not what the position was taken from. `Corruption` for a place where a replay cannot
-    /// begin.
+    /// `InvalidArgument` if the segment to start in is not listed; the position was then taken from
+    /// another list. `Corruption` for a place where a replay cannot begin.
     pub fn new(mut sources: Vec<SegmentSource>, options: LogReaderOptions) -> Result<LogReader> {
         assert!(sources.is_sorted_by(|a, b| a.number < b.number), "segments in order");
         if let Some((from, cut)) = options.replay_from.zip(options.cut)
@@ -108,14 +107,14 @@ impl LogReader {
             return Err(too_short(&sources, from.place, "the log is cut"));
         }
         if let Some(cut) = options.cut {
-            // Segments behind the cut do not count, so damage in them must not refuse the open.
+            // Segments after the cut do not count, so damage in them must not refuse the open.
             sources.retain(|source| source.number <= cut.segment);
         }
         let mut idx = 0;
         let mut offset = 0;
         let mut last_seq = SeqNo::ZERO;
         if let Some(start) = options.start.or(options.replay_from) {
-            // Segments before it stay listed: a follower looks there for those that are new.
+            // Segments before it stay listed: a follower compares the list to find new ones.
             let first = sources.iter().position(|source| source.number == start.place.segment);
             let is_boundary = start.place.offset.is_multiple_of(FRAME_ALIGNMENT as u64);
             let Some(first) = first.filter(|_| is_boundary) else {
@@ -146,12 +145,12 @@ impl LogReader {
         })
     }
 
-    /// The place in the log where reading goes on; `None` before the first header.
+    /// The place in the log where reading continues; `None` before the first header.
     pub fn lsn(&self) -> Option<Lsn> {
         self.current.as_ref().map(|current| current.header.lsn_at(self.offset))
     }
 
-    /// The largest manifest edit that a header or frame which was read calls durable.
+    /// The largest manifest edit that a header or frame read so far calls durable.
     pub fn manifest_edit(&self) -> u64 {
         self.manifest_edit
     }
@@ -161,19 +160,19 @@ impl LogReader {
         self.sources.iter().find(|source| source.number == number)
     }
 
-    /// Returns the place where reading goes on: the end of the last frame.
+    /// Returns the place where reading continues: the end of the last frame.
     pub fn position(&self) -> Position {
         let segment = self.sources.get(self.idx).map_or(FileNo(0), |source| source.number);
         let place = LogPlace { segment, offset: self.offset };
         Position { place, last_seq: self.last_seq }
     }
 
-    /// The next frame; `None` if nothing whole stands where the last one ended. Called again, it
-    /// looks anew at the same place.
+    /// The next frame; `None` if there is no whole frame after the last one. Called again, it reads
+    /// the same place again.
     ///
     /// # Errors
-    /// Those of reading the files, which change nothing; `Corruption` for segments that are not
-    /// what the manifest says, or do not continue each other; `Unsupported` for newer formats.
+    /// Those of reading the files, which change nothing; `Corruption` for segments that contradict
+    /// the manifest or do not continue each other; `Unsupported` for newer formats.
     pub fn next_frame(&mut self) -> Result<Option<FrameRef<'_>>> {
         let Some(frame) = self.advance()? else {
             return Ok(None);
@@ -222,7 +221,7 @@ impl LogReader {
         }
     }
 
-    /// Moves to the place of the next frame, over the ends of segments; says why there is none.
+    /// Moves to the place of the next frame, over the ends of segments; returns why there is none.
     fn find_place(&mut self) -> Result<Option<Stop>> {
         if self.stopped.is_some() {
             // The files may have grown, and the next header may be there now.
@@ -245,12 +244,12 @@ impl LogReader {
     }
 
     fn stop(&mut self, stop: Stop) -> Option<VerifiedFrame> {
-        // The window stays, for the verdict on this place. Whoever reads on clears it.
+        // The window stays, for the verdict on this place. A further read clears it.
         self.stopped = Some(stop);
         None
     }
 
-    /// Decodes the header of a segment, and refuses one that is not what the file's name says.
+    /// Decodes the header of a segment, and refuses one that contradicts the file's name.
     fn header_state(&mut self, idx: usize) -> Result<HeaderState> {
         let source = &self.sources[idx];
         let mut bytes = [0; HEADER_LEN];
@@ -277,7 +276,7 @@ impl LogReader {
         Ok(state)
     }
 
-    /// The end of what may be read of a segment, as far as the file and the cut say.
+    /// The end of the readable part of a segment, by the file's length and the cut.
     fn readable(&self, idx: usize) -> Result<u64> {
         let len = self.sources[idx].file.len()?;
         let cut = self.options.cut.filter(|cut| cut.segment == self.sources[idx].number);
@@ -301,7 +300,7 @@ impl LogReader {
                 return Err(Error::corruption(&self.sources[self.idx].path, 0, what));
             }
             Err(what) => {
-                // Reserved segments before the first one that was used hold nothing, and are passed
+                // Reserved segments before the first one that was used are empty, and are passed
                 // over.
                 let Some(idx) = self.first_begun()? else { return Ok(Some(what)) };
                 self.idx = idx;
@@ -310,8 +309,8 @@ impl LogReader {
         };
         // From a place in the log to an offset in this segment.
         let reach = self.options.reach.0.saturating_sub(header.base.0);
-        // The length of the file now: a segment that is written to grows, and its bytes behind
-        // `reach` are not published yet.
+        // The file's length now: a segment that is being written grows, and its bytes after `reach`
+        // are not published yet.
         let readable = self.readable(self.idx)?;
         let mut limit = readable.min(reach);
         if self.offset < SEGMENT_HEADER_BYTES {
@@ -325,7 +324,7 @@ impl LogReader {
                 let what = "next segment does not begin where this one ends";
                 return Err(Error::corruption(&self.sources[self.idx].path, end, what));
             }
-            // The header of the next segment names the end of this one: bytes behind it are of a
+            // The header of the next segment names the end of this one: bytes after it are of a
             // failed append and do not count. If the file is shorter than that end, reading stops
             // there.
             limit = limit.min(end);
@@ -372,8 +371,8 @@ impl LogReader {
             if named == Some(header.number) {
                 return Ok(Some((idx, next)));
             }
-            // The named segment was begun, but its header is lost. The log cannot go on there, and
-            // `end` finds out whether the segment was durable.
+            // The named segment was begun, but its header is lost. The log ends here, and `end`
+            // finds out whether the segment was durable.
             let between = &self.sources[self.idx + 1..idx];
             if between.iter().any(|source| Some(source.number) == named) {
                 return Ok(None);
@@ -389,7 +388,8 @@ impl LogReader {
 
     /// Moves to the next segment.
     fn cross(&mut self, idx: usize, header: &SegmentHeader) -> Result<()> {
-        // A second chain beside the offsets: a segment of another time may fit by its place.
+        // A second chain in addition to the offsets: a segment of another time may fit by its
+        // place.
         if header.previous_seq != self.last_seq {
             let what = format!(
                 "segment continues after sequence {}, the log before it ends with {}",
@@ -442,7 +442,7 @@ impl LogReader {
         let file = &*sources[self.idx].file;
         let body = *offset + prefix.header_len as u64;
         let frame_len = prefix.frame_len();
-        // The part of the body to be loaded; with the padding if it is all.
+        // The part of the body to be loaded; with the padding if it is the whole body.
         let mut start = 0;
         let mut end = frame_len - prefix.header_len as u64;
         if options.headers_only {
@@ -482,7 +482,7 @@ impl LogReader {
     }
 }
 
-/// The error of a log that `end` says ends before `place`, through which it was durable.
+/// The error of a log that ends before `place`, through which it was durable; `end` says how.
 fn too_short(sources: &[SegmentSource], place: LogPlace, end: &str) -> Error {
     let source = sources.iter().find(|source| source.number == place.segment);
     let path = source.map_or_else(PathBuf::new, |source| source.path.clone());

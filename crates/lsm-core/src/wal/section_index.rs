@@ -1,11 +1,11 @@
-//! [`SectionIndex`]: the partitions of a sealed segment, and the stretches that hold the sections of
-//! each. With it a follower that catches up with one partition does not walk the headers of the others.
+//! [`SectionIndex`]: the partitions of a sealed segment, and the runs of frames that hold the
+//! sections of each. With it a follower that catches up with one partition does not walk the
+//! headers of the others.
 //!
-//! The log thread writes it behind the last frame of a segment when the next one is begun; nothing
-//! waits for that, and nothing syncs it. It is a hint: a segment without a whole one is walked, and a
-//! reader that does not know of it takes it for bytes that do not count, as it takes everything behind
-//! the end that the next header names. Recovery and promotion do not look at it; verification reports
-//! damage of it.
+//! The log thread writes it after the last frame of a segment when the next one is begun; nothing
+//! waits for that, and nothing syncs it. It is a hint: a segment without a whole one is walked, and
+//! a reader that does not know the format ignores it, like all bytes after the end that the next
+//! header names. Recovery and promotion do not read it; verification reports damage of it.
 //!
 //! ```text
 //! offset size  name
@@ -29,12 +29,12 @@
 //! ```
 //!
 //! Invariants:
-//! 1. Every frame with a section or a memtable switch of a partition lies in a run of its group. A run
-//!    may hold other frames as well.
+//! 1. Every frame with a section or a memtable switch of a partition lies in a run of its group. A
+//!    run may contain other frames as well.
 //! 2. An index is believed only whole, at its own offset of its own segment, and if its operations
 //!    account for every sequence number of the segment.
-//! 3. A group is compared with the frames in its runs. If they differ, the caller walks the log: so a
-//!    wrong one never hides a section.
+//! 3. A group is compared with the frames in its runs. If they differ, the caller walks the log: a
+//!    wrong group never hides a section.
 
 mod builder;
 
@@ -53,7 +53,7 @@ use crate::types::{PartitionId, SeqNo};
 
 const MAGIC: [u8; 12] = *b"SILTSECTIONS";
 const VERSION: u32 = 1;
-/// Tells its checksum from that of a frame at the same place.
+/// Distinguishes its checksum from that of a frame at the same place.
 const INDEX_SEED: u64 = 0x2f1c_9a35_77e4_b0d1;
 pub(super) const FRONT_LEN: usize = 48;
 const CHECKSUM_LEN: usize = 8;
@@ -67,16 +67,16 @@ pub(super) const FRONT_FIELDS: [(usize, &str); 7] = [
     (4, "length of the groups"),
     (4, "groups"),
 ];
-/// The runs take about three bytes each. With one for so many bytes of the segment an index is about a
-/// hundredth of it; frames of a partition that lie closer together share a run.
+/// The runs take about three bytes each. With one for so many bytes of the segment, an index takes
+/// about a hundredth of it; frames of a partition that lie closer together share a run.
 const BYTES_A_RUN: u64 = 256;
 /// A small segment may have so many runs, however short it is.
 const RUNS_MIN: usize = 64;
 /// An index takes at most this share of its segment, and [`INDEX_BYTES_MIN`] in a short one.
 const INDEX_SHARE: u64 = 32;
 const INDEX_BYTES_MIN: u64 = 4 << 10;
-/// Frames of a run are read so many bytes at a time: as much of other partitions' sections may be read
-/// with a header.
+/// Frames of a run are read so many bytes at a time: so much of other partitions' sections may be
+/// read with a header.
 const READ_BYTES: u64 = 32 << 10;
 
 /// Length of an index whose groups take so many bytes.
@@ -155,12 +155,12 @@ pub enum IndexedItem<'a> {
 }
 
 impl SectionIndex {
-    /// Returns the index of the segment in `file`, whose frames end at `end`; `None` if there is none
-    /// that can be believed.
+    /// Returns the index of the segment in `file`, whose frames end at `end`; `None` if there is no
+    /// valid one.
     pub fn read(file: &dyn File, header: &SegmentHeader, end: u64) -> Option<SectionIndex> {
         let mut front = [0; FRONT_LEN];
-        // An error of reading is none here: the caller walks the same file, and meets it there if it
-        // concerns the frames.
+        // A read error is ignored here: the caller walks the same file, and gets the error there if
+        // it concerns the frames.
         let got = file.read_at(end, &mut front).ok()?;
         if got < FRONT_LEN {
             return None;
@@ -214,7 +214,7 @@ impl SectionIndex {
         {
             return Err(reader.malformed("groups of another length"));
         }
-        // Logged sequences have no holes, so that an index which lacks a section lacks its numbers.
+        // Logged sequences have no holes, so an index that lacks a section lacks its numbers.
         let counted = header.previous_seq.get().saturating_add(unlogged).saturating_add(operations);
         if counted != last_seq.get() {
             return Err(reader.malformed("operations do not add up"));
@@ -249,7 +249,7 @@ impl IndexedSections {
         let last_seq = SeqNo::new(reader.varint()?)
             .ok_or(reader.malformed("sequence number exceeds 56 bits"))?;
         let switches = reader.varint()?;
-        // Each takes two bytes at least, so this bounds what the list takes.
+        // Each takes two bytes at least, so this bounds the memory of the list.
         let count = reader.length()?;
         let mut runs = Vec::new();
         let mut at = SEGMENT_HEADER_BYTES / FRAME_ALIGNMENT as u64;
@@ -267,16 +267,16 @@ impl IndexedSections {
         Ok(IndexedSections { partition, operations, bytes, last_seq, switches, runs })
     }
 
-    /// Shows `visit` the sections and memtable switches of the partition in `source`, the segment with
-    /// this header, in their order.
+    /// Passes the sections and memtable switches of the partition in `source`, the segment with
+    /// this header, to `visit` in their order.
     ///
     /// # Errors
-    /// Those of reading and of `visit`. `Corruption` if the segment does not have what this says, which
-    /// may be found out behind the last section: then a walk over all frames decides.
+    /// Those of reading and of `visit`. `Corruption` if the frames differ from the index, which may
+    /// be noticed only after the last section: then a walk over all frames decides.
     ///
     /// # Cost
-    /// Reads the frames of the partition, and no more than some kilobytes of the sections of others with
-    /// each.
+    /// Reads the frames of the partition, and with each no more than some kilobytes of the sections
+    /// of others.
     pub fn read(
         &self,
         source: &SegmentSource,
@@ -312,12 +312,12 @@ impl IndexedSections {
     }
 }
 
-/// The error of an index that leads to something else than it says.
+/// The error of an index that does not match the frames.
 fn misled(source: &SegmentSource, offset: u64) -> Error {
     Error::corruption(&source.path, offset, "frames are not as the index of sections says")
 }
 
-/// Reads the runs of a partition, one behind the other.
+/// Reads the runs of a partition one after the other.
 struct RunReader<'a> {
     source: &'a SegmentSource,
     header: &'a SegmentHeader,
@@ -363,7 +363,7 @@ impl RunReader<'_> {
         Ok(())
     }
 
-    /// Shows a section of the frame at `at`, whose body begins at `body`.
+    /// Passes a section of the frame at `at`, whose body begins at `body`, to the visitor.
     fn read_section(
         &mut self,
         at: u64,

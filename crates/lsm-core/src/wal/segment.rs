@@ -10,7 +10,7 @@
 //!              partition
 //!     12    4  checksum id of header, frames and sections: 1 = XXH3-64
 //!     16    4  feature bits: compatible (unknown ones are ignored)
-//!     20    4  feature bits: read-compatible (ignored: nobody appends to a segment of another open)
+//!     20    4  feature bits: read-compatible (ignored: no open appends to an older segment)
 //!     24    4  feature bits: incompatible (unknown ones forbid reading)
 //!     28    4  epoch
 //!     32   16  database id
@@ -19,7 +19,7 @@
 //!              epoch and number, so that it is known when this header is lost; before, random
 //!     64    8  LSN of this header's first byte
 //!     72    8  number of the segment before, 0 = first of its epoch
-//!     80    8  end of the segment before, in bytes: what lies behind it was refused
+//!     80    8  end of the segment before, in bytes: the bytes after it were refused
 //!     88    8  last durable manifest edit
 //!     96    8  LSN up to which the log was known durable
 //!    104    8  last logged sequence before this segment
@@ -28,8 +28,8 @@
 //! ```
 //!
 //! Invariants:
-//! 1. In every version the checksum stands at 120 and covers what is before it, so that a version
-//!    or a feature is believed only when its bytes verify.
+//! 1. In every version the checksum is at offset 120 and covers all bytes before it, so that a
+//!    version or a feature is believed only when its bytes verify.
 //! 2. All integers are little-endian.
 
 use std::path::Path;
@@ -64,12 +64,12 @@ pub struct SegmentHeader {
     pub epoch: Epoch,
     /// Its file number; never 0.
     pub number: FileNo,
-    /// Makes the frames of this segment verify nowhere else: [`salt_of`] what it is, or random in
-    /// a segment of the first format version.
+    /// Makes the frames of this segment verify in no other: derived by [`salt_of`], or random in a
+    /// segment of the first format version.
     pub salt: u64,
     /// Place of its first byte in the log.
     pub base: Lsn,
-    /// The segment before and where that ends; `None` for the first of an epoch.
+    /// The segment before and its end; `None` for the first of an epoch.
     pub previous: Option<LogPlace>,
     /// The last manifest edit that was durable when this segment was begun.
     pub manifest_edit: u64,
@@ -92,9 +92,9 @@ pub(super) enum HeaderState {
 
 /// Returns the salt of a segment.
 ///
-/// It is a function of what the manifest knows of the segment, so that frames can be told from
-/// anything else when the header is lost. Nobody who only writes values into a database knows its
-/// id, so nobody can write a value that looks like a frame of it.
+/// It is a function of the manifest's data about the segment, so that frames can be recognised when
+/// the header is lost. A user who only writes values into a database does not know its id, so no
+/// value can look like a frame of it.
 pub fn salt_of(db: DbId, epoch: Epoch, number: FileNo) -> u64 {
     let mut bytes = [0; 28];
     bytes[..16].copy_from_slice(&db.0.to_le_bytes());
@@ -112,8 +112,8 @@ impl SegmentHeader {
         self.base.checked_plus(offset).expect("a log has less than 2^64 bytes")
     }
 
-    /// Names and bytes of the fields that stand before the checksum, in order: the one list that
-    /// encoding and descriptions go by.
+    /// Names and bytes of the fields before the checksum, in order: the one list for encoding and
+    /// descriptions.
     pub(super) fn fields(&self) -> [(&'static str, Vec<u8>); 17] {
         let previous = self.previous.unwrap_or(LogPlace { segment: FileNo(0), offset: 0 });
         [
@@ -133,7 +133,7 @@ impl SegmentHeader {
             ("last durable manifest edit", self.manifest_edit.to_le_bytes().to_vec()),
             ("durable LSN", self.durable.0.to_le_bytes().to_vec()),
             ("last sequence before", self.previous_seq.get().to_le_bytes().to_vec()),
-            // Room for a later version. Readers of this one do not look at it.
+            // Room for a later version. Readers of this version ignore it.
             ("zeros", vec![0; 8]),
         ]
     }
@@ -177,8 +177,8 @@ impl SegmentHeader {
         else {
             return Ok(HeaderState::Garbage("segment header is incomplete"));
         };
-        // The magic before the checksum: the message then tells a foreign file from a damaged
-        // header.
+        // The magic before the checksum: the message then distinguishes a foreign file from a
+        // damaged header.
         if covered[..8] != MAGIC {
             return Ok(HeaderState::Garbage("segment has no magic"));
         }
@@ -196,8 +196,8 @@ impl SegmentHeader {
         }
     }
 
-    /// Decodes the bytes between magic and checksum, which verified. The inner error says what in
-    /// them needs newer code.
+    /// Decodes the bytes between magic and checksum, which verified. The inner error names the part
+    /// that needs newer code.
     fn decode_verified(bytes: &[u8]) -> Result<Result<SegmentHeader, String>, Malformed> {
         let mut reader = Reader::new(bytes);
         // Read only after the checksum agrees: a flipped bit in the version must not ask for newer
@@ -225,8 +225,8 @@ impl SegmentHeader {
         Ok(Ok(header))
     }
 
-    /// Returns `true` if the salt is [`salt_of`] what the segment is: as in every segment but those
-    /// of the first format version.
+    /// Returns `true` if the salt is derived by [`salt_of`], as in every segment but those of the
+    /// first format version.
     pub(super) fn has_derived_salt(&self) -> bool {
         self.salt == salt_of(self.db, self.epoch, self.number)
     }

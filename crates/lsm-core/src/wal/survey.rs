@@ -1,12 +1,12 @@
 //! [`survey`]: lists everything in one segment, damage included.
 //!
-//! Called by verification and `describe.rs`. Unlike the reader, it goes on behind a bad place. So
+//! Called by verification and `describe.rs`. Unlike the reader, it continues after a bad place. So
 //! the frames that it finds there must never be replayed: they may have been refused.
 //!
 //! Invariants:
 //! 1. The pieces cover the range from its front to its end, in order, without a gap.
-//! 2. A frame is handed over only if its header and all its sections verify and it continues the
-//!    sequence. Behind a damaged piece any sequence is accepted.
+//! 2. A frame is passed on only if its header and all its sections verify and it continues the
+//!    sequence. After a damaged piece any sequence is accepted.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::fs::File;
 use crate::types::SeqNo;
 
-/// A piece of a segment behind its header.
+/// A piece of a segment after its header.
 #[derive(Clone, Debug)]
 pub enum SegmentPiece<'a> {
     /// A frame.
@@ -40,7 +40,7 @@ pub enum SegmentPiece<'a> {
         /// The defect, in one phrase.
         what: &'static str,
     },
-    /// An index of sections, as it stands behind the last frame of a sealed segment.
+    /// An index of sections, after the last frame of a sealed segment.
     Index {
         /// Its bytes.
         range: Range<u64>,
@@ -51,8 +51,8 @@ pub enum SegmentPiece<'a> {
     Zeros(Range<u64>),
 }
 
-/// Shows `visit` each piece in `range` of the segment with this header. The range begins where a
-/// frame may, and an error of `visit` ends the walk.
+/// Passes each piece in `range` of the segment with this header to `visit`. The range begins at a
+/// possible start of a frame, and an error of `visit` ends the walk.
 ///
 /// # Errors
 /// Those of reading and of `visit`; damage is none.
@@ -68,7 +68,7 @@ pub fn survey(
         end: range.end,
         window: Window::default(),
         directory: Vec::new(),
-        // The range of a caller begins behind the header, which says what came before.
+        // The range of a caller begins after the header, which names the last sequence before it.
         last_seq: Some(header.previous_seq),
     };
     let mut at = range.start;
@@ -127,11 +127,11 @@ pub fn survey(
     Ok(())
 }
 
-/// Why there is no frame at a place.
+/// The reason why there is no frame at a place.
 struct Bad {
     what: &'static str,
     is_zero: bool,
-    /// Length of the frame, where its header verifies.
+    /// Length of the frame, if its header verifies.
     len: Option<u64>,
 }
 
@@ -176,7 +176,7 @@ impl Survey<'_> {
             return Ok(Err(Bad::new("frame exceeds the segment")));
         }
         let seed = seed_of(self.header.salt, self.header.epoch, at);
-        // Before more of the header is loaded: behind damage, this runs at every eighth byte.
+        // Before more of the header is loaded: after damage, this runs at every eighth byte.
         let is_none = prefix.fails_short_check(&front, seed)
             || (prefix.lacks_short_check() && self.header.has_derived_salt());
         let header = match is_none {
@@ -224,8 +224,8 @@ impl Survey<'_> {
         Ok(Ok((prefix, fields)))
     }
 
-    /// Returns the end of what is bad at `at`: the frame's, if its length is known, or the front of
-    /// the next one whose header verifies.
+    /// Returns the end of the bad bytes at `at`: the end of the frame, if its length is known, or
+    /// the front of the next one whose header verifies.
     fn bad_end(&mut self, at: u64, bad: &Bad) -> Result<u64> {
         if let Some(len) = bad.len {
             return Ok(at + len);
@@ -239,7 +239,7 @@ impl Survey<'_> {
             if word.is_empty() {
                 break;
             }
-            // A run of zeros ends at the first word that is none, so that it is not listed as
+            // A run of zeros ends at the first word that is not zero, so that it is not listed as
             // damage.
             let is_end = bad.is_zero && word.iter().any(|byte| *byte != 0);
             if is_end || (may_begin && self.frame_header(next)?.is_ok()) {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::error::{Error, Result};
 use crate::fs::File;
 
-/// A file in memory that can be told to fail.
+/// A file in memory with injected failures.
 #[derive(Default)]
 pub(super) struct SegmentFile {
     inner: Mutex<Inner>,

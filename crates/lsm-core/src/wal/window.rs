@@ -1,14 +1,14 @@
 //! [`Window`]: the buffer through which segments are read.
 //!
-//! Called by `reader.rs`, `lookahead.rs`, `survey.rs` and `sections.rs`. It must never show bytes
+//! Called by `reader.rs`, `lookahead.rs`, `survey.rs` and `sections.rs`. It must never return bytes
 //! of another file, or bytes from before a wait: a caller that turns to another file, or waits for
 //! more, calls [`Window::clear`].
 //!
 //! Invariants:
-//! 1. It holds at most the bytes that it was asked for, or [`CHUNK_BYTES`], and never more than the
+//! 1. It holds at most the bytes that were requested, or [`CHUNK_BYTES`], and never more than the
 //!    caller's `end` allows, which is within the file. So no length from disk decides how much it
 //!    allocates.
-//! 2. A buffer that somebody kept is never written to again.
+//! 2. A buffer that a caller kept is never written to again.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -18,9 +18,9 @@ use crate::codec::zeroed;
 use crate::error::Result;
 use crate::fs::File;
 
-/// The number of bytes read at a time where no more is asked for.
+/// The number of bytes read at a time if no more is requested.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
-/// A buffer that grew beyond this for one frame is given back at the next small read.
+/// A buffer that grew beyond this for one frame is freed at the next small read.
 const KEPT_BYTES: usize = 8 << 20;
 
 /// Bytes of a file, in the buffer that they were read to.
@@ -44,8 +44,8 @@ impl<'a> LoadedBytes<'a> {
         (start <= end && end <= self.end).then_some(LoadedBytes { start, end, ..self })
     }
 
-    /// A buffer that lives on after the next read, and the range of the bytes in it. It is the
-    /// buffer itself if the bytes are most of a long frame, so that a large value is in memory once.
+    /// A buffer that outlives the next read, and the range of the bytes in it. It is the buffer
+    /// itself if the bytes are most of a long frame, so that a large value is in memory once.
     /// Otherwise it is a copy: a few bytes must not keep a whole buffer.
     pub fn keep(self) -> (Arc<[u8]>, Range<usize>) {
         let len = self.end - self.start;
@@ -86,8 +86,8 @@ impl Window {
 
     fn range(&self, at: u64, len: usize) -> Option<LoadedBytes<'_>> {
         let start = usize::try_from(at.checked_sub(self.start)?).ok()?;
-        // Only the part that was read, and not the whole buffer: behind a short read lie the bytes
-        // of an earlier one.
+        // Only the part that was read, not the whole buffer: after a short read it still contains
+        // bytes of an earlier one.
         let all = LoadedBytes { buffer: &self.buffer, start: 0, end: self.filled };
         all.part(start..start.checked_add(len)?)
     }
@@ -123,17 +123,17 @@ impl Window {
         Ok(self.loaded(at, got))
     }
 
-    /// Room for `wanted` bytes. A buffer of the right size that nobody kept is used again without
-    /// being cleared.
+    /// Room for `wanted` bytes. A buffer of the right size that no caller kept is used again
+    /// without being cleared.
     fn buffer_of(&mut self, wanted: usize) -> &mut [u8] {
         let len = self.buffer.len();
         let is_of_use = len >= wanted && (len <= KEPT_BYTES || wanted > CHUNK_BYTES);
         if !is_of_use || Arc::get_mut(&mut self.buffer).is_none() {
-            // Given up before the new one is there: it may be as large.
+            // Freed before the new one is allocated: it may be as large.
             self.buffer = Arc::default();
             self.buffer = zeroed(wanted);
         }
-        let buffer = Arc::get_mut(&mut self.buffer).expect("nobody else has it");
+        let buffer = Arc::get_mut(&mut self.buffer).expect("it has no other owner");
         &mut buffer[..wanted]
     }
 

@@ -1,12 +1,12 @@
-//! [`SegmentWriter`]: appends encoded frames to one segment, and knows the end of the good ones.
+//! [`SegmentWriter`]: appends encoded frames to one segment, and records the end of the good ones.
 //!
 //! Called by the commit path, which encodes frames for [`SegmentWriter::offset`], decides when to
 //! sync [`SegmentWriter::file`], and registers segments in the manifest. This file never syncs, and
-//! never appends behind a failure.
+//! never appends after a failure.
 //!
 //! Invariants:
 //! 1. `offset` is the end of the last append that succeeded in full. The header of the next segment
-//!    names it, so the bytes of a failed append behind it are never replayed.
+//!    names it, so the bytes of a failed append after it are never replayed.
 //! 2. After a failed append, nothing more is appended to the file.
 
 use std::path::{Path, PathBuf};
@@ -33,10 +33,10 @@ impl Reserved {
     /// Writes the header; the caller syncs the file.
     ///
     /// # Errors
-    /// Those of the append. The file is then of no use and the next segment needs another one.
+    /// Those of the append. The file is then useless and the next segment needs another one.
     pub fn begin(self, header: SegmentHeader) -> Result<SegmentWriter> {
-        // Over zeros that are durable. So a torn header is recognised: it is zeros, complete, or
-        // damage.
+        // The header overwrites durable zeros. So a torn header is recognised: it is zeros,
+        // complete, or damage.
         self.file.append(&header.encode())?;
         let Reserved { file, path, capacity } = self;
         let offset = SEGMENT_HEADER_BYTES;
@@ -66,7 +66,7 @@ impl SegmentWriter {
     /// the header. The caller syncs file and folder.
     ///
     /// # Errors
-    /// Those of the file. It is then of no use.
+    /// Those of the file, which is then useless.
     #[cfg(test)]
     pub fn create(
         file: Arc<dyn File>,
@@ -77,8 +77,8 @@ impl SegmentWriter {
         Self::create_reserved(file, path, preallocate_to)?.begin(header)
     }
 
-    /// Prepares an empty file for a segment to be begun later, `preallocate_to` bytes of zeros.
-    /// The caller syncs file and folder.
+    /// Prepares an empty file for a segment to be begun later, with `preallocate_to` bytes of
+    /// zeros. The caller syncs file and folder.
     pub fn create_reserved(
         file: Arc<dyn File>,
         path: &Path,
@@ -95,8 +95,8 @@ impl SegmentWriter {
     /// Appends whole frames, encoded for [`SegmentWriter::offset`] and this segment's salt.
     ///
     /// # Errors
-    /// Those of the append; then, and on every later call, the segment takes no more, and ends
-    /// where it ended before.
+    /// Those of the append. After one the segment takes no further frames, and its end does not
+    /// move.
     ///
     /// # Durability
     /// In the kernel only.
@@ -104,8 +104,8 @@ impl SegmentWriter {
         self.append_with(encoded.len(), |file| file.append(encoded))
     }
 
-    /// As [`SegmentWriter::append`], of whole frames that lie in several pieces of memory. They count
-    /// once all are appended.
+    /// As [`SegmentWriter::append`], for whole frames in several pieces of memory. They count once
+    /// all are appended.
     pub fn append_pieces(&mut self, pieces: &[&[u8]]) -> Result<()> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         self.append_with(len, |file| file.append_pieces(pieces))
@@ -123,8 +123,8 @@ impl SegmentWriter {
             let message = format!("an earlier append to {} failed", self.path.display());
             return Err(Error::new(ErrorKind::Io, message));
         }
-        // A part of the frames may be in the file then. A frame behind it would be unreachable, because
-        // a reader stops at the first bad frame.
+        // The file may have a part of the frames then. A frame after it would be unreachable,
+        // because a reader stops at the first bad frame.
         append(&*self.file).inspect_err(|_| self.failed = true)?;
         // Only after the last piece: an append in several pieces counts as one.
         self.offset += len as u64;
@@ -134,12 +134,12 @@ impl SegmentWriter {
     /// Returns `true` if `len` more bytes stay within the preallocated length. An empty segment
     /// takes any frame: a frame that is larger than a segment gets one of its own.
     pub fn fits(&self, len: usize) -> bool {
-        // Saturating: appending goes on behind a capacity that one large frame has passed.
+        // Saturating: appends may continue after one large frame has passed the capacity.
         self.is_empty() || self.capacity.saturating_sub(self.offset) >= len as u64
     }
 
-    /// Gives back the space that is reserved behind the last frame. Appending goes on as before,
-    /// and takes space anew.
+    /// Frees the space that is reserved after the last frame. Appends work as before, and take
+    /// space again.
     ///
     /// # Errors
     /// Those of [`File::punch`]. Nothing that was appended is touched.
@@ -150,9 +150,9 @@ impl SegmentWriter {
         }
     }
 
-    /// Returns how many bytes are reserved behind the last frame and may be given back.
+    /// Returns how many reserved bytes after the last frame may be freed.
     pub fn unused(&self) -> u64 {
-        // Behind a failed append nobody knows what the file holds, so it is left alone.
+        // After a failed append the content of the file is unknown, so it is not touched.
         let is_reserved = self.capacity != u64::MAX && !self.failed;
         if is_reserved { self.capacity.saturating_sub(self.offset) } else { 0 }
     }

@@ -1,9 +1,8 @@
-//! Frames back from bytes, in three steps: [`Prefix`] finds the length, [`verifies`] checks the
-//! checksum, [`decode_fields`] reads the fields.
+//! Decodes frames in three steps: [`Prefix`] finds the length, [`verifies`] checks the checksum,
+//! [`decode_fields`] reads the fields.
 //!
 //! Called by the reader, the look-ahead and the survey; `frame.rs` describes the layout. This file
-//! compares lengths only with the bytes at hand. The caller knows the file and compares them with
-//! that.
+//! compares lengths only with the bytes that it is given. The caller compares them with the file.
 //!
 //! Invariants:
 //! 1. No input panics, and the directory gets no more entries than the header has room for.
@@ -35,14 +34,13 @@ impl Prefix {
     /// Reads the front of a frame from up to [`PREFIX_BYTES_MAX`](super::PREFIX_BYTES_MAX) bytes.
     pub(in crate::wal) fn decode(bytes: &[u8]) -> Result<Prefix, Malformed> {
         let mut reader = Reader::new(bytes);
-        // The checksum is the caller's: it needs the whole header, whose length is known behind
-        // this.
+        // The caller checks the checksum: it needs the whole header, whose length follows.
         reader.u64()?;
         let kind = reader.u8()?;
         if !is_kind(kind) {
             return Err(reader.malformed("unknown kind of frame"));
         }
-        // Not compared with the bytes at hand: they are only the front of the header.
+        // Not compared with the bytes given: they are only the front of the header.
         let rest = reader.varint_u32()? as usize;
         let header_len = reader.position() + rest;
         let body_len = reader.varint()?;
@@ -50,13 +48,13 @@ impl Prefix {
         let fields_at = reader.position();
         let has_directory = kind == KIND_BATCH_OF_SEVERAL || kind == KIND_LONG_BATCH;
         let has_body = kind == KIND_BATCH || has_directory;
-        // The short check belongs to the front: without it a long header is none.
+        // The short check belongs to the front: without it this is no long header.
         let check_len = if kind == KIND_LONG_BATCH { CHECKSUM_LEN } else { 0 };
         let check_at = fields_at;
         let fields_at = fields_at + check_len;
         let len_max = if has_directory { HEADER_BYTES_MAX } else { SHORT_HEADER_BYTES_MAX };
         // Bounds before anything is read: a length from the file must not decide how much memory is
-        // asked for.
+        // allocated.
         if fields_at > header_len
             || header_len > len_max
             || body_len > FORMAT_BATCH_BYTES_MAX
@@ -67,8 +65,8 @@ impl Prefix {
         Ok(Prefix { kind, header_len, body_len, lag, check_at, fields_at })
     }
 
-    /// Returns `true` if the header is so long that it has a short check, and `header` begins with
-    /// one that does not agree: then it is none, and need not be read to its end.
+    /// Returns `true` if the header is long enough to have a short check, and `header` begins with
+    /// one that does not match: then it is no header, and need not be read to its end.
     pub(in crate::wal) fn fails_short_check(&self, header: &[u8], seed: u64) -> bool {
         if self.kind != KIND_LONG_BATCH {
             return false;
@@ -80,8 +78,8 @@ impl Prefix {
         check.is_none_or(|check| u64::from_le_bytes(*check) != short_check(front, seed))
     }
 
-    /// Returns `true` if only the checksum of the whole header, however long, tells it from other
-    /// bytes: as in segments of the first format version alone.
+    /// Returns `true` if only the checksum of the whole header, however long, distinguishes it from
+    /// other bytes: only in segments of the first format version.
     pub(in crate::wal) fn lacks_short_check(&self) -> bool {
         self.kind == KIND_BATCH_OF_SEVERAL && self.header_len > CHECKED_BYTES_MAX
     }
@@ -111,7 +109,7 @@ pub(in crate::wal) struct DirectoryEntry {
     pub(in crate::wal) checksum: u64,
 }
 
-/// The fields of a frame's header behind its [`Prefix`].
+/// The fields of a frame's header after its [`Prefix`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::wal) enum Fields {
     /// A batch; its sections are in the directory.
@@ -207,7 +205,7 @@ fn decode_batch(
             return Err(impossible);
         }
     }
-    // Totals stand in the front as well: a directory that says something else is no directory.
+    // The front has the totals as well: a directory with other totals is not valid.
     if start != prefix.body_len || seen != operations {
         return Err(impossible);
     }

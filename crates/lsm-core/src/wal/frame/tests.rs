@@ -22,7 +22,7 @@ fn section(partition: u32, operations: u32, bytes: &[u8]) -> Section<'_> {
     Section { partition: PartitionId(partition), operations, checksum, bytes }
 }
 
-/// Encodes behind something else, decodes, and returns the frame's own bytes.
+/// Encodes after other bytes, decodes, and returns the frame's own bytes.
 fn check(
     place: &FramePlace,
     encode: impl FnOnce(&mut Vec<u8>) -> usize,
@@ -40,7 +40,7 @@ fn check(
     (frame, prefix, fields, directory)
 }
 
-/// Compares the bytes behind the checksum, which `check` has verified, and then the checksum.
+/// Compares the bytes after the checksum, which `check` has verified, and then the checksum.
 fn golden(frame: &[u8], checksum: u64, parts: &[&[u8]]) {
     let shown: Vec<String> = frame[8..].iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(&frame[8..], parts.concat(), "{}", shown.join(" "));
@@ -139,7 +139,7 @@ fn golden_batch_with_a_long_header() {
         ],
     );
     assert_eq!(directory.len(), 11);
-    // Whatever is wrong in the front is seen without the rest.
+    // Any damage in the front is noticed without the rest.
     let seed = seed_of(place().salt, place().epoch, place().offset);
     assert!(!prefix.fails_short_check(&frame, seed));
     assert!(prefix.fails_short_check(&frame, seed ^ 1));
@@ -245,7 +245,7 @@ fn sequences_beyond_56_bits_are_refused() {
         &[section(1, 1, b"x")],
     );
     assert!(header_decodes(&frame));
-    // The byte behind the checksum, kind, two lengths, the lag and the sequence: operations.
+    // The byte after the checksum, kind, two lengths, the lag and the sequence: operations.
     let at = 8 + 1 + 1 + 1 + 2 + 8;
     assert_eq!(frame[at], 1);
     frame[at] = 2;

@@ -1,8 +1,8 @@
 //! [`load_header`]: the header of the frame at a place of a segment.
 //!
-//! The reader of the log calls it for frame after frame, and the index of sections for the frames of one
-//! partition. It says whether the bytes are a frame of this segment at this place. Whether the frame
-//! continues the one before is for the caller to say.
+//! The reader of the log calls it for frame after frame, and the index of sections for the frames
+//! of one partition. It decides whether the bytes are a frame of this segment at this place. The
+//! caller decides whether the frame continues the one before.
 
 use std::ops::Range;
 
@@ -15,9 +15,9 @@ use crate::wal::frame::{
 };
 use crate::wal::window::Window;
 
-/// Loads and verifies the header of the frame that begins where `range` does, and does not end behind
-/// it. Reads ahead to `ahead`, and never behind `range`. The sections of the frame replace what is in
-/// `directory`.
+/// Loads and verifies the header of the frame that begins where `range` does, and does not end
+/// after it. Reads ahead to `ahead`, and never past `range`. The sections of the frame replace the
+/// contents of `directory`.
 ///
 /// # Errors
 /// Those of reading. The inner error says why there is no frame.

@@ -15,9 +15,9 @@ pub struct PassedSegment {
 }
 
 impl LogReader {
-    /// Passes the next segment without a look at its frames, if nothing of it was read, the next one's
-    /// header names its end, and its index of sections is whole. Otherwise nothing changes, and
-    /// [`LogReader::next_frame`] reads frame by frame.
+    /// Passes the next segment without reading its frames, if nothing of it was read, the next
+    /// one's header names its end, and its index of sections is whole. Otherwise nothing changes,
+    /// and [`LogReader::next_frame`] reads frame by frame.
     ///
     /// Attestations of the passed frames are not noted: the header of the next segment attests no less.
     ///
@@ -25,7 +25,7 @@ impl LogReader {
     /// Those of [`LogReader::next_frame`].
     ///
     /// # Cost
-    /// A comparison, but at the front of a segment.
+    /// One comparison, except at the front of a segment.
     pub fn pass_indexed(&mut self) -> Result<Option<PassedSegment>> {
         let is_inside = self.current.as_ref().is_some_and(|current| {
             self.offset > SEGMENT_HEADER_BYTES && self.offset < current.limit
@@ -39,15 +39,15 @@ impl LogReader {
         }
         let current = self.current.as_ref().expect("found above");
         let Some((_, next)) = current.next else { return Ok(None) };
-        // Nor at the place where a replay begins: the index counts what lies before it as well, and who
-        // catches up would read that again.
+        // Not at the place where a replay begins either: the index counts the sections before it as
+        // well, and a reader that catches up would read those again.
         if self.offset != SEGMENT_HEADER_BYTES {
             return Ok(None);
         }
         let end = current.limit;
         let file = &*self.sources[self.idx].file;
-        // The header of the next segment says the same of this one, as `cross` compares. An index that
-        // says something else is of another time.
+        // The header of the next segment has the same numbers for this one, as `cross` compares. An
+        // index with other numbers is of another time.
         let index = SectionIndex::read(file, &current.header, end)
             .filter(|index| index.last_seq == next.previous_seq);
         let Some(index) = index else { return Ok(None) };

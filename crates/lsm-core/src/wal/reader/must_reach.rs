@@ -1,8 +1,8 @@
-//! [`MustReach`]: how far a log must reach, whoever reads it.
+//! [`MustReach`]: how far a log must reach, for every reader.
 //!
-//! Recovery, opens beside a writer and secondaries compare the end that they found with it, so that none
-//! of them takes damage in the middle of the log for its end. The manifest's part of it is made in
-//! `version/mod.rs`; what later frames attest is judged in `verdict.rs`.
+//! Recovery, read-only opens next to a writer and secondaries compare the end that they found with
+//! it, so that none of them takes damage in the middle of the log for its end. `version/mod.rs`
+//! fills in the part from the manifest; `verdict.rs` checks the attestations of later frames.
 
 use std::path::PathBuf;
 
@@ -30,8 +30,8 @@ impl LogReader {
     pub fn check_reaches(&self, must: &MustReach) -> Result<()> {
         let place = self.position().place;
         if let Some(closed) = must.closed
-            // Zeros in the place of lost frames leave no damage to find, so the close must say
-            // where the log ended.
+            // Zeros in the place of lost frames leave no damage to find, so the close records where
+            // the log ended.
             && place < closed
         {
             let stop = self.stopped.unwrap_or("no frame");

@@ -1,5 +1,5 @@
-//! The facts that a caller knows of a log before it is read: the segments, the place to begin, the
-//! end.
+//! The facts that a caller knows about a log before it is read: the segments, the place to begin,
+//! the end.
 //!
 //! Recovery and followers fill them in from the manifest. Plain data.
 
@@ -23,7 +23,7 @@ pub struct SegmentSource {
     pub file: Arc<dyn File>,
 }
 
-/// A place where reading begins or goes on.
+/// A place where reading begins or continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// End of the last frame read.
@@ -39,23 +39,23 @@ pub struct LogReaderOptions {
     pub db: DbId,
     /// The place to begin at; `None`: `replay_from`, or the front of the first listed segment.
     pub start: Option<Position>,
-    /// Everything before this place is known to be durable, and of no more use: reading begins here
-    /// unless `start` says where. An earlier end of the log is `Corruption`.
+    /// Everything before this place is known to be durable and is not needed: reading begins here
+    /// unless `start` is given. An earlier end of the log is `Corruption`.
     pub replay_from: Option<Position>,
-    /// Nothing at or behind this place may be read: an epoch that is over ends here.
+    /// Nothing at or after this place may be read: an epoch that is over ends here.
     pub cut: Option<LogPlace>,
     /// The ends that the log is known to reach: an earlier one is `Corruption`.
     pub must_reach: MustReach,
     /// Read and verify the sections of this partition alone; the others are left out.
     pub only: Option<PartitionId>,
-    /// Read no body at all: [`BatchRef::places`](super::BatchRef::places) says where the sections lie.
-    /// The places are covered by the frame's header checksum; the sections are not looked at.
+    /// Read no body at all: [`BatchRef::places`](super::BatchRef::places) returns where the
+    /// sections lie. The header checksum of the frame covers the places; the sections are not read.
     pub headers_only: bool,
-    /// Nothing at or behind this place may be read: it is not known to count.
+    /// Nothing at or after this place may be read: it is not known to count.
     pub reach: Lsn,
-    /// The salts of the segments are [`salt_of`](crate::wal::salt_of) what they are, so that one
-    /// whose header is lost has a known salt all the same. Not so in a log that was written in the
-    /// first format version, whose manifest says that.
+    /// The salts of the segments are derived by [`salt_of`](crate::wal::salt_of), so a segment
+    /// whose header is lost has a known salt. `false` for a log that was written in the first
+    /// format version, as its manifest says.
     pub has_derived_salts: bool,
 }
 

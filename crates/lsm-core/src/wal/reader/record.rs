@@ -1,6 +1,6 @@
-//! The yield of the reader: a frame whose bytes are in the reader's buffer.
+//! The result of the reader: a frame whose bytes are in the reader's buffer.
 //!
-//! `reader.rs` and `survey.rs` make them. They never give out bytes that were not verified.
+//! `reader.rs` and `survey.rs` make them, only of verified bytes.
 //!
 //! Invariants:
 //! 1. A section in a [`BatchRef`] agreed with its checksum when the frame was read.
@@ -64,7 +64,7 @@ pub struct SectionRef<'a> {
     pub bytes: LoadedBytes<'a>,
 }
 
-/// The place of a section in its segment, and what must be there.
+/// The place of a section in its segment, and its expected content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionPlace {
     /// The partition.
@@ -107,7 +107,7 @@ impl<'a> BatchRef<'a> {
             partition: entry.partition,
             first_seq: entry.first_seq,
             operations: entry.operations,
-            // No error: the bytes are in memory and were held against their checksum.
+            // No error: the bytes are in memory and their checksum was compared.
             bytes: section_of(body, body_start, entry).expect("verified before it was yielded"),
         })
     }

@@ -6,10 +6,10 @@ use crate::error::Result;
 use crate::types::{FileNo, SeqNo};
 use crate::wal::{Lsn, SEGMENT_HEADER_BYTES};
 
-/// Zeros that are looked at after the end of a log that goes on, at each look.
+/// Zeros that are read after the end of a live log, at each look.
 const BLANK_BYTES: u64 = 1 << 20;
 
-/// The things that a log says are durable.
+/// The parts of the database that a log attests to be durable.
 #[derive(Clone, Copy, Debug)]
 pub struct Attested {
     /// Everything before this place.
@@ -27,8 +27,8 @@ impl LogReader {
         }
     }
 
-    /// Has reading stop at `reach` from now on: nothing behind it may be believed yet. The headers
-    /// are read anew, since one may end the present segment before what was refused there.
+    /// Makes reading stop at `reach` from now on: nothing after it may be believed yet. The headers
+    /// are read again, since one may end the present segment before bytes that were refused there.
     pub fn look_again(&mut self, reach: Lsn) {
         self.options.reach = reach;
         self.current = None;
@@ -37,12 +37,13 @@ impl LogReader {
         self.window.clear();
     }
 
-    /// The furthest place that a header or frame from here on calls durable; every batch that begins at
-    /// `known` or before it is. The log must reach the place `committed`, if that is known.
+    /// The furthest place that a header or frame from here on calls durable, also by every batch
+    /// that begins at `known` or before it. The log must reach the place `committed`, if that is
+    /// known.
     ///
     /// # Errors
-    /// Those of [`LogReader::next_frame`]; `Corruption` if the log ends before `committed`, or, where that
-    /// is not known, if something after its end attests that it was durable beyond.
+    /// Those of [`LogReader::next_frame`]; `Corruption` if the log ends before `committed`, or, if
+    /// that is unknown, if bytes after its end attest that it was durable beyond.
     ///
     /// # Cost
     /// Reads the headers of all frames after the place. Without `committed` also what follows them: all of
@@ -67,8 +68,8 @@ impl LogReader {
                     let durable = durable.max(ahead.durable);
                     return Ok(Attested { durable, manifest_edit: ahead.manifest_edit });
                 }
-                // The writer goes on, and may have written here after the look: then the log ends
-                // further on now. Whatever attests this place was written after it.
+                // The writer continues, and may have written here after the look: then the log ends
+                // further on now. An attestation of this place was written after it.
                 Err(error) if error.is_corruption() && suspect != Some(place) => {
                     suspect = Some(place);
                 }
@@ -77,8 +78,8 @@ impl LogReader {
         }
     }
 
-    /// A reader at the end of the log, from the place of this one on, and the place through which batches
-    /// that begin at `known` or before it make the log durable.
+    /// A reader at the end of the log, starting at the place of this one, and the place through
+    /// which batches that begin at `known` or before it make the log durable.
     fn ahead(&self, known: SeqNo) -> Result<(LogReader, Lsn)> {
         let is_begun = self.offset >= SEGMENT_HEADER_BYTES;
         let options = LogReaderOptions {
@@ -88,8 +89,7 @@ impl LogReader {
             ..self.options.clone()
         };
         let sources = self.sources[self.idx.min(self.sources.len())..].to_vec();
-        // A reader of its own: what it reads ahead is not known to count, and this one must not
-        // move.
+        // A separate reader: what it reads ahead is not known to count, and this one must not move.
         let mut ahead = LogReader::new(sources, options)?;
         let mut durable = self.durable;
         while let Some(frame) = ahead.next_frame()? {
@@ -108,7 +108,7 @@ impl LogReader {
         self.sources.last().map(|source| source.number)
     }
 
-    /// Closes segments that were passed and that `is_live` does not say.
+    /// Closes segments that were passed, unless `is_live` says that they are live.
     pub fn forget_passed(&mut self, is_live: impl Fn(FileNo) -> bool) {
         let mut passed: Vec<_> = self.sources.drain(..self.idx).collect();
         passed.retain(|source| is_live(source.number));

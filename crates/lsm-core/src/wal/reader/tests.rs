@@ -32,7 +32,7 @@ enum Owned {
     Control(Control),
 }
 
-/// The oracle's knowledge of a frame: where it lies, and how far it attests.
+/// The oracle's knowledge of a frame: its place, and how far it attests.
 #[derive(Clone, Debug)]
 struct Written {
     idx: usize,
@@ -86,7 +86,7 @@ impl Log {
         }
     }
 
-    /// Begins the next segment, behind what was appended well.
+    /// Begins the next segment, after the frames that were appended successfully.
     fn next_segment(&mut self) {
         let number = self.files.len() as u64 + 1;
         let header = SegmentHeader {
@@ -173,7 +173,7 @@ impl Log {
         self.append(&out, Owned::Control(control)).unwrap();
     }
 
-    /// All that was appended becomes durable; frames from now on say so.
+    /// All appended frames become durable; later frames attest that.
     fn sync(&mut self) {
         self.durable = self.writer.lsn();
     }
@@ -203,7 +203,7 @@ impl Log {
         let (got, end) = self.read();
         let context = format!("segment {idx} offset {offset} cut {cut}: {end:?}");
         let damage = Damage { idx, offset, cut };
-        // A header that is damaged takes its frames along.
+        // A damaged header makes its frames unreadable.
         let header_gone = offset < SEGMENT_HEADER_BYTES;
         let first_bad = self
             .frames
@@ -216,14 +216,14 @@ impl Log {
             self.frames.iter().find(|f| damage.hits(f)).map(|f| f.lsn)
         };
         let Some(bad) = bad else {
-            // Behind the last frame of the segment: padding of the file, or refused bytes.
+            // After the last frame of the segment: padding of the file, or refused bytes.
             expected = self.frames.len();
             assert_eq!((got, end.is_ok()), (self.all()[..expected].to_vec(), true), "{context}");
             return;
         };
         let attested = self.frames.iter().filter(|f| !damage.hits(f)).any(|f| f.durable > bad)
             || self.headers.iter().enumerate().any(|(i, h)| i != idx && h.durable.0 > bad)
-            // A header that is not zeros, and that a later one names: begun and left behind.
+            // A header that is not zeros, and that a later one names: begun and abandoned.
             || (header_gone && !(cut && offset == 0) && idx + 1 < self.headers.len());
         assert_eq!(got, self.all()[..expected], "{context}");
         match end {
@@ -296,7 +296,7 @@ fn drain(reader: &mut LogReader) -> Result<Vec<Owned>> {
     Ok(frames)
 }
 
-/// Reads to the end: what was yielded before the end or the error.
+/// Reads to the end: the frames before the end or the error.
 fn read(sources: Vec<SegmentSource>, options: LogReaderOptions) -> (Vec<Owned>, Result<LogEnd>) {
     let mut frames = Vec::new();
     let mut reader = LogReader::new(sources, options).unwrap();
@@ -353,7 +353,7 @@ fn a_log_reads_back_with_its_end() {
         durable: log.durable,
     };
     assert_eq!(end.unwrap(), expected);
-    // Nothing follows a clean close; what does makes it none.
+    // Nothing follows a clean close; a later frame makes it unclean.
     log.next_segment();
     assert!(!log.read().1.unwrap().clean_close);
 }

@@ -27,7 +27,7 @@ pub struct LogEnd {
     pub last_seq: SeqNo,
     /// `true` if the last frame is a clean close.
     pub clean_close: bool,
-    /// `true` if bytes other than zeros lie behind the end: a torn tail that is left out.
+    /// `true` if bytes other than zeros follow the end: a torn tail that is left out.
     pub torn_bytes: bool,
     /// The largest manifest edit that a header or frame calls durable.
     pub manifest_edit: u64,
@@ -36,17 +36,17 @@ pub struct LogEnd {
 }
 
 impl LogReader {
-    /// Judges the place where reading stopped: it is the end of the log, or damage.
+    /// Decides whether the place where reading stopped is the end of the log, or damage.
     ///
     /// # Errors
-    /// `Corruption` if something behind the end attests that the log was durable beyond it, or
-    /// the log does not reach what it is known to reach; errors of reading.
+    /// `Corruption` if something after the end attests that the log was durable beyond it, or the
+    /// log does not reach what it is known to reach; errors of reading.
     ///
     /// # Panics
     /// Unless [`LogReader::next_frame`] returned `None` last.
     ///
     /// # Cost
-    /// Reads all that lies behind the end, zeros included.
+    /// Reads everything after the end, zeros included.
     pub fn end(mut self) -> Result<LogEnd> {
         let stop = self.stopped.expect("asked for the end before it was reached");
         let place = self.position().place;
@@ -66,16 +66,17 @@ impl LogReader {
         })
     }
 
-    /// Looks for anything after the end that attests it. Returns `true` if there are bytes at all. Where the
-    /// log ends in front of nothing but zeros, so far as a look at each front tells, it looks at
-    /// `blank_bytes` of them: a follower comes often, and must not read all that is reserved.
+    /// Looks for anything after the end that attests it. Returns `true` if there are bytes other
+    /// than zeros. If the log seems to end before nothing but zeros (one read at the front of each
+    /// segment), it reads only `blank_bytes` of them: a follower comes often, and must not read all
+    /// reserved space.
     pub(super) fn judge(&mut self, stop: Stop, blank_bytes: u64) -> Result<bool> {
         let bytes = if self.is_blank_behind(stop)? { blank_bytes } else { u64::MAX };
         let mut suspect = self.bad_place(stop);
         let mut torn = false;
-        // All later segments are looked at, although an honest log has nothing behind its end.
-        // Stopping at the first segment without a header would be faster, and would take a lost
-        // header for the end of a log whose later segments were acknowledged.
+        // All later segments are read, although an honest log has nothing after its end. Stopping
+        // at the first segment without a header would be faster, and would take a lost header for
+        // the end of a log whose later segments were acknowledged.
         for idx in self.idx..self.sources.len() {
             let header = match self.header_state(idx)? {
                 HeaderState::Valid(header) => Some(header),
@@ -112,8 +113,8 @@ impl LogReader {
                 self.window.clear();
             }
             let findings = look_ahead(&mut self.window, &stretch)?;
-            // Not an error: an append that was cut off leaves bytes, and nobody was told that they
-            // are durable.
+            // Not an error: an append that was cut off leaves bytes, and no caller was promised
+            // that they are durable.
             torn |= findings.any_bytes;
             if let Some(at) = findings.attested_at {
                 // A frame was attested in a segment that has no header: the header is the damage,
@@ -124,8 +125,8 @@ impl LogReader {
                 let by = format!("offset {at} of {}", source.path.display());
                 return Err(self.damage(&suspect, &by));
             }
-            // Refused, although it may be a torn tail: the other choice could lose acknowledged
-            // commits without a sign.
+            // Refused, although it may be a torn tail: the other choice could silently lose
+            // acknowledged commits.
             if let Some(at) = findings.undecided_at {
                 let what = format!(
                     "{}, and bytes behind it (first at offset {at} of {}) are too many to tell \
@@ -150,7 +151,7 @@ impl LogReader {
         }
     }
 
-    /// Returns `true` if there are zeros where the log stopped, and no later segment has been begun.
+    /// Returns `true` if the log stopped at zeros, and no later segment has been begun.
     fn is_blank_behind(&mut self, stop: Stop) -> Result<bool> {
         if stop != NO_FRAME && stop != NO_HEADER {
             return Ok(false);
@@ -163,21 +164,21 @@ impl LogReader {
         Ok(true)
     }
 
-    /// A verified header behind the end: does it attest the bad place?
+    /// A verified header after the end: does it attest the bad place?
     fn check_header_behind(&self, header: &SegmentHeader, suspect: &mut BadPlace) -> Result<()> {
         let named = self.named_by(header);
         if let Some((idx, what)) = suspect.garbage
             && named.is_some_and(|(named, _)| named == idx)
         {
-            // It was begun, filled and left behind: no torn write looks like that.
+            // It was begun, filled and followed by another: no torn write looks like that.
             suspect.turn_to_header(idx);
             suspect.what = what;
             return Err(self.damage(suspect, &format!("segment {}", header.number)));
         }
         let bad = match (suspect.bad, named) {
             (Some(bad), _) => bad,
-            // No header before this one: the log is bad from the first listed segment on, or
-            // from a later one that was lost as well.
+            // No header before this one: the log is bad from the first listed segment on, or from a
+            // later one that was lost as well.
             (None, Some((_, base))) => base,
             (None, None) => {
                 let idx = self.idx_of(header.number).unwrap_or(self.idx);
@@ -186,13 +187,13 @@ impl LogReader {
                 return Err(Error::corruption(path, 0, what));
             }
         };
-        // The first header decides: those behind it lie further on in the log.
+        // The first header decides: those after it lie further on in the log.
         suspect.bad = Some(bad);
         if let Some((idx, base)) = named
             && idx > self.idx
             && base == bad
         {
-            // A segment begins just where the log stops, and its header is not there.
+            // A segment begins where the log stops, and its header is missing.
             suspect.turn_to_header(idx);
         }
         // The header alone proves nothing: it is written before the end of the segment before it
@@ -222,7 +223,7 @@ impl LogReader {
 
 /// The bad place while it is judged.
 struct BadPlace {
-    /// Segment and offset to name in an error, and what is wrong there.
+    /// Segment and offset to name in an error, and the defect there.
     idx: usize,
     offset: u64,
     what: Stop,

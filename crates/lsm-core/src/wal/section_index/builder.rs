@@ -1,9 +1,9 @@
 //! [`SectionIndexBuilder`]: collects the frames of a segment for its index while they are appended.
 //!
-//! The writer of the log notes each frame under its lock, so a note is a few comparisons: the builder
-//! holds the runs as they will be written, and no list of frames. The tempting alternative, to read the
-//! segment again when it is sealed, would leave the commit path alone, and take a tenth of the
-//! time that the writes of the segment took.
+//! The writer of the log notes each frame under its lock, so a note is a few comparisons: the
+//! builder holds the runs as they will be written, and no list of frames. The tempting alternative,
+//! to read the segment again when it is sealed, would not burden the commit path, but would take a
+//! tenth of the time that the writes of the segment took.
 
 use std::collections::HashMap;
 
@@ -18,25 +18,26 @@ use crate::wal::{SEGMENT_HEADER_BYTES, Section, SegmentHeader};
 
 const SLOTS: usize = 64;
 
-/// Collects what the index of a segment says.
+/// Collects the groups and runs of a segment's index.
 pub struct SectionIndexBuilder {
     /// In the order of their first frames, so that none ever moves: with thousands of partitions an
     /// insertion into a sorted list would move most of them.
     groups: Vec<IndexedSections>,
     /// The places of all groups.
     places: HashMap<PartitionId, u32>,
-    /// The places of groups that were asked for of late, by the last bits of the partition's id. A lookup
-    /// at each frame would take one per cent of a put.
+    /// The places of groups that were requested recently, by the last bits of the partition's id. A
+    /// lookup at each frame would take one per cent of a put.
     slots: [u32; SLOTS],
     run_count: usize,
-    /// With so many runs it is time to look whether they are too many.
+    /// With so many runs, `join_runs` checks whether they are too many.
     run_count_due: usize,
     /// Frames of a partition with at most so many units between them share a run.
     join_units: u32,
     /// The place of the next frame.
     end: u64,
     unlogged: u64,
-    /// A frame was noted that does not follow the one before, or lies too far: there is no index then.
+    /// A frame was noted that does not follow the one before, or lies too far: there is no index
+    /// then.
     is_given_up: bool,
 }
 
@@ -91,7 +92,7 @@ impl SectionIndexBuilder {
     }
 
     fn next_run(&mut self, offset: u64, len: u64) -> Option<FrameRun> {
-        // Frames that were thrown away before they were appended were noted all the same.
+        // Frames that were discarded before they were appended were noted all the same.
         self.is_given_up |= offset != self.end;
         self.end = offset + len;
         let unit = FRAME_ALIGNMENT as u64;
@@ -137,7 +138,7 @@ impl SectionIndexBuilder {
         place
     }
 
-    /// Joins runs that lie close together until there are not too many for the segment as it is now.
+    /// Joins runs that lie close together until the number of runs fits the present segment.
     fn join_runs(&mut self) {
         let count_max = usize::try_from(self.end / BYTES_A_RUN).unwrap_or(usize::MAX).max(RUNS_MIN);
         while self.run_count > count_max && self.run_count > self.groups.len() {
@@ -164,16 +165,16 @@ impl SectionIndexBuilder {
         runs.map(|run| run.bytes()).map(|bytes| bytes.end - bytes.start).sum()
     }
 
-    /// Returns the index of the segment with this header, whose frames end at `end` with `last_seq` as
-    /// the last logged sequence. `None` if the frames that were noted are not those of the segment, if it
-    /// would be too long, or if it would save nothing.
+    /// Returns the index of the segment with this header, whose frames end at `end` with `last_seq`
+    /// as the last logged sequence. `None` if the noted frames are not those of the segment, if the
+    /// index would be too long, or if it would save nothing.
     pub fn finish(mut self, header: &SegmentHeader, end: u64, last_seq: SeqNo) -> Option<Vec<u8>> {
         if self.is_given_up || self.end != end {
             return None;
         }
         self.join_runs();
-        // Who catches up with all partitions reads all runs. A walk reads all headers, with the bodies
-        // between them, and then all sections.
+        // A follower of all partitions would read all runs. A walk reads all headers, with the
+        // bodies between them, and then all sections.
         if self.covered() > 2 * end {
             return None;
         }

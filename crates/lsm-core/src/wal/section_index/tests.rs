@@ -52,8 +52,8 @@ fn golden_index_of_sections() {
     assert_eq!(bytes, parts.concat());
 }
 
-/// Frames of a partition that lie close together share runs. Where that makes the runs of all partitions
-/// overlap, an index saves nothing.
+/// Frames of a partition that lie close together share runs. If the runs of all partitions overlap
+/// therefore, an index saves nothing.
 #[test]
 fn an_index_takes_a_small_part_of_its_segment_whatever_is_in_it() {
     for (partitions, bytes, share_min) in [
@@ -91,7 +91,7 @@ fn an_index_takes_a_small_part_of_its_segment_whatever_is_in_it() {
 
 #[test]
 fn there_is_no_index_of_frames_that_are_not_those_of_the_segment() {
-    // Noted, thrown away, and noted again at the same place.
+    // Noted, discarded, and noted again at the same place.
     let mut builder = SectionIndexBuilder::default();
     builder.note_batch(128, 48, seq(11), seq(10), &[section(1, 1, b"one")]);
     builder.note_batch(128, 48, seq(11), seq(10), &[section(1, 1, b"one")]);

@@ -23,8 +23,8 @@ fn a_segment_that_could_not_be_begun_is_passed_over() {
     }
 }
 
-/// A reserve that was overtaken, or that could not be begun, stays listed for a while; by then the
-/// segment before it may be gone.
+/// A reserve that was overtaken, or that could not be begun, stays listed for some time; by then
+/// the segment before it may be deleted.
 #[test]
 fn a_log_begins_behind_segments_that_were_never_begun() {
     for written in [0, 100] {
@@ -73,7 +73,7 @@ fn a_reserved_segment_ends_the_log_quietly_and_a_follower_goes_on_in_it() {
     assert_eq!(position.place, LogPlace { segment: FileNo(2), offset: 128 });
     log.put(b"two");
     assert_eq!(drain(&mut follower).unwrap(), log.all()[2..]);
-    // Another reader goes on where that one stood.
+    // Another reader continues where that one stopped.
     let options = LogReaderOptions { start: Some(position), ..LogReaderOptions::new(DB) };
     assert_eq!(read(log.sources(), options).0, log.all()[2..]);
     log.next_segment();
@@ -130,7 +130,7 @@ fn a_rotten_segment_in_the_middle_never_lets_the_later_ones_in() {
     let (frames, end) = log.read();
     assert_eq!(frames, log.all()[..4]);
     assert!(end.unwrap().torn_bytes);
-    // A whole segment that never reached the disk, with the one behind it.
+    // A whole segment that never reached the disk, with the one after it.
     log.files[0].set_bytes(&log.bytes()[0]);
     let log = sample(false, 0);
     log.files[1].set_bytes(&[]);

@@ -64,11 +64,11 @@ fn lost_sectors_are_a_hole_and_not_the_end() {
     assert_eq!(frames, log.all()[..33]);
     let end = end.unwrap();
     assert!(end.torn_bytes && end.place.offset == log.frames[33].start);
-    // All that would attest is gone: a tail that was never there.
+    // All attesting frames are lost: the log ends at a torn tail.
     let (frames, end) = read_zeroed(&log, &whole, starts[20]..whole.len());
     assert_eq!(frames, log.all()[..20]);
     assert!(!end.unwrap().torn_bytes);
-    // The header's sector: batches witness it by their sections' checksums.
+    // The header's sector is lost: batches attest it by their sections' checksums.
     let (frames, end) = read_zeroed(&log, &whole, 0..512);
     assert!(frames.is_empty() && end.unwrap_err().is_corruption());
 }
@@ -111,7 +111,7 @@ fn a_value_that_holds_frames_is_never_replayed() {
             }
             forged.extend_from_slice(&frame);
         }
-        // Tried at each alignment, as the header's length is not known to the forger.
+        // Tried at each alignment, as the attacker does not know the header's length.
         for shift in 0..8 {
             let mut value = vec![0; shift];
             value.extend_from_slice(&forged);

@@ -43,8 +43,8 @@ impl Log {
         builder.finish(header, end, last_seq)
     }
 
-    /// Writes the index of each sealed segment behind its last frame, if it has one; their number, without
-    /// those of segments that have no frame.
+    /// Writes the index of each sealed segment after its last frame, if it has one; returns their
+    /// number, without those of segments that have no frame.
     pub(super) fn write_indexes(&self) -> usize {
         let mut count = 0;
         for idx in 0..self.files.len() - 1 {
@@ -89,8 +89,8 @@ fn note(found: &mut Found, frame: &FrameRef<'_>) {
     }
 }
 
-/// Reads a log as a follower does; with `by_index` segments are passed by their index. Says how many
-/// were passed.
+/// Reads a log as a follower does; with `by_index` segments are passed by their index. Returns how
+/// many were passed.
 fn follow(log: &Log, by_index: bool) -> (Found, usize) {
     let options = LogReaderOptions { headers_only: true, ..LogReaderOptions::new(DB) };
     let mut reader = LogReader::new(log.sources(), options).unwrap();
@@ -172,7 +172,7 @@ fn an_index_of_another_segment_or_place_is_none() {
     }
 }
 
-/// The frames behind a whole index may be damaged: their own checks decide.
+/// The frames of a whole index may be damaged: their own checks decide.
 #[test]
 fn a_damaged_frame_is_found_by_the_look_up_of_its_partition() {
     let log = sample(true, 0);

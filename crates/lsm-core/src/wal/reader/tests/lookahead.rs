@@ -1,4 +1,4 @@
-//! The look-ahead behind a bad frame: how far it reaches, and values made to mislead it; among them
+//! The look-ahead after a bad frame: how far it reaches, and values made to mislead it; among them
 //! logs of the first format version.
 
 use super::*;
@@ -23,10 +23,10 @@ fn the_look_ahead_reaches_over_megabytes() {
 
 #[test]
 fn the_look_ahead_misses_nothing_between_its_reads() {
-    // It begins at the first frame and reads in steps of 4 MiB: a frame across the step's end, one
-    // just behind it.
+    // It begins at the first frame and reads in steps of 4 MiB: one frame lies across the step's
+    // end, one just after it.
     for (end, is_hole) in [4 << 20, 3 * 4096].into_iter().flat_map(|read| {
-        // What lies between is another's bytes, or zeros, which are passed in pieces of 4 KiB.
+        // Between them are other bytes, or zeros, which are passed in pieces of 4 KiB.
         [-16_i64, -8, 0, 8, 2048]
             .into_iter()
             .flat_map(move |end| [(128 + read + end, false), (128 + read + end, true)])
@@ -48,12 +48,12 @@ fn the_look_ahead_misses_nothing_between_its_reads() {
     }
 }
 
-/// Words that, one behind the other, look at each 8th byte like a frame that claims to attest
-/// everything before it and whose header is 1.4 MB long: of each kind that may be so long.
+/// Words whose repetition looks, at each 8th byte, like a frame that claims to attest everything
+/// before it and whose header is 1.4 MB long: one for each kind that may be so long.
 const CRAFTED_WORDS: [[u8; 8]; 2] =
     [[2, 0xff, 0xff, 0x5a, 1, 0, 0, 0], [7, 0xff, 0xff, 0x5a, 1, 0, 0, 0]];
 
-/// A value of about `len` bytes of these words. An eighth of them stands at multiples of 8 in the
+/// A value of about `len` bytes of these words. An eighth of them lies at multiples of 8 in the
 /// file, wherever the value begins.
 fn crafted_value(word: [u8; 8], len: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(len + 8);
@@ -64,8 +64,8 @@ fn crafted_value(word: [u8; 8], len: usize) -> Vec<u8> {
     value
 }
 
-/// A log with a value of `len` bytes of crafted words, and of course with frames around it. With
-/// `is_attested` the last one says that all before it was durable.
+/// A log with a value of `len` bytes of crafted words between ordinary frames. With `is_attested`
+/// the last one attests that all before it was durable.
 fn crafted(word: [u8; 8], len: usize, is_attested: bool) -> Log {
     let mut log = Log::new(0);
     log.put(b"before");
@@ -77,8 +77,8 @@ fn crafted(word: [u8; 8], len: usize, is_attested: bool) -> Log {
     log
 }
 
-/// Opening took 75 s at 4 MiB, in the square of the length; and the budget that bounded a part of
-/// the work made a log end before an attested hole.
+/// Opening took 75 s at 4 MiB, quadratic in the length; and the budget that bounded a part of the
+/// work made a log end before an attested hole.
 #[test]
 fn crafted_values_neither_slow_the_look_ahead_nor_hide_what_attests() {
     for word in CRAFTED_WORDS {
@@ -141,8 +141,8 @@ fn a_log_of_the_first_version_is_read_and_its_rot_is_found() {
     }
 }
 
-/// In a log of the first version it cannot be told of every place at once whether a frame stands
-/// there. What is left undecided is never the end of the log.
+/// In a log of the first version, some places need too much work to decide whether they are a
+/// frame. An undecided place is never the end of the log.
 #[test]
 fn what_cannot_be_told_of_a_log_of_the_first_version_is_corruption() {
     let mut log = with_random_salt();
@@ -152,7 +152,7 @@ fn what_cannot_be_told_of_a_log_of_the_first_version_is_corruption() {
     let options = LogReaderOptions { has_derived_salts: false, ..LogReaderOptions::new(DB) };
     let mut bytes = whole.clone();
     bytes[140] ^= 1;
-    // Zeros behind, so that the long headers lie in the file.
+    // Zeros follow, so that the long headers lie in the file.
     bytes.extend(vec![0; 2 << 20]);
     log.files[0].set_bytes(&bytes);
     let error = read(log.sources(), options).1.unwrap_err();

@@ -82,7 +82,7 @@ proptest! {
     }
 
     /// A process that is killed while it copies a group into a mapping leaves any bytes of it, and
-    /// whole frames behind broken ones. Nothing before the group is lost, and none of it is rot.
+    /// whole frames after broken ones. Nothing before the group is lost, and none of it is rot.
     #[test]
     fn a_killed_copy_is_never_corruption_and_loses_nothing_before_it(
         deeds in prop::collection::vec(deed(), 1..20),
@@ -99,7 +99,7 @@ proptest! {
         }
         let mut pieces = pieces.iter().cycle();
         for (idx, file) in log.files.iter().enumerate().skip(first) {
-            // The next segment's header was whole before anything was copied behind it.
+            // The next segment's header was whole before anything was copied after it.
             let mut at = if idx == first { start } else { SEGMENT_HEADER_BYTES as usize };
             let mut bytes = file.bytes();
             while at < bytes.len() {

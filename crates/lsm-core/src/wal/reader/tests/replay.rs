@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The place behind each frame of a log, with the last sequence before it.
+/// The place after each frame of a log, with the last sequence before it.
 fn places(log: &Log) -> Vec<Position> {
     let mut last_seq = seq(10);
     let places = log.frames.iter().map(|frame| {
@@ -26,17 +26,17 @@ fn what_lies_before_the_place_is_not_read_and_the_end_is_the_same() {
     let whole = log.read().1.unwrap();
     for (nth, place) in places(&log).into_iter().enumerate() {
         let (frames, end) = read(log.sources(), from(place));
-        assert_eq!(frames, log.all()[nth + 1..], "behind frame {nth}");
+        assert_eq!(frames, log.all()[nth + 1..], "after frame {nth}");
         let end = end.unwrap();
         assert_eq!((end.place, end.lsn, end.last_seq), (whole.place, whole.lsn, whole.last_seq));
         // The place itself is attested, too: by the manifest.
         let lsn = log.headers[log.frames[nth].idx].lsn_at(place.place.offset);
-        assert_eq!(end.durable, whole.durable.max(lsn), "behind frame {nth}");
+        assert_eq!(end.durable, whole.durable.max(lsn), "after frame {nth}");
     }
 }
 
-/// Each byte of the log is damaged: before the place nobody notices, behind it everybody does who read
-/// the whole log.
+/// Each byte of the log is damaged: a replay does not notice damage before the place, and notices
+/// all damage after it that a reader of the whole log notices.
 #[test]
 fn damage_is_found_behind_the_place_and_not_before() {
     let log = sample(true, 512);
@@ -44,7 +44,7 @@ fn damage_is_found_behind_the_place_and_not_before() {
     let nth = 6;
     let place = places(&log)[nth];
     let first = log.frames[nth].idx;
-    assert_eq!(first, 1, "a segment lies before, and one behind");
+    assert_eq!(first, 1, "a segment lies before, and one after");
     for (idx, whole_file) in bytes.iter().enumerate() {
         for offset in 0..whole_file.len() {
             let is_header_of_first = idx == first && offset < SEGMENT_HEADER_BYTES as usize;
@@ -68,8 +68,8 @@ fn damage_is_found_behind_the_place_and_not_before() {
     }
 }
 
-/// A follower compares the segments that the manifest lists with those of its reader, and begins anew if an
-/// older one is missing.
+/// A follower compares the segments that the manifest lists with those of its reader, and starts
+/// again if an older one is missing.
 #[test]
 fn segments_before_the_place_stay_listed_until_they_are_gone() {
     let log = sample(true, 512);
@@ -92,15 +92,15 @@ fn a_log_that_ends_before_the_place_is_corruption() {
         log.files[frame.idx].set_bytes(&whole[frame.idx][..frame.end as usize - 8]);
         let (frames, end) = read(log.sources(), from(place));
         log.files[frame.idx].set_bytes(&whole[frame.idx]);
-        assert!(frames.is_empty() && end.unwrap_err().is_corruption(), "behind frame {nth}");
+        assert!(frames.is_empty() && end.unwrap_err().is_corruption(), "after frame {nth}");
         // A fork ends the log there.
         let cut = LogPlace { offset: frame.start, ..place.place };
         let options = LogReaderOptions { cut: Some(cut), ..from(place) };
         let error = LogReader::new(log.sources(), options).err().unwrap();
-        assert!(error.is_corruption(), "behind frame {nth}: {error}");
+        assert!(error.is_corruption(), "after frame {nth}: {error}");
         let options = LogReaderOptions { cut: Some(place.place), ..from(place) };
         let (frames, end) = read(log.sources(), options);
-        assert!(frames.is_empty() && end.unwrap().place == place.place, "behind frame {nth}");
+        assert!(frames.is_empty() && end.unwrap().place == place.place, "after frame {nth}");
     }
 }
 
@@ -114,7 +114,7 @@ fn a_place_that_is_none_is_corruption() {
         let refused = LogReader::new(log.sources(), from(Position { place, ..good })).err();
         assert!(refused.unwrap().is_corruption(), "{place:?}");
     }
-    // Between two frames of another sequence, or in the middle of one: attested frames lie behind.
+    // Between two frames of another sequence, or in the middle of one: attested frames follow.
     let inside = LogPlace { offset: good.place.offset - 8, ..good.place };
     let elsewhere = Position { last_seq: seq(good.last_seq.get() + 1), ..good };
     for place in [Position { place: inside, ..good }, elsewhere] {
@@ -148,7 +148,7 @@ fn a_reader_of_the_attested_place_begins_at_the_place() {
     assert_eq!(reader.attested(seq(0), None).unwrap().durable, log.writer.lsn());
 }
 
-/// The index of the segment has the sections before the place, too, which nobody needs.
+/// The index of the segment also has the sections before the place, which are not needed.
 #[test]
 fn the_rest_of_the_segment_is_walked_and_the_next_one_passed_by_its_index() {
     let mut log = Log::new(0);
@@ -163,7 +163,7 @@ fn the_rest_of_the_segment_is_walked_and_the_next_one_passed_by_its_index() {
         let options = LogReaderOptions { headers_only: true, ..from(places(&log)[nth]) };
         let mut reader = LogReader::new(log.sources(), options).unwrap();
         for _ in nth..5 {
-            assert!(reader.pass_indexed().unwrap().is_none(), "behind frame {nth}");
+            assert!(reader.pass_indexed().unwrap().is_none(), "after frame {nth}");
             let frame = reader.next_frame().unwrap().unwrap();
             assert_eq!(frame.place.segment, FileNo(1));
         }
