@@ -1,7 +1,8 @@
-//! Slabs of memory, for memtables and for the blocks that the cache keeps, and hints about memory.
+//! Slabs of memory, for memtables and for the blocks in the cache, and hints about memory.
 //!
-//! Those of memtables are asked for in huge pages: a search goes to a few far places of a large memory, and
-//! with pages of 4 KiB the processor looks up the address of each in tables that are in no cache themselves.
+//! Those of memtables are in huge pages: a search goes to a few distant places of a large memory,
+//! and with pages of 4 KiB the processor looks up the address of each in page tables that are not
+//! cached themselves.
 //!
 //! ```text
 //! slab.rs      a piece of memory of the length of a huge page

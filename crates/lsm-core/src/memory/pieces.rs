@@ -1,11 +1,11 @@
 //! [`BlockMemory`]: the words and the bytes of a block, shared by reference count, on the heap or in a slot.
 //!
-//! A point read finds both through the addresses that it has beside the key, without a look at the owner
-//! of the memory, whose line no processor has cached.
+//! A point read finds both through the addresses that it has next to the key. It does not touch the
+//! owner of the memory, whose cache line no processor has.
 //!
 //! Invariants:
 //! 1. `words` and `bytes` are addresses of initialised memory of `owner`, of so many words and bytes.
-//! 2. Nobody writes to memory that an owner has, and it stays where it is as long as the owner lives.
+//! 2. Memory that an owner has is never written to, and stays in place as long as the owner lives.
 
 use std::ptr::NonNull;
 use std::slice;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::slots::{SlabStart, SlotPool, UsedSlot};
 use crate::types::Slice;
 
-/// See the module.
+/// The words and the bytes of a block, on the heap or in a slot of a slab.
 #[derive(Clone)]
 pub struct BlockMemory {
     words: NonNull<u64>,
@@ -34,8 +34,8 @@ struct OnHeap {
     bytes: Arc<[u8]>,
 }
 
-// SAFETY: the memory belongs to the owner, which goes along and has no tie to a thread, and nobody writes
-// to it (invariant 2).
+// SAFETY: the memory belongs to the owner, which moves with it and has no tie to a thread, and no
+// one writes to it (invariant 2).
 unsafe impl Send for BlockMemory {}
 // SAFETY: as above.
 unsafe impl Sync for BlockMemory {}
@@ -58,16 +58,16 @@ impl BlockMemory {
         BlockMemory { words, bytes, word_count, byte_count, owner }
     }
 
-    /// A copy in a slot of `pool`. `None` where the pool has none for it with at most `free_bytes_max` of
-    /// free memory, and where it is in a slot already.
+    /// A copy in a slot of `pool`. `None` if the pool has none for it with at most `free_bytes_max`
+    /// of free memory, or if it is in a slot already.
     pub fn moved(&self, pool: &Arc<SlotPool>, free_bytes_max: u64) -> Option<BlockMemory> {
         if matches!(*self.owner, MemoryOwner::Slot(_)) {
             return None;
         }
         let taken = pool.take(self.len(), free_bytes_max)?;
         let words = taken.start.cast::<u64>();
-        // SAFETY: the slot has room for the words and the bytes behind them, is aligned to a line, and is
-        // nobody else's yet. The sources are initialised and do not overlap it.
+        // SAFETY: the slot has room for the words and the bytes after them, is aligned to a line,
+        // and has no other user yet. The sources are initialised and do not overlap it.
         let bytes = unsafe {
             words.copy_from_nonoverlapping(self.words, self.words().len());
             let bytes = words.add(self.words().len()).cast::<u8>();
@@ -97,8 +97,8 @@ impl BlockMemory {
         size_of_val(self.words()) + self.bytes().len()
     }
 
-    /// `len` bytes from `start` as an owned string. What lies in a slot is copied: one string that a caller
-    /// keeps would keep a slab.
+    /// `len` bytes from `start` as an owned string. Bytes in a slot are copied: one string that a
+    /// caller keeps would keep a slab.
     #[inline]
     pub fn slice(&self, start: usize, len: usize) -> Slice {
         // Short ones without a look at the owner.

@@ -1,7 +1,7 @@
 //! [`prefetch`]: a hint to the processor.
 //!
-//! The tempting way without `unsafe` is to load a byte and throw it away. But the processor finishes nothing
-//! behind a load before that has come from memory. A hint keeps nothing back.
+//! The tempting way without `unsafe` is to load a byte and discard it. But the processor retires no
+//! later instruction before that load has come from memory. A hint delays nothing.
 
 /// Length of a cache line of the common processors.
 pub const LINE_BYTES: usize = 64;

@@ -5,8 +5,8 @@
 //!
 //! Invariants:
 //! 1. A slab is the only owner of its memory, which stays where it is as long as the slab lives.
-//! 2. A slab begins with a cache line, so that its owner need not look at the address to align what lies in
-//!    it: the place of a thing in a slab is the same in every run.
+//! 2. A slab begins with a cache line, so that its owner need not look at the address to align its
+//!    contents: the offset of a thing in a slab is the same in every run.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -18,7 +18,7 @@ pub const SLAB_BYTES: usize = 2 << 20;
 /// No page of a machine is shorter.
 const PAGE_BYTES_MIN: usize = 4 << 10;
 
-/// See the module.
+/// A piece of memory of the allocator, as long as a huge page or shorter.
 pub struct Slab {
     start: NonNull<u8>,
     layout: Layout,
@@ -78,8 +78,8 @@ impl Slab {
         }
     }
 
-    /// Frees the slab and gives its pages to the system. The allocator alone may keep what is freed between
-    /// other memory.
+    /// Frees the slab and returns its pages to the system. The allocator alone may keep freed
+    /// memory that lies between other memory.
     ///
     /// # Cost
     /// Two system calls.
@@ -97,7 +97,7 @@ impl Drop for Slab {
     }
 }
 
-/// Asks the kernel to back the memory by huge pages. A kernel that will not changes nothing.
+/// Asks the kernel to back the memory by huge pages. If the kernel refuses, nothing changes.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn ask_for_huge_pages(start: NonNull<u8>, bytes: usize) {
     use rustix::mm::{Advice, madvise};

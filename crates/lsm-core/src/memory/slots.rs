@@ -1,15 +1,16 @@
 //! [`SlotPool`]: slabs that are cut into slots, for the blocks that the block cache keeps.
 //!
-//! A slab is cut into slots of one length. The lengths, the classes, rise by a sixteenth, so that at most
-//! that part of a slot is unused. Slots are handed out from the slab with the lowest number, so that others
-//! become empty. Empty slabs are kept for the next blocks, up to a number, because the kernel clears a fresh
-//! one for 0.1 ms and more; others go back to the system.
+//! A slab is cut into slots of one length. The lengths, the classes, rise by a sixteenth, so that
+//! at most that part of a slot is unused. Slots are handed out from the slab with the lowest
+//! number, so that others become empty. Empty slabs are kept for the next blocks, up to a number,
+//! because the kernel takes 0.1 ms and more to clear a fresh one; others are returned to the
+//! system.
 //!
-//! Slots that are free in one class are no use to another. So the pool cuts a slab only if an empty one is
-//! there or a new one leaves no more free memory than its caller allows; otherwise it hands out nothing.
-//! If the lengths of blocks change, slabs with few used slots would stay: the caller has
-//! [`SlotPool::close_sparsest`] close one, and gives up what it has in it. A slot of a closed slab is not
-//! handed out again, unless its class needs a further slab.
+//! Free slots of one class are useless to another. So the pool cuts a slab only if an empty one is
+//! there or a new one leaves no more free memory than its caller allows; otherwise it hands out
+//! nothing. If the lengths of blocks change, slabs with few used slots would stay: the caller
+//! closes one by [`SlotPool::close_sparsest`], and drops its blocks in it. A slot of a closed slab
+//! is not handed out again, unless its class needs a further slab.
 //!
 //! Invariants:
 //! 1. A slot is owned by one [`UsedSlot`] or is free.
@@ -28,14 +29,14 @@ use super::prefetch::LINE_BYTES;
 use super::slab::{SLAB_BYTES, Slab};
 use crate::types::Process;
 
-/// The shortest and the longest slot. Shorter blocks are too few to matter, of longer ones the heap takes
-/// whole pages.
+/// The shortest and the longest slot. Shorter blocks are too few to matter; for longer ones the
+/// heap takes whole pages.
 const SLOT_BYTES_MIN: usize = 1 << 10;
 const SLOT_BYTES_MAX: usize = 64 << 10;
 /// Each class is longer than the one before by this part of it.
 const CLASS_STEP_PART: usize = 16;
 
-/// See the module. One for a block cache.
+/// Slabs that are cut into slots, one pool for a block cache.
 pub struct SlotPool {
     // Fixed after construction.
     /// Lengths of the slots of each class, ascending.
@@ -80,7 +81,7 @@ impl CutSlab {
         SLAB_BYTES as u64 - self.used_bytes()
     }
 
-    /// The address of the memory, to tell what lies in it.
+    /// The address of the memory, which identifies the slab.
     fn start(&self) -> SlabStart {
         SlabStart::of(self.memory.start())
     }
@@ -115,14 +116,14 @@ impl UsedSlot {
 
 impl Drop for UsedSlot {
     fn drop(&mut self) {
-        // In a child another thread may have had the lock at the fork.
+        // In a child of the process, another thread may have held the lock at the fork.
         if self.pool.process.is_current() {
             self.pool.give_back(self.slab, self.index);
         }
     }
 }
 
-/// A slot that nobody has filled yet.
+/// A slot that is not filled yet.
 pub(super) struct Taken {
     pub slot: UsedSlot,
     /// The memory of the slot: uninitialised, aligned to a line.
@@ -186,8 +187,8 @@ impl SlotPool {
         Some(Taken { slot, start })
     }
 
-    /// Gives an idle slab back, or closes the slab with the fewest bytes in use: the caller is to give
-    /// up what lies in it. `None` if no slab is left to close.
+    /// Returns an idle slab to the system, or closes the slab with the fewest bytes in use: the
+    /// caller then drops its blocks in it. `None` if no slab is left to close.
     pub fn close_sparsest(&self) -> Option<Closed> {
         let mut slabs = self.slabs.lock();
         if let Some(idle) = slabs.idle.pop() {
@@ -227,7 +228,7 @@ impl SlotPool {
 pub enum Closed {
     /// An idle slab has gone.
     Idle,
-    /// The slab that begins here goes once nothing lies in it.
+    /// The slab that begins here is freed once it has no used slot.
     Slab(SlabStart),
 }
 

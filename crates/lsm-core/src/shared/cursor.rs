@@ -1,8 +1,8 @@
 //! The commit cursor: what a primary has committed, for secondaries on the same machine.
 //!
-//! One file an epoch, mapped by the primary, which stores to it behind every group of commits, and
-//! by secondaries, which only load. So a secondary learns for the price of a few loads whether it
-//! has everything of a partition. All words are native 64-bit integers:
+//! One file an epoch, mapped by the primary, which stores to it after every group of commits, and
+//! by secondaries, which only load. So a secondary learns at the cost of a few loads whether it has
+//! everything of a partition. All words are native 64-bit integers:
 //!
 //! ```text
 //! word name
@@ -11,7 +11,7 @@
 //!    2 database id       low half
 //!    3 database id       high half
 //!    4 epoch
-//!    5 machine run       see `Fs::machine_run`: in another run nothing here is to be believed
+//!    5 machine run       see `Fs::machine_run`; in another run, the file must not be believed
 //!    6 checksum          XXH3-64 of the words before, as bytes
 //!    8 state             0 opening: nothing else counts yet, 1 live, 2 closed, 3 superseded by
 //!                        another epoch
@@ -19,28 +19,30 @@
 //!   10 generation        file number of the manifest generation that has it
 //!   11 layout edit       the last edit that made, changed or dropped a partition
 //!   12 floor             the last sequence that was committed without passing the log
-//!   13 end               LSN behind the last frame whose batch is visible
+//!   13 end               LSN after the last frame whose batch is visible
 //!   14 visible           the last sequence that readers see
 //!   15 locked            1 if the writer holds a lock on the file as long as its process lives
-//!   16 settled end       LSN behind the last frame that the writer may answer for
+//!   16 settled end       LSN after the last frame that the writer may acknowledge
 //!   17 settled edit      the last manifest edit that the writer may act on
 //!   64 slots             960: the last visible sequence of the partitions with this id modulo 960
 //! ```
 //!
-//! Invariants, on which `follow/` stands:
-//! 1. A partition's slot, and `floor`, are stored before readers of the primary see what they
-//!    speak of. So who has heard of a commit finds it here.
-//! 2. `end` is stored behind that, and `visible` behind `end`: everything below `end` is visible
-//!    on the primary, and everything through `visible` is below `end` or in the manifest.
-//! 3. `edit` is stored behind the sync of the edit, `generation` before `edit`.
-//! 4. A slot, and `floor`, are stored behind the append of the frame, or the sync of the edit, that they
-//!    speak of. So what a dead writer had stored there and not published is in its files.
-//! 5. `state` is superseded before the next epoch acknowledges a write. The cursor of an epoch is there
-//!    before its manifest is.
-//! 6. The top bit of words 16 and 17 is the fence: another process sets it, see `shared/fence.rs`, and
-//!    nobody clears it. The writer replaces such a word by compare and exchange, after the write of the
-//!    frame or edit and before anything follows from it. So for each of them exactly one holds: the
-//!    writer has settled it, and the other process has found that here; or it is refused.
+//! Invariants that `follow/` relies on:
+//! 1. A partition's slot, and `floor`, are stored before readers of the primary see the operations
+//!    that they count. So a reader that knows of a commit finds it here.
+//! 2. `end` is stored after that, and `visible` after `end`: everything below `end` is visible on
+//!    the primary, and everything through `visible` is below `end` or in the manifest.
+//! 3. `edit` is stored after the sync of the edit, `generation` before `edit`.
+//! 4. A slot, and `floor`, are stored after the append of the frame, or the sync of the edit, that
+//!    they count. So operations that a dead writer had stored there and not published are in its
+//!    files.
+//! 5. `state` is superseded before the next epoch acknowledges a write. The cursor of an epoch
+//!    exists before its manifest.
+//! 6. The top bit of words 16 and 17 is the fence: another process sets it, see `shared/fence.rs`,
+//!    and it is never cleared. The writer replaces such a word by compare and exchange, after the
+//!    write of the frame or edit and before anything follows from it. So for each frame and edit
+//!    exactly one holds: the writer has settled it, and the other process has found that here; or
+//!    it is refused.
 
 use std::io;
 use std::path::Path;
@@ -86,7 +88,7 @@ pub(super) const WORDS: usize = SLOTS_AT + SLOTS;
 pub enum CursorState {
     /// Its primary is about to write.
     Opening,
-    /// Its primary writes, or died without a word.
+    /// Its primary writes, or died without closing.
     Live,
     /// Its primary closed the database.
     Closed,
@@ -112,14 +114,14 @@ pub(super) fn checksum_of(fixed: &[u64; FIXED_WORDS]) -> u64 {
     checksum64(&bytes)
 }
 
-/// The primary's side of the cursor of its epoch. Without a medium that maps files it tells nobody.
+/// The primary's side of the cursor of its epoch. If the medium maps no files, it stores nothing.
 pub struct CursorWriter {
     words: Option<Arc<dyn SharedWords>>,
-    /// The reason why it could not be made, where files can be mapped.
+    /// The reason why it could not be made, although files can be mapped.
     failure: Option<Error>,
     epoch: Epoch,
-    /// Tells secondaries that the writer lives. Not the lock of the folder: a secondary that looks at a
-    /// lock holds it for a moment, and would keep the next writer out.
+    /// Shows secondaries that the writer lives. Not the lock of the folder: a secondary that checks
+    /// a lock holds it for a moment, and would keep the next writer out.
     _lock: Option<Box<dyn LockGuard>>,
 }
 
@@ -151,35 +153,35 @@ impl CursorWriter {
         CursorWriter { words, failure, epoch, _lock: lock }
     }
 
-    /// Notes that the epoch begins behind `visible` and with the manifest edit `edit`, once that is
-    /// noted.
+    /// Notes that the epoch begins after `visible` and with the manifest edit `edit`, once that
+    /// edit is noted.
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`] if another epoch has begun meanwhile.
     pub fn begin(&self, edit: u64, visible: SeqNo) -> Result<()> {
         self.settle_edit(edit)?;
-        // The state last: a secondary that finds it live finds the numbers of this epoch behind it,
-        // and not the zeros of a new file.
+        // The state last: a secondary that finds it live finds the numbers of this epoch, and not
+        // the zeros of a new file.
         self.store(FLOOR_AT, visible.get());
         self.store(VISIBLE_AT, visible.get());
         self.change_state(OPENING, LIVE)
     }
 
-    /// Returns one that tells nobody, and that nobody can fence.
+    /// Returns a cursor that stores nothing and cannot be fenced.
     pub fn none() -> CursorWriter {
         CursorWriter { words: None, failure: None, epoch: Epoch::default(), _lock: None }
     }
 
-    /// Returns the reason why there is none, if it could not be made.
+    /// Returns the reason why the cursor could not be made, if it could not.
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_ref()
     }
 
-    /// Settles the log through `end`: frames before it are written, and what follows from them may now
-    /// be done. Not before the write, because the process may be stopped between the two.
+    /// Settles the log through `end`: frames before it are written, and the writer may act on them.
+    /// Not before the write, because the process may be stopped between the two.
     ///
     /// # Errors
-    /// [`ErrorKind::Fenced`]: none of the frames behind the last settled place counts, now or later.
+    /// [`ErrorKind::Fenced`]: none of the frames after the last settled place counts, now or later.
     ///
     /// # Cost
     /// A compare and exchange.
@@ -188,7 +190,7 @@ impl CursorWriter {
         self.settle(SETTLED_END_AT, end)
     }
 
-    /// Settles the manifest edit `edit`, which is durable: what follows from it may now be done.
+    /// Settles the manifest edit `edit`, which is durable: the writer may now act on it.
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`]: the edit does not count, now or later.
@@ -201,14 +203,14 @@ impl CursorWriter {
         let Some(words) = &self.words else { return Ok(()) };
         let word = &words.words()[at];
         let before = word.load(Ordering::Relaxed);
-        // Nobody but this writer and a process that fences it stores here, so a failed exchange is a
-        // fence. Release: who fences finds the frame or edit in its file.
+        // Only this writer and a process that fences it store here, so a failed exchange is a
+        // fence. Release: the fencing process finds the frame or edit in its file.
         let is_settled = before & FENCED == 0
             && word.compare_exchange(before, value, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if is_settled { Ok(()) } else { Err(self.fenced()) }
     }
 
-    /// An error if another process has fenced this writer.
+    /// Returns an error if another process has fenced this writer.
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`].
@@ -252,16 +254,17 @@ impl CursorWriter {
     /// Those of the file system. A cursor that cannot be marked is not deleted: a secondary that has
     /// mapped it would believe it for ever.
     pub fn supersede_others(fs: &dyn Fs, dir: &Path, epoch: Epoch) -> Result<()> {
-        // Files alone: no one maps a folder, and a link may lead to a file of somebody else.
+        // Files alone: no one maps a folder, and a link may lead to a file of another program.
         for DirEntry { name, .. } in fs.list(dir, names::CURSOR_PREFIX)? {
             if names::is_cursor(&name) && name != names::cursor(epoch) {
                 let path = dir.join(name);
                 match fs.map_words(&path, MapMode::Write) {
                     Ok(Some(words)) if words.words().len() >= WORDS => {
                         // Marked before it is deleted: a secondary that has it mapped reads this
-                        // word, and a name that is gone tells it nothing.
+                        // word, and does not notice a deleted name.
                         words.words()[STATE_AT].store(SUPERSEDED, Ordering::Release);
-                        // A writer of an earlier epoch that is stopped somewhere wakes up fenced.
+                        // A writer of an earlier epoch that is stopped somewhere finds itself
+                        // fenced.
                         words.words()[SETTLED_END_AT].fetch_or(FENCED, Ordering::AcqRel);
                         words.words()[SETTLED_EDIT_AT].fetch_or(FENCED, Ordering::AcqRel);
                     }
@@ -282,7 +285,7 @@ impl CursorWriter {
         }
     }
 
-    /// Notes that `seq` is a partition's last operation, before anybody sees it.
+    /// Notes that `seq` is a partition's last operation, before readers see it.
     #[inline]
     pub fn touch(&self, id: PartitionId, seq: SeqNo) {
         self.store(slot_at(id), seq.get());
@@ -299,7 +302,7 @@ impl CursorWriter {
         }
     }
 
-    /// Notes that `seq` passes no log, before anybody sees it.
+    /// Notes that `seq` is not in the log, before readers see it.
     pub fn note_floor(&self, seq: SeqNo) {
         self.store(FLOOR_AT, seq.get());
     }
@@ -317,10 +320,10 @@ impl CursorWriter {
         self.store(LAYOUT_AT, edit);
     }
 
-    /// Notes that the database is closed, and deletes the file: its manifest says the rest.
+    /// Notes that the database is closed, and deletes the file: the manifest has the rest.
     ///
     /// # Errors
-    /// Those of the file system; [`ErrorKind::Fenced`], and then the file stays: it says to the next
+    /// Those of the file system; [`ErrorKind::Fenced`], and then the file stays: it shows the next
     /// epoch where this one ended.
     pub fn close(&self, fs: &dyn Fs, dir: &Path, epoch: Epoch) -> Result<()> {
         if self.words.is_none() {
@@ -328,13 +331,14 @@ impl CursorWriter {
         }
         // The state is fenced last, so it does not say yet that a fence has begun.
         self.check()?;
-        // Before the name goes: a secondary that has the file mapped sees nothing but its words.
+        // Before the name is deleted: a secondary that has the file mapped sees only its words.
         self.change_state(LIVE, CLOSED)?;
         fs.delete(&dir.join(names::cursor(epoch)))
     }
 }
 
-/// Returns `true` if the error says that a file is not there, or has no length of a cursor.
+/// Returns `true` if the error means that the file is missing, or does not have the length of a
+/// cursor.
 pub(super) fn is_no_cursor(error: &Error) -> bool {
     let kind = error.io_source().map(io::Error::kind);
     matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::InvalidData))
@@ -371,8 +375,8 @@ impl CursorReader {
         let path = dir.join(names::cursor(epoch));
         let words = match fs.map_words(&path, MapMode::Read) {
             Ok(Some(words)) if words.words().len() >= WORDS => words,
-            // No cursor is no error: this medium maps nothing, or the primary has not made the file
-            // or not given it its length yet. The log says what is durable until it has.
+            // A missing cursor is no error: this medium maps nothing, or the primary has not made
+            // the file or not set its length yet. Until then the log shows what is durable.
             Ok(_) => return Ok(None),
             Err(error) if error.io_source().is_some() => return Ok(None),
             Err(error) => return Err(error),
@@ -421,7 +425,7 @@ impl CursorReader {
         self.load(END_AT)
     }
 
-    /// The end of what the writer may answer for, if a fence of it has begun.
+    /// The end of the settled frames and edits, if a fence of the writer has begun.
     pub fn fenced_at(&self) -> Option<Settled> {
         let end = self.load(SETTLED_END_AT);
         let edit = self.load(SETTLED_EDIT_AT) & !FENCED;
@@ -431,12 +435,12 @@ impl CursorReader {
     /// Everything through this sequence lies before [`CursorReader::end`], loaded afterwards.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if somebody else has written to the file.
+    /// [`ErrorKind::Unsupported`] if another program has written to the file.
     pub fn visible(&self) -> Result<SeqNo> {
         self.seq(VISIBLE_AT)
     }
 
-    /// The last sequence of a partition that somebody may have heard of, or a later one.
+    /// The last sequence of a partition that a reader of the primary may know, or a later one.
     #[inline]
     pub fn last_seq_of(&self, id: PartitionId) -> u64 {
         self.load(slot_at(id)).max(self.load(FLOOR_AT))
@@ -452,7 +456,7 @@ impl CursorReader {
     /// # Errors
     /// As [`CursorReader::visible`].
     pub fn last_taken(&self) -> Result<SeqNo> {
-        // All slots: of a group of commits each section has touched its own, in no order of
+        // All slots: the sections of a group of commits have each changed their own, in no order of
         // partitions.
         let visible = self.visible()?;
         let mut last = visible.max(self.seq(FLOOR_AT)?);

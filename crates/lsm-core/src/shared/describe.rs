@@ -74,7 +74,7 @@ pub fn describe_lease(file: &dyn File) -> Result<Vec<(Range<u64>, String)>> {
     let bytes = read(file)?;
     let end = bytes.len() as u64;
     let edit = lease::edit_in(&bytes);
-    let text = format!("lease: holds what edits behind {edit} dropped");
+    let text = format!("lease: holds the files that edits after {edit} dropped");
     let mut lines = vec![(0..end, text)];
     let header =
         [(8, "magic"), (4, "format version"), (4, "process"), (8, "machine run"), (8, "checksum")];

@@ -1,16 +1,17 @@
 //! [`OldCursor`]: the cursor of a primary from which another process takes the database over.
 //!
-//! Used by a promotion (`db/term.rs`), under the lock of its claim. The old primary may be stopped at any
-//! place, also between two instructions, and go on later. It settles each frame and each edit in a word
-//! of its cursor after it has written them, by compare and exchange (`shared/cursor.rs`, invariant 6). A
-//! fence sets a bit in these words, so that each later exchange fails, and takes their values with the same
-//! instruction. That is more than the usual fence between a store and a load: with that one, a frame could
-//! be refused by the old primary and found by the new one. Here both always agree.
+//! Used by a promotion (`db/term.rs`), under the lock of its claim. The old primary may be stopped
+//! at any place, also between two instructions, and continue later. It settles each frame and each
+//! edit in a word of its cursor after it has written them, by compare and exchange
+//! (`shared/cursor.rs`, invariant 6). A fence sets a bit in these words, so that each later
+//! exchange fails, and takes their values with the same instruction. That is more than the usual
+//! fence between a store and a load: with that one, a frame could be refused by the old primary and
+//! found by the new one. Here both always agree.
 //!
 //! Invariants:
-//! 1. The log is fenced before the edits: an edit that is settled in between speaks of operations that
-//!    were settled before.
-//! 2. A fence is never taken back, and a second one finds what the first one found.
+//! 1. The log is fenced before the edits: an edit that is settled in between concerns operations
+//!    that were settled before.
+//! 2. A fence is never removed, and a second one finds the same end as the first.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,16 +25,16 @@ use crate::error::Result;
 use crate::fs::{Fs, MapMode, SharedWords, names};
 use crate::types::{DbId, Epoch};
 
-/// The end of what a primary has answered for.
+/// The end of the frames and edits that a primary has settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// LSN behind the last frame that counts.
+    /// LSN after the last frame that counts.
     pub end: u64,
     /// The last manifest edit that counts.
     pub edit: u64,
 }
 
-/// See the module.
+/// The cursor of a primary that is being taken over.
 pub struct OldCursor {
     words: Arc<dyn SharedWords>,
     path: PathBuf,
@@ -63,7 +64,7 @@ impl OldCursor {
         state_of(self.words.words()[STATE_AT].load(Ordering::Acquire))
     }
 
-    /// Returns `true` if the process of the writer lives. `false` where that cannot be told.
+    /// Returns `true` if the process of the writer lives. `false` if that cannot be decided.
     pub fn is_writer_alive(&self, fs: &dyn Fs) -> bool {
         let is_locked = self.words.words()[LOCKED_AT].load(Ordering::Acquire) == 1;
         is_locked && matches!(fs.try_lock_shared(&self.path), Ok(None))
@@ -89,14 +90,15 @@ impl OldCursor {
         let words = self.words.words();
         let end = words[SETTLED_END_AT].fetch_or(FENCED, Ordering::AcqRel) & !FENCED;
         let edit = words[SETTLED_EDIT_AT].fetch_or(FENCED, Ordering::AcqRel) & !FENCED;
-        // For secondaries. Not over the mark of a close: the writer has let go of its lock then.
+        // For secondaries. It does not replace the mark of a close: then the writer has released
+        // its lock.
         let _ =
             words[STATE_AT].compare_exchange(LIVE, SUPERSEDED, Ordering::AcqRel, Ordering::Acquire);
         (edit != 0).then_some(Settled { end, edit })
     }
 
-    /// Returns `true` if a fence has begun: the writer refuses frames from its first word on, also if the
-    /// claimant died before the second.
+    /// Returns `true` if a fence has begun: the writer refuses frames from its first word on, even
+    /// if the claimant died before the second.
     pub fn is_fenced(&self) -> bool {
         self.words.words()[SETTLED_END_AT].load(Ordering::Acquire) & FENCED != 0
     }

@@ -10,8 +10,8 @@
 //!      0    8 magic            "SILTREAD"
 //!      8    4 format version   1
 //!     12    4 process          its id, for people
-//!     16    8 machine run      see `Fs::machine_run`; 0 if unknown. Its lock tells those who have
-//!                              the same whether the secondary lives
+//!     16    8 machine run      see `Fs::machine_run`; 0 if unknown. In the same run, the lock
+//!                              shows whether the secondary lives
 //!     24    8 checksum         XXH3-64 of the 24 bytes before
 //!     32    - records, the last whole one counts:
 //!      0    8 edit             files that this edit or an earlier one dropped are not needed
@@ -19,14 +19,15 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A lease is there, and holds everything, before its secondary reads the manifest. A deletion
+//! 1. A lease exists, and holds everything, before its secondary reads the manifest. A deletion
 //!    that was decided without it is of a file that this manifest does not name any more.
-//! 2. Edits in a lease only grow, so a reader of it that comes late holds too much, never too little.
-//! 3. A lease is taken away by deleting its file, after which its secondary's files may go. It finds
-//!    that out when it reads on, and takes another one before it reads the manifest anew.
+//! 2. Edits in a lease only grow, so a late reader of it holds too much, never too little.
+//! 3. A lease is revoked by deleting its file; then its secondary's files may be deleted. The
+//!    secondary finds that out at its next read, and takes another one before it reads the manifest
+//!    again.
 //!
 //! A secondary on another machine appends its edit again every [`BEAT`]: a lease of another machine
-//! that does not grow for [`TIME_TO_LIVE`] by the primary's own clock is taken away.
+//! that does not grow for [`TIME_TO_LIVE`] by the primary's own clock is revoked.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -45,11 +46,11 @@ pub(super) const HEADER_BYTES: usize = 32;
 pub(super) const RECORD_BYTES: usize = 16;
 /// A lease of this length is replaced by a new one.
 const LEASE_BYTES_MAX: u64 = 64 << 10;
-/// Leases that a primary may have swept away while they were made.
+/// Attempts, if the primary deletes the lease while it is made.
 const ATTEMPTS: usize = 8;
 /// A lease is appended to at least this often, while its secondary catches up.
 const BEAT: Duration = Duration::from_secs(15);
-/// The time after which a lease of another machine that does not grow is taken away.
+/// The time after which a lease of another machine that does not grow is revoked.
 pub const TIME_TO_LIVE: Duration = Duration::from_secs(60);
 
 fn header(process: u32, machine_run: Option<u64>) -> Vec<u8> {
@@ -84,7 +85,7 @@ fn owner_in(bytes: &[u8]) -> Option<LeaseMaker> {
     let version = reader.u32().ok()?;
     let process = reader.u32().ok()?;
     let machine_run = reader.u64().ok()?;
-    // A lease of a newer version names no maker here: it counts as local, and its lock tells
+    // A lease of a newer version names no maker here: it counts as local, and its lock shows
     // whether its secondary lives.
     let is_ours = magic == MAGIC && version == VERSION;
     let is_whole = reader.u64().ok()? == checksum64(&bytes[..HEADER_BYTES - 8]);
@@ -107,7 +108,7 @@ pub(super) fn edit_in(bytes: &[u8]) -> u64 {
     edit
 }
 
-/// A secondary's lease. Dropped, it is let go.
+/// A secondary's lease. Dropping it releases it.
 pub struct Lease {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
@@ -138,8 +139,8 @@ impl Lease {
         Ok(Lease { fs, dir: dir.to_owned(), random, held, edit: 0, appended_at: Duration::ZERO })
     }
 
-    /// As [`Lease::take`]; `None` where none can be made, because the medium cannot be written or is full. Files that
-    /// are read may go then, as where the caller asks for no lease.
+    /// As [`Lease::take`]; `None` if the medium cannot be written or is full. Then files that are
+    /// read may be deleted, as for a caller that takes no lease.
     ///
     /// # Errors
     /// Those of the file system.
@@ -160,23 +161,23 @@ impl Lease {
         &self.held.path
     }
 
-    /// Lets go of what `edit` and earlier ones dropped. `now` is any clock's that does not go back.
+    /// Releases the files that `edit` and earlier ones dropped. `now` is of any clock that does not
+    /// go back.
     ///
     /// # Errors
     /// Those of the file system.
     ///
     /// # Cost
-    /// One append if `edit` is news; some seconds apart also if not.
+    /// One append if `edit` is new; otherwise one every [`BEAT`].
     pub fn advance(&mut self, edit: u64, now: Duration) -> Result<()> {
-        // A primary on another machine cannot ask for the lock, and sees only whether the file
-        // grows.
+        // A primary on another machine cannot test the lock, and sees only whether the file grows.
         let is_beat_due = now.saturating_sub(self.appended_at) >= BEAT;
         if edit <= self.edit && !is_beat_due {
             return Ok(());
         }
         let edit = edit.max(self.edit);
         if self.held.bytes >= LEASE_BYTES_MAX {
-            // The old one is let go behind the new one, which holds no less.
+            // The old one is released after the new one is taken, which holds no less.
             let mut held = Held::take(&*self.fs, &self.dir, &mut *self.random)?;
             held.append(self.edit)?;
             let old = std::mem::replace(&mut self.held, held);
@@ -188,10 +189,10 @@ impl Lease {
         Ok(())
     }
 
-    /// Makes sure that nobody has taken the lease away.
+    /// Returns an error if the lease was revoked.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] if somebody has: files that it held may be gone. Those of the file
+    /// [`ErrorKind::LeaseLost`] if it was: files that it held may be deleted. Those of the file
     /// system.
     pub fn check(&self) -> Result<()> {
         if self.is_there()? {
@@ -201,7 +202,7 @@ impl Lease {
         Err(Error::new(ErrorKind::LeaseLost, message))
     }
 
-    /// Returns `true` if nobody has taken the lease away.
+    /// Returns `true` if the lease was not revoked.
     ///
     /// # Errors
     /// Those of the file system.
@@ -213,14 +214,14 @@ impl Lease {
         }
     }
 
-    /// Takes another lease in the place of one that was taken away. It holds everything.
+    /// Takes another lease in the place of a revoked one. It holds everything.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn renew(&mut self) -> Result<()> {
         self.held = Held::take(&*self.fs, &self.dir, &mut *self.random)?;
-        // It holds everything again, because files of the versions that are read may have gone
-        // meanwhile.
+        // It holds everything again, because files of the versions that are read may have been
+        // deleted meanwhile.
         self.edit = 0;
         Ok(())
     }
@@ -228,7 +229,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // The lock is let go all the same; the primary then deletes the file.
+        // The lock is released all the same; the primary then deletes the file.
         let _ = self.fs.delete(&self.held.path);
     }
 }
@@ -253,7 +254,7 @@ impl Held {
                 opened => opened?,
             };
             if let Err(error) = file.append(&header(machine::process_id(), fs.machine_run())) {
-                // It takes a name, and the primary looks at it once a second.
+                // It takes a name, and the primary checks it once a second.
                 let _ = fs.delete(&path);
                 return Err(error);
             }
@@ -274,14 +275,14 @@ impl Held {
     }
 }
 
-/// A lease whose secondary lives, as far as that can be told.
+/// A lease whose secondary lives, as far as is known.
 #[derive(Clone, Debug)]
 pub struct HeldLease {
     /// The name of its file.
     pub name: String,
-    /// The process of its secondary; 0 if it has not said so yet.
+    /// The process of its secondary; 0 if it is not known yet.
     pub process: u32,
-    /// The secondary runs on this machine, so that its lock tells whether it lives.
+    /// The secondary runs on this machine, so that its lock shows whether it lives.
     pub is_local: bool,
     /// Files that this edit or an earlier one dropped are not needed.
     pub edit: u64,
@@ -289,8 +290,8 @@ pub struct HeldLease {
     pub bytes: u64,
 }
 
-/// The leases whose secondaries live. Those of dead ones are deleted; of another machine's nothing is
-/// known but their growth.
+/// The leases whose secondaries live. Those of dead ones are deleted; a lease of another machine is
+/// known only by its growth.
 ///
 /// # Errors
 /// Those of the file system: then nothing is known, and everything is held.
@@ -328,7 +329,7 @@ fn held_lease(fs: &dyn Fs, path: &Path, name: String) -> Result<Option<HeldLease
     Ok(Some(HeldLease { name, process, is_local, edit, bytes: bytes.len() as u64 }))
 }
 
-/// Takes a lease away: its secondary will find that out.
+/// Revokes a lease: its secondary will find that out.
 ///
 /// # Errors
 /// Those of the file system.
@@ -338,8 +339,7 @@ pub fn take_away(fs: &dyn Fs, dir: &Path, lease: &HeldLease) -> Result<()> {
 
 /// The bytes of a lease. One that is longer than any lease holds everything.
 fn read_lease(file: &dyn File) -> Result<Vec<u8>> {
-    // A fixed amount, whatever the length of the file: a lease is a file that other programs can
-    // write.
+    // A fixed amount, whatever the length of the file: other programs can write to it.
     let mut bytes = vec![0; 2 * LEASE_BYTES_MAX as usize];
     let got = file.read_at(0, &mut bytes)?;
     bytes.truncate(got);

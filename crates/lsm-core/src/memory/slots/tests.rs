@@ -84,7 +84,7 @@ fn a_slab_is_opened_within_the_bound_and_for_lengths_that_have_a_class() {
     let slab_bytes = SLAB_BYTES as u64;
     assert!(pool.take(5000, slab_bytes - 1).is_none());
     let first = pool.take(5000, slab_bytes).unwrap();
-    // Of its class there is a slab, of others not.
+    // There is a slab of its class, and none of others.
     let second = pool.take(5000, 0).unwrap();
     assert_eq!(second.start.addr().get() - first.start.addr().get(), first.slot.bytes());
     assert!(pool.take(9000, slab_bytes).is_none());
@@ -111,8 +111,8 @@ fn a_closed_slab_gives_no_slots_until_its_class_needs_a_slab() {
     kept.drain(count + 1..);
     let start = SlabStart::of(kept[count].start);
     assert_eq!(pool.close_sparsest(), Some(Closed::Slab(start)));
-    // Its free slots are no part of the free memory any more, and nobody gets one unless there is no
-    // other way.
+    // Its free slots are no part of the free memory any more, and are handed out only if there is
+    // no other way.
     assert_eq!(pool.free_bytes(), counted(&pool).0);
     assert!(pool.free_bytes() < 64 << 10);
     drop(kept.remove(0));
@@ -122,7 +122,7 @@ fn a_closed_slab_gives_no_slots_until_its_class_needs_a_slab() {
     let again = pool.take(60 << 10, ANY).unwrap();
     assert_eq!((SlabStart::of(again.start), pool.slab_bytes()), (start, 2 * SLAB_BYTES as u64));
     assert_eq!(pool.free_bytes(), counted(&pool).0);
-    // Closed once more it goes with the last of its slots, past the reserve.
+    // Closed again, it is freed with the last of its slots, beyond the reserve.
     drop(again);
     assert_eq!(pool.close_sparsest(), Some(Closed::Slab(start)));
     assert_eq!(pool.slab_bytes(), 2 * SLAB_BYTES as u64);

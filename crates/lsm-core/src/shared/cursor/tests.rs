@@ -76,7 +76,7 @@ fn a_cursor_of_another_database_epoch_or_run_is_not_believed() {
     assert!(open(&fs, 3).is_some());
 }
 
-/// It may lead to a file of somebody else.
+/// It may lead to a file of another program.
 #[test]
 fn a_link_under_the_name_of_a_cursor_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
