@@ -72,7 +72,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug)]
 pub struct Async<T> {
     handle: T,
-    /// Has the threads that may block. In its children no call would ever begin.
+    /// The process that has the threads for blocking calls. In its children no call would ever
+    /// begin.
     process: Process,
 }
 
@@ -89,8 +90,8 @@ impl<T> From<T> for Async<T> {
 fn outcome<R>(joined: std::result::Result<Result<R>, JoinError>) -> Result<R> {
     match joined.map_err(JoinError::try_into_panic) {
         Ok(done) => done,
-        // A panic of the work goes on in the task that waits, as it would have without a thread
-        // between. As an error it would pass for one of the database.
+        // A panic of the work continues in the task that waits, as it would without the other
+        // thread. Returned as an error, it would look like one of the database.
         Err(Ok(panic)) => resume_unwind(panic),
         Err(Err(_)) => Err(Error::new(ErrorKind::Closed, "the tokio runtime was shut down")),
     }
@@ -105,7 +106,7 @@ async fn run<R: Send + 'static>(
     outcome(spawn_blocking(work).await)
 }
 
-/// The moment when a wait is over; `None` if that is too far away to tell.
+/// The end of a wait; `None` if that is too far away for an `Instant`.
 fn end_of(time: Duration) -> Option<Instant> {
     Instant::now().checked_add(time)
 }
@@ -128,13 +129,13 @@ impl<T: Clone + Send + Sync + 'static> Async<T> {
     /// Runs `work` with the handle on a thread that may block.
     ///
     /// # Errors
-    /// Those of `work`; [`ErrorKind::Closed`] if the runtime is shut down before `work` begins. A panic
-    /// of `work` goes on in the caller.
+    /// Those of `work`; [`ErrorKind::Closed`] if the runtime is shut down before `work` begins. A
+    /// panic of `work` continues in the caller.
     pub async fn call<R: Send + 'static>(
         &self,
         work: impl FnOnce(&T) -> Result<R> + Send + 'static,
     ) -> Result<R> {
-        // The thread may outlive this future, and with it whatever the caller has only lent.
+        // The thread may outlive this future, and with it everything that the caller has only lent.
         let handle = self.handle.clone();
         run(self.process, move || work(&handle)).await
     }
@@ -183,7 +184,7 @@ impl Async<Db> {
     /// As there.
     pub async fn commit(&self, batch: Batch, options: impl Into<WriteOptions>) -> Result<Commit> {
         let options = options.into();
-        // Not by `call`: a batch has its database already.
+        // Not by `call`: a batch already has its database.
         run(self.process, move || batch.commit(options)).await
     }
 
@@ -407,16 +408,16 @@ impl Async<SecondaryPartition> {
         let at_once = ReadOptions::new(options.level).wait(Duration::ZERO);
         let mut is_last = false;
         loop {
-            // Each attempt may run on another thread, which takes the function along.
+            // Each attempt may run on another thread, which gets a copy of the function.
             let read = read.clone();
-            // A weaker level is for the end of the wait alone.
+            // A weaker level is only allowed at the end of the wait.
             let options = if is_last { at_once.on_unmet(options.on_unmet) } else { at_once };
             let done = self.call(move |partition| read(partition, &options)).await;
             match &done {
                 Err(error) if !is_last => {
-                    // Waiting helps only against `Behind`. Behind any other error, and at the end
-                    // of the time, one more attempt lets the secondary decide whether a weaker
-                    // level may serve the read.
+                    // Waiting helps only against `Behind`. After any other error, and at the end of
+                    // the time, one more attempt lets the secondary decide whether a weaker level
+                    // may serve the read.
                     is_last = error.kind() != ErrorKind::Behind || !pause(until).await;
                 }
                 _ => return done,

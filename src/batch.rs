@@ -30,7 +30,7 @@ use crate::partition::Partition;
 ///
 /// let mut batch = db.batch();
 /// for number in 8..10_u32 {
-///     batch.of(&names).put(number.to_be_bytes(), "nobody");
+///     batch.of(&names).put(number.to_be_bytes(), "no one");
 /// }
 /// batch.commit(Durability::Sync)?;
 /// # db.close()
@@ -71,8 +71,8 @@ impl Batch {
     ///
     /// [`BlobWriter::finish`]: crate::large_values::BlobWriter::finish
     pub fn put_blob(mut self, blob: PendingBlob) -> Batch {
-        // The value knows its partition and key. Given again here, they could be others than those
-        // that its block in the chunk file names.
+        // The value knows its partition and key. Arguments here could contradict those in its chunk
+        // file.
         blob.0.add_to(&mut self.0);
         self
     }
@@ -81,12 +81,13 @@ impl Batch {
     /// `at_most`. Otherwise [`commit`](Batch::commit) returns
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and writes nothing.
     ///
-    /// `at_most` is the moment of the read of the key: [`Db::visible_seq`](crate::Db::visible_seq)
-    /// from before the read, or [`Snapshot::seq`](crate::Snapshot::seq). It may also be the commit
-    /// that wrote the key ([`Commit::seq`](crate::Commit)), or the sequence number of the value
+    /// `at_most` is the sequence number of the read of the key:
+    /// [`Db::visible_seq`](crate::Db::visible_seq) from before the read, or
+    /// [`Snapshot::seq`](crate::Snapshot::seq). It may also be the commit that wrote the key
+    /// ([`Commit::seq`](crate::Commit)), or the sequence number of the value
     /// ([`Cursor::seq`](crate::Cursor::seq)). If the key does not exist and tables were written
-    /// since, the commit may return a conflict although nobody wrote the key; then read the key again
-    /// and use a newer number.
+    /// since, the commit may return a conflict although no one wrote the key; then read the key
+    /// again and use a newer number.
     ///
     /// Ingests count as writes. Operations of the batch itself do not.
     ///

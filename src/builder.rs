@@ -140,23 +140,24 @@ impl Builder {
         self
     }
 
-    /// Sets whether the database is opened as with [`read_only`](Self::read_only), beside a process that
-    /// may have it open for writing: as that had committed it when it was opened here, and never
-    /// changing. Default: `false`. To follow such a database is what a
-    /// [`Secondary`](crate::secondary::Secondary) is for.
+    /// Sets whether the database is opened as with [`read_only`](Self::read_only) while another
+    /// process may have it open for writing. The handle shows the state that was committed at the
+    /// open, and never changes. Default: `false`. A [`Secondary`](crate::secondary::Secondary)
+    /// follows the writer instead.
     ///
-    /// The data that the writer has not flushed is replayed into memory, four times
-    /// [`Options::write_buffer_bytes`](crate::Options::write_buffer_bytes) at most. A lease, a file of
-    /// some bytes in the folder, keeps the writer from deleting the tables that are read here, until the
-    /// database is closed; where the folder cannot be written, there is none.
+    /// The data that the writer has not flushed is replayed into memory, at most four times
+    /// [`Options::write_buffer_bytes`](crate::Options::write_buffer_bytes). A lease, a small file
+    /// in the folder, keeps the writer from deleting the tables that this handle reads, until the
+    /// database is closed. If the folder cannot be written, there is no lease.
     pub fn beside_writer(mut self, is_beside: bool) -> Builder {
         self.engine = self.engine.beside_writer(is_beside);
         self
     }
 
-    /// Sets whether the database is taken from a process on this machine that has it open for writing. That
-    /// process is fenced, as by [`Db::promote`], which does the same for a secondary. Default: `false`;
-    /// [`open`](Self::open) then returns [`ErrorKind::Locked`](crate::ErrorKind::Locked).
+    /// Sets whether the open takes the database over from a process on this machine that has it
+    /// open for writing. That process is fenced, as by [`Db::promote`], which does the same for a
+    /// secondary. Default: `false`; [`open`](Self::open) then returns
+    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked).
     pub fn take_over(mut self, takes_over: bool) -> Builder {
         self.engine = self.engine.take_over(takes_over);
         self
@@ -191,12 +192,12 @@ impl Builder {
     /// # Cost
     /// As [`Db::open`].
     pub fn open(self) -> Result<Db> {
-        // Also for an application without hooks of its own: a partition names MetaHive, expiry and
-        // large values as it names any hook, and without this an open would not find their code.
+        // Also for an application without own hooks: a partition names MetaHive, expiry and large
+        // values like any hook, and without this an open would not find their code.
         let own = Arc::new(ProvidedHooks { metahive: self.metahive });
         let hooks: Arc<dyn HookProvider> = match self.application {
-            // The application first, also for names of siltstone: it may know a MetaHive with a provider
-            // of its own, which has the same name.
+            // The application first, also for names of siltstone: it may have a MetaHive with an
+            // own provider, which has the same name.
             Some(first) => Arc::new(HookSources { first, then: own }),
             None => own,
         };

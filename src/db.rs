@@ -242,9 +242,10 @@ impl Db {
         self.0.durable_seq()
     }
 
-    /// Returns whether another process has taken the database over, by a promotion or on purpose: then no write of
-    /// this handle succeeds any more ([`ErrorKind::Fenced`](crate::ErrorKind::Fenced)). `false` does not
-    /// promise that the next write succeeds.
+    /// Returns whether another process has taken the database over, by a promotion or an explicit
+    /// take-over: then no write of this handle succeeds any more
+    /// ([`ErrorKind::Fenced`](crate::ErrorKind::Fenced)). `false` does not promise that the next
+    /// write succeeds.
     ///
     /// # Cost
     /// One load from memory.
@@ -323,10 +324,10 @@ impl Db {
         self.0.verify(options)
     }
 
-    /// Returns the secondaries that hold files of the database, as far as that can be told: the
-    /// process of each and how old the oldest state is that it reads. [`Stats::leased_bytes`] says
-    /// how much they hold together, and [`Options::leased_bytes_max`](crate::Options::leased_bytes_max)
-    /// bounds it.
+    /// Returns the secondaries that hold files of the database, as far as they are known: the
+    /// process of each and the age of the oldest state that it reads. [`Stats::leased_bytes`] is
+    /// the size of the files that they hold together, and
+    /// [`Options::leased_bytes_max`](crate::Options::leased_bytes_max) bounds it.
     ///
     /// # Errors
     /// Those of the file system; a closed database.
@@ -348,11 +349,11 @@ impl Db {
         self.0.health()
     }
 
-    /// Says that the calendar is right: entries expire by it again.
+    /// Confirms that the calendar is right: entries expire by it again.
     ///
-    /// A calendar that jumps by more than a minute is not believed for an hour. Meanwhile entries expire by
-    /// the time that the monotonic clock expects, and [`Db::health`] reports the jump
-    /// (`Health::clock_jump`). Call this if the jump is known to be right. Without a jump it has no effect.
+    /// A calendar that jumps by more than a minute is not believed for an hour. Meanwhile entries
+    /// expire by the time that the monotonic clock expects, and [`Db::health`] reports the jump
+    /// (`Health::clock_jump`). Call this if the jump is right. Without a jump it has no effect.
     pub fn confirm_clock(&self) {
         self.0.confirm_clock();
     }
@@ -369,8 +370,8 @@ impl Db {
     /// Every write is durable once this returns without an error, also in partitions without a log.
     ///
     /// # Cost
-    /// For each partition that is flushed: a table, its syncs and an edit of the manifest. Beside these,
-    /// two syncs of the log and an edit.
+    /// For each partition that is flushed: a table, its syncs and an edit of the manifest. In
+    /// addition, two syncs of the log and an edit.
     pub fn close(self) -> Result<()> {
         self.0.close()
     }

@@ -1,6 +1,6 @@
 //! Secondaries with the hooks of this crate, and the traits by which they are read like partitions.
 //!
-//! The constructors stand at [`Db`]. The types are those of the crate `secondary`.
+//! The constructors are methods of [`Db`]. The types are those of the crate `secondary`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -34,7 +34,7 @@ impl Db {
 
     /// Returns options for [`Db::secondary`].
     pub fn secondary_builder(path: impl AsRef<Path>) -> Builder {
-        // Asked behind those that the application adds to the builder. A secondary writes no
+        // Asked after those that the application adds to the builder. A secondary writes no
         // metadata, so there are no options of MetaHive.
         let hooks = ProvidedHooks { metahive: HashMap::new() };
         Secondary::builder(path).hooks(Arc::new(hooks))
@@ -43,9 +43,9 @@ impl Db {
     /// Opens the database of a secondary for writing, in the place of its primary. If the primary lives, it is
     /// fenced: each later write of it returns [`ErrorKind::Fenced`](crate::ErrorKind::Fenced).
     ///
-    /// Every commit that the primary acknowledged is kept, except those to partitions without a log,
-    /// which are lost as in a crash. No write that the primary refuses is in this database. The secondary
-    /// goes on to follow; its lease holds files until it is dropped.
+    /// Every commit that the primary acknowledged is kept, except those to partitions without a
+    /// log, which are lost as in a crash. No write that the primary refuses is in this database.
+    /// The secondary continues to follow; its lease holds files until it is dropped.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another process opens the database or takes it
@@ -63,8 +63,8 @@ impl Db {
         Db::promotion(secondary).open()
     }
 
-    /// Returns options for [`Db::promote`]. The builder has the file system and the clock of the secondary;
-    /// hooks of the application are to be given again.
+    /// Returns options for [`Db::promote`]. The builder has the file system and the clock of the
+    /// secondary; the hooks of the application must be given again.
     pub fn promotion(secondary: &Secondary) -> crate::Builder {
         // An associated function of `Db`, because the crate `secondary` knows the engine alone: its
         // own `promote` returns a database of the engine.
@@ -104,9 +104,9 @@ impl Readable for Reading {
     }
 }
 
-/// Reads that are compared with the metadata of MetaHive before they are returned: of a [`Partition`],
-/// or of a partition as a [`Secondary`] sees it. For code that need not know which; each call is
-/// described at [`Partition`].
+/// Reads that are compared with the metadata of MetaHive before they are returned: of a
+/// [`Partition`], or of a partition as a [`Secondary`] sees it. For code that works with both; each
+/// call is documented at [`Partition`].
 pub trait ReadVerified {
     /// As [`Partition::verified_get`].
     ///

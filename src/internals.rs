@@ -1,6 +1,6 @@
-//! The door for this repository's own tests and measurements: the engine behind the handles, and
-//! the parts of the world that only a simulation sets. No stable interface: anything here may
-//! change with any release.
+//! Access for this repository's own tests and measurements: the engine under the handles, and
+//! parameters that only a simulation sets. The interface is not stable: anything here may change
+//! with any release.
 
 use lsm_core::db::{BackgroundMode, InMemory};
 use lsm_core::error::Result;

@@ -21,12 +21,12 @@ use crate::snapshot::PartitionSnapshot;
 /// before it is committed. Dropping the writer discards the value.
 ///
 /// # Cost
-/// Memory for one sub-block, and two more if the value is compressed, independent of its length; a value
-/// below the threshold is held in memory as a whole. A value of unknown length, or of a quarter of a chunk or
-/// more, begins a chunk file. The file ends behind a value whose stored length is a quarter of a chunk or
-/// more; behind others it takes further values.
+/// Memory for one sub-block, and two more if the value is compressed, independent of its length; a
+/// value below the threshold is held in memory as a whole. A value of unknown length, or of a
+/// quarter of a chunk or more, begins a chunk file. A value whose stored length is a quarter of a
+/// chunk or more ends its file; after others the file takes further values.
 #[derive(Debug)]
-// A face over the type of the crate, as `Db` and `Batch` are (design note 8): the other adds its
+// A wrapper of the type of the crate, as `Db` and `Batch` are (design note 8): the other adds its
 // value to a batch of the engine.
 pub struct BlobWriter(largeval::BlobWriter);
 
@@ -76,7 +76,7 @@ pub struct PendingBlob(pub(crate) largeval::PendingBlob);
 
 impl PendingBlob {
     /// Returns the length of the value, in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
     pub fn len(&self) -> u64 {
         self.0.len()
     }
@@ -153,11 +153,12 @@ impl Partition {
         largeval::get_into(self.0.read_point_at(None)?, key.as_ref(), buf, parallelism)
     }
 
-    /// Returns the value of `key` without a copy, if it is mapped: with the feature `mmap`, on Linux 5.14
-    /// and later, for a large value on a local file system. Otherwise the value is a copy in memory;
-    /// [`BlobRef::is_mapped`] tells. A value is verified when it is first lent, and not again while its
-    /// chunk file stays mapped. `docs/MEDIA.md` states the dangers of mapped files: an I/O error or a program that
-    /// changes the file can end the process with a signal after that.
+    /// Returns the value of `key` without a copy, if it is mapped: with the feature `mmap`, on
+    /// Linux 5.14 and later, for a large value on a local file system. Otherwise the value is a
+    /// copy in memory; see [`BlobRef::is_mapped`]. A value is verified when it is first lent, and
+    /// not again while its chunk file stays mapped. `docs/MEDIA.md` states the dangers of mapped
+    /// files: after that, an I/O error or a program that changes the file can end the process with
+    /// a signal.
     ///
     /// # Errors
     /// Those of [`Partition::get`]. The limit of a value in memory applies if the value is not mapped.
@@ -226,10 +227,10 @@ impl Partition {
     /// Reclaims the space of large values that no reader needs any more. Background work does the same
     /// some seconds after the last write.
     ///
-    /// # Errors
-    /// The errors of the flush and of the compactions. [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) that says
-    /// how many bytes have to be free, if there is no room to move the values of a chunk file; the error of a
-    /// file whose values cannot be read. All else is reclaimed then. After an error no data is lost.
+    /// The errors of the flush and of the compactions.
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace), with the number of bytes that have to be
+    /// free, if there is no room to move the values of a chunk file; the error of a file whose
+    /// values cannot be read. Everything else is reclaimed then. After an error no data is lost.
     ///
     /// # Cost
     /// A flush, and a compaction of the overlapping tables. Values are moved out of chunk files with
@@ -238,10 +239,10 @@ impl Partition {
         self.0.reclaim_values()
     }
 
-    /// Moves the large values of the chunk files that hold keys of `range` to new files, in ascending
-    /// order of their keys, whatever garbage the files have, and reclaims as [`Partition::reclaim`] does.
-    /// A scan of the values reads fewer files after that. Writes go on; files that are written meanwhile
-    /// stay as they are.
+    /// Moves the large values of the chunk files that hold keys of `range` to new files, in
+    /// ascending order of their keys, whatever garbage the files have, and reclaims as
+    /// [`Partition::reclaim`] does. A scan of the values reads fewer files after that. Writes
+    /// continue; files that are written meanwhile are not moved.
     ///
     /// # Errors
     /// Those of [`Partition::reclaim`]. With too little room for all of these values nothing is moved.
@@ -270,11 +271,11 @@ impl Partition {
     }
 }
 
-/// Large values of one partition at one moment or at the present: of a [`Partition`], of a partition as
-/// a snapshot sees it, or as a [`Secondary`](crate::secondary::Secondary) does. For code that need not
-/// know from what it reads; each call is described at [`Partition`].
+/// Large values of one partition: of a [`Partition`], of a partition as a snapshot sees it, or as a
+/// [`Secondary`](crate::secondary::Secondary) does. For code that works with all of them; each call
+/// is documented at [`Partition`].
 pub trait ReadBlobs {
-    /// Returns the partition as it is, to read from.
+    /// Returns the read point of the partition.
     ///
     /// # Errors
     /// A closed database; a dropped partition.
@@ -341,8 +342,8 @@ impl ReadBlobs for PartitionSnapshot {
 
 impl ReadBlobs for Reading {
     fn point(&self) -> Result<ReadPoint> {
-        // The reading is a state already, and cannot fail as a partition does that was closed or
-        // dropped.
+        // The reading has its read point already, and cannot fail like a partition that was closed
+        // or dropped.
         Ok(self.read_point())
     }
 }
@@ -352,9 +353,9 @@ fn again<T>(partition: &SecondaryPartition, read: impl FnMut(&Reading) -> Result
     partition.read_again(&ReadOptions::new(Level::Eventual), read)
 }
 
-/// As of the last sync ([`Level::Eventual`]). Without a lease the chunk file of a value may be deleted;
-/// then each call begins again with a newer state, as `get` of the partition does. A reader that was
-/// opened does not.
+/// As of the last sync ([`Level::Eventual`]). Without a lease the chunk file of a value may be
+/// deleted; then each call starts again with a newer state, as `get` of the partition does. An open
+/// reader does not.
 impl ReadBlobs for SecondaryPartition {
     fn point(&self) -> Result<ReadPoint> {
         Ok(self.at(Level::Eventual)?.read_point())

@@ -131,11 +131,11 @@
 //!
 //! # MetaHive
 //!
-//! A partition with [`PartitionOptions::metahive`] stores a checksum beside every entry. The flush
+//! A partition with [`PartitionOptions::metahive`] stores a checksum with every entry. The flush
 //! creates the checksum when it writes the entry to its first table. Every compaction verifies its
-//! input before it writes a new table, and repairs damaged entries if it has a source for them. So the
-//! partition detects faults in memory between a read and a write, which block checksums cannot detect.
-//! The page of [`metahive`] lists the detected faults and the costs.
+//! input before it writes a new table, and repairs damaged entries if it has a source for them. So
+//! the partition detects faults in memory between a read and a write, which block checksums cannot
+//! detect. The page of [`metahive`] lists the detected faults and the costs.
 //!
 //! ```
 //! # use siltstone::{Db, MetaHiveOptions, PartitionOptions};
@@ -193,9 +193,9 @@ mod snapshot;
 mod streams;
 mod transaction;
 
-// The names that an application writes down stand at the root. Those that only implementors of
-// hooks, file systems and tools need are in modules, so that they do not hide the others. The
-// colons name crates: two modules of this crate have the names of crates.
+// The names that an application writes are at the root. Names that only implementors of hooks, file
+// systems and tools need are in modules, so that they do not hide the others. The colons name
+// crates: two modules of this crate have the names of crates.
 pub use ::largeval::LargeValueOptions;
 pub use ::metahive::{MetaHive, MetaHiveOptions};
 pub use batch::{Batch, PartitionBatch};
@@ -280,7 +280,7 @@ pub mod limits {
     };
 }
 
-/// Integrity metadata beside every entry: options, metadata providers of the application, and the
+/// Integrity metadata of every entry: options, metadata providers of the application, and the
 /// reports of [`Partition::scrub`], [`Partition::explain`] and verified reads.
 ///
 /// The page of the crate [`metahive`](::metahive) lists the detected damage and the costs.

@@ -45,9 +45,9 @@ pub struct PartitionOptions {
     pub(crate) stored: StoredOptions,
     /// `None` leaves the hooks as they are.
     hooks: Option<Hooks>,
-    /// Comes behind the filters of `hooks`.
+    /// Comes after the filters of `hooks`.
     metahive: Option<MetaHiveOptions>,
-    /// Takes the place of the store of `hooks`.
+    /// Replaces the store of `hooks`.
     large_values: Option<LargeValueOptions>,
 }
 
@@ -238,13 +238,13 @@ impl PartitionOptions {
         let PartitionOptions { stored, mut hooks, metahive, large_values } = self;
         if let Some(options) = metahive {
             // Made here, for each partition that the options are given to: it counts, and remembers
-            // what it has repaired by file numbers. Behind the filters of the application, so that
-            // it seals what they leave of an entry.
+            // by file numbers what it has repaired. After the filters of the application, so that
+            // it seals the entries that they leave.
             hooks = Some(hooks.unwrap_or_default().filter(Arc::new(MetaHive::new(options))));
         }
         if let Some(options) = large_values {
             let store = Arc::new(LargeValues::new(options)?);
-            // Options of large values alone say nothing of filters. Without this they would end the
+            // Options of large values alone do not set filters. Without this they would end the
             // MetaHive of a partition.
             let kept = Hooks { keeps_filters: true, ..Hooks::default() };
             hooks = Some(hooks.unwrap_or(kept).value_store(store));
@@ -264,7 +264,7 @@ impl fmt::Debug for PartitionOptions {
         let hooks = self.hooks.as_ref();
         f.debug_struct("PartitionOptions")
             .field("stored", &self.stored)
-            // By name: hooks are code of anybody, and need not be printable.
+            // By name: hooks of an application need not implement `Debug`.
             .field("filters", &hooks.map(filter_names))
             .field("value_store", &hooks.and_then(store_name))
             .field("metahive", &self.metahive)

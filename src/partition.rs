@@ -100,13 +100,13 @@ impl Partition {
         self.0.delete_with(key, options)
     }
 
-    /// Deletes every key, in one operation: of any partition, `default` too. Snapshots and iterators
-    /// that exist go on reading what was there. [`Batch::clear`](crate::Batch::clear) does the same
-    /// together with other operations.
+    /// Deletes every key, in one operation: of any partition, including `default`. Existing
+    /// snapshots and iterators still see the keys. [`Batch::clear`](crate::Batch::clear) does the
+    /// same together with other operations.
     ///
-    /// A [requirement](crate::Batch::require) or a transaction that relies on a key of the partition
-    /// conflicts with it. Compaction filters are not asked. Gaps stay listed, and refuse nothing that
-    /// lies below.
+    /// A [requirement](crate::Batch::require) or a transaction that relies on a key of the
+    /// partition conflicts with it. Compaction filters are not called. Gaps stay listed, but do not
+    /// refuse reads of older entries.
     ///
     /// # Errors
     /// Those of [`Partition::delete`].
@@ -115,9 +115,10 @@ impl Partition {
     /// That of [`Partition::delete`]: it is one record of the log.
     ///
     /// # Cost
-    /// That of one deletion, however many keys there are. Whole tables go soon after, in the
-    /// background, without being read (those of a partition with large values are read). Until then
-    /// a scan skips them. Until a snapshot that is older is dropped, what it sees takes space.
+    /// That of one deletion, whatever the number of keys. Whole tables are deleted soon after, in
+    /// the background, without being read (those of a partition with large values are read). Until
+    /// then a scan skips them. The entries that an older snapshot sees take space until it is
+    /// dropped.
     ///
     /// # Examples
     /// ```
@@ -185,9 +186,8 @@ impl Partition {
     /// later writes are not visible. `range` may be any range type of the standard library over any
     /// type that is bytes. A range whose start is greater than its end is empty.
     ///
-    /// # Errors
     /// Errors are items of the iterator. The iterator ends after an error; a new range can start
-    /// behind the damage.
+    /// after the damage.
     ///
     /// # Cost
     /// The first item searches every memtable, every level-0 table and one table of each deeper
@@ -302,11 +302,11 @@ impl Partition {
     /// # Errors
     /// The errors of the flush and of the compaction. After an error no data is lost.
     ///
-    /// # Cost
-    /// Rewrites the tables above the bottom level that have keys in `range`, the tables of the bottom level
-    /// that they overlap, and the tables of the bottom level from which something can go; a table without
-    /// overlap is moved and not rewritten. In a partition with compaction filters, MetaHive or large values it
-    /// rewrites every table that has keys in `range`. Writers continue during the call.
+    /// Rewrites the tables above the bottom level that have keys in `range`, the tables of the
+    /// bottom level that they overlap, and the tables of the bottom level from which something can
+    /// be removed; a table without overlap is moved and not rewritten. In a partition with
+    /// compaction filters, MetaHive or large values it rewrites every table that has keys in
+    /// `range`. Writers continue during the call.
     pub fn compact(&self, range: impl KeyRange) -> Result<()> {
         self.0.compact(range)
     }

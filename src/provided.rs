@@ -2,8 +2,8 @@
 //!
 //! It also adds the parts of a partition's MetaHive that are not stored, for example replicas.
 //!
-//! [`Builder`](crate::Builder) registers one with every database, behind the source of the application. It
-//! must not return a hook whose parameters it does not understand.
+//! [`Builder`](crate::Builder) registers one with every database, after the source of the
+//! application. It must not return a hook whose parameters it does not understand.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use lsm_core::filters::{PrefixDropFilter, TtlFilter};
 use lsm_core::hooks::{CompactionFilterFactory, HookProvider, ValueStoreFactory};
 use metahive::{MetaHive, MetaHiveOptions};
 
-/// See the module.
+/// The hooks of siltstone's own crates, by name.
 pub(crate) struct ProvidedHooks {
     /// Of each partition that the builder names.
     pub(crate) metahive: HashMap<String, MetaHiveOptions>,
@@ -22,8 +22,8 @@ pub(crate) struct ProvidedHooks {
 /// The hooks that need nothing from the application.
 fn provided(name: &str, params: &[u8]) -> Option<Arc<dyn CompactionFilterFactory>> {
     match name {
-        // `None` for parameters that are not understood. A hook with others than those that were
-        // stored would judge or remove entries by rules that nobody has set.
+        // `None` for unknown parameters. A hook with other parameters than the stored ones would
+        // verify or remove entries by rules that the application has not set.
         MetaHive::NAME => Some(Arc::new(MetaHive::from_params(params)?)),
         PrefixDropFilter::NAME => Some(Arc::new(PrefixDropFilter::from_params(params)?)),
         TtlFilter::NAME => Some(Arc::new(TtlFilter::from_params(params)?)),

@@ -92,7 +92,7 @@ impl Transaction {
     /// Returns all keys and values in `partition`, as [`Transaction::range`] does.
     pub fn iter(&self, partition: &Partition) -> TransactionRange {
         // Through `range`, which notes the part that is iterated over. A transaction that stops
-        // early is not refused for what lies behind.
+        // early is not refused because of later keys.
         self.range(partition, ..)
     }
 

@@ -16,7 +16,7 @@ const ROWS_AT_ONCE: usize = 256;
 /// Bytes of keys and values after which such a call ends.
 const BYTES_AT_ONCE: usize = 256 << 10;
 
-/// Rows that were read at once, and why reading ended behind them, if it did.
+/// Rows that were read at once, and the reason why reading ended after them, if it did.
 struct Part<R> {
     range: R,
     rows: VecDeque<(Slice, Slice)>,
@@ -27,8 +27,7 @@ struct Part<R> {
 fn read_part<R: Iterator<Item = Result<(Slice, Slice)>>>(mut range: R) -> Part<R> {
     let mut rows = VecDeque::new();
     let mut bytes = 0;
-    // By bytes as well: rows of large values would otherwise pile up before the first of them is
-    // taken.
+    // By bytes as well: large values would otherwise fill the memory before the first row is taken.
     while rows.len() < ROWS_AT_ONCE && bytes < BYTES_AT_ONCE {
         match range.next() {
             Some(Ok((key, value))) => {
@@ -54,10 +53,10 @@ pub struct Rows<R> {
     process: Process,
 }
 
-/// The rows behind those that were read.
+/// The rows after those that were read.
 enum UnreadRows<R> {
     Unread(R),
-    /// Another thread reads some. Kept here, so that they are not lost with a future that is dropped.
+    /// A thread is reading. Kept here, so that the rows are not lost if the future is dropped.
     Reading(JoinHandle<Result<Part<R>>>),
     /// There are none, or reading failed.
     Over(Option<Error>),
@@ -75,7 +74,7 @@ where
         }
     }
 
-    /// Returns the next key and its value; `None` behind the last.
+    /// Returns the next key and its value; `None` after the last.
     ///
     /// # Errors
     /// Those of reading. The rows are over then.
@@ -87,7 +86,7 @@ where
             // In a child the thread that reads does not exist.
             self.process.check()?;
             if let UnreadRows::Reading(reading) = &mut self.rest {
-                // The thread has the range. It stays named here while it is awaited.
+                // The thread has the range. The handle stays in `self` while it is awaited.
                 let read = reading.await;
                 self.rest = UnreadRows::Over(None);
                 let part = outcome(read)?;

@@ -1,5 +1,5 @@
-//! The integrity of a partition: gaps and their repair, verified reads, scrubs, and all that is stored
-//! of a key.
+//! The integrity of a partition: gaps and their repair, verified reads, scrubs, and all stored
+//! versions of a key.
 
 use lsm_core::error::Result;
 use lsm_core::raw::{RawVersion, Walk};

@@ -30,7 +30,7 @@ pub(super) struct Importer<'d> {
     summary: StreamSummary,
 }
 
-/// An entry of which all, some or no pieces have come.
+/// An entry whose value is arriving in pieces.
 pub(super) struct Arriving<'p> {
     partition: &'p Partition,
     key: Vec<u8>,
@@ -70,7 +70,7 @@ impl<'d> Importer<'d> {
     pub(super) fn partition(&self, name: &str, has_large_values: bool) -> Result<Partition> {
         let partition = self.db.partition(name)?;
         let wants_them = has_large_values || self.options.has_large_values;
-        // The owner of a partition with entries has decided.
+        // A partition with entries already has its setting.
         if !wants_them || partition.space().is_some() || partition.first()?.is_some() {
             return Ok(partition);
         }
@@ -90,8 +90,8 @@ impl<'d> Importer<'d> {
     ) -> Result<Arriving<'p>> {
         // Here and not by the batch, which would refuse the entries before this one, too.
         partition.0.stored_key(key)?;
-        // Before a byte of the value comes: a value that is there already is compared piece by
-        // piece, and never held.
+        // Before a byte of the value arrives: a value that is stored already is compared piece by
+        // piece, and never held in memory.
         let mut stored = self.stored(partition, key, len)?;
         // The batch may set the key to another value.
         if stored.is_some() && !self.batch.is_empty() {
@@ -99,14 +99,13 @@ impl<'d> Importer<'d> {
             stored = self.stored(partition, key, len)?;
         }
         let place = stored.map_or(ArrivedPieces::Held(Vec::new()), ArrivedPieces::Present);
-        // Known here, because a value of unknown length shows that it is too long only while it
-        // comes.
+        // Known here, because a value of unknown length exceeds its limit only while it arrives.
         let value_bytes_max = self.db.options().value_bytes_max;
         Ok(Arriving { partition, key: key.to_vec(), len, came: 0, value_bytes_max, place })
     }
 
-    /// Returns the stored value that the one to come may be equal to, which has `len` bytes if that is
-    /// known.
+    /// Returns the stored value that the arriving one may be equal to; the latter has `len` bytes
+    /// if that is known.
     fn stored(
         &self,
         partition: &Partition,
@@ -117,7 +116,7 @@ impl<'d> Importer<'d> {
             return Ok(None);
         }
         let stored = partition.open_blob(key)?;
-        // One of another length is another value, and needs no reading to tell.
+        // A value of another length differs, and need not be read.
         Ok(stored.filter(|stored| len.is_none_or(|len| len == stored.len())))
     }
 
@@ -132,8 +131,8 @@ impl<'d> Importer<'d> {
                 self.summary.skipped += 1;
                 return Ok(());
             }
-            // It has ended before the stored value has. What came was equal, and is another value
-            // all the same.
+            // It has ended before the stored value has: the arrived bytes are equal, but the value
+            // is shorter.
             entry.leave_present()?;
         }
         match entry.place {
@@ -194,7 +193,7 @@ impl Arriving<'_> {
         self.put_down(piece)
     }
 
-    /// Takes the pieces that have come from the stored value, which turned out to be another value.
+    /// Takes the arrived pieces from the stored value, which turned out to be different.
     fn leave_present(&mut self) -> Result<()> {
         // In memory at first, as if nothing had been compared: the pieces pass the same choice as
         // those of a new value.
@@ -222,7 +221,7 @@ impl Arriving<'_> {
                 held.extend_from_slice(piece);
                 return Ok(());
             }
-            // Begun late: most values are short, and go with others into one batch.
+            // Begun late: most values are short, and share a batch with others.
             let mut writer = self.partition.put_stream(&self.key, self.len)?;
             writer.write_all(held)?;
             self.place = ArrivedPieces::Streamed(writer);
@@ -234,9 +233,9 @@ impl Arriving<'_> {
     }
 }
 
-/// Returns whether the bytes that `stored` reads next are these.
+/// Returns whether the next bytes of `stored` equal `piece`.
 fn goes_on_with(stored: &mut BlobReader, piece: &[u8]) -> Result<bool> {
-    // Asked first: a read past its end would be an error, and this is only another value.
+    // Checked first: a read past its end would be an error, but the value only differs.
     if stored.stream_position()? + piece.len() as u64 > stored.len() {
         return Ok(false);
     }

@@ -81,7 +81,7 @@ impl<'w> EntryWriter<'w> {
             let message = format!("partition {partition} of {}", self.partition_count);
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        // Checked although the database that exports never has such a key: a converter may, and
+        // Checked although a database never exports such a key: a converter may write one, and
         // every reader would refuse the stream only at this place.
         check_key(key)?;
         self.writer.entry(partition as u32, key, value.len() as u64)?;
@@ -118,7 +118,7 @@ pub struct EntryReader<'r> {
     reader: StreamReader<'r>,
     partitions: Vec<StreamPartition>,
     entries: u64,
-    /// Bytes of the value of the present entry that have not come yet.
+    /// Bytes of the value of the present entry that are not read yet.
     left: u64,
     is_at_end: bool,
 }
@@ -154,13 +154,14 @@ impl<'r> EntryReader<'r> {
         &self.partitions
     }
 
-    /// Returns the next entry; `None` behind the last. The rest of the value before it is read and verified.
+    /// Returns the next entry; `None` after the last. The rest of the value before it is read and
+    /// verified.
     ///
     /// # Errors
     /// [`ErrorKind::Corruption`] that names the offset; the errors of the source.
     pub fn next_entry(&mut self) -> Result<Option<StreamEntry>> {
-        // Read and not skipped: each checksum is seeded with the one before, so that nothing behind
-        // could be verified.
+        // Read and not skipped: each checksum is seeded with the one before, so no later part could
+        // be verified.
         while self.next_piece()?.is_some() {}
         if self.is_at_end {
             return Ok(None);
@@ -177,14 +178,15 @@ impl<'r> EntryReader<'r> {
             let what = "a partition that the header does not name";
             return Err(self.reader.damage(what).at_key(&key));
         }
-        // Compared at the end with the count of the writer. Checksums show that a stream is what
+        // Compared at the end with the count of the writer. Checksums show that a stream is as it
         // was written, and not that a writer has left nothing out.
         self.entries += 1;
         self.left = value_len;
         Ok(Some(StreamEntry { partition, key, value_len }))
     }
 
-    /// Returns the next piece of the value of the present entry, of at most 256 KiB; `None` behind the last.
+    /// Returns the next piece of the value of the present entry, of at most 256 KiB; `None` after
+    /// the last.
     ///
     /// # Errors
     /// As [`EntryReader::next_entry`].

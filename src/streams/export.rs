@@ -31,8 +31,8 @@ impl ExportedValue<'_> {
         }
     }
 
-    /// Gives the value to `each` in pieces of [`PIECE_BYTES`]; the last may be shorter. An empty value
-    /// has no piece.
+    /// Passes the value to `each` in pieces of [`PIECE_BYTES`]; the last may be shorter. An empty
+    /// value has no piece.
     ///
     /// # Errors
     /// Those of the read and of `each`.
@@ -54,7 +54,7 @@ pub(super) struct Exported {
 }
 
 impl Exported {
-    /// Gives the entries of a partition to `each`, in ascending order of their keys.
+    /// Passes the entries of a partition to `each`, in ascending order of their keys.
     ///
     /// # Errors
     /// Those of the reads and of `each`.
@@ -95,7 +95,7 @@ pub(super) fn export(
     // A handle that cannot be used has no names.
     db.0.check_usable()?;
     let names = options.partitions.clone().unwrap_or_else(|| db.partition_names());
-    // Opened before the snapshot, because it reads a partition that is dropped later only by a
+    // Opened before the snapshot: a snapshot reads a partition that is dropped later only by a
     // handle from before.
     let partitions = names.iter().map(|name| db.open_partition(name));
     let partitions = partitions.collect::<Result<Vec<_>>>()?;
@@ -111,7 +111,7 @@ pub(super) fn export(
 fn export_checked(exported: &Exported, out: &mut dyn Write) -> Result<StreamSummary> {
     let mut header = Vec::new();
     for partition in &exported.partitions {
-        // Told to the import, which else would put values of any length into tables, or refuse
+        // The import needs it: otherwise it would put values of any length into tables, or refuse
         // them.
         let has_large_values = partition.space().is_some();
         header.push(StreamPartition { name: partition.name().to_owned(), has_large_values });

@@ -13,7 +13,7 @@
 //!        -  name, UTF-8                  24  -  key
 //!  -  8  checksum                         -  8  checksum
 //!                                         -     value, in pieces of 256 KiB; the last is shorter
-//!                                               8 bytes behind each piece: checksum
+//!                                               8 bytes after each piece: checksum
 //! ```
 //!
 //! A checksum is the XXH3-64 of the bytes between it and the previous checksum, with the previous
@@ -62,8 +62,8 @@ impl RecordHead {
         let partition = r.u32()?;
         let number = r.u64()?;
         let key_len = r.u32()?;
-        // Refused and not ignored: a later version may give these bits a meaning that changes how
-        // the record is read.
+        // Refused rather than ignored: a later version may give these bits a meaning that changes
+        // how the record is read.
         if zero != [0; 3] || r.u32()? != 0 {
             return Err(r.malformed("unknown bits in a record"));
         }
@@ -78,7 +78,7 @@ impl RecordHead {
     }
 
     fn encode(self) -> Vec<u8> {
-        // The kind and the three zeros behind it are one little-endian number.
+        // The kind and the three zeros after it are one little-endian number.
         let mut out = Vec::with_capacity(HEAD_BYTES);
         match self {
             RecordHead::Entry { partition, value_len, key_len } => {
@@ -144,7 +144,7 @@ impl<'w> StreamWriter<'w> {
     /// # Errors
     /// Those of the writer.
     pub(super) fn piece(&mut self, piece: &[u8]) -> Result<()> {
-        // The piece is not copied to put its sum behind it. A second call costs less than 256 KiB.
+        // The piece is not copied to append its sum. A second call costs less than copying 256 KiB.
         self.sum = checksum64_seeded(piece, self.sum);
         self.out.write_all(piece)?;
         Ok(self.out.write_all(&self.sum.to_le_bytes())?)
@@ -199,8 +199,7 @@ impl<'r> StreamReader<'r> {
             let message = format!("version {version} of a stream; this version reads {VERSION}");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        // The checksum of the header comes behind it, so its numbers are bounded while they are
-        // read.
+        // The checksum of the header follows it, so its numbers are bounded while they are read.
         if count as usize > PARTITIONS_MAX {
             return Err(self.damage("more partitions than a database may have"));
         }
@@ -231,7 +230,7 @@ impl<'r> StreamReader<'r> {
         self.begin_part();
         let head = RecordHead::decode(self.read(HEAD_BYTES)?);
         let head = head.map_err(|malformed| self.damage(malformed.what))?;
-        // Bounded by `decode`, because the checksum that covers the length comes behind the key.
+        // Bounded by `decode`, because the checksum that covers the length follows the key.
         if let RecordHead::Entry { key_len, .. } = head {
             self.read(key_len as usize)?;
         }
@@ -268,7 +267,7 @@ impl<'r> StreamReader<'r> {
     }
 
     fn begin_part(&mut self) {
-        // The room stays. A stream of small entries would otherwise ask the allocator for each.
+        // The buffer is kept. A stream of small entries would otherwise allocate for each.
         self.part.clear();
         self.part_at = self.offset;
     }
@@ -299,8 +298,7 @@ impl<'r> StreamReader<'r> {
     fn check(&mut self) -> Result<()> {
         let len = self.part.len();
         let sum = checksum64_seeded(&self.part, self.sum);
-        // Before anything of the part is believed: lengths and keys of a damaged one come to
-        // nobody.
+        // Before anything of the part is used: no caller gets lengths and keys of a damaged one.
         let is_right = self.read(size_of::<u64>())? == sum.to_le_bytes();
         self.part.truncate(len);
         if !is_right {

@@ -36,7 +36,7 @@ pub(super) fn import(
     };
     // The entries before an error are whole.
     let committed = importer.commit();
-    // The error of the stream first: a commit that fails behind it is most likely its consequence.
+    // The error of the stream first: a failed commit after it is most likely its consequence.
     imported?;
     committed?;
     // The caller may delete its source when this returns. The batches were committed without a
@@ -50,8 +50,8 @@ fn import_checked(
     mut reader: EntryReader<'_>,
     options: &StreamImport,
 ) -> Result<()> {
-    // All partitions before the first entry. A name that is refused, or a hook that is missing,
-    // then fails before anything is written; and partitions without entries arrive, too.
+    // All partitions before the first entry. A refused name or a missing hook then fails before
+    // anything is written; and partitions without entries are created, too.
     let header = reader.partitions().to_vec();
     if options.partition.is_some() && header.len() != 1 {
         let count = header.len();
@@ -74,7 +74,7 @@ fn import_checked(
     Ok(())
 }
 
-/// Names the entry whose value does not arrive.
+/// Adds to an error the entry whose value could not be imported.
 fn at(error: Error, partition: &Partition, key: &[u8]) -> Error {
     error.at_key(key).in_partition(partition.name())
 }

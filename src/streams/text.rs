@@ -134,8 +134,8 @@ fn import_section(
     partition: &Partition,
     form: TextForm,
 ) -> Result<()> {
-    // One key is enough to find a second value of it: the tools write the values of a key one
-    // behind the other.
+    // One key is enough to find a second value of it: the tools write the values of a key one after
+    // the other.
     let mut previous = None;
     while text.begins_entry()? {
         let mut key = Vec::new();
@@ -145,8 +145,8 @@ fn import_section(
             let is_key = key.len() <= USER_KEY_BYTES_MAX;
             if is_key { Ok(()) } else { Err(Malformed("a key that is longer than any key may be")) }
         })?;
-        // Berkeley DB can hold several values of a key. To keep the last of them would lose the
-        // others in silence.
+        // Berkeley DB can hold several values of a key. Keeping only the last would silently lose
+        // the others.
         if previous.as_ref() == Some(&key) {
             return Err(text.damage_at(key_line, "a key with several values"));
         }
@@ -173,7 +173,7 @@ struct TextHeader {
     database: Option<String>,
 }
 
-/// The reason why a piece is not taken.
+/// The reason why a piece is not accepted.
 enum Stop {
     Malformed(&'static str),
     Failed(Error),
@@ -228,7 +228,7 @@ impl Text<'_> {
         self.offset += len as u64;
     }
 
-    /// Gives the rest of the line to `each` in pieces, and passes the end of the line.
+    /// Passes the rest of the line to `each` in pieces, and reads past the end of the line.
     fn rest_of_line(&mut self, mut each: impl FnMut(&[u8]) -> Result<(), Stop>) -> Result<()> {
         loop {
             let buffered = self.buffered()?;
@@ -299,8 +299,8 @@ impl Text<'_> {
         }
     }
 
-    /// Returns whether a line with a key or a value follows, and passes its space; otherwise passes
-    /// the end of the data.
+    /// Returns whether a line with a key or a value follows, and reads past its space; otherwise
+    /// reads past the end of the data.
     fn begins_entry(&mut self) -> Result<bool> {
         if self.buffered()?.first() == Some(&b' ') {
             self.consume(1);
@@ -313,7 +313,7 @@ impl Text<'_> {
         }
     }
 
-    /// Gives the bytes of a key or a value to `each`, in pieces.
+    /// Passes the bytes of a key or a value to `each`, in pieces.
     fn each_piece(
         &mut self,
         form: TextForm,
@@ -333,7 +333,7 @@ impl Text<'_> {
     }
 }
 
-/// The characters of a byte that have come.
+/// The characters of a byte that were read so far.
 #[derive(Clone, Copy, Debug)]
 enum Open {
     Nothing,
@@ -354,7 +354,7 @@ impl TextDecoder {
                 out.push(character);
                 Open::Nothing
             }
-            // Two of them are one backslash. Anything else behind one is the first digit of a byte.
+            // Two of them are one backslash. Anything else after one is the first digit of a byte.
             (Open::Backslash, _) if character == b'\\' => {
                 out.push(character);
                 Open::Nothing
