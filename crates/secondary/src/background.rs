@@ -1,9 +1,10 @@
-//! [`Follow`]: partitions that are caught up with without being asked, on a thread of the secondary.
+//! [`Follow`]: partitions that catch up by themselves, on a thread of the secondary.
 //!
-//! The thread is started by the first partition that wants it, and ends with the last handle of the
-//! secondary. It calls what everybody calls, so that it finds done what a read has done already.
+//! The first partition that needs the thread starts it, and the thread ends with the last handle of
+//! the secondary. It uses the same call as a read, so that it skips the work that a read has done
+//! already.
 //!
-//! Invariant: nothing is caught up with under the lock.
+//! Invariant: no partition catches up under the lock.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,13 +16,13 @@ use lsm_core::follow::{FollowedPartition, Follower, SyncExtent};
 use lsm_core::types::{PartitionId, Process};
 use parking_lot::{Condvar, Mutex};
 
-/// Between two looks at the cursor for partitions that are followed eagerly.
+/// The pause between two looks at the cursor for partitions that are followed eagerly.
 const EAGER_PAUSE: Duration = Duration::from_micros(50);
-/// The same where there is no cursor and a look reads the log, where the last sync failed, and for what
-/// comes with a flush alone.
+/// The same without a cursor (then a look reads the log), after a failed sync, and for operations
+/// that arrive only with a flush.
 const EAGER_READ_PAUSE: Duration = Duration::from_millis(10);
 
-/// The way in which a partition is caught up with.
+/// The way in which a partition catches up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Follow {
     /// The partition catches up when a read or a sync asks for it. The default.
@@ -29,9 +30,9 @@ pub enum Follow {
     OnDemand,
     /// The partition catches up at this interval, and when a read or a sync asks for it.
     Every(Duration),
-    /// The partition catches up as soon as the primary has committed to it: a thread looks at the commit cursor
-    /// some ten thousand times a second, which takes a few percent of a core. Without a cursor it reads
-    /// the end of the log a hundred times a second.
+    /// The partition catches up as soon as the primary has committed to it: a thread looks at the
+    /// commit cursor some ten thousand times a second, which takes a few percent of a core. Without
+    /// a cursor it reads the end of the log a hundred times a second.
     Eager,
 }
 
@@ -60,7 +61,7 @@ struct TendingShared {
 /// The thread of one secondary, if it has one. Dropped, it is joined.
 pub(crate) struct FollowThread {
     shared: Arc<TendingShared>,
-    /// Has the thread, and no other process takes the lock.
+    /// The process that has the thread; no other one takes the lock.
     process: Process,
 }
 
@@ -71,12 +72,12 @@ impl Default for FollowThread {
 }
 
 impl FollowThread {
-    /// An error in a child of the process that opened the secondary.
+    /// Returns an error in a child of the process that opened the secondary.
     pub(crate) fn check_process(&self) -> Result<()> {
         self.process.check()
     }
 
-    /// Looks after a partition in this way from now on.
+    /// Follows a partition in this way from now on.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the thread cannot be started.
@@ -89,15 +90,16 @@ impl FollowThread {
     ) -> Result<()> {
         self.process.check()?;
         let mut state = self.shared.state.lock();
-        // One entry for a partition. With two, the older way would go on beside the newer one.
+        // One entry for a partition. With two, the older way would continue in addition to the
+        // newer one.
         state.tended.retain(|tended| tended.followed.id() != followed.id());
-        // The thread stays and waits without a limit. To end it here would be a second way for a
-        // thread to end, beside the drop of the secondary.
+        // The thread stays and waits without a limit. Ending it here would be a second way for a
+        // thread to end, in addition to the drop of the secondary.
         if follow == Follow::OnDemand {
             return Ok(());
         }
-        // Before the partition is listed, because without a thread nobody follows it. Under the lock, or two
-        // calls at once would start two threads.
+        // Before the partition is listed: it would be listed in vain if the thread cannot be
+        // started. Under the lock, because otherwise two calls at once would start two threads.
         if state.thread.is_none() {
             let shared = self.shared.clone();
             // Not the `Secondary`: its last handle stops this thread, and a handle in the thread
@@ -118,7 +120,7 @@ impl FollowThread {
         Ok(())
     }
 
-    /// The way in which a partition is looked after.
+    /// The way in which a partition is followed.
     pub(crate) fn follow_of(&self, id: PartitionId) -> Follow {
         if !self.process.is_current() {
             return Follow::OnDemand;
@@ -128,7 +130,7 @@ impl FollowThread {
         tended.map_or(Follow::OnDemand, |tended| tended.follow)
     }
 
-    /// Why the last attempt to catch up with a partition failed, if it did.
+    /// The error of the last attempt to catch up with a partition, if it failed.
     pub(crate) fn failure_of(&self, id: PartitionId) -> Option<Error> {
         if let Err(error) = self.process.check() {
             return Some(error);
@@ -142,7 +144,7 @@ impl FollowThread {
 impl Drop for FollowThread {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // Its handle is left alone: the thread does not exist here.
+            // Its handle is forgotten: the thread does not exist in this process.
             std::mem::forget(self.shared.clone());
             return;
         }
@@ -156,7 +158,7 @@ impl Drop for FollowThread {
         drop(state);
         self.shared.changed.notify_all();
         if let Some(thread) = thread {
-            // One that panicked has told so itself.
+            // A panic of the thread was reported already.
             let _ = thread.join();
         }
     }
@@ -183,14 +185,14 @@ fn catch_up_with_due(shared: &TendingShared, follower: &Follower, clock: &dyn Cl
     // the lock of its place in the log.
     for followed in due(shared, clock.now()) {
         let goal = followed.goal();
-        // A few loads instead of a round: a read may have brought the partition on meanwhile.
+        // A few loads instead of a round: a read may have caught up meanwhile.
         if goal.is_some_and(|goal| followed.has_reached(&goal)) {
             continue;
         }
-        // A panic comes out of it as an error. It would end the thread, and nothing would tell that
-        // nobody follows any more.
+        // It returns a panic as an error. A panic would end the thread, and no one would notice
+        // that the partitions are not followed any more.
         let synced = follower.sync(SyncExtent::Only(followed.id()));
-        // A logged partition that has not reached its goal waits for a commit that is under way.
+        // A logged partition that has not reached its goal waits for an unfinished commit.
         let is_logged = followed.is_logged() && !follower.follows_tables_only();
         let is_reached = is_logged || goal.is_none_or(|goal| followed.has_reached(&goal));
         let is_soon = synced.is_ok() && is_reached;
@@ -217,14 +219,14 @@ fn due(shared: &TendingShared, now: Duration) -> Vec<FollowedPartition> {
 }
 
 /// Keeps the outcome of an attempt. An eagerly followed partition is due at `again_at`. A dropped
-/// partition is not looked after any more.
+/// partition is not followed any more.
 fn note(shared: &TendingShared, id: PartitionId, outcome: Result<()>, again_at: Duration) {
     let mut state = shared.state.lock();
-    // A sync of a dropped partition succeeds and finds nothing, so its outcome does not tell. The
-    // list would grow with each partition that is created, followed and dropped.
+    // A sync of a dropped partition succeeds and finds nothing, so its outcome does not show the
+    // drop. The list would grow with each partition that is created, followed and dropped.
     state.tended.retain(|tended| tended.followed.id() != id || tended.followed.moment().is_ok());
     if let Some(tended) = state.tended.iter_mut().find(|tended| tended.followed.id() == id) {
-        // A success strikes the failure out: an old error would look like one of the present.
+        // A success clears the failure: an old error would look like a present one.
         tended.failure = outcome.err();
         if tended.follow == Follow::Eager {
             tended.due_at = again_at;
@@ -232,7 +234,7 @@ fn note(shared: &TendingShared, id: PartitionId, outcome: Result<()>, again_at: 
     }
 }
 
-/// The time until something is due; `None` if nothing will be.
+/// The time until a partition is due; `None` if none will be.
 fn pause(state: &TendingState, has_cursor: bool, now: Duration) -> Option<Duration> {
     let pauses = state.tended.iter().map(|tended| match tended.follow {
         Follow::Every(_) => tended.due_at.saturating_sub(now),

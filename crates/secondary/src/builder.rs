@@ -50,8 +50,8 @@ impl Builder {
     /// Adds a source of the code of the hooks that partitions name. It is asked before those that were
     /// added earlier. Default: none; with `Db::secondary_builder` of the crate `siltstone`, its hooks.
     pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
-        // Not in their place: an application that names a filter of its own would lose the hooks of
-        // siltstone, and could open no partition with large values.
+        // Added, not replaced: an application that names a filter of its own would lose the hooks
+        // of siltstone, and could open no partition with large values.
         let provider = match self.hooks {
             Some(then) => Arc::new(HookSources { first: provider, then }),
             None => provider,
@@ -61,8 +61,8 @@ impl Builder {
         self
     }
 
-    /// Sets the options. A secondary uses `cache_bytes`, `open_files_max` and `write_buffer_bytes` (the memory
-    /// that it keeps for memtables to come); the others have no effect.
+    /// Sets the options. A secondary uses `cache_bytes`, `open_files_max` and `write_buffer_bytes`
+    /// (the memory that it keeps for future memtables); the others have no effect.
     pub fn options(mut self, options: Options) -> Builder {
         self.engine = self.engine.options(options);
         self
@@ -75,32 +75,34 @@ impl Builder {
         self
     }
 
-    /// Sets whether the secondary follows only the flushed tables of the primary, and nothing of its log: it
-    /// needs no memory for memtables, and catches up only after a flush. Default: `false`. Only [`Level::Eventual`], a
-    /// [`Level::Bounded`] that is wide enough, a [`Level::Session`] whose commit is flushed, and a strong
-    /// read of a partition that has nothing unflushed are served then; others are
-    /// [`ErrorKind::NotLogged`], and [`Level::Prefix`] is [`ErrorKind::Unsupported`].
+    /// Sets whether the secondary follows only the flushed tables of the primary, and not its log:
+    /// it needs no memory for memtables, and catches up only after a flush. Default: `false`. Then
+    /// only [`Level::Eventual`], a [`Level::Bounded`] with large enough bounds, a
+    /// [`Level::Session`] whose commit is flushed, and a strong read of a partition without
+    /// unflushed data are served; others are [`ErrorKind::NotLogged`], and [`Level::Prefix`] is
+    /// [`ErrorKind::Unsupported`].
     pub fn tables_only(mut self, follows_tables_only: bool) -> Builder {
         self.engine = self.engine.tables_only(follows_tables_only);
         self
     }
 
-    /// Sets the maximum memory for data that the primary has written and not flushed, in bytes. Default
-    /// 1 GiB. A partition that would take more stays at its state until the primary has flushed: reads then
-    /// return [`ErrorKind::LimitExceeded`], and with [`OnUnmet::Weaker`] the state that there is.
+    /// Sets the maximum memory for data that the primary has written and not flushed, in bytes.
+    /// Default 1 GiB. A partition that would take more keeps its state until the primary has
+    /// flushed: reads then return [`ErrorKind::LimitExceeded`], and with [`OnUnmet::Weaker`] the
+    /// available state.
     pub fn memtable_bytes_max(mut self, bytes: u64) -> Builder {
         self.engine = self.engine.memtable_bytes_max(bytes);
         self
     }
 
-    /// Opens the database that is there, whether somebody writes it or not.
+    /// Opens the database, whether another process writes it or not.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::Unsupported`] if newer code wrote
     /// it; corruption of the manifest; those of the file system.
     ///
     /// # Cost
-    /// Reads the manifest. The log and the tables are read when a partition is asked for.
+    /// Reads the manifest. The log and the tables are read when a partition needs them.
     pub fn open(self) -> Result<Secondary> {
         let follower = self.engine.open()?;
         Ok(Secondary::new(follower, self.clock))

@@ -42,11 +42,12 @@ pub enum Level {
     /// A token of a commit that a crash lost, or of another history, returns
     /// [`SessionLost`](crate::ErrorKind::SessionLost).
     Session(Commit),
-    /// Level 4. Prefix: all partitions as of one commit, so a batch over several partitions is visible
-    /// whole or not at all. It is the state of the last complete [`sync`](crate::Secondary::sync); the
-    /// first read performs one, to [`Target::Latest`]. This level never waits and never goes back. A read of
-    /// a partition that was made since, and as at [`Level::Eventual`] a get of which a file was deleted,
-    /// performs another one, to [`Target::Durable`] if the last one went to that.
+    /// Level 4. Prefix: all partitions as of one commit, so a batch over several partitions is
+    /// visible whole or not at all. It is the state of the last complete
+    /// [`sync`](crate::Secondary::sync); the first read performs one, to [`Target::Latest`]. This
+    /// level never waits and never goes back. Two reads perform another sync: a read of a partition
+    /// that was created since, and, as at [`Level::Eventual`], a get whose file was deleted. It is
+    /// to [`Target::Durable`] if the last one was.
     Prefix,
     /// Level 5. Eventual: the partition as of its last sync. This level never waits and never catches up,
     /// with one exception: if no lease protects the files and one was deleted, a get catches up. It
@@ -61,9 +62,10 @@ pub enum Target {
     /// All commits at the begin of the call. Without a cursor, all commits that the log attests as
     /// durable.
     Latest,
-    /// Everything that is durable, as far as the log attests it. A secondary that is only ever synced
-    /// to this shows nothing that a crash of the machine takes back. A sync of any partition to another
-    /// goal ends that for all partitions until the next epoch: they are then shown up to where it came.
+    /// Everything that is durable, as far as the log attests it. A secondary that is only ever
+    /// synced to this shows nothing that a crash of the machine could undo. A sync of any partition
+    /// to another goal ends that for all partitions until the next epoch: they are then shown up to
+    /// the goal that was reached.
     Durable,
     /// The commit of a token, and all earlier commits.
     Token(Commit),

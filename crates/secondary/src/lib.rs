@@ -1,9 +1,9 @@
 //! Read-only instances that follow a live primary, one partition at a time.
 //!
-//! A [`Secondary`] opens the folder of a database that another process (the primary) writes, at any time
-//! and without the help of the primary. It reads the same files, and reads the end of the log into its
-//! own memtables. It never writes to the files of the database. It has one small file, its lease, which
-//! tells the primary which tables the secondary still reads.
+//! A [`Secondary`] opens the folder of a database that another process (the primary) writes, at any
+//! time and without the help of the primary. It reads the same files, and reads the end of the log
+//! into its own memtables. It never writes to the files of the database. It has one small file, its
+//! lease, which shows the primary which tables the secondary still reads.
 //!
 //! The primary never waits for a secondary. A read makes its partition catch up as far as its [`Level`]
 //! requires, and pays only for the bytes of this partition.

@@ -63,21 +63,22 @@ impl SecondaryPartition {
     /// # Cost
     /// See [`Level`].
     pub fn read(&self, options: &ReadOptions) -> Result<Reading> {
-        // The state is taken behind this call. It may be newer than what was asked for, because
-        // another thread may sync in between, and never older.
+        // The state is taken after this call. It may be newer than requested, because another
+        // thread may sync in between, and never older.
         let unmet = match self.secondary.bring(&self.followed, options) {
             Ok(()) if options.level == Level::Prefix => match self.secondary.moment_in_cut(self)? {
                 Some(moment) => return Ok(Self::reading(moment, options.level)),
                 None => {
-                    let message = "the partition was made behind the last whole sync";
+                    let message = "the partition was created after the last sync of all partitions; call \
+                               sync()";
                     Error::new(ErrorKind::PartitionNotFound, message)
                 }
             },
             Ok(()) => return Ok(Self::reading(self.followed.moment()?, options.level)),
             Err(unmet) => unmet,
         };
-        // Only where the state is older than was asked for. Damage, or a partition that is gone,
-        // would be hidden by a weaker level.
+        // Only if the state is older than requested. A weaker level would hide damage, or a dropped
+        // partition.
         let is_unmet = matches!(
             unmet.kind(),
             ErrorKind::Behind
@@ -86,7 +87,7 @@ impl SecondaryPartition {
                 | ErrorKind::LimitExceeded
         );
         if is_unmet && options.on_unmet == OnUnmet::Weaker {
-            // Not of the cut, for a prefix either: the partition by itself is at least as new.
+            // Not from the cut, not even for a prefix: the partition by itself is at least as new.
             return Ok(Self::reading(self.followed.moment()?, Level::Eventual));
         }
         Err(unmet)
@@ -124,24 +125,25 @@ impl SecondaryPartition {
         options: &ReadOptions,
         mut read: impl FnMut(&Reading) -> Result<T>,
     ) -> Result<T> {
-        // Bounded, because each attempt reads the manifest. Beside a primary that compacts without
-        // a pause, the call would hang and load the device.
+        // Bounded, because each attempt reads the manifest. With a primary that compacts without a
+        // pause, the call would hang and load the device.
         for _ in 0..ATTEMPTS {
             match read(&self.read(options)?) {
-                // Without a lease files go. A newer state does not need them.
+                // Without a lease files may be deleted. A newer state does not need them.
                 Err(error) if is_gone(&error) => {
                     self.secondary.look_again(&self.followed, options.level)?;
                 }
                 found => return found,
             }
         }
-        let message = "the files of the partition were deleted again and again while it was read";
+        let message =
+            "the primary repeatedly deleted the files of the partition while they were read";
         Err(Error::new(ErrorKind::LeaseLost, message))
     }
 
-    /// Catches up with the partition by itself in this way from now on, until the last handle of the
-    /// secondary is dropped or another way is chosen. Reads at [`Level::Eventual`] then see what is new
-    /// without asking for it.
+    /// Makes the partition catch up by itself in this way from now on, until the last handle of the
+    /// secondary is dropped or another way is chosen. Reads at [`Level::Eventual`] then see new
+    /// commits.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if a thread cannot be started.
@@ -149,19 +151,20 @@ impl SecondaryPartition {
         self.secondary.follow(&self.followed, follow)
     }
 
-    /// Returns the way in which the partition is caught up with.
+    /// Returns the way in which the partition catches up.
     pub fn followed(&self) -> Follow {
         self.secondary.tending().follow_of(self.followed.id())
     }
 
-    /// Returns why the last attempt of [`follow`](Self::follow) failed, if it did. It is tried again.
+    /// Returns the error of the last attempt of [`follow`](Self::follow), if it failed. It is
+    /// repeated.
     pub fn follow_failure(&self) -> Option<Error> {
         self.secondary.tending().failure_of(self.followed.id())
     }
 
-    /// Waits until something is committed to the partition that `seen` does not see, catches up with
-    /// it, and returns the place that was reached; `None` when `time` is over. Begin with
-    /// [`Reading::as_of`], and go on with what is returned.
+    /// Waits until something is committed to the partition after `seen`, catches up with it, and
+    /// returns the place that was reached; `None` when `time` is over. Begin with
+    /// [`Reading::as_of`], and continue with the returned value.
     ///
     /// # Errors
     /// As [`SecondaryPartition::sync`].
@@ -173,15 +176,15 @@ impl SecondaryPartition {
         self.secondary.wait_for_news(&self.followed, seen, time)
     }
 
-    /// Returns the lag of the partition behind its primary.
+    /// Returns the distance of the partition from its primary.
     pub fn lag(&self) -> Lag {
         self.secondary.lag(&self.followed)
     }
 }
 
 fn is_gone(error: &Error) -> bool {
-    // Files of the engine and of large values have kinds of their own when they are gone. A value
-    // store of the application may pass on what the file system says.
+    // Deleted files of the engine and of large values have their own kinds of error. A value store
+    // of the application may return the error of the file system.
     matches!(error.kind(), ErrorKind::FileGone | ErrorKind::LeaseLost) || error.is_missing()
 }
 
@@ -203,7 +206,7 @@ impl Reading {
         self.served
     }
 
-    /// Returns the partition at this moment, for reading its large values.
+    /// Returns the read point of the partition, for reading its large values.
     pub fn read_point(&self) -> ReadPoint {
         self.moment.point()
     }

@@ -1,6 +1,7 @@
 //! [`Secondary`]: the read-only instance, and the choice of when a partition catches up.
 //!
-//! The engine (`lsm_core::follow`) catches up. This file decides when, how far, and how long to wait.
+//! The engine (`lsm_core::follow`) catches up. This file decides when, to which goal, and how long
+//! to wait.
 //!
 //! Invariants:
 //! 1. A goal is determined after the read began, and the partition is read after the goal was reached.
@@ -28,9 +29,9 @@ use crate::lag::{CompleteAt, Lag, is_within};
 use crate::level::{Level, ReadOptions, Target};
 use crate::partition::{Reading, SecondaryPartition};
 
-/// Between two looks at a primary that is in the middle of something.
+/// The pause between two looks at a primary that has not finished a step.
 const PAUSE: Duration = Duration::from_micros(50);
-/// The same where each look reads the log.
+/// The same if each look reads the log.
 const READ_PAUSE: Duration = Duration::from_millis(5);
 
 /// A read-only instance of a database that another process writes. Cheap to clone.
@@ -131,8 +132,8 @@ impl Secondary {
         }
     }
 
-    /// Catches up with the primary for some partitions, and returns them as they are then, at one commit.
-    /// The others stay where they are.
+    /// Catches up with the primary for some partitions, and returns them as they are then, at one
+    /// commit. The others do not change.
     ///
     /// # Errors
     /// As [`SecondaryPartition::sync`]; [`ErrorKind::Unsupported`] with [`Builder::tables_only`].
@@ -171,11 +172,11 @@ impl Secondary {
         }
     }
 
-    /// Reads every live file as the primary has it now, from its first byte to its last, and reports
-    /// all damage. Of the log and the manifest only what is committed is judged.
+    /// Reads every live file as the primary has it now, from its first byte to its last, and
+    /// reports all damage. Only the committed part of the log and the manifest is verified.
     ///
     /// # Errors
-    /// Those of the file system; a limit if what is not flushed takes more than 1 GiB.
+    /// Those of the file system; a limit if the unflushed data takes more than 1 GiB.
     ///
     /// # Cost
     /// Reads the whole database; [`VerifyOptions::bytes_per_second`] limits the rate.
@@ -183,11 +184,13 @@ impl Secondary {
         self.0.follower.verify(options)
     }
 
-    /// Opens the database for writing in the place of its primary, which is fenced if it lives: each later
-    /// write of it is [`ErrorKind::Fenced`]. Every commit that it acknowledged is kept, but for those to
-    /// partitions without a log, and no write that it refuses is there. `docs/secondary.md` has the details.
+    /// Opens the database for writing in the place of its primary, which is fenced if it lives:
+    /// each later write of it is [`ErrorKind::Fenced`]. Every commit that it acknowledged is kept,
+    /// except those to partitions without a log, and no write that it refuses is there.
+    /// `docs/secondary.md` has the details.
     ///
-    /// The secondary goes on to follow. Its lease holds files of the new primary until it is dropped.
+    /// The secondary continues to follow. Its lease holds files of the new primary until it is
+    /// dropped.
     ///
     /// This call returns a database of the engine. Applications call `Db::promote` of the crate `siltstone`, which
     /// returns one with the methods of that crate.
@@ -198,7 +201,7 @@ impl Secondary {
     /// was changed. Otherwise as [`Db::open`].
     ///
     /// # Cost
-    /// That of an open: what the primary has not flushed is read again, and written to tables.
+    /// That of an open: the unflushed data of the primary is read again, and written to tables.
     pub fn promote(&self) -> Result<Db> {
         self.promotion().open()
     }
@@ -228,7 +231,7 @@ impl Secondary {
     ) -> Result<Commit> {
         let started = self.0.clock.now();
         let reached = self.sync_extent(SyncExtent::Only(followed.id()), to)?;
-        // A partition that was dropped reaches nothing any more.
+        // A dropped partition reaches no further goal.
         followed.moment()?;
         match to {
             Target::Latest | Target::Durable => {}
@@ -245,17 +248,18 @@ impl Secondary {
         Ok(followed.complete())
     }
 
-    /// Brings a partition to the level of `options`.
+    /// Makes a partition catch up to the level of `options`.
     pub(crate) fn bring(&self, followed: &FollowedPartition, options: &ReadOptions) -> Result<()> {
         self.0.tending.check_process()?;
         match options.level {
             Level::Eventual => Ok(()),
             Level::Prefix if self.0.follower.follows_tables_only() => {
-                let message = "flushed tables alone are followed, which are of no one commit";
+                let message = "this secondary reads flushed tables only, so a group has no common commit; open \
+                               it without tables_only";
                 Err(Error::new(ErrorKind::Unsupported, message))
             }
-            // Only the first read makes a cut. Later reads take the cut that is there, so they
-            // neither wait nor read the log.
+            // Only the first read makes a cut. Later reads use the existing cut, so they neither
+            // wait nor read the log.
             Level::Prefix if self.cut().as_of().is_some() => Ok(()),
             Level::Prefix => self.sync(Target::Latest).map(drop),
             Level::Session(token) => self.bring_to_token(followed, token, options.wait),
@@ -272,10 +276,10 @@ impl Secondary {
         }
     }
 
-    /// Brings a partition to the moment of the call.
+    /// Makes a partition catch up to the moment of the call.
     fn bring_to_present(&self, followed: &FollowedPartition, wait: Duration) -> Result<()> {
-        // Once, before the first sync. A goal that moved on with the primary might never be reached
-        // beside a steady writer.
+        // Once, before the first sync. With a steady writer, a goal that moves with the primary
+        // might never be reached.
         let mut goal: Option<SyncGoal> = followed.goal();
         if goal.is_some_and(|goal| followed.has_reached(&goal)) {
             return Ok(());
@@ -284,9 +288,9 @@ impl Secondary {
         loop {
             let started = self.0.clock.now();
             let reached = self.0.follower.sync(SyncExtent::Only(followed.id()))?;
-            // A partition that was dropped reaches nothing any more.
+            // A dropped partition reaches no further goal.
             followed.moment()?;
-            // Whatever was committed is here, so no cursor has to say so.
+            // Everything that was committed is here, so no cursor is needed.
             if reached.is_final {
                 return Ok(());
             }
@@ -296,11 +300,12 @@ impl Secondary {
             }
             let Some(present) = goal else {
                 if self.0.follower.is_primary_there() {
-                    let message = "the primary is about to begin";
+                    let message = "the primary has not finished its open; read again";
                     self.pause(until, Error::new(ErrorKind::Behind, message))?;
                     continue;
                 }
-                let message = "no primary on this machine says what it has committed";
+                let message =
+                    "no primary on this machine publishes its commits; read at a weaker level";
                 return Err(Error::new(ErrorKind::Unsupported, message));
             };
             if followed.has_reached(&present) {
@@ -324,8 +329,7 @@ impl Secondary {
         wait: Duration,
     ) -> Result<()> {
         let complete = followed.complete();
-        // Numbers of two epochs cannot be compared: a later epoch may give those of lost commits
-        // again.
+        // Numbers of two epochs cannot be compared: a later epoch may reuse those of lost commits.
         if complete.epoch == token.epoch && complete.seq >= token.seq {
             return Ok(());
         }
@@ -338,14 +342,15 @@ impl Secondary {
         }
     }
 
-    /// An error if a token is of no commit that this database has or will have. After a sync.
+    /// Returns an error if a token is of no commit that this database has or will have. Called
+    /// after a sync.
     fn check_history(&self, token: Commit) -> Result<()> {
         let follower = &self.0.follower;
         let has_commit = follower.has_commit(token.epoch, token.seq);
         let is_ahead = token.epoch > follower.epoch();
         match has_commit {
             Some(true) => Ok(()),
-            // Without a primary in sight the epoch may have begun elsewhere.
+            // Without a visible primary the epoch may have begun on another machine.
             None if is_ahead && !follower.has_cursor() => Err(behind(token)),
             Some(false) | None => {
                 let Commit { seq, epoch } = token;
@@ -400,7 +405,7 @@ impl Secondary {
             if present.epoch != seen.epoch || moment.newest() > seen.seq {
                 return Ok(Some(present));
             }
-            // Operations that are not logged come with a flush.
+            // Operations that are not logged arrive with a flush.
             let is_looked_at = goal.is_some_and(|goal| followed.has_reached(&goal));
             let is_soon = is_looked_at || (goal.is_some() && self.follows_log(followed));
             let pause = if is_soon { PAUSE } else { READ_PAUSE };
@@ -420,13 +425,13 @@ impl Secondary {
         Ok(())
     }
 
-    /// Reads on at `level` from a newer state, which is durable if the one before was made by syncs to what
-    /// is.
+    /// Reads at `level` from a newer state, which is durable if the syncs of the one before were
+    /// limited to durable commits.
     pub(crate) fn look_again(&self, followed: &FollowedPartition, level: Level) -> Result<()> {
-        // Who asks for durable things alone must not be shown more because a file went.
+        // A reader that is limited to durable commits must not see more because a file was deleted.
         let synced = match level {
-            // A prefix is read from the cut, and only a sync of all partitions makes a new one. The others
-            // in the cut may have been synced to less than this one.
+            // A prefix is read from the cut, and only a sync of all partitions makes a new one.
+            // Other partitions in the cut may have been synced to a lesser goal than this one.
             Level::Prefix => self.sync_extent(SyncExtent::All, self.target_of_cut()),
             _ => {
                 let to = if followed.is_durable() { Target::Durable } else { Target::Latest };
@@ -436,7 +441,7 @@ impl Secondary {
         synced.map(drop)
     }
 
-    /// The goal of the sync that made the cut, for the sync that makes the next one without being asked.
+    /// The goal of the sync that made the cut, for the sync that makes the next one automatically.
     fn target_of_cut(&self) -> Target {
         if self.0.follower.cut().is_durable() { Target::Durable } else { Target::Latest }
     }
@@ -464,7 +469,8 @@ impl Secondary {
         }
         let primary = self.0.follower.primary_seq();
         let complete = followed.complete();
-        // The state of another epoch may have commits that this one has not: it is behind by all.
+        // The state of another epoch may have commits that this one does not have: its whole lag
+        // counts.
         let is_present = complete.epoch == self.0.follower.epoch();
         let seen = if is_present { complete.seq } else { SeqNo::ZERO };
         let operations = primary.map(|seq| seq.get().saturating_sub(seen.get()));
@@ -480,10 +486,10 @@ fn behind(token: Commit) -> Error {
     Error::new(ErrorKind::Behind, message)
 }
 
-/// The secondary has all that is published, and the primary has begun more.
+/// The error of a read that has everything that is published, while the primary has begun more.
 fn unpublished(followed: &FollowedPartition) -> Error {
     let message = format!(
-        "the primary is stopped, or slow, in the midst of a commit to partition {:?}: it has not published it",
+        "the primary is stopped, or slow, in the middle of a commit to partition {:?}: it has not published it",
         followed.name()
     );
     Error::new(ErrorKind::Behind, message)
@@ -491,7 +497,8 @@ fn unpublished(followed: &FollowedPartition) -> Error {
 
 fn not_logged(followed: &FollowedPartition) -> Error {
     let name = followed.name();
-    let message =
-        format!("of partition {name:?} no log is followed: it is seen as of its last flush");
+    let message = format!(
+        "partition {name:?} is not followed by the log: its state is that of its last flush"
+    );
     Error::new(ErrorKind::NotLogged, message)
 }

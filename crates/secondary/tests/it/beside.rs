@@ -1,4 +1,4 @@
-//! A read-only open beside the process that writes.
+//! A read-only open while another process writes.
 
 use std::sync::Mutex;
 
@@ -30,7 +30,7 @@ fn a_cursor_that_its_primary_could_not_delete_keeps_nobody_out() {
     assert_eq!(found.as_deref(), Some(&b"1"[..]));
 }
 
-/// With a limit of 0 bytes the primary deletes the lease as soon as a table can go.
+/// With a limit of 0 bytes the primary deletes the lease as soon as a table can be deleted.
 #[test]
 fn a_lost_lease_is_no_damage() {
     let fs = in_memory();
@@ -63,7 +63,7 @@ fn a_table_that_is_missing_although_a_lease_holds_it_is_damage() {
     assert!(damaged.is_corruption(), "{damaged}");
 }
 
-/// The content that an open beside the writer shows, and the finding of a verification.
+/// The content that an open next to the writer shows, and the result of a verification.
 fn look(fs: &Arc<dyn Fs>) -> (Result<Content>, Option<Result<bool>>) {
     let builder = Db::builder(DIR).fs(fs.clone()).options(options());
     let opened = builder.background(BackgroundMode::Stepped).beside_writer(true).open();
@@ -82,13 +82,13 @@ fn look(fs: &Arc<dyn Fs>) -> (Result<Content>, Option<Result<bool>>) {
     (content, Some(verified))
 }
 
-/// An error that says: open it once more.
+/// An error that asks for another open.
 fn is_passing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NeedsManifest | ErrorKind::FileGone | ErrorKind::LeaseLost)
 }
 
-/// The writer goes on before every operation of a reader: it seals segments, makes partitions, compacts, and
-/// begins generations of the manifest.
+/// The writer works before every operation of a reader: it seals segments, makes partitions,
+/// compacts, and begins generations of the manifest.
 fn look_while_writing(has_cursor: bool, has_lease: bool, is_late: bool) {
     let mem = MemFs::new();
     let plain: Arc<dyn Fs> = Arc::new(mem.clone());
@@ -108,7 +108,7 @@ fn look_while_writing(has_cursor: bool, has_lease: bool, is_late: bool) {
         let what = format!("round {round}, {has_cursor} {has_lease} {is_late}");
         (0..5).for_each(|_| writer.lock().unwrap().deed());
         let before = writer.lock().unwrap().states.len() - 1;
-        // At times so many that the look cannot end.
+        // Sometimes so often that the look cannot end.
         let left = Arc::new(Mutex::new([0, 3, 7, 20, 60, 150][round % 6]));
         let hasty = writer.clone();
         slow.set_observer(Arc::new(move |_| {

@@ -22,7 +22,7 @@ pub(crate) struct Write {
     pub(crate) touched: [bool; PARTITIONS],
     pub(crate) began: u64,
     pub(crate) ended: u64,
-    /// The commit failed in the call, and the next epoch did not find it.
+    /// The commit failed, and the next epoch did not find it.
     pub(crate) is_lost: bool,
     /// `None` if the call failed.
     pub(crate) token: Option<Commit>,
@@ -61,9 +61,9 @@ pub(crate) struct History {
 }
 
 impl Write {
-    /// Returns whether it is the commit of `token`, or one before it. The numbers of all commits in the
-    /// history of an epoch grow. An epoch gives the numbers of refused commits of the epoch before to
-    /// others, so a commit of a later epoch is not compared.
+    /// Returns whether it is the commit of `token`, or one before it. The numbers of all commits in
+    /// the history of an epoch grow. An epoch reuses the numbers of refused commits of the epoch
+    /// before, so a commit of a later epoch is not compared.
     fn is_through(&self, token: Commit) -> bool {
         self.token.is_some_and(|own| own.epoch <= token.epoch && own.seq <= token.seq)
     }
@@ -95,7 +95,7 @@ impl History {
         self.check_order()
     }
 
-    /// The attempts to commit around what a read saw, for a message.
+    /// The attempts to commit next to the one that a read saw, for a message.
     fn near(&self, read: &Read) -> String {
         let near = self.writes.iter().filter(|write| write.number.abs_diff(read.seen) <= 4);
         near.map(|write| format!("\n{write:?}")).collect()
@@ -186,7 +186,8 @@ impl History {
     }
 }
 
-/// Checks that who begins after another has ended sees no less. Of each: begin, end and what it saw.
+/// Checks that a look that begins after another has ended sees no less. Each has its begin, its end
+/// and the number seen.
 fn check_growth(mut looks: Vec<(u64, u64, u64)>) -> Result<(), String> {
     looks.sort_unstable();
     let mut by_end = looks.clone();

@@ -1,6 +1,8 @@
-//! Single bit flips in the log: every reader says what an open for writing says, and shows nothing less.
+//! Single bit flips in the log: every reader reports what an open for writing reports, and shows
+//! nothing less.
 //!
-//! A reader that takes damage for the end of the log shows an older state as the present one, in silence.
+//! A reader that takes damage for the end of the log silently shows an older state as the present
+//! one.
 
 use lsm_core::db::VerifyOptions;
 use lsm_core::error::Result;
@@ -48,7 +50,7 @@ fn written(fs: &Arc<dyn Fs>) -> (Db, Whole) {
     (db, whole)
 }
 
-/// Syncs the log, and has it attest that twice: a flip may take one frame that attests it.
+/// Syncs the log, and makes it attest that twice: a flip may destroy one frame that attests it.
 fn settle(db: &Db) {
     for value in ["1", "2"] {
         db.wait_durable(db.visible_seq()).unwrap();
@@ -105,7 +107,7 @@ fn verified(fs: &Arc<dyn Fs>) -> Result<bool> {
     Ok(follower(fs)?.verify(VerifyOptions::default())?.is_sound())
 }
 
-/// Each segment with the bytes that are worth a flip.
+/// Each segment with the number of bytes to flip.
 fn places(mem: &MemFs) -> Vec<(std::path::PathBuf, usize)> {
     let mut places = Vec::new();
     let mut logs: Vec<_> =
@@ -125,7 +127,7 @@ fn places(mem: &MemFs) -> Vec<(std::path::PathBuf, usize)> {
     places
 }
 
-/// The log of a primary, by what is left of it.
+/// The primary's cursor and log before the flip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Primary {
     Closed,
@@ -183,7 +185,7 @@ fn run(primary: Primary) {
     for (number, (path, offset)) in places(&mem).into_iter().enumerate() {
         let mask = 1 << (number % 8);
         mem.corrupt(&path, offset as u64, mask).unwrap();
-        // Of a copy: an open for writing changes the folder.
+        // In a copy: an open for writing changes the folder.
         let copy = mem.crash_clone(CrashOutcome::Everything, &mut || 7);
         let open = opened(&(Arc::new(copy) as Arc<dyn Fs>));
         let what = format!("{primary:?}, bit {} of {offset} in {}", number % 8, path.display());
@@ -238,7 +240,7 @@ fn a_flip_in_the_log_of_a_primary_elsewhere_is_damage_for_every_reader() {
     run(Primary::LiveAndFar);
 }
 
-/// A state that was read before the damage hides nothing of what comes after it.
+/// A state that was read before the damage hides no later damage.
 #[test]
 fn a_flip_in_what_a_secondary_has_yet_to_read_is_damage() {
     for has_cursor in [true, false] {

@@ -1,4 +1,4 @@
-//! A primary that lets go of files at the very moment at which a secondary is about to read them.
+//! A primary that deletes files at the very moment at which a secondary is about to read them.
 //!
 //! The lease of the secondary holds segments of the log and generations of the manifest as it holds
 //! tables: by the edit that dropped them.
@@ -30,7 +30,7 @@ fn replace_segments(db: &Db, round: usize) {
     db.wait_idle().unwrap();
 }
 
-/// Installs edits until the manifest goes on in another generation.
+/// Installs edits until the manifest continues in another generation.
 fn replace_manifest(db: &Db, fs: &Arc<dyn Fs>) {
     let before = names(fs, ".manifest").pop();
     while names(fs, ".manifest").pop() == before {
@@ -46,8 +46,8 @@ fn primary_of(fs: &Arc<dyn Fs>) -> Db {
     builder.background(BackgroundMode::Stepped).open().unwrap()
 }
 
-/// Has `act` called, with the number of the call, before each of the first opens of a file whose name ends
-/// so.
+/// Calls `act` with the number of the call before each of the first opens of a file whose name ends
+/// in `ending`.
 fn before_opens(fault: &FaultFs, ending: &'static str, act: impl Fn(usize) + Send + 'static) {
     let state = Mutex::new((0, act));
     fault.set_observer(Arc::new(move |op| {
@@ -60,7 +60,7 @@ fn before_opens(fault: &FaultFs, ending: &'static str, act: impl Fn(usize) + Sen
     }));
 }
 
-/// Nothing but what the primary needs is in the folder, once no secondary reads it.
+/// Checks that the folder has only the files that the primary needs, once no secondary reads it.
 fn check_nothing_is_left(db: &Db, fs: &Arc<dyn Fs>, follower: Secondary) {
     let partition = follower.partition("p").unwrap();
     follower.sync(Target::Latest).unwrap();
@@ -119,7 +119,7 @@ fn generations_of_the_manifest_that_a_secondary_is_about_to_open_stay() {
     check_nothing_is_left(&db, &plain, follower);
 }
 
-/// The next primary lets go of what it found as it lets go of what it dropped itself.
+/// The next primary deletes the files that it found like those that it dropped itself.
 #[test]
 fn files_of_an_earlier_epoch_stay_until_no_secondary_reads_them() {
     let plain = in_memory();

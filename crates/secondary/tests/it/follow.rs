@@ -54,8 +54,8 @@ fn what_was_flushed_leaves_the_memtables_and_is_read_from_tables() {
     assert_eq!(content(&followed.at(Level::Strong).unwrap()), content_of(&p));
 }
 
-/// The headers of all frames are read once. Behind that a partition costs its own bytes, wherever in the
-/// log they lie.
+/// The headers of all frames are read once. After that a partition costs its own bytes, wherever in
+/// the log they lie.
 #[test]
 fn a_partition_costs_its_own_bytes_of_the_log() {
     const PARTITIONS: usize = 16;
@@ -89,7 +89,7 @@ fn a_partition_costs_its_own_bytes_of_the_log() {
 }
 
 /// A whole frame in the log proves nothing. The append of this one fails after all of its bytes
-/// have reached the file, and the disk has no room for the segment that would say so.
+/// have reached the file, and the disk has no room for the segment that would mark it as refused.
 #[test]
 fn a_write_that_the_primary_refused_is_never_seen() {
     for has_cursor in [true, false] {
@@ -141,13 +141,13 @@ fn without_a_cursor_only_what_the_log_attests_is_seen_and_nothing_is_called_stro
     assert!(!follower.has_live_primary());
     let refused = followed.at(Level::Strong).err().unwrap();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    // Synced and attested by the mark behind it.
+    // Synced and attested by the mark after it.
     db.wait_idle().unwrap();
     followed.sync(Target::Latest).unwrap();
     assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"1"[..]));
     p.put("k", "2").unwrap();
     db.close().unwrap();
-    // Nobody writes any more, and the manifest says where the log ends.
+    // No process writes any more, and the manifest records where the log ends.
     assert_eq!(followed.at(Level::Strong).unwrap().get("k").unwrap().as_deref(), Some(&b"2"[..]));
 }
 
@@ -195,7 +195,7 @@ fn files_that_a_view_reads_stay_until_it_is_gone() {
     db.wait_idle().unwrap();
     assert!(db.stats().leased_bytes > 0 && tables() > 1, "the lease holds the old tables");
     assert_eq!(content(&view), before, "no file is opened before it is read");
-    // The secondary goes on; the view alone holds the past.
+    // The secondary catches up; the view alone holds the past.
     follower.sync(Target::Latest).unwrap();
     db.wait_idle().unwrap();
     assert!(tables() > 1);
@@ -315,7 +315,7 @@ fn an_ingest_is_seen_over_what_was_written_before() {
     assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"ingested"[..]));
 }
 
-/// A limit of nothing: the primary takes the lease away as soon as it has something to delete.
+/// With a limit of 0 bytes, the primary revokes the lease as soon as it can delete a file.
 #[test]
 fn a_secondary_whose_lease_is_taken_away_reads_on_and_what_it_showed_ends() {
     let fs = in_memory();
@@ -367,5 +367,5 @@ fn a_secondary_verifies_what_its_primary_has() {
     let report = follower.verify(VerifyOptions::default()).unwrap();
     assert_eq!(report.damage().len(), 1, "{report}");
     assert_eq!(report.damage()[0].partition.as_deref(), Some("p"));
-    assert!(db.lease_holders().unwrap().len() == 1, "the verification let go of its own");
+    assert!(db.lease_holders().unwrap().len() == 1, "the verification released its own");
 }

@@ -68,7 +68,7 @@ fn a_commit_that_was_lost_with_its_epoch_is_not_served_as_the_present() {
     let db = primary(&plain);
     let present = content_of(&db.partition("p").unwrap());
     assert_eq!(present[&b"k"[..]], b"kept");
-    // The other partition brings the secondary into the new epoch.
+    // A sync of the other partition moves the secondary into the new epoch.
     other.sync(Target::Latest).unwrap();
     assert_eq!(lost.at(Level::Eventual).unwrap().as_of(), before, "the view is of its own epoch");
     assert_eq!(value_of(&lost, Level::Strong).as_deref(), Some("kept"));
@@ -80,7 +80,7 @@ fn a_commit_that_was_lost_with_its_epoch_is_not_served_as_the_present() {
     assert_eq!(value_of(&lost, Level::Prefix).as_deref(), Some("kept"));
 }
 
-/// Epochs that the secondary did not see give the numbers of the lost commits to other commits.
+/// Epochs that the secondary did not see reuse the numbers of the lost commits.
 #[test]
 fn a_lost_commit_is_not_served_as_the_present_after_epochs_that_nobody_saw() {
     let AfterLoss { plain, lost, other, .. } = AfterLoss::new();
@@ -179,8 +179,8 @@ fn a_token_that_passed_no_log_is_there_once_the_database_is_closed() {
     }
 }
 
-/// Without a lease the table is deleted, and the get needs a newer state. This state must be durable
-/// if the secondary has synced only to durable commits.
+/// Without a lease the table is deleted, and the get needs a newer state. This state must be
+/// durable if the secondary has synced only to durable commits.
 #[test]
 fn a_vanished_file_shows_nothing_undurable_to_who_asks_for_durable_things_alone() {
     let fs = in_memory();
@@ -211,7 +211,7 @@ fn a_vanished_file_of_a_durable_cut_shows_nothing_undurable_of_other_partitions(
     let follower = leaseless(&fs);
     let [fp, fq] = ["p", "q"].map(|name| follower.partition(name).unwrap());
     follower.sync(Target::Durable).unwrap();
-    // The tables are not read before they go, so that they are not open.
+    // The tables are not read before they are deleted, so that they are not open.
     p.put("l", "1").unwrap();
     fp.sync(Target::Latest).unwrap();
     assert!(fp.get("l").unwrap().is_some());
@@ -229,7 +229,7 @@ fn a_vanished_file_of_a_durable_cut_shows_nothing_undurable_of_other_partitions(
     let fr = follower.partition("r").unwrap();
     assert_eq!(fr.get_with("k", &of_cut).unwrap(), None);
     assert_eq!(fq.get_with("k", &of_cut).unwrap().as_deref(), Some(&b"1"[..]));
-    // Who has asked for the latest commit of all gets it again.
+    // A caller that has asked for the latest commit of all partitions gets it again.
     p.put("l", "2").unwrap();
     p.compact(..).unwrap();
     follower.sync(Target::Latest).unwrap();

@@ -1,4 +1,4 @@
-//! Catching up by the indexes of sections behind sealed segments: whole, damaged and missing.
+//! Catching up by the indexes of sections of sealed segments: whole, damaged and missing.
 
 use std::path::PathBuf;
 
@@ -77,8 +77,8 @@ fn an_index_that_is_damaged_anywhere_changes_nothing() {
     }
 }
 
-/// Its checksums are right and its operations add up: what it says of a group is found to be wrong when the
-/// sections are read. Then the log is walked.
+/// The checksums of the index are right and its operations add up: only reading the sections shows
+/// that a group is wrong. Then the log is walked.
 #[test]
 fn an_index_that_lies_is_not_believed() {
     let mem = MemFs::new();
@@ -114,7 +114,7 @@ fn an_index_that_lies_is_not_believed() {
     assert!(lies > 20, "{lies}");
 }
 
-/// The frames of other partitions are not walked, so damage of them is not this partition's.
+/// The frames of other partitions are not read, so their damage does not concern this one.
 #[test]
 fn a_partition_is_caught_up_with_behind_damage_of_another() {
     let mem = MemFs::new();
@@ -122,7 +122,7 @@ fn a_partition_is_caught_up_with_behind_damage_of_another() {
     let (path, end) = indexes(&mem)[1].clone();
     let bytes = mem.read_raw(&path).unwrap();
     let of_b = bytes[..end].windows(150).position(|window| window == [2; 150]).unwrap();
-    // In the header in front of the section.
+    // In the header before the section.
     mem.corrupt(&path, of_b as u64 - 12, 1).unwrap();
     let fs: Arc<dyn Fs> = Arc::new(mem.clone());
     let follower = secondary(&fs);
@@ -135,7 +135,7 @@ fn a_partition_is_caught_up_with_behind_damage_of_another() {
     assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
 }
 
-/// Also of a partition that nobody asked for before: no walk over the others comes first.
+/// Also a partition that was never requested before: no walk over the others comes first.
 #[test]
 fn a_partition_behind_sealed_segments_costs_its_own_bytes() {
     const PARTITIONS: usize = 16;

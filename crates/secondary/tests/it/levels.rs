@@ -122,7 +122,7 @@ fn a_cut_never_tears_a_batch_while_partitions_run_ahead() {
         let as_of = follower.cut().as_of();
         assert!(last <= as_of.map(|commit| commit.seq), "it never goes back");
         last = as_of.map(|commit| commit.seq);
-        // The present of one partition may be ahead of the cut, never behind.
+        // The present of one partition may be newer than the cut, never older.
         assert!(fa.at(Level::Strong).unwrap().as_of().seq >= last.unwrap());
     }
 }

@@ -1,4 +1,4 @@
-//! Secondaries beside primaries: on the file system in memory step by step, and as processes.
+//! Secondaries next to primaries: step by step on the file system in memory, and as processes.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
@@ -70,7 +70,7 @@ fn in_memory() -> Arc<dyn Fs> {
     Arc::new(MemFs::new())
 }
 
-/// Deletes the cursor, so that a secondary has the log alone to go by.
+/// Deletes the cursor, so that a secondary has only the log.
 fn delete_cursor(fs: &Arc<dyn Fs>) {
     for epoch in 1..40 {
         fs.delete(&Path::new(DIR).join(format!("cursor-{epoch:08x}"))).unwrap();

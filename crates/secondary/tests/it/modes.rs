@@ -1,4 +1,5 @@
-//! Groups, durable reach, flushed tables alone, bounded memory, and catching up without being asked.
+//! Groups, durable reach, flushed tables only, bounded memory, and partitions that catch up by
+//! themselves.
 
 use std::time::Duration;
 
@@ -77,7 +78,7 @@ fn a_sync_says_whether_it_came_to_the_present() {
     assert!(reached.is_present && reached.seq == commit.seq, "{reached:?}");
 }
 
-/// A panic used to end the thread that follows, and nothing told so.
+/// A panic used to end the thread that follows, silently.
 #[test]
 fn a_panic_while_following_is_told_and_following_goes_on() {
     let mem = MemFs::new();
@@ -212,7 +213,7 @@ fn a_followed_partition_is_caught_up_with_by_itself() {
         for n in 0..20 {
             let n = n.to_string();
             p.put("n", &n).unwrap();
-            // It hangs if nobody catches up.
+            // The test hangs if no thread catches up.
             while followed.get("n").unwrap().as_deref() != Some(n.as_bytes()) {
                 std::thread::yield_now();
             }

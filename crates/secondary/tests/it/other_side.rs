@@ -13,7 +13,7 @@ use secondary::{Level, Target};
 
 use super::*;
 
-/// A primary whose deeds follow one another, and every state that it acknowledged.
+/// A primary that does one step after the other, and every state that it acknowledged.
 pub(crate) struct Writer {
     pub(crate) db: Db,
     pub(crate) partition: Partition,
@@ -28,7 +28,7 @@ impl Writer {
         Writer { db, partition, number: 0, states: vec![Content::new()] }
     }
 
-    /// Mostly a write; now and then what makes files come and go.
+    /// Mostly a write; sometimes a step that creates and deletes files.
     pub(crate) fn deed(&mut self) {
         self.number += 1;
         match self.number % 12 {
@@ -71,7 +71,7 @@ fn the_primary_goes_on_before_every_operation_of_a_secondary() {
         let left = Arc::new(Mutex::new(round % 7));
         let hasty = hasty.clone();
         slow.set_observer(Arc::new(move |_| {
-            // A few deeds a round: a secondary that is always interrupted never comes to an end.
+            // A few steps a round: a secondary that is always interrupted never finishes.
             let mut left = left.lock().unwrap();
             if *left > 0 {
                 *left -= 1;
@@ -97,7 +97,7 @@ fn the_primary_goes_on_before_every_operation_of_a_secondary() {
     assert!(deeds > 100, "{deeds}");
 }
 
-/// The life of a secondary, with the writer's deeds in between.
+/// The life of a secondary, with steps of the writer in between.
 fn live(fs: &Arc<dyn Fs>, writer: &mut Writer) -> Result<Secondary> {
     let follower = Secondary::builder(DIR).fs(fs.clone()).options(options()).open()?;
     let followed = follower.partition("p")?;
@@ -153,7 +153,7 @@ fn a_secondary_that_dies_at_any_operation_holds_nothing_back() {
     let mut writer = Writer::new(&plain);
     for op in (0..120).step_by(3) {
         let fault = FaultFs::over_mem(mem.clone());
-        // Nothing works any more, not even taking its lease away.
+        // Every operation fails from here on, even the removal of its lease.
         fault.add_rule(FaultRule::sticky(FaultAt::Op(op), FaultAction::Eio));
         let fs: Arc<dyn Fs> = Arc::new(fault.clone());
         drop(live(&fs, &mut writer));
@@ -263,7 +263,7 @@ fn a_listing_that_is_late_costs_another_look_and_nothing_else() {
                 writer.db.wait_durable(writer.db.visible_seq()).unwrap();
                 writer.db.wait_idle().unwrap();
             }
-            // Twice: what one look may miss the next one finds.
+            // Twice: the second look finds what the first one may miss.
             follower.sync(Target::Latest).unwrap();
             follower.sync(Target::Latest).unwrap();
             let found = content(&followed.at(Level::Eventual).unwrap());

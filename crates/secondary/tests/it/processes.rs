@@ -1,9 +1,10 @@
 //! A writing process with churn, stopped, continued and killed again and again; a reading process
 //! that is killed with it; and secondaries in this one that read all the time.
 //!
-//! The test binary starts itself again as the writer, which says each acknowledgement into a pipe. A
-//! strong read must see what was acknowledged before it began, whatever becomes of the writer.
-//! `ROUNDS` says how many writers there are, one after another; `scripts/secondary-soak.sh` gives many.
+//! The test binary starts itself again as the writer, which prints each acknowledgement to a pipe.
+//! A strong read must see the commits that were acknowledged before it began, whatever happens to
+//! the writer. `ROUNDS` is the number of writers, one after another; `scripts/secondary-soak.sh`
+//! uses many.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -21,9 +22,9 @@ use super::*;
 const FOLDER: &str = "SILTSTONE_PRIMARY_FOLDER";
 const READER_FOLDER: &str = "SILTSTONE_SECONDARY_FOLDER";
 pub(super) const SLOTS: u64 = 200;
-/// Writers, one after another, unless `ROUNDS` says another number.
+/// Writers, one after another, unless `ROUNDS` is another number.
 const ROUNDS: u64 = 6;
-/// Reads that go on while the writer is stopped.
+/// Reads during each stop of the writer.
 const READS_BESIDE_STOPPED: u64 = 30;
 pub(super) const NAMES: [&str; 2] = ["left", "right"];
 
@@ -51,7 +52,7 @@ pub(super) fn value(number: u64) -> String {
     format!("{number}:{}", "x".repeat((number % 97) as usize))
 }
 
-/// The number that a value was written with, once it is checked to be what was written.
+/// The number that a value was written with, after a check of the value.
 pub(super) fn number_in(found: &[u8]) -> u64 {
     let text = std::str::from_utf8(found).unwrap();
     let number = text.split(':').next().unwrap().parse().unwrap();
@@ -162,7 +163,7 @@ pub(super) fn read(folder: &Path, shared: &Shared, seed: u64) {
                 let [left, right] = partitions.each_ref().map(|partition| {
                     let reading = cut.partition(partition).unwrap();
                     let count = reading.get("count").unwrap().map_or(0, |c| number_in(&c));
-                    // Everything that the count says, and nothing else.
+                    // Everything that the count promises, and nothing else.
                     for number in (count.saturating_sub(SLOTS - 1)).max(1)..=count {
                         let found = reading.get(slot(number)).unwrap().unwrap();
                         assert_eq!(number_in(&found), number);
@@ -256,7 +257,7 @@ fn secondaries_read_beside_a_writer_that_is_killed_again_and_again() {
     assert!(reads > 100, "{reads} reads");
     println!("{reads} reads, {} commits", shared.acknowledged.load(Ordering::Relaxed));
     drop((watched, watcher));
-    // What the readers held is let go.
+    // The files that the readers held are released.
     let db = open(folder).unwrap();
     db.wait_idle().unwrap();
     assert_eq!(db.stats().leased_bytes, 0);

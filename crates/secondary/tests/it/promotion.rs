@@ -1,9 +1,10 @@
-//! A process takes the database over from a primary that lives: it is stopped at every one of its storage
-//! operations, and goes on when the next primary is there.
+//! A process takes the database over from a primary that lives: the primary is stopped at every one
+//! of its storage operations, and continues when the next primary has opened.
 //!
-//! The two work on one file system in memory, the observed one of the old primary and the plain one of the
-//! new. A check says what must hold in every case: the old primary's readers see exactly what the new
-//! primary has, because it has what the old one settled and nothing that the old one refused.
+//! The two work on one file system in memory: the old primary on an observed one, the new one on
+//! the plain one. A check tests what must hold in every case: the old primary's readers see exactly
+//! the content of the new primary, which has everything that the old one settled and nothing that
+//! it refused.
 
 mod claimants;
 mod folders;
@@ -29,7 +30,7 @@ const DEEDS: u64 = 26;
 /// Both partitions.
 type State = [Content; 2];
 
-/// Opens the database in the place of whoever has it.
+/// Opens the database in the place of its present primary.
 fn take_over(fs: &Arc<dyn Fs>) -> Result<Db> {
     let builder = Db::builder(DIR).fs(fs.clone()).options(options()).take_over(true);
     builder.background(BackgroundMode::Stepped).open()
@@ -82,7 +83,7 @@ fn deed(db: &Db, rng: &mut Rng, number: u64) -> Result<()> {
     }
 }
 
-/// A primary whose every storage operation is seen, and the file system of everybody else.
+/// A primary whose every storage operation is seen, and the file system of everything else.
 struct Stage {
     old: Db,
     fault: FaultFs,
@@ -100,7 +101,7 @@ impl Stage {
         Stage { old, fault, mem, plain }
     }
 
-    /// Has `act` called before the operation that is `after` operations from here, and once.
+    /// Calls `act` once, before the operation that is `after` operations from here.
     fn before_op(&self, after: u64, act: impl Fn() + Send + Sync + 'static) {
         let at = self.fault.op_count() + after;
         let fault = self.fault.clone();
@@ -115,7 +116,8 @@ impl Stage {
     }
 }
 
-/// The new primary has what the old one had answered for, also after it was written to and opened again.
+/// The new primary has everything that the old one had acknowledged, also after it was written to
+/// and opened again.
 fn check_taken_over(stage: Stage, new: Db, context: &str) {
     let Stage { old, plain, .. } = stage;
     let kept = state_of(&new);
@@ -179,7 +181,7 @@ fn stop_and_take_over(seed: u64, after: u64, faults: bool) -> bool {
     true
 }
 
-/// Stops a primary at each of its operations; their number.
+/// Stops a primary at each of its operations; returns their number.
 fn operations_of(seed: u64, faults: bool) -> u64 {
     let mut after = 0;
     while stop_and_take_over(seed, after, faults) {
@@ -207,7 +209,7 @@ fn a_primary_whose_storage_fails_is_taken_over_at_each_operation() {
     }
 }
 
-/// A frame of which a part is in the file, or all of it, and whose write is refused.
+/// A frame whose bytes are in the file, in part or whole, and whose write is refused.
 #[test]
 fn a_frame_whose_write_was_refused_is_in_neither_history_at_any_byte() {
     for bytes in 0..160 {
@@ -220,7 +222,7 @@ fn a_frame_whose_write_was_refused_is_in_neither_history_at_any_byte() {
         let taken = Arc::new(Mutex::new(None));
         let slot = taken.clone();
         let plain = stage.plain.clone();
-        // The operation behind the append.
+        // The operation after the append.
         stage.before_op(1, move || *slot.lock().unwrap() = Some(take_over(&plain).unwrap()));
         partition.put("k", "2").unwrap_err();
         stage.fault.clear_observer();
@@ -264,8 +266,8 @@ fn a_primary_is_taken_over_at_each_operation_of_its_close() {
     }
 }
 
-/// Has the database promoted elsewhere, and the old primary closed, before each operation of `open` in turn:
-/// `open` gets nothing. There are more operations than `operations_min`.
+/// Promotes the database elsewhere, and closes the old primary, before each operation of `open` in
+/// turn: `open` must fail. There are more operations than `operations_min`.
 fn check_open_beside_a_promotion(operations_min: u64, open: impl Fn(&Arc<dyn Fs>) -> Result<Db>) {
     for after in 0.. {
         let Stage { old, plain, mem, .. } = Stage::new();
@@ -295,7 +297,8 @@ fn check_open_beside_a_promotion(operations_min: u64, open: impl Fn(&Arc<dyn Fs>
     }
 }
 
-/// An open that has looked for claims and found none may get the lock that the old primary lets go of.
+/// An open that has looked for claims and found none may get the lock that the old primary
+/// releases.
 #[test]
 fn an_open_beside_a_promotion_does_not_get_an_old_lock() {
     check_open_beside_a_promotion(2, open);
@@ -367,7 +370,7 @@ fn a_secondary_follows_across_a_promotion() {
     assert_eq!(found, strong);
 }
 
-/// Writes that pass no log are lost as by a crash, and only they.
+/// Writes that are not in the log are lost as by a crash, and no others.
 #[test]
 fn of_a_partition_without_a_log_what_is_flushed_is_kept() {
     let stage = Stage::new();
@@ -392,7 +395,7 @@ fn without_a_cursor_a_living_primary_is_not_fenced() {
     assert_eq!(stage.plain.list_names(DIR.as_ref(), "epoch-").unwrap(), [""; 0]);
     stage.old.open_partition("a").unwrap().put("k", "1").unwrap();
     stage.old.close().unwrap();
-    // Of a dead one nothing is to be fenced.
+    // A dead primary needs no fence.
     let new = take_over(&stage.plain).unwrap();
     assert_eq!(new.open_partition("a").unwrap().get("k").unwrap().as_deref(), Some(&b"1"[..]));
 }

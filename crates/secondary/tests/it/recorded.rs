@@ -19,7 +19,7 @@ use super::checker::{Cut, History, PARTITIONS, Read, Write};
 use super::*;
 
 const NAMES: [&str; PARTITIONS] = ["a", "b", "c"];
-/// Keys besides "number", each with the last commit whose number leaves its remainder.
+/// Keys in addition to "number", each with the last commit whose number has its remainder.
 const SLOTS: u64 = 8;
 const WRITES: u64 = 700;
 

@@ -1,5 +1,5 @@
-//! A secondary that looks before every single storage operation of its primary, and what it finds
-//! after a power cut at each of them.
+//! A secondary that looks before every single storage operation of its primary, and the state after
+//! a power cut at each of them.
 
 use std::sync::Mutex;
 
@@ -105,8 +105,9 @@ fn deed(db: &Db, fault: &FaultFs, rng: &mut Rng, number: u64, oracle: &Mutex<Ora
             let found = [&a, &b].map(content_of);
             let mut oracle = oracle.lock().unwrap();
             oracle.under_way = None;
-            // A batch is visible although its sync failed: then the call says so, and it stays. No other
-            // batch that the call refuses is, not even in one partition.
+            // A batch is visible although its sync failed: then the call returns an error, and the
+            // batch stays. Any other batch that the call refuses is not visible, not even in one
+            // partition.
             let may_stay = durability == Durability::Sync && found == next;
             if committed.is_ok() || may_stay {
                 assert!(found == next, "deed {number}: {} for {}", brief(&found), brief(&next));
@@ -179,9 +180,9 @@ fn operations_that_fail_show_nothing_that_was_refused() {
     }
 }
 
-/// After a power cut a secondary has no cursor to believe, and the log may hold what was refused or
-/// what never was acknowledged. It sees a state that was acknowledged, and the next primary has
-/// that state or a later one, and no earlier one than was acknowledged as durable.
+/// After a power cut a secondary has no cursor to believe, and the log may contain refused writes
+/// or writes that were never acknowledged. It sees a state that was acknowledged. The next primary
+/// has that state or a later one, and none before the last one acknowledged as durable.
 #[test]
 fn after_a_power_cut_a_secondary_sees_what_the_next_primary_has() {
     let mut rng = Rng::from_env_or(5);

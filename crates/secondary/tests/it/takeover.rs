@@ -1,9 +1,9 @@
-//! A writing process under load from which this one takes the database over, while others read: the writer
-//! runs on, or is stopped and woken up behind the promotion, or never again.
+//! A writing process under load from which this one takes the database over, while others read: the
+//! writer runs on, or is stopped and woken up after the promotion, or never again.
 //!
-//! The writer says each acknowledgement into a pipe. What it says after all, also behind the promotion, must be
-//! exactly what the new primary found: nothing acknowledged is lost, and nothing refused is there.
-//! `ROUNDS` says how many promotions there are.
+//! The writer prints each acknowledgement to a pipe. The last one, even if it is printed after the
+//! promotion, must be exactly what the new primary found: nothing acknowledged is lost, and nothing
+//! refused is there. `ROUNDS` is the number of promotions.
 
 use std::io::{BufRead, Write};
 use std::process::Child;
@@ -22,7 +22,7 @@ use super::processes::{
 use super::*;
 
 const FOLDER: &str = "SILTSTONE_OLD_PRIMARY_FOLDER";
-/// Promotions, one after another, unless `ROUNDS` says another number.
+/// Promotions, one after another, unless `ROUNDS` is another number.
 const ROUNDS: u64 = 6;
 
 /// Says a line to the parent.
@@ -43,7 +43,7 @@ fn commit(db: &Db, number: u64) -> Result<()> {
     batch.commit(durability).map(drop)
 }
 
-/// Does, now and then, what makes files come and go.
+/// Sometimes creates and deletes files.
 fn churn(db: &Db, number: u64) -> Result<()> {
     match number % 500 {
         100 => db.partition("passing")?.put("k", "v").map(drop),
@@ -114,9 +114,9 @@ fn check_content(db: &Db) -> u64 {
 enum Fate {
     /// It runs on.
     Runs,
-    /// It is stopped before the promotion and wakes up behind it.
+    /// It is stopped before the promotion and wakes up after it.
     WakesUp,
-    /// It is stopped before the promotion and killed behind it.
+    /// It is stopped before the promotion and killed after it.
     IsKilled,
 }
 
@@ -156,7 +156,7 @@ fn round(folder: &Path, shared: &Shared, wanted: u64, fate: Fate) {
     let found = check_content(&db);
     assert!(found >= last, "{fate:?}: {found} after {last}");
     shared.acknowledged.store(found, Ordering::Release);
-    // The new primary goes on while the old one wakes up.
+    // The new primary continues while the old one wakes up.
     let behind: Vec<u64> = (found + 1..found + 100).collect();
     for number in &behind[..50] {
         commit(&db, *number).and_then(|()| churn(&db, *number)).unwrap();

@@ -79,8 +79,8 @@ impl Deed {
     }
 }
 
-/// Stops the old primary in a deed, lets a claimant die, and lets the old primary go on: it may write, behind
-/// the fork, what it then refuses. `false` if there is no such operation.
+/// Stops the old primary in a deed, lets a claimant die, and lets the old primary continue: it may
+/// write, after the fork, frames that it then refuses. `false` if there is no such operation.
 fn stop_and_die(deed: Deed, stopped_at: u64, after: u64) -> (bool, bool) {
     let stage = Stage::new();
     let a = stage.old.open_partition("a").unwrap();
@@ -191,7 +191,7 @@ fn claim_path(epoch: u32) -> PathBuf {
     Path::new(DIR).join(format!("epoch-{epoch:08x}"))
 }
 
-/// Makes the claim of `epoch`, as a process does that dies behind that.
+/// Makes the claim of `epoch`, as a process that dies right after it.
 fn claim_and_die(fs: &dyn Fs, epoch: u32) {
     let mut bytes = vec![0; 40];
     fs.open_read(&claim_path(2)).unwrap().read_at(0, &mut bytes).unwrap();
@@ -201,8 +201,8 @@ fn claim_and_die(fs: &dyn Fs, epoch: u32) {
     assert!(fs.put_if_absent(&claim_path(epoch), &bytes).unwrap());
 }
 
-/// Without a promotion, and with a claim that comes while the database is opened: who opens it has the only
-/// right to write until it closes.
+/// Without a promotion, and with a claim that comes while the database is opened: the opener has
+/// the exclusive right to write until it closes.
 #[test]
 fn a_claim_that_comes_while_the_database_is_opened_gives_nobody_its_lock() {
     let mut opened = 0;
@@ -241,7 +241,7 @@ fn a_claim_that_comes_while_the_database_is_opened_gives_nobody_its_lock() {
     assert!(opened > 20, "{opened}");
 }
 
-/// Once an epoch has begun behind it, nobody needs the state in a fork.
+/// Once an epoch has begun after it, the state in a fork is not needed.
 #[test]
 fn a_fork_that_has_served_may_be_damaged_behind_its_header() {
     let stage = promoted();

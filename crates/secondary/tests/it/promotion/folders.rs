@@ -4,7 +4,8 @@
 
 use super::*;
 
-/// The secondary follows its folder, whatever its name is. A promotion and a verification used to go by the name.
+/// The secondary follows its folder, whatever its name is. A promotion and a verification used to
+/// open the name.
 #[test]
 fn a_promotion_takes_over_the_database_that_is_followed() {
     let root = tempfile::tempdir().unwrap();
@@ -22,7 +23,8 @@ fn a_promotion_takes_over_the_database_that_is_followed() {
     }
     let report = follower.verify(VerifyOptions::default()).unwrap();
     assert!(report.damage().is_empty());
-    // The fence, the claim, the lease, and what the new primary writes, are in the folder that was followed.
+    // The fence, the claim, the lease, and the files of the new primary, are in the folder that was
+    // followed.
     let new = follower.promotion().options(options()).open().unwrap();
     let p = new.open_partition("p").unwrap();
     assert_eq!(p.get("k").unwrap().as_deref(), Some(&b"ours"[..]));

@@ -1,4 +1,4 @@
-//! Readers beside a promotion: read-only opens behind one that was not finished, and secondaries that hold
+//! Readers during a promotion: read-only opens after an unfinished one, and secondaries that hold
 //! the cursor of the epoch that ends.
 
 use std::sync::atomic::Ordering;
@@ -35,8 +35,9 @@ fn used() -> (Stage, State) {
     (stage, kept)
 }
 
-/// A claimant that died between its claim and its fork used to keep every reader out, and behind a fork the
-/// generation of the manifest that it was read from was opened, which the state in the fork replaces.
+/// A claimant that died between its claim and its fork used to keep every reader out. After a fork,
+/// readers opened the generation of the manifest that the fork was read from, and that its state
+/// replaces.
 #[test]
 fn what_a_dead_claimant_leaves_is_read_without_writing() {
     let mut without_fork = 0;
@@ -47,8 +48,8 @@ fn what_a_dead_claimant_leaves_is_read_without_writing() {
         let died = Arc::new(Mutex::new(None));
         let slot = died.clone();
         let folder = stage.mem.clone();
-        // The old primary is stopped before it writes a frame. Behind a fence it refuses the frame, and
-        // nobody reads it.
+        // The old primary is stopped before it writes a frame. After a fence it refuses the frame,
+        // and no reader shows it.
         stage.before_op(0, move || {
             *slot.lock().unwrap() = Some(die_while_taking_over(&folder, after));
         });
@@ -95,14 +96,15 @@ fn what_a_dead_claimant_leaves_is_read_without_writing() {
     }
 }
 
-/// Makes the cursor that of another machine for who opens it from now on, and that of this one again.
+/// Makes the cursor one of another machine for later opens, and one of this machine again.
 fn move_cursor_elsewhere(fs: &Arc<dyn Fs>) {
     let path = Path::new(DIR).join("cursor-00000001");
     let cursor = fs.map_words(&path, MapMode::Write).unwrap().unwrap();
     cursor.words()[MACHINE_RUN].fetch_xor(1, Ordering::AcqRel);
 }
 
-/// A secondary on another machine knows no fence. Beside a claim it stays where it is, whole.
+/// A secondary on another machine does not see a fence. While there is a claim, it keeps its whole
+/// state.
 #[test]
 fn a_secondary_elsewhere_keeps_a_whole_state_beside_a_claim() {
     for died_at in 0.. {
@@ -209,7 +211,8 @@ fn a_cursor_that_is_superseded_under_a_follower_is_believed_no_more() {
         next.set_observer(Arc::new(move |_| {
             *counts.lock().unwrap() += 1;
             let options = ReadOptions::new(Level::Strong).wait(std::time::Duration::ZERO);
-            // Nothing is acknowledged meanwhile, so that what the old primary left is the present.
+            // Nothing is acknowledged meanwhile, so the state of the old primary is the present
+            // one.
             let reading = looking.read(&options).unwrap();
             assert_eq!(reading.get("k").unwrap().as_deref(), Some(&b"1"[..]));
             assert_eq!(looking.get("k").unwrap().as_deref(), Some(&b"1"[..]));
@@ -227,7 +230,8 @@ fn a_cursor_that_is_superseded_under_a_follower_is_believed_no_more() {
     }
 }
 
-/// A reader that has looked for claims and found none may get the lock that the old primary lets go of.
+/// A reader that has looked for claims and found none may get the lock that the old primary
+/// releases.
 #[test]
 fn a_read_only_open_beside_a_promotion_does_not_get_an_old_lock() {
     check_open_beside_a_promotion(1, open_read_only);

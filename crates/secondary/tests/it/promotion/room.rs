@@ -6,18 +6,19 @@ use lsm_core::fs::OpKind;
 use super::claimants::die_while_taking_over;
 use super::*;
 
-/// Opens what the writer has committed, beside it.
+/// Opens the committed state while the writer has the database open.
 fn open_beside(fs: &Arc<dyn Fs>) -> Result<Db> {
     let builder = Db::builder(DIR).fs(fs.clone()).options(options()).beside_writer(true);
     builder.background(BackgroundMode::Stepped).open()
 }
 
-/// It used to be fenced before the fork found no space, and no one could write any more.
+/// It used to be fenced before the fork found no space, and no process could write any more.
 #[test]
 fn a_promotion_without_space_leaves_the_old_primary_alone() {
     let mut refused = 0;
     for step in 0_u64.. {
-        // Finely at first, where the claim fits and the fork does not, and then what follows the fork.
+        // In small steps first, where the claim fits and the fork does not, and then in larger
+        // ones.
         let free = if step < 24 { step << 9 } else { (step - 22) << 14 };
         let stage = Stage::new();
         let mut rng = Rng::from_env_or(7);
@@ -57,8 +58,8 @@ fn a_promotion_without_space_leaves_the_old_primary_alone() {
     }
 }
 
-/// A claim whose claimant died used to keep opens beside the old primary out, and a secondary in the past, although
-/// the old primary went on and closed.
+/// A claim whose claimant died used to keep read-only opens out, and a secondary in the past,
+/// although the old primary continued and closed.
 #[test]
 fn readers_beside_a_dead_claimant_see_what_counts() {
     for died_at in 0.. {
@@ -76,7 +77,7 @@ fn readers_beside_a_dead_claimant_see_what_counts() {
         }
         let kept = state_of(&stage.old);
         let beside = open_beside(&stage.plain).unwrap();
-        assert!(state_of(&beside) == kept, "{context}: beside the old primary");
+        assert!(state_of(&beside) == kept, "{context}: next to the old primary");
         let report = follower.verify(VerifyOptions::default()).unwrap();
         assert!(report.damage().is_empty(), "{context}: {:?}", report.damage());
         drop(beside);
@@ -95,7 +96,7 @@ fn readers_beside_a_dead_claimant_see_what_counts() {
     }
 }
 
-/// The leftover of a claimant that died with the space that it had taken.
+/// The next open deletes the space that a dead claimant had reserved.
 #[test]
 fn room_that_a_dead_claimant_has_taken_goes_with_the_next_open() {
     let stage = Stage::new();

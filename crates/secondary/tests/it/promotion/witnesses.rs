@@ -1,8 +1,9 @@
-//! Secondaries beside a promotion that is stopped, killed or slow: whatever they were shown before, they all
-//! show the one state that counts, at every level.
+//! Secondaries during a promotion that is stopped, killed or slow: whatever they showed before, all
+//! of them show the one state that counts, at every level.
 //!
-//! Nothing moves while they look. So each look has one right answer: what the readers of the old primary see,
-//! once it has gone on. Nothing else is accepted, and no error is.
+//! Nothing changes while they look. So each look has one right answer: the state that the readers
+//! of the old primary see, once it has continued. Every other answer, and every error, is a
+//! failure.
 
 use std::panic::resume_unwind;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use secondary::SecondaryPartition;
 use super::claimants::die_while_taking_over;
 use super::*;
 
-/// Operations of the primary between two at which it is stopped, at most.
+/// Maximum number of operations of the primary between two stops.
 const STRIDE: u64 = 20;
 
 /// The outcome of a look, or its panic.
@@ -20,9 +21,9 @@ type Looked<T> = std::thread::Result<T>;
 
 /// Secondaries that were shown different things before.
 struct Witnesses {
-    /// Opened before the first write, and never asked since.
+    /// Opened before the first write, and never used since.
     early: Secondary,
-    /// Has read one partition for a while, and has then looked for new partitions alone.
+    /// Has read one partition for some time, and has then looked only for new partitions.
     partial: Secondary,
     /// Has caught up again and again.
     steady: Secondary,
@@ -39,7 +40,7 @@ impl Witnesses {
         Witnesses { early, partial, steady, durable, states }
     }
 
-    /// Looks as each of them does, after a deed that has left the old primary at `state`.
+    /// Looks as each of them does, after a deed that left the old primary at `state`.
     fn after_deed(&mut self, state: State, number: u64) {
         self.states.push(state);
         self.steady.sync(Target::Latest).unwrap();
@@ -118,8 +119,9 @@ struct Seen {
     claimant_has_died: bool,
 }
 
-/// Stops the old primary before its operation `stopped_at`, lets a claimant die at its operation `died_at`,
-/// and lets the old primary go on and write; secondaries look in between. `None` if there is no such operation.
+/// Stops the old primary before its operation `stopped_at`, lets a claimant die at its operation
+/// `died_at`, and lets the old primary continue and write; secondaries look in between. `None` if
+/// there is no such operation.
 fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
     let stage = Stage::new();
     let mut rng = Rng::from_env_or(seed);
@@ -151,7 +153,7 @@ fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
         if let Err(error) = done {
             assert_eq!(error.kind(), ErrorKind::Fenced, "{context}: {error}");
         }
-        // Before the lock: to read is an operation, too, before which it may be stopped.
+        // Before the lock: a read is an operation, too, before which it may be stopped.
         let state = state_of(&stage.old);
         let is_stopped = outcome.lock().unwrap().is_some();
         let mut witnesses = witnesses.lock();
@@ -185,7 +187,7 @@ fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
     assert!(witnesses.look(&plain, &context) == kept, "{context}: after its end");
     let new = open(&plain).unwrap();
     assert!(state_of(&new) == kept, "{context}: the next primary");
-    assert!(witnesses.look(&plain, &context) == kept, "{context}: beside the next primary");
+    assert!(witnesses.look(&plain, &context) == kept, "{context}: next to the next primary");
     Some(seen.claimant_has_died)
 }
 
@@ -203,7 +205,7 @@ fn secondaries_show_what_counts_wherever_primary_and_claimant_are_stopped() {
     assert!(looks > 60, "{looks} looks");
 }
 
-/// Every place of the claimant, beside an old primary that is between two commits.
+/// Every place of the claimant, while the old primary is between two commits.
 #[test]
 fn secondaries_show_what_counts_wherever_a_claimant_dies() {
     let mut died_at = 0;
