@@ -1,4 +1,4 @@
-//! Reading and writing large values of a partition: what the public calls are made of.
+//! Reading and writing large values of a partition: the implementation of the public calls.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::block::{Block, ByteSource, Parallelism};
 use crate::format::Handle;
 use crate::store::LargeStore;
 
-/// The lengths of a value and when it was stored, known without touching it.
+/// The lengths of a value and the time at which it was stored, without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BlobStat {
@@ -27,7 +27,7 @@ pub struct BlobStat {
     /// table counts in full.
     pub stored_len: u64,
     /// The time since 1970 at which it was stored; `None` for a value in a table, which does not
-    /// note it.
+    /// record it.
     pub stored: Option<Duration>,
 }
 
@@ -65,7 +65,7 @@ fn find(point: ReadPoint, key: &[u8]) -> Result<Option<FoundValue>> {
         Some(Located::Here(value)) => FoundValue::Small(value),
         Some(Located::Apart(handle)) => {
             let block = store_at(&point)?.0.block(&handle, ByteSource::Cached);
-            // With the point. It keeps the version that names the handle, and so the file.
+            // With the point, which keeps the version that names the handle, and so the file.
             FoundValue::Large(block.map_err(|error| named(error, point.partition(), key))?, point)
         }
     };
@@ -153,7 +153,7 @@ pub fn get_ref(point: ReadPoint, key: &[u8]) -> Result<Option<BlobRef>> {
     })
 }
 
-/// Reads the bytes `range` of the value of `key`; fewer where the value ends before.
+/// Reads the bytes `range` of the value of `key`; fewer if the value ends earlier.
 ///
 /// # Errors
 /// Those of a get; a limit for a range that is too long to be held in memory.
@@ -181,12 +181,12 @@ pub fn get_range(point: ReadPoint, key: &[u8], range: Range<u64>) -> Result<Opti
     Ok(Some(bytes))
 }
 
-/// The length of the value of `key` and when it was stored. The value is not touched.
+/// The length of the value of `key` and the time at which it was stored. The value is not read.
 ///
 /// # Errors
 /// Those of a get.
 pub fn stat_blob(point: ReadPoint, key: &[u8]) -> Result<Option<BlobStat>> {
-    // Not by `find`, which would open the chunk file: all that is asked for is in the handle.
+    // Not by `find`, which would open the chunk file: the answer is in the handle.
     Ok(match point.locate(key)? {
         None => None,
         Some(Located::Here(value)) => {

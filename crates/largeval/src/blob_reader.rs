@@ -22,7 +22,7 @@ use crate::sub_blocks::SubBlocks;
 pub struct BlobReader {
     value: ReadValue,
     position: u64,
-    /// The verified sub-block that small reads are served from, and where it begins.
+    /// The verified sub-block from which small reads are served, and its offset.
     buffer: Vec<u8>,
     buffer_at: u64,
 }
@@ -52,7 +52,7 @@ impl BlobReader {
     }
 
     /// Returns the length of the value, in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
     pub fn len(&self) -> u64 {
         match &self.value {
             ReadValue::Small(value) => value.len() as u64,
@@ -79,8 +79,8 @@ impl BlobReader {
         Ok(())
     }
 
-    /// Fills `buf`, which is as long as the value, by as many threads as `parallelism` says: each
-    /// reads and verifies an even share.
+    /// Fills `buf`, which is as long as the value, with the threads of `parallelism`: each reads
+    /// and verifies an even share.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if it is not as long; those of
@@ -114,7 +114,7 @@ impl BlobReader {
             return Ok(sub_block);
         }
         if self.buffer_at != start || self.buffer.len() != sub_block {
-            // Nothing of it counts before it is verified.
+            // No byte of it counts before it is verified.
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.resize(sub_block, 0);
             block.read_range(start, &mut buffer, table)?;
@@ -148,12 +148,12 @@ impl Read for BlobReader {
 impl Seek for BlobReader {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let position = match to {
-            // Also behind the end, as in a file. A read there returns nothing.
+            // Also after the end, as in a file. A read there returns nothing.
             SeekFrom::Start(position) => Some(position),
             SeekFrom::End(offset) => self.len().checked_add_signed(offset),
             SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
         };
-        let before = || io::Error::new(io::ErrorKind::InvalidInput, "a seek before the begin");
+        let before = || io::Error::new(io::ErrorKind::InvalidInput, "a seek before the beginning");
         self.position = position.ok_or_else(before)?;
         Ok(self.position)
     }

@@ -35,7 +35,8 @@ impl BlobRef {
         BlobRef(Lent::Owned(value))
     }
 
-    /// The value of a block: in the mapping of its file, or read into memory where it cannot be mapped.
+    /// The value of a block: in the mapping of its file, or read into memory if it cannot be
+    /// mapped.
     ///
     /// # Errors
     /// Corruption; a limit for a value that is not mapped and too long to be held in memory.

@@ -1,4 +1,4 @@
-//! [`BlobWriter`]: a value on its way in, a piece at a time; [`PendingBlob`], one that is all there.
+//! [`BlobWriter`]: a value that is written a piece at a time; [`PendingBlob`], a complete one.
 
 use std::fmt;
 use std::io;
@@ -18,10 +18,10 @@ use crate::writing::BlockWriter;
 /// produced. The value is not visible before [`BlobWriter::commit`]. Dropping the writer discards the value.
 ///
 /// # Cost
-/// Memory for one sub-block, and two more if the value is compressed, independent of its length; a value
-/// below the threshold is held in memory as a whole. A value of unknown length, or of a quarter of a chunk or
-/// more, begins a chunk file. The file ends behind a value whose stored length is a quarter of a chunk or
-/// more; behind others it takes further values.
+/// Memory for one sub-block, and two more if the value is compressed, independent of its length; a
+/// value below the threshold is held in memory as a whole. A value of unknown length, or of a
+/// quarter of a chunk or more, begins a chunk file. A value whose stored length is a quarter of a
+/// chunk or more ends its file; after others the file takes further values.
 pub struct BlobWriter {
     partition: Partition,
     shared: Arc<Shared>,
@@ -51,7 +51,7 @@ impl BlobWriter {
             partition: partition.clone(),
             shared: store.0.clone(),
             key: key.to_vec(),
-            // A key that the partition does not take is told now, and not behind the last byte of a
+            // A key that the partition does not take is reported now, not after the last byte of a
             // film.
             stored_key: partition.stored_key(key)?,
             expected,
@@ -115,12 +115,12 @@ impl BlobWriter {
     /// Ends the value; it can be committed with others.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if it is not as long as was said; those of the file. Nothing
-    /// is left of the value then.
+    /// [`ErrorKind::InvalidArgument`] if its length is not the expected one; those of the file. The
+    /// value is discarded then.
     pub fn finish(self) -> Result<PendingBlob> {
         self.shared.process.check()?;
         let written = self.written();
-        // Of a value whose write failed nothing counts as written. The failure is the cause, and is told
+        // A value whose write failed has no valid length. The failure is the cause, and is returned
         // below.
         let is_failed = matches!(self.value, WrittenValue::Failed);
         let expected = self.expected.filter(|expected| !is_failed && *expected != written);
@@ -152,8 +152,8 @@ impl BlobWriter {
     /// Those of [`BlobWriter::finish`] and of a batch's commit.
     ///
     /// # Durability
-    /// As `options` say: with [`Durability::Sync`](lsm_core::options::Durability::Sync), value and key
-    /// are on the device once this returns.
+    /// That of `options`: with [`Durability::Sync`](lsm_core::options::Durability::Sync), value and
+    /// key are on the device once this returns.
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
         let mut batch = self.partition.batch();
         self.finish()?.add_to(&mut batch);
@@ -167,7 +167,7 @@ impl io::Write for BlobWriter {
         Ok(bytes.len())
     }
 
-    /// Does nothing: a value is seen when it is committed.
+    /// Does nothing: a value becomes visible when it is committed.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -179,7 +179,7 @@ impl fmt::Debug for BlobWriter {
     }
 }
 
-/// A value that is all there and that no key has yet. Dropped, it leaves nothing.
+/// A complete value that no key has yet. Dropping it discards it.
 pub struct PendingBlob {
     partition: Partition,
     key: Vec<u8>,
@@ -194,7 +194,7 @@ enum PendingValue {
 
 impl PendingBlob {
     /// Returns the length of the value, in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
     pub fn len(&self) -> u64 {
         self.len
     }

@@ -1,7 +1,7 @@
 //! [`Block`]: a value in a chunk file, read and verified.
 //!
 //! Everything that is returned was verified before: the whole value by its root hash, a part of it
-//! by the checksums of its sub-blocks, which the root hash vouches for.
+//! by the checksums of its sub-blocks, which the root hash covers.
 
 use std::io;
 use std::path::Path;
@@ -23,14 +23,14 @@ const PARALLEL_BYTES_MIN: u64 = 32 << 20;
 const PARALLEL_UNPACKED_BYTES_MIN: u64 = 8 << 20;
 /// More threads than this gain nothing: the memory is the limit.
 const PARALLEL_THREADS_MAX: usize = 4;
-/// So many bytes of a value that are not in memory are asked for at once. A longer read is left to the system, which
-/// reads it ahead in larger pieces, until so much of it is left.
+/// At most so many bytes of a value that are not in memory are prefetched at once. A longer read is
+/// left to the system, which reads ahead in larger pieces, until so much of it is left.
 pub const PREFETCH_BYTES_MAX: u64 = 8 << 20;
 
 /// The threads that read a value at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Parallelism {
-    /// One for small values, as many as are worth it for large ones.
+    /// One for small values, several for large ones.
     #[default]
     Auto,
     /// So many, whatever the length; at least one.
@@ -66,14 +66,14 @@ impl Parallelism {
 pub enum ByteSource {
     /// Any cache.
     Cached,
-    /// The device, past every cache where the system allows it.
+    /// The device, past every cache if the system allows it.
     Device,
 }
 
-/// Says whether a walk decompresses what it reads.
+/// Whether a walk decompresses what it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpacks {
-    /// It finds what no reader can decompress, too.
+    /// It also finds bytes that no reader can decompress.
     Yes,
     /// It compares checksums alone.
     No,
@@ -120,18 +120,18 @@ impl Block {
             ByteSource::Cached => self.file.read_at(offset, buf)?,
             ByteSource::Device => self.file.read_at_uncached(offset, buf)?,
         };
-        // The value was all there before its handle was given out.
+        // The value was complete before its handle was given out.
         if got < buf.len() {
             return Err(self.corruption(offset + got as u64, "a chunk file ends inside a value"));
         }
         Ok(())
     }
 
-    /// As [`Block::fill`], by a reader that reads on until `end`. What the system does not have of that is read
-    /// ahead, and no more.
+    /// As [`Block::fill`], for a reader that reads on until `end`. The part of that range that is
+    /// not in the system's cache is read ahead, and no more.
     ///
-    /// Without that, the reader waits for the device at each sub-block, and the system takes the second one for
-    /// the begin of a longer walk and reads megabytes behind the value.
+    /// Without that, the reader waits for the device at each sub-block, and the system takes the
+    /// second one for the begin of a longer walk and reads megabytes after the value.
     fn fill_until(&self, end: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
         let is_last = offset + buf.len() as u64 >= end;
         let is_long = end - offset > PREFETCH_BYTES_MAX;
@@ -161,15 +161,15 @@ impl Block {
         Ok(())
     }
 
-    /// Has `read` called for each of the shares, by as many threads as there are shares.
+    /// Calls `read` for each of the shares, with as many threads as there are shares.
     fn read_shares<S: Send>(
         &self,
         shares: Vec<S>,
         read: impl Fn(S) -> Result<()> + Sync,
     ) -> Result<()> {
         let threads = shares.len();
-        // Taken one at a time, so that a thread that is slow to start, or was not to be had, delays
-        // nobody.
+        // Taken one at a time, so that a thread that is slow to start, or could not be started,
+        // does not delay the others.
         let shares = Mutex::new(shares);
         let shares = &shares;
         let read = &read;
@@ -178,7 +178,7 @@ impl Block {
                 let thread = thread::Builder::new().name("siltstone-value".to_owned());
                 thread.spawn_scoped(scope, || read_from(shares, read))
             });
-            // A thread that cannot be had leaves its share to the others.
+            // A thread that cannot be started leaves its share to the others.
             let others: Vec<_> = others.map_while(io::Result::ok).collect();
             let mut result = read_from(shares, read);
             for other in others {
@@ -194,7 +194,7 @@ impl Block {
     /// The table of the sub-blocks, verified by the root hash.
     pub fn sub_blocks(&self) -> Result<SubBlocks> {
         let handle = &self.handle;
-        // No memory on the word of the handle: the file must have what it asks for.
+        // The handle is not trusted for an allocation: the file must be that long.
         self.file_bytes()?;
         let mut bytes = vec![0; (handle.sub_block_count() * handle.entry_bytes()) as usize];
         self.fill(handle.table_offset(), &mut bytes)?;
@@ -211,7 +211,7 @@ impl Block {
         }
         let mut sums = vec![0; handle.sub_block_count() as usize];
         let share = sums.len().div_ceil(parallelism.threads(handle.len)).max(1);
-        // On this thread: to start another costs more than to read a small value.
+        // On this thread: starting another costs more than reading a small value.
         if share >= sums.len() {
             self.read_sub_blocks(0, buf, &mut sums)?;
         } else {
@@ -228,8 +228,8 @@ impl Block {
         self.check_as_given(sums)
     }
 
-    /// Compares the checksums of a value that is stored as it was given with its root hash. The root hash
-    /// alone decides: the table is read only to name the damaged sub-block.
+    /// Compares the checksums of an uncompressed value with its root hash. The root hash alone
+    /// decides: the table is read only to name the damaged sub-block.
     fn check_as_given(&self, sums: Vec<u64>) -> Result<()> {
         let handle = &self.handle;
         let found = SubBlocks::as_given(handle, sums);
@@ -239,7 +239,7 @@ impl Block {
         Err(self.blame(found.sums()))
     }
 
-    /// Reads the whole value, of which sub-blocks are compressed.
+    /// Reads a whole value with compressed sub-blocks.
     fn read_compressed(&self, buf: &mut [u8], parallelism: Parallelism) -> Result<()> {
         let handle = &self.handle;
         let count = handle.sub_block_count() as usize;
@@ -280,7 +280,7 @@ impl Block {
         Err(self.corruption(offset, "a sub-block of a value cannot be decompressed"))
     }
 
-    /// Verifies the bytes of the whole value, which is stored as it was given.
+    /// Verifies the bytes of the whole value, which is stored uncompressed.
     ///
     /// # Errors
     /// Corruption.
@@ -289,20 +289,21 @@ impl Block {
         self.check_as_given(sub_blocks.map(checksum64).collect())
     }
 
-    /// The error of a value whose stored sub-blocks have these checksums, which are not all right.
+    /// The error of a value whose stored sub-blocks have these checksums, at least one of them
+    /// wrong.
     fn blame(&self, found: &[u64]) -> Error {
         let table = match self.sub_blocks() {
             Ok(table) => table,
             Err(error) => return error,
         };
-        // If none differs, the bytes changed between two readings: the first stands for the value.
+        // If none differs, the bytes changed between two reads: the error names the first.
         let first = found.iter().zip(table.sums()).position(|(found, sum)| found != sum);
         let place = table.place(&self.handle, first.unwrap_or(0) as u64);
         self.corruption(place.offset, "a sub-block of a value does not agree with its checksum")
     }
 
-    /// Reads the stored bytes of a sub-block into `buf`, which is as long, and verifies them. The reader reads on
-    /// until `end`.
+    /// Reads the stored bytes of a sub-block into `buf`, which is as long, and verifies them. The
+    /// reader reads on until `end`.
     pub fn read_stored(&self, place: &Place, end: u64, buf: &mut [u8]) -> Result<()> {
         self.fill_until(end, place.offset, buf)?;
         if checksum64(buf) != place.sum {
@@ -312,14 +313,14 @@ impl Block {
         Ok(())
     }
 
-    /// Begins to read about those bytes from the device that a reader of the first `len` bytes of the value
-    /// reads.
+    /// Starts to read about those bytes from the device that a reader of the first `len` bytes of
+    /// the value needs.
     pub fn prefetch(&self, len: u64) {
         let handle = &self.handle;
         let start = handle.value_offset();
-        // The table of several compressed sub-blocks lies behind all of them, and is read first.
+        // The table of several compressed sub-blocks lies after all of them, and is read first.
         let has_table = !handle.is_stored_as_given() && handle.sub_block_count() > 1;
-        // No more than is stored: another value lies behind it.
+        // Not beyond the stored length: another value follows.
         if len < handle.stored_len() {
             self.file.prefetch(start, len);
             if has_table {
@@ -348,8 +349,9 @@ impl Block {
         self.unpack(place.offset, packed, buf)
     }
 
-    /// Reads `buf.len()` bytes from `offset` of the value, with the table that [`Block::sub_blocks`]
-    /// returned. Whole sub-blocks go straight into `buf`; of others the whole is read for its checksum.
+    /// Reads `buf.len()` bytes from `offset` of the value, with the table that
+    /// [`Block::sub_blocks`] returned. Whole sub-blocks are read directly into `buf`; others are
+    /// read whole for their checksum.
     pub fn read_range(&self, offset: u64, buf: &mut [u8], table: &SubBlocks) -> Result<()> {
         if buf.is_empty() {
             return Ok(());
@@ -382,8 +384,8 @@ impl Block {
         Ok(())
     }
 
-    /// Reads all of the block, a sub-block at a time, and decompresses it if `unpacks`. `each` is told the
-    /// stored length of each sub-block. Returns the key.
+    /// Reads all of the block, a sub-block at a time, and decompresses it if `unpacks`. `each` gets
+    /// the stored length of each sub-block. Returns the key.
     ///
     /// # Errors
     /// Corruption of any byte of the block; those of `each`.
@@ -394,7 +396,7 @@ impl Block {
     ) -> Result<Vec<u8>> {
         let handle = &self.handle;
         self.file_bytes()?;
-        // Behind the check: the length of the key in a damaged handle may be up to 4 GiB.
+        // After the check: the length of the key in a damaged handle may be up to 4 GiB.
         let mut front = vec![0; BLOCK_HEADER_BYTES as usize + handle.key_len as usize];
         self.fill(handle.offset, &mut front)?;
         let key = key_of_front(handle, &front)

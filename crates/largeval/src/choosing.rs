@@ -1,12 +1,12 @@
-//! The choice of the chunk files whose values jobs move, and what becomes of one that failed.
+//! The choice of the chunk files whose values jobs move, and the reaction to one that failed.
 //!
 //! Kept by the store under its lock, in [`Chunks`]. Plain data: it opens no file.
 //!
 //! Invariants:
-//! 1. No more is chosen than there is room for, because the old files go only when all of their values
-//!    are moved.
-//! 2. A chunk whose values could not be moved rests, so that no job tries again and again in vain. Every
-//!    rest but that for damage ends: with more room, with time, or when the application asks.
+//! 1. No more is chosen than there is room for, because an old file is deleted only when all of its
+//!    values are moved.
+//! 2. A chunk whose values could not be moved rests, so that no job tries repeatedly in vain. Every
+//!    rest except that for damage ends: with more room, with time, or when the application asks.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -16,21 +16,24 @@ use lsm_core::hooks::{ChunkId, KeySpan};
 
 use crate::chunks::{Chunk, Chunks};
 
-/// So much of the live values is moved at a time while values are put, or the number of bytes, whichever is more. A
-/// job walks over the tables of the keys between, and others wait for it.
+/// At most this share of the live values, or the number of bytes, whichever is more, is moved at a
+/// time while values are put. A job walks over the tables of the keys between, and others wait for
+/// it.
 const MOVED_SHARE: u64 = 16;
 const MOVED_BYTES_MIN: u64 = 64 << 20;
-/// So much of the free space is left for the log and the tables, in bytes, or the share, whichever is less.
+/// So much free space, in bytes, or the share, whichever is less, is left for the log and the
+/// tables.
 const KEPT_FREE: u64 = 1 << 20;
 const KEPT_SHARE: u64 = 8;
-/// If a value of a chunk cannot be read or written, the chunk rests so long at first, then twice as long each time.
+/// If a value of a chunk cannot be read or written, the chunk rests so long at first, then twice as
+/// long each time.
 const REST: Duration = Duration::from_secs(60);
 const REST_DOUBLINGS_MAX: u32 = 6;
 
-/// The end of the rest of a chunk, whose values are left where they are.
+/// The end of the rest of a chunk, whose values are not moved meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkRest {
-    /// The next open: some are damaged, or no job meets them.
+    /// The next open: some are damaged, or no job reaches them.
     Open,
     /// There is so much room, in bytes.
     Room(u64),
@@ -73,17 +76,17 @@ impl ChoiceMoment {
 pub struct Due {
     /// Chunks with at least so many thousandths of garbage.
     pub garbage_permille: u64,
-    /// All of them; else those with the largest share of garbage first, and the others when these are empty:
-    /// while values are overwritten, what is not moved dies of itself.
+    /// All of them; otherwise those with the largest share of garbage first, and the others when
+    /// these are empty: while values are overwritten, the rest becomes garbage without a move.
     pub all: bool,
-    /// The application asks: what rests is tried again.
+    /// The application asks: resting chunks are tried again.
     pub asked: bool,
 }
 
-/// The choice that is under way, and why values that are due are not moved.
+/// The present choice, and the reason why values that are due are not moved.
 #[derive(Debug, Default)]
 pub struct MoveChoice {
-    /// Chunks were chosen, and nothing of them has failed yet.
+    /// Chunks were chosen, and no move of them has failed yet.
     is_sound: bool,
     /// Bytes to choose at most, since a job of the last choice failed for lack of space.
     most: Option<u64>,
@@ -114,7 +117,8 @@ impl Chunk {
     fn fail(&mut self, is_full: bool, moment: ChoiceMoment) {
         self.is_moving = false;
         self.rest = Some(if is_full {
-            // More than there was, whatever the system says is free: a quota may be less than that.
+            // More than there was, whatever the system reports as free: a quota may be less than
+            // that.
             ChunkRest::Room(moment.room().saturating_add(self.live.bytes / 2 + 1))
         } else {
             let longer = REST * (1 << self.failures.min(REST_DOUBLINGS_MAX));
@@ -125,8 +129,8 @@ impl Chunk {
 }
 
 impl Chunks {
-    /// Chooses the chunks whose values should be moved, as many as there is room for; returns the hull of
-    /// their keys. Chunks that were chosen before and still live are given up.
+    /// Chooses the chunks whose values should be moved, as many as there is room for; returns the
+    /// hull of their keys. Chunks that were chosen before and are still live are given up.
     pub fn choose_moving(&mut self, due: Due, moment: ChoiceMoment) -> Option<KeySpan> {
         self.end_choice(due);
         let share = (self.live_bytes() / MOVED_SHARE).max(MOVED_BYTES_MIN);
@@ -140,7 +144,7 @@ impl Chunks {
         let lacking = candidates.iter().map(|chunk| chunk.needed_room()).min();
         let lacking = lacking.filter(|room| *room > moment.room());
         choice.lack = lacking.map(|room| moment.lacks(room));
-        // Stable, so that of two alike the older one comes first.
+        // Stable, so that of two equal ones the older one comes first.
         candidates.sort_by_key(|chunk| Reverse(chunk.garbage_permille()));
         // One alone may take all of the room, because its file is deleted afterwards. Several leave half of it.
         let fitting = choice.most.unwrap_or(u64::MAX).min(moment.room() / 2);
@@ -158,13 +162,13 @@ impl Chunks {
         self.moving_span()
     }
 
-    /// Chooses the chunks with keys from `from` to `to`, both included, or to the last, whose values
-    /// should be moved, whatever garbage there is: into the order of their keys. Returns the hull of all
-    /// that are chosen now.
+    /// Chooses the chunks with keys from `from` to `to`, both included, or to the last, to move
+    /// their values into the order of their keys, whatever garbage there is. Returns the hull of
+    /// all that are chosen now.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] if there is no room for all of them: one after the other they would not come
-    /// into order. None is chosen then.
+    /// [`ErrorKind::NoSpace`] if there is no room for all of them: moved one after the other they
+    /// would not be in order. None is chosen then.
     pub fn choose_within(
         &mut self,
         from: &[u8],
@@ -189,12 +193,12 @@ impl Chunks {
         Ok(self.moving_span())
     }
 
-    /// Gives up what was chosen last and still lives.
+    /// Gives up the last choice as far as it is still live.
     fn end_choice(&mut self, due: Due) {
         let mut is_done = std::mem::take(&mut self.choice.is_sound);
         for chunk in self.by_id.values_mut() {
-            // Jobs went over its keys and left values in it. Chosen again and again, it would be
-            // work without end.
+            // Jobs went over its keys and left values in it. Choosing it again and again would be
+            // endless work.
             if chunk.is_moving && chunk.live.blocks > 0 {
                 chunk.rest = chunk.rest.or(Some(ChunkRest::Open));
                 is_done = false;
@@ -220,7 +224,7 @@ impl Chunks {
         }
     }
 
-    /// A value could not be written. No job moves any more of what was chosen.
+    /// A value could not be written. No job moves more of the present choice.
     pub fn note_unwritten(&mut self, error: &Error, moment: ChoiceMoment) {
         self.choice.failure = Some(error.clone());
         self.choice.is_sound = false;
@@ -229,8 +233,8 @@ impl Chunks {
         moving.for_each(|chunk| chunk.fail(is_full, moment));
     }
 
-    /// A job failed that was to move what was chosen, and nothing of its work is left. Where it found no space,
-    /// less is chosen next.
+    /// The job that should have moved the choice failed, and its work was discarded. If it found no
+    /// space, the next choice is smaller.
     pub fn note_job_failed(&mut self, error: &Error, moment: ChoiceMoment) {
         let chosen = self.by_id.values_mut().filter(|chunk| chunk.is_moving);
         let chosen: Vec<&mut Chunk> = chosen.filter(|chunk| chunk.live.blocks > 0).collect();
@@ -244,7 +248,8 @@ impl Chunks {
         }
     }
 
-    /// The reason why values that are due, or that the application asked to be moved, are left where they are.
+    /// The reason why values that are due, or that the application asked to be moved, are not
+    /// moved.
     pub fn unmoved(&self) -> Option<&Error> {
         let has_failed = self.by_id.values().any(Chunk::has_failed);
         // A store without files makes no further choice.

@@ -1,4 +1,5 @@
-//! [`Chunks`]: what lives in which chunk file, and the sections of the manifest that say so.
+//! [`Chunks`]: the live values of each chunk file, and the sections of the manifest that record
+//! them.
 //!
 //! Kept by the store under its lock. Plain data: it opens no file.
 //!
@@ -11,11 +12,11 @@
 //! ```
 //!
 //! Invariants:
-//! 1. `live` of a chunk is what edits that were taken in have added to it and not dropped. With
-//!    `pending`, what this process put and no edit has added yet, it is all that anybody may still
-//!    come to read; the rest of the file is garbage.
+//! 1. `live` of a chunk is what edits that were taken in have added to it and not dropped. Together
+//!    with `pending` (what this process put and no edit has added yet) it is everything that may
+//!    still be read; the rest of the file is garbage.
 //! 2. An edit counts once, however often its section comes.
-//! 3. A chunk of which more was dropped than added is never let go: its counts are damaged.
+//! 3. A chunk of which more was dropped than added is never removed: its counts are damaged.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +47,7 @@ impl Count {
         self.bytes = self.bytes.saturating_add(other.bytes);
     }
 
-    /// Takes `other` away; `false` if it is more than there is.
+    /// Subtracts `other`; `false` if it is more than there is.
     fn take(&mut self, other: Count) -> bool {
         let fits = other.blocks <= self.blocks && other.bytes <= self.bytes;
         self.blocks = self.blocks.saturating_sub(other.blocks);
@@ -109,7 +110,8 @@ impl Chunk {
         (u128::from(self.garbage_bytes()) * 1000 / u128::from(self.end.max(1))) as u64
     }
 
-    /// Returns `true` if its values can be moved. An open one gets values meanwhile, and would never be empty.
+    /// Returns `true` if its values can be moved. An open chunk still gets values, and would never
+    /// be empty.
     pub fn is_movable(&self) -> bool {
         !self.is_open && self.rest != Some(ChunkRest::Open) && !self.is_damaged && self.is_settled()
     }
@@ -124,7 +126,7 @@ impl Chunk {
         self.live.blocks > 0 || self.is_damaged
     }
 
-    /// Nobody reads anything in it, now or later, except readers of old versions.
+    /// Returns `true` if only readers of old versions may read anything in it.
     fn is_dead(&self) -> bool {
         self.live.blocks == 0 && self.pending.blocks == 0 && !self.is_damaged
     }
@@ -160,14 +162,14 @@ impl Delta {
     }
 }
 
-/// See the module.
+/// The counts of all chunk files of a store.
 #[derive(Debug, Default)]
 pub struct Chunks {
     /// All that are known.
     pub by_id: BTreeMap<ChunkId, Chunk>,
     /// The last edit that was taken in.
     applied: u64,
-    /// Nobody reads values that were dropped at or before this edit.
+    /// No reader needs values that were dropped at or before this edit.
     reclaimed: u64,
     /// Bytes that edits have dropped and that readers may hold, by edit.
     held: BTreeMap<u64, u64>,
@@ -176,7 +178,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// The section of an edit. Handles that are damaged are left out: their chunk stays.
+    /// The section of an edit. Damaged handles are left out: their chunk stays.
     pub fn section(edit: &StoreEdit<'_>) -> Vec<u8> {
         let mut deltas: BTreeMap<ChunkId, Delta> = BTreeMap::new();
         for added in edit.added {
@@ -189,8 +191,8 @@ impl Chunks {
         for dropped in edit.dropped {
             let Ok(handle) = Handle::decode(dropped) else { continue };
             let delta = deltas.entry(handle.chunk).or_default();
-            // The span of its keys is left alone. A narrower one is known only to whoever reads all
-            // handles of the chunk, and a wider one costs a move some needless tables.
+            // The span of its keys is not changed. A narrower one would need all handles of the
+            // chunk, and a wider one costs a move some needless tables.
             delta.dropped.add(Count { blocks: 1, bytes: handle.block_bytes() });
         }
         encode(if edit.partition_dropped { DROPPED } else { CHANGES }, &deltas)
@@ -200,12 +202,12 @@ impl Chunks {
     pub fn state(&self) -> Vec<u8> {
         let mut deltas = BTreeMap::new();
         for (id, chunk) in &self.by_id {
-            // Without what is pending. No edit names those values yet; after a crash, the flush of
-            // what the log has adds those that are still wanted.
+            // Without the pending values. No edit names them yet; after a crash, the flush of the
+            // replayed log adds those that are still needed.
             let mut live = chunk.live;
             if chunk.is_damaged {
-                // Without a block it would not be listed, and the next open would take the file for
-                // a leftover.
+                // Without a block it would not be listed, and the next open would delete the file
+                // as a leftover.
                 live.blocks = live.blocks.max(1);
             }
             if live.blocks > 0 {
@@ -222,10 +224,10 @@ impl Chunks {
     /// Takes in the section of the edit `number`.
     ///
     /// # Errors
-    /// It is none; nothing was changed.
+    /// The bytes are no section; nothing was changed.
     pub fn apply(&mut self, number: u64, section: &[u8]) -> Result<(), Malformed> {
         let (kind, deltas) = decode(section)?;
-        // A state stands for the edits up to its number, and comes first if it comes at all.
+        // A state replaces the edits up to its number, and comes first if it comes at all.
         if number <= self.applied {
             return Ok(());
         }
@@ -235,7 +237,7 @@ impl Chunks {
         }
         for (id, delta) in deltas {
             let chunk = self.by_id.entry(id).or_default();
-            // At an open nothing is pending, so that there may be less than this: no error.
+            // At an open nothing is pending, so there may be less than this: no error.
             chunk.pending.take(delta.added);
             chunk.live.add(delta.added);
             chunk.end = chunk.end.max(delta.end);
@@ -250,7 +252,7 @@ impl Chunks {
                 chunk.largest = keys.largest;
             }
             if delta.dropped.blocks > 0 {
-                // A count that is too low would let a file go that tables name. So the chunk stays,
+                // A count that is too low would delete a file that tables name. So the chunk stays,
                 // and only its space is lost.
                 chunk.is_damaged |= !chunk.live.take(delta.dropped);
                 chunk.last_drop = number;
@@ -269,8 +271,8 @@ impl Chunks {
         Ok(())
     }
 
-    /// Forgets what edits said of the chunks: a whole state says it anew. A follower comes upon one
-    /// behind the edits that it stands for.
+    /// Discards the counts. A whole state in the manifest replaces them; a follower may read it
+    /// after the edits that it summarises.
     fn forget_counts(&mut self) {
         self.held.clear();
         self.by_id.retain(|_, chunk| {
@@ -291,13 +293,13 @@ impl Chunks {
         self.by_id.get(&id).is_some_and(|chunk| !chunk.is_dead())
     }
 
-    /// Nobody reads what was dropped at or before the edit `number`.
+    /// No reader needs what was dropped at or before the edit `number`.
     pub fn reclaim(&mut self, number: u64) {
         self.reclaimed = self.reclaimed.max(number);
         self.held = self.held.split_off(&(self.reclaimed + 1));
     }
 
-    /// Nobody reads anything that was dropped so far: at an open.
+    /// No reader needs anything that was dropped so far: called at an open.
     pub fn reclaim_all(&mut self) {
         self.reclaim(self.applied);
     }
@@ -325,7 +327,7 @@ impl Chunks {
         chunk.end = chunk.end.max(handle.end());
     }
 
-    /// Notes how far the block of a handle is written, which is not complete yet.
+    /// Notes the written length of an incomplete block.
     pub fn note_written(&mut self, begun: &Handle, end: u64) {
         if let Some(chunk) = self.by_id.get_mut(&begun.chunk) {
             chunk.end = chunk.end.max(end);
@@ -333,7 +335,7 @@ impl Chunks {
         }
     }
 
-    /// Lets a block go that no table came to name.
+    /// Discards a block that no table will name.
     pub fn abort(&mut self, handle: &Handle) {
         if let Some(chunk) = self.by_id.get_mut(&handle.chunk) {
             chunk.pending.take(Count { blocks: 1, bytes: handle.block_bytes() });
@@ -346,7 +348,7 @@ impl Chunks {
         let reclaimed = self.reclaimed;
         let mut dead = Vec::new();
         self.by_id.retain(|id, chunk| {
-            // Readers of versions before the last drop may still hold handles into it.
+            // Readers of versions before the last drop may still hold handles of it.
             let is_free = chunk.is_dead() && chunk.last_drop <= reclaimed;
             let goes = is_free && (!chunk.is_open || close(*id));
             if goes {
@@ -362,13 +364,13 @@ impl Chunks {
 pub struct Unnamed(BTreeMap<ChunkId, Count>);
 
 impl Unnamed {
-    /// All values of a state, as none is named yet.
+    /// All values of a state: none is named yet.
     ///
     /// # Errors
-    /// It is no whole state.
+    /// The bytes are no whole state.
     pub fn of(state: &[u8]) -> Result<Unnamed, Malformed> {
         let (kind, deltas) = decode(state)?;
-        // Counts that are not those of everything would let values go that are still named.
+        // Partial counts would remove values that are still named.
         if kind != STATE {
             return Err(Malformed { what: "a section that is no whole state", at: 1 });
         }
@@ -418,7 +420,7 @@ fn decode(section: &[u8]) -> Result<(u8, BTreeMap<ChunkId, Delta>), Malformed> {
         return Err(r.malformed("kind of a section that is not known"));
     }
     let mut deltas = BTreeMap::new();
-    // Nothing is reserved on the word of the count: each chunk takes its bytes.
+    // Nothing is reserved for the count: each chunk takes its bytes.
     for _ in 0..r.varint()? {
         let id = ChunkId { number: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) };
         let delta = Delta {
@@ -432,7 +434,7 @@ fn decode(section: &[u8]) -> Result<(u8, BTreeMap<ChunkId, Delta>), Malformed> {
         if most > VALUE_BYTES_MAX {
             return Err(r.malformed("bytes of a chunk that no file can have"));
         }
-        // Also the same chunk twice, of which the second would silently replace the first.
+        // A repeated chunk is also out of order: the second would silently replace the first.
         if deltas.last_key_value().is_some_and(|(last, _)| *last >= id) {
             return Err(r.malformed("chunks of a section out of order"));
         }

@@ -30,20 +30,20 @@
 //! ```
 //!
 //! Times are microseconds since 1970. Checksums are XXH3-64. A block is written in one piece and
-//! never changed; it has no trailer, because the handle says how long it is, and its root hash
-//! whether it is all there.
+//! never changed; it has no trailer, because the handle has its length, and its root hash shows
+//! whether it is complete.
 //!
 //! A handle of version 2 is that of a value that was written with compression. A sub-block is an LZ4
 //! block if its stored length is less than its length, and else the bytes of the value. The chunk file
 //! and the front of the block are the same in both versions.
 //!
-//! Checksums are of the bytes as they are stored. So a sub-block is verified before it is decompressed,
-//! and a value is moved and recovered without being compressed or decompressed anew. Checksums
-//! of the plain bytes would also find a mistake of the compressor, but every move would decompress, and
-//! the decompressor would be given bytes that nobody has verified.
+//! Checksums are of the bytes as they are stored. So a sub-block is verified before it is
+//! decompressed, and a value is moved and recovered without being compressed or decompressed again.
+//! Checksums of the plain bytes would also find a mistake of the compressor, but every move would
+//! decompress, and the decompressor would get unverified bytes.
 //!
-//! Invariant: the root hash speaks of the value alone, by its length and the checksums and stored lengths of
-//! its sub-blocks, and not of its place: it survives when the value is moved.
+//! Invariant: the root hash covers the value alone (its length and the checksums and stored lengths
+//! of its sub-blocks), and not its place: it stays valid when the value is moved.
 
 use lsm_core::codec::{Malformed, Reader, checksum64, put_u32, put_u64, put_u128};
 use lsm_core::hooks::ChunkId;
@@ -68,11 +68,11 @@ pub const BLOCK_HEADER_BYTES: u64 = 48;
 pub const HANDLE_BYTES: usize = 64;
 /// Bytes of a handle of version 2.
 pub const HANDLE_BYTES_COMPRESSED: usize = 72;
-/// A byte of an LZ4 block stands for no more bytes than this.
+/// A byte of an LZ4 block expands to at most so many bytes.
 const COMPRESSION_RATIO_MAX: u64 = 255;
 /// Bytes before a block's own checksum.
 const BLOCK_SUMMED_BYTES: usize = 40;
-/// A handle of a value beyond this is no handle: 2^60 bytes.
+/// Longest value of a valid handle: 2^60 bytes.
 pub const VALUE_BYTES_MAX: u64 = 1 << 60;
 
 const _: () = assert!(HANDLE_BYTES == 48 + 16 && HANDLE_BYTES_COMPRESSED == HANDLE_BYTES + 8);
@@ -82,14 +82,14 @@ const _: () = assert!(HANDLE_BYTES == 48 + 16 && HANDLE_BYTES_COMPRESSED == HAND
 pub enum Form {
     /// All as they are.
     Plain,
-    /// Each compressed, or as it is where that saves too little.
+    /// Each compressed, or uncompressed if that saves too little.
     Compressed {
         /// Stored length of all sub-blocks, in bytes.
         stored_len: u64,
     },
 }
 
-/// The place of a value, and what is known of it.
+/// The place of a value, and its known properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle {
     /// The chunk file.
@@ -114,8 +114,8 @@ impl Handle {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HANDLE_BYTES_COMPRESSED);
-        // Version 2 only where it says something: older programs read the values of partitions
-        // without compression.
+        // Version 2 only if it is needed: older programs read the values of partitions without
+        // compression.
         let version = match self.form {
             Form::Plain => HANDLE_VERSION,
             Form::Compressed { .. } => HANDLE_VERSION_COMPRESSED,
@@ -143,7 +143,7 @@ impl Handle {
     /// The handle of these bytes.
     ///
     /// # Errors
-    /// They are none, or of a newer version.
+    /// The bytes are no handle, or one of a newer version.
     pub fn decode(bytes: &[u8]) -> Result<Handle, Malformed> {
         let mut r = Reader::new(bytes);
         let version = r.u8()?;
@@ -200,7 +200,7 @@ impl Handle {
         (self.len - start).min(self.sub_block_bytes()) as usize
     }
 
-    /// Length of the value as it is stored, in bytes.
+    /// Length of the stored form of the value, in bytes.
     pub fn stored_len(&self) -> u64 {
         match self.form {
             Form::Plain => self.len,
@@ -231,7 +231,7 @@ impl Handle {
         self.value_offset() + self.stored_len()
     }
 
-    /// Offset behind the block, in bytes.
+    /// Offset after the block, in bytes.
     pub fn end(&self) -> u64 {
         self.table_offset() + self.sub_block_count() * self.entry_bytes()
     }
@@ -265,8 +265,8 @@ impl Binding {
     /// Returns the stored form of the checksum `sum` of the sub-block `index`; applied to that
     /// form, it returns the checksum.
     pub fn apply(self, sum: u64, index: u64) -> u64 {
-        // Times an odd number: each index has a word of its own, so sub-blocks of one value cannot
-        // change places unseen either.
+        // Times an odd number: each index has a word of its own, so exchanged sub-blocks of one
+        // value are noticed, too.
         sum ^ self.0.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 }
@@ -287,8 +287,8 @@ pub fn chunk_header(chunk: ChunkId, partition: PartitionId, db: DbId) -> Vec<u8>
     out
 }
 
-/// The front of a block: its header and its key. Everything in it is known from the handle and the
-/// key, so that a reader compares it whole.
+/// The front of a block: its header and its key. All of it follows from the handle and the key, so
+/// a reader compares it whole.
 pub fn block_front(handle: &Handle, key: &[u8]) -> Vec<u8> {
     debug_assert_eq!(handle.key_len as usize, key.len());
     let mut out = Vec::with_capacity(BLOCK_HEADER_BYTES as usize + key.len());
@@ -300,8 +300,8 @@ pub fn block_front(handle: &Handle, key: &[u8]) -> Vec<u8> {
     put_u64(&mut out, handle.offset);
     put_u64(&mut out, handle.stored_us);
     debug_assert_eq!(out.len(), BLOCK_SUMMED_BYTES);
-    // Of the key as well. A scrub takes it from here, to see whether the value is that of its
-    // entry.
+    // Covers the key as well. A scrub takes the key from here, to see whether the value belongs to
+    // its entry.
     let sum = checksum64(&[&out[..], key].concat());
     put_u64(&mut out, sum);
     out.extend_from_slice(key);
@@ -314,7 +314,7 @@ pub fn block_front(handle: &Handle, key: &[u8]) -> Vec<u8> {
 /// The front is damaged, or another block's.
 pub fn key_of_front<'f>(handle: &Handle, front: &'f [u8]) -> Result<&'f [u8], Malformed> {
     let key = front.get(BLOCK_HEADER_BYTES as usize..).unwrap_or_default();
-    // Made anew and compared as a whole: no field of the header is believed by itself.
+    // Encoded again and compared as a whole: no field of the header is trusted by itself.
     if key.len() != handle.key_len as usize || block_front(handle, key) != front {
         return Err(Malformed { what: "the header of a block is not the handle's", at: 0 });
     }

@@ -1,5 +1,5 @@
-//! Large values of a siltstone partition, in chunk files beside the tables. Each value is written once,
-//! can be streamed, and is verified in parts.
+//! Large values of a siltstone partition, in chunk files next to the tables. Each value is written
+//! once, can be streamed, and is verified in parts.
 //!
 //! This crate is a value store on the hooks of the engine. The LSM tree stores a handle instead of the
 //! value; the value is in a chunk file, which is never overwritten. Edits of the manifest record the

@@ -1,9 +1,10 @@
 //! [`MappedChunk`]: a chunk file that stays mapped to be read, and which of its values were verified.
 //!
-//! `get_ref` lends values from it. A store keeps it beside the open file, and drops it before it deletes the file: the
-//! system keeps the space of a file as long as it is mapped.
+//! `get_ref` lends values from it. A store keeps it with the open file, and drops it before it
+//! deletes the file: the system keeps the space of a file as long as it is mapped.
 //!
-//! To map and verify a value at each call took 33 us for 64 KiB, and 13 us are a read into a buffer (design note 23).
+//! Mapping and verifying a value at each call took 33 us for 64 KiB; a read into a buffer takes 13
+//! us (design note 23).
 //!
 //! Invariant: a value is noted as verified only after its bytes in memory have agreed with its root hash.
 
@@ -17,13 +18,13 @@ use parking_lot::RwLock;
 
 use crate::block::{Block, PREFETCH_BYTES_MAX};
 
-/// Values of a file that are known as verified. All of 64 KiB or more in a file of 256 MiB are, and to verify a smaller
-/// one again takes a few microseconds.
+/// Number of values of a file that are remembered as verified. It suffices for all of 64 KiB or
+/// more in a file of 256 MiB, and verifying a smaller one again takes a few microseconds.
 const VERIFIED_MAX: usize = 4096;
-/// Values whose bytes begin so close behind those of the one before lie behind it: a key and checksums are between.
+/// Values are neighbours if at most so many bytes lie between them: a key and checksums.
 const WALK_GAP_BYTES: usize = 64 << 10;
 
-/// See the module.
+/// A chunk file that stays mapped, and its verified values.
 #[derive(Default)]
 pub struct MappedChunk {
     state: RwLock<Mapped>,
@@ -35,10 +36,10 @@ pub struct MappedChunk {
 struct Mapped {
     /// The file up to the length that it had when it was mapped.
     bytes: Option<MappedBytes>,
-    /// Lengths and root hashes of the values that were verified, by the offset where their bytes begin. A handle
-    /// that names others is damaged, or of another value.
+    /// Lengths and root hashes of the verified values, by the offset of their bytes. A handle with
+    /// other ones is damaged, or of another value.
     verified: HashMap<u64, (u64, u128)>,
-    /// The system cannot say that pages are there. Nothing is mapped again.
+    /// The system cannot report whether pages are in memory. Nothing is mapped again.
     is_refused: bool,
 }
 
@@ -56,15 +57,16 @@ impl AsRef<[u8]> for MappedValue {
 }
 
 impl MappedValue {
-    /// Returns `false` if some of its pages would have to be read from the device. A long value counts as there: the
-    /// system reads it ahead while it is used.
+    /// Returns `false` if some of its pages would have to be read from the device. A long value
+    /// counts as in memory: the system reads it ahead while it is used.
     fn is_resident(&self) -> bool {
         self.range.len() as u64 > PREFETCH_BYTES_MAX || self.bytes.is_resident(self.range.clone())
     }
 
-    /// Has the system provide its pages. If they are not all in memory, they are asked for first: at each page
-    /// that is touched the system would read megabytes around it, or, behind many such reads, that page alone.
-    /// In a walk from value to value the next ones are asked for as well.
+    /// Makes the system provide its pages. If they are not all in memory, they are prefetched
+    /// first: otherwise the system would read megabytes around each touched page, or, after many
+    /// such reads, that page alone. In a walk from value to value the next ones are prefetched as
+    /// well.
     fn populate(&self, block: &Block, is_resident: bool, is_walk: bool) -> bool {
         if !is_resident {
             let len = if is_walk { PREFETCH_BYTES_MAX } else { self.range.len() as u64 };
@@ -75,13 +77,13 @@ impl MappedValue {
 }
 
 impl MappedChunk {
-    /// The value of a block of this file, where it lies; verified when it is first asked for. `None` if the file cannot
-    /// be mapped, or not read, or if a sub-block is compressed.
+    /// The value of a block of this file, in the mapping; verified at its first use. `None` if the
+    /// file cannot be mapped or read, or if a sub-block is compressed.
     ///
     /// # Errors
-    /// Corruption; those of a length that cannot be had.
+    /// Corruption; the error of reading the file's length.
     pub fn lend(&self, block: &Block) -> Result<Option<MappedValue>> {
-        // A page behind the end of the file would end the process.
+        // A page after the end of the file would end the process.
         let file_bytes = block.file_bytes()?;
         // Whole files would use up 32 bits of addresses.
         if cfg!(target_pointer_width = "32") || !block.handle.is_stored_as_given() {
@@ -103,12 +105,13 @@ impl MappedChunk {
         }
         let before = self.populated_end.swap(value.range.end, Ordering::Relaxed);
         let is_walk = (before..before + WALK_GAP_BYTES).contains(&value.range.start);
-        // An error of the device is no signal here: the caller reads the value, and that reports it.
+        // An error of the device is no signal here: the caller reads the value, and that read
+        // returns it.
         if !value.populate(block, is_resident, is_walk) {
             self.refuse();
             return Ok(None);
         }
-        // Also one that was verified before: it may have come from the device anew.
+        // Also one that was verified before: it may have come from the device again.
         let verified = block.verify_whole(value.as_ref());
         let mut mapped = self.state.write();
         if let Err(damaged) = verified {
@@ -128,13 +131,13 @@ impl MappedChunk {
             return None;
         }
         let bytes = block.file.map(0, usize::try_from(file_bytes).ok()?)?;
-        // What is lent keeps the mapping before, which ends here otherwise: without the lock.
+        // Lent values keep the previous mapping, which ends here otherwise: without the lock.
         let _before = self.state.write().bytes.replace(bytes.clone());
         Some(bytes)
     }
 
-    /// Ends a mapping whose pages cannot be had. It is made again only if some could be had before, and then the pages of
-    /// each value are asked for again.
+    /// Ends a mapping whose pages cannot be read. It is made again only if some could be read
+    /// before, and then the pages of each value are prefetched again.
     fn refuse(&self) {
         let mut mapped = self.state.write();
         mapped.is_refused = mapped.verified.is_empty();
@@ -170,9 +173,9 @@ mod tests {
         are_evicted: AtomicBool,
         /// The device returns other bytes.
         are_damaged: AtomicBool,
-        /// The number of times that they were asked for.
+        /// The number of prefetch calls.
         asked: AtomicUsize,
-        /// Offsets and lengths of what was to be read ahead.
+        /// Offsets and lengths of the requested read-ahead.
         ahead: Mutex<Vec<(u64, u64)>>,
     }
 
@@ -260,7 +263,7 @@ mod tests {
         LargeStore(Arc::new(Shared::new(context, LargeValueOptions::new()).unwrap()))
     }
 
-    /// Lends a value; returns what was to be read ahead for that.
+    /// Lends a value; returns the requested read-ahead.
     fn ahead_of(chunk: &MappedChunk, block: &Block, pages: &Pages) -> Vec<(u64, u64)> {
         assert_eq!(chunk.lend(block).unwrap().unwrap().as_ref(), vec![7; 100_000]);
         std::mem::take(&mut *pages.ahead.lock())
@@ -280,14 +283,14 @@ mod tests {
         pages.are_evicted.store(true, Ordering::Relaxed);
         assert_eq!(ahead_of(&chunk, c, &pages), [(c_at, 100_000)], "it was populated last");
         assert_eq!(ahead_of(&chunk, a, &pages), [(a_at, 100_000)]);
-        assert_eq!(ahead_of(&chunk, b, &pages), [(b_at, PREFETCH_BYTES_MAX)], "it lies behind a");
+        assert_eq!(ahead_of(&chunk, b, &pages), [(b_at, PREFETCH_BYTES_MAX)], "it lies after a");
         assert_eq!(ahead_of(&chunk, c, &pages), [(c_at, PREFETCH_BYTES_MAX)]);
         assert_eq!(ahead_of(&chunk, c, &pages), [(c_at, 100_000)]);
         assert_eq!(pages.asked(), 8);
         pages.are_damaged.store(true, Ordering::Relaxed);
         for is_evicted in [true, false] {
             pages.are_evicted.store(is_evicted, Ordering::Relaxed);
-            let damaged = chunk.lend(b).err().expect("it comes from the device anew");
+            let damaged = chunk.lend(b).err().expect("it comes from the device again");
             assert!(damaged.is_corruption(), "{damaged}");
         }
         pages.are_damaged.store(false, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! Values that jobs take along: moved to another chunk file, or back into the tree.
+//! Values that jobs move: to another chunk file, or back into the tree.
 //!
-//! Called by the engine for each handle that a job meets.
+//! Called by the engine for each handle in the input of a job.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::format::Handle;
 use crate::shared::Shared;
 use crate::writing::{BlockWriter, FinishedBlock};
 
-/// After a value could not be written, jobs leave all others where they are for so long.
+/// After a value could not be written, jobs move no others for so long.
 const CARRY_REST: Duration = Duration::from_secs(1);
 
 /// The reason for which a value is not moved.
@@ -30,19 +30,19 @@ enum Unmoved {
 }
 
 impl Shared {
-    /// Waits as long as the limit on moving asks for.
+    /// Waits as the limit on moving requires.
     fn keep_pace(&self, bytes: u64) {
         let clock = &self.context.clock;
         let now = clock.now();
         let mut state = self.state.lock();
         state.pace.take(bytes, now);
-        // A limit that is set meanwhile is in the state at once, and in effect for the next piece.
+        // A new limit is stored at once, and takes effect for the next piece.
         let debt = state.pace.debt();
         drop(state);
         while debt.park(|| clock.now()) {}
     }
 
-    /// Bytes that are free. A disk that does not say how much is free has all that is needed.
+    /// Free bytes of the disk. If the file system does not report them, they are unlimited.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.context.fs.free_bytes(&self.context.dir).unwrap_or(u64::MAX)
     }
@@ -57,7 +57,7 @@ impl Shared {
     fn mover(self: &Arc<Self>, key: &[u8], from: &Handle) -> Result<BlockWriter> {
         let chunk_bytes = self.options().chunk_bytes;
         // Taken out: two jobs that move at once would mix their blocks in one file. The second gets
-        // another.
+        // another writer.
         let mover = self.state.lock().mover.take();
         let writer = match mover {
             Some(writer) if writer.end < chunk_bytes => writer,
@@ -69,7 +69,7 @@ impl Shared {
         };
         let log2 = from.sub_block_log2;
         // With the old time, size and form. A move is no write of the user, and the root hash in
-        // the handle is of the sub-blocks as they are stored.
+        // the handle covers the stored form of the sub-blocks.
         let mut to = BlockWriter::new(self, writer, key, log2, from.stored_us, from.form);
         // Before a byte is copied: half a value would take the last space until its file is moved.
         to.reserve(from.block_bytes())?;
@@ -79,8 +79,8 @@ impl Shared {
     /// Copies a value to the end of another chunk in its stored form, verified on its way.
     fn relocate(self: &Arc<Self>, key: &[u8], block: &Block) -> Result<PendingHandle, Unmoved> {
         let from = block.handle;
-        // Verified against the handle before a byte is copied, and each piece against these: damage
-        // is not carried into a new chunk under fresh checksums.
+        // Verified against the handle before a byte is copied, and each piece against these: a new
+        // chunk never contains damage under fresh checksums.
         let table = block.sub_blocks().map_err(Unmoved::Unread)?;
         let mut to = self.mover(key, &from).map_err(Unmoved::Unwritten)?;
         let mut stored = Vec::new();
@@ -90,14 +90,14 @@ impl Shared {
             let read = block.read_stored(&place, from.table_offset(), &mut stored);
             read.map_err(Unmoved::Unread)?;
             to.push_stored(&stored, place.len).map_err(Unmoved::Unwritten)?;
-            // Without a lock held, because this may wait.
+            // Without a lock, because this may wait.
             self.keep_pace(place.stored_len as u64);
         }
         let FinishedBlock { pending, writer, stored_len } =
             to.finish().map_err(Unmoved::Unwritten)?;
         self.counters.bytes_moved.fetch_add(stored_len, Ordering::Relaxed);
         let mut state = self.state.lock();
-        // Another job may have put its writer there meanwhile. This one then takes puts.
+        // Another job may have returned its writer meanwhile. This one then takes puts.
         match state.mover {
             None if !state.syncs.is_condemned(writer.chunk) => state.mover = Some(writer),
             _ => self.keep_or_seal(&mut state, writer),
@@ -105,7 +105,8 @@ impl Shared {
         Ok(pending)
     }
 
-    /// Moves the value of a handle if its chunk is to be emptied or condemned, or if it is large no more.
+    /// Moves the value of a handle if its chunk should be emptied or is condemned, or if it is
+    /// below the threshold.
     fn move_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Carry, Unmoved> {
         let handle = self.handle(entry.value).map_err(Unmoved::Unread)?;
         let state = self.state.lock();
@@ -115,7 +116,7 @@ impl Shared {
         drop(state);
         // A longer value fits into no table, whatever the threshold says.
         let goes_back = is_small && handle.len <= FORMAT_VALUE_BYTES_MAX;
-        // Most stay: no file is opened for them.
+        // Most values stay: no file is opened for them.
         if !goes_back && !is_moving {
             return Ok(Carry::Stay);
         }
@@ -131,7 +132,7 @@ impl Shared {
 
     /// The place of a handle's value after a job: the old place if the value cannot be moved now.
     pub(crate) fn carry_handle(self: &Arc<Self>, entry: Entry<'_>) -> Carry {
-        // A value that stays costs its space, and no reader sees a difference. A job that failed for it would
+        // A value that stays costs its space, and readers see no difference. A failed job would
         // keep the tables around it from being merged.
         self.move_handle(entry).unwrap_or_else(|unmoved| {
             let moment = self.moment();
@@ -154,8 +155,8 @@ impl Shared {
     /// Moves a value that is in doubt to another file.
     ///
     /// # Errors
-    /// Of the new file, or if the old one cannot be opened now. A value that cannot be read stays where it is,
-    /// as damage of its key.
+    /// Those of the new file, or of opening the old one. A value that cannot be read stays where it
+    /// is, as damage of its key.
     pub(crate) fn rescue_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Carry> {
         match self.move_handle(entry) {
             Ok(carried) => Ok(carried),
@@ -165,7 +166,7 @@ impl Shared {
         }
     }
 
-    /// A value could not be written: jobs leave others where they are for a while.
+    /// Notes that a value could not be written: jobs move no others for some time.
     pub(crate) fn rest_from_carrying(&self) {
         self.state.lock().carries_from = self.context.clock.now() + CARRY_REST;
     }

@@ -89,7 +89,7 @@ impl LargeValueOptions {
     /// range reads a whole sub-block. A power of two from 256 bytes to 16 MiB; default 256 KiB. In effect
     /// for values written from then on.
     pub fn sub_block_bytes(mut self, bytes: u32) -> LargeValueOptions {
-        // 0 is out of the range. A setter has no way to refuse, so `check` does it.
+        // 0 is out of the range. A setter returns no error, so `check` does it.
         self.sub_block_log2 = if bytes.is_power_of_two() { bytes.ilog2() as u8 } else { 0 };
         self
     }
@@ -110,12 +110,12 @@ impl LargeValueOptions {
     }
 
     /// Sets the compression of values in chunk files. Default [`Compression::None`]. With
-    /// [`Compression::Lz4`], each sub-block is compressed by itself and stored as it is if that saves less
-    /// than an eighth; a value of which a sub-block is compressed cannot be mapped. In effect for values
-    /// written from then on; values that are moved keep the form that they have.
+    /// [`Compression::Lz4`], each sub-block is compressed by itself, and stored uncompressed if
+    /// that saves less than an eighth; a value with a compressed sub-block cannot be mapped. In
+    /// effect for values written from then on; values that are moved keep their form.
     ///
-    /// Once it was set for a partition, programs of versions that do not know it cannot open the partition
-    /// any more.
+    /// After it was set for a partition, programs of versions that do not know it cannot open the
+    /// partition any more.
     pub fn compression(mut self, compression: Compression) -> LargeValueOptions {
         self.compression = compression;
         self
@@ -159,8 +159,8 @@ impl LargeValueOptions {
     /// As parameters of a partition that has the parameters `stored`: never of a lower version.
     pub(crate) fn encode_over(&self, stored: &[u8]) -> Vec<u8> {
         match stored.first() {
-            // Handles of version 2 may be in its tables and its log. A program that reads version 1
-            // alone must go on to refuse the partition.
+            // Handles of version 2 may be in its tables and its log. A program that reads only
+            // version 1 must still refuse the partition.
             Some(&VERSION_COMPRESSED) => self.encode_as(VERSION_COMPRESSED),
             _ => self.encode(),
         }
@@ -177,7 +177,7 @@ impl LargeValueOptions {
         out
     }
 
-    /// The options of parameters; `None` if they are not understood.
+    /// The options of parameters; `None` if they are not known.
     pub(crate) fn decode(params: &[u8]) -> Option<LargeValueOptions> {
         if params.len() != PARAMS_BYTES {
             return None;
@@ -188,7 +188,7 @@ impl LargeValueOptions {
         let garbage = r.take(2).ok()?;
         let garbage_permille = u16::from_le_bytes(garbage.try_into().ok()?);
         let compression = match (version, r.u8().ok()?) {
-            // Zero in version 1. Another number there is of code that this one does not know.
+            // Zero in version 1. Another number there is from newer code.
             (VERSION, 0) => Compression::None,
             (VERSION_COMPRESSED, number) => Compression::from_u8(number)?,
             _ => return None,
@@ -228,7 +228,7 @@ mod tests {
         assert!(!LargeValueOptions::off().is_on() && options.is_on());
     }
 
-    /// A version that does not know compression reads version 1 alone.
+    /// A version that does not know compression reads only version 1.
     #[test]
     fn parameters_have_version_2_from_the_first_compression_on() {
         let plain = LargeValueOptions::new();

@@ -2,34 +2,36 @@
 //!
 //! Called by the writer of a block, and by its readers for sub-blocks that were verified.
 //!
-//! Invariant: no result is longer than what was given, and `unpack` writes nothing outside of its target,
-//! whatever the bytes are.
+//! Invariant: no result is longer than its input, and `unpack` writes nothing outside of its
+//! target, whatever the bytes are.
 
 use lz4_flex::block::{
     CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size,
 };
 
-/// A sub-block is compressed if that saves this share of it at least: reading it costs a decompression.
+/// A sub-block is compressed if that saves at least this share of it: reading it costs a
+/// decompression.
 const SAVED_SHARE_MIN: usize = 8;
 
 /// Compresses the sub-blocks of one value.
 pub struct SubBlockPacker {
     table: CompressTable,
-    /// The result of a sub-block. The compressor wants room for the worst case; it is made for the longest
-    /// sub-block so far, because most values are shorter than the longest sub-block that there may be.
+    /// The result of a sub-block. The compressor needs room for the worst case; it is made for the
+    /// longest sub-block so far, because most values are shorter than the maximum length of a
+    /// sub-block.
     room: Vec<u8>,
-    /// Stored bytes, if they are not those that were given.
+    /// Stored bytes, if they differ from the input.
     stored: Vec<u8>,
 }
 
 impl SubBlockPacker {
-    /// Without room: nobody knows how long the sub-blocks are.
+    /// Without room: the length of the sub-blocks is not known yet.
     pub fn new() -> SubBlockPacker {
         SubBlockPacker { table: CompressTable::large(), room: Vec::new(), stored: Vec::new() }
     }
 
-    /// Returns the stored form of sub-blocks of `size` bytes, of which the last may be shorter; tells
-    /// `each` the stored bytes of each.
+    /// Returns the stored form of sub-blocks of `size` bytes, of which the last may be shorter;
+    /// passes the stored bytes of each to `each`.
     pub fn pack<'p>(
         &'p mut self,
         bytes: &'p [u8],
@@ -44,12 +46,12 @@ impl SubBlockPacker {
             if self.room.len() < room {
                 self.room.resize(room, 0);
             }
-            // The room is enough for the worst case. Should the compressor fail all the same, the
-            // sub-block is stored as it is.
+            // The room is enough for the worst case. If the compressor fails all the same, the
+            // sub-block is stored uncompressed.
             let packed = compress_into_with_table(sub_block, &mut self.room, &mut self.table);
             match packed.ok().filter(|packed| is_worth_it(*packed, sub_block.len())) {
                 Some(packed) => {
-                    // Bytes that no compressed sub-block follows are never copied.
+                    // A value without compressed sub-blocks is never copied.
                     if is_as_given {
                         self.stored.extend_from_slice(&bytes[..done]);
                         is_as_given = false;
@@ -75,8 +77,8 @@ fn is_worth_it(packed_len: usize, len: usize) -> bool {
     packed_len <= len - len.div_ceil(SAVED_SHARE_MIN)
 }
 
-/// Decompresses a sub-block into `target`, which is as long as it was; `false` if the bytes are no such
-/// sub-block.
+/// Decompresses a sub-block into `target`, which has its original length; `false` if the bytes are
+/// no such sub-block.
 pub fn unpack(packed: &[u8], target: &mut [u8]) -> bool {
     decompress_into(packed, target).is_ok_and(|len| len == target.len())
 }
@@ -100,7 +102,7 @@ mod tests {
         let mut random = vec![0; 1000];
         Rng::new(3).fill(&mut random);
         let zeros = vec![0; 1000];
-        // What the compressor saves of these is less than an eighth, and more.
+        // The compressor saves less than an eighth of these, and more.
         let mut mostly_random = random.clone();
         mostly_random[900..].fill(0);
         let mut partly_random = random.clone();
@@ -115,7 +117,7 @@ mod tests {
                 bytes.extend_from_slice(sub_block);
                 bytes.extend_from_slice(&zeros[..300]);
                 let (stored, lens) = pack(&mut packer, &bytes);
-                assert_eq!(lens[before] < 1000, is_compressed, "behind {before} others");
+                assert_eq!(lens[before] < 1000, is_compressed, "after {before} others");
                 let mut at = 0;
                 for (len, plain) in lens.iter().zip(bytes.chunks(1000)) {
                     let mut target = vec![1; plain.len()];
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!(packer.room.len(), get_maximum_output_size(1000));
     }
 
-    /// No length in the bytes makes room: the target is all that is written.
+    /// No length in the bytes makes room: only the target is written.
     #[test]
     fn a_sub_block_that_grows_beyond_its_length_or_ends_before_is_refused() {
         let mut packer = SubBlockPacker::new();

@@ -1,6 +1,7 @@
 //! [`PutRefusal`]: a value of the application that could not be written, for reports of the health.
 //!
-//! An application may put large values alone. Then nothing else shows that all of them are refused.
+//! An application may put only large values. Then no other report shows that all of them are
+//! refused.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use lsm_core::error::{Error, ErrorKind, Result};
 
 use crate::shared::Shared;
 
-/// See the module.
+/// The last value of the application that could not be written, with its error.
 #[derive(Clone, Debug)]
 pub struct PutRefusal {
     error: Error,
@@ -23,7 +24,7 @@ impl Shared {
     pub(crate) fn note_put_outcome<T>(&self, bytes: u64, outcome: &Result<T>) {
         let refusal = match outcome {
             Ok(_) => None,
-            // Others say something of the value, or of the whole database.
+            // Others concern the value, or the whole database.
             Err(error) if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Io) => return,
             Err(error) => {
                 let free = self.free_bytes();

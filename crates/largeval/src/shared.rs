@@ -1,8 +1,8 @@
-//! [`Shared`]: what puts, jobs and readers of a store share: its chunk files, their writers, and what
-//! lives in them. The syncs of files are in `syncing.rs`, and what jobs move is in `moving.rs`.
+//! [`Shared`]: the state that puts, jobs and readers of a store share: its chunk files, their
+//! writers, and their live values. `syncing.rs` syncs the files, and `moving.rs` moves values.
 //!
-//! Locks, none of which is taken while one below it is held: `syncing`, over the syncs of files;
-//! `state`, over nothing but a few lines. No file is touched under `state`.
+//! Locks: `syncing`, over the syncs of files; `state`, for a few lines only. They are taken in this
+//! order. No file is touched under `state`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,21 +27,22 @@ use crate::refusal::PutRefusal;
 use crate::syncing::Syncs;
 use crate::writing::{BlockWriter, ChunkWriter};
 
-/// Writers at rest: so many puts can run at the same time without making a chunk file.
+/// Idle writers: so many puts can run at the same time without making a chunk file.
 const IDLE_WRITERS_MAX: usize = 4;
 /// A value from this share of a chunk on ends its chunk file, and begins one if its length is known
-/// before, so that its space comes back at once when it is deleted.
+/// before, so that its space is free at once when it is deleted.
 const OWN_CHUNK_SHARE: u64 = 4;
 /// Chunk files that a store keeps for reading: open, within what the database may have open, and mapped if
 /// values were lent.
 const OPEN_FILES_MAX: usize = 128;
-/// So many bytes of new values at least have their handles flushed. Less would make a table for a few handles.
+/// Handles of at least so many bytes of new values trigger a flush. Fewer would make a table for a
+/// few handles.
 const FLUSH_BYTES_MIN: u64 = 64 << 20;
 
 /// The state that puts, jobs and readers of a store share.
 pub struct Shared {
     pub(crate) context: StoreContext,
-    /// No other one takes the locks or writes.
+    /// The process of the store; no other one takes the locks or writes.
     pub(crate) process: Process,
     pub(crate) state: Mutex<StoreState>,
     /// Held over the syncs of files.
@@ -64,7 +65,7 @@ pub(crate) struct StoreCounters {
 #[derive(Clone)]
 pub(crate) struct OpenChunk {
     pub(crate) file: Arc<dyn File>,
-    /// For errors. Kept with the file: to make it for each value costs more than to find the file.
+    /// For errors. Kept with the file: making it for each value costs more than finding the file.
     pub(crate) path: Arc<Path>,
 }
 
@@ -88,27 +89,26 @@ pub(crate) struct StoreState {
     /// Files that are read.
     files: BTreeMap<ChunkId, ReadFile>,
     turn: u64,
-    /// Of a follower: files without values that are needed now. They are not kept.
+    /// For a follower: files without values that are needed now. They are not kept.
     gone: BTreeSet<ChunkId>,
     pub(crate) syncs: Syncs,
-    /// Bytes of new values until a flush is wished. Age alone would let the garbage of a writer without a pause
-    /// grow with the speed of the disk.
+    /// Bytes of new values until a flush is requested. A limit by age alone would let the garbage
+    /// of a steady writer grow with the speed of the disk.
     until_flush: u64,
-    /// Values were put since chunks were chosen to be moved.
+    /// Values were put since chunks were last chosen to be moved.
     pub(crate) is_put_to: bool,
     /// Files that are not needed and could not be removed.
     pub(crate) doomed: Vec<DeadChunk>,
     pub(crate) pace: Pace,
-    /// Until this time, jobs leave values where they are: one could not be written.
+    /// Until this time, jobs move no values: one could not be written.
     pub(crate) carries_from: Duration,
     /// The last value of the application that could not be written, until one is.
     pub(crate) refusal: Option<PutRefusal>,
 }
 
 impl StoreState {
-    /// Keeps a file open for reading, and closes those that were not read for longest. The set to which all
-    /// belong may close it earlier.
-    /// The result is to be dropped without the lock.
+    /// Keeps a file open for reading, and closes those that were not read for longest. The set of
+    /// all open files may close it earlier. The result is to be dropped without the lock.
     #[must_use]
     fn keep_open(&mut self, chunk: ChunkId, shared: Arc<SharedFile>) -> Option<ReadFile> {
         let mut closed = None;
@@ -116,7 +116,7 @@ impl StoreState {
             return closed;
         }
         while self.files.len() >= OPEN_FILES_MAX {
-            // A walk over all of them, which costs less than the open that follows.
+            // A walk over all of them costs less than the open that follows.
             let oldest = self.files.iter().min_by_key(|(_, file)| file.used);
             let Some(oldest) = oldest.map(|(chunk, _)| *chunk) else { break };
             closed = self.files.remove(&oldest);
@@ -126,13 +126,13 @@ impl StoreState {
         self.files.insert(chunk, kept).or(closed)
     }
 
-    /// Takes out the files without values that are needed now. A reader of an older version opens its file anew.
-    /// To be dropped without the lock, as it closes and unmaps.
+    /// Takes out the files without values that are needed now. A reader of an older version opens
+    /// its file again. To be dropped without the lock, as it closes and unmaps.
     #[must_use]
     pub(crate) fn take_dead_files(&mut self) -> Vec<ReadFile> {
         let StoreState { chunks, files, gone, .. } = self;
         gone.retain(|id| !chunks.is_needed(*id));
-        // A file that the log alone names is among them, too, until a table names one of its values.
+        // A file that only the log names is among them, too, until a table names one of its values.
         gone.extend(files.keys().filter(|id| !chunks.is_needed(**id)));
         gone.iter().filter_map(|id| files.remove(id)).collect()
     }
@@ -141,8 +141,8 @@ impl StoreState {
 impl Shared {
     pub(crate) fn new(context: StoreContext, options: LargeValueOptions) -> Result<Shared> {
         let mut found = BTreeMap::new();
-        // The lengths on disk: a crash may have left more in a chunk than any edit says, and it
-        // counts as garbage.
+        // The lengths on disk: after a crash a chunk may be longer than any edit records; the
+        // excess counts as garbage.
         for entry in context.fs.list(&context.dir, "")? {
             if let Some(chunk) = ChunkId::of_name(&entry.name) {
                 found.insert(chunk, entry.len);
@@ -191,15 +191,14 @@ impl Shared {
     /// Begins a block; of `len` bytes, if that is known.
     pub(crate) fn begin(self: &Arc<Self>, key: &[u8], len: Option<u64>) -> Result<BlockWriter> {
         if self.context.is_read_only {
-            return Err(Error::new(ErrorKind::ReadOnly, "the database is open for reading alone"));
+            return Err(Error::new(ErrorKind::ReadOnly, "the database was opened read-only"));
         }
         let mut state = self.state.lock();
         let options = state.options;
-        // A value of unknown length may be of any, so it gets a file of its own as a large one
-        // does.
+        // A value of unknown length may be long, so it gets a file of its own as a large one does.
         let is_own = len.is_none_or(|len| len >= options.chunk_bytes / OWN_CHUNK_SHARE);
-        // The one that came back last. So puts one after the other fill one file, and the other
-        // writers stay for puts at the same time.
+        // The one that was returned last. So successive puts fill one file, and the other writers
+        // remain for concurrent puts.
         let idle = if is_own { None } else { state.idle.pop() };
         drop(state);
         let writer = match idle {
@@ -221,8 +220,8 @@ impl Shared {
         let context = &self.context;
         let chunk = context.new_chunk();
         let path = context.chunk_path(chunk);
-        // No number is given twice, so a file of this name is nobody's, and nothing may be put
-        // behind its bytes.
+        // No number is given twice, so a file of this name belongs to no chunk, and must not be
+        // appended to.
         let file = context.files.create(&path)?;
         let shared = file.shared().clone();
         let mut state = self.state.lock();
@@ -242,22 +241,24 @@ impl Shared {
             .inspect_err(|_| self.block_given_up(chunk, None))
     }
 
-    /// Takes a writer back behind a whole block of this stored length. A large value is the last of its file:
-    /// else the space of the file would come back only with the small ones that came behind it.
+    /// Takes a writer back after a whole block of this stored length. A large value is the last of
+    /// its file: otherwise the space of the file would be free only after the small values that
+    /// follow it.
     pub(crate) fn give_back(&self, mut writer: ChunkWriter, stored_len: u64) {
         let mut state = self.state.lock();
         writer.is_full |= stored_len >= state.options.chunk_bytes / OWN_CHUNK_SHARE;
         self.keep_or_seal(&mut state, writer);
     }
 
-    /// Has the memtable flushed when its handles name many bytes: compactions see no overwrite before.
+    /// Requests a flush of the memtable when its handles name many bytes: compactions see no
+    /// overwrite before.
     pub(crate) fn note_put(&self, stored_len: u64) {
         let mut state = self.state.lock();
         state.is_put_to = true;
         state.until_flush = state.until_flush.saturating_sub(stored_len);
         if state.until_flush == 0 {
-            // A share of the live values, so that the tables are not merged anew for a few of them. The share
-            // that chunk files may have of garbage.
+            // A share of the live values, so that tables are not merged again for a few of them:
+            // the share of garbage that chunk files may have.
             let share = u64::from(state.options.garbage_permille);
             let live = state.chunks.live_bytes() / 1000 * share;
             state.until_flush = live.max(FLUSH_BYTES_MIN);
@@ -278,7 +279,7 @@ impl Shared {
         }
     }
 
-    /// The chunks of writers at rest take no more values, if they are `due`.
+    /// Seals the chunks of idle writers that are `due`: they take no more values.
     pub(crate) fn seal_idle(&self, state: &mut StoreState, due: impl Fn(&Chunk) -> bool) {
         let StoreState { chunks, idle, mover, .. } = &mut *state;
         let at_rest = idle.iter().chain(mover.as_ref()).map(|writer| writer.chunk);
@@ -300,10 +301,10 @@ impl Shared {
         }
     }
 
-    /// The handle of a block that is all there: let go unless it is kept.
+    /// The handle of a complete block, which is discarded unless the handle is kept.
     pub(crate) fn pending(self: &Arc<Self>, handle: Handle) -> PendingHandle {
         self.state.lock().chunks.add_pending(&handle);
-        // Kept alive by the handle, which may be let go after the last use of the partition.
+        // The handle keeps it alive, which may be dropped after the last use of the partition.
         let shared = self.clone();
         PendingHandle::new(handle.encode(), move || {
             shared.state.lock().chunks.abort(&handle);
@@ -312,9 +313,9 @@ impl Shared {
         })
     }
 
-    /// Takes a writer back whose block came to nothing; without one the file takes no more.
+    /// Takes a writer back whose block was abandoned; without a writer the file takes no more.
     pub(crate) fn block_given_up(&self, chunk: ChunkId, writer: Option<ChunkWriter>) {
-        // Asked of the file: a failed append may have written a part, which takes space as well.
+        // Read from the file: a failed append may have written a part, which takes space as well.
         let end = self.open_chunk(chunk).and_then(|open| open.file.len());
         let mut state = self.state.lock();
         if let Some(entry) = state.chunks.by_id.get_mut(&chunk) {
@@ -350,7 +351,7 @@ impl Shared {
         let opened = self.context.files.open(&path).and_then(|shared| Ok((shared.file()?, shared)));
         let (file, shared) = opened.map_err(|error| self.unopened(&path, error))?;
         let path = shared.path().clone();
-        // Two readers may have opened it at once. One of the two files is closed by its last user.
+        // Two readers may have opened it at once. The last user of the other file closes it.
         let closed = self.state.lock().keep_open(chunk, shared);
         drop(closed);
         Ok(OpenChunk { file, path })
@@ -359,22 +360,23 @@ impl Shared {
     /// The mapping of a chunk file that was just opened.
     pub(crate) fn mapped_chunk(&self, chunk: ChunkId) -> Arc<MappedChunk> {
         let state = self.state.lock();
-        // A failed sync may have lost bytes that memory still has: each value is verified anew.
+        // A failed sync may have lost bytes that memory still has: each value is verified again.
         if state.syncs.is_condemned(chunk) {
             return Arc::default();
         }
-        // Others may have had it closed meanwhile. Then nobody else comes by this mapping.
+        // The file may have been closed meanwhile. Then no other reader uses this mapping.
         state.files.get(&chunk).map(|file| file.mapped.clone()).unwrap_or_default()
     }
 
     /// The error of a chunk file that could not be opened.
     fn unopened(&self, path: &Path, error: Error) -> Error {
         match (error.is_missing(), self.context.is_following) {
-            // Nobody but this store deletes the files of an open database, and not before the last reader
+            // Only this store deletes the files of an open database, and not before the last reader
             // is done.
             (true, false) => Error::corruption(path, None, "a chunk file is missing"),
             (true, true) => {
-                let message = "the primary has deleted a chunk file that is read here";
+                let message =
+                    "the primary has deleted a chunk file that this secondary reads; read again";
                 Error::because(ErrorKind::FileGone, message, error)
             }
             (false, _) => error,
@@ -403,7 +405,7 @@ impl Shared {
         let mut state = self.state.lock();
         let StoreState { chunks, idle, mover, .. } = &mut *state;
         let mut dead = chunks.take_dead(|id| {
-            // An open chunk goes only if its writer is at rest here: a writer in use may still
+            // An open chunk is removed only if its writer is idle here: a writer in use may still
             // append to it.
             let before = idle.len() + usize::from(mover.is_some());
             idle.retain(|writer| writer.chunk != id);
@@ -429,7 +431,7 @@ impl Shared {
                     self.context.tell_of(chunk.id, ChunkChange::Reclaimed, chunk.bytes);
                 }
                 Err(error) => {
-                    // Out of the counts already, and in no edit: this list alone remembers the file
+                    // No count and no edit has it any more: this list alone remembers the file
                     // until the next open.
                     self.state.lock().doomed.push(chunk);
                     self.context.wishes.remove_later(self.context.partition);

@@ -22,8 +22,9 @@ pub struct Space {
     /// Garbage that readers of older versions may hold: iterators, readers of values, running
     /// checkpoints.
     pub pinned_bytes: u64,
-    /// The sequence number of the oldest snapshot of the database, see `Snapshot::seq`. Values that were
-    /// overwritten or deleted behind it count as live while it is held. `None` without a snapshot.
+    /// The sequence number of the oldest snapshot of the database, see `Snapshot::seq`. Values that
+    /// were overwritten or deleted after it count as live while it is held. `None` without a
+    /// snapshot.
     pub oldest_snapshot: Option<SeqNo>,
 }
 
@@ -37,9 +38,10 @@ pub struct ChunkInfo {
     pub path: PathBuf,
     /// Its last offset: its length in bytes.
     pub last_offset: u64,
-    /// The smallest stored key that was flushed of it; with `largest` empty before the first.
+    /// The smallest stored key whose value was flushed to it; with `largest` empty before the
+    /// first.
     pub smallest: Vec<u8>,
-    /// The largest stored key that was flushed of it.
+    /// The largest stored key whose value was flushed to it.
     pub largest: Vec<u8>,
     /// Values in it that tables name.
     pub live_blocks: u64,
@@ -56,7 +58,8 @@ pub struct ChunkInfo {
 }
 
 impl LargeStore {
-    /// Returns where the bytes of the chunk files are. The store does not know the snapshots of the database.
+    /// Returns the use of the bytes of the chunk files. The store does not know the snapshots of
+    /// the database.
     pub fn space(&self) -> Space {
         if !self.0.process.is_current() {
             return Space::default();

@@ -33,7 +33,7 @@ impl LargeValues {
     /// The name under which partitions store it.
     pub const NAME: &'static str = "largeval";
 
-    /// With these options.
+    /// Uses these options.
     ///
     /// # Errors
     /// A limit, for an option out of its range.
@@ -42,7 +42,7 @@ impl LargeValues {
         Ok(LargeValues { options })
     }
 
-    /// With stored parameters; `None` if they are not understood.
+    /// Uses stored parameters; `None` if they are not known.
     pub fn from_params(params: &[u8]) -> Option<LargeValues> {
         Some(LargeValues { options: LargeValueOptions::decode(params)? })
     }
@@ -75,8 +75,8 @@ impl LargeStore {
     fn write(&self, key: &[u8], value: &[u8]) -> Result<(PendingHandle, u64)> {
         let block = self.0.begin(key, Some(value.len() as u64))?;
         let finished = block.put(value)?;
-        // Before the commit of the value: the next put need not wait for it, and a block that is
-        // let go is garbage in the midst of the file.
+        // Before the commit of the value: the next put need not wait for it, and a discarded block
+        // is garbage in the middle of the file.
         self.0.give_back(finished.writer, finished.stored_len);
         Ok((finished.pending, finished.stored_len))
     }
@@ -96,7 +96,7 @@ impl LargeStore {
         }
     }
 
-    /// The error of a section that is none.
+    /// The error of invalid bytes of a section.
     fn corruption(&self, malformed: &Malformed) -> Error {
         Error::corruption(&self.0.context.dir, None, malformed.what)
     }
@@ -146,9 +146,9 @@ impl ValueStore for LargeStore {
 
     fn probe(&self, handle: &[u8]) -> Result<bool> {
         let shared = &self.0;
-        // Nothing can be read by it, so the log ends before its frame as before a lost value.
+        // The handle is unreadable, so the log ends before its frame as before a lost value.
         let Ok(handle_read) = Handle::decode(handle) else {
-            // The end of the log there would lose the values of a later version for good.
+            // An end of the log there would lose the values of a later version for good.
             if Handle::is_newer(handle) {
                 let what = "a large value of a later version is in the log";
                 return Err(Error::new(ErrorKind::Unsupported, what));
@@ -156,8 +156,8 @@ impl ValueStore for LargeStore {
             return Ok(false);
         };
         if !shared.context.is_read_only {
-            // Durability: the bytes may be in the page cache alone, where the process before this
-            // one left them. Then the device is asked whether it has them.
+            // Durability: the bytes may be in the page cache alone, where the previous process left
+            // them. Then a read of the device shows whether it has them.
             let chunk = handle_read.chunk;
             if !shared.state.lock().syncs.probed.contains(&chunk) {
                 let path = shared.context.chunk_path(chunk);
@@ -171,9 +171,9 @@ impl ValueStore for LargeStore {
         }
         let source =
             if shared.context.is_read_only { ByteSource::Cached } else { ByteSource::Device };
-        // The question is whether the bytes are those that were written. A sub-block that was written and
-        // cannot be decompressed is damage of its key: the log must not end before it, with all that other
-        // keys have behind it.
+        // The check is whether the bytes are those that were written. A sub-block that cannot be
+        // decompressed is damage of its key: the log must not end before it, and lose the later
+        // writes of other keys.
         let walked = shared.block(handle, source);
         let walked = walked.and_then(|block| block.walk(Unpacks::No, |_| Ok(())));
         match walked {
@@ -215,8 +215,7 @@ impl ValueStore for LargeStore {
     ) -> Result<()> {
         let block = self.0.block(handle, ByteSource::Device)?;
         let found = block.walk(Unpacks::Yes, advance)?;
-        // The handle's root hash speaks of the value and not of the key. Only here do both come
-        // together.
+        // The handle's root hash covers the value and not the key. Only here are both compared.
         if found != key {
             let what = "a value belongs to another key";
             return Err(Error::corruption(&*block.path, block.handle.offset, what));
@@ -250,7 +249,7 @@ impl ValueStore for LargeStore {
                 chunk.end = chunk.end.max(found.get(id).copied().unwrap_or_default());
             }
         }
-        // A follower hears of no file that its primary deletes, and would keep its space.
+        // A follower is not notified of a file that its primary deletes, and would keep its space.
         let closed = self.0.context.is_following.then(|| state.take_dead_files());
         drop(state);
         drop(closed);
@@ -268,7 +267,7 @@ impl ValueStore for LargeStore {
     ) -> Result<Option<Vec<u8>>> {
         let mut unnamed = Unnamed::of(state).map_err(|malformed| self.corruption(&malformed))?;
         for handle in named {
-            // A handle that nobody can read may be any of them.
+            // An unreadable handle may be any of them.
             let Ok(handle) = Handle::decode(&handle?) else { return Ok(None) };
             unnamed.name(&handle);
         }
@@ -287,7 +286,7 @@ impl ValueStore for LargeStore {
     fn chunks(&self) -> Vec<ChunkId> {
         let mut state = self.0.state.lock();
         let StoreState { chunks, found, .. } = &mut *state;
-        // Asked at an open: nobody reads what was dropped before.
+        // Called at an open: no reader needs what was dropped before.
         chunks.reclaim_all();
         found.clear();
         chunks.take_dead(|_| false);
@@ -327,10 +326,10 @@ impl ValueStore for LargeStore {
         let moment = self.0.moment();
         let mut state = self.0.state.lock();
         let garbage_permille = state.options.garbage_permille.into();
-        // An open chunk is never chosen. Without puts, one that is nearly all garbage would
-        // stay open until the database is closed.
+        // An open chunk is never chosen. Without puts, one that is nearly all garbage would stay
+        // open until the database is closed.
         self.0.seal_idle(&mut state, |chunk| chunk.is_worth_moving(garbage_permille));
-        // At rest all that is due in one go: each goal walks over the tables of its keys.
+        // Without new puts, all that is due at once: each choice walks over the tables of its keys.
         let all = !std::mem::take(&mut state.is_put_to);
         state.chunks.choose_moving(Due { garbage_permille, all, asked }, moment)
     }
@@ -338,8 +337,7 @@ impl ValueStore for LargeStore {
     fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Result<Option<KeySpan>> {
         let moment = self.0.moment();
         let mut state = self.0.state.lock();
-        // An open chunk is never chosen. The values that came last would stay where
-        // they are.
+        // An open chunk is never chosen. The newest values would not be moved.
         self.0.seal_idle(&mut state, |_| true);
         state.chunks.choose_within(from, to, moment)
     }
@@ -360,7 +358,8 @@ impl ValueStore for LargeStore {
         made: &mut Vec<PathBuf>,
     ) -> Result<()> {
         let shared = &self.0;
-        // The files that the version names, and no others: those of older versions may be removed meanwhile.
+        // The files that the version names, and no others: those of older versions may be removed
+        // meanwhile.
         let mut named = Chunks::default();
         for (number, section) in sections {
             named.apply(*number, section).map_err(|malformed| self.corruption(&malformed))?;
@@ -381,8 +380,7 @@ impl ValueStore for LargeStore {
             let to = id.path(dir);
             made.push(to.clone());
             let fs = &*shared.context.fs;
-            // A writer in use left it open. A link would share what that writer appends from now
-            // on.
+            // A writer in use left it open. A link would share the later appends of that writer.
             if is_open {
                 copy(fs, &from, &to, Some(end))?;
             } else {

@@ -1,8 +1,7 @@
-//! [`SubBlocks`]: the table of the sub-blocks of a value, which says where each is and what its bytes
-//! must be.
+//! [`SubBlocks`]: the table of the sub-blocks of a value: the place and the checksum of each.
 //!
-//! A writer fills it while it appends sub-blocks. A reader decodes it from the end of the block; the
-//! root hash vouches for it. `format.rs` has its bytes.
+//! A writer fills it while it appends sub-blocks. A reader decodes it from the end of the block;
+//! the root hash covers it. `format.rs` has its bytes.
 //!
 //! Invariant: a table that was decoded agrees with its handle: no stored length is more than the length
 //! of its sub-block, or 0, and together they are the stored length of the value.
@@ -11,14 +10,14 @@ use lsm_core::codec::{Malformed, Reader, checksum128, put_u32, put_u64};
 
 use crate::format::{Form, Handle};
 
-/// See the module.
+/// The place and the checksum of each sub-block of a value.
 #[derive(Debug, Default)]
 pub struct SubBlocks {
     /// Checksums of the stored bytes, bound to no place.
     sums: Vec<u64>,
     /// Stored lengths, in bytes; empty in the plain form, where they follow from the handle.
     lens: Vec<u32>,
-    /// Offsets of the sub-blocks behind the begin of the value, of a decoded table; as `lens`.
+    /// Offsets of the sub-blocks from the begin of the value, in a decoded table; as `lens`.
     starts: Vec<u64>,
 }
 
@@ -89,7 +88,7 @@ impl SubBlocks {
         self.entries(|index, sum| binding.apply(sum, index as u64))
     }
 
-    /// The entries one behind the other, with these forms of the checksums.
+    /// The entries one after the other, with these forms of the checksums.
     fn entries(&self, sum_of: impl Fn(usize, u64) -> u64) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(12 * self.sums.len() + 8);
         for (index, sum) in self.sums.iter().enumerate() {
@@ -104,14 +103,14 @@ impl SubBlocks {
     /// The table of a handle by its bytes.
     ///
     /// # Errors
-    /// They are not those that the root hash vouches for.
+    /// The root hash does not cover these bytes.
     pub fn decode(handle: &Handle, bytes: &[u8]) -> Result<SubBlocks, Malformed> {
         let mut r = Reader::new(bytes);
         let mut table = SubBlocks::default();
         let binding = handle.binding();
         for index in 0..handle.sub_block_count() {
-            // The binding comes off before the root hash is compared: the table of another value, or of
-            // another place, agrees with nothing then.
+            // The binding is removed before the root hash is compared: the table of another value,
+            // or of another place, does not match then.
             table.sums.push(binding.apply(r.u64()?, index));
             if handle.form != Form::Plain {
                 table.lens.push(r.u32()?);
@@ -126,15 +125,15 @@ impl SubBlocks {
         Ok(table)
     }
 
-    /// Finds where each sub-block begins, and checks the stored lengths: the root hash says that they are
-    /// what was written, and not that a writer made no mistake.
+    /// Computes the offset of each sub-block, and checks the stored lengths: the root hash shows
+    /// that they are as they were written, and not that the writer was correct.
     fn find_starts(&mut self, handle: &Handle) -> Result<(), Malformed> {
         let mut start = 0;
         for (index, len) in self.lens.iter().enumerate() {
             if *len == 0 || *len as usize > handle.sub_block_len(index as u64) {
                 return Err(Malformed { what: "an impossible length of a sub-block", at: index });
             }
-            // Summed once for the table. A read in the midst of a value would otherwise add up all
+            // Summed once for the table. A read in the middle of a value would otherwise add up all
             // lengths before it.
             self.starts.push(start);
             start += u64::from(*len);

@@ -1,11 +1,11 @@
-//! Syncs of chunk files, and what becomes of files and values when one fails.
+//! Syncs of chunk files, and the reaction to a failed one.
 //!
 //! Called with every piece that is appended, and by the engine for durable commits and before tables that
 //! name values are installed.
 //!
-//! Invariant: no value of a file whose sync failed counts as durable, and none of which a part came behind
-//! the failure is committed. It is condemned for good, because the system may have dropped its pages and a later
-//! sync may succeed without them.
+//! Invariant: no value of a file whose sync failed counts as durable, and none that was partly
+//! written after the failure is committed. The file is condemned for good, because the system may
+//! have dropped its pages and a later sync may succeed without them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,9 +19,10 @@ use parking_lot::MutexGuard;
 
 use crate::shared::{Shared, StoreState};
 
-/// Bytes of chunk files of one store that may wait for a sync, besides what writers have not noted
-/// yet: a synced put waits for no more than these. Behind each such sync the log is synced, too, so recovery
-/// verifies about as many bytes, and those that were put while the log was synced.
+/// Bytes of chunk files of one store that may wait for a sync, in addition to those that writers
+/// have not noted yet: a synced put waits for no more than these. After each such sync the log is
+/// synced, too, so recovery verifies about as many bytes, and those that were put while the log was
+/// synced.
 const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
 /// Chunk files that may wait for a sync. Each stays open until then.
 const UNSYNCED_FILES_MAX: usize = 64;
@@ -29,17 +30,17 @@ const UNSYNCED_FILES_MAX: usize = 64;
 /// The syncs of a store, guarded by the lock of its state.
 #[derive(Default)]
 pub(crate) struct Syncs {
-    /// Files with bytes that are not known to be on the device, and how many these are in all.
+    /// Files with bytes that are not known to be on the device, and the sum of these bytes.
     unsynced: BTreeMap<ChunkId, Arc<dyn File>>,
     unsynced_bytes: u64,
     /// Files whose names are not known to be on the device.
     unnamed: BTreeSet<ChunkId>,
-    /// Files whose sync failed: it is unknown for good what the device has of them.
+    /// Files whose sync failed: their content on the device is unknown for good.
     condemned: BTreeSet<ChunkId>,
     /// The number of failed syncs, and the last of them.
     pub(crate) failures: u64,
     failure: Option<Error>,
-    /// A failed sync that the database has not asked for and does not know of yet.
+    /// A failed sync that was not reported to the database yet.
     pub(crate) untold: Option<Error>,
     /// Files that recovery has synced, so that one is not synced for each of its values.
     pub(crate) probed: BTreeSet<ChunkId>,
@@ -111,10 +112,10 @@ impl Shared {
             return Ok(());
         }
         let turn = self.syncing.lock();
-        // Noted before the turn ends: whoever comes next finds nothing that waits for a sync, and must
+        // Noted before the turn ends: the next caller finds nothing that waits for a sync, and must
         // not take that for success.
         self.sync_unsynced(&turn).inspect_err(|error| {
-            // Without a descriptor nothing was tried, and the next sync tries it.
+            // Without a file descriptor nothing was attempted, and the next sync attempts it.
             if !is_out_of_handles(error) {
                 self.state.lock().syncs.untold = Some(error.clone());
             }
@@ -125,11 +126,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Begins to write to the device what is not on it.
+    /// Starts to write unsynced bytes to the device.
     pub(crate) fn begin_sync(&self) {
         let unsynced: Vec<_> = self.state.lock().syncs.unsynced.values().cloned().collect();
-        // Asked without the lock: the system may take a while to begin.
-        // An error is not returned: the sync that follows meets it, and its caller can act on it.
+        // Called without the lock: the system may take long to start. An error is not returned: the
+        // following sync returns it, and its caller can react.
         unsynced.iter().for_each(|file| file.begin_sync());
     }
 
@@ -140,7 +141,7 @@ impl Shared {
     /// condemned then.
     pub(crate) fn sync(&self) -> Result<()> {
         let turn = self.syncing.lock();
-        // Behind the turn, which another thread may have had for a sync that failed.
+        // After the turn, which another thread may have had for a sync that failed.
         let untold = self.state.lock().syncs.untold.take();
         untold.map_or_else(|| self.sync_unsynced(&turn), Err)
     }
@@ -148,12 +149,12 @@ impl Shared {
     fn sync_unsynced(&self, _turn: &MutexGuard<'_, ()>) -> Result<()> {
         let mut state = self.state.lock();
         let unnamed = std::mem::take(&mut state.syncs.unnamed);
-        // Taken out before the syncs: bytes that are appended meanwhile are noted anew.
+        // Taken out before the syncs: bytes that are appended meanwhile are noted again.
         let unsynced = std::mem::take(&mut state.syncs.unsynced);
         state.syncs.unsynced_bytes = 0;
         drop(state);
         let names: Vec<PathBuf> = unnamed.iter().map(|id| self.context.chunk_path(*id)).collect();
-        // A synced file without a durable name in the folder is gone after a crash.
+        // A synced file without a durable name in the folder is lost after a crash.
         let named = self.context.fs.sync_names(&self.context.dir, &names);
         if let Err(error) = &named
             && is_out_of_handles(error)
@@ -165,7 +166,7 @@ impl Shared {
             return named;
         }
         let files: Vec<Arc<dyn File>> = unsynced.values().cloned().collect();
-        // Also files without bytes that wait for a sync: what their writers append is refused.
+        // Also files without unsynced bytes: later appends of their writers are refused.
         let doubtful = if named.is_err() { unnamed } else { BTreeSet::new() };
         let result = named.and_then(|()| self.context.fs.sync_files(&files));
         result.map_err(|error| {
@@ -175,8 +176,8 @@ impl Shared {
         })
     }
 
-    /// Nothing is appended to these files any more, or read from the device where another place can be
-    /// had: a sync of one of them failed. Which one is not told.
+    /// Condemns these files: nothing more is appended to them, and reads prefer other sources. A
+    /// sync of one of them failed; which one is unknown.
     fn condemn(&self, state: &mut StoreState, chunks: BTreeSet<ChunkId>, error: Error) -> Error {
         for chunk in &chunks {
             // Appended to while the sync failed.
@@ -186,8 +187,8 @@ impl Shared {
         let at_rest: Vec<ChunkId> = writers.filter(|chunk| chunks.contains(chunk)).collect();
         state.idle.retain(|writer| !at_rest.contains(&writer.chunk));
         state.mover.take_if(|writer| at_rest.contains(&writer.chunk));
-        // A file with a writer in use stays open until the writer comes back: an empty file that takes
-        // no more is removed, and with it the mark that fails the next append.
+        // A file with a writer in use stays open until the writer is returned: an empty file that
+        // takes no more is removed, and with it the mark that fails the next append.
         for chunk in at_rest {
             self.seal(state, chunk);
         }

@@ -1,8 +1,8 @@
-//! [`BlockWriter`]: a block on its way into a chunk file, a piece at a time.
+//! [`BlockWriter`]: a block that is written to a chunk file a piece at a time.
 //!
-//! A chunk file has one writer at a time. Whoever writes takes it out of the store's pool and gives
-//! it back behind a whole block; a writer that fails is never used again, because the place of what
-//! it would append is in doubt.
+//! A chunk file has one writer at a time. A thread that writes takes it out of the store's pool and
+//! returns it after a whole block; a writer that fails is never used again, because the place of
+//! its next append is unknown.
 
 use std::sync::Arc;
 
@@ -16,20 +16,20 @@ use crate::packing::SubBlockPacker;
 use crate::shared::Shared;
 use crate::sub_blocks::SubBlocks;
 
-/// The store hears of what was appended at least this often, in bytes.
+/// Appended bytes are reported to the store at least this often, in bytes.
 const NOTED_BYTES: u64 = 4 << 20;
-/// So many bytes of a value that is in memory are summed and appended at a time, and a sub-block at
-/// least. Puts of 1 MB in pieces of 256 KiB take a fifth more time, because the kernel makes smaller
+/// So many bytes of a value in memory are summed and appended at a time, and a sub-block at least.
+/// Puts of 1 MB in pieces of 256 KiB take a fifth more time, because the kernel makes smaller
 /// pages; pieces of 4 MiB leave the processor's cache between the sum and the append.
 const PIECE_BYTES: usize = 1 << 20;
 /// A block from this length on has its space reserved before it is written: the kernel copies into
 /// reserved space nearly twice as fast (ext4). A synced put of a shorter one would become slower.
 const RESERVED_BYTES_MIN: u64 = 512 << 10;
-/// The device begins to write a value when it is so long, and goes on after each further part of this
-/// length: the sync at the end has less to wait for.
+/// The write to the device starts when a value is so long, and again after each further part of
+/// this length: the sync at the end has less to wait for.
 const BEGUN_BYTES_LONG: u64 = 4 << 20;
-/// As [`BEGUN_BYTES_LONG`], for the bytes of many values. To begin takes as long as to put a value of
-/// 1 MB, so that few of them shall wait for it.
+/// As [`BEGUN_BYTES_LONG`], for the bytes of many values. Starting takes as long as putting a value
+/// of 1 MB, so few of them should wait for it.
 const BEGUN_BYTES: u64 = 16 << 20;
 
 /// A chunk file that takes blocks.
@@ -40,14 +40,14 @@ pub struct ChunkWriter {
     pub end: u64,
     /// It takes no more blocks.
     pub is_full: bool,
-    /// The bytes that the store was not told of yet.
+    /// The bytes that were not reported to the store yet.
     unnoted: u64,
-    /// The bytes behind those that the system was asked to write to the device.
+    /// The bytes after the last request to write to the device.
     unbegun: u64,
 }
 
 impl ChunkWriter {
-    /// Of an empty file; its header is appended at once.
+    /// The writer of an empty file; its header is appended at once.
     pub fn new(
         shared: &Shared,
         chunk: ChunkId,
@@ -67,14 +67,14 @@ impl ChunkWriter {
         self.end += bytes;
         self.unnoted += bytes;
         self.unbegun += bytes;
-        // A file that waits for a sync stays open, also that of a stream which its writer has left alone.
+        // A file that waits for a sync stays open, also that of an idle stream.
         if self.unnoted >= NOTED_BYTES || shared.context.files.is_crowded() {
             self.note(shared)?;
         }
         Ok(())
     }
 
-    /// Has the device begin to write, if there is enough to write behind a block of `block` bytes so
+    /// Starts the write to the device if there are enough bytes, after a block of `block` bytes so
     /// far.
     fn begin_sync(&mut self, block: u64) {
         let enough = if block >= BEGUN_BYTES_LONG { BEGUN_BYTES_LONG } else { BEGUN_BYTES };
@@ -101,17 +101,17 @@ pub struct FinishedBlock {
     pub stored_len: u64,
 }
 
-/// See the module.
+/// A block that is being written.
 pub struct BlockWriter {
     shared: Arc<Shared>,
     /// Taken out at the end, and after a failure.
     writer: Option<ChunkWriter>,
     handle: Handle,
-    /// The header and the key, until the first bytes behind them are appended with them.
+    /// The header and the key, until they are appended with the first bytes of the value.
     front: Vec<u8>,
     /// The sub-blocks that were appended.
     table: SubBlocks,
-    /// Of a value that is compressed here. A value that moves has its stored form already.
+    /// For a value that is compressed here. A value that is moved has its stored form already.
     packer: Option<Box<SubBlockPacker>>,
     /// The begin of a sub-block.
     buffer: Vec<u8>,
@@ -151,7 +151,7 @@ impl BlockWriter {
         }
     }
 
-    /// Compresses what is pushed or put from now on.
+    /// Compresses the bytes of later pushes and puts.
     pub fn compressing(mut self) -> BlockWriter {
         debug_assert!(self.handle.form != Form::Plain, "the table has the stored lengths");
         self.packer = Some(Box::new(SubBlockPacker::new()));
@@ -163,7 +163,7 @@ impl BlockWriter {
         self.handle.len
     }
 
-    /// Appends to the value. After an error nothing comes of the block.
+    /// Appends to the value. After an error the block is abandoned.
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
         let size = self.handle.sub_block_bytes() as usize;
         self.handle.len += bytes.len() as u64;
@@ -205,8 +205,8 @@ impl BlockWriter {
         self.append(stored, &[])
     }
 
-    /// Appends whole sub-blocks, or the last ones of the value, in their stored form, and behind them what
-    /// `behind` returns then.
+    /// Appends whole sub-blocks, or the last ones of the value, in their stored form, followed by
+    /// the bytes that `behind` returns then.
     fn append_packed(
         &mut self,
         piece: &[u8],
@@ -214,7 +214,7 @@ impl BlockWriter {
     ) -> Result<()> {
         let size = self.handle.sub_block_bytes() as usize;
         let form = self.handle.form;
-        // Taken out, because its result is borrowed while the block appends it.
+        // Taken out, because the block appends its borrowed result.
         let mut packer = self.packer.take();
         let table = &mut self.table;
         let stored = match &mut packer {
@@ -260,7 +260,7 @@ impl BlockWriter {
         // Both are powers of two, so that it is a number of whole sub-blocks.
         let piece_bytes = PIECE_BYTES.max(self.handle.sub_block_bytes() as usize);
         let mut rest = value;
-        // The last piece is left over: it goes to the file in one call with the table behind it.
+        // The last piece is left over: it goes to the file in one call with the table after it.
         while rest.len() > piece_bytes {
             let (piece, behind) = rest.split_at(piece_bytes);
             self.sub_block(piece)?;
@@ -277,7 +277,7 @@ impl BlockWriter {
         let end = self.handle.offset + block_bytes;
         let writer = self.writer.as_ref().expect("only the end takes it");
         let reserved = writer.file.preallocate(end);
-        // It is not specified how much of the space a file keeps after a failure, so it takes no more
+        // It is unspecified how much of the space a file keeps after a failure, so it takes no more
         // values.
         self.is_failed = reserved.is_err();
         reserved
@@ -311,11 +311,11 @@ impl BlockWriter {
         self.table.encode(&self.handle)
     }
 
-    /// Lets the block go: what was written of it is garbage.
+    /// Abandons the block: its written part is garbage.
     fn give_up(&mut self) {
         if let Some(writer) = self.writer.take() {
-            // Without a failure the length of the file is known, and the next block begins behind
-            // what was written of this one.
+            // Without a failure the length of the file is known, and the next block begins after
+            // the written part of this one.
             let whole = (!self.is_failed).then_some(writer);
             self.shared.block_given_up(self.handle.chunk, whole);
         }
@@ -324,7 +324,7 @@ impl BlockWriter {
 
 impl Drop for BlockWriter {
     fn drop(&mut self) {
-        // In a child the block is its parent's, which writes it on.
+        // In a child process the block belongs to the parent, which continues to write it.
         if self.shared.process.is_current() {
             self.give_up();
         }

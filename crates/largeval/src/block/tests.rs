@@ -8,13 +8,13 @@ use lsm_core::types::{Epoch, FileNo};
 use super::*;
 use crate::format::Form;
 
-/// A file of which the system has a part in memory.
+/// A file that is partly in the system's cache.
 #[derive(Default)]
 struct Asked {
     bytes: Vec<u8>,
     /// The system has what lies before this.
     cached_end: AtomicU64,
-    /// Offsets and lengths of what was to be read ahead.
+    /// Offsets and lengths of the requested read-ahead.
     ahead: Mutex<Vec<(u64, u64)>>,
 }
 
@@ -80,8 +80,8 @@ fn block(file: &Arc<Asked>, handle: Handle, source: ByteSource) -> Block {
     Block { file: file.clone(), path: Path::new("chunk").into(), handle, source }
 }
 
-/// Reads a part of `value` in sub-blocks of 2^`log2` bytes. The system has what lies before `cached_end` of the
-/// file. Returns what was to be read ahead.
+/// Reads a part of `value` in sub-blocks of 2^`log2` bytes. The system has the bytes before
+/// `cached_end` of the file in its cache. Returns the requested read-ahead.
 fn ahead_of(
     value: &[u8],
     log2: u8,
@@ -125,14 +125,14 @@ fn a_reader_asks_for_what_it_will_read_and_is_not_in_memory() {
         let case = format!("{range:?} of {source:?}, {cached_end} bytes in memory");
         assert_eq!(ahead_of(&value, 8, cached_end, source, range), expected, "{case}");
     }
-    // Of a longer one, the end: the system would read on behind it.
+    // For a longer one, the end: the system would read on after it.
     let ahead = ahead_of(&vec![3; 9 << 20], 18, 0, Cached, 0..9 << 20);
     assert_eq!(ahead, [(at + (1 << 20), 8 << 20)]);
 }
 
 #[test]
 fn no_more_of_a_value_is_read_ahead_than_was_asked_for_and_than_there_is() {
-    // Behind the front of a block of 48 bytes and a key of 3; 40 sub-blocks, or one.
+    // After the front of a block of 48 bytes and a key of 3; 40 sub-blocks, or one.
     let at = 64 + 48 + 3;
     let table = 40 * 12;
     let compressed = Form::Compressed { stored_len: 3000 };

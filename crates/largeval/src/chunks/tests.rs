@@ -114,7 +114,7 @@ fn moving(chunks: &Chunks) -> Vec<u64> {
     moving.map(|(id, _)| id.number.0).collect()
 }
 
-/// Otherwise each look moves all that is due, most of which is overwritten soon.
+/// Otherwise each call moves all that is due, most of which is overwritten soon.
 #[test]
 fn chunks_with_the_most_garbage_are_moved_first_and_others_later() {
     let mut chunks = Chunks::default();
@@ -198,7 +198,7 @@ fn as_much_is_chosen_as_there_is_room_for() {
     let needs: u64 = needs.expect("a number");
     assert!(chunks.choose_moving(due(250, true), moment(needs - 1, 0)).is_none(), "{text}");
     assert!(chunks.choose_moving(due(250, true), moment(needs, 0)).is_some(), "{text}");
-    // Values are put into order in one go or not at all.
+    // Values are put into order completely or not at all.
     let mut chunks = with_garbage();
     let refused = chunks.choose_within(b"a", None, moment(360 * MIB, 0)).unwrap_err();
     assert_eq!((refused.kind(), moving(&chunks).len()), (ErrorKind::NoSpace, 0));
@@ -311,7 +311,7 @@ fn what_no_table_names_is_dropped_and_nothing_else() {
     let named: Vec<_> = handles.iter().map(|handle| added("k", handle)).collect();
     chunks.apply(3, &section(3, &named, &[])).unwrap();
     let mut unnamed = Unnamed::of(&chunks.state()).unwrap();
-    // Behind the state somebody drops one of those that tables name, and adds another.
+    // After the state, an edit drops one of those that tables name, and adds another.
     let later = section(4, &[added("l", &handle(4, 64))], &[handles[0].encode()]);
     chunks.apply(4, &later).unwrap();
     unnamed.name(&handles[0]);
