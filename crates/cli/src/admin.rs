@@ -37,8 +37,8 @@ pub(crate) fn compact(args: &CompactArgs) -> Result<(), Failure> {
             || partition.compact(..),
         )?;
     }
-    // Compactions that these have made due belong to the work, and their files to what the user
-    // looks at next.
+    // Compactions that these have triggered belong to the work, and their files to the result that
+    // the user looks at next.
     existing.db.wait_idle()?;
     let mut out = Output::new(args.target.json);
     out.line(format_args!("compacted {}", names.join(", ")), &json!({ "compacted": names }))?;

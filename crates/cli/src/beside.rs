@@ -1,9 +1,9 @@
-//! [`Source`]: a database to read from, whether somebody writes it or not.
+//! [`Source`]: a database to read from, whether another process writes it or not.
 //!
-//! A database that nobody has open is opened as always. One that another process has open for
-//! writing is followed as a secondary: neither its lock is asked for nor its log recovered.
+//! A database that no process has open is opened as usual. One that another process has open for
+//! writing is followed as a secondary: without its lock, and without recovery of its log.
 //!
-//! Invariant: what is read of a partition is what was committed when the command began.
+//! Invariant: a read of a partition shows what was committed when the command began.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use siltstone::{Cursor, Db, ErrorKind, KeyRange, Keys, Partition, Range, Readabl
 use crate::engine::{Existing, note_writer, partition_names};
 use crate::output::{Failure, note};
 
-/// A database to read from. See the module.
+/// A database to read from: opened by this process, or followed while another one writes it.
 pub(crate) enum Source {
     /// It is this process's alone.
     Own(Existing),
@@ -69,10 +69,11 @@ impl Source {
     }
 }
 
-/// The partition as it is now. Where the writer's machine is another one, that is what its log attests.
+/// The present state of the partition. If the writer runs on another machine, it is the state that
+/// the log attests.
 pub(crate) fn present(secondary: &Secondary, name: &str) -> Result<Reading> {
-    // Strong, because a command is run once: its user expects what other programs have just been
-    // told is written.
+    // Strong, because a command is run once: its user expects writes that other programs have just
+    // reported.
     let options = ReadOptions::new(Level::Strong).on_unmet(OnUnmet::Weaker);
     let reading = secondary.partition(name)?.read(&options)?;
     if reading.served() != Level::Strong {
@@ -85,9 +86,9 @@ pub(crate) fn present(secondary: &Secondary, name: &str) -> Result<Reading> {
 
 /// A partition to read from.
 pub(crate) enum Readings {
-    /// Of a database that is this process's alone.
+    /// The partition of a database that this process has opened alone.
     Own(Partition),
-    /// As it was when it was caught up with.
+    /// The partition at the state of the catch-up.
     Beside(Reading),
 }
 

@@ -34,7 +34,7 @@ impl Encoding {
 /// The form of printed bytes and of arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bytes {
-    /// UTF-8 as it is, other bytes and control characters escaped; arguments are taken as they are.
+    /// UTF-8 unchanged, other bytes and control characters escaped; arguments are taken unchanged.
     Text,
     /// Two digits a byte, both ways.
     Hex,
@@ -52,7 +52,7 @@ impl Bytes {
         }
     }
 
-    /// Returns the bytes that an argument stands for.
+    /// Returns the bytes that an argument encodes.
     pub(crate) fn argument(self, text: &OsStr) -> Result<Vec<u8>, Failure> {
         let given = text.as_encoded_bytes();
         match self {
@@ -76,8 +76,8 @@ impl Bytes {
         text.map(|text| self.argument(text)).transpose()
     }
 
-    /// Adds the field `name` to an object. The name of the field gets an ending that tells its
-    /// form; text that is not UTF-8 is given in base64.
+    /// Adds the field `name` to an object. The ending of its name shows its form; text that is not
+    /// UTF-8 is given in base64.
     pub(crate) fn field(self, object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
         let (ending, text) = match (self, std::str::from_utf8(bytes)) {
             (Bytes::Text, Ok(text)) => ("", text.to_owned()),
@@ -120,8 +120,7 @@ fn escaped(bytes: &[u8]) -> String {
     text
 }
 
-/// Returns `true` for a character that would change how a terminal shows the ones around it, and
-/// not be seen itself.
+/// Returns `true` for an invisible character that changes how a terminal shows the ones around it.
 fn is_unseen(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')

@@ -1,7 +1,8 @@
-//! `dump`: what each byte of a table, a log segment, a manifest or another file of a database means.
+//! `dump`: the meaning of each byte of a table, a log segment, a manifest or another file of a
+//! database.
 //!
-//! It reads one file, needs no database around it, and writes nothing. The engine tells the
-//! meaning; here it is only laid out, what lies inside of something further to the right.
+//! It reads one file, needs no database around it, and writes nothing. The engine describes the
+//! bytes; this file formats the result, inner ranges further to the right.
 
 use std::ops::Range;
 use std::path::PathBuf;

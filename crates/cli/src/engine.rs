@@ -1,12 +1,12 @@
-//! The command's door to the engine: how a database, its partitions and its entries are had.
+//! The command's access to the engine: opening a database, its partitions and its entries.
 //!
-//! Everything that several subcommands ask of the facade goes through here, so that they agree on
-//! what "not there" means.
+//! All subcommands open databases through this file, so that they agree on the meaning of "not
+//! there".
 //!
 //! Invariants:
 //! 1. [`Existing::open`] and those to read never create a database, [`Existing::partition`] never
 //!    creates a partition.
-//! 2. Damage is never a reason to open read-only: what recovery refuses is told.
+//! 2. Damage is never a reason to open read-only: it is reported as recovery reports it.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -70,14 +70,14 @@ impl Existing {
         Ok(Existing { db, path: path.to_owned() })
     }
 
-    /// Opens the database at `path` for a command that reads. Beside a process that writes, it is
-    /// read as that has committed it by now; standard error says so.
+    /// Opens the database at `path` for a command that reads. If another process writes it, the
+    /// command sees the state that it has committed by now; a note on standard error says so.
     pub(crate) fn open_to_read(path: &Path) -> Result<Existing, Failure> {
         match Existing::open_alone_to_read(path) {
             Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
                 note_writer();
-                // All that the writer has not flushed is replayed into memory, and its buffer may
-                // be larger than the default here.
+                // All unflushed data of the writer is replayed into memory, and its buffer may be
+                // larger than the default here.
                 let options = Options::new().write_buffer_bytes(READ_ONLY_BUFFER_BYTES);
                 let db = Db::builder(path).options(options).beside_writer(true).open()?;
                 Ok(Existing { db, path: path.to_owned() })
@@ -86,14 +86,14 @@ impl Existing {
         }
     }
 
-    /// Opens the database at `path` for a command that reads, unless another process writes. Where
-    /// nothing can be written, it is opened read-only, and standard error says so.
+    /// Opens the database at `path` for a command that reads, unless another process writes. If
+    /// nothing can be written, it is opened read-only, with a note on standard error.
     pub(crate) fn open_alone_to_read(path: &Path) -> Result<Existing, Failure> {
         Existing::check(path)?;
         let db = match Db::open(path) {
             Err(error) if is_unwritable(&error) => {
                 note(format_args!("siltstone: opened read-only, because {error}"));
-                // What the log holds has to be in memory, however large its writer's buffer was.
+                // The log has to fit into memory, however large its writer's buffer was.
                 let options = Options::new().write_buffer_bytes(READ_ONLY_BUFFER_BYTES);
                 Db::builder(path).options(options).read_only(true).open()?
             }
@@ -104,8 +104,8 @@ impl Existing {
 
     /// Refuses if there is no database: opening would make one.
     fn check(path: &Path) -> Result<(), Failure> {
-        // By the names of files, and not by an open: that would make a database in any folder, for
-        // a typing error in a path.
+        // By the names of files, and not by an open: that would make a database in any folder,
+        // after a typing error in a path.
         if path.is_dir() && holds_database(path)? {
             return Ok(());
         }
@@ -124,7 +124,7 @@ impl Existing {
     }
 }
 
-/// Says on standard error that another process has the database open for writing.
+/// Notes on standard error that another process has the database open for writing.
 pub(crate) fn note_writer() {
     note(format_args!("siltstone: another process writes; reading what it has committed"));
 }
@@ -135,16 +135,16 @@ fn is_unwritable(error: &Error) -> bool {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     let source = error.io_source().map(std::io::Error::kind);
     match error.kind() {
-        // An open writes what it replayed to tables. Without room for them the data can be read all
-        // the same.
+        // An open writes what it replayed to tables. Without space for them the data can still be
+        // read.
         ErrorKind::NoSpace => true,
         ErrorKind::Io => matches!(source, Some(PermissionDenied | ReadOnlyFilesystem)),
         _ => false,
     }
 }
 
-/// Returns whether a file in `folder` has a name as in a database. Their content is the engine's
-/// to judge: where a manifest is lost, it says so better than "no database" would.
+/// Returns whether a file in `folder` has a name as in a database. The engine checks the content:
+/// if a manifest is lost, its message is better than "no database".
 #[expect(clippy::disallowed_methods, reason = "looks before there is an engine")]
 fn holds_database(folder: &Path) -> Result<bool, Failure> {
     let list = |e: std::io::Error| Failure::io("list", folder, &e);
@@ -220,7 +220,7 @@ pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Fills `piece` from `source`, but for its end; returns how many bytes came.
 pub(crate) fn read_piece(source: &mut dyn Read, piece: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
-    // A pipe gives a few KiB at a time. Full pieces need fewer calls of the writer behind this.
+    // A pipe gives a few KiB at a time. Full pieces need fewer calls of the writer.
     while len < piece.len() {
         match source.read(&mut piece[len..]) {
             Ok(0) => break,
@@ -256,7 +256,7 @@ pub(crate) fn put_stream(
         }
         writer.write_all(&piece[..len]).map_err(stored_failure)?;
     }
-    // Only here does the value get its key. A source that fails before leaves nothing but garbage,
+    // Only here does the value get its key. A source that fails earlier leaves nothing but garbage,
     // which is reclaimed.
     writer.commit(durability)?;
     Ok(())

@@ -26,7 +26,7 @@ pub(crate) struct CheckpointArgs {
     json: bool,
 }
 
-/// Copies a database; what can be linked is.
+/// Copies a database; files are linked if possible.
 pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
     let existing = Existing::open(&args.database, &Writing::default())?;
     progress::during(
@@ -78,7 +78,7 @@ pub(crate) enum Format {
     DbDump,
 }
 
-/// Writes entries to tables that any database takes in, or to a stream.
+/// Writes entries to tables for any database, or to a stream.
 pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let range = (
@@ -139,7 +139,7 @@ pub(crate) struct IngestArgs {
     folder: PathBuf,
 }
 
-/// Takes an export in; makes the database and the partition if they are not there.
+/// Ingests an export; makes the database and the partition if they do not exist.
 pub(crate) fn ingest(args: &IngestArgs) -> Result<(), Failure> {
     let db = args.writing.open(&args.target.database)?;
     let partition = db.partition(&args.target.partition)?;

@@ -1,4 +1,4 @@
-//! `explain`: everything that is stored of one key, where it lies, and whether it agrees with its
+//! `explain`: everything that is stored of one key, its places, and whether it agrees with its
 //! metadata.
 //!
 //! Invariant: the exit code is 0 only if something is stored of the key and none of it is damaged.

@@ -1,6 +1,6 @@
-//! `levels`: which tables lie on which level, as text, as JSON, or as a drawing.
+//! `levels`: the tables of each level, as text, as JSON, or as a drawing.
 //!
-//! Everything is what the manifest says; no table is read. The drawing is made in `levels/svg.rs`.
+//! Everything comes from the manifest; no table is read. The drawing is made in `levels/svg.rs`.
 
 mod svg;
 

@@ -114,11 +114,12 @@ fn each_small(
 }
 
 /// The partition to load into. Files may have any size, so a partition without entries gets large
-/// values for them; one that has entries is the owner's to change.
+/// values for them; the options of one with entries are not changed.
 fn partition_to_load(db: &Db, args: &Args) -> Result<Partition, Failure> {
     let name = &args.target.partition;
     let partition = db.partition(name)?;
-    // Files may be large, and rows are not. The owner of a partition with entries has decided.
+    // Files may be large, and rows are not. The owner of a partition with entries has chosen its
+    // options.
     let is_for_files = matches!(args.format, Format::Files) && partition.first()?.is_none();
     if partition.space().is_some() || !(args.large_values || is_for_files) {
         return Ok(partition);
@@ -192,7 +193,7 @@ fn load_any(
         bar.inc(key.len() as u64 + content.len());
         loader.add(key, content, refused)
     })?;
-    // The rest, which has not filled a batch.
+    // The rest, which is less than a batch.
     loader.write(refused)?;
     db.flush()?;
     bar.finish_and_clear();
@@ -209,7 +210,7 @@ fn load_sorted(
     partition.bulk_load_by(|load| {
         each_entry(args, &mut |key, content| {
             bar.inc(key.len() as u64 + content.len());
-            // Asked before: a put that fails is the end of the whole load.
+            // Checked before: a failed put would end the whole load.
             if let Some(why) = beyond_limits(partition, &key, content.len()) {
                 refused.add(&key, why);
                 return Ok(());
@@ -247,7 +248,7 @@ impl<'a> Loader<'a> {
         let value = match content {
             Content::Bytes(value) => value,
             Content::File(file) => {
-                // The order of the source is kept, because of two entries of a key the later wins.
+                // In the order of the source, because the later of two entries of a key wins.
                 self.write(refused)?;
                 match file.put(self.partition, &key) {
                     Ok(()) => self.loaded.count(&key, file.len()),
@@ -266,8 +267,8 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Writes what was collected. A batch that passes a limit is written entry by entry, to learn
-    /// which one it was.
+    /// Writes the collected entries. A batch that exceeds a limit is written entry by entry, to
+    /// find the one that does.
     fn write(&mut self, refused: &mut NamedCount) -> Result<(), Failure> {
         // Taken out first, so that a failed batch is not written a second time.
         let batch = std::mem::take(&mut self.batch);
@@ -280,7 +281,8 @@ impl<'a> Loader<'a> {
             Ok(()) => {
                 batch.iter().for_each(|(key, value)| self.loaded.count(key, value.len() as u64));
             }
-            // One entry beyond a limit refuses its whole batch. Put one by one, all others go in.
+            // One entry beyond a limit refuses its whole batch. Put one by one, all others are
+            // written.
             Err(e) if is_limit(&e) => {
                 for (key, value) in &batch {
                     match self.partition.put(key, value) {
@@ -300,7 +302,7 @@ fn is_limit(e: &Error) -> bool {
     e.kind() == ErrorKind::LimitExceeded
 }
 
-/// The limit that an entry passes, if it does. The database is opened with the default ones.
+/// The limit that an entry exceeds, if it does. The database is opened with the default limits.
 fn beyond_limits(partition: &Partition, key: &[u8], value_bytes: u64) -> Option<&'static str> {
     if key.is_empty() || key.len() > USER_KEY_BYTES_MAX {
         return Some("a key beyond the limit");

@@ -64,12 +64,12 @@ enum Command {
     Count(read::CountArgs),
     /// Compacts partitions to the bottom level
     ///
-    /// Deleted, overwritten and expired entries leave the disk, unless somebody can still read them.
+    /// Deleted, overwritten and expired entries leave the disk, unless a reader still needs them.
     Compact(admin::CompactArgs),
     /// Prints statistics, health and limits
     ///
-    /// Counters begin at 0 when the command opens the database. Beside a process that writes, the command
-    /// shows the state at its start; only that process knows its counters (`Db::stats`).
+    /// Counters begin at 0 when the command opens the database. If another process writes, the
+    /// command shows the state at its start; only that process knows its counters (`Db::stats`).
     Stats(stats::Args),
     /// Lists the partitions
     Partitions(admin::PartitionsArgs),
@@ -95,7 +95,7 @@ enum Command {
     Checkpoint(exchange::CheckpointArgs),
     /// Writes a range of entries to tables or to a stream, for any database
     ///
-    /// Beside a process that writes, the export has everything that the process has committed at its start.
+    /// If another process writes, the export has everything that it has committed at the start.
     Export(exchange::ExportArgs),
     /// Adds the entries of an export to a partition
     ///
@@ -164,14 +164,14 @@ fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// Lets this process open as many files as it may: with a large database, a table that is closed
-/// for others is opened again at each read. The library leaves the limit alone, because it is the
-/// application's.
+/// Raises the number of files that this process may open to its maximum: with a large database, a
+/// table that is closed for others is opened again at each read. The library does not change the
+/// limit, because it belongs to the application.
 #[cfg(unix)]
 fn raise_open_files_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // If it is refused, the limit stays what it was, and the database keeps to that.
+    // If it is refused, the limit does not change, and the database keeps to it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 

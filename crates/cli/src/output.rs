@@ -13,18 +13,18 @@ use std::process::ExitCode;
 use serde_json::Value;
 use siltstone::{Error, ErrorKind};
 
-/// Why a command did not do what it was asked.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The engine refused or failed.
     Engine(Error),
-    /// The key, partition, database or file is not there; or a comparison found differences.
+    /// The key, partition, database or file does not exist; or a comparison found differences.
     NotFound(String),
     /// The arguments or the input make no sense.
     Usage(String),
     /// A file operation outside the database failed.
     Io(String),
-    /// Nobody reads the output any more.
+    /// The reader of the output has closed it.
     PipeClosed,
 }
 
@@ -34,7 +34,7 @@ impl Failure {
         Failure::Io(format!("cannot {deed} {}: {e}", path.display()))
     }
 
-    /// Says it on standard error. Nothing can be done if that is gone, too.
+    /// Prints it on standard error. A failure of that is ignored.
     pub(crate) fn tell(&self) {
         let told: &dyn Display = match self {
             Failure::Engine(e) => e,
@@ -79,7 +79,7 @@ impl From<io::Error> for Failure {
 
 /// One line on standard error.
 pub(crate) fn note(text: impl Display) {
-    // Where should a failure to complain be told?
+    // There is no place to report a failed report.
     let _ = writeln!(io::stderr(), "{text}");
 }
 

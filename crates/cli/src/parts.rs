@@ -1,9 +1,9 @@
 //! The common part of `verify` and `scrub`: both read everything, at a limited rate or in several
-//! runs if they are asked to, and name all damage.
+//! runs if requested, and name all damage.
 //!
-//! Opening the database replays its log, so damage that opening refuses is reported like any
+//! Opening the database replays its log, so damage that the open refuses is reported like any
 //! other. A run that is stopped prints its findings, and writes a mark to a file from which the
-//! next run goes on.
+//! next run continues.
 //!
 //! Invariant: a name or a phrase from a file reaches the terminal escaped.
 
@@ -37,8 +37,8 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Returns whether to read on. The first file is read whatever its size, so that every run comes
-    /// further.
+    /// Returns whether to read on. The first file is read whatever its size, so that every run
+    /// makes progress.
     pub(crate) fn goes_on(&self, files_done: u64, bytes_done: u64) -> bool {
         // Only a run with a file for its mark ends in order. Without one the position would be
         // lost, and Ctrl-C ends the process as usual.
@@ -46,7 +46,7 @@ impl Part {
         files_done == 0 || (!is_asked_to_stop && self.at_most.is_none_or(|most| bytes_done <= most))
     }
 
-    /// The mark that an earlier run left, if it was stopped.
+    /// The mark of an earlier run, if it was stopped.
     #[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
     pub(crate) fn mark<M: FromStr>(&self) -> Result<Option<M>, Failure> {
         let Some(path) = &self.resume else { return Ok(None) };
@@ -66,7 +66,7 @@ impl Part {
         }
     }
 
-    /// Keeps the mark, or removes it when there is nothing left to go on with.
+    /// Stores the mark, or removes it when nothing is left to read.
     #[expect(clippy::disallowed_methods, reason = "the file is outside every database")]
     pub(crate) fn keep(&self, mark: Option<impl Display>) -> Result<(), Failure> {
         let Some(path) = &self.resume else { return Ok(()) };
@@ -78,7 +78,8 @@ impl Part {
                 _ => Ok(()),
             };
         };
-        // Written beside and renamed: a full disk or a crash leaves the mark of the run before.
+        // Written to a new file and renamed: a full disk or a crash leaves the mark of the run
+        // before.
         let mut made = path.clone().into_os_string();
         made.push(".new");
         let made = PathBuf::from(made);
@@ -87,7 +88,7 @@ impl Part {
     }
 }
 
-/// The database, or why it does not open if that is damage.
+/// The database, or the damage because of which it does not open.
 pub(crate) fn open(path: &Path) -> Result<Result<Existing, Damage>, Failure> {
     match Existing::open_to_read(path) {
         Ok(existing) => Ok(Ok(existing)),
@@ -106,7 +107,7 @@ pub(crate) fn refusal_text(damage: &Damage) -> String {
     format!("the database does not open\n  {}", printable(damage))
 }
 
-/// A bar of bytes behind `name`.
+/// A bar of bytes after `name`.
 pub(crate) fn bar(name: &str) -> ProgressBar {
     let style = "{prefix}{bytes:>12} of {total_bytes:12} [{wide_bar}] {bytes_per_sec}, {eta}";
     let bar = ProgressBar::new(0).with_prefix(printable(name));
@@ -121,12 +122,12 @@ pub(crate) fn verdict(is_damaged: bool, what: impl Display) -> Result<(), Failur
     }
 }
 
-/// A name may hold anything, and a terminal sees it escaped, but for the ends of lines.
+/// A name may have any characters; they are escaped for a terminal, except the ends of lines.
 pub(crate) fn printable(text: impl Display) -> String {
     text.to_string()
         .chars()
         .flat_map(|c: char| match c.is_control() && c != '\n' {
-            // Names and messages come from files, and could otherwise steer the terminal.
+            // Names and messages come from files, and could otherwise control the terminal.
             true => c.escape_default().collect::<Vec<_>>(),
             false => vec![c],
         })

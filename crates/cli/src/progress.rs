@@ -1,4 +1,4 @@
-//! Progress of verbs that may run for long, on standard error, if that is a terminal.
+//! Progress of subcommands that may run for long, on standard error, if that is a terminal.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::output::Failure;
 /// The time between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Does `work` and shows how long it has been at it, with the words that `look` finds meanwhile.
+/// Does `work` and shows its duration, with the text that `look` returns meanwhile.
 pub(crate) fn during<T: Send>(
     deed: &str,
     look: impl Fn() -> String,
@@ -24,14 +24,14 @@ pub(crate) fn during<T: Send>(
     let bar = ProgressBar::new_spinner().with_prefix(deed.to_owned());
     let style = "{spinner} {prefix}, {elapsed} {msg}";
     bar.set_style(ProgressStyle::with_template(style).expect("the template is well formed"));
-    // Without a terminal nobody looks, and the work needs no second thread.
+    // Without a terminal there is no bar, and the work needs no second thread.
     if bar.is_hidden() {
         return work();
     }
     let done = thread::scope(|scope| {
         let (ended, has_ended) = mpsc::channel::<()>();
-        // The work goes to the other thread, because only it can be sent to one: the bar and `look`
-        // stay here.
+        // The work goes to the other thread, because only it can be sent: the bar and `look` stay
+        // here.
         let worker = scope.spawn(move || {
             let done = work();
             drop(ended);
@@ -45,11 +45,11 @@ pub(crate) fn during<T: Send>(
         worker.join()
     });
     bar.finish_and_clear();
-    // As if the work had run here: the bar is gone, and the message of the panic stands alone.
+    // As if the work had run here: the bar is removed, and the panic's message is printed alone.
     done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Returns a bar that counts bytes of which nobody knows how many will come.
+/// Returns a bar that counts bytes whose total is unknown.
 pub(crate) fn counting(deed: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_prefix(deed.to_owned());
     let style = "{spinner} {prefix}, {elapsed}: {bytes}, {bytes_per_sec}";
@@ -66,7 +66,7 @@ pub(crate) fn folder_bytes(folder: &Path) -> String {
     HumanBytes(bytes).to_string()
 }
 
-/// Returns the bytes that compactions have read since `before`, of those of the partition.
+/// Returns the bytes that compactions of the partition have read since `before`.
 pub(crate) fn compacted(db: &Db, partition: &str, before: u64) -> String {
     let stats = db.stats();
     let read = stats.compaction_read_bytes.saturating_sub(before);
@@ -83,7 +83,7 @@ pub(crate) fn is_interrupted() -> bool {
     IS_INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Lets Ctrl-C ask for an end instead of ending the process. A second Ctrl-C ends it at once.
+/// Makes Ctrl-C request an end instead of ending the process. A second Ctrl-C ends it at once.
 pub(crate) fn watch_for_interrupt() -> Result<(), Failure> {
     ctrlc::set_handler(interrupt)
         .map_err(|error| Failure::Io(format!("cannot wait for Ctrl-C: {error}")))
@@ -91,8 +91,7 @@ pub(crate) fn watch_for_interrupt() -> Result<(), Failure> {
 
 pub(crate) fn interrupt() {
     if IS_INTERRUPTED.swap(true, Ordering::Relaxed) {
-        // A run that does not come to its next file can be ended all the same. 130 is what shells
-        // expect of Ctrl-C.
+        // A run that does not reach its next file can still be ended. Shells expect 130 for Ctrl-C.
         std::process::exit(130);
     }
 }

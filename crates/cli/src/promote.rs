@@ -1,7 +1,7 @@
 //! `promote`: takes a database from the process that writes it, and leaves it closed.
 //!
-//! For an operator whose primary does not answer. Another process can open the database afterwards; the old
-//! primary, should it wake up, cannot write to it any more.
+//! For an operator whose primary does not answer. Another process can open the database afterwards;
+//! if the old primary wakes up, it cannot write to it any more.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `get`, `scan` and `count`: they read and change nothing, also beside a process that writes.
+//! `get`, `scan` and `count`: they read and change nothing, even while another process writes.
 
 use std::ffi::OsString;
 
@@ -103,7 +103,7 @@ pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
     };
     let mut out = Output::new(args.target.json);
     if args.keys {
-        // Keys alone: each large value would be read otherwise.
+        // Keys alone: otherwise each large value would be read.
         for key in args.in_order(entries.keys()) {
             let key = key?;
             out.line(bytes.text(&key), &bytes.entry(&key, None))?;
@@ -120,7 +120,7 @@ pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
 }
 
 impl ScanArgs {
-    /// The items that are asked for, in the order that is asked for.
+    /// The requested items in the requested order.
     fn in_order<T>(
         &self,
         items: impl DoubleEndedIterator<Item = T> + 'static,

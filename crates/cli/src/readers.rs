@@ -1,4 +1,4 @@
-//! `readers`: which secondaries hold files of a database.
+//! `readers`: the secondaries that hold files of a database.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -19,11 +19,11 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Prints who reads, and how old what it reads is.
+/// Prints the secondaries, and the age of the state that each reads.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let existing = Existing::open_to_read(&args.database)?;
     let mut holders = existing.db.lease_holders()?;
-    // This command's own, if it reads beside a writer.
+    // This command's own, if it reads while another process writes.
     holders.retain(|holder| holder.process != std::process::id());
     let held_bytes = existing.db.stats().leased_bytes;
     let mut out = Output::new(args.json);

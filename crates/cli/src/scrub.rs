@@ -1,7 +1,7 @@
-//! `scrub`: holds every entry of a database against its metadata, partition by partition.
+//! `scrub`: compares every entry of a database with its metadata, partition by partition.
 //!
-//! Partitions come in the order of their numbers, which never changes: so a mark of one of them
-//! says which are done. What each partition's run found is printed when it ends.
+//! Partitions come in the order of their numbers, which never changes: so a mark in one of them
+//! shows which are done. The findings of each partition are printed when its run ends.
 //!
 //! Invariant: the exit code is 0 only if nothing that was read is damaged.
 
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Scrubs the partitions, and prints what was found in each.
+/// Scrubs the partitions, and prints the findings of each.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mark: Option<ScrubMark> = args.part.mark()?;
     let mut out = Output::new(args.json);
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     parts::verdict(is_damaged, args.database.display())
 }
 
-/// The partitions that are left to be scrubbed, in the order of their numbers.
+/// The partitions that still have to be scrubbed, in the order of their numbers.
 fn partitions(
     existing: &Existing,
     only: Option<&str>,

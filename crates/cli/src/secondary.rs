@@ -1,4 +1,4 @@
-//! `secondary`: follows a database that another process writes, and prints how far behind it is.
+//! `secondary`: follows a database that another process writes, and prints its lag.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let most = if args.watch.is_some() { args.count.unwrap_or(u64::MAX) } else { 1 };
     for round in 0..most {
         if let Some(seconds) = args.watch.filter(|_| round > 0) {
-            // Nobody unparks this thread; one that wakes early prints early.
+            // The thread is never unparked on purpose; after an early wake-up it prints early.
             std::thread::park_timeout(Duration::from_secs(seconds));
         }
         let names = match &args.partition {
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         };
         for name in names {
             let partition = secondary.partition(&name)?;
-            // Before it is caught up with: afterwards there is no lag.
+            // Before the catch-up: afterwards there is no lag.
             let lag = partition.lag();
             let seq = partition.sync(Target::Latest)?.seq.get();
             out.line(text(&partition, lag, seq), &json(&secondary, &partition, lag, seq))?;
@@ -95,7 +95,7 @@ fn serve(
                 out.line(text, &json!({ "error": text }))?;
             }
         }
-        // After each answer: the client waits for it, and sends nothing more before.
+        // After each answer: the client waits for it before it sends more.
         out.flush()?;
     }
     Ok(())

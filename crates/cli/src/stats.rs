@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let most = if args.watch.is_some() { args.count.unwrap_or(u64::MAX) } else { 1 };
     for round in 0..most {
         if let Some(seconds) = args.watch.filter(|_| round > 0) {
-            // Nobody unparks this thread; one that wakes early prints early.
+            // The thread is never unparked on purpose; after an early wake-up it prints early.
             std::thread::park_timeout(Duration::from_secs(seconds));
             if !args.json {
                 out.raw(b"\n")?;
@@ -131,7 +131,7 @@ fn text(stats: &Stats, health: &Health) -> String {
     );
     line("write amplification", amplification(stats).map_or("-".to_owned(), |x| format!("{x:.2}")));
     line("stalled", format!("{:.3} s", stats.stalled.as_secs_f64()));
-    // Health has what `Stats` says of failures, and more.
+    // `Health` has all failures of `Stats`, and more.
     text.push_str(&health::text(health));
     text
 }
@@ -142,9 +142,9 @@ fn chunk_bytes(stats: &Stats) -> u64 {
     stores.map(|store| store.bytes).sum()
 }
 
-/// A row for each level that holds tables, then what else there is to say of the partition.
+/// A row for each level that holds tables, then the rest about the partition.
 fn partition_text(text: &mut String, partition: &PartitionStats) {
-    // A name may hold anything; a terminal sees it escaped.
+    // A name may have any characters; they are escaped for a terminal.
     let name = partition.name.escape_debug().to_string();
     let mut row = |level: &str, stats: &LevelStats| {
         let _ = writeln!(
@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    /// The fields in the text of a `Debug` that `json` has not.
+    /// The fields in the text of a `Debug` that `json` lacks.
     pub(super) fn missing(debug: &str, json: &str) -> BTreeSet<String> {
         let names = debug.split([' ', '{', '[']).filter_map(|word| word.strip_suffix(':'));
         let names = names.filter(|name| name.chars().all(|c| c == '_' || c.is_ascii_lowercase()));
@@ -309,7 +309,7 @@ mod tests {
         let stats = Stats::default();
         let json = json(&stats, &Health::default());
         let missing = missing(&format!("{stats:?}"), &json.to_string());
-        // Told in an object of their own, or with the unit.
+        // In an object of their own, or with the unit in the name.
         let renamed = ["cache_bytes", "cache_hits", "cache_misses", "stalled"];
         assert_eq!(missing, BTreeSet::from(renamed.map(str::to_owned)));
     }

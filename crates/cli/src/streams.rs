@@ -36,10 +36,10 @@ pub(crate) fn export(
     // A new file: an export never overwrites the only copy of an older one.
     let mut file = create(path)?;
     let out = BufWriter::with_capacity(BUFFER_BYTES, &mut file);
-    // A part stays where an export fails: its entries can be imported, and another export goes on behind
-    // them.
+    // After a failed export, the partial file stays: its entries can be imported, and another
+    // export can continue after them.
     let summary = db.export_stream(bar.wrap_write(out), options)?;
-    // The command has succeeded when the stream survives a power cut: it may be the backup before a
+    // The command succeeds only when the stream survives a power cut: it may be the backup before a
     // deletion.
     file.sync_all().map_err(|e| Failure::io("sync", path, &e))?;
     bar.finish_and_clear();
@@ -78,7 +78,7 @@ pub(crate) struct ImportArgs {
     writing: Writing,
 }
 
-/// Puts the entries of a stream; makes the database and the partitions if they are not there.
+/// Puts the entries of a stream; makes the database and the partitions if they do not exist.
 pub(crate) fn import(args: &ImportArgs) -> Result<(), Failure> {
     let source = open_source(&args.source)?;
     let db = args.writing.open(&args.database)?;
@@ -92,10 +92,10 @@ pub(crate) fn import(args: &ImportArgs) -> Result<(), Failure> {
     let bar = progress::counting("importing");
     let mut source = BufReader::with_capacity(BUFFER_BYTES, bar.wrap_read(source));
     let summary = db.import_stream(&mut source, &options)?;
-    // Two streams one behind the other would look imported, and be one. The entries of the first
-    // are in the database by now.
+    // Two concatenated streams would look imported, although only the first was. The entries of the
+    // first are in the database already.
     if is_followed(&mut source, &args.source)? {
-        let message = format!("bytes behind the end of the stream in {}", args.source.display());
+        let message = format!("bytes after the end of the stream in {}", args.source.display());
         return Err(Failure::Usage(message));
     }
     bar.finish_and_clear();
@@ -103,7 +103,7 @@ pub(crate) fn import(args: &ImportArgs) -> Result<(), Failure> {
     Ok(db.close()?)
 }
 
-/// Returns whether the source has bytes behind its stream.
+/// Returns whether the source has bytes after its stream.
 fn is_followed(source: &mut dyn Read, path: &Path) -> Result<bool, Failure> {
     let mut byte = [0];
     let read = source.read(&mut byte).map_err(|e| Failure::io("read", path, &e))?;

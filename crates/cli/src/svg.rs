@@ -5,13 +5,13 @@ use std::path::Path;
 
 use crate::output::Failure;
 
-/// The colours of what every drawing has: text, paper and rules.
+/// The colours that every drawing has: text, paper and rules.
 const STYLE: &str = "\
 text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:#1f2933}\
 .paper{fill:#ffffff}.name{font-weight:600}.rule{stroke:#d5dae0;stroke-width:1}\
 @media(prefers-color-scheme:dark){text{fill:#e4e8ec}.paper{fill:#16191d}.rule{stroke:#343b43}}";
 
-/// The drawing with this content; `style` is that of its own classes. The title is well-formed XML.
+/// The drawing with this content; `style` has its own classes. The title is well-formed XML.
 pub(crate) fn page(title: &str, style: &str, width: f64, height: f64, body: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height:.1}\" \

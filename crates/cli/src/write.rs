@@ -30,15 +30,15 @@ pub(crate) struct PutArgs {
     encoding: Encoding,
 }
 
-/// Sets a key to a value; makes the database and the partition if they are not there.
+/// Sets a key to a value; makes the database and the partition if they do not exist.
 pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
     let db = args.writing.open(&args.target.database)?;
     let partition = db.partition(&args.target.partition)?;
     match &args.value_file {
-        // Streamed only where the value goes to a chunk file. A value of a table is held in memory
-        // in any case.
+        // Streamed only if the value goes to a chunk file. A value of a table is held in memory in
+        // any case.
         Some(path) if partition.space().is_some() => {
             engine::put_stream(
                 &partition,
@@ -83,7 +83,7 @@ pub(crate) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     let key = bytes.argument(&args.key)?;
     let existing = Existing::open(&args.target.database, &args.writing)?;
     let partition = existing.partition(&args.target.partition)?;
-    // The engine takes a deletion of anything. A user who mistypes a key should hear of it.
+    // The engine accepts a deletion of any key. A user who mistypes a key should get an error.
     if !partition.contains(&key)? {
         return Err(Failure::NotFound(format!("no key {}", bytes.text(&key))));
     }
@@ -92,7 +92,7 @@ pub(crate) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     Ok(existing.db.close()?)
 }
 
-/// Silent as text, because it worked; one object as JSON.
+/// Prints no text, because it succeeded; one object as JSON.
 fn tell(target: &Target, deed: &str, key: &str) -> Result<(), Failure> {
     if target.json {
         let mut out = Output::new(true);

@@ -1,4 +1,4 @@
-//! The reading verbs beside a process that has the database open for writing: this one.
+//! The reading subcommands while another handle, this process's, has the database open for writing.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -21,7 +21,7 @@ fn read(args: &[&str], expected: &str) {
     assert!(errors.contains("another process writes"), "{args:?}: {errors}");
 }
 
-/// The arguments with the folder behind the verb, of the partition `users`.
+/// The arguments with the folder after the verb, for the partition `users`.
 fn in_users<'a>(path: &'a str, args: &[&'a str]) -> Vec<&'a str> {
     [&args[..1], &[path], &args[1..], &["--partition", "users"]].concat()
 }
@@ -55,10 +55,10 @@ fn what_is_committed_is_read_while_the_writer_has_the_database_open() {
     db.close().unwrap();
     let closed = run(&in_users(path, &["get", "bob"]));
     assert_eq!(String::from_utf8_lossy(&closed.stdout), "author\n");
-    assert!(closed.stderr.is_empty(), "nobody writes any more");
+    assert!(closed.stderr.is_empty(), "there is no writer any more");
 }
 
-/// A value whose end is damaged comes out as far as it is whole: it is not held in memory before.
+/// A value whose end is damaged is printed up to the damage: it is not held in memory before.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "damages a file from outside")]
 fn a_large_value_is_streamed_while_the_writer_has_the_database_open() {
@@ -91,7 +91,7 @@ fn say(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The verbs that look at the whole database, of which nothing is written meanwhile.
+/// The subcommands that look at the whole database, without writes meanwhile.
 #[expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 #[expect(clippy::disallowed_methods, reason = "looks for files as a user does")]
 fn every_look_at_the_database(path: &str) {

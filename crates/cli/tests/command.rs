@@ -201,7 +201,7 @@ fn values_beyond_the_limit_are_skipped_and_named_and_no_difference() {
     let at = folder.path();
     std::fs::create_dir(at.join("tree")).unwrap();
     std::fs::write(at.join("tree/small"), "1").unwrap();
-    // A partition with entries keeps the options that it has.
+    // A partition with entries keeps its options.
     check(at, &["put", "db", "small", "1"], 0, "");
     let big = std::fs::File::create(at.join("tree/big")).unwrap();
     big.set_len((64 << 20) + 1).unwrap();

@@ -1,4 +1,4 @@
-//! The tools of Berkeley DB and LMDB read what is exported as text, and what they write comes back.
+//! The tools of Berkeley DB and LMDB read text exports, and their output can be imported.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 #![expect(clippy::disallowed_methods, reason = "the tools' files are outside every database")]
@@ -16,7 +16,7 @@ use testkit::Rng;
 /// A tool that loads and one that dumps, with options of it.
 type Tools = (&'static str, &'static [&'static str]);
 
-/// The printable form of LMDB 0.9.24 leaves a backslash as it is, so nobody can read it.
+/// The printable form of LMDB 0.9.24 does not escape a backslash, so it is unreadable.
 const TOOLS: [Tools; 3] =
     [("db_load", &["db_dump"]), ("db_load", &["db_dump", "-p"]), ("mdb_load", &["mdb_dump"])];
 

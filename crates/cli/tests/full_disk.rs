@@ -1,6 +1,6 @@
 //! Disks that are really full: every failure is an error of a call, with the log written and mapped.
 
-#![expect(clippy::disallowed_methods, reason = "the disk is filled up beside the database")]
+#![expect(clippy::disallowed_methods, reason = "the test fills the disk without the database")]
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
 mod mount;
@@ -59,12 +59,13 @@ fn is_log_mapped(dir: &Path) -> bool {
     maps.lines().any(|line| line.contains(dir) && line.ends_with(".wal"))
 }
 
-/// Syncs end mappings, and would come at any time.
+/// Syncs end mappings; a timed one would come at any time.
 fn open(dir: &Path, options: Options) -> Db {
     Db::builder(dir).options(options).sync_interval_ms(0).open().unwrap()
 }
 
-/// Fills the disk up again and again while a partition is written, with a window of the log mapped or not.
+/// Fills the disk again and again while a partition is written, with a window of the log mapped or
+/// not.
 fn fill_up(mount: &Mount, wal_mapped: bool) {
     let dir = mount.0.join(if wal_mapped { "mapped" } else { "written" });
     let options = Options::new().wal_mapped(wal_mapped).write_buffer_bytes(1 << 20);
@@ -94,7 +95,7 @@ fn fill_up(mount: &Mount, wal_mapped: bool) {
             assert!(refused > 0, "the disk was full");
             check(&p, &model);
             std::fs::remove_file(filler).unwrap();
-            // It would be tried again by itself, but only after a while.
+            // It would be retried automatically, but only later.
             p.flush().unwrap();
             assert!(put(&p, &mut rng, &mut model), "there is space again: {:?}", db.health());
             check(&p, &model);
@@ -133,7 +134,8 @@ fn the_space_of_deleted_large_values_comes_back_on_a_nearly_full_disk() {
         let db = open(&dir, Options::new().wal_segment_bytes(1 << 20));
         let large = LargeValueOptions::new().chunk_bytes(2 << 20);
         let p = db.partition_with("p", PartitionOptions::new().large_values(large)).unwrap();
-        // Of 24 MiB, 15 are in chunk files. Beside the log and a filler, a MiB and a half is free.
+        // Of 24 MiB, 15 are in chunk files. In addition to the log and a filler, a MiB and a half
+        // is free.
         for n in 0..240_u8 {
             p.put([n], vec![n; 64 << 10]).unwrap();
         }

@@ -77,7 +77,7 @@ fn verify_finds_nothing_in_a_sound_database_and_names_what_is_harmed() {
     assert!(text.starts_with("damage in 1 place; "), "{text}");
     assert!(text.contains(name) && text.contains("keys \"key00000\" to"), "{text}");
 
-    // What keeps the database from being opened is damage like any other.
+    // Damage that prevents the open is reported like any other.
     let manifest = files(at, "manifest").pop().unwrap();
     flip(&manifest, 90);
     let report = json(at, &["verify", "db", "--json"], 1);
@@ -110,7 +110,7 @@ fn a_verification_in_parts_comes_to_its_end() {
     run(at, &["verify", "db", "--rate", "fast"], 2);
 }
 
-/// Ctrl-C ends the run behind the file that it reads, and the next one goes on behind that.
+/// Ctrl-C ends the run after the file that it reads, and the next run continues after that.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_verification_that_is_interrupted_leaves_its_mark() {
@@ -118,7 +118,7 @@ fn a_verification_that_is_interrupted_leaves_its_mark() {
     let at = folder.path();
     filled(at);
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_siltstone"));
-    // So slow that it cannot come to its end before the signal.
+    // So slow that it cannot end before the signal.
     command.current_dir(at).args(["verify", "db", "--resume", "mark", "--rate", "16KiB"]);
     let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
@@ -160,7 +160,7 @@ fn sealed(at: &Path) {
     db.checkpoint(at.join("db")).unwrap();
 }
 
-/// Turns a bit behind `text`, wherever a table has it.
+/// Flips a bit after `text`, in each table that has it.
 fn flip_behind(at: &Path, text: &str) {
     let mut hits = 0;
     for path in files(at, "sst") {

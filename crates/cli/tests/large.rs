@@ -150,7 +150,7 @@ fn text_of_berkeley_db_goes_out_and_comes_in() {
     check(at, &["import", "db", "nothing"], 1, "");
 }
 
-/// A file of large values is lost: their keys are still read.
+/// A file of large values is lost: their keys can still be read.
 #[test]
 fn keys_are_read_without_their_values() {
     let folder = tempfile::tempdir().unwrap();

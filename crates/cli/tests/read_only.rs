@@ -1,5 +1,5 @@
-//! The reading verbs where nothing can be written: a full disk, a read-only medium, a folder of
-//! somebody else.
+//! The reading subcommands if nothing can be written: a full disk, a read-only medium, a folder of
+//! another user.
 
 #![expect(clippy::disallowed_methods, reason = "folders and mounts are outside every database")]
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
@@ -41,7 +41,7 @@ fn fill(db: &str) {
     succeed(SILTSTONE, &["put", db, "in the log", "value"]);
 }
 
-/// Runs every verb that reads, by `run`, and looks for the line that says how it was opened.
+/// Runs every subcommand that reads, by `run`, and looks for the note that names the kind of open.
 #[track_caller]
 fn check_reading_verbs(db: &str, run: impl Fn(&[&str]) -> Output) {
     let before = names(Path::new(db));
@@ -125,7 +125,7 @@ fn a_folder_without_write_permission_can_be_read() {
     {
         check_reading_verbs(db, as_nobody);
     } else {
-        skipped("root may write everywhere, and there is no way to be somebody else");
+        return skipped("root may write everywhere, and there is no way to become another user");
     }
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::set_permissions(db, PermissionsExt::from_mode(0o755)).unwrap();

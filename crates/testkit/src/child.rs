@@ -1,4 +1,4 @@
-//! Tests in a process of their own: for limits, streams and forks, which are the whole process's.
+//! Tests in a process of their own: for limits, streams and forks, which concern the whole process.
 //!
 //! A test binary starts itself again, for one test. That test finds a folder in its environment, and does the work
 //! in it. Started by the test runner it finds none, and starts the child.

@@ -1,7 +1,7 @@
-//! Text files that say what the code is expected to produce.
+//! Text files with the expected output of the code.
 //!
 //! Tests call [`assert_golden`]; `BLESS=1 cargo test` rewrites the files, and the diff is then
-//! reviewed like code. A missing file fails: a golden that nobody blessed checks nothing.
+//! reviewed like code. A missing file fails: a golden without a review checks nothing.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -1,15 +1,15 @@
-//! Bytes with their meaning beside them, for golden tests of file formats.
+//! Bytes with their meaning, for golden tests of file formats.
 //!
-//! A format's test names each range of the bytes it wrote; the result is a table that a person
-//! can hold against the one above the encoder:
+//! A format's test names each range of the bytes it wrote; a person can compare the result with the
+//! table above the encoder:
 //!
 //! ```text
 //! 0000..0004  53 4c 54 31              magic
 //! 0004..0006  2a 00                    entry count 42
 //! ```
 //!
-//! Invariant: every byte is printed exactly once. What nobody named is printed as `(unnamed)`, so
-//! that a field which the table forgot shows in the golden.
+//! Invariant: every byte is printed exactly once. Bytes without a name are printed as `(unnamed)`,
+//! so that a field which the table forgot shows in the golden.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub fn annotate<M: AsRef<str>>(bytes: &[u8], notes: &[(Range<usize>, M)]) -> Str
     for (range, meaning) in sorted {
         assert!(
             at <= range.start && range.start <= range.end && range.end <= bytes.len(),
-            "{meaning:?} at {range:?} overlaps what comes before it or leaves the bytes"
+            "{meaning:?} at {range:?} overlaps the range before it or exceeds the bytes"
         );
         field(&mut text, bytes, at..range.start, "(unnamed)");
         field(&mut text, bytes, range.clone(), meaning);
@@ -40,7 +40,7 @@ pub fn annotate<M: AsRef<str>>(bytes: &[u8], notes: &[(Range<usize>, M)]) -> Str
     text
 }
 
-/// One field: its meaning stands on its first line, long ones go on below.
+/// One field: its meaning is on its first line; long fields continue below.
 fn field(text: &mut String, bytes: &[u8], range: Range<usize>, meaning: &str) {
     let mut meaning = meaning;
     let mut start = range.start;

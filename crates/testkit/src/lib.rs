@@ -1,5 +1,5 @@
-//! The common part of tests, benches and the command: goldens, seeded randomness, a model to compare
-//! with, and workloads. It knows no engine type, so that it can judge any engine.
+//! The common part of tests, benches and the command: goldens, seeded randomness, a model to
+//! compare with, and workloads. It knows no engine type, so that it can test any engine.
 //!
 //! - [`hexdump`] and [`golden`]: bytes and texts that a person can review.
 //! - [`rng`]: the only source of randomness in tests; a seed is a reproduction.

@@ -1,13 +1,13 @@
-//! The oracle: what a correct store answers, kept in the plainest way.
+//! The oracle: the answers of a correct store, kept in the plainest way.
 //!
-//! An ordered map per partition that keeps every version, and the log of everything that was
-//! done. Tests do each step to the model and to the store and compare; after a crash they ask
-//! [`Model::prefix_equal_to`] whether what came back is the state after some first part of the
-//! log. A snapshot is a sequence number. It is never fast, and never clever.
+//! An ordered map per partition that keeps every version, and the log of all steps. Tests do each
+//! step to the model and to the store and compare; after a crash they ask
+//! [`Model::prefix_equal_to`] whether the recovered state is that after a prefix of the log. A
+//! snapshot is a sequence number. The model is slow and simple.
 //!
 //! Invariants:
 //! 1. Sequence numbers are dense, one per operation, beginning with 1.
-//! 2. Versions of a key stand in the order of their sequence numbers.
+//! 2. Versions of a key are in the order of their sequence numbers.
 //! 3. A partition that is dropped and made again under its name begins empty, also in the past.
 
 use std::collections::BTreeMap;
@@ -188,7 +188,7 @@ impl Model {
         let mut first_live: BTreeMap<&str, usize> = BTreeMap::new();
         for (at, step) in self.log.iter().enumerate() {
             match step {
-                // One that exists already stays as it is.
+                // An existing partition does not change.
                 Step::Create(name) => _ = first_live.entry(name).or_insert(at),
                 Step::Drop(name) => _ = first_live.remove(name.as_str()),
                 Step::Commit(_) => {}

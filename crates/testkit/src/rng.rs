@@ -48,7 +48,7 @@ impl Rng {
         rng
     }
 
-    /// An independent generator, for instance for a thread; both go on without the other.
+    /// An independent generator, for example for a thread.
     #[must_use]
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.next_u64())

@@ -1,4 +1,4 @@
-//! Workloads: which key comes next, what to do with it, and what to write.
+//! Workloads: the next key, the operation on it, and the bytes to write.
 //!
 //! The command's `bench`, the criterion benches and the comparison with other engines draw from
 //! here, so that all of them do the same work. A [`Stream`] belongs to one thread and is
@@ -86,7 +86,7 @@ impl KeySpace {
         self.slots.count
     }
 
-    /// Writes the key of record `n` to `key`. Beyond 255 times the first records keys repeat.
+    /// Writes the key of record `n` to `key`. Keys repeat beyond 255 times the first records.
     #[inline]
     pub fn record(&self, n: u64, key: &mut Vec<u8>) {
         let generation = (n / self.slots.count) % GENERATIONS;
@@ -99,7 +99,7 @@ impl KeySpace {
         self.write(n << 8, key);
     }
 
-    /// Writes a key that no record has, right behind the `n`-th in key order, to `key`.
+    /// Writes a key that no record has, right after the `n`-th in key order, to `key`.
     #[inline]
     pub fn missing(&self, n: u64, key: &mut Vec<u8>) {
         self.write(n << 8 | GENERATIONS, key);
@@ -137,7 +137,7 @@ impl Values {
         Values { pool: pool.into(), at }
     }
 
-    /// The same bytes from another place on, for instance for another thread.
+    /// The same bytes from another offset, for example for another thread.
     #[must_use]
     pub fn fork(&self, seed: u64) -> Values {
         Values { pool: self.pool.clone(), at: Rng::new(seed).index(self.pool.len()) }
@@ -324,7 +324,7 @@ impl Stream {
             Choice::Uniform => self.rng.below(self.records),
             Choice::Zipfian => mix64(1 + self.zipfian.next(&mut self.rng)) % self.records,
             Choice::Latest => {
-                // A count alone; nothing else is read on its word.
+                // Only a count; nothing else depends on it.
                 let count = self.inserted.load(Ordering::Relaxed);
                 self.zipfian.grow(count);
                 count - 1 - self.zipfian.next(&mut self.rng).min(count - 1)

@@ -54,7 +54,7 @@ impl Engine for Measured {
         while left > 0 && cursor.valid() {
             visit(cursor.key(), cursor.value()?);
             left -= 1;
-            // No move behind the last entry that is wanted.
+            // No move after the last wanted entry.
             if left > 0 {
                 cursor.next()?;
             }

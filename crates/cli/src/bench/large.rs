@@ -18,7 +18,7 @@ use super::large_files::FilePerValue;
 use super::{Folder, PARTITION, large_plots as plots, parse_bytes};
 use crate::output::{Failure, Output, note};
 
-/// So often space is asked back at most, if a view keeps it.
+/// Space is reclaimed at most so often while a view keeps it.
 const RECLAIMS_MAX: usize = 1000;
 
 /// Arguments of `bench large`.
@@ -102,7 +102,7 @@ impl LargeEngine for Measured {
     fn reclaim(&self) -> Result<(), Error> {
         for _ in 0..RECLAIMS_MAX {
             self.partition.reclaim()?;
-            // A view that background work holds for a moment keeps what it can read.
+            // A view that background work holds for a moment keeps the files that it can read.
             self.db.wait_idle()?;
             let space = self.partition.space().unwrap_or_default();
             if space.live_bytes > 0 || space.total_bytes == 0 {
@@ -180,7 +180,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     folder.end()
 }
 
-/// The rates of a file for each value. Nobody reads them by several threads, and the mixes are left out.
+/// The rates of a file for each value. Reads by several threads and the mixes are left out.
 fn measure_files(args: &Args, plan: &LargePlan, folder: &Path) -> Result<Vec<SizeRates>, Failure> {
     let plan = LargePlan { threads: Vec::new(), mixes: Vec::new(), ..plan.clone() };
     let files = FilePerValue::new(folder).map_err(|e| Failure::io("make files in", folder, &e))?;

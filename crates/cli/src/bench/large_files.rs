@@ -1,7 +1,7 @@
 //! [`FilePerValue`]: the workload of large values on a file for each value, with no engine: the paper's basic store.
 //!
-//! A put writes a new file and renames it, so that a reader sees the old value or the new one. A durable one syncs
-//! the file before and the folder behind that. Nothing is verified.
+//! A put writes a new file and renames it, so that a reader sees the old value or the new one. A
+//! durable one syncs the file before the rename and the folder after it. Nothing is verified.
 
 #![expect(clippy::disallowed_methods, reason = "these files are no database's")]
 
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use testkit::bench::When;
 use testkit::bench::large::LargeEngine;
 
-/// A folder with a file for each value, which goes with it.
+/// A folder with a file for each value; it is removed with this value.
 pub(super) struct FilePerValue {
     folder: TempDir,
 }

@@ -15,12 +15,12 @@ use crate::svg::{self, page};
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 70.0;
-/// The names of the lines stand right of it.
+/// The names of the lines are right of it.
 const RIGHT: f64 = 620.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 290.0;
 
-/// A class for each line; more lines begin anew.
+/// A class for each line; further lines start again with the first.
 const STYLE: &str = "\
 polyline{fill:none;stroke-width:2}\
 .l0{stroke:#3a6ea5}.l1{stroke:#c2571a}.l2{stroke:#3d8b4f}.l3{stroke:#8b5aa8}.l4{stroke:#8a8f98}\

@@ -1,4 +1,4 @@
-//! `bench`: runs workloads one after another on one database and says what they cost.
+//! `bench`: runs workloads one after another on one database and prints their costs.
 //!
 //! The data set is `--records` records whose keys are the same however they were filled in, so
 //! that any workload can follow any other. A workload that needs data and finds none is preceded
@@ -52,7 +52,8 @@ pub(crate) struct Args {
     /// Seconds after which a workload that is not a fill ends, even if operations are left
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
-    /// Run a thread beside each workload that only looks at the clock, and report its longest pause
+    /// Run a thread next to each workload that only looks at the clock, and report its longest
+    /// pause
     #[arg(long)]
     idle_loop: bool,
     /// Bytes of a key, at least 8
@@ -64,7 +65,7 @@ pub(crate) struct Args {
     /// Number of threads
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Writes per second beside the readers of `readwhilewriting` [default: as many as possible]
+    /// Writes per second during the reads of `readwhilewriting` [default: as many as possible]
     #[arg(long)]
     write_rate: Option<NonZeroU64>,
     /// Durability of writes
@@ -117,7 +118,7 @@ pub(crate) struct Args {
 enum OwnData {
     /// Measures values from 100 KB to 645 MB: put, get, delete until the space is back, and mixes
     Large(large::Args),
-    /// Measures one partition, snapshot or table beside thousands of others
+    /// Measures one partition, snapshot or table among thousands of others
     Scale(scale::Args),
     /// Measures a primary and two secondaries over the share of strong reads
     Scid(scid::Args),
@@ -223,7 +224,7 @@ impl Folder {
             .map_err(|e| Failure::Io(format!("cannot make a temporary folder: {e}")))
     }
 
-    /// Removes a temporary folder, and says where the other is.
+    /// Removes a temporary folder, and prints the path of any other.
     fn end(self) -> Result<(), Failure> {
         match self {
             Folder::Temporary(folder) => {
@@ -245,8 +246,7 @@ impl Folder {
     }
 }
 
-/// Runs one workload behind a progress bar, which is drawn on standard error, and only on a
-/// terminal.
+/// Runs one workload with a progress bar, which is drawn on standard error, and only on a terminal.
 fn run_one(
     bench: &mut Bench<Measured>,
     kind: Kind,
@@ -275,7 +275,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut report = Report::new(args, folder.path())?;
     let start = Usage::now(measured.written_bytes());
 
-    // A database that was there before is not.
+    // A database that existed before is not compact.
     let mut is_compact = args.dir.is_none();
     for &kind in &args.workloads {
         if kind.needs_data() && !bench.is_loaded()? {

@@ -1,8 +1,8 @@
 //! Prints what was measured: a row as each workload ends, or one JSON object at the end.
 //!
 //! Latencies are in microseconds. Write amplification is bytes written to log and tables by bytes
-//! of keys and values written; space amplification is bytes on the device by bytes of live
-//! records. A figure that the machine cannot tell is `-`, or null in JSON.
+//! of keys and values written; space amplification is bytes on the device by bytes of live records.
+//! A figure that the machine cannot provide is `-`, or null in JSON.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// A figure with `digits` behind the point, or `-`.
+/// A figure with `digits` decimal places, or `-`.
 fn figure(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
@@ -101,7 +101,7 @@ impl Report {
         Ok(())
     }
 
-    /// Prints the sums. `spent` covers everything, the background work at the end included.
+    /// Prints the sums. `spent` covers everything, including the background work at the end.
     pub(crate) fn finish(
         &mut self,
         spent: &Usage,

@@ -1,4 +1,4 @@
-//! `bench scale`: the cost of one partition, snapshot or table beside many others.
+//! `bench scale`: the cost of one partition, snapshot or table among many others.
 //!
 //! Each part has a database of its own. A line gives the time and the processor time of the whole
 //! process per operation, so background work counts.
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 /// Measures and prints one line after the other.
 struct Meter {
     out: Output,
-    /// The number of things that are there meanwhile, with their name.
+    /// The number of other things that exist meanwhile, with their name.
     beside: String,
 }
 
@@ -176,7 +176,7 @@ fn snapshots(meter: &mut Meter, path: &Path, count: u64) -> Result<(), Failure> 
         Ok(())
     })?;
     meter.memory("memory, all held")?;
-    meter.run("take and release one beside them", OPS, || {
+    meter.run("take and release one among them", OPS, || {
         for _ in 0..OPS {
             drop(db.snapshot());
         }

@@ -1,8 +1,8 @@
 //! The drawing of `levels`: a row for each level, a box for each table over the keys that it
 //! covers.
 //!
-//! Keys are laid out by what lies at them: where tables hold much, the drawing is wide. So boxes
-//! of one level are about as wide as their tables are large, and what overlaps lies in one column.
+//! The width follows the size of the data: a key range with much data is wide. So boxes of one
+//! level are about as wide as their tables are large, and overlapping tables are in one column.
 //! Level 0 has as many lanes as tables overlap.
 //!
 //! Invariants:
@@ -17,7 +17,7 @@ use crate::svg::page;
 
 const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 24.0;
-/// The left edge of the boxes; the totals of a level stand left of it.
+/// The left edge of the boxes; the totals of a level are left of it.
 const LEFT: f64 = 210.0;
 const LANE: f64 = 26.0;
 const BOX: f64 = 21.0;
@@ -158,7 +158,7 @@ struct Scale<'a> {
 }
 
 impl<'a> Scale<'a> {
-    /// Spreads what each table holds evenly over the stops inside of it.
+    /// Spreads the size of each table evenly over the stops inside of it.
     fn of(tables: &'a [PlacedTable]) -> Scale<'a> {
         let ends = |table: &'a PlacedTable| [&*table.meta.smallest.user, &*table.meta.largest.user];
         let mut keys: Vec<&[u8]> = tables.iter().flat_map(ends).collect();

@@ -71,15 +71,15 @@ impl LargeFile {
         self.len
     }
 
-    /// Puts the file as the value of `key`: streamed into a partition with large values, else read
-    /// whole.
+    /// Puts the file as the value of `key`: streamed into a partition with large values, otherwise
+    /// read whole.
     pub(super) fn put(&self, partition: &Partition, key: &[u8]) -> Result<(), Failure> {
         if partition.space().is_some() {
             let mut file = open(&self.path)?;
             let len = Some(self.len);
             return engine::put_stream(partition, key, len, &mut file, &self.path, Durability::Os);
         }
-        // Asked before the file is read. A file of a terabyte must not be held in memory to be
+        // Checked before the file is read. A file of a terabyte must not be read into memory to be
         // refused.
         let most = Options::default().value_bytes_max;
         if self.len > most {

@@ -5,7 +5,7 @@
 //! object a line with `key` and `value`; either may come as `..._base64` or `..._hex` instead.
 //!
 //! Invariants:
-//! 1. A row that is not understood ends the reading with its line number; nothing is guessed.
+//! 1. An invalid row ends the reading with its line number; nothing is guessed.
 //! 2. Bytes of TSV and CSV are taken as they are, UTF-8 or not.
 
 use std::io::BufRead;
@@ -64,7 +64,7 @@ impl Columns {
 /// Reads one row into the fields; `None` at the end of the file.
 type ReadRow<'a, R> = dyn FnMut(&mut Lines<R>) -> Result<Option<Vec<Vec<u8>>>, RowFault> + 'a;
 
-/// Gives `sink` key and value of each row of a TSV or CSV file.
+/// Passes key and value of each row of a TSV or CSV file to `sink`.
 pub(super) fn each_table_row<E>(
     file: impl BufRead,
     is_csv: bool,
@@ -194,12 +194,12 @@ fn csv_row(lines: &mut Lines<impl BufRead>) -> Result<Option<Vec<Vec<u8>>>, RowF
         match &text[at..] {
             [b',', ..] => at += 1,
             rest if trim_line_end(rest).is_empty() => return Ok(Some(fields)),
-            _ => return Err(fault(lines.number, "text behind a quoted field")),
+            _ => return Err(fault(lines.number, "text after a quoted field")),
         }
     }
 }
 
-/// Gives `sink` key and value of each object of a file of JSON lines. Empty lines are passed over.
+/// Passes key and value of each object of a file of JSON lines to `sink`. Empty lines are skipped.
 pub(super) fn each_json_line<E>(
     file: impl BufRead,
     sink: &mut dyn FnMut(Vec<u8>, Vec<u8>) -> Result<(), E>,
@@ -220,7 +220,7 @@ pub(super) fn each_json_line<E>(
 
 fn json_entry(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
     let object: Map<String, Value> = serde_json::from_slice(line).map_err(|e| {
-        // It counts the lines of what it was given, which is always one.
+        // It counts the lines of its input, which is always one.
         let what = e.to_string();
         what.split(" at line 1").next().unwrap_or(&what).to_owned() + " in the JSON"
     })?;

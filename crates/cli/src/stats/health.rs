@@ -1,7 +1,7 @@
-//! The part of `stats` that says whether all is well: what `Db::health` tells, as text and as JSON.
+//! The part of `stats` that shows problems: the result of `Db::health`, as text and as JSON.
 //!
-//! Called by `stats.rs` alone. Everything that is not well comes first in the text, each with how
-//! long it has been so; how far the limits are is said in any case.
+//! Called by `stats.rs` alone. In the text, problems come first, each with its duration; the
+//! distance to the limits is always shown.
 //!
 //! Invariant: text and JSON are made from the same copy and leave nothing out.
 
@@ -94,7 +94,7 @@ pub(super) fn text(health: &Health) -> String {
     text
 }
 
-/// The lines about files that are gone, and about a full disk.
+/// The lines about missing files, and about a full disk.
 fn space_lines(health: &Health, line: &mut dyn FnMut(&str, &dyn Display)) {
     if let Some(why) = &health.deleted {
         line("deleted files", &escaped(why));
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Health after writes to a partition that nothing can be flushed of, until they are stopped.
+    /// Health after writes to a partition that cannot be flushed, until they are stopped.
     fn stopped() -> Health {
         let folder = tempfile::tempdir().unwrap();
         let db = Db::builder(folder.path())
@@ -304,7 +304,7 @@ mod tests {
     fn json_has_every_field_of_health() {
         let health = stopped();
         let missing = missing(&format!("{health:?}"), &json(&health).to_string());
-        // Told by another name, or with the unit; the last one is a word of the error.
+        // Under another name, or with the unit; the last one is a word of the error.
         let renamed = ["name", "oldest_snapshot", "since", "retry_in", "panicked"];
         assert_eq!(missing, BTreeSet::from(renamed.map(str::to_owned)));
     }

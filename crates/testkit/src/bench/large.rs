@@ -1,9 +1,9 @@
 //! The workload of large values: the paper's sizes, operations and mixes.
 //!
-//! For each size a number of values is put, put durably, read back and deleted, each call timed by itself. The slowest
-//! and the fastest are left out, and the mean of the rest is given as bytes per millisecond, as in the paper
-//! (WR-Store++, 5.1). Deletes are timed together with what gives their space back. A mix is timed as a whole, over
-//! values that were loaded before.
+//! For each size a number of values is put, put durably, read back and deleted, each call timed by
+//! itself. The slowest and the fastest are left out, and the mean of the rest is given as bytes per
+//! millisecond, as in the paper (WR-Store++, 5.1). Deletes are timed together with the calls that
+//! reclaim their space. A mix is timed as a whole, over values that were loaded before.
 //!
 //! The paper's tables of sizes and mixes are pictures. The sizes are spaced evenly on a logarithmic scale between its
 //! smallest and its largest; the mixes are ours. Both stand in [`DEFAULT_WORKLOAD`], so that others can be put in.
@@ -40,7 +40,7 @@ pub trait LargeEngine {
         self.get(key, buf)
     }
 
-    /// Shows the value of `key` to `visit` where the engine has it; returns whether it is there, or `None` if
+    /// Passes the value of `key` to `visit` without a copy; returns whether it exists, or `None` if
     /// the engine lends no values.
     fn lend(
         &self,
@@ -53,7 +53,7 @@ pub trait LargeEngine {
     /// Deletes a key.
     fn delete(&self, key: &[u8]) -> Result<(), Self::Error>;
 
-    /// Returns when the space of what was deleted is back.
+    /// Returns when the space of deleted values is free again.
     fn reclaim(&self) -> Result<(), Self::Error>;
 }
 
@@ -66,7 +66,7 @@ pub struct Mix {
     pub get: u64,
     /// Puts of a new key.
     pub put: u64,
-    /// A delete of a key that is there and a put of a new one.
+    /// A delete of an existing key and a put of a new one.
     pub update: u64,
     /// Deletes.
     pub delete: u64,
@@ -212,12 +212,12 @@ pub struct LargeOutcome {
     pub mixes: Vec<MixTime>,
 }
 
-/// A failure of the engine, or a read that gave something else than was written.
+/// A failure of the engine, or a read that returned another value than was written.
 #[derive(Debug)]
 pub enum LargeFailure<E> {
     /// The engine's.
     Engine(E),
-    /// The value of this key is missing or another.
+    /// The value of this key is missing or different.
     Wrong(String),
 }
 
@@ -227,16 +227,16 @@ impl<E> From<E> for LargeFailure<E> {
     }
 }
 
-/// The front of each value, which tells it from all others.
+/// The front of each value, which is unique.
 const MARK_BYTES: usize = 16;
 
 /// Runs the workload.
 pub struct LargeBench<'a, E> {
     engine: &'a E,
     plan: &'a LargePlan,
-    /// As many bytes as the largest value has. They are random, as those of media, which do not compress.
+    /// As many bytes as the largest value has. They are random, like compressed media.
     value: Vec<u8>,
-    /// Reads go here. It is used from end to end before anything is timed.
+    /// The buffer of reads. All of it is touched before anything is timed.
     buf: Vec<u8>,
     rng: Rng,
 }
@@ -251,7 +251,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
         LargeBench { engine, plan, value, buf: vec![1; longest], rng }
     }
 
-    /// Leaves so many of 64 bytes random in a row, and makes the rest zeros: values that compress.
+    /// Makes so many of each 64 bytes random, and the rest zeros: values that compress.
     #[must_use]
     pub fn random_of_64(mut self, random: usize) -> LargeBench<'a, E> {
         for piece in self.value.chunks_mut(64).filter(|piece| piece.len() > random) {
@@ -260,7 +260,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
         self
     }
 
-    /// The sizes, then the mixes. `notice` is told what comes next.
+    /// Runs the sizes, then the mixes. `notice` gets the name of the next step.
     ///
     /// # Errors
     /// The first failure.
@@ -290,7 +290,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
         Ok(begin.elapsed())
     }
 
-    /// Reads a value, by a number of threads or as the engine sees fit.
+    /// Reads a value, by a number of threads or as the engine chooses.
     fn get(
         &mut self,
         key: &str,
@@ -363,7 +363,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
             let n = if is_first { turn } else { self.rng.below(repetitions) };
             lent[usize::from(!is_first)].extend(self.lent(&key_of("put", id, n), n, size)?);
         }
-        // The space of the first half is back before the other is written: disks are small.
+        // The space of the first half is free before the other is written: disks are small.
         let mut deleting = self.delete_all(repetitions, |n| key_of("put", id, n))?;
         let mut synced = Vec::new();
         for n in 0..repetitions {
@@ -471,7 +471,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Of all bytes of a value: the least that a reader of all of them does.
+/// A fold over all bytes of a value: the least work of a reader of all of them.
 fn folded(value: &[u8]) -> u64 {
     let (words, rest) = value.as_chunks::<8>();
     let words = words.iter().fold(0, |sum, word| sum ^ u64::from_le_bytes(*word));

@@ -1,9 +1,9 @@
 //! The costs of a workload: latencies, processor time, memory, bytes written, space.
 //!
 //! Latencies are kept in nanoseconds with three digits. Processor time and written bytes are the
-//! whole engine's, so that background work is counted to the workload during which it ran. What a
-//! machine cannot tell is `None`, never zero. The one exception is processor time, which is zero on systems
-//! that are not Unix.
+//! whole engine's, so that background work is counted to the workload during which it ran. A figure
+//! that the machine cannot provide is `None`, never zero. The one exception is processor time,
+//! which is zero on systems that are not Unix.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Up to now; `written_bytes` as the engine tells it.
+    /// The usage up to now; `written_bytes` as the engine reports it.
     pub fn now(written_bytes: Option<u64>) -> Usage {
         Usage { cpu: processor_time(), written_bytes }
     }
@@ -86,7 +86,7 @@ impl Memory {
     }
 }
 
-/// The number behind `name` in one of the kernel's text files.
+/// The number after `name` in one of the kernel's text files.
 fn number_after(file: &str, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(file).ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -99,7 +99,7 @@ pub fn disk_bytes(folder: &Path) -> Option<u64> {
     let mut bytes = 0;
     for name in std::fs::read_dir(folder).ok()? {
         let name = name.ok()?;
-        // A file may go while background work is under way.
+        // A file may be deleted while background work runs.
         let Ok(metadata) = name.metadata() else { continue };
         bytes += if metadata.is_dir() {
             disk_bytes(&name.path()).unwrap_or(0)

@@ -1,4 +1,5 @@
-//! [`Meter`]: what one thread of a workload counts and times; [`Tally`]: the counters of one or of all.
+//! [`Meter`]: the counters and the clock of one thread of a workload; [`Tally`]: the counters of
+//! one or of all.
 
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -65,7 +66,7 @@ impl Tally {
 }
 
 impl<'a> Meter<'a> {
-    /// Of a thread that begins to work at `begin`.
+    /// The meter of a thread that begins to work at `begin`.
     pub(super) fn new(progress: &'a AtomicU64, stop: &'a AtomicBool, begin: Instant) -> Meter<'a> {
         Meter { progress, stop, begin, last: begin, tally: Tally::new() }
     }
@@ -92,7 +93,7 @@ impl<'a> Meter<'a> {
         self.tick_many(1);
     }
 
-    /// `ops` operations that were done as one ended now; they have one latency.
+    /// Counts `ops` operations that ended now as one; they have one latency.
     #[inline]
     pub(super) fn tick_many(&mut self, ops: u64) {
         let at = now();
@@ -100,11 +101,11 @@ impl<'a> Meter<'a> {
         self.tally.latencies.saturating_record(nanos);
         self.last = at;
         self.tally.ops += ops;
-        // A count for the eye; nothing is read on its word.
+        // A count for display; nothing depends on it.
         self.progress.store(self.tally.ops, Ordering::Relaxed);
     }
 
-    /// A point read found a value, or none.
+    /// Counts a point read, which found a value or none.
     #[inline]
     pub(super) fn found(&mut self, found: bool) {
         if found {
@@ -114,13 +115,13 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Keys and values of `len` bytes go to the engine.
+    /// Counts keys and values of `len` bytes as written.
     #[inline]
     pub(super) fn wrote(&mut self, len: usize) {
         self.tally.written_bytes += len as u64;
     }
 
-    /// Keys and values of `len` bytes were read.
+    /// Counts keys and values of `len` bytes as read.
     #[inline]
     pub(super) fn read_bytes(&mut self, len: usize) {
         self.tally.read_bytes += len as u64;

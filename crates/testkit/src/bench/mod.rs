@@ -1,4 +1,4 @@
-//! Benchmarks of any engine: the workloads by name, who runs them, what they cost.
+//! Benchmarks of any engine: the workloads by name, their runs, their costs.
 //!
 //! `siltstone bench` runs these on siltstone, `benches/peers` on siltstone and on its rivals. An
 //! [`Engine`] is a few calls; everything that is timed or counted is here, so that figures of
@@ -39,8 +39,8 @@ pub enum Way {
 
 /// The calls that the workloads make on an engine. It is a handle: clones work on the same database.
 ///
-/// An implementation uses the fastest way that the engine's documentation offers for each call,
-/// and copies nothing that the engine does not make it copy.
+/// An implementation uses the fastest way that the engine's documentation offers for each call, and
+/// makes no copy that the engine does not require.
 pub trait Engine: Clone + Send + 'static {
     /// Why a call failed.
     type Error: Send;
@@ -54,10 +54,10 @@ pub trait Engine: Clone + Send + 'static {
     /// Writes several entries, all or nothing.
     fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<(), Self::Error>;
 
-    /// The length in bytes of the value of `key`, which is at hand to be read; `None` without one.
+    /// The length in bytes of the value of `key`, which must be ready to read; `None` without one.
     fn get(&self, key: &[u8]) -> Result<Option<usize>, Self::Error>;
 
-    /// Shows up to `entries` entries to `visit`, from `key` on.
+    /// Passes up to `entries` entries to `visit`, from `key` on.
     fn seek(
         &self,
         key: &[u8],
@@ -65,7 +65,7 @@ pub trait Engine: Clone + Send + 'static {
         visit: impl FnMut(&[u8], &[u8]),
     ) -> Result<(), Self::Error>;
 
-    /// Shows the entries to `visit` from one end on, until it returns false.
+    /// Passes the entries to `visit` from one end on, until it returns false.
     fn scan(&self, way: Way, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Self::Error>;
 
     /// The number of entries.
@@ -78,8 +78,8 @@ pub trait Engine: Clone + Send + 'static {
         Ok(count)
     }
 
-    /// Bytes that were written to files up to now. Engines that are compared count alike, which is
-    /// what the process handed to `write`.
+    /// Bytes that were written to files up to now. Compared engines count alike: the bytes that the
+    /// process passed to `write`.
     fn written_bytes(&self) -> Option<u64> {
         measure::process_written_bytes()
     }

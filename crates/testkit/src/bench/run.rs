@@ -1,9 +1,9 @@
-//! Runs one workload: threads, their meters, how far they are, what it all cost.
+//! Runs one workload: threads, their meters, progress, costs.
 //!
 //! Invariants:
 //! 1. All workers begin at once, and the clock starts when the first of them does.
 //! 2. A worker's latencies are those between its own ticks; no worker waits for another.
-//! 3. A time limit ends no fill: the workloads behind it need all records.
+//! 3. A time limit ends no fill: later workloads need all records.
 
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -35,9 +35,9 @@ pub struct Outcome {
     pub elapsed: Duration,
     /// Of the counted threads.
     pub tally: Tally,
-    /// Of the thread that overwrites beside the readers.
+    /// The tally of the thread that overwrites during the reads.
     pub beside: Option<Tally>,
-    /// The longest pause of the idle loop beside it.
+    /// The longest pause of the idle loop during the workload.
     pub idle_pause: Option<Duration>,
     /// Of the whole process.
     pub usage: Usage,
@@ -120,8 +120,8 @@ pub struct Plan {
     pub ops: Option<u64>,
     /// Time after which a workload other than a fill ends, even if operations are left.
     pub limit: Option<Duration>,
-    /// Run a thread beside each workload that only looks at the clock: its longest pause is due to the
-    /// machine, and tells how much of the longest operation may be, too.
+    /// Run a thread next to each workload that only looks at the clock: its longest pause is due to
+    /// the machine, and shows how much of the longest operation may be, too.
     pub idle_loop: bool,
     /// Bytes of a key, at least [`KeySpace::KEY_BYTES_MIN`].
     pub key_bytes: usize,
@@ -129,8 +129,8 @@ pub struct Plan {
     pub value_bytes: usize,
     /// Threads that work at once, at least 1.
     pub threads: u16,
-    /// Writes per second of the thread beside the readers of `readwhilewriting`; `None` for as many as
-    /// it can do. With the same number, all engines do the same work while they read.
+    /// Writes per second of the thread that writes during the reads of `readwhilewriting`; `None`
+    /// for as many as possible. With the same number, all engines do the same work while they read.
     pub write_rate: Option<NonZeroU64>,
     /// When a write counts as done, except in `fillsync`.
     pub when: When,
@@ -195,8 +195,8 @@ impl<E: Engine> Bench<E> {
         }
     }
 
-    /// The worker number `number` of those that share `ops` operations; one more than there are
-    /// threads is the one beside them.
+    /// The worker number `number` of those that share `ops` operations. The last number, one more
+    /// than there are threads, is the thread that runs during their work.
     fn worker(&self, number: u64, ops: u64) -> Worker<E> {
         let threads = u64::from(self.plan.threads);
         let share = |n: u64| u64::try_from(u128::from(ops) * u128::from(n) / u128::from(threads));
@@ -215,8 +215,8 @@ impl<E: Engine> Bench<E> {
         }
     }
 
-    /// Runs `kind` under the name `name` on the database in `folder`, and tells `progress` now and
-    /// then how many operations are done.
+    /// Runs `kind` under the name `name` on the database in `folder`, and passes the number of
+    /// finished operations to `progress` from time to time.
     pub fn run(
         &mut self,
         kind: Kind,
@@ -264,8 +264,8 @@ struct Done {
 #[repr(align(128))]
 struct Count(AtomicU64);
 
-/// Runs `work`, if `is_wanted` beside a thread that looks at the clock all the time, and returns the
-/// longest time between two looks.
+/// Runs `work`, if `is_wanted` next to a thread that looks at the clock all the time, and returns
+/// the longest time between two looks.
 fn beside_idle_loop<T>(is_wanted: bool, work: impl FnOnce() -> T) -> (T, Option<Duration>) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -367,7 +367,7 @@ fn run_threads<E: Engine>(
     Ok(Done { elapsed, tally, beside })
 }
 
-/// Returns when the `counted` first workers have ended; says how far they are.
+/// Waits until the `counted` first workers have ended; reports their progress.
 fn wait(
     ends: &mpsc::Receiver<usize>,
     counted: usize,
@@ -381,7 +381,7 @@ fn wait(
             Err(RecvTimeoutError::Timeout) => {
                 progress(counts.iter().map(|count| count.0.load(Ordering::Relaxed)).sum());
             }
-            // Every worker is gone; one that panicked says so when it is joined.
+            // Every worker has ended; a panic of one is reported when it is joined.
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }

@@ -1,4 +1,4 @@
-//! Every workload on an ordered map, which does what it is told and nothing else.
+//! Every workload on an ordered map without any other behaviour.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

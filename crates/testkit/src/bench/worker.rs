@@ -1,9 +1,10 @@
-//! The workloads by name, and what one thread does in each.
+//! The workloads by name, and the work of one thread in each.
 //!
-//! A worker draws its operations from [`crate::workload`] and tells each one's end to a
+//! A worker draws its operations from [`crate::workload`] and reports the end of each to a
 //! [`Meter`]. It owns a handle of the engine.
 //!
-//! Invariant: what a worker does depends on its seed and number alone, except where threads share
+//! Invariant: the work of a worker depends on its seed and number alone, except where threads share
+//! the count of inserted records.
 //! the count of inserted records.
 
 use std::num::NonZeroU64;
@@ -18,7 +19,7 @@ use crate::workload::{KeySpace, Mix, Operation, Permutation, Stream, Values};
 
 /// Entries of one batch of `fillbatch`.
 const BATCH_ENTRIES: u64 = 100;
-/// Entries that `seekrandom` reads behind each seek.
+/// Entries that `seekrandom` reads after each seek.
 const SEEK_NEXTS: u64 = 10;
 
 /// A workload.
@@ -98,7 +99,7 @@ impl Kind {
         Kind::YcsbW,
     ];
 
-    /// As it is spelled on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Kind::FillSeq => "fillseq",
@@ -157,7 +158,7 @@ pub(super) struct Worker<E> {
     pub(super) values: Values,
     pub(super) value_bytes: usize,
     pub(super) when: When,
-    /// Writes per second beside readers; `None` for as many as it can do.
+    /// Writes per second during reads; `None` for as many as possible.
     pub(super) write_rate: Option<NonZeroU64>,
     pub(super) seed: u64,
     /// Operations of this thread; in a fill also its share of the records.
@@ -231,7 +232,7 @@ impl<E: Engine> Worker<E> {
         Ok(())
     }
 
-    /// Overwrites until `meter` says that the readers are done.
+    /// Overwrites until `meter` reports that the readers are done.
     pub(super) fn overwrite_while_reading(
         &mut self,
         meter: &mut Meter<'_>,
@@ -305,7 +306,7 @@ impl<E: Engine> Worker<E> {
         Ok(())
     }
 
-    /// Each record at most once, in an order that has nothing to do with the filling.
+    /// Deletes each record at most once, in an order that is independent of the fill.
     fn delete(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let records = self.keys.records();
         let order = Permutation::new(records);

@@ -30,7 +30,7 @@ pub(super) const FAILED: u8 = 2;
 pub(super) const REQUEST_BYTES: usize = 21;
 pub(super) const ANSWER_BYTES: usize = 17;
 
-/// See the module.
+/// A process of the experiment, as its client sees it.
 pub(super) struct Node {
     child: Child,
     requests: Option<ChildStdin>,
@@ -115,12 +115,12 @@ impl Node {
         Ok(self.answer()?.value)
     }
 
-    /// Asks a secondary to apply everything through `commit`; it answers when it has.
+    /// Asks a secondary to apply everything through `commit`; it answers after that.
     pub(super) fn ask_to_reach(&mut self, commit: Commit) -> Result<(), Failure> {
         self.ask(REACH, commit, &[], &[])
     }
 
-    /// Has the primary flush and compact everything; waits until it has no background work.
+    /// Makes the primary flush and compact everything; waits until it has no background work.
     pub(super) fn rest(&mut self) -> Result<(), Failure> {
         self.ask(REST, nothing(), &[], &[])?;
         self.answer().map(drop)

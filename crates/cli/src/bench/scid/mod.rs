@@ -7,13 +7,14 @@
 //! ```text
 //! way        a write waits for          a strong read goes to        other reads go to
 //! baseline   both secondaries           a secondary, as it is        a secondary, as it is
-//! offloaded  nobody                     a secondary, at level 1      a secondary, as it is
-//! optimal    nobody                     the primary                  a secondary, as it is
+//! offloaded  no other process           a secondary, at level 1      a secondary, as it is
+//! optimal    no other process           the primary                  a secondary, as it is
 //! ```
 //!
-//! In the baseline a write is done when both secondaries have applied it: synchronous replication. All
-//! ways use the same processes, the same pipes and the same operations. `link.rs` is the client's
-//! side of a process, `node.rs` the process, `rounds.rs` the order of the runs and what they say together.
+//! In the baseline a write is done when both secondaries have applied it: synchronous replication.
+//! All ways use the same processes, the same pipes and the same operations. `link.rs` is the
+//! client's side of a process, `node.rs` the process, `rounds.rs` the order of the runs and their
+//! summary.
 
 mod link;
 mod node;
@@ -177,10 +178,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Brings the processes to the state in which every run begins: the primary has everything in its lowest
-    /// level and nothing in memory, and both secondaries are at the present. Without the compaction, the
-    /// flushes and merges that one run leaves behind fall into the time of another, whose turn it happens
-    /// to be.
+    /// Brings the processes to the state in which every run begins: the primary has everything in
+    /// its lowest level and nothing in memory, and both secondaries are up to date. Without the
+    /// compaction, the flushes and merges that one run leaves would fall into the time of the next
+    /// one.
     fn settle(&mut self) -> Result<(), Failure> {
         self.next = 0;
         let Some(commit) = self.last.take() else { return Ok(()) };

@@ -52,7 +52,7 @@ struct Request {
 }
 
 impl Served {
-    /// Does what is asked; returns the place and the value.
+    /// Executes a request; returns the place and the value.
     fn serve(&self, request: &Request) -> Result<(Commit, Option<Slice>)> {
         let Request { verb, commit, key, value } = request;
         match self {
@@ -80,7 +80,7 @@ impl Served {
     }
 }
 
-/// Serves until nobody asks any more.
+/// Serves until the requests end.
 pub(crate) fn run(args: &Args) -> std::result::Result<(), Failure> {
     match args.role {
         Role::Primary => {

@@ -1,10 +1,10 @@
-//! The order of the runs, and what they say together.
+//! The order of the runs, and their summary.
 //!
-//! Each round runs every way at every share of strong keys, with the same operations and in another order
-//! than the round before, so that what the machine does meanwhile meets no way and no share alone. The
-//! ways follow one another at a share. So a round has, for each share, a ratio of two runs that are a
-//! few seconds apart. Such ratios scatter less than throughputs do. The first round is not counted:
-//! caches are cold in it.
+//! Each round runs every way at every share of strong keys, with the same operations and in another
+//! order than the round before, so that other activity of the machine does not affect one way or
+//! share alone. The ways follow one another at a share. So a round has, for each share, a ratio of
+//! two runs that are a few seconds apart. Such ratios scatter less than throughputs do. The first
+//! round is not counted: its caches are cold.
 
 use super::{Args, Cluster, Load, Run, Way};
 use crate::output::{Failure, note};
@@ -34,7 +34,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// The spread of `values`, of which there is one at least.
+    /// The spread of `values`, at least one.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Spread {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -46,7 +46,7 @@ impl Spread {
     }
 }
 
-/// The value that stands a part of the way through `sorted`, or lies between two that do.
+/// The value at a part of the way through `sorted`, interpolated between two.
 fn between(sorted: &[f64], part: f64) -> f64 {
     let place = part * (sorted.len() - 1) as f64;
     let below = sorted[place as usize];
@@ -82,7 +82,7 @@ pub(super) fn measure(
 
 /// The places of shares and ways in a round, in the order of their runs.
 fn order(round: usize, shares: usize, ways: usize) -> impl Iterator<Item = (usize, usize)> {
-    // A third of the shares further on in each round, and in turns from behind.
+    // A third of the shares further on in each round, and alternately from the end.
     let first = round * shares.div_ceil(3);
     (0..shares).flat_map(move |nth| {
         let nth = if round.is_multiple_of(2) { nth } else { shares - 1 - nth };
@@ -103,12 +103,12 @@ impl Series {
         Spread::of(runs.map(|(run, base)| run.rate / base.rate))
     }
 
-    /// The ratios of whole rounds: of the time that all shares took together.
+    /// The ratios of whole rounds: of the sum of the times of all shares.
     pub(super) fn ratio_over_all(&self, base: &Series) -> Spread {
         Spread::of((0..self.rounds()).map(|round| base.took(round) / self.took(round)))
     }
 
-    /// The time that an operation at each share took together in a round.
+    /// The sum of the times of an operation at each share in a round.
     fn took(&self, round: usize) -> f64 {
         self.points.iter().map(|(_, runs)| 1.0 / runs[round].rate).sum()
     }

@@ -8,7 +8,7 @@ use super::*;
 #[derive(Default)]
 struct Map {
     values: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
-    /// Of each get of a value of 1000 bytes that was told how many.
+    /// For each get of a value of 1000 bytes with a thread count, the count.
     threads: RefCell<Vec<usize>>,
     forgets: bool,
 }
