@@ -1,17 +1,16 @@
-//! Memory for the nodes of a memtable: slabs that are filled from front to back and go back to a
+//! Memory for the nodes of a memtable: slabs that are filled from front to back and return to a
 //! pool as a whole.
 //!
 //! An entry costs no call of the allocator, and a store that has filled its first memtables touches
-//! no fresh page any more: the slabs of a memtable that was flushed serve the next one. Until then
-//! the log thread prepares slabs ahead: the kernel clears a fresh one for 0.3 ms, and for 5 ms on a
-//! virtual machine whose host has to find the memory. A writer would wait for that at each slab.
-//! Used by the skiplist, which knows what lies in the memory; nothing here reads it.
+//! no fresh page any more: the slabs of a flushed memtable serve the next one. Until then the log
+//! thread prepares slabs ahead: the kernel clears a fresh one for 0.3 ms, and for 5 ms on a virtual
+//! machine whose host has to find the memory. A writer would wait for that at each slab. Used by
+//! the skiplist, which knows the contents of the memory; nothing here reads it.
 //!
 //! Invariants:
-//! 1. A slab is owned by one [`Arena`] or lies idle in one pool, never both.
-//! 2. An arena hands out each byte once, and gives its slabs up only when it is dropped. So what
-//!    it handed out stays valid, and stays where it is, as long as the arena lives.
-//! 3. Memory is handed out uninitialised.
+//! 1. A slab is owned by one [`Arena`] or is idle in one pool, never both.
+//! 2. An arena hands out each byte once, and frees its slabs only when it is dropped. So allocated
+//!    memory stays valid, and in place, as long as the arena lives.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -22,13 +21,14 @@ use parking_lot::Mutex;
 use crate::memory::{LINE_BYTES, SLAB_BYTES, Slab};
 use crate::types::Process;
 
-/// All that is handed out begins at a multiple of it.
+/// Every allocation begins at a multiple of it.
 pub(super) const ALIGNMENT: usize = 8;
 
 /// Length of the slabs that are kept for reuse: a huge page, which a search over a large memtable needs,
 /// because every step of it goes to another page.
 const POOLED_BYTES: usize = SLAB_BYTES;
-/// The number of slabs that are prepared ahead. One would be taken while the next one is prepared.
+/// The number of slabs that are prepared ahead. With one, it might be taken while the next one is
+/// prepared.
 const AHEAD_SLABS: usize = 2;
 /// A memtable begins with slabs of these lengths, so that one of a few entries stays small. They
 /// come from the allocator, which keeps as much for reuse as they need.
@@ -43,7 +43,7 @@ pub struct SlabPool {
     // Hints for the thread that prepares slabs, which looks at `idle` itself: relaxed.
     /// A slab was taken since the last call of [`SlabPool::prepare`], and few are left.
     is_short: AtomicBool,
-    /// As `is_short`, and nobody was told.
+    /// As `is_short`, and no thread was notified.
     is_untold: AtomicBool,
 }
 
@@ -89,7 +89,7 @@ impl SlabPool {
         self.is_untold.load(Ordering::Relaxed) && self.is_untold.swap(false, Ordering::Relaxed)
     }
 
-    /// Prepares slabs for a memtable that grows; nothing if none took one since the last call.
+    /// Prepares slabs for a memtable that grows; nothing if no slab was taken since the last call.
     ///
     /// # Cost
     /// Milliseconds of the kernel's work a slab, with no lock held.
@@ -108,7 +108,7 @@ impl SlabPool {
         let mut surplus = Vec::new();
         let mut idle = self.idle.lock();
         for slab in slabs {
-            // Bounded by the write buffer: a burst that needed more memory gives it back to the
+            // Bounded by the write buffer: a burst that needed more memory returns it to the
             // system.
             if slab.bytes() == POOLED_BYTES && idle.len() < self.idle_max {
                 idle.push(slab);
@@ -150,8 +150,8 @@ impl Arena {
         self.used_bytes
     }
 
-    /// Uninitialised memory of `bytes` bytes, aligned to [`ALIGNMENT`], valid and owned by nobody
-    /// else until the arena is dropped.
+    /// Uninitialised memory of `bytes` bytes, aligned to [`ALIGNMENT`], valid and without another
+    /// owner until the arena is dropped.
     ///
     /// # Panics
     /// Beyond the length of a pooled slab; the callers keep far below.
@@ -163,7 +163,7 @@ impl Arena {
         }
         let start = self.free;
         // SAFETY: `bytes` is at most `free_bytes`, so the result lies in the newest slab or just
-        // behind it.
+        // after it.
         self.free = unsafe { start.add(bytes) };
         self.free_bytes -= bytes;
         self.used_bytes += bytes as u64;
@@ -172,8 +172,8 @@ impl Arena {
 
     /// As [`Arena::allocate`], from the beginning of a cache line on.
     pub(super) fn allocate_lines(&mut self, bytes: usize) -> NonNull<u8> {
-        // A slab begins with a line. So the gap, which counts as used, depends on no address, and a memtable
-        // is full with the same entry in every run.
+        // A slab begins with a line. So the gap, which counts as used, depends on no address, and a
+        // memtable is full at the same entry in every run.
         let mut gap = self.free.as_ptr().align_offset(LINE_BYTES);
         if gap + bytes > self.free_bytes {
             self.begin_slab(bytes);
@@ -202,7 +202,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // In a child another thread may have had the lock at the fork.
+        // In a child of the process, another thread may have held the lock at the fork.
         if self.pool.process.is_current() {
             self.pool.give_back(std::mem::take(&mut self.slabs));
         }

@@ -1,12 +1,12 @@
-//! A Bloom filter over the keys of a memtable, so that a lookup of a key that is not there costs
-//! a few cached words instead of a search through the skiplist.
+//! A Bloom filter over the keys of a memtable, so that a lookup of a missing key costs a few cached
+//! words instead of a search through the skiplist.
 //!
-//! It grows with the memtable: tier after tier, each eight times the one before, so that a
-//! memtable of three entries takes 4 KiB and one of 200,000 a bit over ten bits a key. A key's
-//! bits are in the tier that was the last one when it came.
+//! It grows with the memtable: tier after tier, each eight times the one before, so that a memtable
+//! of three entries takes 4 KiB and one of 200,000 a bit over ten bits a key. A key's bits are in
+//! the tier that was the last one when the key was inserted.
 //!
 //! Invariants:
-//! 1. One thread inserts, in commit order; any thread asks.
+//! 1. One thread inserts, in commit order; any thread looks up.
 //! 2. The bits of a key are set before its sequence number is published. A reader that sees that
 //!    number sees the bits: the number is published with release and loaded with acquire, so
 //!    relaxed is enough here. Until then no reader may see the entry, so a `no` is correct.
@@ -31,7 +31,7 @@ const TIERS: usize = 7;
 #[repr(align(64))]
 struct BloomLine([AtomicU64; LINE_WORDS]);
 
-/// See the module.
+/// A Bloom filter that grows in tiers.
 #[derive(Default)]
 pub(super) struct MemtableBloom {
     tiers: [OnceLock<Box<[BloomLine]>>; TIERS],
@@ -41,7 +41,7 @@ const fn lines(tier: usize) -> usize {
     FIRST_LINES * GROWTH.pow(tier as u32)
 }
 
-/// The tier in which the key number `count` has its bits.
+/// The tier of the bits of key number `count`.
 fn tier_of(count: u64) -> usize {
     let mut held = 0;
     for tier in 0..TIERS - 1 {
@@ -50,7 +50,8 @@ fn tier_of(count: u64) -> usize {
             return tier;
         }
     }
-    // The last tier takes all further keys: its answers get worse, and stay right.
+    // The last tier takes all further keys: its false positive rate grows, and its answers stay
+    // correct.
     TIERS - 1
 }
 
@@ -93,7 +94,7 @@ impl MemtableBloom {
         }
     }
 
-    /// Asks for what [`MemtableBloom::insert`] needs for about the `count`-th key.
+    /// Prefetches the memory that [`MemtableBloom::insert`] needs for about the `count`-th key.
     #[inline]
     pub(super) fn fetch(&self, hash: u64, count: u64) {
         if let Some(lines) = self.tiers[tier_of(count)].get() {

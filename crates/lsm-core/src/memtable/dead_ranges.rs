@@ -1,19 +1,23 @@
 //! [`DeadRanges`]: ranges of a partition in which no reader sees an entry, from walks over tombstones.
 //!
-//! Shared by the memtables of a partition that follow one another. Cursors ask and add through the view that they
-//! read (`read/dead.rs`); the writer of the active memtable takes out what it puts a value into.
+//! Shared by the successive memtables of a partition. Cursors look up and add ranges through their
+//! view (`read/dead.rs`); the writer of the active memtable removes the keys that it puts values
+//! into.
 //!
 //! Invariants:
-//! 1. A reader at `seq` sees no entry in a range with `since <= seq`. The walk that found the range saw none
-//!    from `since` to its own moment. After that moment, no value came into the range before it was added:
-//!    the active memtable is searched for one under the writer's lock, the view's memtable still is the active
-//!    one, and its epoch the present one. And each value that comes later cuts the range before it is visible.
-//! 2. An epoch ends when entries may become visible that no writer of a memtable inserted: an ingest, repaired
-//!    entries, the tables of a follower. It ends together with the view before: `partition/mod.rs`.
-//! 3. A view may be older than the number that its reader has: then it shows the partition as it was when its
-//!    memtable was sealed, and so do the ranges that it is given.
-//! 4. Ranges do not touch: those that do are one, with the newer `since`.
-//! 5. A tombstone never cuts a range, and neither does a flush, a compaction or a clear: they only take away.
+//! 1. A reader at `seq` sees no entry in a range with `since <= seq`. The walk that found the range
+//!    saw none from `since` to its own sequence number. After that, no value was put into the range
+//!    before it was added: the active memtable is searched for one under the writer's lock, the
+//!    view's memtable still is the active one, and its epoch the present one. And each later value
+//!    cuts the range before it is visible.
+//! 2. An epoch ends when entries may become visible that no writer of a memtable inserted: an
+//!    ingest, repaired entries, the tables of a follower. It ends together with the previous view:
+//!    `partition/mod.rs`.
+//! 3. A view may be older than its reader's number: then it shows the partition as it was when its
+//!    memtable was sealed, and so do its ranges.
+//! 4. Ranges do not touch: those that would are joined, with the newer `since`.
+//! 5. A tombstone never cuts a range, and neither does a flush, a compaction or a clear: they only
+//!    remove entries.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -25,14 +29,15 @@ use super::Memtable;
 use crate::iter::DeadRange;
 use crate::types::{MemtableId, SeqNo};
 
-/// Beyond so many ranges, those that were used longest ago are forgotten.
+/// If there are more ranges, the least recently used are forgotten.
 const RANGES_MAX: usize = 1024;
 /// Longer keys are not remembered, so that the ranges of a partition take less than 2 MiB.
 const KEY_BYTES_MAX: usize = 1024;
-/// So many newer keys are compared under the writer's lock: twice the keys of a piece of a walk.
+/// At most so many newer keys are compared under the writer's lock: twice the keys of a piece of a
+/// walk.
 const COMPARED_MAX: usize = 512;
 
-/// The rest of a range, under its start.
+/// The other fields of a range, under its start.
 struct DeadRest {
     end: Vec<u8>,
     since: SeqNo,
@@ -54,7 +59,7 @@ struct DeadState {
     switched: u64,
 }
 
-/// See the module.
+/// The dead ranges of a partition, shared by its successive memtables.
 pub struct DeadRanges {
     /// `true` if there is a range. Relaxed: it is set under the lock of the memtable's writer, which the writer
     /// takes before it looks.
@@ -70,7 +75,7 @@ impl DeadRanges {
         DeadRanges { is_used: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
-    /// Returns `true` if a value that is put may have to [cut](DeadRanges::cut) a range.
+    /// Returns `true` if a put may have to [cut](DeadRanges::cut) a range.
     #[inline]
     pub(super) fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
@@ -81,8 +86,8 @@ impl DeadRanges {
         self.state.lock().epoch
     }
 
-    /// The range around `user` that a reader at `seq` may pass over, in a view of `epoch` whose active memtable is
-    /// `memtable`.
+    /// The range around `user` that a reader at `seq` may skip, in a view of `epoch` whose active
+    /// memtable is `memtable`.
     pub(super) fn find(
         &self,
         memtable: &Memtable,
@@ -109,8 +114,8 @@ impl DeadRanges {
         Some(DeadRange { start: start.clone(), end: rest.end.clone(), since: rest.since })
     }
 
-    /// Takes a key out, to which a value is put. By the writer of the active memtable, before the value is
-    /// visible.
+    /// Removes a key, to which a value is put. Called by the writer of the active memtable, before
+    /// the value is visible.
     #[cold]
     pub(super) fn cut(&self, user: &[u8]) {
         let mut state = self.state.lock();
@@ -142,13 +147,14 @@ impl DeadRanges {
         self.is_used.store(false, Ordering::Relaxed);
     }
 
-    /// Takes no range from now on: the memtable is shared by partitions.
+    /// Takes no further range: the memtable is shared by partitions.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
     }
 
-    /// From now on `active` takes writes. No insertion runs. Ranges that no walk has used since the last switch
-    /// are forgotten: as long as there are any, each put looks for its key among them.
+    /// Makes `active` the memtable that takes writes. No insertion runs. Ranges that no walk has
+    /// used since the last switch are forgotten: as long as there are any, each put looks for its
+    /// key among them.
     pub(super) fn switch(&self, active: MemtableId) {
         let mut state = self.state.lock();
         state.active = active;
@@ -158,14 +164,17 @@ impl DeadRanges {
         self.is_used.store(!state.ranges.is_empty(), Ordering::Relaxed);
     }
 
-    /// Adds a range that a reader at `seq` has passed over in a view of `epoch` whose active memtable is `memtable`.
+    /// Adds a range that a reader at `seq` has walked over in a view of `epoch` whose active
+    /// memtable is `memtable`.
     pub(super) fn remember(&self, memtable: &Memtable, epoch: u64, range: &DeadRange, seq: SeqNo) {
         let is_long = range.start.len() > KEY_BYTES_MAX || range.end.len() > KEY_BYTES_MAX;
-        // A reader of everything sees values that are not visible yet, and nothing is known of later ones.
+        // A reader of everything sees values that are not visible yet, and nothing is known about
+        // later ones.
         if is_long || range.start >= range.end || seq == SeqNo::MAX {
             return;
         }
-        // Without it, a value could come between the comparison and the range, and not cut it.
+        // Without the lock, a value could be put between the comparison and the insertion of the
+        // range, and not cut it.
         let writer = memtable.writer();
         let mut state = self.state.lock();
         if state.active != memtable.id
@@ -184,7 +193,8 @@ impl DeadState {
     fn add(&mut self, range: &DeadRange) {
         self.now += 1;
         let DeadRange { mut start, mut end, mut since } = range.clone();
-        // Ranges that begin in it or at its end, and the one before, if it ends in it or at its start.
+        // Ranges that begin inside of it or at its end, and the previous one, if it ends inside of
+        // it or at its start.
         while let Some((first, rest)) = self.ranges.range::<[u8], _>(up_to(&end)).next_back()
             && rest.end >= start
         {
@@ -298,7 +308,7 @@ mod tests {
         assert!(table.find_dead(0, b"e", seq(1000)).is_none());
     }
 
-    /// The writer of the value came before the range: nothing cuts it any more.
+    /// The value was written before the range was added: nothing would cut it any more.
     #[test]
     fn a_range_is_refused_if_a_newer_value_is_in_it() {
         let table = table();

@@ -1,7 +1,8 @@
-//! The floors that came into a memtable as operations: see [`Floors`](crate::types::Floors).
+//! The floors that were inserted into a memtable as operations: see
+//! [`Floors`](crate::types::Floors).
 //!
-//! Invariant: a floor is stored before the sequence number is published at which it counts, so a
-//! reader that sees the number sees the floor. A sealed memtable gets no more of them.
+//! Invariant: a floor is stored before the sequence number at which it counts is published, so a
+//! reader that sees the number sees the floor. A sealed memtable gets no further ones.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,18 +17,18 @@ const FIRST_CHUNK: usize = 4;
 /// More chunks than memory has room for.
 const CHUNK_COUNT: usize = 40;
 
-/// See the module.
+/// The floors of one memtable.
 #[derive(Default)]
 pub(super) struct OwnFloors {
-    /// The newest one, or zero. Ordered by the visible sequence, which is stored behind it: relaxed.
+    /// The newest one, or zero. Ordered by the visible sequence, which is stored after it: relaxed.
     newest: AtomicU64,
-    /// The entries that came in before the newest one. Relaxed, a hint.
+    /// The number of entries that were inserted before the newest floor. Relaxed, a hint.
     entries_below: AtomicU64,
     all: Ascending,
 }
 
-/// Numbers that ascend. The one thread that commits appends, and readers search meanwhile: an older
-/// snapshot that is read must not wait, so a list behind a lock was rejected.
+/// Ascending numbers. The one thread that commits appends, and readers search meanwhile: a read
+/// through an older snapshot must not wait, so a list under a lock was rejected.
 #[derive(Default)]
 struct Ascending {
     /// Stored with release after the number: a reader that sees the count sees the numbers.
@@ -92,20 +93,20 @@ fn start_of(chunk: usize) -> usize {
     FIRST_CHUNK * ((1 << chunk) - 1)
 }
 
-/// The floors that came in with any of these memtables.
+/// The floors of all these memtables.
 pub fn floors_of(memtables: &[Arc<Memtable>]) -> Floors {
     Floors::of(memtables.iter().flat_map(|memtable| memtable.floors()).collect())
 }
 
 impl Memtable {
-    /// The newest floor that came in, or zero.
+    /// The newest floor, or zero.
     #[inline]
     pub fn newest_floor(&self) -> SeqNo {
         let newest = self.floors.newest.load(Ordering::Relaxed);
         SeqNo::new(newest).expect("it came in as a SeqNo")
     }
 
-    /// The newest floor that came in and that a reader at `seq` sees.
+    /// The newest floor that a reader at `seq` sees.
     pub fn floor_at(&self, seq: SeqNo) -> Option<SeqNo> {
         self.floors.all.last_through(seq)
     }
@@ -116,13 +117,13 @@ impl Memtable {
         (0..all.len()).map(|at| all.at(at)).collect()
     }
 
-    /// The number of entries that came in behind the newest floor.
+    /// The number of entries that were inserted after the newest floor.
     pub fn entries_above_floors(&self) -> u64 {
         let below = self.floors.entries_below.load(Ordering::Relaxed);
         self.entry_count().saturating_sub(below)
     }
 
-    /// Takes over the floors of `other`, into a memtable that has none.
+    /// Copies the floors of `other` into a memtable that has none.
     pub(super) fn take_floors_of(&self, other: &Memtable) {
         other.floors().into_iter().for_each(|floor| self.floors.all.push(floor));
         let below = other.floors.entries_below.load(Ordering::Relaxed);
@@ -132,12 +133,11 @@ impl Memtable {
 }
 
 impl MemtableWriter<'_> {
-    /// Takes in the operation that clears the partition.
+    /// Applies the operation that clears the partition.
     #[cold]
     pub(super) fn clear(&mut self, seq: SeqNo, lsn: u64) -> Result<u64, NotNewer> {
         let table = self.table;
-        // A clear writes to every key, so it must be newer than all of them and not only than its
-        // own.
+        // A clear writes to every key, so it must be newer than all of them.
         if seq <= table.last_seq() {
             return Err(NotNewer);
         }

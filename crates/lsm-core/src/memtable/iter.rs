@@ -9,15 +9,15 @@ use crate::hooks::Entry;
 use crate::iter::InternalIter;
 use crate::types::{KeyRef, Slice, prefix8};
 
-/// See the module.
+/// A cursor over a memtable, with or without checks.
 pub struct MemtableIter {
     cursor: ListCursor,
     check: Option<WalkCheck>,
 }
 
-/// The state of a cursor that holds what it meets against what came in.
+/// The state of a cursor that compares entries with their checksums.
 struct WalkCheck {
-    /// Entries when the cursor was made. More may come; none goes.
+    /// Entries when the cursor was made. The number may only grow.
     entry_count: u64,
     /// Entries met so far by a walk from the first one; `None` after any other move.
     met: Option<u64>,
@@ -30,14 +30,14 @@ impl MemtableIter {
         MemtableIter { cursor: ListCursor::new(list), check: None }
     }
 
-    /// With each entry held against its checksum, and the end of a whole walk against
-    /// `entry_count`, the number of entries that are there.
+    /// Compares each entry with its checksum, and the end of a whole walk with `entry_count`, the
+    /// number of existing entries.
     pub(super) fn checked(self, entry_count: u64) -> MemtableIter {
         MemtableIter { check: Some(WalkCheck { entry_count, met: None, value_sum: None }), ..self }
     }
 
-    /// After each move: an error if the entry is not the one that came in, or if the walk ends
-    /// before it met all of them.
+    /// After each move: returns an error if the entry has changed since its insertion, or if the
+    /// walk ends before it met all of them.
     #[inline]
     fn look(&mut self) -> Result<()> {
         let Some(check) = &mut self.check else { return Ok(()) };
@@ -54,10 +54,10 @@ impl MemtableIter {
                 check.met = check.met.map(|met| met + 1);
                 Ok(())
             }
-            // A damaged link skips entries, and leaves no trace in those that are met. The log is
-            // let go behind a flush, so that nothing else would know them.
+            // A damaged link skips entries, and leaves no trace in the others. After a flush the
+            // log is deleted, so the skipped entries would be lost.
             None => match check.met.take() {
-                // More than expected is no damage: entries may have come since the count.
+                // More than expected is no damage: entries may have been inserted since the count.
                 Some(met) if met < check.entry_count => Err(lost_entries(met, check.entry_count)),
                 _ => Ok(()),
             },
@@ -77,8 +77,8 @@ impl MemtableIter {
         self.cursor.get().expect("a valid cursor is on an entry")
     }
 
-    /// The present entry, and the checksum of its value under [`VALUE_SEED`](crate::types::VALUE_SEED), which
-    /// agrees with what came in; `None` without a check.
+    /// The present entry, and the checksum of its value under
+    /// [`VALUE_SEED`](crate::types::VALUE_SEED), which was confirmed; `None` without a check.
     #[inline]
     pub fn entry(&self) -> (Entry<'_>, Option<u64>) {
         let (node, version) = self.present();
@@ -113,7 +113,7 @@ impl InternalIter for MemtableIter {
         KeyRef::new(node.key(), version.trailer())
     }
 
-    // Of the node alone: the trailer lies in the version.
+    // Of the node alone: the trailer is in the version.
     #[inline]
     fn prefix(&self) -> u64 {
         prefix8(self.present().0.key())
@@ -126,7 +126,7 @@ impl InternalIter for MemtableIter {
 
     fn seek_to_first(&mut self) -> Result<()> {
         if let Some(check) = &mut self.check {
-            // Only a walk from the first entry on can tell how many there are.
+            // Only a walk from the first entry on can count the entries.
             check.met = Some(0);
         }
         self.cursor.go_first();

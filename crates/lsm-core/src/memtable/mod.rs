@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! skiplist.rs, arena.rs   the entries, and their memory
-//! shared_prefix.rs        the bytes with which all keys begin, and the words behind them
+//! shared_prefix.rs        the bytes with which all keys begin, and the words after them
 //! bloom.rs                a filter that answers for most missing keys
 //! dead_ranges.rs          ranges without visible entries, which a walk need not pass again
 //! floors.rs               the sequence numbers at which the partition was cleared
@@ -52,9 +52,9 @@ pub use protection::{DamagedEntry, TrueEntry};
 use shared_prefix::SharedPrefix;
 use skiplist::{AHEAD_MAX, Inserted, NewEntry, NewValue, SkipList, Writer};
 
-/// The number of keys after which the keys are looked at for what they share.
+/// The number of keys after which their shared prefix is computed.
 const KEYS_BEFORE_LOOK: u64 = 512;
-/// Entries beyond this are not inserted anew for a better shared prefix.
+/// A list of more entries is not rebuilt for a better shared prefix.
 const ENTRIES_REBUILT_MAX: u64 = 4 * KEYS_BEFORE_LOOK;
 
 /// Recent operations of one partition.
@@ -62,10 +62,11 @@ pub struct Memtable {
     /// Its place in the order of the partition's memtables.
     pub id: MemtableId,
     first: Arc<SkipList>,
-    /// Everything in `first` and what came since, with words behind what the first keys share.
+    /// Everything in `first` and the later entries, with words of the bytes after the shared
+    /// prefix.
     rebuilt: OnceLock<Arc<SkipList>>,
     bloom: MemtableBloom,
-    // Stored under the writer's lock, read by anybody as a hint: relaxed.
+    // Stored under the writer's lock, read by any thread as a hint: relaxed.
     bytes: AtomicU64,
     key_count: AtomicU64,
     entry_count: AtomicU64,
@@ -118,7 +119,7 @@ impl Memtable {
         }
     }
 
-    /// Takes the writes of the memtable that it succeeds from now on. No insertion runs.
+    /// Begins to take the writes of the memtable that it succeeds. No insertion runs.
     pub fn begin(&self) {
         self.dead.switch(self.id);
     }
@@ -128,20 +129,20 @@ impl Memtable {
         &self.dead
     }
 
-    /// The same, without a memory of ranges without visible entries: for a memtable of several partitions.
+    /// The same, without a memory of dead ranges: for a memtable of several partitions.
     #[must_use]
     pub fn without_dead(self) -> Memtable {
         self.dead.close();
         self
     }
 
-    /// The range around `user` that a reader at `seq` may pass over, in a view of `epoch` whose active memtable
-    /// this is.
+    /// The range around `user` that a reader at `seq` may skip, in a view of `epoch` whose active
+    /// memtable this is.
     pub fn find_dead(&self, epoch: u64, user: &[u8], seq: SeqNo) -> Option<DeadRange> {
         self.dead.find(self, epoch, user, seq)
     }
 
-    /// Adds a range that a reader at `seq` has passed over in such a view.
+    /// Adds a range that a reader at `seq` has walked over in such a view.
     pub fn remember_dead(&self, epoch: u64, range: &DeadRange, seq: SeqNo) {
         self.dead.remember(self, epoch, range, seq);
     }
@@ -151,7 +152,7 @@ impl Memtable {
         self.rebuilt.get().unwrap_or(&self.first)
     }
 
-    /// The right to insert. Others that ask for it wait.
+    /// The right to insert. Other callers wait.
     pub fn writer(&self) -> MemtableWriter<'_> {
         loop {
             let list = self.list();
@@ -171,8 +172,8 @@ impl Memtable {
         if !self.bloom.may_contain(hash) {
             return None;
         }
-        // The versions are under the key, so a key that was overwritten often costs no more steps
-        // in the list.
+        // The versions are under the key, so a key that was overwritten often costs no further
+        // steps in the list.
         let version = self.list().find(key)?.newest().at_most(Trailer::seek(seq))?;
         Some((version.trailer(), version.value_slice()))
     }
@@ -191,7 +192,7 @@ impl Memtable {
         MemtableIter::new(self.list().clone())
     }
 
-    /// As [`Memtable::get`], of an entry that is what came in.
+    /// As [`Memtable::get`], for an entry that is compared with its checksum.
     ///
     /// # Errors
     /// Corruption of the key if it is not.
@@ -206,7 +207,7 @@ impl Memtable {
         }
         let Some(node) = self.list().find(key) else { return Ok(None) };
         let Some(version) = node.newest().at_most(Trailer::seek(seq)) else { return Ok(None) };
-        // Only for callers that ask for it: a checksum at each get would read key and value once
+        // Only on request: a checksum at each get would read key and value once more.
         // more.
         if !protection::is_intact(node, version) {
             return Err(protection::damaged_at(key));
@@ -214,8 +215,9 @@ impl Memtable {
         Ok(Some((version.trailer(), version.value_slice())))
     }
 
-    /// A cursor that refuses an entry whose bytes are not those that came in, and the end of a
-    /// walk from the first entry that did not meet all of them: for what makes entries durable.
+    /// A cursor that returns an error at an entry whose bytes have changed since its insertion, and
+    /// at the end of a walk from the first entry that did not meet all of them: for readers that
+    /// make entries durable.
     pub fn checked_iter(&self) -> MemtableIter {
         MemtableIter::new(self.list().clone()).checked(self.entry_count())
     }
@@ -224,8 +226,8 @@ impl Memtable {
     fn note_key(&self, hash: u64) {
         let count = self.key_count.load(Ordering::Relaxed);
         self.bloom.insert(hash, count);
-        // Counted behind the filter, which chooses the place of a key by the number of keys before
-        // it.
+        // Counted after the filter, which chooses the place of a key by the number of previous
+        // keys.
         self.key_count.store(count + 1, Ordering::Relaxed);
     }
 
@@ -291,8 +293,8 @@ impl MemtableWriter<'_> {
     /// The number of operations at a time for which [`MemtableWriter::fetch_ahead`] fetches.
     pub const AHEAD_MAX: usize = AHEAD_MAX;
 
-    /// Fetches from memory what the insertions of the next keys need, at most
-    /// [`MemtableWriter::AHEAD_MAX`]; `sums` are theirs as far as they are known. It changes nothing.
+    /// Prefetches the memory that the insertions of the next keys need, at most
+    /// [`MemtableWriter::AHEAD_MAX`]; `sums` are theirs as far as they are known.
     pub fn fetch_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, sums: &[OperationSum]) {
         let count = self.table.key_count.load(Ordering::Relaxed);
         for sums in sums.iter().take(AHEAD_MAX) {
@@ -301,11 +303,12 @@ impl MemtableWriter<'_> {
         self.writer.fetch_ahead(keys);
     }
 
-    /// Inserts one operation of `section`, whose frame lies at `lsn` in the WAL (`u64::MAX` for an
-    /// unlogged one). `sums` was made of the caller's own bytes. Returns the memory that it took, in bytes.
+    /// Inserts one operation of `section`, whose frame is at `lsn` in the WAL (`u64::MAX` for an
+    /// unlogged one). `sums` was computed over the caller's own bytes. Returns the memory that it
+    /// took, in bytes.
     ///
     /// # Errors
-    /// [`NotNewer`]: nothing was inserted. Only a log that lies about its numbers gets there.
+    /// [`NotNewer`]: nothing was inserted. Only a log with wrong numbers leads here.
     #[inline]
     pub fn insert(
         &mut self,
@@ -339,13 +342,13 @@ impl MemtableWriter<'_> {
             value,
         };
         let table = self.table;
-        // The line is rarely in a cache. It arrives while the search runs.
+        // The line is rarely in a cache. It arrives during the search.
         table.bloom.fetch(sums.key_hash, table.key_count.load(Ordering::Relaxed));
         // The real memory, with links and padding, so that the write buffer bounds what the process
         // uses.
         let used_before = self.writer.used_bytes();
         // The filter gets a new key before the sequence number is published, see invariant 2 of
-        // `bloom.rs`. A key that is not new is already in it.
+        // `bloom.rs`. An existing key is already in it.
         match self.writer.insert(&entry) {
             Inserted::NotNewer => return Err(NotNewer),
             Inserted::Version => {}
@@ -364,8 +367,8 @@ impl MemtableWriter<'_> {
         Ok(bytes)
     }
 
-    /// Returns `true` if no entry from `start` to before `end` is newer than `seq`; also `false` if that takes
-    /// more than `keys_max` comparisons.
+    /// Returns `true` if no entry from `start` to before `end` is newer than `seq`; also `false` if
+    /// that takes more than `keys_max` comparisons.
     fn is_older(&self, start: &[u8], end: &[u8], seq: SeqNo, keys_max: usize) -> bool {
         if self.table.last_seq() <= seq {
             return true;
@@ -385,11 +388,11 @@ impl MemtableWriter<'_> {
         false
     }
 
-    /// Moves everything to a list whose words decide more, if the keys share what those of this
-    /// list do not make use of. Returns the memory that it took, in bytes.
+    /// Moves everything to a list whose words decide more, if the keys share a longer prefix than
+    /// this list uses. Returns the memory that it took, in bytes.
     ///
-    /// Nothing is known of the keys when the first memtable of a partition is made, and words of
-    /// what all keys begin with would make every step of every search compare keys.
+    /// Nothing is known about the keys when the first memtable of a partition is made, and words of
+    /// a prefix that all keys share would make every step of every search compare keys.
     #[cold]
     fn look_at_keys(&mut self) -> u64 {
         let table = self.table;
@@ -403,15 +406,15 @@ impl MemtableWriter<'_> {
             return 0;
         }
         let rebuilt = SkipList::new(self.writer.pool().clone(), shared);
-        // Copied before the new list can be seen: a reader that takes it up must find every entry
-        // that was visible before.
+        // Copied before the new list can be seen: a reader that switches to it must find every
+        // entry that was visible before.
         copy_entries(list, &mut rebuilt.writer());
         let rebuilt = table.rebuilt.get_or_init(|| Arc::new(rebuilt));
         // Readers in the first list may stay there: it holds everything that was visible when they
         // began. So it is kept, and no reader needs a lock.
         self.writer = rebuilt.writer();
         let bytes = self.writer.used_bytes();
-        // The memory of the first list goes on counting: it is kept for readers that are in it.
+        // The memory of the first list still counts: it is kept for its readers.
         table.bytes.store(table.bytes() + bytes, Ordering::Relaxed);
         bytes
     }
@@ -444,7 +447,7 @@ fn copy_entries(from: &SkipList, to: &mut Writer<'_>) {
     }
 }
 
-/// The half of a key's checksum that is kept beside the key.
+/// The half of a key's checksum that is stored with the key.
 fn key_check(hash: u64) -> u32 {
     (hash >> 32) as u32
 }

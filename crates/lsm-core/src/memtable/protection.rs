@@ -1,7 +1,7 @@
-//! Entries of a memtable that do not agree with their checksums, and their repair.
+//! Entries of a memtable whose checksums do not match, and their repair.
 //!
-//! A memtable never changes: a mended memtable is a copy, which the flush writes instead. The
-//! caller has the sources of a repair. A repair may only return what the checksum confirms.
+//! A memtable never changes: a repaired memtable is a copy, which the flush writes instead. The
+//! caller has the sources of a repair. A repair may only return entries that the checksum confirms.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::codec::checksum64;
 use crate::error::Error;
 use crate::types::{EntryKind, EntrySum, KeyRef, SeqNo, Trailer};
 
-/// Longest entry of which every single bit is tried, in bytes. It takes a second or less.
+/// Longest entry of which every single bit is tried, in bytes. That takes a second or less.
 const BITS_TRIED_BYTES_MAX: usize = 4 << 10;
 
-/// An entry whose bytes are not those that came in, as it was found.
+/// An entry whose bytes have changed since its insertion, as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedEntry {
     /// The key, damaged or not.
@@ -25,7 +25,7 @@ pub struct DamagedEntry {
     pub value: Vec<u8>,
     /// Made of the bytes that came in.
     sum: EntrySum,
-    /// `true` if the key is the one that came in: it agrees with a checksum of its own.
+    /// `true` if the key is the inserted one: its own checksum matches.
     pub is_key_sound: bool,
     /// A number above every older version of the key in the memtable.
     above_older: SeqNo,
@@ -48,7 +48,7 @@ impl TrueEntry {
     }
 }
 
-/// Returns `true` if an entry is the one that came in.
+/// Returns `true` if an entry has not changed since its insertion.
 pub(super) fn is_intact(node: NodeRef<'_>, version: VersionRef<'_>) -> bool {
     confirm(node, version).0
 }
@@ -59,7 +59,7 @@ pub(super) fn confirm(node: NodeRef<'_>, version: VersionRef<'_>) -> (bool, Opti
     version.sum().confirms(node.key(), version.trailer(), version.value())
 }
 
-/// The error of an entry of `key` that is not the one that came in.
+/// The error of an entry of `key` that has changed since its insertion.
 #[cold]
 pub(super) fn damaged_at(key: &[u8]) -> Error {
     let what = "an entry changed in memory after it was written";
@@ -87,15 +87,15 @@ impl DamagedEntry {
         }
     }
 
-    /// Returns `true` if `entry` is what came in: the checksum confirms it, or it is what was
-    /// found, so that the checksum is what was damaged.
+    /// Returns `true` if `entry` is the inserted one: the checksum confirms it, or it equals the
+    /// found one, so that the checksum is damaged.
     pub fn accepts(&self, entry: &TrueEntry) -> bool {
         entry.sum() == Some(self.sum)
             || entry.key == self.key && entry.trailer == self.trailer && entry.value == self.value
     }
 
-    /// The entry with one bit undone that makes it agree with its checksum. Tries nothing of an
-    /// entry longer than a few KiB.
+    /// The entry with one bit flipped back that matches its checksum. Tries nothing for an entry
+    /// longer than a few KiB.
     pub fn with_one_bit_undone(&self) -> Option<TrueEntry> {
         // Each trial hashes the entry again: the cost grows with the square of its length.
         if self.key.len() + self.value.len() > BITS_TRIED_BYTES_MAX {
@@ -131,20 +131,21 @@ impl DamagedEntry {
         None
     }
 
-    /// Those of another kind, or with one bit of the number undone.
+    /// Trailers of another kind, or with one bit of the number flipped.
     fn other_trailers(&self) -> impl Iterator<Item = Trailer> {
         let found = self.trailer;
         let kinds = [EntryKind::Tombstone, EntryKind::Value, EntryKind::Handle, EntryKind::Poison];
         let of_kind = kinds.into_iter().map(move |kind| Trailer::new(found.seq(), kind));
         let numbers = (0..56).filter_map(move |bit| SeqNo::new(found.seq().get() ^ 1 << bit));
-        // A damaged kind tells nothing, so numbers are tried with the most frequent one.
+        // The true kind is unknown if it is damaged, so numbers are tried with the most frequent
+        // one.
         let kind = found.kind().unwrap_or(EntryKind::Value);
         of_kind.chain(numbers.map(move |seq| Trailer::new(seq, kind)))
     }
 
-    /// The entry that marks the key's record as damaged: newer than every older version in the
-    /// memtable, and than `flushed`, so that none of them passes for the present one; no newer than
-    /// that, because the number that was found may be damaged. `None` if the key is not known.
+    /// The entry that marks the key's record as damaged. It is newer than every older version in
+    /// the memtable, and than `flushed`, so that none of them passes for the present one. It is no
+    /// newer than that, because the found number may be damaged. `None` if the key is not known.
     pub fn poison(&self, flushed: SeqNo) -> Option<TrueEntry> {
         let seq = self.above_older.max(flushed.plus(1));
         let trailer = Trailer::new(seq, EntryKind::Poison);
@@ -153,7 +154,7 @@ impl DamagedEntry {
 }
 
 impl Memtable {
-    /// The entries that do not agree with their checksums.
+    /// The entries whose checksums do not match.
     ///
     /// # Cost
     /// Reads the whole memtable.
@@ -163,17 +164,17 @@ impl Memtable {
         damaged.map(|(node, version)| DamagedEntry::new(node, version)).collect()
     }
 
-    /// A copy in which `repaired` stand for the entries that do not agree with their checksums;
-    /// `None` if they do not fit among the versions that are sound.
+    /// A copy in which `repaired` replace the entries whose checksums do not match; `None` if they
+    /// do not fit among the intact versions.
     ///
     /// # Cost
     /// Inserts every entry again.
     pub fn mended(&self, repaired: &[TrueEntry]) -> Option<Arc<Memtable>> {
-        // Under the same id, because the flush and the list of work refer to the memtable by it.
+        // Under the same id, by which the flush and the work list refer to the memtable.
         let copy = self.successor(self.id);
         let mut entries: Vec<(KeyRef<'_>, NewEntry<'_>)> = Vec::new();
         for (node, version) in all_entries(self.list()) {
-            // Damaged entries are left out: those that could be repaired come with `repaired`.
+            // Damaged entries are left out: the repaired ones are in `repaired`.
             if is_intact(node, version) {
                 let key_check = node.key_check();
                 let trailer = version.trailer();
@@ -201,7 +202,7 @@ impl Memtable {
         let mut writer = copy.list().writer();
         for (_, entry) in &entries {
             match writer.insert(entry) {
-                // A repaired sequence number may be that of a sound version of the key.
+                // A repaired sequence number may be that of an intact version of the key.
                 Inserted::NotNewer => return None,
                 Inserted::Version => {}
                 Inserted::Key => copy.note_key(checksum64(entry.key)),

@@ -1,9 +1,9 @@
-//! [`SharedPrefix`]: the bytes with which all keys of a memtable begin, and the word behind them
+//! [`SharedPrefix`]: the bytes with which all keys of a memtable begin, and the word after them
 //! that decides between two keys.
 //!
-//! A search compares words, which lie beside the pointers that it follows, and looks at a key only
-//! where two words are equal. The first eight bytes of a key rarely decide, because keys of one
-//! partition often begin alike. So the word is made of the bytes behind the shared ones.
+//! A search compares words, which are stored next to the pointers that it follows, and reads a key
+//! only if two words are equal. The first eight bytes of a key rarely decide, because keys of one
+//! partition often begin alike. So the word is made of the bytes after the shared ones.
 //!
 //! Invariant: words never contradict the order of their keys; equal words decide nothing. This
 //! holds for every key, also for a key that does not begin with the shared bytes.
@@ -13,15 +13,15 @@ use crate::types::prefix8;
 /// Bytes of a key that a word holds.
 const WORD_BYTES: usize = 8;
 
-/// See the module.
+/// The bytes with which all keys of a memtable begin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SharedPrefix(Box<[u8]>);
 
 impl SharedPrefix {
-    /// The prefix that keys between `first` and `last` share, as short as words of `first` decide
-    /// as well: keys that come later may share less.
+    /// The prefix that keys between `first` and `last` share, only as long as it improves the words
+    /// of `first`: later keys may share less.
     pub(super) fn between(first: &[u8], last: &[u8]) -> SharedPrefix {
-        // Keys are sorted, so what the first and the last share, all keys between them share.
+        // Keys are sorted, so all keys between the first and the last share their common prefix.
         let shared = first.iter().zip(last).take_while(|(a, b)| a == b).count();
         SharedPrefix(first[..shared.min(first.len().saturating_sub(WORD_BYTES))].into())
     }
@@ -40,7 +40,7 @@ impl SharedPrefix {
     pub(super) fn word(&self, key: &[u8]) -> u64 {
         match key.strip_prefix(&*self.0) {
             Some(rest) => prefix8(rest),
-            // A key without the prefix sorts before or behind all keys that have it, so the least
+            // A key without the prefix sorts before or after all keys that have it, so the least
             // and the greatest word are correct for it.
             None if *key < *self.0 => 0,
             None => u64::MAX,

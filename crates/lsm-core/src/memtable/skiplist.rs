@@ -11,12 +11,12 @@
 //! version   Version | ChainLinks, but for the oldest | value bytes, or a Pinned
 //! ```
 //!
-//! The express lanes, which lead a search to a node near its key, are rows of blocks (`lanes.rs`). Most
-//! steps of a search are decided by words in these (see `shared_prefix.rs`), so of the nodes only those beside
+//! The express lanes, which lead a search to a node near its key, are rows of blocks (`lanes.rs`).
+//! Words in these decide most steps of a search (see `shared_prefix.rs`), so only the nodes next to
 //! the key are touched.
 //!
-//! A node has no link back. Whoever walks backwards searches each node's predecessor in the lanes. A link
-//! back would cost 8 bytes of each node, and a store to the node behind each new one.
+//! A node has no link back. A walk backwards searches each node's predecessor in the lanes. A link
+//! back would cost 8 bytes of each node, and a store to the node after each new one.
 //!
 //! Invariants:
 //! 1. Memory of nodes and versions comes from the list's arena and is given up when the list is
@@ -25,8 +25,8 @@
 //!    pointers with acquire. After that only `newest` and the link change, both atomics; versions and
 //!    keys never change.
 //! 3. Only the holder of `writer` stores anything.
-//! 4. The lanes give a node before the key, which is the predecessor or was it once; what came in
-//!    between is found by walking forward.
+//! 4. The lanes return a node before the key, which is the predecessor or was it once; a walk
+//!    forward finds the nodes that were inserted in between.
 //! 5. A version's trailer is smaller than that of the version above it.
 
 mod ahead;
@@ -61,7 +61,7 @@ pub(super) use node::NodeRef;
 pub(super) use version::{NewValue, VersionRef};
 pub(super) use writer::{Inserted, NewEntry, Writer};
 
-/// See the module.
+/// A list of keys with their versions, sorted.
 pub(super) struct SkipList {
     shared: SharedPrefix,
     /// Owned: made by `Box`, freed by the drop.
@@ -96,7 +96,7 @@ impl SkipList {
 
     #[inline]
     fn head(&self) -> Anchor {
-        // SAFETY: the place behind the link is in bounds of its allocation.
+        // SAFETY: the place after the link is in bounds of its allocation.
         Anchor(unsafe { self.head.add(1) })
     }
 
@@ -116,12 +116,13 @@ impl SkipList {
         }
     }
 
-    /// From a node before `key`, or the head, to the last one before it; that, and the node behind it.
+    /// From a node before `key`, or the head, to the last one before it; returns that, and the node
+    /// after it.
     #[inline]
     fn walk(&self, before: Option<NonNull<Node>>, key: &[u8]) -> (Anchor, Option<NodeRef<'_>>) {
         let mut at = before.map_or(self.head(), Anchor::of);
         loop {
-            // SAFETY: the head, or of this list, as is the node behind it.
+            // SAFETY: the head, or of this list, as is the node after it.
             let next = unsafe { at.link().load().map(|next| NodeRef::new(next)) };
             match next {
                 Some(node) if node.key() < key => at = Anchor::of(node.node),
@@ -131,7 +132,7 @@ impl SkipList {
     }
 
     fn node_at(&self, anchor: Anchor) -> Option<NodeRef<'_>> {
-        // SAFETY: every anchor but the head has a node of this list behind it.
+        // SAFETY: every anchor but the head has a node of this list after it.
         (anchor != self.head()).then(|| unsafe { NodeRef::new(anchor.0.cast()) })
     }
 
@@ -159,7 +160,7 @@ impl SkipList {
 
 impl Drop for SkipList {
     fn drop(&mut self) {
-        // SAFETY: it came from a box, and nobody reads the list any more.
+        // SAFETY: it came from a box, and no thread reads the list any more.
         drop(unsafe { Box::from_raw(self.head.as_ptr()) });
     }
 }

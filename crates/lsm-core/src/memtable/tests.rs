@@ -283,7 +283,7 @@ fn readers_meet_writers() {
     assert_eq!(table.first_lsn(), Some(0));
 }
 
-/// A memtable that holds `key` of sequence 5 with other bytes than came in.
+/// A memtable that holds `key` of sequence 5 with changed bytes.
 fn damaged(key: &[u8], value: &[u8], damage: impl Fn(&mut Vec<u8>)) -> Arc<Memtable> {
     let table = table();
     insert(&table, 1, 0, EntryKind::Value, b"before", b"1");
@@ -329,8 +329,8 @@ fn walk_on(iter: &mut MemtableIter) -> crate::error::Result<()> {
     Ok(())
 }
 
-/// A link that skips entries cannot be made from here; one entry too many in the count looks the
-/// same to a walk.
+/// This test cannot make a link that skips entries; one entry too many in the count looks the same
+/// to a walk.
 #[test]
 fn a_checked_walk_that_ends_too_soon_is_corruption() {
     let table = damaged(b"key", b"value", |_| {});
@@ -342,7 +342,7 @@ fn a_checked_walk_that_ends_too_soon_is_corruption() {
     short.seek_to_first().unwrap();
     let error = walk_on(&mut short).unwrap_err();
     assert!(error.is_corruption() && error.to_string().contains("met 3"), "{error}");
-    // From the middle on nothing is known of the number.
+    // In the middle, a walk does not know the number of entries.
     short.seek(KeyRef::seek(b"key", SeqNo::MAX)).unwrap();
     walk_on(&mut short).unwrap();
 }

@@ -1,22 +1,22 @@
-//! Searches of several keys at once, so that the insertions that follow find what they need in the
+//! Searches of several keys at once, so that the following insertions find their memory in the
 //! processor's cache.
 //!
-//! A search waits for its block of lane 0 and for the nodes beside its place. Searches of different keys do
-//! not depend on each other: while one waits, the others go on.
+//! A search waits for its block of lane 0 and for the nodes next to its place. Searches of
+//! different keys do not depend on each other: while one waits, the others continue.
 //!
-//! Nothing of the result is kept, because each insertion changes the places of the next ones. The
-//! search of an insertion that finds all it needs in the cache is short.
+//! The result is not kept, because each insertion changes the places of the next ones. The search
+//! of an insertion is short if all its memory is cached.
 
 use super::Writer;
 
-/// The greatest number of keys at a time: about as many lines as a processor waits for at a time.
+/// The greatest number of keys at a time: about as many lines as a processor loads at a time.
 pub(in crate::memtable) const AHEAD_MAX: usize = 16;
 
 /// A list up to this size is in the processor's cache anyway.
 const CACHED_BYTES: u64 = if cfg!(test) { 1 } else { 512 << 10 };
 
 impl Writer<'_> {
-    /// Fetches what the insertions of `keys`, at most [`AHEAD_MAX`], need from memory.
+    /// Prefetches the memory that the insertions of `keys`, at most [`AHEAD_MAX`], need.
     ///
     /// # Cost
     /// Two searches for each key. All keys together wait for memory about as long as one search.

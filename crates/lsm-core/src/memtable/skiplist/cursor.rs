@@ -1,4 +1,4 @@
-//! A place in a skiplist that owns a part of the list, so that it may live as long as it likes.
+//! A cursor in a skiplist that shares ownership of the list, so that its lifetime is not bounded.
 //!
 //! Layout and invariants are in `skiplist.rs`.
 
@@ -10,7 +10,7 @@ use super::node::{Node, NodeRef};
 use super::version::{Version, VersionRef};
 use crate::types::KeyRef;
 
-/// See the module.
+/// A position in a list that keeps the list alive.
 pub(in crate::memtable) struct ListCursor {
     list: Arc<SkipList>,
     /// The place in `list`; `None` before the first move and past an end.
@@ -48,7 +48,7 @@ impl ListCursor {
         self.at = oldest_of(self.list.last());
     }
 
-    /// To the first entry that is not before `target`.
+    /// Moves to the first entry that is not before `target`.
     pub(in crate::memtable) fn seek(&mut self, target: KeyRef<'_>) {
         let found = self.list.at_or_after(target.user);
         self.at = match found {
@@ -65,7 +65,7 @@ impl ListCursor {
         }
     }
 
-    /// To the last entry that is before `target`.
+    /// Moves to the last entry that is before `target`.
     pub(in crate::memtable) fn seek_before(&mut self, target: KeyRef<'_>) {
         // Versions above the target are before it, so the key's own node is asked first.
         let node = self.list.find(target.user);
@@ -85,7 +85,7 @@ impl ListCursor {
         };
     }
 
-    /// To the newest entry of the next key. Nowhere goes nowhere.
+    /// Moves to the newest entry of the next key. Without a position it does nothing.
     pub(in crate::memtable) fn next_key(&mut self) {
         let Some((node, _)) = self.get() else { return };
         self.at = newest_of(following(node));
@@ -101,7 +101,7 @@ impl ListCursor {
     }
 }
 
-/// Returns the next node. The second one behind it enters the cache of the processor while the caller works.
+/// Returns the next node. The second one after it is prefetched while the caller works.
 #[inline]
 fn following(node: NodeRef<'_>) -> Option<NodeRef<'_>> {
     let next = node.next()?;

@@ -1,36 +1,36 @@
 //! The express lanes of a list: the way from a key to a node near it.
 //!
-//! The lanes of a textbook skiplist are lists themselves. A search reads one node after the other, and
-//! waits for memory at nearly each. Here a lane is a row of lane blocks, as in a B+-tree: the targets of a
-//! block of lane 0 are nodes, and those of a block of lane `n` are blocks of lane `n - 1`. A search
-//! reads one block of each lane, whose lines come from memory together. Called by `skiplist.rs`,
-//! `writer.rs` and `ahead.rs`.
+//! The lanes of a textbook skiplist are lists themselves. A search reads one node after the other,
+//! and waits for memory at nearly each. Here a lane is a row of lane blocks, as in a B+-tree: the
+//! targets of a block of lane 0 are nodes, and those of a block of lane `n` are blocks of lane `n -
+//! 1`. A search reads one block of each lane, whose lines are loaded together. Called by
+//! `skiplist.rs`, `writer.rs` and `ahead.rs`.
 //!
 //! ```text
 //! block    lane | count | limit | first node | entry 0 | .. | entry 62        16 lines of 64 bytes
 //! entry    the word of the first key of the target | the target
 //! ```
 //!
-//! Above lane 0 the word of entry 0 is never compared: what is before entry 1 belongs to entry 0.
+//! Above lane 0 the word of entry 0 is never compared: keys before entry 1 belong to entry 0.
 //!
-//! Readers take no lock, so the writer may move entries of a block while it is searched. For that reason
-//! lanes are only hints, and the list alone has the truth: the search gives a node that is before the key,
-//! and the reader walks on from there, over about as many nodes as were inserted during its search. A
-//! sequence lock in each block is the tempting way, but then readers wait for a writer that has lost its
-//! processor.
+//! Readers take no lock, so the writer may move entries of a block while it is searched. For that
+//! reason lanes are only hints, and the list alone is exact: the search returns a node that is
+//! before the key, and the reader walks on from there, over about as many nodes as were inserted
+//! during its search. A sequence lock in each block is the tempting way, but then readers wait for
+//! a writer that has lost its processor.
 //!
 //! Invariants:
 //! 1. Blocks are initialised before a pointer to them is stored, with release, and stay where they are.
 //! 2. The first key of a block never changes, unless the block is the first one of its lane.
-//! 3. The key of a place in a block only ever becomes smaller, and the places below `limit` are in the order
-//!    of their keys. The writer stores the target of a place first and its word second, with release;
-//!    readers load them the other way round, with acquire. So a reader that has seen a key in a place
-//!    finds there a target whose key is not greater.
+//! 3. The key of a place in a block only ever becomes smaller, and the places below `limit` are in
+//!    the order of their keys. The writer stores the target of a place first and its word second,
+//!    with release; readers load them in the other order, with acquire. So a reader that has seen a
+//!    key in a place finds there a target whose key is not greater.
 //! 4. A block is split in this order: a new block gets the second half, it is linked into the lane
-//!    above, `count` of the old one falls. `limit`, which readers go by, never falls: a reader that came
-//!    before the split finds the second half as it was.
-//! 5. A node comes into the lanes after it came into the list, because a reader that has it asks for its
-//!    neighbours.
+//!    above, `count` of the old one falls. `limit`, which readers use, never falls: a reader that
+//!    came before the split finds the second half unchanged.
+//! 5. A node is added to the lanes after it was added to the list, because a reader that finds it
+//!    reads its neighbours.
 
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -40,7 +40,8 @@ use super::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
 use super::node::{Link, Node, key_of};
 use crate::memory::{LINE_BYTES, prefetch};
 
-/// Entries of a block: 1 KiB with its head. With 31 a random fill and what follows make 1 to 4 % less.
+/// Entries of a block: 1 KiB with its header. With 31, a random fill and the workloads after it are
+/// 1 to 4 % slower.
 const ENTRIES_MAX: usize = if cfg!(loom) { 2 } else { 63 };
 /// A block is half full when the next one begins, so these are enough for all keys that fit in memory: 31^16.
 const LANES_MAX: usize = 16;
@@ -52,7 +53,7 @@ struct LaneEntry {
     target: AtomicPtr<Node>,
 }
 
-/// A block of a lane: see the module.
+/// A block of a lane, with up to 63 entries.
 #[repr(C)]
 pub(super) struct LaneBlock {
     lane: u16,
@@ -60,12 +61,12 @@ pub(super) struct LaneBlock {
     count: AtomicU16,
     /// The number of entries for readers: the greatest count so far.
     limit: AtomicU16,
-    /// The first node; null in the first block of a lane, where nobody asks for it.
+    /// The first node; null in the first block of a lane, where it is not needed.
     first: *mut Node,
     entries: [LaneEntry; ENTRIES_MAX],
 }
 
-/// The side of a key on which the place is that is looked for, where the key is there.
+/// The side of an equal key on which a search ends.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     InFront,
@@ -80,7 +81,7 @@ pub(super) enum Hint {
     Between {
         /// A node before the key, for the writer the last one; `None` for the head.
         before: Option<NonNull<Node>>,
-        /// The next node, of which only the writer can be sure; `None` if the block ends in front of it.
+        /// The next node, which only the writer can rely on; `None` if the block ends before it.
         after: Option<NonNull<Node>>,
     },
 }
@@ -98,7 +99,7 @@ impl Path {
         Path([(NonNull::dangling(), 0); LANES_MAX])
     }
 
-    /// Goes one node on if that is `node` and in the same block; returns `false` otherwise.
+    /// Moves one node on if that is `node` and in the same block; returns `false` otherwise.
     ///
     /// # Safety
     /// The path is of a search since which no block was split, in a list that is not empty.
@@ -111,7 +112,7 @@ impl Path {
         is_next
     }
 
-    /// The next node with its word; `None` if the block ends in front of it.
+    /// The next node with its word; `None` if the block ends before it.
     ///
     /// # Safety
     /// As [`Path::pass`].
@@ -211,14 +212,15 @@ impl LaneBlock {
             } else {
                 seen < word
             };
-            // Without a branch, which would be guessed wrong half of the time.
+            // Without a branch, which would be mispredicted half of the time.
             low += if is_before { half + 1 } else { 0 };
             size = if is_before { size - half - 1 } else { half };
         }
         low
     }
 
-    /// The result of a search that ends in this block of lane 0, in front of `place`, with `end` entries.
+    /// The result of a search that ends in this block of lane 0, before `place`, with `end`
+    /// entries.
     #[inline(always)]
     fn hint(&self, place: usize, end: usize, key: &[u8], word: u64) -> Hint {
         let seen = (place < end).then(|| self.word(place));
@@ -234,7 +236,7 @@ impl LaneBlock {
         }
     }
 
-    /// Asks for what an insertion of `key` needs of the nodes beside it; of a block of lane 0.
+    /// Prefetches the nodes that an insertion of `key` needs; for a block of lane 0.
     #[inline]
     pub(super) fn fetch_nodes(&self, key: &[u8], word: u64) {
         let end = self.count();
@@ -258,7 +260,7 @@ impl LaneBlock {
     fn put(&self, place: usize, word: u64, target: *mut Node) {
         let count = self.count();
         for from in (place..count).rev() {
-            // Relaxed: nobody else stores.
+            // Relaxed: no other thread stores.
             let entry = &self.entries[from];
             let word = entry.word.load(Ordering::Relaxed);
             self.entries[from + 1].store(word, entry.target.load(Ordering::Relaxed));
@@ -275,7 +277,7 @@ impl LaneBlock {
     }
 }
 
-/// Asks for the link that changes when a node comes behind `before`.
+/// Prefetches the link that changes when a node is inserted after `before`.
 #[inline(always)]
 fn fetch_link(before: Option<NonNull<Node>>) {
     if let Some(before) = before {
@@ -283,7 +285,7 @@ fn fetch_link(before: Option<NonNull<Node>>) {
     }
 }
 
-/// See the module.
+/// The express lanes of a list.
 pub(super) struct Lanes {
     /// The only block of the highest lane; null while the list is empty.
     top: AtomicPtr<LaneBlock>,
@@ -300,7 +302,8 @@ impl Lanes {
         unsafe { self.top.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The block of lane 0 for a place beside a key; `visit` gets the blocks above, with the place in each.
+    /// The block of lane 0 for a place next to a key; `visit` gets the blocks above, with the place
+    /// in each.
     #[inline(always)]
     fn descend(
         &self,
@@ -356,7 +359,7 @@ impl Lanes {
         hint
     }
 
-    /// Asks for the block in which a search for `key` ends, and returns it.
+    /// Prefetches the block in which a search for `key` ends, and returns it.
     #[inline]
     pub(super) fn fetch_block(&self, key: &[u8], word: u64) -> Option<&LaneBlock> {
         self.descend(key, word, Side::Behind, |_, _| ())
@@ -368,7 +371,7 @@ impl Lanes {
         self.top().map_or(0, |top| usize::from(top.lane) + 1)
     }
 
-    /// The last node of the last block, which others may follow.
+    /// The last node of the last block; the list may have further ones.
     pub(super) fn last(&self) -> Option<NonNull<Node>> {
         let mut block = self.top()?;
         while block.lane > 0 {
@@ -378,8 +381,9 @@ impl Lanes {
         NonNull::new(block.target(block.limit() - 1))
     }
 
-    /// Adds a node at the place to which `path` leads, and moves the path past the node; `is_last` if that
-    /// is the last one of the list. Returns `false` if `path` leads nowhere then. Only the writer calls this.
+    /// Adds a node at the place of `path`, and moves the path past the node; `is_last` if it is the
+    /// last one of the list. Returns `false` if `path` is invalid afterwards. Only the writer calls
+    /// this.
     ///
     /// # Safety
     /// The path is of a search since which no block was split, or the list was empty.
@@ -421,8 +425,8 @@ impl Lanes {
         is_last: bool,
         (place, word, target): (usize, u64, *mut Node),
     ) {
-        // Ascending keys leave full blocks behind. Not so in the middle of a lane: each of the
-        // descending keys that may follow there would begin a block.
+        // Ascending keys leave full blocks. Not so in the middle of a lane: each of the descending
+        // keys that may follow there would begin a block.
         let kept = if is_last { ENTRIES_MAX } else { ENTRIES_MAX / 2 };
         // An entry between the two goes to the first one: the first key of the second never changes.
         let is_in_second = is_last || place > kept;

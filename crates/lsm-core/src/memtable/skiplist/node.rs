@@ -15,7 +15,7 @@ use crate::memory::prefetch_lines;
 const NODE_LINES: usize = 4;
 
 /// The next node; null if there is none.
-// Aligned by its own rule, as `Node`: with pointers of 32 bits it would be shorter than `ALIGNMENT`.
+// Aligned explicitly, as `Node`: with pointers of 32 bits it would be shorter than `ALIGNMENT`.
 #[repr(C, align(8))]
 pub(super) struct Link(pub(super) AtomicPtr<Node>);
 
@@ -31,7 +31,7 @@ impl Link {
 pub(super) struct Node {
     pub(super) newest: AtomicPtr<Version>,
     pub(super) key_len: u32,
-    /// The upper half of the key's checksum: whether a damaged entry's key is the true one.
+    /// The upper half of the key's checksum: it shows whether the key of a damaged entry is intact.
     pub(super) key_check: u32,
 }
 
@@ -40,7 +40,7 @@ const _: () =
 const _: () =
     assert!(align_of::<Node>() <= ALIGNMENT && size_of::<Node>().is_multiple_of(ALIGNMENT));
 
-/// The place behind the link of a node or of the head.
+/// The place after the link of a node or of the head.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Anchor(pub(super) NonNull<Link>);
 
@@ -90,7 +90,7 @@ impl<'l> NodeRef<'l> {
         unsafe { key_of(self.node) }
     }
 
-    /// The upper half of the checksum of the key that came in.
+    /// The upper half of the checksum of the inserted key.
     pub(in crate::memtable) fn key_check(self) -> u32 {
         // SAFETY: the list outlives 'l, and the field never changes.
         unsafe { (*self.node.as_ptr()).key_check }
@@ -110,7 +110,7 @@ impl<'l> NodeRef<'l> {
         unsafe { Anchor::of(self.node).link().load().map(|next| NodeRef::new(next)) }
     }
 
-    /// Asks for the next node, which a walk comes to first.
+    /// Prefetches the next node, which a walk needs first.
     #[inline]
     pub(super) fn prefetch_next(self) {
         // SAFETY: the list outlives 'l.
@@ -119,12 +119,12 @@ impl<'l> NodeRef<'l> {
         }
     }
 
-    /// Asks for the node behind the next one, its link, its key and its version: up to four cache lines
-    /// with a value of 100 bytes.
+    /// Prefetches the node after the next one, its link, its key and its version: up to four cache
+    /// lines with a value of 100 bytes.
     ///
-    /// A walk misses the cache at every node otherwise. The next node was asked for a step before, so its
-    /// link is there. To ask for the next node alone leaves too little time: fills in random order took 4 %
-    /// more processor time, deletions 5 %.
+    /// Otherwise a walk misses the cache at every node. The next node was prefetched a step before,
+    /// so its link is cached. Prefetching only the next node leaves too little time: fills in
+    /// random order took 4 % more processor time, deletions 5 %.
     #[inline]
     pub(super) fn prefetch_behind_next(self) {
         // SAFETY: the list outlives 'l.

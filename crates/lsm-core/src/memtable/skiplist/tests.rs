@@ -1,5 +1,5 @@
-//! The skiplist beside crossbeam's, with readers that look at both while one thread inserts; and
-//! under loom, where each order in which stores can be seen is tried.
+//! The skiplist compared with crossbeam's, with readers of both while one thread inserts; and under
+//! loom, where each order in which stores can be seen is tried.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p siltstone-lsm-core --lib skiplist::tests::loom`
 
@@ -190,7 +190,8 @@ mod plain {
         assert!(steps(newest, trailer(2468)) <= steps_max);
     }
 
-    /// Walks along the list make up for nodes that lanes do not have, so that reads alone show none.
+    /// Walks along the list compensate for nodes that are missing in lanes, so reads alone do not
+    /// reveal them.
     #[test]
     fn lanes_have_all_nodes_and_stay_few_whatever_the_order_of_the_keys() {
         const KEYS: u64 = if cfg!(miri) { 400 } else { 20_000 };
@@ -199,7 +200,7 @@ mod plain {
             |n| KEYS - n,
             |n| if n % 2 == 0 { n } else { 2 * KEYS - n },
             |n| n % 100 * KEYS + n,
-            // Descending keys behind a block that ascending ones filled, and behind a full lane.
+            // Descending keys after a block that ascending ones filled, and after a full lane.
             |n| if n < 63 { n } else { 3 * KEYS - n },
             |n| if n < 63 * 63 { n } else { 3 * KEYS - n },
             |n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -257,7 +258,7 @@ mod loom {
 
     use super::*;
 
-    /// The first one is there before; the second one splits a block, and the third one moves it.
+    /// The first one is inserted before; the second one splits a block, and the third one moves it.
     const KEYS: [&[u8]; 3] = [b"m", b"c", b"b"];
 
     fn model(read: impl Fn(&SkipList, u64) + Send + Sync + Copy + 'static) {

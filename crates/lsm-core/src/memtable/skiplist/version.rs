@@ -34,15 +34,16 @@ pub(super) struct Version {
 struct ChainLinks {
     older: NonNull<Version>,
     /// Far down, so that any version is found in steps logarithmic in their number: as far as two
-    /// jumps of the version below together, where those are of one length; that version elsewhere.
+    /// jumps of the version below together, if those have one length; otherwise that version
+    /// itself.
     jump: NonNull<Version>,
 }
 
-/// A value that stayed in the buffer that it came in.
+/// A value that stayed in its original buffer.
 pub(super) struct Pinned {
     buffer: Arc<[u8]>,
     range: Range<usize>,
-    /// The next one: all of a list are linked, for the drop.
+    /// The next one: all values of a list are linked, for the drop.
     following: Option<NonNull<Pinned>>,
 }
 
@@ -101,7 +102,7 @@ impl<'l> VersionRef<'l> {
 
     #[inline]
     fn links(self) -> Option<ChainLinks> {
-        // SAFETY: a version with versions below has links behind it, by the layout.
+        // SAFETY: a version with versions below has links after it, by the layout.
         self.has_older().then(|| unsafe { *self.version.add(1).cast::<ChainLinks>().as_ptr() })
     }
 
@@ -130,7 +131,7 @@ impl<'l> VersionRef<'l> {
         }
     }
 
-    /// The form in which the value can be inserted anew.
+    /// The form in which the value can be inserted again.
     pub(in crate::memtable) fn new_value(self) -> NewValue<'l> {
         match self.pinned() {
             Some(Pinned { buffer, range, .. }) => NewValue::Shared(buffer, range.clone()),
@@ -138,7 +139,7 @@ impl<'l> VersionRef<'l> {
         }
     }
 
-    /// The value to keep: a copy of what lies in a slab, which is reused one day.
+    /// The value to keep: a copy if it lies in a slab, which will be reused.
     pub(in crate::memtable) fn value_slice(self) -> Slice {
         match self.pinned() {
             Some(Pinned { buffer, range, .. }) => Slice::share(buffer, range.start, range.len()),
@@ -152,7 +153,7 @@ impl<'l> VersionRef<'l> {
         self.links().map(|links| unsafe { VersionRef::new(links.older) })
     }
 
-    /// A version further down, the next older one at least.
+    /// A version further down, at least the next older one.
     #[inline]
     pub(super) fn jump(self) -> Option<VersionRef<'l>> {
         // SAFETY: of the same list.
@@ -165,7 +166,7 @@ impl<'l> VersionRef<'l> {
         let mut at = self;
         while at.trailer() > trailer {
             let jump = at.jump()?;
-            // A jump that would pass the target is not taken, so no way back is needed.
+            // A jump that would pass the target is not taken, so there is never a step back.
             at = if jump.trailer() > trailer { jump } else { at.older()? };
         }
         Some(at)
@@ -220,7 +221,7 @@ pub(super) fn version_bytes(value: &NewValue<'_>, has_older: bool) -> usize {
 /// to the front of `pinned`.
 ///
 /// # Safety
-/// `start` begins [`version_bytes`] that nobody else uses, aligned to [`ALIGNMENT`]; `older` is of
+/// `start` begins [`version_bytes`] that nothing else uses, aligned to [`ALIGNMENT`]; `older` is of
 /// the list that the memory belongs to.
 pub(super) unsafe fn write_version(
     start: NonNull<u8>,
@@ -265,10 +266,10 @@ pub(super) unsafe fn write_version(
     version
 }
 
-/// Lets the buffers go that a list has pinned.
+/// Drops the buffers that a list has pinned.
 ///
 /// # Safety
-/// `pinned` was filled by [`write_version`] alone, and nobody reads the list any more.
+/// `pinned` was filled by [`write_version`] alone, and no thread reads the list any more.
 pub(super) unsafe fn unpin(mut pinned: Option<NonNull<Pinned>>) {
     while let Some(at) = pinned {
         // SAFETY: by the caller's promise it was written there, and is read for the last time.

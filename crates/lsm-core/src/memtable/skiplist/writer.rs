@@ -1,6 +1,6 @@
-//! The one writer of a skiplist, and the finger that it keeps where it was last.
+//! The one writer of a skiplist, and the finger that remembers its last place.
 //!
-//! An ascending fill searches nothing: each entry belongs right behind the one before.
+//! An ascending fill searches nothing: each entry belongs right after the previous one.
 //!
 //! Layout and invariants are in `skiplist.rs`.
 
@@ -18,7 +18,7 @@ use super::node::{Anchor, Link, Node, NodeRef, key_of};
 use super::version::{NewValue, Pinned, Version, VersionRef, unpin, version_bytes, write_version};
 use crate::types::{EntrySum, Trailer};
 
-/// A node, and the place right behind it.
+/// A node, and the place right after it.
 #[derive(Clone, Copy)]
 struct Finger {
     node: NonNull<Node>,
@@ -39,7 +39,7 @@ impl InsertState {
         InsertState { arena: Arena::new(pool), pinned: None, finger: None, path: Path::new() }
     }
 
-    /// Writes the version that `entry` is.
+    /// Writes the version of `entry`.
     ///
     /// # Safety
     /// As [`write_version`].
@@ -112,7 +112,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Finds `key`, and has the path lead to its place. Nobody else inserts, so the hint is exact.
+    /// Finds `key`, and sets the path to its place. No other thread inserts, so the hint is exact.
     #[inline]
     fn locate(&mut self, key: &[u8], word: u64) -> Hint {
         let state = &mut *self.state;
@@ -120,7 +120,7 @@ impl Writer<'_> {
         let hint = match near {
             Some(hint) => hint,
             None => {
-                // A panic behind this must not leave a finger with the path of another key.
+                // A panic after this must not leave a finger with the path of another key.
                 state.finger = None;
                 self.list.lanes.search_noting(key, word, &mut state.path)
             }
@@ -166,14 +166,14 @@ impl Writer<'_> {
         let anchor = before.map_or(self.list.head(), Anchor::of);
         // SAFETY: the head, or of this list.
         let link = unsafe { anchor.link() };
-        // As a rule the link is not in the processor's cache: it is stored to without a look at it.
+        // Usually the link is not in the processor's cache: it is stored to without a load.
         let after = match after {
             Some(after) => after.as_ptr(),
             // Relaxed: only writers store links, one at a time, under the lock that this one holds.
             None => link.0.load(Ordering::Relaxed),
         };
-        // SAFETY: all within the memory that was just allocated, aligned by the sizes of what lies
-        // before; nobody else knows of it.
+        // SAFETY: all within the memory that was just allocated, aligned by the sizes of the
+        // preceding parts; no other thread has its address.
         let node = unsafe {
             start.cast::<Link>().write(Link(AtomicPtr::new(after)));
             let node = start.add(size_of::<Link>()).cast::<Node>();
@@ -197,7 +197,7 @@ impl Writer<'_> {
 }
 
 impl Finger {
-    /// The place of `key` if it is right behind the finger, to which `path` leads.
+    /// The place of `key` if it is right after the finger, whose path is `path`.
     #[inline]
     fn hint(self, path: &Path, key: &[u8], word: u64) -> Option<Hint> {
         // SAFETY: of the writer's list.
@@ -209,8 +209,8 @@ impl Finger {
         let Some((next, next_word)) = (unsafe { path.following() }) else {
             // SAFETY: as above.
             let link = unsafe { Anchor::of(self.node).link() };
-            // Relaxed: only writers store links. A node in the next block is searched for, because its
-            // word is not at hand.
+            // Relaxed: only writers store links. A node in the next block needs a search, because
+            // its word is not in this block.
             let is_last = link.0.load(Ordering::Relaxed).is_null();
             return is_last.then_some(Hint::Between { before: Some(self.node), after: None });
         };
