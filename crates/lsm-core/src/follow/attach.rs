@@ -1,4 +1,4 @@
-//! The manifest of a folder that somebody else writes, as it is found at first and after each change.
+//! The manifest of a folder that another process writes, at first and after each change.
 //!
 //! Called by `builder.rs` and `tail.rs`. It must never return a state whose end may still be refused.
 
@@ -14,23 +14,23 @@ use crate::shared::{CursorReader, CursorState};
 use crate::types::Epoch;
 use crate::version::{DbVersion, ManifestTail};
 
-/// Rounds that are begun anew because something vanished or did not fit.
+/// Rounds that are started again because a file disappeared or did not match.
 pub(super) const ATTEMPTS: usize = 16;
-/// Listings without a manifest before there is none.
+/// Listings without a manifest before the result is that there is none.
 const EMPTY_ATTEMPTS: usize = 3;
-/// Looks at a promotion that is under way, and the time between two of them.
+/// Looks at an unfinished promotion, and the time between two of them.
 const PROMOTION_LOOKS: usize = 500;
 const PROMOTION_PAUSE: Duration = Duration::from_millis(2);
 
 /// The manifest of the folder as it is now, without edits that its writer may still refuse.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::NeedsManifest`] if it cannot be told on this
-/// machine what counts of it, and a promotion does not end within a second; corruption that does not pass.
-///
+/// [`ErrorKind::InvalidArgument`] if there is none; [`ErrorKind::NeedsManifest`] if this machine
+/// cannot decide which edits count, and a promotion does not end within a second; corruption that a
+/// retry does not remove.
 /// # Cost
-/// Reads the manifest, and once more where its end does not count. Where a promotion must end first, lists the
-/// folder some hundred times a second.
+/// Reads the manifest, and once more if its end does not count. While it waits for the end of a
+/// promotion, it lists the folder some hundred times a second.
 pub(super) fn open_manifest(
     fs: &dyn Fs,
     dir: &Path,
@@ -62,8 +62,8 @@ pub(super) fn open_manifest(
     Err(Error::new(ErrorKind::NeedsManifest, message))
 }
 
-/// As [`last_edit`]. Waits a second for the end of a promotion before it says that this cannot be told. To read
-/// the manifest again at each look would cost its whole length.
+/// As [`last_edit`]. Waits a second for the end of a promotion before it returns that this is
+/// undecided. Reading the manifest again at each look would cost its whole length.
 fn await_last_edit(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<LastEdit> {
     for _ in 0..PROMOTION_LOOKS {
         match last_edit(fs, dir, version)? {
@@ -76,20 +76,20 @@ fn await_last_edit(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<LastE
     last_edit(fs, dir, version)
 }
 
-/// The last edit that counts of a manifest as it was read.
+/// The last edit that counts in a manifest that was read.
 enum LastEdit {
     /// Its last one.
     Any,
-    /// This one. Its writer may still refuse later ones.
+    /// This one. The writer may still refuse later ones.
     Only(u64),
-    /// That of a manifest which was begun since.
+    /// One of a manifest that was begun since.
     OfLaterEpoch,
     /// This machine cannot decide it.
     Unknown,
 }
 
-/// See [`LastEdit`]. An edit that is written, and that its writer has not settled yet, counts for nothing: it
-/// may be fenced before it does.
+/// See [`LastEdit`]. A written edit that its writer has not settled yet does not count: the writer
+/// may be fenced before.
 fn last_edit(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<LastEdit> {
     let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
     let cursor = cursor.as_ref().map(|cursor| (cursor, cursor.state()));
@@ -119,13 +119,13 @@ fn read_manifest(
         match opened {
             Ok(Some(manifest)) => return Ok(manifest),
             // A listing is no snapshot of the folder: while it runs, one generation may be deleted,
-            // and the next one be made behind its place.
+            // and the next one created at a place that was passed already.
             Ok(None) if empty + 1 < EMPTY_ATTEMPTS => empty += 1,
             Ok(None) => {
                 let message = format!("there is no database in {}", dir.display());
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
             }
-            // A listing may be older than what is read.
+            // A listing may be older than the files that are read.
             Err(error) => retries.again(error)?,
         }
     }

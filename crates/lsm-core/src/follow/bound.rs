@@ -1,4 +1,5 @@
-//! [`Bound`]: how far a round goes, and who says that this much is committed.
+//! [`Bound`]: the end of a round, and the source that shows that everything up to there is
+//! committed.
 //!
 //! Made by `tail.rs`, used by `round.rs`.
 
@@ -17,20 +18,20 @@ pub(super) struct Bound {
 /// The source of a bound.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum BoundSource {
-    /// The cursor of a primary: every operation through this one is committed and lies before `reach`, if
-    /// it was logged.
+    /// The cursor of a primary: every operation through this one is committed and lies before
+    /// `reach`, if it was logged.
     Cursor(SeqNo),
-    /// The fence of a primary, and no epoch has begun since: what lies before `reach` or in the manifest is
-    /// all that was ever committed.
+    /// The fence of a primary, and no epoch has begun since: everything that was ever committed
+    /// lies before `reach` or in the manifest.
     Fence,
-    /// The log, or a manifest that says where it was closed.
+    /// The log, or a manifest that records where it was closed.
     Log,
-    /// An earlier look. The primary may be fenced, and this machine cannot tell where.
+    /// An earlier look. The primary may be fenced, and this machine cannot see at which place.
     EarlierLook,
 }
 
 impl Bound {
-    /// The durable part of this bound, where the log attests `part`.
+    /// The durable part of this bound, if the log attests `part`.
     pub(super) fn durable_through(self, part: Bound) -> Bound {
         // Frames after a fence attest, too.
         let is_fenced = self.source == BoundSource::Fence;

@@ -69,26 +69,27 @@ impl FollowBuilder {
         self
     }
 
-    /// Of these, the block cache and the number of open files matter to a follower.
+    /// The options; a follower uses the size of the block cache and the number of open files.
     pub fn options(mut self, options: Options) -> FollowBuilder {
         self.options = options;
         self
     }
 
-    /// Takes a lease, or none. Default: it takes one. Without one the primary may delete files that are
-    /// read here; that is right for a copy that nobody writes, and for a medium that cannot be written.
+    /// Takes a lease, or none. Default: it takes one. Without one the primary may delete files that
+    /// are read here; that is right for a copy that is not written, and for a medium that cannot be
+    /// written.
     pub fn lease(mut self, takes_lease: bool) -> FollowBuilder {
         self.takes_lease = takes_lease;
         self
     }
 
-    /// Follows what the primary has flushed, and nothing of its log. Default: `false`.
+    /// Follows the flushed tables of the primary, and not its log. Default: `false`.
     pub fn tables_only(mut self, follows_tables_only: bool) -> FollowBuilder {
         self.follows_tables_only = follows_tables_only;
         self
     }
 
-    /// The memory that may be taken by what the primary has not flushed, in bytes. Default 1 GiB.
+    /// The maximum memory for unflushed data of the primary, in bytes. Default 1 GiB.
     pub fn memtable_bytes_max(mut self, bytes: u64) -> FollowBuilder {
         self.memtable_bytes_max = bytes;
         self
@@ -100,7 +101,7 @@ impl FollowBuilder {
         self
     }
 
-    /// Opens the database that is there.
+    /// Opens the existing database.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::error::ErrorKind::InvalidArgument) if there is none;
@@ -112,7 +113,7 @@ impl FollowBuilder {
         // Held, because the primary's folder may be renamed while it is followed.
         let (fs, dir) = FolderFs::hold(fs, &dir)?;
         let random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
-        // Before the manifest is read, so that no file that it names goes meanwhile.
+        // Before the manifest is read, so that no file that it names is deleted meanwhile.
         let lease = match takes_lease {
             true => Lease::take_if_writable(&fs, &dir, random)?,
             false => None,
@@ -127,7 +128,7 @@ impl FollowBuilder {
             dir: dir.clone(),
             db_id: version.db_id,
             // A lease holds every file that is read here, so a missing one means that the lease was
-            // taken away.
+            // revoked.
             missing: if lease.is_some() { Missing::LeaseLost } else { Missing::Gone },
             cache: block_cache,
             are_mapped: options.tables_mapped,
@@ -154,7 +155,7 @@ impl FollowBuilder {
             _opened: opened,
         });
         let follower = Follower { inner };
-        // The list of partitions alone: their content is read when somebody asks for one.
+        // Only the list of partitions: their content is read when it is requested.
         follower.sync(SyncExtent::Layout)?;
         Ok(follower)
     }

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. No memtable of a view holds an operation that the view's tables hold too. A memtable is
-//!    searched before the tables and hides what they say, and an operation that was flushed may
-//!    since have been replaced in the tables by something newer that never passed the log.
+//!    searched before the tables and hides their entries, and a flushed operation may since have
+//!    been replaced in the tables by a newer entry that was never in the log.
 //! 2. Memtables end where the primary's do, so that a flush covers whole ones.
 
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ struct Layer {
     first: Option<SeqNo>,
 }
 
-/// See the module.
+/// The memtables of one followed partition.
 pub(super) struct Growing {
     slabs: Arc<SlabPool>,
     /// Newest first; the first one grows.
@@ -71,8 +71,8 @@ impl Growing {
         version: &Arc<PartitionVersion>,
     ) -> (Arc<Memtable>, Vec<Arc<Memtable>>) {
         let (active, sealed) = self.memtables();
-        // Tables may show what never passed the log, so what walks met over others is of no account. Before
-        // the view is made.
+        // Tables may have entries that were never in the log, so dead ranges found over other
+        // tables are invalid. Before the view is made.
         if !std::ptr::eq(self.version.as_ptr(), &raw const **version) {
             active.dead().forget();
             self.version = Arc::downgrade(version);
@@ -87,7 +87,7 @@ impl Growing {
         (active, memtables.collect())
     }
 
-    /// Goes on in another memtable: the primary did.
+    /// Continues in another memtable, as the primary did.
     pub(super) fn switch(&mut self) {
         // An empty memtable does as well as a new one.
         if self.layers[0].first.is_some() {
@@ -95,8 +95,8 @@ impl Growing {
         }
     }
 
-    /// Lets go of memtables that a flush through `flushed` covers. Returns `false` if one is covered
-    /// in part: then all must be built anew, see invariant 1.
+    /// Drops memtables that a flush through `flushed` covers. Returns `false` if one is covered in
+    /// part: then all must be built again, see invariant 1.
     #[must_use]
     pub(super) fn let_go_of_flushed(&mut self, flushed: SeqNo) -> bool {
         // A layer without operations stays: it may be the one that grows.
@@ -104,17 +104,17 @@ impl Growing {
         if self.layers.is_empty() {
             self.begin_layer();
         }
-        // Of a layer that is covered in part the covered operations cannot be taken out, and with
-        // them it would hide newer entries of the tables.
+        // The covered operations of a layer cannot be removed from it, and with them it would hide
+        // newer entries of the tables.
         self.layers.iter().all(|layer| layer.first.is_none_or(|first| first > flushed))
     }
 
-    /// Takes in what the log has for the partition, of which everything through `flushed` is in tables.
-    /// Returns `true` if anything was new.
+    /// Inserts the operations that the log has for the partition; everything through `flushed` is
+    /// in tables. Returns `true` if anything was new.
     ///
     /// # Errors
-    /// Those of reading; corruption of what the log holds. Some operations may be inserted then, so that
-    /// the memtables are of no more use.
+    /// Those of reading; corruption of the log. Some operations may be inserted then, so that the
+    /// memtables must not be used any more.
     pub(super) fn take_in(
         &mut self,
         log: &LogTail,
@@ -128,7 +128,8 @@ impl Growing {
             match next {
                 Parked::Switch => self.switch(),
                 Parked::Section { segment, lsn, place } => {
-                    // After a failed round the log is scanned from its front again, and meets what
+                    // After a failed round the log is scanned from its front again, including
+                    // operations that tables already have.
                     // tables already have.
                     if place.last_seq() <= flushed.max(self.applied) {
                         continue;
@@ -156,8 +157,8 @@ impl Growing {
         Ok(self.applied > before)
     }
 
-    /// Inserts a section whose frame lies at `lsn` of the log, and which lies at `offset` of `source`,
-    /// unless it was inserted or flushed before.
+    /// Inserts a section, at `offset` of `source`, whose frame is at `lsn` of the log, unless it
+    /// was inserted or flushed before.
     fn insert(
         &mut self,
         section: &SectionRef<'_>,
@@ -169,8 +170,8 @@ impl Growing {
         if section.last_seq() <= flushed.max(self.applied) {
             return Ok(());
         }
-        // A section goes into one memtable, and a flush takes whole memtables, so this is damage. The
-        // half of a batch that no table has must not be shown alone.
+        // A section goes into one memtable, and a flush takes whole memtables, so this is damage.
+        // The half of a batch that no table has must not be shown alone.
         if section.first_seq <= flushed {
             let what = format!("a section is flushed in part, through {flushed}");
             return Err(Error::corruption(&source.path, offset, what));
@@ -179,7 +180,7 @@ impl Growing {
         layer.first.get_or_insert(section.first_seq);
         insert_section(&layer.memtable, lsn.0, section)
             .map_err(|fault| Error::corruption(&source.path, offset, fault.to_string()))?;
-        // Only behind the whole section. After an error the memtables are thrown away.
+        // Only after the whole section. After an error the memtables are discarded.
         self.applied = section.last_seq();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The partitions of a followed database, and their hooks, as the edits of the manifest change them.
 //!
-//! Called by a round, when it has a newer version and before it shows any of it. It must never change
-//! what a view that is there reads with.
+//! Called by a round that has a newer version, before it shows any of it. It must never change the
+//! hooks of an existing view.
 
 use std::sync::Arc;
 
@@ -18,15 +18,15 @@ use crate::types::FileNumbers;
 use crate::version::{DbVersion, PartitionVersion};
 
 impl Inner {
-    /// Takes in which partitions `version` has. Rounds call it, one at a time.
+    /// Updates the partitions to those of `version`. Rounds call it, one at a time.
     ///
     /// # Errors
-    /// Those of a value store that does not take in what an edit says.
+    /// Those of a value store that refuses the section of an edit.
     pub(super) fn take_partitions(&self, version: &DbVersion) -> Result<()> {
         let mut new = Vec::new();
         for partition in version.partitions.values() {
             // Value stores and hooks are code of the application. No lock is held while they are
-            // called, so that nobody who asks for another partition waits for them.
+            // called, so that a lookup of another partition does not wait for them.
             let known = self.partitions.read().by_id.get(&partition.id).cloned();
             let followed = known.unwrap_or_else(|| {
                 let followed = Arc::new(self.begin_following(partition, version));
@@ -36,7 +36,7 @@ impl Inner {
             if followed.has_other_hooks(partition) {
                 followed.change_hooks(self.resolve_hooks(partition, version));
             }
-            // Also for a partition that was known: its store hears of each edit once.
+            // Also for a known partition: its store gets each edit once.
             followed.tell_store(partition)?;
         }
         let mut partitions = self.partitions.write();
@@ -45,7 +45,8 @@ impl Inner {
             let is_there = version.partitions.contains_key(*id);
             if !is_there {
                 followed.mark_dropped();
-                // Before the new partitions are added: a name may have been given to another one
+                // Before the new partitions are added: the name may belong to another one
+                // meanwhile.
                 // meanwhile.
                 by_name.remove(&followed.name);
             }
@@ -94,8 +95,8 @@ impl Inner {
             provider,
             Some(&|factory: &dyn ValueStoreFactory| open_store(factory, context.clone())),
         );
-        // Not an error here: a partition whose hook is missing must not keep the others from being
-        // followed. Its own handle reports it.
+        // Not an error here: a partition whose hook is missing must not prevent the others from
+        // being followed. Its own handle reports it.
         let hooks = resolved.unwrap_or_else(|error| PartitionHooks {
             missing: Some(error.to_string()),
             ..PartitionHooks::default()

@@ -1,14 +1,15 @@
-//! [`LogTail`]: the log of a database that somebody else writes, read once.
+//! [`LogTail`]: the log of a database that another process writes, read once.
 //!
-//! It reads the headers of all frames, in order, and notes for each partition where its sections
-//! lie. A sealed segment with an index of its sections is passed: the headers of a partition are read
-//! when it is asked for. So are the sections themselves: that costs its own bytes.
+//! It reads the headers of all frames, in order, and notes the places of the sections of each
+//! partition. A sealed segment with an index of its sections is passed: the headers of a partition
+//! are read when it is requested. So are the sections themselves: a partition costs its own bytes.
 //!
 //! Invariants:
-//! 1. Nothing is noted that lies beyond what the caller says is committed, or behind the end of a
+//! 1. Nothing is noted beyond the end that the caller gives as committed, or after the end of a
 //!    segment that the next one names.
 //! 2. A partition's sections are noted in the order of their sequences, each once.
-//! 3. An index is a hint. If the frames are not as it says, the log is begun anew and walked.
+//! 3. An index is a hint. If the frames do not match it, the log is read from the beginning and
+//!    walked.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -24,11 +25,11 @@ use crate::wal::{
     Record, SectionPlace, SegmentHeader, SegmentSource,
 };
 
-/// Bytes of other partitions between two sections that are read with them. A read takes as long as a copy
-/// of about so many.
+/// Bytes of other partitions between two sections that are read with them. A read takes as long as
+/// a copy of about so many bytes.
 const BETWEEN_BYTES_MAX: u64 = 8 << 10;
 
-/// A thing that the log has for a partition.
+/// A part of the log that belongs to a partition and is not read yet.
 pub(super) enum Parked {
     /// Operations.
     Section {
@@ -41,7 +42,7 @@ pub(super) enum Parked {
     },
     /// The primary goes on in another memtable.
     Switch,
-    /// All that a sealed segment has, as its index says.
+    /// All sections of a sealed segment, by its index.
     Indexed(Indexed),
 }
 
@@ -72,7 +73,7 @@ impl Parked {
     }
 }
 
-/// See the module.
+/// The place up to which the log was read, and the sections noted for each partition.
 pub(super) struct LogTail {
     reader: LogReader,
     uses_indexes: bool,
@@ -80,11 +81,11 @@ pub(super) struct LogTail {
 }
 
 impl LogTail {
-    /// The log of `version`, from where a replay begins. With `uses_indexes` it passes segments that have an index of
-    /// their sections.
+    /// Opens the log of `version`, from the place where a replay begins. With `uses_indexes` it
+    /// passes segments that have an index of their sections.
     ///
     /// # Errors
-    /// [`ErrorKind::FileGone`] for a segment that is gone: a newer manifest does not list it.
+    /// [`ErrorKind::FileGone`] for a missing segment: a newer manifest does not list it.
     pub(super) fn open(
         files: &Arc<OpenFiles>,
         dir: &Path,
@@ -94,15 +95,15 @@ impl LogTail {
         let sources =
             version.log_segments.keys().map(|number| source(files, dir, version, *number));
         let mut options = LogReaderOptions::new(version.db_id);
-        // Bodies are read later, and only those of the partitions that are asked for.
+        // Bodies are read later, and only those of requested partitions.
         options.headers_only = true;
         options.replay_from = version.replay_from.map(|from| from.position());
         let reader = LogReader::new(sources.collect::<Result<_>>()?, options)?;
         Ok(LogTail { reader, uses_indexes, parked: BTreeMap::new() })
     }
 
-    /// Lists the segments that `version` has besides. Returns `false` if the log must be begun anew:
-    /// its place is in a segment that is no more.
+    /// Adds the further segments of `version`. Returns `false` if the log must be read from the
+    /// beginning: its place is in a segment that is not listed any more.
     ///
     /// # Errors
     /// As [`LogTail::open`].
@@ -114,7 +115,7 @@ impl LogTail {
     ) -> Result<bool> {
         let listed = &version.log_segments;
         let present = self.reader.position().place.segment;
-        // A segment goes only when nothing needs it: what it held is in tables.
+        // A segment is removed only when nothing needs it: its operations are in tables.
         if !listed.contains_key(&present) {
             return Ok(false);
         }
@@ -135,9 +136,8 @@ impl LogTail {
         Ok(true)
     }
 
-    /// The place up to which the log is known durable, as far as it is written by now: frames and
-    /// headers attest it, and so do the flushes in `version`. The log must reach `committed`, if that is
-    /// known.
+    /// The place up to which the written log is known durable: frames and headers attest it, and so
+    /// do the flushes in `version`. The log must reach `committed`, if that is known.
     ///
     /// # Errors
     /// Those of [`LogReader::attested`].
@@ -153,7 +153,8 @@ impl LogTail {
         Ok(self.reader.attested(last, Some(committed))?.durable)
     }
 
-    /// Notes what lies before `reach`. `applied` says through which sequence a partition has it all.
+    /// Notes the sections before `reach`. `applied` returns the sequence through which a partition
+    /// is complete.
     ///
     /// # Errors
     /// Those of reading; [`ErrorKind::NeedsManifest`] for a partition that `version` does not know
@@ -182,8 +183,8 @@ impl LogTail {
             };
             for place in batch.places() {
                 let Some(partition) = partition_of(version, place.partition)? else { continue };
-                // Sections that a table of the version has are not noted: the reader takes them
-                // from the table.
+                // Sections that a table of the version has are not noted: the reader finds them in
+                // the table.
                 let known = applied(place.partition).max(partition.flushed_through);
                 if place.last_seq() > known {
                     let lsn = frame.lsn.0;
@@ -196,7 +197,7 @@ impl LogTail {
         Ok(())
     }
 
-    /// The place behind the last frame that was read, in the log; `None` if there is no log.
+    /// The place after the last frame that was read, in the log; `None` if there is no log.
     pub(super) fn lsn(&self) -> Option<Lsn> {
         self.reader.lsn()
     }
@@ -206,7 +207,7 @@ impl LogTail {
         self.reader.position().last_seq
     }
 
-    /// An error if the log ends before what it must reach.
+    /// Returns an error if the log ends before the place that it must reach.
     ///
     /// # Errors
     /// Those of [`LogReader::check_reaches`].
@@ -214,14 +215,14 @@ impl LogTail {
         self.reader.check_reaches(must)
     }
 
-    /// Forgets what `version` has in tables, and partitions that it has not.
+    /// Drops noted sections that tables of `version` have, and dropped partitions.
     pub(super) fn prune(&mut self, version: &DbVersion) {
         self.parked.retain(|id, parked| {
             let Some(partition) = version.partitions.get(*id) else { return false };
             let flushed = partition.flushed_through;
-            // A switch between flushed sections goes with them; one in front of what is left stays.
-            // From behind: sections of a partition are in order, so everything before the last
-            // flushed one is flushed as well.
+            // A switch between flushed sections is dropped with them; one before a remaining
+            // section stays. Searched from the end: sections of a partition are in order, so
+            // everything before the last flushed one is flushed as well.
             let last = parked.iter().rposition(|parked| parked.is_flushed(flushed));
             parked.drain(..last.map_or(0, |last| last + 1));
             true
@@ -233,7 +234,7 @@ impl LogTail {
         self.parked.get(&id).into_iter().flatten().map(Parked::bytes).sum()
     }
 
-    /// Takes out what was noted for a partition.
+    /// Takes out the noted sections of a partition.
     pub(super) fn take(&mut self, id: PartitionId) -> VecDeque<Parked> {
         self.parked.get_mut(&id).map(std::mem::take).unwrap_or_default()
     }
@@ -241,7 +242,7 @@ impl LogTail {
     /// The segment that holds a section that was noted.
     ///
     /// # Errors
-    /// [`ErrorKind::FileGone`] if it is listed no more.
+    /// [`ErrorKind::FileGone`] if it is not listed any more.
     pub(super) fn source(&self, number: FileNo) -> Result<&SegmentSource> {
         self.reader.source(number).ok_or_else(|| {
             Error::new(ErrorKind::FileGone, format!("segment {number} of the log is gone"))
@@ -253,13 +254,13 @@ impl LogTail {
 fn partition_of(version: &DbVersion, id: PartitionId) -> Result<Option<&PartitionVersion>> {
     let partition = version.partitions.get(id);
     if partition.is_none() && id >= version.next_partition {
-        let message = format!("the log names partition {id}, which was made since");
+        let message = format!("the log names partition {id}, which was created since");
         return Err(Error::new(ErrorKind::NeedsManifest, message));
     }
     Ok(partition.map(|partition| &**partition))
 }
 
-/// Notes for each partition in `parked` what a segment has that was passed by its index.
+/// Notes for each partition in `parked` the sections of a segment that was passed by its index.
 fn note_passed(
     parked: &mut BTreeMap<PartitionId, VecDeque<Parked>>,
     passed: PassedSegment,
@@ -271,7 +272,7 @@ fn note_passed(
         let id = sections.partition;
         let Some(partition) = partition_of(version, id)? else { continue };
         let known = applied(id).max(partition.flushed_through);
-        // A switch is noted in any case: it may stand in front of sections of the next segment.
+        // A switch is noted in any case: it may come before sections of the next segment.
         if sections.last_seq > known || sections.switches > 0 {
             let header = header.clone();
             let indexed = Indexed { header, sections };
@@ -281,15 +282,15 @@ fn note_passed(
     Ok(())
 }
 
-/// For each of `parked`, the place in its segment up to which it pays to read at once.
+/// For each of `parked`, the place in its segment up to which one read pays off.
 ///
-/// Sections that lie close together are read with what lies between them, because a read costs as much
-/// as the copy of some kilobytes. Beyond that a partition is to cost its own bytes, not those of the
-/// others: reading ahead to the last section of a segment would copy all of the segment. Nothing behind
-/// the last section is read, because the primary may be writing there at this moment.
+/// Sections that lie close together are read with the bytes between them, because a read costs as
+/// much as the copy of some kilobytes. Beyond that a partition should cost its own bytes, not those
+/// of the others: reading ahead to the last section of a segment would copy all of the segment.
+/// Nothing after the last section is read, because the primary may be writing there at this moment.
 pub(super) fn ends_of_runs(parked: &VecDeque<Parked>) -> Vec<u64> {
     let mut ends = Vec::with_capacity(parked.len());
-    // The segment and the beginning of the run behind, and its end.
+    // The segment and the beginning of the following run, and its end.
     let mut behind: Option<(FileNo, u64, u64)> = None;
     for next in parked.iter().rev() {
         let Parked::Section { segment, place, .. } = next else {
@@ -322,7 +323,8 @@ fn source(
     let epoch = version.log_segments[&number];
     let path = FileName::new(FileKind::Wal, number, epoch).path(dir);
     let file = TableFile::open(files, &path).map_err(|error| super::gone(&path, error))?;
-    // A live log may have many segments, so they count as open files, and one that is read again is opened again.
-    // Without a lease it may be gone by then, as at any other look: a newer manifest does not list it.
+    // A live log may have many segments, so they count as open files, and a segment may be opened
+    // again. Without a lease it may be deleted by then, as at any other look: a newer manifest does
+    // not list it.
     Ok(SegmentSource { number, epoch, path, file: Arc::new(file) })
 }

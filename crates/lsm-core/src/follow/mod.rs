@@ -1,9 +1,9 @@
 //! Following a database that another process writes: the engine's half of secondaries.
 //!
-//! A [`Follower`] reads manifest and log as they grow, keeps what is not flushed in memtables of its own,
-//! and shows partitions through the same `ReadView` and the same read path as the primary. It
-//! writes nothing into the database but its lease. Levels of consistency, waiting and threads are the
-//! crate `secondary`.
+//! A [`Follower`] reads manifest and log as they grow, keeps unflushed data in memtables of its
+//! own, and shows partitions through the same `ReadView` and the same read path as the primary. It
+//! writes nothing into the database but its lease. The crate `secondary` adds levels of
+//! consistency, waiting and threads.
 //!
 //! ```text
 //! builder.rs   opening one
@@ -20,10 +20,10 @@
 //! ```
 //!
 //! Invariants:
-//! 1. Nothing is shown that the primary has not committed: with its cursor, what lies before the
-//!    cursor's end, or before its fence; without one, what the log attests as durable. A whole frame or
-//!    edit proves nothing, its write may still have been refused.
-//! 2. A file that vanished is a reason to look again, and never a missing key.
+//! 1. Only commits of the primary are shown: with its cursor, the operations before the cursor's
+//!    end, or before its fence; without one, those that the log attests as durable. A whole frame
+//!    or edit proves nothing, its write may still have been refused.
+//! 2. A missing file is a reason to look again, and never a missing key.
 //! 3. Within an epoch a partition never goes back.
 
 mod attach;
@@ -63,21 +63,21 @@ use partition::{Followed, Shown};
 use pins::Pins;
 use tail::Tail;
 
-/// The part of a database that is to be caught up with.
+/// The part of a database that should catch up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncExtent<'a> {
     /// Every partition, all at one commit.
     All,
-    /// These partitions, all at one commit; the others stay where they are.
+    /// These partitions, all at one commit; the others do not change.
     Group(&'a [PartitionId]),
-    /// One partition; the others stay where they are.
+    /// One partition; the others do not change.
     Only(PartitionId),
-    /// The list of partitions, and nothing of what is in them.
+    /// The list of partitions, and none of their contents.
     Layout,
 }
 
 impl SyncExtent<'_> {
-    /// Returns whether `id` is to be caught up with.
+    /// Returns whether `id` catches up.
     pub(super) fn has(self, id: PartitionId) -> bool {
         match self {
             SyncExtent::All => true,
@@ -87,40 +87,40 @@ impl SyncExtent<'_> {
         }
     }
 
-    /// Returns whether what is caught up with comes to one commit.
+    /// Returns whether the partitions reach one common commit.
     pub(super) fn is_cut(self) -> bool {
         matches!(self, SyncExtent::All | SyncExtent::Group(_))
     }
 }
 
-/// The commits of a database that are to be caught up with.
+/// The commits up to which a sync catches up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncReach {
     /// All.
     Committed,
-    /// Those that are durable, as far as the log attests it.
+    /// The durable ones, as far as the log attests them.
     Durable,
 }
 
 /// The place that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// Every operation through this one is seen in the partitions that were asked for; of a partition
-    /// without a log, only what is flushed.
+    /// Every operation through this one is visible in the requested partitions; for a partition
+    /// without a log, only the flushed ones.
     pub seq: SeqNo,
     /// The epoch of the writer.
     pub epoch: Epoch,
     /// The manifest edit.
     pub edit: u64,
-    /// The primary had closed the database when the call began, or was fenced and no other had begun: there
-    /// is nothing more.
+    /// The primary had closed the database when the call began, or was fenced and no other had
+    /// begun: there is nothing more.
     pub is_final: bool,
-    /// Everything that was committed when the call began is seen, of which the cursor, its fence or the closed
-    /// database has told; and not only what the log attests.
+    /// Everything that was committed when the call began is visible, according to the cursor, its
+    /// fence or the closed database, and not only what the log attests.
     pub is_present: bool,
 }
 
-/// The sequence and the edit that a partition must have to be up to a moment.
+/// The sequence and the edit that a partition must have to be complete at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncGoal {
     seq: u64,
@@ -146,7 +146,7 @@ pub struct FollowedCut {
 #[derive(Default)]
 struct CutViews {
     reached: Option<Reached>,
-    /// Made by a sync to what is durable.
+    /// Made by a sync to durable commits.
     is_durable: bool,
     partitions: HashMap<PartitionId, (Arc<Followed>, Arc<Shown>)>,
 }
@@ -157,7 +157,7 @@ impl FollowedCut {
         self.kept.reached
     }
 
-    /// Returns whether it was made by a sync to what is durable.
+    /// Returns whether it was made by a sync to durable commits.
     pub fn is_durable(&self) -> bool {
         self.kept.is_durable
     }
@@ -176,7 +176,7 @@ pub struct Follower {
     inner: Arc<Inner>,
 }
 
-/// The things that tell, without a lock, whether there is news.
+/// The state that shows, without a lock, whether there are news.
 struct FollowerState {
     cursor: Option<Arc<CursorReader>>,
     epoch: Epoch,
@@ -184,7 +184,7 @@ struct FollowerState {
     edit: u64,
 }
 
-/// Everything that the handles of one follower share.
+/// The state that the handles of one follower share.
 struct Inner {
     // Fixed after the open.
     fs: Arc<dyn Fs>,
@@ -196,7 +196,7 @@ struct Inner {
     /// Of the log nothing is read.
     follows_tables_only: bool,
     memtable_bytes_max: u64,
-    /// Stands in for the memtable of partitions that nobody asked for.
+    /// The memtable of partitions that were not requested.
     empty: Arc<Memtable>,
     provider: Option<Arc<dyn HookProvider>>,
     pins: Arc<Pins>,
@@ -206,7 +206,7 @@ struct Inner {
     /// Replaced as a whole at the end of a round, under `tail`.
     present: ArcSwap<FollowerState>,
     cut: ArcSwap<CutViews>,
-    /// Held over a round, and over its I/O; no reader takes it unless it wants to be brought further.
+    /// Held over a round, and over its I/O; a reader takes it only to catch up.
     tail: Mutex<Tail>,
     /// Last, after everything that may wait for a lock.
     _opened: Opened,
@@ -226,10 +226,10 @@ impl Follower {
     }
 
     /// Catches up with everything that the primary has committed by now, for the partitions of
-    /// `extent`. Reads go on meanwhile, and see what they saw.
+    /// `extent`. Reads continue meanwhile, and see their old state.
     ///
     /// # Errors
-    /// Those of the file system; corruption, after which what was seen before is still there.
+    /// Those of the file system; corruption, after which the previous state is still readable.
     ///
     /// # Cost
     /// With a cursor and nothing new: a few loads, under a lock. Otherwise the manifest's new edits,
@@ -238,8 +238,8 @@ impl Follower {
         self.inner.sync(extent, SyncReach::Committed)
     }
 
-    /// As [`Follower::sync`], for what is durable alone: no crash takes anything back of what a
-    /// follower sees that is never brought further.
+    /// As [`Follower::sync`], for durable commits only: if a follower is only synced this way, a
+    /// crash cannot undo what it shows.
     ///
     /// # Errors
     /// As [`Follower::sync`].
@@ -250,11 +250,11 @@ impl Follower {
         self.inner.sync(extent, SyncReach::Durable)
     }
 
-    /// Catches up with some partitions, which are at one commit then, and returns them. Others are not
-    /// in it, and stay where they are.
+    /// Catches up with some partitions, which are at one commit then, and returns them. The others
+    /// do not change.
     ///
     /// # Errors
-    /// As [`Follower::sync`]; [`ErrorKind::Unsupported`] where flushed tables alone are followed.
+    /// As [`Follower::sync`]; [`ErrorKind::Unsupported`] if only flushed tables are followed.
     pub fn sync_group(&self, group: &[PartitionId], reach: SyncReach) -> Result<FollowedCut> {
         let kept = self.inner.sync_group(group, reach)?;
         Ok(FollowedCut { inner: self.inner.clone(), kept: Arc::new(kept) })
@@ -265,7 +265,7 @@ impl Follower {
         self.inner.follows_tables_only
     }
 
-    /// Returns the partition `name`, looking for it anew if it is not known.
+    /// Returns the partition `name`; looks for it again if it is not known.
     ///
     /// # Errors
     /// [`ErrorKind::PartitionNotFound`]; [`ErrorKind::Unsupported`] if it needs a hook that is not
@@ -274,7 +274,7 @@ impl Follower {
         self.inner.tables.check_process()?;
         check_partition_name(name)?;
         let mut found = self.inner.named(name);
-        // Only then: a partition that is known costs no look at the manifest.
+        // Only then: a known partition costs no look at the manifest.
         if found.is_none() {
             self.sync(SyncExtent::Layout)?;
             found = self.inner.named(name);
@@ -303,21 +303,22 @@ impl Follower {
         FollowedCut { inner: self.inner.clone(), kept: self.inner.cut.load_full() }
     }
 
-    /// Returns whether the primary says on this machine what it has committed, so that a partition
-    /// can be brought up to the present moment.
+    /// Returns whether the primary publishes its commits on this machine, so that a partition can
+    /// catch up to the present moment.
     pub fn has_cursor(&self) -> bool {
         self.inner.present.load().live_cursor().is_some()
     }
 
-    /// Returns whether a primary on this machine writes or is about to: where [`FollowedPartition::goal`]
-    /// finds nothing, it soon will.
+    /// Returns whether a primary on this machine writes or is about to: if
+    /// [`FollowedPartition::goal`] finds nothing, it soon will.
     pub fn is_primary_there(&self) -> bool {
         let present = self.inner.present.load();
         present.cursor.as_deref().is_some_and(|cursor| cursor.state() != CursorState::Closed)
     }
 
-    /// Looks whether the primary's process has ended without closing the database. Returns `true` if this
-    /// call has found it out: then a sync takes in what the primary had logged and not published.
+    /// Checks whether the primary's process has ended without closing the database. Returns `true`
+    /// if this call has found that out: then a sync includes the operations that the primary had
+    /// logged and not published.
     ///
     /// # Cost
     /// Opens a file, and takes a lock for a moment.
@@ -336,17 +337,18 @@ impl Follower {
         self.inner.present.load().live_cursor()?.visible().ok()
     }
 
-    /// Returns whether a commit of `epoch` is in this history, as far as that is known here.
+    /// Returns whether a commit of `epoch` is in this history, as far as it is known here.
     pub fn has_commit(&self, epoch: Epoch, seq: SeqNo) -> Option<bool> {
         self.inner.tables.check_process().ok()?;
         self.inner.tail.lock().has_commit(epoch, seq)
     }
 
-    /// Reads every live file as the primary has it now, and reports all damage. What the primary has
-    /// not flushed is read into memory meanwhile.
+    /// Reads every live file as the primary has it now, and reports all damage. The unflushed data
+    /// of the primary is read into memory meanwhile.
     ///
     /// # Errors
-    /// As [`Db::verify`](crate::db::Db::verify); a limit if what is not flushed takes more than 1 GiB.
+    /// As [`Db::verify`](crate::db::Db::verify); a limit if the unflushed data takes more than 1
+    /// GiB.
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         let inner = &*self.inner;
         // No cache: verification reads every block once, past every cache.
@@ -401,7 +403,7 @@ impl Inner {
         let cursor = present.live_cursor()?;
         let seq = cursor.last_seq_of(followed.id);
         let layout = cursor.layout_edit();
-        // Asked last: of an epoch that is over the numbers above may be those of the past.
+        // Checked last: if the epoch is over, the numbers above may be outdated.
         present.live_cursor()?;
         Some(SyncGoal { seq, layout, epoch: present.epoch })
     }

@@ -1,10 +1,10 @@
-//! A followed partition: what a reader of it pins, and the handles that read.
+//! A followed partition: the state that its readers pin, and the handles that read.
 //!
 //! Invariants:
-//! 1. View, hooks, sequence number and epoch are replaced together: tables of a newer version may lack what
-//!    an older number needs, or have what only the newer hooks read, and a number of another epoch may be that
-//!    of another commit.
-//! 2. A moment never changes, whatever is synced meanwhile.
+//! 1. View, hooks, sequence number and epoch are replaced together: tables of a newer version may
+//!    lack entries that an older number needs, or need the newer hooks, and a number of another
+//!    epoch may be that of another commit.
+//! 2. A moment never changes, also during a sync.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,7 +37,7 @@ pub(super) struct Shown {
     /// The hooks that the partition had in `view`.
     hooks: Arc<PartitionHooks>,
     pub(super) pin: EditPin,
-    /// Since the epoch began, the partition was brought only to what is durable.
+    /// Since the epoch began, the partition was synced only to durable commits.
     pub(super) is_durable: bool,
     /// The newest operation in `view`, when it was made: its memtables grow. Or a later one that a flush
     /// covered.
@@ -45,8 +45,8 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Returns the state with this view, of which operations through `seq` are seen, of a partition with
-    /// these hooks. It is taken for durable.
+    /// Returns the state with this view, of which operations through `seq` are visible, for a
+    /// partition with these hooks. It counts as durable.
     pub(super) fn of(
         view: Arc<ReadView>,
         hooks: Arc<PartitionHooks>,
@@ -55,7 +55,7 @@ impl Shown {
         pin: EditPin,
     ) -> Shown {
         let in_memory = view.memtables().map(|memtable| memtable.last_seq()).max();
-        // Noted now, because the memtables of the view go on growing under later moments.
+        // Noted now, because the memtables of the view keep growing under later moments.
         let newest = view.version.tables_through().max(in_memory.unwrap_or_default());
         let Commit { seq: complete, epoch } = complete;
         Shown { view, seq, complete, epoch, hooks, pin, is_durable: true, newest }
@@ -74,12 +74,12 @@ pub(super) struct Followed {
     pub(super) name: Arc<str>,
     pub(super) logged: bool,
     key_form: KeyForm,
-    /// Replaced as a whole under the tail's lock, when an edit has changed them. A view has those of its
-    /// own version.
+    /// Replaced as a whole under the tail's lock, when an edit has changed them. A view has those
+    /// of its own version.
     hooks: ArcSwap<FollowedHooks>,
     /// Replaced as a whole under the tail's lock.
     shown: ArcSwap<Shown>,
-    /// The place in the log before which `shown` has everything. A figure: relaxed.
+    /// The place in the log before which `shown` is complete. A statistic: relaxed.
     reach: AtomicU64,
     is_dropped: AtomicBool,
 }
@@ -88,12 +88,12 @@ pub(super) struct Followed {
 pub(super) struct FollowedHooks {
     records: Arc<[HookRecord]>,
     resolved: Arc<PartitionHooks>,
-    /// The last edit that the value store was told of; changed under the tail's lock.
+    /// The last edit that was passed to the value store; changed under the tail's lock.
     told_edit: AtomicU64,
 }
 
 impl FollowedHooks {
-    /// Returns the hooks with these records, whose store has heard of no edit.
+    /// Returns the hooks with these records, whose store has got no edit yet.
     pub(super) fn new(records: Arc<[HookRecord]>, resolved: PartitionHooks) -> FollowedHooks {
         FollowedHooks { records, resolved: Arc::new(resolved), told_edit: AtomicU64::new(0) }
     }
@@ -134,44 +134,44 @@ impl Followed {
         self.hooks.load().resolved()
     }
 
-    /// Returns `true` if `version` has other hooks than were noted.
+    /// Returns `true` if the hooks of `version` differ from the noted ones.
     pub(super) fn has_other_hooks(&self, version: &PartitionVersion) -> bool {
         self.hooks.load().records != version.hooks
     }
 
-    /// Notes other hooks, for views to come. Views that there are keep theirs.
+    /// Notes other hooks, for later views. Existing views keep theirs.
     pub(super) fn change_hooks(&self, hooks: FollowedHooks) {
         self.hooks.store(Arc::new(hooks));
     }
 
-    /// Notes that the present view has everything before this place of the log.
+    /// Notes that the present view is complete before this place of the log.
     pub(super) fn note_reach(&self, reach: u64) {
         self.reach.store(reach, Ordering::Relaxed);
     }
 
-    /// The place in the log before which everything is seen.
+    /// The place in the log before which everything is visible.
     pub(super) fn reach(&self) -> u64 {
         self.reach.load(Ordering::Relaxed)
     }
 
-    /// The commit up to which every operation of the partition is seen.
+    /// The commit up to which every operation of the partition is visible.
     #[inline]
     pub(super) fn complete(&self) -> Commit {
         let shown = self.shown.load();
         Commit { seq: shown.complete, epoch: shown.epoch }
     }
 
-    /// Tells the value store, if there is one, what the edits said that it has not heard of.
+    /// Passes the new edits to the value store, if there is one.
     ///
     /// # Errors
-    /// Those of the store, which then hears of the same edits again.
+    /// Those of the store, which then gets the same edits again.
     pub(super) fn tell_store(&self, version: &PartitionVersion) -> Result<()> {
         let hooks = self.hooks.load();
         let Some(store) = &hooks.resolved.store else { return Ok(()) };
         let told = hooks.told_edit.load(Ordering::Relaxed);
         for (number, section) in version.store_sections.iter().filter(|(edit, _)| *edit > told) {
             store.apply(*number, section)?;
-            // After each, so that a store that fails hears again only of what it has not taken.
+            // After each, so that a store that fails gets only the remaining edits again.
             hooks.told_edit.store(*number, Ordering::Relaxed);
         }
         Ok(())
@@ -191,7 +191,7 @@ impl Followed {
         Ok(())
     }
 
-    /// An error if its data means nothing without code that is not there.
+    /// Returns an error if its data needs code that is missing.
     pub(super) fn check_complete(&self) -> Result<()> {
         match &self.hooks.load().resolved.missing {
             None => Ok(()),
@@ -227,26 +227,26 @@ impl FollowedPartition {
         self.followed.logged
     }
 
-    /// Returns the commit up to which every operation of the partition is seen. Its epoch is the one in
-    /// which the partition was caught up with last: a later one may have lost the commit.
+    /// Returns the commit up to which every operation of the partition is visible. Its epoch is
+    /// that of the last sync of the partition: a later epoch may have lost the commit.
     #[inline]
     pub fn complete(&self) -> Commit {
         self.followed.complete()
     }
 
-    /// Returns whether the partition was brought only to what is durable, since the epoch began.
+    /// Returns whether the partition was synced only to durable commits, since the epoch began.
     pub fn is_durable(&self) -> bool {
         self.followed.pin().is_durable
     }
 
-    /// Returns how many bytes of the primary's log lie behind the place up to which the partition has
-    /// everything; other partitions' are among them. `None` without a cursor.
+    /// Returns the number of bytes of the primary's log after the place up to which the partition
+    /// is complete, including those of other partitions. `None` without a cursor.
     pub fn bytes_behind(&self) -> Option<u64> {
         self.inner.bytes_behind(&self.followed)
     }
 
-    /// Returns what the partition must have to see every commit that was acknowledged before this
-    /// call; `None` without a primary on this machine that says so.
+    /// Returns the goal of a read that must see every commit that was acknowledged before this
+    /// call; `None` without a primary on this machine that publishes it.
     ///
     /// # Cost
     /// Four loads.
@@ -255,14 +255,14 @@ impl FollowedPartition {
         self.inner.goal(&self.followed)
     }
 
-    /// Returns whether the partition has come to `goal`. Never so once another epoch is seen: then
-    /// the goal is to be asked for anew.
+    /// Returns whether the partition has reached `goal`. Never so once another epoch is seen: then
+    /// a new goal is needed.
     #[inline]
     pub fn has_reached(&self, goal: &SyncGoal) -> bool {
         self.inner.has_reached(&self.followed, goal)
     }
 
-    /// Returns the partition as it is seen now, and stays so.
+    /// Returns the partition as it is seen now; the result does not change.
     ///
     /// # Errors
     /// [`ErrorKind::PartitionNotFound`] if it was dropped.
@@ -295,8 +295,8 @@ impl FollowedMoment {
         &self.partition.followed.name
     }
 
-    /// Returns the newest operation on this partition that is seen, or a later one that a flush
-    /// of it covered.
+    /// Returns the newest visible operation on this partition, or a later one that a flush of it
+    /// covered.
     pub fn newest(&self) -> SeqNo {
         self.view.newest
     }

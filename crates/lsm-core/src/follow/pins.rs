@@ -1,7 +1,7 @@
-//! [`Pins`]: which versions of the database a secondary's views still read.
+//! [`Pins`]: the versions of the database that a secondary's views still read.
 //!
-//! Each view holds a [`EditPin`] of the manifest edit that its version stands for. The oldest one is what
-//! the lease names.
+//! Each view holds an [`EditPin`] of the manifest edit of its version. The lease names the oldest
+//! one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Pins {
         EditPin { pins: self.clone(), edit }
     }
 
-    /// The oldest edit behind `lost` that is held.
+    /// The oldest edit after `lost` that is held.
     pub(super) fn oldest_behind(&self, lost: u64) -> Option<u64> {
         let held = self.held.lock();
         held.range(lost.saturating_add(1)..).next().map(|(edit, _)| *edit)

@@ -1,23 +1,23 @@
-//! One catching up. [`Inner::sync`] is all of it.
+//! One round of catching up: [`Inner::sync`].
 //!
 //! ```text
-//! cursor   what is committed, and the edit that the manifest has for it
+//! cursor   the end of the commits, and the edit that the manifest has for it
 //! manifest edits through that one; partitions come and go
-//! log      headers of what is new; each partition's sections are noted
-//! partitions that were asked for: sections into memtables, flushed memtables away, a new view
-//! lease    what no view reads any more is let go
+//! log      headers of new frames; each partition's sections are noted
+//! requested partitions: sections into memtables, flushed memtables away, a new view
+//! lease    files that no view reads any more are released
 //! ```
 //!
-//! With a cursor the order of the loads is what makes it right. `visible`, then `end`, then `edit`: if
-//! the manifest has `edit`, then it lists every segment that has a frame before `end`, so a header
-//! that ends a segment before a refused frame is seen; and everything through `visible` lies before
+//! With a cursor, the order of the loads is essential. `visible`, then `end`, then `edit`: if the
+//! manifest has `edit`, then it lists every segment that has a frame before `end`, so a header that
+//! ends a segment before a refused frame is seen; and everything through `visible` lies before
 //! `end` or in the manifest.
 //!
-//! Without the cursor of a living primary the log attests what is durable. The cursor of a primary that was
-//! fenced says what it had settled: the next epoch begins with that, so until then it is all that there is.
+//! Without the cursor of a living primary the log attests what is durable. The cursor of a fenced
+//! primary has its last settled place: the next epoch begins there, so until then nothing follows.
 //!
-//! Anything that vanishes meanwhile, or does not fit, is looked at again from the folder's listing,
-//! a few times. What is then still wrong is.
+//! If a file disappears or does not match, the follower lists the folder again and retries a few
+//! times. If the mismatch remains, it is an error.
 
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ use crate::partition::ReadView;
 use crate::types::{PartitionId, SeqNo};
 use crate::version::{DbVersion, PartitionVersion};
 
-/// Returns `true` if nothing is committed in `extent` that `version` and its log do not have: the log was
-/// closed, or never begun, or its writer is fenced.
+/// Returns `true` if `version` and its log have everything that is committed in `extent`: the log
+/// was closed, or never begun, or its writer is fenced.
 fn is_at_rest(version: &DbVersion, extent: SyncExtent<'_>, bound: &Bound) -> bool {
     match bound.source {
         BoundSource::Fence => return true,
@@ -43,14 +43,14 @@ fn is_at_rest(version: &DbVersion, extent: SyncExtent<'_>, bound: &Bound) -> boo
         BoundSource::Log => {}
     }
     let is_unwritten = match extent {
-        // Operations that pass no log may be in a primary's memory.
+        // Operations that are not logged may be in a primary's memory.
         SyncExtent::Only(id) => version.partitions.get(id).is_some_and(|p| p.options.logged),
         SyncExtent::All | SyncExtent::Group(_) | SyncExtent::Layout => false,
     };
     version.log_closed.is_some() || (is_unwritten && version.log_segments.is_empty())
 }
 
-/// The partitions of `version` that are in `extent`. One alone is not looked for among all.
+/// The partitions of `version` that are in `extent`. A single one is looked up directly.
 fn partitions_in<'a>(
     version: &'a DbVersion,
     extent: SyncExtent<'a>,
@@ -75,7 +75,8 @@ impl Inner {
     /// See [`Follower::sync_group`](super::Follower::sync_group).
     pub(super) fn sync_group(&self, group: &[PartitionId], reach: SyncReach) -> Result<CutViews> {
         if self.follows_tables_only {
-            let message = "flushed tables alone are followed, which are of no one commit";
+            let message = "this follower reads flushed tables only, so a group has no common commit; open it \
+                           without tables_only";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         self.tables.check_process()?;
@@ -94,7 +95,7 @@ impl Inner {
     ) -> Result<Reached> {
         let mut retries = Retries::new(ATTEMPTS);
         loop {
-            // A panic is an error here, of a file system for example: the next round begins anew.
+            // A panic, for example of a file system, becomes an error: the next round starts again.
             let error = match catch_engine("a sync", || self.round(tail, extent, reach)) {
                 Ok(reached) => {
                     tail.distrusts_indexes = false;
@@ -107,8 +108,8 @@ impl Inner {
             if error.kind() == ErrorKind::LimitExceeded {
                 return Err(error);
             }
-            // A section may be applied in part. So the memtables are filled anew from the front of
-            // the log; readers keep the views that they have.
+            // A section may be applied in part. So the memtables are filled again from the front of
+            // the log; readers keep their views.
             tail.log = None;
             tail.distrusts_indexes = true;
             tail.growing.clear();
@@ -122,12 +123,12 @@ impl Inner {
         let bound = tail.look(self, extent, reach)?;
         let version = tail.version().clone();
         let is_news = tail.taken.as_ref().is_none_or(|taken| !Arc::ptr_eq(taken, &version));
-        // Before any partition is brought on: one that this version made has no place yet to be
+        // Before any partition catches up: one that this version created has no place yet to be
         // shown in.
         if is_news {
             self.take_partitions(&version)?;
-            // A number is never given twice, so that nobody will ask for the memtables of a partition that
-            // was dropped.
+            // A number is never given twice, so no one asks for the memtables of a dropped
+            // partition again.
             tail.growing.retain(|id, _| version.partitions.contains_key(*id));
             tail.taken = Some(version.clone());
         }
@@ -141,7 +142,7 @@ impl Inner {
                 tail.scan(self, &bound)?
             }
         };
-        // Of this round: a cursor that another round finds later says nothing about this one.
+        // The bound of this round: a cursor that a later round finds does not cover this one.
         let is_present = is_final || (bound.visible().is_some() && !bound.is_durable);
         let reached = Reached { seq, epoch, edit, is_final, is_present };
         for partition in partitions_in(&version, extent) {
@@ -151,28 +152,28 @@ impl Inner {
             }
         }
         if extent == SyncExtent::All && !self.follows_tables_only {
-            // Behind all partitions: from within the loop, some of the views would be of an older
-            // commit than the others.
+            // After all partitions: within the loop, some of the views would be of an older commit
+            // than the others.
             self.cut.store(Arc::new(self.cut_of(reached, bound.is_durable, |_| true)));
         }
         if is_news {
             self.release_others(tail, extent, seq, &bound)?;
         }
-        // Last. Who waits for a layout takes it for reached by the edit in here, and must then find
-        // its partitions.
+        // Last. A caller that waits for a layout compares the edit in here, and must then find its
+        // partitions.
         self.present.store(Arc::new(FollowerState {
             cursor: tail.cursor.clone(),
             epoch: version.epoch,
             edit: version.edit_number,
         }));
         if let Some(lease) = &mut tail.lease {
-            // The oldest version that readers still hold, and not the one of this round: the
-            // primary deletes every obsolete file that no lease keeps.
+            // The oldest version that readers still hold, not that of this round: the primary
+            // deletes every obsolete file that no lease keeps.
             let oldest = self.pins.oldest_behind(tail.lost_edit).unwrap_or(version.edit_number);
             lease.advance(oldest.min(version.edit_number), self.clock.now())?;
             if is_news {
-                // The lease holds the files of this version from here on, or it is gone and holds
-                // nothing.
+                // The lease holds the files of this version from here on, or it is revoked and
+                // holds nothing.
                 lease.check()?;
             }
         }
@@ -193,7 +194,7 @@ impl Inner {
         let complete = if partition.options.logged || tail.is_memory_gone(bound) {
             seq
         } else {
-            // Loaded behind `visible`: who finds nothing newer than a flush here has, with the flush,
+            // Loaded after `visible`: if nothing is newer than a flush here, the flush has
             // everything through `visible`.
             let slot = tail.cursor.as_ref().map(|cursor| cursor.slot(partition.id));
             match (bound.visible(), slot) {
@@ -207,7 +208,7 @@ impl Inner {
         let is_changed = tail.grow(self, partition)?;
         let seq = match bound.visible() {
             Some(_) => seq.max(flushed),
-            // Ingested tables passed no log; with their edit they are durable.
+            // Ingested tables were not in the log; with their edit they are durable.
             None => seq.max(partition.tables_through()),
         };
         let edit = tail.version().edit_number;
@@ -218,8 +219,8 @@ impl Inner {
         if is_same && has_all && before.pin.edit() == edit {
             return Ok(());
         }
-        // Also of the same view another sequence may be seen: what was ingested is in the tables
-        // before it is published.
+        // The same view may be seen at another sequence: ingested entries are in the tables before
+        // they are published.
         let view = if is_same {
             before.view.clone()
         } else {
@@ -236,14 +237,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Shows the tables of a partition, and nothing of the log.
+    /// Shows the tables of a partition, and nothing of its log.
     fn bring_tables(&self, tail: &Tail, partition: &Arc<PartitionVersion>) {
         let followed = self.partitions.read().by_id.get(&partition.id).cloned();
         let Some(followed) = followed else { return };
         self.show_tables(&followed, partition, tail.version(), partition.tables_through());
     }
 
-    /// Shows the tables of a partition alone, and of them what is in `seq`.
+    /// Shows only the tables of a partition, and of them the entries through `seq`.
     fn show_tables(
         &self,
         followed: &Followed,
@@ -258,8 +259,8 @@ impl Inner {
         followed.show(Shown::of(Arc::new(view), followed.hooks(), seq, complete, pin));
     }
 
-    /// Lets go of old versions that only partitions outside of `extent` hold: a partition that
-    /// nobody reads, or whose tables are the same, holds the present one.
+    /// Releases old versions that only partitions outside of `extent` hold: a partition that no one
+    /// reads, or whose tables are the same, holds the present one.
     fn release_others(
         &self,
         tail: &mut Tail,
@@ -283,7 +284,7 @@ impl Inner {
             }
             let Some(followed) = self.partitions.read().by_id.get(&id).cloned() else { continue };
             let before = followed.pin();
-            // Its memtables were given up by a round that failed. Within an epoch it does not go back.
+            // A failed round discarded its memtables. Within an epoch it does not go back.
             let flushed = partition.flushed_through;
             let is_ahead = before.epoch == version.epoch && before.seq > flushed;
             if Arc::ptr_eq(&before.view.version, partition) {
@@ -300,7 +301,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The partitions that `takes` says, as they are now.
+    /// The partitions that `takes` selects, as they are now.
     fn cut_of(
         &self,
         reached: Reached,

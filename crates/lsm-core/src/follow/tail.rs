@@ -1,7 +1,7 @@
-//! [`Tail`]: the places in manifest and log that a follower has come to, and how they move on.
+//! [`Tail`]: the places in manifest and log that a follower has reached, and how they advance.
 //!
-//! Used by `round.rs`, under its lock. It must never go back within an epoch, and never take for
-//! committed what the cursor or the log does not say.
+//! Used by `round.rs`, under its lock. It must never go back within an epoch, and never take an
+//! operation for committed without the cursor or the log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,31 +22,32 @@ use crate::wal::{Attested, Lsn};
 /// Looks at a cursor that changes all the time.
 const LOOKS: usize = 1000;
 
-/// The places in manifest and log that a follower has come to.
+/// The places in manifest and log that a follower has reached.
 pub(super) struct Tail {
     manifest: ManifestTail,
     pub(super) cursor: Option<Arc<CursorReader>>,
-    /// The primary of this epoch has ended without closing the database. What it was about to publish is
-    /// in its files: it counts as published, because a reader of the primary may have seen it.
+    /// The primary of this epoch has ended without closing the database. The operations that it was
+    /// about to publish are in its files: they count as published, because a reader of the primary
+    /// may have seen them.
     is_primary_dead: bool,
-    /// `None`: to be begun anew from its front.
+    /// `None`: to be read from its front again.
     pub(super) log: Option<LogTail>,
-    /// A round failed and none succeeded since: an index of sections may have misled it, so the log is
-    /// walked.
+    /// A round failed and none succeeded since: an index of sections may have been wrong, so the
+    /// log is walked.
     pub(super) distrusts_indexes: bool,
     pub(super) growing: HashMap<PartitionId, Growing>,
     pub(super) lease: Option<Lease>,
-    /// Views of this edit and of earlier ones lost their files with a lease that was taken away.
+    /// Views of this edit and of earlier ones lost their files with a revoked lease.
     pub(super) lost_edit: u64,
-    /// The place that the rounds of this epoch have come to. A later round may know less of the log
-    /// than a cursor or an earlier look said, and must not show less.
+    /// The place that the rounds of this epoch have reached. A later round may see less of the log
+    /// than a cursor or an earlier look, and must not show less.
     noted: ShownThrough,
     /// The last bound, and the edit of the version that it was found with.
     last_bound: Option<(u64, Bound)>,
-    /// Memory of all memtables that are shown, once the present round has asked for it: to ask all
+    /// Memory of all visible memtables, once the present round has computed it: asking all
     /// partitions for each of them would take the square of their number.
     memtable_bytes: Option<u64>,
-    /// The last sequence of epochs before the present one, as far as it was seen.
+    /// The last sequence of epochs before the present one, as far as it is known.
     ends: BTreeMap<Epoch, SeqNo>,
     /// The version whose partitions were taken in.
     pub(super) taken: Option<Arc<DbVersion>>,
@@ -96,7 +97,7 @@ impl Tail {
         }
     }
 
-    /// Begins anew from the folder's listing.
+    /// Starts again from the folder's listing.
     pub(super) fn reattach(&mut self, inner: &Inner) -> Result<()> {
         let known = self.version().clone();
         // Before the manifest is read, as at first.
@@ -124,22 +125,22 @@ impl Tail {
         }
         if is_renewed {
             // A view of the edit that the manifest still ends with is held by the new lease, which
-            // was there before the manifest was read.
+            // existed before the manifest was read.
             let is_past = version.edit_number > known.edit_number;
             self.lost_edit = known.edit_number.saturating_sub(u64::from(!is_past));
         }
         let epoch = version.epoch;
         if epoch != known.epoch {
-            // A new epoch has everything of the old log in tables. What follows holds places in that
-            // log.
+            // A new epoch has everything of the old log in tables. The fields below hold places in
+            // that log.
             self.growing.clear();
             self.log = None;
             self.noted = ShownThrough::default();
             self.last_bound = None;
             self.is_primary_dead = false;
-            // Commits that did not survive the end of their epoch have no part in this history, and
-            // their sequence numbers are given out again. If several epochs began unseen, the end
-            // of this one is not known.
+            // Commits that did not survive the end of their epoch are not in this history, and
+            // their sequence numbers are reused. If several epochs began unseen, the end of this
+            // one is not known.
             let end = match version.log_cut {
                 Some(cut) if known.epoch.0 + 1 == epoch.0 => cut.last_seq,
                 _ => SeqNo::ZERO,
@@ -158,7 +159,7 @@ impl Tail {
         Ok(())
     }
 
-    /// Begins a round: memory is counted anew.
+    /// Begins a round: memory is counted again.
     pub(super) fn begin_round(&mut self) {
         self.memtable_bytes = None;
     }
@@ -170,7 +171,7 @@ impl Tail {
         }
     }
 
-    /// Brings the manifest to the present, and says how far the log counts.
+    /// Reads the manifest to the present, and returns how far the log counts.
     pub(super) fn look(
         &mut self,
         inner: &Inner,
@@ -179,9 +180,9 @@ impl Tail {
     ) -> Result<Bound> {
         for _ in 0..LOOKS {
             let cursor = self.cursor.clone();
-            // Asked again in each turn: once the primary has closed the database, or another has
-            // opened it, the numbers in the mapping stand still and no longer say what is
-            // committed.
+            // Checked again in each turn: once the primary has closed the database, or another has
+            // opened it, the numbers in the mapping stand still and do not show the commits any
+            // more.
             let cursor = cursor.filter(|cursor| cursor.state() == CursorState::Live);
             let bound = match cursor {
                 Some(cursor) => self.look_at_cursor(inner, &cursor, extent)?,
@@ -197,7 +198,7 @@ impl Tail {
                 return Ok(bound);
             }
         }
-        let message = "the manifest changed all the time while it was read";
+        let message = "the manifest kept changing while it was read; try again";
         Err(Error::new(ErrorKind::NeedsManifest, message))
     }
 
@@ -211,8 +212,8 @@ impl Tail {
         self.is_primary_dead
     }
 
-    /// Returns `true` if partitions hold nothing besides their tables and the log: the primary has closed
-    /// the database, or its memory is gone.
+    /// Returns `true` if partitions hold nothing in addition to their tables and the log: the
+    /// primary has closed the database, or its memory is lost.
     pub(super) fn is_memory_gone(&self, bound: &Bound) -> bool {
         match bound.source {
             BoundSource::Cursor(_) => self.is_primary_dead,
@@ -236,7 +237,7 @@ impl Tail {
         if !self.reach_settled(inner, edit)? {
             return Ok(None);
         }
-        // In this order, see the module.
+        // In this order, see the top of this file.
         let (visible, reach) = if self.is_primary_dead {
             self.last_written(inner, cursor)?
         } else {
@@ -244,8 +245,8 @@ impl Tail {
             (visible, Lsn(cursor.end()))
         };
         let is_current = cursor.edit() <= self.version().edit_number;
-        // One commit for all partitions: no table may be ahead of it. A flush never is of what is
-        // visible, so that looking again helps.
+        // One commit for all partitions: no table may be newer. A flush contains only visible
+        // operations, so looking again helps.
         let is_ahead = extent.is_cut()
             && !inner.follows_tables_only
             && self.version().flushed_through() > visible;
@@ -253,11 +254,11 @@ impl Tail {
         Ok((is_current && !is_ahead).then_some(Bound { source, reach, is_durable: false }))
     }
 
-    /// The end of what a dead primary has written, published or about to be.
+    /// The end of the operations that a dead primary has written, published or about to be.
     fn last_written(&mut self, inner: &Inner, cursor: &CursorReader) -> Result<(SeqNo, Lsn)> {
-        // The writer stored a slot only behind the append of its frame, and it can refuse that
-        // frame no more. Its readers may have seen the commit, so to stop at `visible` could take
-        // back what somebody has read.
+        // The writer stored a slot only after the append of its frame, and it cannot refuse that
+        // frame any more. Its readers may have seen the commit, so a stop at `visible` could undo
+        // what a reader has seen.
         let last = cursor.last_taken()?;
         let mut reach = Lsn(cursor.end());
         if !inner.follows_tables_only {
@@ -272,8 +273,8 @@ impl Tail {
         self.cursor.as_ref().is_some_and(|cursor| cursor.state() == CursorState::Live)
     }
 
-    /// Without the cursor of a living primary: what the fence of one left, or what the log attests. A primary
-    /// may write on another machine, or nowhere.
+    /// Without the cursor of a living primary: the fence of one, or the attestations of the log. A
+    /// primary may write on another machine, or nowhere.
     fn look_at_files(&mut self, inner: &Inner) -> Result<Option<Bound>> {
         self.reopen_cursor(inner)?;
         if self.has_live_cursor() {
@@ -281,7 +282,7 @@ impl Tail {
         }
         let cursor = self.cursor.clone();
         let cursor = cursor.as_ref().map(|cursor| (&**cursor, cursor.state()));
-        // One listing tells of claims and of generations.
+        // One listing shows claims and generations.
         let listed = inner.fs.list_names(&inner.dir, "")?;
         match counted_part(&*inner.fs, &inner.dir, &listed, self.version().epoch, cursor)? {
             CountedPart::AsWritten => {}
@@ -295,7 +296,8 @@ impl Tail {
         let names = listed.iter().filter_map(|name| FileName::parse(name));
         let newest = names.filter(|name| name.kind == FileKind::Manifest).map(age_of).max();
         let is_last = newest.is_none_or(|newest| newest <= age_of(self.manifest.name()));
-        // An epoch that is about to begin has no edits yet. Once it has begun, its cursor says how many count.
+        // An epoch that is about to begin has no edits yet. Once it has begun, its cursor has the
+        // number of those that count.
         let is_opening = cursor.is_some_and(|(_, state)| state == CursorState::Opening);
         if !is_last || (!is_opening && self.manifest.poll(None)? == TailNews::Rotated) {
             let before = self.manifest.generation();
@@ -315,12 +317,13 @@ impl Tail {
         }
         let version = self.version();
         let cursor = CursorReader::open(&*inner.fs, &inner.dir, version.db_id, version.epoch)?;
-        // A closed one is deleted, and its mapping still says that it is closed.
+        // The file of a closed cursor is deleted, and its mapping still shows that it is closed.
         self.cursor = cursor.map(Arc::new).or_else(|| self.cursor.take());
         Ok(())
     }
 
-    /// The bound of all that a primary had settled when it was fenced. The next epoch begins with it.
+    /// The bound of everything that a primary had settled when it was fenced. The next epoch begins
+    /// with it.
     fn look_at_fence(&mut self, inner: &Inner, settled: Settled) -> Result<Option<Bound>> {
         let Settled { end, edit } = settled;
         let is_there = self.reach_settled(inner, edit)?;
@@ -331,8 +334,8 @@ impl Tail {
         }))
     }
 
-    /// Brings the manifest to `edit`, which its writer has settled. Returns `false` if it went on in another
-    /// generation, and is to be looked at again.
+    /// Reads the manifest to `edit`, which its writer has settled. Returns `false` if it continued
+    /// in another generation, and must be looked at again.
     fn reach_settled(&mut self, inner: &Inner, edit: u64) -> Result<bool> {
         if self.version().edit_number >= edit {
             return Ok(true);
@@ -347,8 +350,8 @@ impl Tail {
         Err(Error::new(ErrorKind::NeedsManifest, message))
     }
 
-    /// The bound that an earlier look has found. What a primary writes that may be fenced does not count, and of the next
-    /// one there is nothing.
+    /// The bound that an earlier look has found. Writes of a primary that may be fenced do not
+    /// count, and the next one has not written yet.
     fn look_back(&self) -> Result<Bound> {
         let edit = self.version().edit_number;
         let Some((_, bound)) = self.last_bound.filter(|(found_with, _)| *found_with == edit) else {
@@ -369,8 +372,8 @@ impl Tail {
         Ok(part.map(|part| bound.durable_through(part)))
     }
 
-    /// The end of what the log attests, which must reach `committed` if that is known; `None` if the
-    /// manifest has come to a newer edit meanwhile.
+    /// The end of the attested log, which must reach `committed` if that is known; `None` if the
+    /// manifest has a newer edit meanwhile.
     fn look_at_log(&mut self, inner: &Inner, committed: Option<Lsn>) -> Result<Option<Bound>> {
         if inner.follows_tables_only {
             let reach = Lsn::default();
@@ -388,16 +391,16 @@ impl Tail {
                 }
                 durable
             }
-            // Its end is durable, and nothing comes behind it.
+            // Its end is durable, and nothing follows it.
             _ => Lsn(u64::MAX),
         };
         let reach = reach.max(self.noted.reach);
         Ok(Some(Bound { source: BoundSource::Log, reach, is_durable: false }))
     }
 
-    /// Brings the manifest to `edit`, which the log says is durable.
+    /// Reads the manifest to `edit`, which the log attests as durable.
     fn reach_edit(&mut self, inner: &Inner, edit: u64) -> Result<()> {
-        // No further: what follows may not be settled yet.
+        // No further: later edits may not be settled yet.
         if self.manifest.poll(Some(edit))? == TailNews::Rotated {
             return self.reattach(inner);
         }
@@ -425,7 +428,8 @@ impl Tail {
         Ok(())
     }
 
-    /// Notes what the log has before `bound`; the sequence through which everything is noted.
+    /// Notes the sections of the log before `bound`; returns the sequence through which everything
+    /// is noted.
     pub(super) fn scan(&mut self, inner: &Inner, bound: &Bound) -> Result<SeqNo> {
         self.ensure_log(inner)?;
         let Tail { log, growing, manifest, noted, .. } = self;
@@ -442,16 +446,17 @@ impl Tail {
             let mut must = version.log_must_reach();
             must.committed = match bound.source {
                 BoundSource::Cursor(_) => bound.reach,
-                // The manifest says where a closed log ends. What was read of it before is there, too.
+                // The manifest records where a closed log ends. Earlier reads of it are before that
+                // place, too.
                 BoundSource::Log | BoundSource::EarlierLook if must.closed.is_some() => noted.reach,
                 // A log whose segments were all removed has no place.
                 BoundSource::Fence | BoundSource::Log | BoundSource::EarlierLook => {
                     log.lsn().map_or(reach, |_| bound.reach)
                 }
             };
-            // Commits that were reported or shown before must be in the log. A shorter log was cut, or
-            // belongs to another listing: the error sends the caller back to the folder. To stop here
-            // without one would show an older state as the newest.
+            // Commits that were reported or shown before must be in the log. A shorter log was cut,
+            // or belongs to another listing: the error makes the caller list the folder again. A
+            // stop here without one would show an older state as the newest.
             log.check_reaches(&must)?;
         }
         let logged = log.last_seq().max(version.log_cut.map_or(SeqNo::ZERO, |cut| cut.last_seq));
@@ -459,10 +464,10 @@ impl Tail {
         let in_tables = version.last_seq.max(version.flushed_through());
         let unlogged = match bound.source {
             BoundSource::Cursor(visible) => visible,
-            // Nothing is committed that the log or a table has not.
+            // Every commit is in the log or in a table.
             BoundSource::Fence => in_tables,
             BoundSource::Log | BoundSource::EarlierLook if is_ended => in_tables,
-            // Nor has the log anything before this that no table has.
+            // Everything in the log before this is noted or in a table.
             BoundSource::Log | BoundSource::EarlierLook => {
                 version.flushed_ahead.map_or(SeqNo::ZERO, |ahead| ahead.flushed)
             }
@@ -472,8 +477,8 @@ impl Tail {
         Ok(seq)
     }
 
-    /// Brings the memtables of a partition to where the log was scanned. Returns `true` if they
-    /// changed.
+    /// Fills the memtables of a partition up to the scanned place of the log. Returns `true` if
+    /// they changed.
     pub(super) fn grow(&mut self, inner: &Inner, partition: &PartitionVersion) -> Result<bool> {
         let id = partition.id;
         let flushed = partition.flushed_through;
@@ -484,12 +489,12 @@ impl Tail {
             let message = "a flush covers a part of a memtable";
             return Err(Error::new(ErrorKind::NeedsManifest, message));
         }
-        // Asked before anything is taken out, so that the next round can go on from here.
+        // Checked before anything is taken out, so that the next round can continue from here.
         let wanted = log.noted_bytes(id);
         if wanted > 0 {
             let taken = *self.memtable_bytes.get_or_insert_with(|| inner.memtable_bytes());
             if taken.saturating_add(wanted) > inner.memtable_bytes_max {
-                let what = "memory of what the primary has not flushed";
+                let what = "memory of unflushed data of the primary";
                 return Err(Error::limit(what, taken + wanted, inner.memtable_bytes_max));
             }
         }
