@@ -70,7 +70,7 @@ pub enum ByteSource {
     Device,
 }
 
-/// Whether a walk decompresses what it reads.
+/// The choice of a walk to decompress what it reads, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpacks {
     /// It also finds bytes that no reader can decompress.

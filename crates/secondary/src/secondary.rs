@@ -1,7 +1,6 @@
 //! [`Secondary`]: the read-only instance, and the choice of when a partition catches up.
 //!
-//! The engine (`lsm_core::follow`) catches up. This file decides when, to which goal, and how long
-//! to wait.
+//! The engine (`lsm_core::follow`) catches up. This file chooses the time, the goal and the wait.
 //!
 //! Invariants:
 //! 1. A goal is determined after the read began, and the partition is read after the goal was reached.
@@ -132,8 +131,7 @@ impl Secondary {
         }
     }
 
-    /// Catches up with the primary for some partitions, and returns them as they are then, at one
-    /// commit. The others do not change.
+    /// Catches up for some partitions, and returns them at one commit. The others do not change.
     ///
     /// # Errors
     /// As [`SecondaryPartition::sync`]; [`ErrorKind::Unsupported`] with [`Builder::tables_only`].
@@ -189,8 +187,7 @@ impl Secondary {
     /// except those to partitions without a log, and no write that it refuses is there.
     /// `docs/secondary.md` has the details.
     ///
-    /// The secondary continues to follow. Its lease holds files of the new primary until it is
-    /// dropped.
+    /// The secondary continues to follow. Its lease holds files of the new primary.
     ///
     /// This call returns a database of the engine. Applications call `Db::promote` of the crate `siltstone`, which
     /// returns one with the methods of that crate.
@@ -342,8 +339,7 @@ impl Secondary {
         }
     }
 
-    /// Returns an error if a token is of no commit that this database has or will have. Called
-    /// after a sync.
+    /// Returns an error if the commit of a token cannot come any more. Called after a sync.
     fn check_history(&self, token: Commit) -> Result<()> {
         let follower = &self.0.follower;
         let has_commit = follower.has_commit(token.epoch, token.seq);
@@ -469,8 +465,7 @@ impl Secondary {
         }
         let primary = self.0.follower.primary_seq();
         let complete = followed.complete();
-        // The state of another epoch may have commits that this one does not have: its whole lag
-        // counts.
+        // The state of another epoch may have commits that this one does not have.
         let is_present = complete.epoch == self.0.follower.epoch();
         let seen = if is_present { complete.seq } else { SeqNo::ZERO };
         let operations = primary.map(|seq| seq.get().saturating_sub(seen.get()));

@@ -26,9 +26,8 @@ const LOOKS: usize = 1000;
 pub(super) struct Tail {
     manifest: ManifestTail,
     pub(super) cursor: Option<Arc<CursorReader>>,
-    /// The primary of this epoch has ended without closing the database. The operations that it was
-    /// about to publish are in its files: they count as published, because a reader of the primary
-    /// may have seen them.
+    /// The primary of this epoch has ended without a close. Its unpublished operations count as
+    /// published, because a reader of the primary may have seen them.
     is_primary_dead: bool,
     /// `None`: to be read from its front again.
     pub(super) log: Option<LogTail>,
@@ -296,8 +295,7 @@ impl Tail {
         let names = listed.iter().filter_map(|name| FileName::parse(name));
         let newest = names.filter(|name| name.kind == FileKind::Manifest).map(age_of).max();
         let is_last = newest.is_none_or(|newest| newest <= age_of(self.manifest.name()));
-        // An epoch that is about to begin has no edits yet. Once it has begun, its cursor has the
-        // number of those that count.
+        // An epoch that is about to begin has no edits yet. Later its cursor has their number.
         let is_opening = cursor.is_some_and(|(_, state)| state == CursorState::Opening);
         if !is_last || (!is_opening && self.manifest.poll(None)? == TailNews::Rotated) {
             let before = self.manifest.generation();
@@ -322,8 +320,7 @@ impl Tail {
         Ok(())
     }
 
-    /// The bound of everything that a primary had settled when it was fenced. The next epoch begins
-    /// with it.
+    /// The bound of everything that a fenced primary had settled. The next epoch begins with it.
     fn look_at_fence(&mut self, inner: &Inner, settled: Settled) -> Result<Option<Bound>> {
         let Settled { end, edit } = settled;
         let is_there = self.reach_settled(inner, edit)?;
@@ -428,8 +425,7 @@ impl Tail {
         Ok(())
     }
 
-    /// Notes the sections of the log before `bound`; returns the sequence through which everything
-    /// is noted.
+    /// Notes the sections before `bound`; returns the sequence through which all are noted.
     pub(super) fn scan(&mut self, inner: &Inner, bound: &Bound) -> Result<SeqNo> {
         self.ensure_log(inner)?;
         let Tail { log, growing, manifest, noted, .. } = self;
@@ -446,8 +442,7 @@ impl Tail {
             let mut must = version.log_must_reach();
             must.committed = match bound.source {
                 BoundSource::Cursor(_) => bound.reach,
-                // The manifest records where a closed log ends. Earlier reads of it are before that
-                // place, too.
+                // The manifest records where a closed log ends.
                 BoundSource::Log | BoundSource::EarlierLook if must.closed.is_some() => noted.reach,
                 // A log whose segments were all removed has no place.
                 BoundSource::Fence | BoundSource::Log | BoundSource::EarlierLook => {

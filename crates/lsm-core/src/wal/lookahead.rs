@@ -130,7 +130,7 @@ fn are_zeros(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0; ZEROS + FRAME_ALIGNMENT])
 }
 
-/// What the bytes at one place prove about the bad place.
+/// The evidence of the bytes at one place about the bad place.
 enum Testimony {
     /// They are no frame that attests the bad place.
     Nothing,
@@ -154,7 +154,7 @@ struct FrameWitness {
 }
 
 impl FrameWitness {
-    /// What the bytes at `offset` prove about the bad place.
+    /// The evidence at `offset`, where `bytes` begin, about the bad place.
     fn testimony(&mut self, stretch: &Stretch<'_>, offset: u64, bytes: &[u8]) -> Result<Testimony> {
         let front = &bytes[..bytes.len().min(PREFIX_BYTES_MAX)];
         let Ok(prefix) = Prefix::decode(front) else {
