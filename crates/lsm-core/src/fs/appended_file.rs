@@ -1,14 +1,14 @@
-//! [`AppendedFile`]: a file of an [`OpenFiles`] that is appended to, and closed while it rests.
+//! [`AppendedFile`]: a file of an [`OpenFiles`] that is appended to, and closed while it is idle.
 //!
 //! A value store has a file for each partition, and an application may have any number of streams. So these files
-//! count as open ones, too. But a file is not closed before it is synced: if the device fails to write its
-//! pages, the system reports that to those who have it open, once, and a file that is opened later may hear
-//! nothing of it.
+//! count as open ones, too. But a file is not closed before it is synced: if the device fails to write its pages,
+//! the system reports that once, to those who have it open, and a file that is opened later may not get the
+//! error.
 //!
 //! Invariants:
 //! 1. The set does not close the file between an append and the sync that makes it durable.
-//! 2. A file that is opened again ends where the last append ended: with reserved space after that, it is
-//!    not closed.
+//! 2. A file that is opened again ends after its last append: a file with reserved space there is not
+//!    closed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::open_files::{OpenFiles, SharedFile};
 use super::{AppendMode, File, MappedBytes};
 use crate::error::Result;
 
-/// See the module.
+/// A file that is appended to, which the set of open files may close while it is idle.
 pub struct AppendedFile {
     shared: Arc<SharedFile>,
     /// A leaf.
@@ -43,8 +43,8 @@ impl Appends {
 }
 
 impl OpenFiles {
-    /// Creates the file at `path`, which is none yet, to be appended to. Closes others of the set if the process
-    /// has no handle left.
+    /// Creates the file at `path`, to be appended to. Closes others of the set if the process has no file handle
+    /// left.
     ///
     /// # Errors
     /// Those of [`Fs::open_append`](super::Fs::open_append).
@@ -67,7 +67,7 @@ impl AppendedFile {
         {
             let mut appends = self.appends.lock();
             appends.begun += 1;
-            // Before the file is asked for: from here on it stays open.
+            // Before the file is opened: from here on it stays open.
             self.shared.set_pinned(true);
         }
         append(&*self.shared.file()?)?;
@@ -156,7 +156,7 @@ impl File for AppendedFile {
 
 impl Drop for AppendedFile {
     fn drop(&mut self) {
-        // Nothing is appended any more. What was not synced by now is needed by no one.
+        // Nothing is appended any more. No reader needs the bytes that are not synced by now.
         self.shared.set_appended(false);
         self.shared.set_pinned(false);
     }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 /// Bytes that are copied at once.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// The way in which a file came to its second name.
+/// The way in which a file got its second name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
     /// The same bytes under two names.
@@ -19,14 +19,12 @@ pub enum Placed {
     Copied,
 }
 
-/// Gives the file `from` the name `to`, which is free; copies it as [`copy`] does where that does not
-/// work.
+/// Gives the file `from` the name `to`, which is free; copies it as [`copy`] does if that fails.
 ///
 /// # Errors
 /// Those of the copy.
 pub fn link_or_copy(fs: &dyn Fs, from: &Path, to: &Path, len: Option<u64>) -> Result<Placed> {
-    // Whatever keeps a link from being made, another device above all, a copy shows whether it
-    // matters.
+    // Whatever prevents a link, usually another device: a copy shows whether it matters.
     if fs.caps().link && fs.link(from, to).is_ok() {
         return Ok(Placed::Linked);
     }

@@ -1,19 +1,19 @@
-//! [`FolderFs`]: a file system that keeps account of the names that are not durable yet.
+//! [`FolderFs`]: a file system that keeps track of the names that are not durable yet.
 //!
-//! Everything that the database makes goes through one of these: tables, segments, chunk files, generations of
-//! the manifest, claims, leases, and the files of checkpoints and exports. They share folders, so they share
-//! what becomes of a sync of a folder. The kernel may drop the names of a sync that failed, and report
-//! success for the next one. A caller that asks then for the first time would take its name for durable. So the
-//! outcome of each sync is noted for each name that was in it, whoever asked.
+//! The database makes everything through one of these: tables, segments, chunk files, generations of the
+//! manifest, claims, leases, and the files of checkpoints and exports. They share folders, and so the syncs of
+//! a folder. The kernel may drop the names of a sync that failed, and report success for the next one. A later
+//! caller would take its name for durable. So the outcome of each sync is recorded for each name that was in
+//! it, whichever thread called it.
 //!
-//! The callers do the rest, each as after a failed sync of the file: a job writes its tables again, the log takes
-//! another segment, the manifest another generation, and a value store condemns the chunk file. The names cannot
-//! be saved by moving them away and back: readers, also those of other processes, would miss the files meanwhile.
+//! The callers react, each as after a failed sync of the file: a job writes its tables again, the log takes
+//! another segment, the manifest another generation, and a value store condemns the chunk file. Moving the names
+//! away and back would not save them: readers, also those of other processes, would miss the files meanwhile.
 //!
 //! Invariants:
 //! 1. [`Fs::sync_names`] succeeds only for names that were in a good sync and in no failed one before that.
 //! 2. A name that was in a failed sync is in doubt until it is deleted or the file system is dropped.
-//! 3. No call of the file system below is made under the lock.
+//! 3. No call of the wrapped file system is made under the lock.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// See the module.
+/// A file system that knows which names of a folder are durable.
 pub(crate) struct FolderFs {
     fs: Arc<dyn Fs>,
     names: Mutex<Names>,
@@ -42,18 +42,17 @@ struct Names {
 }
 
 enum NameState {
-    /// The call that makes it runs. A sync that fails meanwhile may be one of this name; one that succeeds may have
+    /// The call that makes it runs. A sync that fails meanwhile may concern this name; one that succeeds may have
     /// been too early for it.
     Making,
-    /// It was made, as the one with this number.
+    /// It was made; the number counts the names made so far.
     Made(u64),
     /// It was in a sync that failed with this error.
     Doubtful(Error),
 }
 
 impl FolderFs {
-    /// Holds the folder `dir`, and keeps account of its names. Returns its path, too, which is to be used from
-    /// now on.
+    /// Holds the folder `dir`, and keeps track of its names. Returns the path to use from now on, too.
     ///
     /// # Errors
     /// Those of [`Fs::hold_dir`].
@@ -73,7 +72,7 @@ impl FolderFs {
         let mut names = self.names.lock();
         match &made {
             Ok(_) => names.note_made(path),
-            // It may be there all the same. Its maker does not use it.
+            // It may exist all the same. Its maker does not use it.
             Err(_) => names.forget(path),
         }
         made
@@ -82,7 +81,7 @@ impl FolderFs {
 
 impl Names {
     fn begin(&mut self, path: &Path) {
-        // A name that is taken stays as it is: the call that is to make it fails.
+        // A name that is taken does not change: the call that should make it fails.
         self.states.entry(path.to_owned()).or_insert(NameState::Making);
     }
 
@@ -100,7 +99,7 @@ impl Names {
         }
     }
 
-    /// A sync of the folder succeeded that began when `made_count` names were made.
+    /// Notes a successful sync of the folder that began when `made_count` names were made.
     fn note_synced(&mut self, dir: &Path, made_count: u64) {
         self.states.retain(|path, state| {
             let is_synced = matches!(state, NameState::Made(number) if *number <= made_count);
@@ -170,8 +169,8 @@ impl Fs for FolderFs {
     fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
         self.names.lock().begin(path);
         let put = self.fs.put_if_absent(path, content);
-        // The last step of a publication is a sync of the folder. If the name is there, all steps before that
-        // one have succeeded. A name that cannot be looked for counts as there.
+        // The last step of a publication is a sync of the folder. If the name exists, all steps before that
+        // one have succeeded. If it cannot be checked, it counts as existing.
         let is_there = put.is_err() && !self.fs.open_read(path).is_err_and(|e| e.is_missing());
         let mut names = self.names.lock();
         match &put {
@@ -208,7 +207,7 @@ impl Fs for FolderFs {
 
     fn delete(&self, path: &Path) -> Result<()> {
         self.fs.delete(path)?;
-        // Before anything makes the name again: no two threads of the database share a name.
+        // Before another call makes the name again: no two threads of the database share a name.
         self.names.lock().states.remove(path);
         Ok(())
     }
@@ -234,7 +233,7 @@ impl Fs for FolderFs {
             return Ok(());
         }
         self.sync_dir(dir)?;
-        // Asked again: another sync may have failed meanwhile.
+        // Checked again: another sync may have failed meanwhile.
         let are_durable = self.names.lock().are_durable(names)?;
         assert!(are_durable, "names are made before they are synced");
         Ok(())
@@ -304,7 +303,7 @@ mod tests {
             self.fs.sync_names(dir(), &[name(file)])
         }
 
-        /// The names that a power cut leaves for sure.
+        /// The names that certainly survive a power cut.
         fn durable(&self) -> Vec<String> {
             let left = self.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
             left.list_names(dir(), "").unwrap()

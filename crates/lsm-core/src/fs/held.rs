@@ -1,17 +1,17 @@
 //! [`HeldFs`]: the file system of the machine, with one folder held open.
 //!
-//! A path names a folder only until somebody renames it, or, where the path is relative, until
-//! the process changes its working folder. A database that went by its path would then write its next
-//! table into another folder, and call it durable. Here the folder is opened once, and every file
-//! of it is found from that handle: the database goes on in the folder that it was opened in,
-//! wherever that is by now.
+//! A path names a folder only until the folder is renamed, or, if the path is relative, until the
+//! process changes its working folder. A database that used its path would then write its next table
+//! into another folder, and call it durable. Here the folder is opened once, and every file of it is
+//! opened from that handle: the database stays in the folder that it was opened in, even after a
+//! rename.
 //!
 //! Invariants:
 //! 1. A path below `root` is resolved from `folder`, and never by its name.
-//! 2. Who holds `root` again, by this file system, holds the same folder.
+//! 2. A caller that holds `root` again, by this file system, holds the same folder.
 //! 3. Any other path (a checkpoint's folder, an export's) goes to [`OsFs`].
-//! 3. A child of the process that opened the folder changes nothing and takes no lock through it, whoever
-//!    calls: what a dropped handle would delete or write is its parent's.
+//! 3. A child of the process that opened the folder changes nothing and takes no lock through it,
+//!    whichever thread calls: the files that a dropped handle would delete or write belong to its parent.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, MapMode, OsFs, Shar
 use crate::error::{Error, Result};
 use crate::types::Process;
 
-/// The file system of the machine, with one folder held open. See the module.
+/// The file system of the machine, with one folder held open.
 pub(super) struct HeldFs {
     /// The path under which the folder was opened, from the root on.
     root: PathBuf,
     folder: Folder,
-    /// The only one that may change anything: see invariant 3.
+    /// The only process that may change anything: see invariant 3.
     process: Process,
 }
 
@@ -152,6 +152,6 @@ impl Fs for HeldFs {
 pub struct HeldDir {
     /// The path of the folder from now on.
     pub path: PathBuf,
-    /// The file system to go on with; `None` is the one that was asked.
+    /// The file system to use from now on; `None` is the one that was called.
     pub fs: Option<Arc<dyn Fs>>,
 }

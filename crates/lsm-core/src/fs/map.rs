@@ -2,24 +2,24 @@
 //! [`map_read`]: a file of tables or of large values that is read through one.
 //!
 //! Called by `fs/os.rs`. Appends are those to the segments of the log. A store into a mapped page costs a copy, an
-//! append by `write` a system call: 148 bytes take 0.04 us and 0.69 us (ext4, Linux 6.18). Both put
-//! the bytes into the same page of the kernel, so a killed process loses neither. It must never
-//! fail an append: what cannot be stored is left to `write`, which reports what is wrong.
+//! append by `write` a system call: 148 bytes take 0.04 us and 0.69 us (ext4, Linux 6.18). Both put the bytes into
+//! the same page of the kernel, so a killed process loses neither. It must never fail an append: bytes that cannot
+//! be stored are left to `write`, which reports the cause.
 //!
-//! A store has no way to return an error. A page that the kernel cannot provide ends the process
-//! with SIGBUS. So a stretch of the file is reserved, written with zeros and populated before it is
-//! stored to: each of these calls returns an error, and then nothing is stored. Reserving and
-//! populating alone would do. But a fault that has to make the page takes 6 us, and writing zeros
-//! 0.5 us (ext4), so the zeros make it three times as fast as well.
+//! A store cannot return an error. A page that the kernel cannot provide ends the process with
+//! SIGBUS. So a range of the file is reserved, written with zeros and populated before it is stored
+//! to: each of these calls returns an error, and then nothing is stored. Reserving and populating
+//! alone would do. But a fault that has to make the page takes 6 us, and writing zeros 0.5 us
+//! (ext4), so the zeros make it three times as fast as well.
 //!
-//! Writeback protects pages again, and a store to a protected page asks the file system anew. That
-//! fails after its journal was aborted. So a sync ends the mapping. What is left of this danger is
-//! told in `docs/MEDIA.md`.
+//! Writeback protects pages again, and a store to a protected page calls the file system again.
+//! That fails after its journal was aborted. So a sync ends the mapping. `docs/MEDIA.md` describes
+//! the remaining danger.
 //!
 //! Invariants:
-//! 1. A mapping is of a stretch that `fallocate` has reserved, of at most [`LONG_MAPPING_BYTES`].
-//! 2. Only bytes behind the last append are written with zeros, and they are zeros before.
-//! 3. Nothing is stored outside of the mapping, or behind a failure.
+//! 1. A mapping is of a range that `fallocate` has reserved, of at most [`LONG_MAPPING_BYTES`].
+//! 2. Only bytes after the last append are written with zeros, and they are zeros before.
+//! 3. Nothing is stored outside of the mapping, or after a failure.
 //! 4. A file that is mapped for reading is never overwritten, truncated or punched by this process.
 
 use std::ffi::{c_int, c_void};
@@ -45,15 +45,15 @@ const MAPPING_BYTES: u64 = 256 << 10;
 const LONG_MAPPING_BYTES: u64 = 1 << 20;
 /// Appends up to this length are short.
 const SHORT_APPEND_BYTES: usize = 256;
-/// A shorter one costs more than it saves.
+/// A shorter mapping costs more than it saves.
 const MAPPING_BYTES_MIN: u64 = 16 << 10;
-/// The kernel is asked for so many pages at a time.
+/// The kernel is asked for at most so many pages at a time.
 const PAGES_ASKED: usize = 1024;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// The file systems whose mappings are known, as `fstatfs` names them, and the longest append
-/// that is faster through one there. On others (copy-on-write, network, stacked, FUSE) a store may
-/// need space or a server, and has no way to say that there is none.
+/// The file systems whose mappings are known, as `fstatfs` names them, and the longest append that
+/// is faster through one there. On others (copy-on-write, network, stacked, FUSE) a store may need
+/// space or a server, and cannot report that there is none.
 const FILE_SYSTEMS: [(u64, usize); 3] = [
     (0xef53, 8 << 10),      // ext4
     (0x5846_5342, 8 << 10), // XFS
@@ -74,23 +74,23 @@ impl MappedAppends {
     /// Returns the state of `file`, which is preallocated to `end`; `None` if its file system is not
     /// one of those that are known to support it.
     pub(super) fn of(file: impl AsFd, end: u64) -> Option<MappedAppends> {
-        // Its type is another one on each architecture.
+        // Its type differs between architectures.
         let kind = fstatfs(file).ok()?.f_type as u64;
         let (_, append_bytes_max) = FILE_SYSTEMS.into_iter().find(|(known, _)| *known == kind)?;
         Some(MappedAppends { end, append_bytes_max, unsynced: 0, mapping: None })
     }
 
-    /// Stores `pieces`, one behind the other, at `offset`, the end of the last append. Returns `false`
-    /// if they are to be written instead; nothing was stored then.
+    /// Stores `pieces`, one after the other, at `offset`, the end of the last append. Returns `false`
+    /// if they must be written instead; nothing was stored then.
     pub(super) fn store(&mut self, file: impl AsFd, offset: u64, pieces: &[&[u8]]) -> bool {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         self.unsynced = self.unsynced.saturating_add(len as u64);
-        // All of them decide: a mapping that is made for the short front of a long append is of no
-        // use behind it.
+        // Their sum decides: a mapping that is made for the short front of a long append is useless
+        // after it.
         if len > self.append_bytes_max {
             return false;
         }
-        // The next stretch is mapped when the present one is full. An append that crosses its end
+        // The next range is mapped when the present one is full. An append that crosses its end
         // goes into a new mapping as a whole.
         if self.mapping.as_ref().is_none_or(|mapping| !mapping.covers(offset, len)) {
             let is_short = len <= SHORT_APPEND_BYTES;
@@ -117,13 +117,13 @@ impl MappedAppends {
         self.mapping = None;
     }
 
-    /// Ends the mapping because space of the file is given back.
+    /// Ends the mapping because space of the file is freed.
     pub(super) fn note_punch(&mut self) {
         self.mapping = None;
     }
 
-    /// Maps what follows `offset`, up to `len_max` bytes and as long as what was appended since the
-    /// last sync: so the zeros at most double what the next sync writes.
+    /// Maps the range after `offset`, up to `len_max` bytes and as long as the bytes that were
+    /// appended since the last sync: so the zeros at most double the next sync.
     fn map_next(&mut self, file: BorrowedFd<'_>, offset: u64, len_max: u64) {
         self.mapping = None;
         let left = self.end.saturating_sub(offset);
@@ -141,7 +141,7 @@ impl MappedAppends {
     }
 }
 
-/// A mapped stretch of a file, whose pages are there.
+/// A mapped range of a file, whose pages exist.
 struct Mapping {
     start: u64,
     memory: MmapRaw,
@@ -150,7 +150,7 @@ struct Mapping {
 impl Mapping {
     /// Maps `len` bytes at `offset`. They are zeros; bytes before them are not touched.
     fn make(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Mapping> {
-        // The space may have been given back since the file was preallocated.
+        // The space may have been freed since the file was preallocated.
         rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), offset, len))?;
         let end = offset + len;
         let mut at = offset;
@@ -165,8 +165,8 @@ impl Mapping {
         Mapping::populated(file, offset, usize::try_from(len).map_err(io::Error::other)?)
     }
 
-    /// Maps `len` bytes at `offset` and has the kernel provide their pages: an error where it
-    /// cannot, or does not know how (before Linux 5.14).
+    /// Maps `len` bytes at `offset` and has the kernel provide their pages: an error if it cannot,
+    /// or does not know how (before Linux 5.14).
     fn populated(file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Mapping> {
         let memory = MmapOptions::new().offset(offset).len(len).map_raw(&file)?;
         memory.advise(Advice::PopulateWrite)?;
@@ -185,8 +185,8 @@ impl Mapping {
         // SAFETY: `memory` is `memory.len()` bytes, mapped writable until it is dropped, and by the
         // assert `skip + bytes.len()` is at most that. `bytes` cannot overlap: no reference into
         // `memory` is ever made, so `bytes` is other memory. `&mut self` excludes other stores of
-        // this process; what other processes and `write` do to the file goes on in the kernel, and
-        // nobody in this process reads `memory`.
+        // this process; changes of the file by other processes and by `write` happen in the kernel,
+        // and nothing in this process reads `memory`.
         unsafe {
             let to = self.memory.as_mut_ptr().add(skip);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
@@ -194,8 +194,8 @@ impl Mapping {
     }
 }
 
-/// Maps `len` bytes of `file` at `offset` for reading. `None` if the file system is not known to be of
-/// this machine alone, or if the system refuses; also without the feature `mmap`.
+/// Maps `len` bytes of `file` at `offset` for reading. `None` if the file system is not known to be
+/// local to this machine, or if the system refuses; also without the feature `mmap`.
 pub(super) fn map_read(file: impl AsFd, offset: u64, len: usize) -> Option<MappedBytes> {
     let file = file.as_fd();
     if !cfg!(feature = "mmap") || len == 0 || !is_coherent(file).ok()? {
@@ -203,7 +203,7 @@ pub(super) fn map_read(file: impl AsFd, offset: u64, len: usize) -> Option<Mappe
     }
     let mut options = MmapOptions::new();
     options.offset(offset).len(len);
-    // SAFETY: by invariant 4 nobody in this process changes or shortens what is mapped. Other
+    // SAFETY: by invariant 4 nothing in this process changes or shortens the mapped range. Other
     // processes must not write to the files of a database; `docs/MEDIA.md` says so.
     let memory = unsafe { options.map(&file) }.ok()?;
     Some(Arc::new(memory))

@@ -7,9 +7,9 @@
 //! Invariants:
 //! 1. Only `fs/os.rs` and the files of `fs/sys/` name `std::fs`.
 //! 2. A name is durable after [`Fs::sync_dir`] of its folder, bytes after [`File::sync`].
-//! 3. A failed or doubtful `sync` condemns that file for good: it is never synced again, and what
-//!    it holds beyond the last successful sync is never trusted. The same holds for a folder and the names that
-//!    were in the sync: `folder.rs`.
+//! 3. A failed or doubtful `sync` condemns that file for good: it is never synced again, and its content beyond
+//!    the last successful sync is never trusted. The same holds for a folder and the names that were in the
+//!    sync: `folder.rs`.
 
 mod appended_file;
 mod copying;
@@ -25,7 +25,7 @@ pub(crate) mod names;
 mod open_files;
 mod os;
 #[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "the words of a mapped file are behind a pointer")]
+#[expect(unsafe_code, reason = "the words of a mapped file are reached through a pointer")]
 mod shared_map;
 mod sync_files;
 mod sys;
@@ -35,7 +35,7 @@ mod uncached;
 mod whole;
 mod words;
 #[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "a call of the C library that nobody wraps")]
+#[expect(unsafe_code, reason = "a call of the C library without a safe wrapper")]
 mod writeback;
 
 use std::ops::Range;
@@ -64,7 +64,7 @@ pub(crate) use uncached::Uncached;
 pub enum AppendMode {
     /// The name must not exist yet; it is created.
     IfAbsent,
-    /// The file must exist; appending goes on at its end.
+    /// The file must exist; appends continue at its end.
     Existing,
 }
 
@@ -118,19 +118,19 @@ pub trait Fs: Send + Sync + 'static {
     /// of their names. A missing folder is an error as in [`Fs::open_read`].
     fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>>;
 
-    /// Removes a name; fine if it is gone. Durable after [`Fs::sync_dir`].
+    /// Removes a name; no error if it does not exist. Durable after [`Fs::sync_dir`].
     fn delete(&self, path: &Path) -> Result<()>;
 
     /// Gives the bytes of `from` a second name, which must be free. Durable after [`Fs::sync_dir`].
     fn link(&self, from: &Path, to: &Path) -> Result<()>;
 
-    /// Makes the names in a folder durable: creations, links and removals so far. Whoever relies on a name that
-    /// was made calls [`Fs::sync_names`] instead.
+    /// Makes the names in a folder durable: creations, links and removals so far. A caller that relies on a
+    /// name that was made calls [`Fs::sync_names`] instead.
     fn sync_dir(&self, dir: &Path) -> Result<()>;
 
     /// Makes these names in the folder `dir` durable. A name is doubtful for good after a failed sync of its
-    /// folder, whoever asked for that: a later sync may succeed without it. The default knows of no other
-    /// callers; the database goes through `FolderFs`, which does.
+    /// folder by any caller: a later sync may succeed without it. The default does not know other callers;
+    /// the database uses `FolderFs`, which does.
     ///
     /// # Errors
     /// Those of [`Fs::sync_dir`], now or since one of the names was made. Its file is condemned.
@@ -138,8 +138,8 @@ pub trait Fs: Send + Sync + 'static {
         self.sync_dir(dir)
     }
 
-    /// Makes what was appended to each of these files durable, as [`File::sync`] does for one; an
-    /// error of one is returned, and condemns that one alone. By default one after the other.
+    /// Makes the appends to each of these files durable, as [`File::sync`] does for one; an error
+    /// of one is returned, and condemns that one alone. By default one after the other.
     fn sync_files(&self, files: &[Arc<dyn File>]) -> Result<()> {
         files.iter().try_for_each(|file| file.sync())
     }
@@ -147,7 +147,7 @@ pub trait Fs: Send + Sync + 'static {
     /// Takes the lock `path` for this process without waiting: `None` if another holds it.
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>>;
 
-    /// Takes the lock `path` shared with others who only read: `None` if a writer holds it. Writes
+    /// Takes the lock `path` shared with other readers: `None` if a writer holds it. Writes
     /// nothing; a lock that does not exist yet, or that may not be opened, is an error as in
     /// [`Fs::open_read`].
     fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>>;
@@ -155,14 +155,14 @@ pub trait Fs: Send + Sync + 'static {
     /// Free space where `dir` lies, in bytes.
     fn free_bytes(&self, dir: &Path) -> Result<u64>;
 
-    /// The names in a folder that begin with `prefix`, in order: as [`Fs::list`], without asking
-    /// for the length and the kind of each.
+    /// The names in a folder that begin with `prefix`, in order: as [`Fs::list`], without the
+    /// length and the kind of each.
     fn list_names(&self, dir: &Path, prefix: &str) -> Result<Vec<String>> {
         Ok(self.list(dir, prefix)?.into_iter().map(|entry| entry.name).collect())
     }
 
-    /// Maps a small file as words of memory that all processes share which map it. `Ok(None)`, and
-    /// no file, where the medium has no such memory: the default.
+    /// Maps a small file as words of memory, shared by all processes that map it. `Ok(None)`, and
+    /// no file, if the medium has no such memory: the default.
     ///
     /// # Errors
     /// A missing file as in [`Fs::open_read`]; a name that is taken; no space.
@@ -171,14 +171,14 @@ pub trait Fs: Send + Sync + 'static {
     }
 
     /// Names the present run of the machine: processes that get the same number see one another's
-    /// stores to [`SharedWords`]. `None`, the default, where nothing is known.
+    /// stores to [`SharedWords`]. `None`, the default, if it is unknown.
     fn machine_run(&self) -> Option<u64> {
         None
     }
 
     /// Holds the existing folder `dir`: under the returned path, by the returned file system, it
-    /// stays this very folder whatever becomes of its name, and of the working folder of the
-    /// process. Where names cannot change behind one's back this is the path itself.
+    /// stays this very folder even if it is renamed or the working folder of the process changes.
+    /// If names cannot change unnoticed, this is the path itself.
     fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
         Ok(HeldDir { path: dir.to_owned(), fs: None })
     }
@@ -188,11 +188,11 @@ pub trait Fs: Send + Sync + 'static {
 /// when they are first used: if the device fails then, the process ends with a signal.
 pub trait MappedFile: AsRef<[u8]> + Send + Sync {
     /// Reads those of the bytes in `range` that are not in memory. Returns `false` if the device fails, or
-    /// if the system cannot do so: the bytes may not be there then. The system may evict them again later.
+    /// if the system cannot do so: the bytes may be missing then. The system may evict them again later.
     fn populate(&self, range: Range<usize>) -> bool;
 
-    /// Returns `false` if bytes in `range` would have to be read from the device. Where the system cannot tell,
-    /// they count as there.
+    /// Returns `false` if bytes in `range` would have to be read from the device. If the system cannot tell,
+    /// they count as in memory.
     fn is_resident(&self, _range: Range<usize>) -> bool {
         true
     }
@@ -202,7 +202,7 @@ pub trait MappedFile: AsRef<[u8]> + Send + Sync {
 pub type MappedBytes = Arc<dyn MappedFile>;
 
 /// A copy of the bytes of a file, as file systems in memory return it. It has no pages to populate, so callers that
-/// want some read the bytes instead.
+/// need that read the bytes instead.
 impl MappedFile for Vec<u8> {
     fn populate(&self, _range: Range<usize>) -> bool {
         false
@@ -210,47 +210,47 @@ impl MappedFile for Vec<u8> {
 }
 
 /// An open file. All calls take `&self`: a sync must not stop an append.
-#[expect(clippy::len_without_is_empty, reason = "nobody asks, and it would cost a system call")]
+#[expect(clippy::len_without_is_empty, reason = "no caller needs it, and it costs a system call")]
 pub trait File: Send + Sync + 'static {
-    /// Appends all of `bytes` behind what was appended before. After an error any part of them,
-    /// from the front, may have reached the file, and the place of a further append is undefined.
+    /// Appends all of `bytes` after the previous appends. After an error any part of them, from the
+    /// front, may have reached the file, and the place of a further append is undefined.
     fn append(&self, bytes: &[u8]) -> Result<()>;
 
-    /// Appends pieces one behind the other, as [`File::append`] does with all of them in one buffer.
+    /// Appends pieces one after the other, as [`File::append`] does with all of them in one buffer.
     /// By default an append for each, between which another append may come.
     fn append_pieces(&self, pieces: &[&[u8]]) -> Result<()> {
         pieces.iter().filter(|piece| !piece.is_empty()).try_for_each(|piece| self.append(piece))
     }
 
-    /// Reads at `offset` until `buf` is full or the file ends; returns how much was read.
+    /// Reads at `offset` until `buf` is full or the file ends; returns the number of bytes.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Has the system begin to read a range into its cache, and returns without waiting. Does nothing by
-    /// default.
+    /// Makes the system start to read a range into its cache, and returns without waiting. Does nothing
+    /// by default.
     fn prefetch(&self, _offset: u64, _len: u64) {}
 
-    /// As [`File::read_at`], but ends where the system would have to read from the device, and returns how much
-    /// came before that. By default, and where the system cannot tell, it reads all.
+    /// As [`File::read_at`], but stops before a byte that the system would have to read from the device;
+    /// returns the number of bytes before it. By default, and if the system cannot tell, it reads all.
     fn read_cached_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.read_at(offset, buf)
     }
 
-    /// As [`File::read_at`], from the device: past every cache where the system allows it.
+    /// As [`File::read_at`], from the device: past every cache if the system allows it.
     fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// Makes what was appended before this call durable, and the length with it.
+    /// Makes all appends before this call durable, and the length with them.
     fn sync(&self) -> Result<()>;
 
-    /// Has the system begin to write to the device what was appended before this call, and returns
-    /// without waiting, so that a later [`File::sync`] has less to wait for. Makes nothing durable. Does
-    /// nothing by default.
+    /// Makes the system start to write all appends before this call to the device, and returns without
+    /// waiting, so that a later [`File::sync`] has less to wait for. Makes nothing durable. Does nothing
+    /// by default.
     fn begin_sync(&self) {}
 
-    /// As [`File::begin_sync`], and first waits until the device has what an earlier call began to write. So
-    /// what is under way stays short, and readers wait for less. By default it does not wait.
+    /// As [`File::begin_sync`], and first waits until the device has the bytes of the earlier call. So the
+    /// queue of the device stays short, and readers wait for less. By default it does not wait.
     ///
     /// # Errors
-    /// The device failed to write. As behind a failed sync, a later sync need not report that again.
+    /// The device failed to write. As after a failed sync, a later sync need not report that again.
     fn begin_next_sync(&self) -> Result<()> {
         self.begin_sync();
         Ok(())
@@ -259,26 +259,25 @@ pub trait File: Send + Sync + 'static {
     /// Length in bytes, preallocated ones included.
     fn len(&self) -> Result<u64>;
 
-    /// Extends the file to `len` bytes of zeros with their space reserved. Appending goes on
-    /// where it was.
+    /// Extends the file to `len` bytes of zeros with their space reserved. The place of the next
+    /// append does not change.
     fn preallocate(&self, len: u64) -> Result<()>;
 
-    /// Lets small appends go through a shared mapping from now on, up to the end of what is
-    /// preallocated, where the medium is known to bear that. Everything else stays as it is: what
-    /// was appended is read, synced and lost as before, and an append that cannot be stored is
-    /// written. See `docs/MEDIA.md` for the one danger. Returns `false`, as by default, if nothing
-    /// changes.
+    /// Allows small appends to go through a shared mapping from now on, up to the end of the
+    /// preallocated range, if the medium is known to support that. Nothing else changes: appends
+    /// are read, synced and lost as before, and an append that cannot be stored is written. See
+    /// `docs/MEDIA.md` for the one danger. Returns `false`, as by default, if nothing changes.
     fn map_appends(&self) -> bool {
         false
     }
 
-    /// Maps `len` bytes at `offset` for reading, where the medium supports it; `None`, the default, where
-    /// it does not. The bytes stay readable after the file is deleted or closed. The caller has checked
-    /// that the file has them, and never overwrites, truncates or punches them. See `docs/MEDIA.md` for the danger.
+    /// Maps `len` bytes at `offset` for reading, if the medium supports it; `None`, the default, if it does not.
+    /// The bytes stay readable after the file is deleted or closed. The caller has checked that the file has them,
+    /// and never overwrites, truncates or punches them. See `docs/MEDIA.md` for the danger.
     fn map(&self, _offset: u64, _len: usize) -> Option<MappedBytes> {
         None
     }
 
-    /// Gives the space of a range back; it reads as zeros from then on.
+    /// Frees the space of a range; it reads as zeros from then on.
     fn punch(&self, offset: u64, len: u64) -> Result<()>;
 }

@@ -6,12 +6,12 @@
 //! 000000000000002c-00000003.manifest   a manifest generation
 //! 000000000000002d-00000003.chunk      values of a value store
 //! LOCK                                 held by the process that writes
-//! cursor-00000003                      what the writer of an epoch has committed, for secondaries
+//! cursor-00000003                      the commits of the writer of an epoch, for secondaries
 //! reader-5f3a9c0d11e24b77              the lease of a secondary
-//! epoch-00000004                       the claim of a promotion, and the lock of all that come behind it
+//! epoch-00000004                       the claim of a promotion, and the lock of all later openers
 //! fork-00000004                        where the epochs before that claim end
-//! EXPORT                               in a folder of its own: what the tables beside it are
-//! *.123-4.tmp                          a manifest, claim or fork that put_if_absent had not finished
+//! EXPORT                               in a folder of its own: the description of its tables
+//! *.123-4.tmp                          a manifest, claim or fork that put_if_absent did not finish
 //! ```
 //!
 //! Invariant: names of one kind and epoch sort by age, and a number is never used again, so that a
@@ -66,7 +66,7 @@ pub fn claim(epoch: Epoch) -> String {
     format!("{CLAIM_PREFIX}{:08x}", epoch.0)
 }
 
-/// Returns the name of the fork behind which the claim of an epoch begins.
+/// Returns the name of the fork after which the claim of an epoch begins.
 pub fn fork(epoch: Epoch) -> String {
     format!("{FORK_PREFIX}{:08x}", epoch.0)
 }
@@ -161,18 +161,18 @@ impl fmt::Display for FileName {
     }
 }
 
-/// The files in `dir` that are ours by their names.
+/// The files in `dir` whose names are those of a database.
 ///
 /// # Errors
 /// Those of the file system.
 pub fn in_dir(fs: &dyn Fs, dir: &Path) -> Result<Vec<FileName>> {
-    // Not the names alone: a folder or a link may have the name of a manifest, and is none.
+    // Not the names alone: a folder or a link may have the name of a manifest.
     let entries = fs.list(dir, "")?;
     Ok(entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect())
 }
 
 /// Returns `true` if `text` names a manifest, claim or fork that
-/// [`put_if_absent`](super::Fs::put_if_absent) had not finished: its name, then process and counter.
+/// [`put_if_absent`](super::Fs::put_if_absent) did not finish: its name, then process and counter.
 /// The check is strict on purpose: an open deletes these files, and a file of the user may end in
 /// `.tmp` too.
 pub fn is_temporary(text: &str) -> bool {

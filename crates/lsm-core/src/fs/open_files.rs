@@ -2,18 +2,18 @@
 //!
 //! A process may have only so many files open, and a database may have any number of tables and of chunk
 //! files. Each of them is read through a [`SharedFile`], which opens its file when it is read and may be
-//! closed again between two reads. Index and Bloom structure of a table stay in memory all the same, and
-//! so does a block in the cache: a read that finds its block there asks nothing here.
+//! closed again between two reads. Index and Bloom filter of a table stay in memory all the same, and so
+//! does a block in the cache: a read that finds its block there needs no file.
 //!
-//! The file to be closed is the one at the front of a queue, unless it was read since it came
-//! there; then it goes to the back once more. A list in the exact order of use would close better
-//! ones, and would have every read of every thread take one lock.
+//! The next file to be closed is at the front of a queue. If it was read since it came there, it
+//! goes to the end once more. A list in the exact order of use would close better ones, but every
+//! read of every thread would take one lock.
 //!
 //! Invariants:
-//! 1. No more than `limit` files are open here, but for those that threads are reading at the
-//!    moment or have just opened, and those that wait for a sync.
-//! 2. A file that is closed and opened again is the same file: nobody gives a name of the database a
-//!    second time, and no file is deleted while somebody may read it.
+//! 1. No more than `limit` files are open here, except those that threads are reading or have just
+//!    opened, and those that wait for a sync.
+//! 2. A file that is closed and opened again is the same file: no name of the database is used
+//!    twice, and no file is deleted while it may be read.
 //! 3. Lock order: a file's slot and the queue are never held together.
 
 use std::collections::VecDeque;
@@ -31,19 +31,19 @@ use crate::types::Process;
 /// So many files may always wait for a sync.
 const PINNED_MIN: usize = 8;
 
-/// A bounded set of open files. See the module.
+/// A bounded set of open files, shared by all tables and chunk files of a database.
 pub struct OpenFiles {
     // Fixed after construction.
     fs: Arc<dyn Fs>,
     limit: usize,
     process: Process,
-    /// Files whose slot is filled. Relaxed: a bound that is passed for a moment does no harm.
+    /// Files whose slot is filled. Relaxed: the bound may be exceeded for a moment.
     open: AtomicUsize,
-    /// Files that are not to be closed: see `fs/appended_file.rs`. Relaxed, as `open`.
+    /// Files that must not be closed: see `fs/appended_file.rs`. Relaxed, as `open`.
     pinned: AtomicUsize,
-    /// Files that were opened again since the start; for people.
+    /// Files that were opened again since the start; a statistic.
     reopened: AtomicU64,
-    /// Every file whose slot is filled, the next to be closed in front. Some may be gone.
+    /// Every file whose slot is filled, the next to be closed first. Some may be dropped already.
     queue: Mutex<VecDeque<Weak<SharedFile>>>,
 }
 
@@ -54,7 +54,7 @@ pub struct SharedFile {
     slot: Mutex<Option<Arc<dyn File>>>,
     /// It is opened for appending.
     is_appended: AtomicBool,
-    /// It is not closed. Only `set_pinned` changes it, and the count of the set with it.
+    /// It must not be closed. Only `set_pinned` changes it, and the count of the set with it.
     is_pinned: AtomicBool,
     /// `true` if it was read since it came to its place in the queue. Relaxed: a hint.
     is_used: AtomicBool,
@@ -84,7 +84,7 @@ impl OpenFiles {
         Ok(self.adopt(path, file))
     }
 
-    /// Takes the file at `path` into the set, which is open as `file`. It is opened for reading if it is
+    /// Adds the file at `path` to the set, which is open as `file`. It is opened for reading if it is
     /// used after the set has closed it.
     pub fn adopt(self: &Arc<Self>, path: &Path, file: Arc<dyn File>) -> Arc<SharedFile> {
         let shared = Arc::new(SharedFile {
@@ -134,7 +134,7 @@ impl OpenFiles {
         self.find_handle(|| self.fs.open_read(path))
     }
 
-    /// Opens a file for appending, which is none of the set.
+    /// Opens a file for appending that is not in the set.
     ///
     /// # Errors
     /// Those of [`Fs::open_append`].
@@ -142,8 +142,8 @@ impl OpenFiles {
         self.find_handle(|| self.fs.open_append(path, mode))
     }
 
-    /// Calls `open`. Where the process has no handle left, although the set is within its limit, half of
-    /// the set is closed first: others need handles too, and what is read is opened again.
+    /// Calls `open`. If the process has no file handle left, although the set is within its limit, half
+    /// of the set is closed first: others need handles too, and files that are read are opened again.
     fn find_handle(&self, open: impl Fn() -> Result<Arc<dyn File>>) -> Result<Arc<dyn File>> {
         match open() {
             Err(error) if is_out_of_handles(&error) && self.open_count() > 0 => {
@@ -159,12 +159,12 @@ impl OpenFiles {
     fn admit(&self, file: &Arc<SharedFile>) {
         self.open.fetch_add(1, Ordering::Relaxed);
         // The read for which the file was opened does not count as use. Otherwise all files would
-        // be marked, and a file that is read all the time would look like one that was read once.
+        // be marked, and a file that is read often would look like one that was read once.
         file.is_used.store(false, Ordering::Relaxed);
         {
             let mut queue = self.queue.lock();
-            // Files that are gone leave their places behind; they are cleared away when they are
-            // most of the queue, which costs each of them one look.
+            // Dropped files leave their places in the queue; they are removed when they are most of
+            // it, which costs each of them one look.
             if queue.len() > self.limit.max(self.open_count()).saturating_mul(2) {
                 queue.retain(|file| file.strong_count() > 0);
             }
@@ -183,7 +183,7 @@ impl OpenFiles {
                 return;
             }
             let Some(file) = self.queue.lock().pop_front() else { return };
-            // A file that is gone was closed by its drop.
+            // A dropped file was closed by its drop.
             let Some(file) = file.upgrade() else { continue };
             let is_pinned = file.is_pinned.load(Ordering::Acquire);
             if is_pinned || file.is_used.swap(false, Ordering::Relaxed) {
@@ -235,12 +235,12 @@ impl SharedFile {
         Ok(file)
     }
 
-    /// Has it opened for appending from now on, or for reading.
+    /// Sets whether it is opened for appending from now on, or for reading.
     pub(super) fn set_appended(&self, is_appended: bool) {
         self.is_appended.store(is_appended, Ordering::Release);
     }
 
-    /// Keeps it open from now on, or lets the set close it.
+    /// Sets whether it stays open from now on, or may be closed by the set.
     pub(super) fn set_pinned(&self, is_pinned: bool) {
         // Under the lock of the slot, as a close is: none begins after this.
         let _slot = self.slot.lock();
@@ -263,14 +263,15 @@ impl SharedFile {
 
 impl Drop for SharedFile {
     fn drop(&mut self) {
-        // In a child the file is closed without its lock, which another thread may have had at the fork.
+        // In a child process the file is closed without its lock, which another thread may have held at
+        // the fork.
         if self.set.process.is_current() {
             self.close();
         }
     }
 }
 
-/// A table's hold of a [`SharedFile`], which asks for the file at each read.
+/// A table's reference to a [`SharedFile`], which fetches the file at each read.
 pub struct TableFile(Arc<SharedFile>);
 
 impl TableFile {
@@ -364,7 +365,7 @@ mod tests {
             }
         }
         assert!(set.reopened_count() > 100);
-        // A file that is read all the time stays open while others come and go.
+        // A file that is read often stays open while others come and go.
         let before = set.reopened_count();
         for file in &all[1..] {
             read(&all[0]);

@@ -7,8 +7,8 @@
 //! Invariants:
 //! 1. All I/O is positional: no call depends on, or moves, a cursor that another call shares.
 //! 2. An append reserves its range before it writes, so concurrent appends never overlap.
-//! 3. An interrupted call is repeated, a short one is continued; any other error is passed on with
-//!    deed and path.
+//! 3. An interrupted call is repeated, a short one is continued; any other error is returned with
+//!    operation and path.
 //! 4. While appends may be stored through a mapping, one append runs at a time.
 
 #![expect(clippy::disallowed_methods, reason = "with `sys/` the only place that may name std::fs")]
@@ -43,13 +43,14 @@ struct OsFile {
     // The place of the next append. Relaxed: the read-modify-write alone keeps ranges apart, and it
     // publishes no other memory.
     position: AtomicU64,
-    /// Of a file whose appends may be stored through a mapping. Locked for the whole of an append,
-    /// a written one included: behind one append the next may write zeros.
+    /// For a file whose appends may be stored through a mapping. Locked for the whole of an append,
+    /// a written one included: after one append the next may write zeros.
     mapped: OnceLock<Mutex<MappedAppends>>,
-    /// Set by a sync until `mapped` has heard of it. Relaxed, and not behind the lock:
-    /// a sync shall not wait for an append, and it makes no difference which append hears of it.
+    /// Set by a sync until an append has read it. Relaxed, and not under the lock: a sync should
+    /// not wait for an append, and any later append may handle it.
     is_sync_news: AtomicBool,
-    /// The only one that may write: a child has the place of the next append as it was at the fork.
+    /// The only process that may write: a child has the place of the next append as it was at the
+    /// fork.
     process: Process,
 }
 
@@ -72,7 +73,7 @@ impl Drop for OsLock {
         // A child of the process has a copy of the open file, with which it would keep the lock. It may close
         // its copy, and must not release the lock of its parent.
         if self.process.is_current() {
-            // Without it the lock ends with the last copy.
+            // If this fails, the lock ends with the last copy.
             let _ = sys::unlock(&self.file);
         }
     }
@@ -166,7 +167,7 @@ pub(super) fn open_read(at: &At<'_>) -> Result<Arc<dyn File>> {
 }
 
 pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
-    // Saves a temporary file; the link below decides, because somebody may create the name
+    // Saves a temporary file; the link below decides, because another process may create the name
     // meanwhile.
     if at.exists() {
         return Ok(false);
@@ -182,8 +183,8 @@ pub(super) fn put_if_absent(at: &At<'_>, content: &[u8]) -> Result<bool> {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(e) => Err(Error::io("publish", at.path, e)),
         });
-    // A file that stays is garbage that the next open removes, and the outcome of the name is known
-    // already: an error of this removal would tell the caller nothing.
+    // If it stays, the next open removes it, and the outcome of the name is known already: an error
+    // of this removal would not help the caller.
     let _ = temporary.unlink();
     if published? {
         // Durability: the name; the bytes were synced under their temporary name.
@@ -210,13 +211,13 @@ pub(super) fn try_lock_shared(at: &At<'_>) -> Result<Option<Box<dyn LockGuard>>>
     Ok(is_locked.then(|| Box::new(OsLock::new(file)) as Box<dyn LockGuard>))
 }
 
-/// Creates a folder whose parent exists, durably; fine if it exists.
+/// Creates a folder whose parent exists, durably; no error if it exists.
 pub(super) fn create_one_dir(at: &At<'_>) -> Result<()> {
     match at.make_dir() {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
             Err(Error::io("create the folder", at.path, e))
         }
-        // Somebody else's creation is not durable yet either.
+        // A folder of another creator is not durable yet, either.
         _ => sync_dir(&at.parent()).map_err(|e| Error::io("sync the folder of", at.path, e)),
     }
 }
@@ -247,7 +248,7 @@ impl OsFile {
             .map_err(|e| self.failed("append to", e))
     }
 
-    /// Stores `pieces` through the mapping; `false` if they are to be written. `mapped` stays locked
+    /// Stores `pieces` through the mapping; `false` if they must be written. `mapped` stays locked
     /// until they are.
     fn store(&self, mapped: &mut MappedAppends, pieces: &[&[u8]]) -> bool {
         if self.is_sync_news.load(Ordering::Relaxed) {
@@ -360,7 +361,7 @@ impl File for OsFile {
     }
 }
 
-/// The folder that holds `path`; a bare name lies in the current one.
+/// The folder that holds `path`; a bare name is in the current one.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir,
@@ -384,7 +385,7 @@ fn create_dir_durably(dir: &Path) -> Result<()> {
             Err(e) if !(e.kind() == io::ErrorKind::AlreadyExists && folder.is_dir()) => {
                 return Err(Error::io("create the folder", folder, e));
             }
-            // Somebody else's creation is not durable yet either.
+            // A folder of another creator is not durable yet, either.
             _ => OsFs.sync_dir(parent(folder))?,
         }
     }
@@ -392,7 +393,7 @@ fn create_dir_durably(dir: &Path) -> Result<()> {
 }
 
 /// The folder may stem from a process that was killed between its creation and the sync of its
-/// name; a power cut would then take everything in it away.
+/// name; a power cut would then lose everything in it.
 fn sync_parent_of_existing(dir: &Path) -> Result<()> {
     match OsFs.sync_dir(parent(dir)) {
         // A process that may not read the parent did not create `dir` in it.

@@ -1,14 +1,14 @@
 //! [`MappedWords`]: a small file of the machine, mapped into memory and shared.
 //!
-//! Called by `os.rs` alone. Only file systems of this machine are mapped: on one of a network a
-//! store would reach other machines late or never, and a reader would take what it sees for the
+//! Called by `os.rs` alone. Only file systems of this machine are mapped: on a network file system
+//! a store would reach other machines late or never, and a reader would take an old state for the
 //! present.
 //!
 //! Invariants:
 //! 1. A mapping has the words that the file had when it was made, and their space is reserved, so that a store
 //!    never finds the disk full. No access goes past the end of the file, also where a page is longer.
-//! 2. Nobody makes such a file shorter: it is made whole under a fresh name, and only ever
-//!    deleted, which leaves the mapping as it is.
+//! 2. Such a file is never made shorter: it is made whole under a fresh name, and only ever
+//!    deleted, which does not affect the mapping.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -49,7 +49,7 @@ pub(super) fn file_bytes(words: usize) -> u64 {
     (words as u64 * 8).next_multiple_of(STEP_BYTES)
 }
 
-/// Returns `true` if the file lies where a store is seen by all who map it.
+/// Returns `true` if all processes that map the file see each other's stores.
 pub(super) fn is_coherent(file: BorrowedFd<'_>) -> io::Result<bool> {
     let stat = rustix::io::retry_on_intr(|| rustix::fs::fstatfs(file))?;
     Ok(LOCAL.contains(&(stat.f_type as u64)))
@@ -62,7 +62,7 @@ impl MappedWords {
     /// Those of the system; [`io::ErrorKind::InvalidData`] for a file that no [`file_bytes`] made.
     pub(super) fn map(file: BorrowedFd<'_>, is_writable: bool) -> io::Result<MappedWords> {
         let bytes = rustix::fs::fstat(file)?.st_size as u64;
-        // Any other length is that of a file under way, or of no such file.
+        // Any other length is that of an unfinished file, or of another one.
         if bytes == 0 || !bytes.is_multiple_of(STEP_BYTES) || bytes > MAPPED_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -89,7 +89,7 @@ impl SharedWords for MappedWords {
 impl Drop for MappedWords {
     fn drop(&mut self) {
         // SAFETY: `start` and `len` are those of the mapping, and no borrow of it is left. If the
-        // call fails the range stays mapped, which harms nobody.
+        // call fails the range stays mapped, which is harmless.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

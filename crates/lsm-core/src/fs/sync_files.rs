@@ -1,7 +1,8 @@
 //! Syncs of many files at once, for the file systems of the machine.
 //!
-//! A device that takes several requests, and a file system that commits for all who wait, make ten
-//! syncs at a time cost about as much as one. Called by [`Fs::sync_files`](super::Fs::sync_files).
+//! A device that takes several requests, and a file system that commits for all waiting threads,
+//! make ten syncs at a time cost about as much as one. Called by
+//! [`Fs::sync_files`](super::Fs::sync_files).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +15,7 @@ use crate::error::Result;
 /// Syncs under way at once.
 const THREADS_MAX: usize = 16;
 
-/// Syncs all of them, also behind one that fails; the first error.
+/// Syncs all of them, also after one that fails; returns the first error.
 pub(super) fn sync_files(files: &[Arc<dyn File>]) -> Result<()> {
     let next = AtomicUsize::new(0);
     let outcome = Mutex::new(Ok(()));
@@ -32,7 +33,7 @@ pub(super) fn sync_files(files: &[Arc<dyn File>]) -> Result<()> {
 
 fn sync_next(files: &[Arc<dyn File>], next: &AtomicUsize, outcome: &Mutex<Result<()>>) {
     while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-        // The others are synced all the same: each of them is condemned or durable for itself.
+        // The others are synced all the same: each of them is condemned or durable by itself.
         if let Err(error) = file.sync() {
             let mut outcome = outcome.lock();
             if outcome.is_ok() {

@@ -1,10 +1,10 @@
-//! A file system as the device has it: [`Uncached`] reads past every cache. The functions below it empty the
-//! cache of the system, fill it, and read it alone.
+//! A file system as the device has it: [`Uncached`] reads past every cache. The other functions here empty
+//! the cache of the system, fill it, and read it alone.
 //!
 //! Verification reads the log and the manifest through it, with the same code as recovery does.
 //! Bytes that were written and not synced yet exist in a cache alone, so they come from there.
 //!
-//! Invariant: only reads differ; everything else is passed on as it is.
+//! Invariant: only reads differ; everything else is passed on unchanged.
 
 #[cfg(target_os = "linux")]
 use std::os::fd::BorrowedFd;
@@ -19,7 +19,7 @@ use crate::error::Result;
 #[cfg(target_os = "linux")]
 const PAGE_BYTES_MAX: u64 = 64 << 10;
 
-/// The file system behind it, read by [`File::read_at_uncached`] alone.
+/// The wrapped file system, read by [`File::read_at_uncached`] alone.
 pub struct Uncached(pub Arc<dyn Fs>);
 
 struct UncachedFile(Arc<dyn File>);
@@ -75,7 +75,7 @@ impl Fs for Uncached {
 
     fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
         let HeldDir { path, fs } = self.0.hold_dir(dir)?;
-        // Wrapped again, else the folder would be read through the caches from here on.
+        // Wrapped again, otherwise the folder would be read through the caches from here on.
         Ok(HeldDir { path, fs: fs.map(|fs| Arc::new(Uncached(fs)) as Arc<dyn Fs>) })
     }
 }
@@ -126,8 +126,8 @@ impl File for UncachedFile {
     }
 }
 
-/// Asks the kernel to forget its clean pages of the range. Advice: where it is not taken, the read
-/// that follows is an ordinary one.
+/// Asks the kernel to forget its clean pages of the range. If the kernel does not, the following
+/// read is an ordinary one.
 #[cfg(target_os = "linux")]
 pub(super) fn drop_from_cache(file: BorrowedFd<'_>, offset: u64, len: u64) {
     let start = offset - offset % PAGE_BYTES_MAX;
@@ -137,7 +137,7 @@ pub(super) fn drop_from_cache(file: BorrowedFd<'_>, offset: u64, len: u64) {
     let _ = rustix::fs::fadvise(file, start, len, rustix::fs::Advice::DontNeed);
 }
 
-/// Has the kernel begin to read the range. Advice: where it is not taken, the read itself waits.
+/// Makes the kernel start to read the range. If the kernel does not, the read itself waits.
 #[cfg(target_os = "linux")]
 pub(super) fn prefetch_to_cache(file: BorrowedFd<'_>, offset: u64, len: u64) {
     // Length 0 would mean up to the end of the file.
@@ -146,8 +146,8 @@ pub(super) fn prefetch_to_cache(file: BorrowedFd<'_>, offset: u64, len: u64) {
     }
 }
 
-/// Reads what the kernel has in its cache, up to the first byte that it does not have; `None` if it cannot tell,
-/// or if the read fails: another one says why.
+/// Reads the bytes that the kernel has in its cache, up to the first byte that it does not have; `None` if it
+/// cannot tell, or if the read fails: an ordinary read then returns the error.
 #[cfg(target_os = "linux")]
 pub(super) fn read_cached(file: BorrowedFd<'_>, offset: u64, buf: &mut [u8]) -> Option<usize> {
     use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, preadv2};

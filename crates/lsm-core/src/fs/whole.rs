@@ -1,5 +1,5 @@
 //! [`write_all`], [`write_all_pieces`] and [`read_full`]: reads and writes of a whole range, although
-//! the system may do a part of it at a time.
+//! the system may transfer a part of it at a time.
 //!
 //! Called by `fs/os.rs` and `fs/map.rs`, with the call of the system. An interrupted call is repeated, a
 //! short one is continued; any other error is passed on.
@@ -30,13 +30,13 @@ pub(super) fn write_all(
     Ok(())
 }
 
-/// As [`write_all`], for pieces that lie one behind the other in the file.
+/// As [`write_all`], for pieces that lie one after the other in the file.
 pub(super) fn write_all_pieces(
     mut pieces: &mut [io::IoSlice<'_>],
     mut offset: u64,
     mut write: impl FnMut(&[io::IoSlice<'_>], u64) -> io::Result<usize>,
 ) -> io::Result<()> {
-    // Takes away empty pieces at the front: a write of none would return 0.
+    // Removes empty pieces at the front: a write of none would return 0.
     io::IoSlice::advance_slices(&mut pieces, 0);
     while !pieces.is_empty() {
         let part = &pieces[..pieces.len().min(PIECES_MAX)];

@@ -1,8 +1,8 @@
 //! [`SharedWords`]: a file as words of memory that several processes see at once.
 //!
-//! Made by [`Fs::map_words`](super::Fs::map_words), used by what a primary tells its secondaries in
-//! passing. Nothing in such a file is ever durable, and nothing that a database needs may lie in one:
-//! after a crash of the machine its bytes are anybody's guess.
+//! Made by [`Fs::map_words`](super::Fs::map_words), used by a primary to publish its state to
+//! secondaries. Nothing in such a file is ever durable, and nothing that a database needs may be in
+//! one: after a crash of the machine its bytes are undefined.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,10 +18,10 @@ pub enum MapMode {
     Read,
 }
 
-/// Words of memory that every process sees which maps the same file.
+/// Words of memory that are shared by every process that maps the same file.
 ///
-/// Stores become visible to others as those of another thread of this process would: the
-/// orderings of the operations on them are all that is needed.
+/// Stores become visible to others as those of another thread of this process would: the orderings
+/// of the operations on them are sufficient.
 pub trait SharedWords: Send + Sync + 'static {
     /// The words.
     fn words(&self) -> &[AtomicU64];

@@ -1,5 +1,5 @@
-//! A file system that fails on request: [`FaultFs`] wraps another one, counts what is asked of it,
-//! and breaks the calls that its rules name.
+//! A file system that fails on request: [`FaultFs`] wraps another one, counts its operations, and
+//! fails the calls that its rules name.
 //!
 //! Used by the fault and crash tests: a run without rules counts the operations, then each of them
 //! is failed in its turn, or a crash image is taken before it by the observer. With no rule and no
@@ -9,7 +9,7 @@
 //! 1. Every call of [`Fs`] and [`File`] that touches the medium gets one index; indexes are dense,
 //!    from 0. [`Fs::caps`] gets none.
 //! 2. Observer and wrapped file system are called outside the locks of this one.
-//! 3. A refused call leaves the medium as the action says, and as nothing else.
+//! 3. A failed call leaves the medium exactly in the state that its action describes.
 
 mod rule;
 #[cfg(test)]
@@ -33,7 +33,7 @@ pub use self::rule::{FaultAction, FaultAt, FaultRule, FsOp, OpKind};
 /// Called before each operation is carried out.
 pub type Observer = dyn Fn(&FsOp) + Send + Sync;
 
-/// A file system that counts, reports and breaks what is asked of another. Clones share all.
+/// A file system that counts, reports and fails the operations of another. Clones share all.
 #[derive(Clone)]
 pub struct FaultFs {
     shared: Arc<FaultShared>,
@@ -120,19 +120,19 @@ impl FaultFs {
         self.shared.table.lock().log.take().unwrap_or_default()
     }
 
-    /// Calls `observer` before each operation from now on, on the thread that asks for it and
-    /// before rules are looked at, so that it may add some. It operates on the file system underneath,
-    /// or on this one with care: then it is called again.
+    /// Calls `observer` before each later operation, on its thread and before rules are applied, so
+    /// that it may add some. It operates on the wrapped file system, or on this one with care: then it
+    /// is called again.
     pub fn set_observer(&self, observer: Arc<Observer>) {
         *self.shared.observer.write() = Some(observer);
     }
 
-    /// Calls nobody any more.
+    /// Removes the observer.
     pub fn clear_observer(&self) {
         *self.shared.observer.write() = None;
     }
 
-    /// Numbers, logs and announces an operation; returns what is to happen to it.
+    /// Numbers, logs and announces an operation; returns its action.
     fn begin(&self, kind: OpKind, path: &Arc<Path>, len: usize) -> Option<FaultAction> {
         self.begin_len(kind, path, len as u64)
     }
@@ -171,7 +171,7 @@ impl FaultFs {
         action
     }
 
-    /// As [`FaultFs::begin`] for operations that only can be refused.
+    /// As [`FaultFs::begin`], for operations that can only fail.
     fn check(&self, kind: OpKind, deed: &str, path: &Arc<Path>, len: u64) -> Result<()> {
         match self.begin_len(kind, path, len) {
             None => Ok(()),
@@ -259,7 +259,7 @@ impl Fs for FaultFs {
         self.shared.fs.list_names(dir, prefix)
     }
 
-    /// Not counted: nothing that must last lies in such a file.
+    /// Not counted: such a file has no durable content.
     fn map_words(&self, path: &Path, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
         self.shared.fs.map_words(path, mode)
     }
@@ -308,14 +308,14 @@ impl Fs for FaultFs {
         self.shared.fs.free_bytes(dir)
     }
 
-    /// Resolves the path alone: every call goes on coming through here, to be counted.
+    /// Resolves the path alone: every later call still comes through here, to be counted.
     fn hold_dir(&self, dir: &Path) -> Result<HeldDir> {
         Ok(HeldDir { path: self.shared.fs.hold_dir(dir)?.path, fs: None })
     }
 }
 
-/// The wrapped file. A [`MemFile`] is known by its type because a lost sync asks more of it than
-/// [`File`] offers, and the trait of production code shall not grow for the tests' sake.
+/// The wrapped file. A [`MemFile`] is known by its type because a lost sync needs more of it than
+/// [`File`] offers, and the trait of production code should not grow for the tests.
 enum Wrapped {
     Any(Arc<dyn File>),
     Mem(Arc<MemFile>),

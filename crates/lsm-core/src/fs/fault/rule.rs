@@ -1,7 +1,7 @@
-//! The vocabulary of [`FaultFs`](super::FaultFs): operations, and rules about which of them break
-//! and how.
+//! The vocabulary of [`FaultFs`](super::FaultFs): operations, and rules that make some of them
+//! fail.
 //!
-//! Plain data, made by tests and judged by `fault/mod.rs`.
+//! Plain data, made by tests and applied by `fault/mod.rs`.
 
 use std::io;
 use std::path::Path;
@@ -58,7 +58,7 @@ pub enum OpKind {
 }
 
 impl OpKind {
-    /// Every kind, for tests that count what they covered.
+    /// Every kind, for tests that count their coverage.
     pub const ALL: [OpKind; 21] = [
         OpKind::CreateDir,
         OpKind::Create,
@@ -83,7 +83,7 @@ impl OpKind {
         OpKind::FreeBytes,
     ];
 
-    /// Returns `true` if it can change what a crash leaves. (The first lock creates its file.)
+    /// Returns `true` if it can change the state after a crash. (The first lock creates its file.)
     pub fn mutates(self) -> bool {
         !matches!(
             self,
@@ -131,7 +131,7 @@ pub struct FsOp {
 }
 
 impl FsOp {
-    /// Returns `true` if it can change what a crash leaves.
+    /// Returns `true` if it can change the state after a crash.
     pub fn mutates(&self) -> bool {
         self.kind.mutates()
     }
@@ -157,30 +157,29 @@ pub enum FaultAt {
     },
 }
 
-/// The fate of the operation. A rule does not apply to an operation that its action cannot
-/// happen to.
+/// The action of a rule. A rule does not apply to an operation for which its action is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAction {
     /// It fails with an I/O error and does nothing. Any operation.
     Eio,
     /// It fails with [`io::ErrorKind::StorageFull`] and does nothing. Operations that can take
-    /// space; those are creations, growth and syncs (of space that was promised and not there).
+    /// space: creations, growth and syncs (of space that was promised and is missing).
     Enospc,
     /// So many bytes are appended, at most all, then it fails with an I/O error. Appends.
     ShortWrite(u64),
     /// As [`FaultAction::ShortWrite`], with [`io::ErrorKind::StorageFull`]. Appends.
     ShortWriteNoSpace(u64),
-    /// It fails with an I/O error, and what it should have made durable never will be, though it
-    /// stays readable and a later sync succeeds (as on ext4). Syncs of files and folders, and
-    /// `put_if_absent`, whose last step is a sync of the folder: its content is then visible under a name
-    /// that no later sync saves. A failed sync of a folder loses all names that were made in it since the last
-    /// good one.
+    /// It fails with an I/O error, and the content never becomes durable, though it stays readable and a later
+    /// sync succeeds (as on ext4). Syncs of files and folders, and `put_if_absent`, whose last step is a sync
+    /// of the folder: its content is then visible under a name that no later sync saves. A failed sync of a
+    /// folder loses all names that were made in it since the last good one.
     SyncLost,
-    /// As [`FaultAction::SyncLost`], but unsynced bytes are gone from reads too (as on Btrfs).
+    /// As [`FaultAction::SyncLost`], but reads do not see the unsynced bytes any more, either (as
+    /// on Btrfs).
     SyncReverted,
     /// It succeeds and makes nothing durable; an honest sync later does. The same operations.
     SyncLie,
-    /// It panics and does nothing, as a bug of a file system or of its caller does. Any operation.
+    /// It panics and does nothing, like a bug of a file system or of its caller. Any operation.
     Panic,
 }
 
@@ -231,7 +230,7 @@ impl FaultRule {
     }
 }
 
-/// A rule and how many operations that it could mean went by.
+/// A rule, and the number of operations so far that match it.
 pub(super) struct ArmedRule {
     pub(super) rule: FaultRule,
     pub(super) passed: u64,
@@ -253,8 +252,8 @@ impl ArmedRule {
                 (self.passed - 1, *nth)
             }
         };
-        // Counted before it is judged if the action fits, so that the number of an operation does
-        // not depend on what is to happen to it.
+        // Counted before the action is compared with the operation, so that the number of an
+        // operation does not depend on the action.
         let is_due = if *sticky { number >= wanted } else { number == wanted };
         is_due && action.can_happen_to(op.kind)
     }

@@ -1,4 +1,5 @@
-//! Rules hit what they name and nothing else; the medium is left as the action says.
+//! Rules apply to the operations that they name and to no others; the medium is left as the action
+//! describes.
 
 use super::*;
 use crate::error::ErrorKind;
@@ -25,7 +26,7 @@ fn nth(kind: OpKind, suffix: &str, nth: u64) -> FaultAt {
     FaultAt::Nth { kind, suffix: suffix.to_owned(), nth }
 }
 
-/// An error unless it is done, for the one operation that only says whether.
+/// An error unless it is done, for the one operation that returns a boolean.
 fn refused_unless(done: bool) -> Result<()> {
     if done { Ok(()) } else { Err(Error::new(ErrorKind::Io, "refused")) }
 }
@@ -171,8 +172,8 @@ fn a_short_write_leaves_its_front() {
     assert_eq!(mem.read_raw(Path::new("/d/a")).unwrap(), b"12678");
 }
 
-/// Appends, syncs under `action`, syncs again; returns what the first sync said, what reads see,
-/// and what is durable.
+/// Appends, syncs under `action`, syncs again; returns the outcome of the first sync, the bytes
+/// that reads see, and those that are durable.
 fn sync_under(action: FaultAction) -> (bool, Vec<u8>, Vec<u8>) {
     let (mem, fs) = new_fs();
     let file = create(&fs, "/d/a");

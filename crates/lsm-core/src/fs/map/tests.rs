@@ -1,4 +1,4 @@
-//! Stored and written appends leave the same file; nothing is stored where it is dangerous.
+//! Stored and written appends leave the same file; nothing is stored if that is dangerous.
 
 #![expect(clippy::disallowed_methods, reason = "handles that the file system does not give out")]
 
@@ -24,7 +24,7 @@ fn mapped(end: u64) -> MappedAppends {
     MappedAppends { end, append_bytes_max: APPEND_BYTES_MAX, unsynced: 0, mapping: None }
 }
 
-/// Appends as the file system does: what is not stored is written.
+/// Appends as the file system does: bytes that are not stored are written.
 struct Appender {
     file: File,
     mapped: MappedAppends,
@@ -55,7 +55,7 @@ impl Appender {
         is_stored
     }
 
-    /// Checks that the file holds what was appended, and zeros behind it.
+    /// Checks that the file has the appended bytes, and zeros after them.
     fn check(&self) {
         let len = usize::try_from(self.file.metadata().unwrap().len()).unwrap();
         let mut found = vec![0xee; len];
@@ -128,7 +128,7 @@ fn a_sync_and_a_punch_end_the_mapping() {
     assert_eq!(appender.mapped_len(), 0);
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(&appender.file, flags, end, (1 << 20) - end).unwrap();
-    assert!(appender.append(100), "the space is reserved anew");
+    assert!(appender.append(100), "the space is reserved again");
     appender.check();
 }
 
@@ -195,7 +195,7 @@ fn a_window_that_is_refused_in_the_middle_of_a_file_is_left_to_write() {
     let window_end = window.expect("the file is mapped by now");
     let able = appender.file.try_clone().unwrap();
     let path = format!("/proc/self/fd/{}", able.as_raw_fd());
-    // Reserving fails with this handle, as it does on a full disk whose space was given back.
+    // Reserving fails with this handle, as it does on a full disk whose space was freed.
     appender.file = File::open(path).unwrap();
     let bytes = [9; 100];
     let mut refused = 0;
@@ -216,7 +216,7 @@ fn a_window_that_is_refused_in_the_middle_of_a_file_is_left_to_write() {
 fn pages_that_the_kernel_cannot_provide_are_an_error_and_no_signal() {
     let file = preallocated(16 << 10);
     assert!(Mapping::populated(file.as_fd(), 0, 16 << 10).is_ok());
-    assert!(Mapping::populated(file.as_fd(), 0, 32 << 10).is_err(), "half of it is behind the end");
+    assert!(Mapping::populated(file.as_fd(), 0, 32 << 10).is_err(), "half of it is after the end");
     assert!(Mapping::populated(file.as_fd(), 1 << 20, 16 << 10).is_err());
 }
 
@@ -244,5 +244,5 @@ fn bytes_that_the_device_would_be_read_for_are_not_resident() {
     assert!(memory.populate(0..LEN));
     assert!(memory.is_resident(0..LEN));
     assert!(memory.is_resident(5000..5001) && memory.is_resident(LEN..LEN));
-    assert!(memory.is_resident(0..LEN + 1), "it is not mapped, so nobody can tell");
+    assert!(memory.is_resident(0..LEN + 1), "it is not mapped, so it is unknown");
 }

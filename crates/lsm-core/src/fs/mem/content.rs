@@ -1,9 +1,10 @@
-//! The bytes of a file in memory: pages that are shared until somebody writes to them.
+//! The bytes of a file in memory: pages that are shared until one is written to.
 //!
-//! Used by `mem/inode.rs` alone, once for what reads see and once for what a power cut leaves.
+//! Used by `mem/inode.rs` alone, once for the bytes that reads see and once for those that survive
+//! a power cut.
 //!
 //! Invariants:
-//! 1. Pages behind the last one in the list are zeros with their space reserved; so a log segment
+//! 1. Pages after the last one in the list are zeros with their space reserved; so a log segment
 //!    that was preallocated costs nothing until it is written.
 //! 2. Bytes of the last page behind `len` are zeros.
 
@@ -54,7 +55,7 @@ impl Content {
             let (now, later) = rest.split_at_mut(n);
             match self.pages.get(page) {
                 Some(Page::Data(data)) => now.copy_from_slice(&data[within..within + n]),
-                // Also behind the last page of the list, by invariant 1.
+                // Also after the last page of the list, by invariant 1.
                 _ => now.fill(0),
             }
             at += n as u64;
@@ -86,7 +87,7 @@ impl Content {
         }
     }
 
-    /// Extends to `len` bytes; a longer file stays as it is.
+    /// Extends to `len` bytes; a longer file does not change.
     pub(super) fn grow(&mut self, len: u64) {
         self.len = self.len.max(len);
     }
@@ -95,7 +96,7 @@ impl Content {
     pub(super) fn set_len(&mut self, len: u64) {
         if len < self.len {
             self.zero(len, self.len);
-            // Whole pages behind the new end are removed, and holes among them no longer count.
+            // Whole pages after the new end are removed, and holes among them no longer count.
             let kept = place(len.next_multiple_of(PAGE_BYTES as u64)).0.min(self.pages.len());
             let holes = self.pages[kept..].iter().filter(|page| matches!(page, Page::Hole));
             self.hole_count -= holes.count() as u64;
@@ -109,7 +110,7 @@ impl Content {
         self.len = len;
     }
 
-    /// Gives back the space of the whole pages in the range; the rest of it becomes zeros.
+    /// Frees the space of the whole pages in the range; the rest of it becomes zeros.
     pub(super) fn punch(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.len);
         if offset >= end {
@@ -156,7 +157,7 @@ impl Content {
         }
         let slot = &mut self.pages[page];
         if !matches!(slot, Page::Data(_)) {
-            // Its space was given back and is taken again.
+            // Its space was freed and is taken again.
             if matches!(slot, Page::Hole) {
                 self.hole_count -= 1;
             }

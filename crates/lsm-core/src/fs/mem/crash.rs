@@ -1,7 +1,7 @@
 //! The state after a power cut: the fate of every pending change under a [`CrashOutcome`].
 //!
-//! Called by `MemFs::crash_clone`. It may lose or keep what was never synced in any combination;
-//! it must never touch what was.
+//! Called by `MemFs::crash_clone`. It may lose or keep unsynced changes in any combination; it must
+//! never touch synced ones.
 //!
 //! Invariants:
 //! 1. The outcome is a function of the file system's state and of the numbers drawn.
@@ -19,8 +19,8 @@ pub enum CrashOutcome {
     Nothing,
     /// All that was done.
     Everything,
-    /// Everything that was done up to a random moment, the last write possibly torn: cut short, or,
-    /// if it went through a mapping, with any of its bytes missing. A killed process leaves this.
+    /// Everything up to a random moment, the last write possibly torn: cut short, or, if it went
+    /// through a mapping, with any of its bytes missing. A killed process leaves this.
     Prefix,
     /// Any: each name at random, each write by sectors (of 512 or of 4,096 bytes) at random. Lost
     /// sectors keep their old bytes, or are zeros if the length grew over them, or end the file.
@@ -69,7 +69,7 @@ impl<'a> Fate<'a> {
             CrashOutcome::Prefix => {
                 let at = fate.below(pending.len() as u64 + 1);
                 let at = usize::try_from(at).expect("it is at most the length of a slice");
-                // One place in `len + 1` is behind all changes: then everything survives.
+                // One place in `len + 1` is after all changes: then everything survives.
                 fate.cut = pending.get(at).copied().unwrap_or(u64::MAX);
             }
             CrashOutcome::Subset | CrashOutcome::Garbage => {
@@ -195,7 +195,7 @@ impl<'a> Fate<'a> {
             let ContentChange::Write { offset, bytes, .. } = change else {
                 continue;
             };
-            // A lost overwrite keeps the old bytes; only behind them can a file get arbitrary ones.
+            // A lost overwrite keeps the old bytes; only after them can a file get arbitrary ones.
             let start = old_len.max(*offset);
             let len = usize::try_from(change.end().saturating_sub(start)).unwrap_or(0);
             let mut noise = Vec::with_capacity(len.min(bytes.len()) + 8);

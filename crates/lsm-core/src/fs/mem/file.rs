@@ -15,7 +15,7 @@ use super::inode::{Cell, ContentChange, Inode};
 use crate::error::{Error, Result};
 use crate::fs::{File, MappedBytes};
 
-/// An open file; goes on working after its name is gone.
+/// An open file; still usable after its name is deleted.
 pub(in crate::fs) struct MemFile {
     // Fixed after construction.
     shared: Arc<MemShared>,
@@ -81,7 +81,7 @@ impl File for MemFile {
             taken
         });
         self.position.store(offset + taken as u64, Ordering::Relaxed);
-        // The part that fits is written, as the system does: the caller must cope with a part of a
+        // The part that fits is written, as the system does: the caller must handle a part of a
         // frame.
         if taken < bytes.len() {
             return Err(self.failed("append to", io::ErrorKind::StorageFull));
@@ -130,7 +130,7 @@ impl File for MemFile {
         true
     }
 
-    /// A copy, which is as good where files do not change.
+    /// A copy, which is as good because files do not change.
     fn map(&self, offset: u64, len: usize) -> Option<MappedBytes> {
         let mut bytes = vec![0; len];
         let read = self.cell.inode.read().cache.read(offset, &mut bytes);

@@ -1,6 +1,6 @@
-//! A file of [`MemFs`](super::MemFs): what reads see, what is durable, and what lies between.
+//! A file of [`MemFs`](super::MemFs): the visible bytes, the durable ones, and the pending changes.
 //!
-//! Used by `mem/mod.rs` (operations) and `mem/crash.rs` (what is left of it).
+//! Used by `mem/mod.rs` (operations) and `mem/crash.rs` (the state after a crash).
 //!
 //! Invariants:
 //! 1. Unless `is_stale`, applying `pending` in order to `durable` gives `cache`.
@@ -12,10 +12,10 @@ use parking_lot::RwLock;
 
 use super::content::Content;
 
-/// The state in which a failed sync leaves the bytes that it should have made durable.
+/// The state in which a failed sync leaves its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncLoss {
-    /// Marked clean and still readable, though the device never gets it (as on ext4 and XFS).
+    /// Marked clean and still readable, though the device never gets them (as on ext4 and XFS).
     Kept,
     /// Gone from reads too (as on Btrfs).
     Reverted,
@@ -23,7 +23,7 @@ pub enum SyncLoss {
 
 #[derive(Clone)]
 pub(super) enum ContentChange {
-    /// `is_stored`: through a mapping, which a killed process leaves done in any parts.
+    /// `is_stored`: through a mapping; a killed process may have stored any parts of it.
     Write {
         offset: u64,
         bytes: Arc<[u8]>,
@@ -78,7 +78,7 @@ impl Inode {
         Inode { cache: content.clone(), durable: content, pending: Vec::new(), is_stale: false }
     }
 
-    /// Returns `true` if a power cut leaves exactly what reads see.
+    /// Returns `true` if the bytes after a power cut are exactly those that reads see.
     pub(super) fn is_clean(&self) -> bool {
         self.pending.is_empty() && !self.is_stale
     }
@@ -103,10 +103,9 @@ impl Inode {
         }
     }
 
-    /// Changes what is stored behind everybody's back.
+    /// Changes the stored bytes directly, as a fault would.
     pub(super) fn tamper(&mut self, edit: impl Fn(&mut Content)) {
-        // In both: a device that changed its bytes shows them to reads, and a crash does not undo
-        // it.
+        // In both: reads see the bytes that a device changed, and a crash does not undo the change.
         edit(&mut self.cache);
         edit(&mut self.durable);
     }

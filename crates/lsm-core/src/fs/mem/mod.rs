@@ -1,13 +1,13 @@
-//! A file system in memory that knows what a power cut can do: [`MemFs`].
+//! A file system in memory that models power cuts: [`MemFs`].
 //!
 //! Used by tests of every floor and for databases that need not outlive their process. It models
-//! the weakest medium that [`Fs`] allows: bytes and names become durable apart, and only when
-//! their own sync says so; [`MemFs::crash_clone`] then gives one of the states that could be found
-//! after the cut.
+//! the weakest medium that [`Fs`] allows: bytes and names become durable separately, and only by
+//! their own sync; [`MemFs::crash_clone`] then returns one of the states that are possible after
+//! the cut.
 //!
 //! Invariants:
-//! 1. Every change of bytes or names takes the state's lock exclusively and a sequence number, the
-//!    back door in `mem/raw.rs` apart; so a crash clone sees one moment of the whole file system.
+//! 1. Every change of bytes or names takes the state's lock exclusively and a sequence number,
+//!    except those of `mem/raw.rs`; so a crash clone sees one moment of the whole file system.
 //! 2. Lock order: state, then inode. Reads of bytes take the inode's lock alone.
 //! 3. [`File::sync`] moves bytes and length, never a name; [`Fs::sync_dir`] names, never bytes.
 
@@ -76,8 +76,8 @@ impl MemFs {
     }
 
     /// Returns a state that a power cut at this moment could leave: a new file system with nothing
-    /// pending and no lock held, which shares untouched bytes with this one. This one goes on
-    /// undisturbed. The result depends on nothing but the state, `outcome` and the numbers from
+    /// pending and no lock held, which shares untouched bytes with this one. This one is not
+    /// affected. The result depends on nothing but the state, `outcome` and the numbers from
     /// `random`, which should use all 64 bits.
     #[must_use]
     pub fn crash_clone(&self, outcome: CrashOutcome, random: &mut dyn FnMut() -> u64) -> MemFs {
@@ -118,8 +118,8 @@ impl MemFs {
         self.shared.state.write().capacity = bytes;
     }
 
-    /// Does to the pending changes of `path` what a failed sync does on real media: they
-    /// count as clean from now on, so that a later sync succeeds and does not save them.
+    /// Does to the pending changes of `path` what a failed sync does on real media: they count as
+    /// clean from now on, so that a later sync succeeds and does not save them.
     ///
     /// # Errors
     /// `Io` if there is no such file.
@@ -143,7 +143,7 @@ impl MemFs {
         Ok(())
     }
 
-    /// As [`Fs::put_if_absent`], but the name still needs [`Fs::sync_dir`]: what is there before the
+    /// As [`Fs::put_if_absent`], but the name still needs [`Fs::sync_dir`]: the state before the
     /// last of its steps.
     #[cfg(any(test, feature = "internals"))]
     pub(super) fn put_with_pending_name(&self, path: &Path, content: &[u8]) -> Result<bool> {
@@ -208,8 +208,8 @@ impl Fs for MemFs {
         Ok(self.open_read_mem(path)?)
     }
 
-    /// Nothing but this one file becomes durable by it, although a real folder's sync would take
-    /// the other names along.
+    /// Only this one file becomes durable by it, although a real folder's sync would include the
+    /// other names.
     fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
         self.put(path, content, NameFate::Durable)
     }
@@ -353,7 +353,8 @@ impl Drop for MemLock {
     fn drop(&mut self) {
         let mut locks = self.locks.lock();
         match locks.get_mut(&self.path) {
-            // The entry goes with its last holder, so that a count of 0 never stands for a lock.
+            // The entry is removed with its last holder, so that a count of 0 never stands for a
+            // lock.
             Some(Holders::Readers(count)) if *count > 1 => *count -= 1,
             _ => drop(locks.remove(&self.path)),
         }

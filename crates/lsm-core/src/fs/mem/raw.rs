@@ -1,7 +1,8 @@
-//! The back door of [`MemFs`] for corruption tests: what a bad disk or a stranger does to files.
+//! Direct changes of [`MemFs`] for corruption tests: the effects of a bad disk or of another
+//! program on files.
 //!
-//! Nothing here goes through [`Fs`](crate::fs::Fs), nothing is pending: what it does is durable at
-//! once. Meant for stores at rest; a change that is pending in a file is not looked at.
+//! Nothing here goes through [`Fs`](crate::fs::Fs), and nothing is pending: each change is durable
+//! at once. For idle stores; pending changes of a file are ignored.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -55,7 +56,7 @@ impl MemFs {
         written.map_err(|e| Error::io("create", path, e))
     }
 
-    /// Flips the bits of `mask` in the byte at `offset`; behind the end nothing happens.
+    /// Flips the bits of `mask` in the byte at `offset`; after the end nothing happens.
     ///
     /// # Errors
     /// `Io` if there is no such file.

@@ -1,4 +1,4 @@
-//! The names of [`MemFs`](super::MemFs): folders, what is durable of them, and what is pending.
+//! The names of [`MemFs`](super::MemFs): folders, their durable names, and their pending changes.
 //!
 //! Used by `mem/mod.rs`, which holds the lock around it. It never touches bytes, it only counts
 //! them.
@@ -13,7 +13,7 @@ use super::inode::{Cell, Inode};
 /// Free space that is reported when there is no capacity limit, in bytes.
 const FREE_BYTES_UNLIMITED: u64 = 1 << 50;
 
-/// All names, and what counts over the whole file system. Guarded by one lock.
+/// All names, and the counts over the whole file system. Guarded by one lock.
 pub(super) struct FileTree {
     pub(super) dirs: BTreeMap<PathBuf, Dir>,
     pub(super) next_seq: u64,
@@ -23,7 +23,7 @@ pub(super) struct FileTree {
 
 pub(super) type Names = BTreeMap<Arc<str>, Arc<Cell>>;
 
-/// A folder: the names that calls see, those that are durable, and what lies between.
+/// A folder: the visible names, the durable ones, and the pending changes.
 #[derive(Default)]
 pub(super) struct Dir {
     pub(super) names: Names,
@@ -118,7 +118,7 @@ impl FileTree {
         Ok(cell)
     }
 
-    /// Free space in bytes: what the capacity leaves beside all files that have a name.
+    /// Free space in bytes: the capacity without all files that have a name.
     pub(super) fn free(&self) -> u64 {
         let Some(capacity) = self.capacity else {
             return FREE_BYTES_UNLIMITED;
@@ -131,7 +131,7 @@ impl FileTree {
         capacity.saturating_sub(used)
     }
 
-    /// Sequence numbers of all that is pending, in order.
+    /// Sequence numbers of all pending changes, in order.
     pub(super) fn pending_seqs(&self) -> Vec<u64> {
         let mut seen = HashSet::new();
         let mut seqs = Vec::new();

@@ -1,4 +1,4 @@
-//! A power cut leaves what was synced, and of the rest only what its outcome allows.
+//! A power cut leaves all synced data, and of the rest only what its outcome allows.
 
 use std::collections::BTreeSet;
 
@@ -371,8 +371,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..30)
 }
 
-/// The test's knowledge of a name: what was appended, how much of it is synced, and whether the
-/// name is sure to be there (or not) after a crash.
+/// The test's knowledge of a name: its appended bytes, how many of them are synced, and whether the
+/// name certainly exists (or not) after a crash.
 #[derive(Clone, Default)]
 struct Known {
     file: Option<Arc<dyn File>>,

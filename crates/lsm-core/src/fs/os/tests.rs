@@ -1,4 +1,4 @@
-//! Calls that are interrupted or do less than they were asked for, and the files of the machine.
+//! Calls that are interrupted or do less than requested, and the files of the machine.
 
 use super::*;
 use crate::fs::names::TEMPORARY_SUFFIX;
@@ -152,7 +152,7 @@ fn a_file_is_published_by_a_rename_where_there_are_no_links() {
     }
     At::whole(&first).rename_new(&At::whole(&name)).unwrap();
     assert!(!At::whole(&first).exists());
-    // A name that is taken stays what it is, as with a link.
+    // A name that is taken does not change, as with a link.
     let taken = At::whole(&second).rename_new(&At::whole(&name)).unwrap_err();
     assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
     let mut buf = vec![0; 4096];

@@ -37,17 +37,17 @@ pub(in crate::fs) fn punch_hole(file: &File, offset: u64, len: u64) -> io::Resul
     retry_on_intr(|| fallocate(file, flags, offset, len)).map_err(io::Error::from)
 }
 
-/// Has the system begin to read the range.
+/// Makes the system start to read the range.
 pub(in crate::fs) fn prefetch(file: &File, offset: u64, len: u64) {
     uncached::prefetch_to_cache(file.as_fd(), offset, len);
 }
 
-/// Reads what the system has in its cache; `None` if it cannot tell.
+/// Reads the bytes that the system has in its cache; `None` if it cannot tell.
 pub(in crate::fs) fn read_cached(file: &File, offset: u64, buf: &mut [u8]) -> Option<usize> {
     uncached::read_cached(file.as_fd(), offset, buf)
 }
 
-/// Has the system forget what it holds of the range.
+/// Makes the system forget its cached pages of the range.
 pub(in crate::fs) fn drop_from_cache(file: &File, offset: u64, len: u64) {
     uncached::drop_from_cache(file.as_fd(), offset, len);
 }
@@ -60,7 +60,7 @@ pub(in crate::fs) fn begin_next_writeback(file: &File) -> io::Result<()> {
     writeback::begin_next_writeback(file.as_fd())
 }
 
-/// Maps a file of this machine; `None` for one that other machines may have.
+/// Maps a file of this machine; `None` for one that other machines may share.
 pub(in crate::fs) fn map_words(at: &At<'_>, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
     let opened = match mode {
         MapMode::Create(_) => at.create_new(),
@@ -70,7 +70,7 @@ pub(in crate::fs) fn map_words(at: &At<'_>, mode: MapMode) -> Result<Option<Arc<
     let file = opened.map_err(|e| Error::io("open", at.path, e))?;
     let mapped = map_file(&file, mode).map_err(|e| Error::io("map", at.path, e));
     if let (MapMode::Create(_), Ok(None) | Err(_)) = (mode, &mapped) {
-        // It was just made, and no one knows of it.
+        // It was just made, and no other process knows it.
         let _ = at.unlink();
     }
     Ok(mapped?.map(|words| Arc::new(words) as Arc<dyn SharedWords>))

@@ -1,10 +1,10 @@
 //! The calls below [`OsFs`](super::OsFs) that differ from system to system: those that find and open files, and
 //! those that do more with an open one than std can.
 //!
-//! Called by `os.rs` and `held.rs` alone. The only place in `fs` that asks for the system: a new difference is
-//! a function with one name in each of the files, so that the callers do not know of it. What a system does
-//! not have is `None`, nothing, or an error of the kind `Unsupported`, as the docs of [`Fs`](super::Fs) and
-//! [`File`](super::File) say of each call.
+//! Called by `os.rs` and `held.rs` alone. The only place in `fs` that depends on the system: a new difference
+//! is a function with one name in each of the files, so that the callers do not know of it. A missing feature
+//! is `None`, nothing, or an error of the kind `Unsupported`, as the docs of [`Fs`](super::Fs) and
+//! [`File`](super::File) define for each call.
 //!
 //! Invariants:
 //! 1. The files found by [`At`] and the positional calls are of one system: `unix.rs`, or `paths.rs` with
@@ -57,7 +57,7 @@ pub(super) use windows::*;
 /// Distinguishes unfinished files of concurrent publications of this process.
 pub(super) static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
 
-/// A name beside `path` for a file that is not finished. It may be taken by a leftover.
+/// A name next to `path` for an unfinished file. A leftover may have it.
 fn temporary_name(path: &Path) -> PathBuf {
     let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
     let mut name = OsString::from(path);

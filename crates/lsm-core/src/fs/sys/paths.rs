@@ -1,4 +1,4 @@
-//! [`PathAt`], which is `At` where the system cannot find a file from an open folder: every call uses the whole path.
+//! [`PathAt`]: `At` for systems that cannot open a file from an open folder: every call uses the whole path.
 //!
 //! The calls and their results are those of `unix.rs`. On Windows a folder that is held cannot be renamed (see
 //! [`open_folder`](super::open_folder)), so a path that was resolved by its name stays right.
@@ -71,12 +71,12 @@ impl<'a> PathAt<'a> {
         sync_folder(self.name)
     }
 
-    /// Returns `true` if the name is taken, by whatever it may be.
+    /// Returns `true` if the name is taken, by a file of any kind.
     pub(in crate::fs) fn exists(&self) -> bool {
         fs::symlink_metadata(self.name).is_ok()
     }
 
-    /// Removes the name; fine if it is gone.
+    /// Removes the name; no error if it does not exist.
     pub(in crate::fs) fn unlink(&self) -> io::Result<()> {
         match fs::remove_file(self.name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -90,7 +90,7 @@ impl<'a> PathAt<'a> {
     }
 
     /// Gives the file the name `to`, which must be free. Without hard links this is an error: a rename of std
-    /// would replace a file that is there.
+    /// would replace an existing file.
     pub(in crate::fs) fn publish(&self, to: &PathAt<'_>) -> io::Result<()> {
         self.link(to)
     }
@@ -107,7 +107,7 @@ impl<'a> PathAt<'a> {
     pub(in crate::fs) fn list(&self, prefix: &str) -> io::Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         for name in self.list_names(prefix)? {
-            // Not the length that the folder has: on Windows that of an open file is an old one.
+            // Not the length in the folder: on Windows that of an open file is outdated.
             match fs::symlink_metadata(self.name.join(&name)) {
                 Ok(file) if file.is_file() => entries.push(DirEntry { name, len: file.len() }),
                 Ok(_) => {}
@@ -119,11 +119,11 @@ impl<'a> PathAt<'a> {
         Ok(entries)
     }
 
-    /// The names in the folder that begin with `prefix`, in order, of whatever they may be.
+    /// The names in the folder that begin with `prefix`, in order, of files of any kind.
     pub(in crate::fs) fn list_names(&self, prefix: &str) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(self.name)? {
-            // A name that is not Unicode is none of ours.
+            // A name that is not Unicode is not one of a database.
             if let Ok(name) = entry?.file_name().into_string()
                 && name.starts_with(prefix)
             {
@@ -134,15 +134,16 @@ impl<'a> PathAt<'a> {
         Ok(names)
     }
 
-    /// Creates an empty file under a fresh name beside this one; returns that, as this path is.
+    /// Creates an empty file under a fresh name next to this one; returns that name in the form of
+    /// this path.
     pub(in crate::fs) fn create_temporary(&self) -> io::Result<(File, PathBuf)> {
         loop {
             let temporary = temporary_name(self.name);
             // Only a new file: the name may be that of another process, whose file must not be
-            // written over.
+            // overwritten.
             match self.temporary(&temporary).create_new() {
                 Ok(file) => return Ok((file, temporary)),
-                // A leftover of a process that was killed, and whose id this one has.
+                // A leftover of a killed process that had the id of this one.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(e),
             }

@@ -1,7 +1,7 @@
 //! The calls of `linux.rs` on all other systems, where std alone serves.
 //!
-//! Nothing is mapped, no space is given back before a file is deleted, and the cache of the system is neither
-//! asked nor emptied.
+//! Nothing is mapped, no space is freed before a file is deleted, and the cache of the system is neither read
+//! nor emptied.
 
 use std::fs::File;
 use std::io;
@@ -54,7 +54,7 @@ pub(in crate::fs) fn machine_run() -> Option<u64> {
     None
 }
 
-/// Stands in for the type of `fs/map.rs`, which says what each call is. There is never a value.
+/// Stands in for the type of `fs/map.rs`, which documents each call. There is never a value.
 pub(in crate::fs) enum NeverMapped {}
 
 impl NeverMapped {

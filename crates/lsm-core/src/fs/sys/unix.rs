@@ -1,10 +1,10 @@
 //! [`At`]: a path as the system calls of Unix take it, and the calls that the real file systems share.
 //!
 //! Every call of [`OsFs`](super::super::OsFs) and of [`HeldFs`](super::super::held::HeldFs) that names a
-//! file comes here. The one resolves paths in the working folder of the process, as the system does; the
-//! other resolves those of its folder from an open handle. It must never fall back from the
-//! handle to the path: by then the path may name another folder. It hands out open files, and
-//! leaves their appends to `os.rs`.
+//! file comes here. The former resolves paths in the working folder of the process, as the system does;
+//! the latter resolves those of its folder from an open handle. It must never fall back from the handle
+//! to the path: by then the path may name another folder. It returns open files, and leaves their
+//! appends to `os.rs`.
 
 use std::fs::File;
 use std::io;
@@ -145,12 +145,12 @@ impl<'a> At<'a> {
         File::from(self.open_dir()?).sync_all()
     }
 
-    /// Returns `true` if the name is taken, by whatever it may be.
+    /// Returns `true` if the name is taken, by a file of any kind.
     pub(in crate::fs) fn exists(&self) -> bool {
         rustix::fs::statat(self.dir, self.relative, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Removes the name; fine if it is gone.
+    /// Removes the name; no error if it does not exist.
     pub(in crate::fs) fn unlink(&self) -> io::Result<()> {
         match rustix::fs::unlinkat(self.dir, self.relative, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
@@ -182,7 +182,7 @@ impl<'a> At<'a> {
         Ok(rustix::fs::renameat_with(self.dir, self.relative, to.dir, to.relative, flags)?)
     }
 
-    /// An error: a rename of this system would replace a file that is there.
+    /// An error: a rename of this system would replace an existing file.
     #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
     #[expect(clippy::unused_self, reason = "other systems rename it")]
     pub(in crate::fs) fn rename_new(&self, _to: &At<'_>) -> io::Result<()> {
@@ -211,7 +211,7 @@ impl<'a> At<'a> {
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&dir)? {
             let entry = entry?;
-            // A name that is not UTF-8 is none of ours.
+            // A name that is not UTF-8 is not one of a database.
             let Ok(name) = entry.file_name().to_str() else {
                 continue;
             };
@@ -233,7 +233,7 @@ impl<'a> At<'a> {
         Ok(entries)
     }
 
-    /// The names in the folder that begin with `prefix`, in order, of whatever they may be.
+    /// The names in the folder that begin with `prefix`, in order, of files of any kind.
     pub(in crate::fs) fn list_names(&self, prefix: &str) -> io::Result<Vec<String>> {
         let dir = self.open_dir()?;
         let mut names = Vec::new();
@@ -249,15 +249,16 @@ impl<'a> At<'a> {
         Ok(names)
     }
 
-    /// Creates an empty file under a fresh name beside this one; returns that, as this path is.
+    /// Creates an empty file under a fresh name next to this one; returns that name in the form of
+    /// this path.
     pub(in crate::fs) fn create_temporary(&self) -> io::Result<(File, PathBuf)> {
         loop {
             let temporary = temporary_name(self.relative);
             // Only a new file: the name may be that of another process, whose file must not be
-            // written over.
+            // overwritten.
             match self.with(&temporary).create_new() {
                 Ok(file) => return Ok((file, temporary)),
-                // A leftover of a process that was killed, and whose id this one has.
+                // A leftover of a killed process that had the id of this one.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(e),
             }

@@ -1,9 +1,9 @@
-//! Calls of Windows that std does not have in a usable form: a lock that leaves the bytes of a file alone, and
-//! free space.
+//! Calls of Windows that std does not have in a usable form: a lock that does not cover the bytes of a file,
+//! and free space.
 //!
 //! Called by `os.rs` through `sys`. On Windows a locked range cannot be written or read through another handle.
 //! `File::try_lock` of std locks the whole file, so the owner of a lease could not append to it, and a primary
-//! could not read it. Here the lock is one byte where no file has bytes.
+//! could not read it. Here the lock is one byte beyond the bytes of any file.
 
 use std::ffi::c_void;
 use std::fs::File;

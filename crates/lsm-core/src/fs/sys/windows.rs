@@ -30,7 +30,7 @@ pub(in crate::fs) fn write_pieces_at(
     first.map_or(Ok(0), |piece| write_at(file, piece, offset))
 }
 
-/// Opens a folder. As long as it is open, no one can rename or remove it.
+/// Opens a folder. As long as it is open, it cannot be renamed or removed.
 pub(in crate::fs) fn open_folder(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).share_mode(NO_RENAME).custom_flags(FOLDER).open(path)
 }

@@ -1,4 +1,4 @@
-//! A read of what the system has in memory.
+//! Reads of the bytes that the system has in memory.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +8,7 @@ use crate::fs::uncached::{drop_from_cache, read_cached};
 
 const LEN: usize = 1 << 20;
 
-/// Returns `true` for ext4 and XFS, which drop the pages that they are asked to; tmpfs has nothing else.
+/// Returns `true` for ext4 and XFS, which drop pages on request; tmpfs has nothing else.
 pub(in crate::fs) fn drops_pages(file: BorrowedFd<'_>) -> bool {
     let kind = rustix::fs::fstatfs(file).unwrap().f_type as u64;
     let drops = [0xef53, 0x5846_5342].contains(&kind);
@@ -40,5 +40,5 @@ fn it_ends_where_the_device_would_be_read() {
     }
     file.read_exact_at(&mut vec![0; LEN], 0).unwrap();
     assert_eq!(read_end(&file, &bytes, 1000), LEN);
-    assert_eq!(read_cached(file.as_fd(), LEN as u64, &mut [0]), Some(0), "behind the end");
+    assert_eq!(read_cached(file.as_fd(), LEN as u64, &mut [0]), Some(0), "after the end");
 }

@@ -1,4 +1,4 @@
-//! Appends that may go through a mapping leave what written ones leave, on every file system.
+//! Appends through a mapping leave the same file as written ones, on every file system.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn mapped_appends_leave_what_written_ones_leave() {
         file.map_appends();
         let mut number = numbers(5);
         let mut expected = b"header--".to_vec();
-        // Past what is reserved, so that the last appends make the file grow.
+        // Beyond the reserved range, so that the last appends make the file grow.
         while expected.len() < RESERVED + (64 << 10) {
             // Runs without a sync of all lengths: a mapping needs some.
             match number(2000) {
