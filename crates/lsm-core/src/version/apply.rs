@@ -43,7 +43,7 @@ fn refuse<T>(what: impl Into<String>) -> Result<T, Refused> {
 /// The version after `edit`.
 ///
 /// # Errors
-/// If the edit breaks a rule; `version` is as it was.
+/// If the edit breaks a rule; `version` does not change.
 pub fn apply(version: &DbVersion, edit: &VersionEdit) -> Result<DbVersion, Refused> {
     let mut builder = VersionBuilder::new(version.clone());
     builder.apply(edit)?;
@@ -57,14 +57,13 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
         Change::NextFile(version.next_file),
         Change::LastSeq(version.last_seq),
     ];
-    // Behind `EpochBegan`, which forgets where the log was closed.
+    // After `EpochBegan`, which clears the place where the log was closed.
     changes.extend(version.log_closed.map(Change::LogClosed));
-    // Before the tables: a number is refused if it names a table and a segment, whichever comes
-    // first.
+    // Before the tables: a number that names both a table and a segment is refused in either order.
     for (&file, &epoch) in &version.log_segments {
         changes.push(Change::SegmentAdded { file, epoch });
     }
-    // Behind the segments, of which it names one.
+    // After the segments, one of which it names.
     changes.extend(version.replay_from.map(Change::ReplayFrom));
     changes.extend(version.flushed_ahead.map(Change::FlushedAhead));
     for partition in version.partitions.values() {
@@ -78,7 +77,7 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
         changes.push(Change::FlushedThrough {
             partition: partition.id,
             seq: partition.flushed_through,
-            // Ids of memtables mean nothing to another run of the program.
+            // Ids of memtables are meaningless to another run of the program.
             memtables_through: MemtableId(0),
         });
         changes.extend(partition.tables().map(|(level, table)| Change::TableAdded {
@@ -103,7 +102,7 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
             Change::StoreSection { partition: partition.id, number: *number, bytes: bytes.to_vec() }
         }));
     }
-    // Last: a partition whose id is below the next one would be refused as used again.
+    // Last: a partition whose id is below the next one would be refused as reused.
     changes.push(Change::NextPartition(version.next_partition));
     VersionEdit { number: version.edit_number, changes }
 }
@@ -121,7 +120,7 @@ impl VersionBuilder {
         VersionBuilder { version, drafts: BTreeMap::new() }
     }
 
-    /// Begins at the snapshot of a generation.
+    /// Begins with the snapshot of a generation.
     ///
     /// # Errors
     /// If the snapshot contradicts itself.
@@ -140,11 +139,11 @@ impl VersionBuilder {
         self.version.edit_number
     }
 
-    /// Applies the next edit. After an error the builder is of no use.
+    /// Applies the next edit. After an error the builder must not be used.
     ///
     /// # Errors
-    /// If the edit breaks a rule. Rules that speak of the tables of a level are checked by
-    /// [`VersionBuilder::finish`].
+    /// If the edit breaks a rule. [`VersionBuilder::finish`] checks the rules about the tables of a
+    /// level.
     pub fn apply(&mut self, edit: &VersionEdit) -> Result<(), Refused> {
         let next = self.version.edit_number.checked_add(1);
         // A hole in the numbers is a lost edit, whatever the checksums say.
@@ -160,6 +159,7 @@ impl VersionBuilder {
     ///
     /// # Errors
     /// If a table was added twice or removed without being there, or if two tables of a level
+    /// overlap.
     /// overlap.
     pub fn finish(mut self) -> Result<DbVersion, Refused> {
         for (id, draft) in self.drafts {
@@ -220,7 +220,7 @@ impl VersionBuilder {
                 }
                 Ok(())
             }
-            // By name, so that a change which is added does not compile until somebody applies it.
+            // Listed by name, so that a new change does not compile until it is applied.
             Change::SegmentAdded { .. }
             | Change::SegmentRemoved { .. }
             | Change::EpochBegan { .. }
@@ -269,8 +269,8 @@ impl VersionBuilder {
         created_at_edit: u64,
     ) -> Result<(), Refused> {
         check_partition_name(name).map_err(|e| Refused(e.to_string()))?;
-        // Frames of the log name a partition by its id, so an id that is used again would receive
-        // entries of a dropped partition.
+        // Frames of the log name a partition by its id, so a reused id would receive entries of a
+        // dropped partition.
         if id < self.version.next_partition {
             return refuse(format!("partition id {id} is used again"));
         }
@@ -304,7 +304,7 @@ impl VersionBuilder {
     }
 
     fn drop_partition(&mut self, id: PartitionId) -> Result<(), Refused> {
-        // Without this the draft would bring the partition back in `finish`.
+        // Without this, `finish` would restore the partition.
         self.drafts.remove(&id);
         match self.version.partitions.remove(id) {
             Some(_) => Ok(()),
@@ -329,7 +329,7 @@ impl VersionBuilder {
     }
 }
 
-/// A partition with changes that its levels do not show yet.
+/// A partition with changes that its levels do not contain yet.
 #[derive(Debug)]
 struct Draft {
     partition: PartitionVersion,
@@ -384,7 +384,8 @@ impl Draft {
 
     fn remove(&mut self, level: usize, file: FileNo) -> Result<(), Refused> {
         let draft = self.level(level)?;
-        // Over many edits a table may come and go before any level is rebuilt: it leaves no trace.
+        // Over many edits a table may be added and removed before any level is rebuilt: it leaves
+        // no trace.
         if draft.added.remove(&file).is_some() {
             self.fresh.remove(&file);
         } else if !draft.removed.insert(file) {
@@ -404,8 +405,8 @@ impl Draft {
             if !draft.removed.is_empty() || !draft.added.is_empty() {
                 let (out, stay): (Vec<_>, Vec<_>) =
                     tables.iter().cloned().partition(|t| draft.removed.contains(&t.meta.file));
-                // Counted, because a removal that finds nothing says that the edit was made for
-                // another version.
+                // Counted: a removal that finds nothing means that the edit was made for another
+                // version.
                 if out.len() != draft.removed.len() {
                     return refuse(format!("a table of level {number} is removed but absent"));
                 }
@@ -413,7 +414,7 @@ impl Draft {
                 kept[number] = Some(stay);
             }
             let stay = kept[number].as_deref().unwrap_or(tables);
-            // Of removed tables none is asked: a table that moves is in both lists.
+            // Removed tables are not checked: a table that moves is in both lists.
             if let Some(twice) = stay.iter().find(|t| self.fresh.contains(&t.meta.file)) {
                 return refuse(format!("table {} is added twice", twice.meta.file));
             }

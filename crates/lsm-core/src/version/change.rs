@@ -49,7 +49,7 @@ pub enum Change {
         /// The partition.
         id: PartitionId,
     },
-    /// A table is live. One that moves is removed first and added behind that, in one edit.
+    /// A table is live. One that moves is removed first and added later in the same edit.
     TableAdded {
         /// The partition.
         partition: PartitionId,
@@ -92,17 +92,17 @@ pub enum Change {
     EpochBegan {
         /// Its epoch.
         epoch: Epoch,
-        /// The end of the log of the terms before.
+        /// The end of the log of the previous epochs.
         cut: Option<LogCut>,
     },
     /// The log was closed cleanly.
     LogClosed(LogCut),
-    /// Everything in the log before this place is durable, and in tables or of a partition that was dropped:
-    /// a replay begins here.
+    /// Everything in the log before this place is durable, and in tables or of a dropped partition: a replay
+    /// begins here.
     ReplayFrom(LogCut),
     /// A flush made everything through a number durable before the log was.
     FlushedAhead(FlushedAhead),
-    /// The manifest goes on in another generation. Alone in its edit, last in its file.
+    /// The manifest continues in another generation. Alone in its edit, last in its file.
     Superseded {
         /// The generation's file number.
         by: FileNo,
@@ -115,21 +115,21 @@ pub enum Change {
     LastSeq(SeqNo),
     /// Partition ids below this one were used.
     NextPartition(PartitionId),
-    /// Entries are lost between two keys, until the gap is closed or removed.
+    /// Entries between two keys are lost, until the gap is closed or removed.
     GapAdded {
         /// The partition.
         partition: PartitionId,
         /// The gap.
         gap: Gap,
     },
-    /// The entries of a gap were found again, or another gap takes its place.
+    /// The entries of a gap were restored, or another gap replaces it.
     GapRemoved {
         /// The partition.
         partition: PartitionId,
         /// The very gap that was added.
         gap: Gap,
     },
-    /// The partition was cleared: what lies below is absent.
+    /// The partition was cleared: entries below are absent.
     FloorAdded {
         /// The partition.
         partition: PartitionId,
@@ -143,7 +143,7 @@ pub enum Change {
         /// The very floor that was added.
         seq: SeqNo,
     },
-    /// A section that the partition's value store has to know of an edit.
+    /// A section of an edit for the partition's value store.
     StoreSection {
         /// The partition.
         partition: PartitionId,
@@ -217,7 +217,7 @@ impl Tag {
 
     /// Returns `true` if a reader that does not know the tag reads the same state without the change.
     pub(super) fn may_be_skipped(self) -> bool {
-        // It walks more of the log, which is still there.
+        // Such a reader walks more of the log, which still exists.
         self == Tag::ReplayFrom
     }
 }
@@ -281,7 +281,7 @@ impl Change {
             Change::SegmentRemoved { file } => put_varint(out, file.0),
             Change::EpochBegan { epoch, cut } => {
                 put_varint(out, epoch.0.into());
-                // The cut is absent in the first epoch; the end of the body says so.
+                // The cut is absent in the first epoch; then the body ends here.
                 if let Some(cut) = cut {
                     put_cut(out, cut);
                 }
@@ -310,8 +310,8 @@ impl Change {
 
     /// Reads the body of a change with this tag.
     pub(super) fn read(tag: Tag, r: &mut Reader<'_>) -> Result<Change, EditFault> {
-        // Fields are read in the order in which they are written here: a struct literal evaluates
-        // its fields as they stand.
+        // Fields are read in the order in which they are listed here: a struct literal evaluates
+        // its fields in this order.
         Ok(match tag {
             Tag::PartitionCreated => {
                 let id = read_partition(r)?;

@@ -1,6 +1,6 @@
 //! [`describe`] and [`check_generation`]: the content of one manifest file, damage included.
 //!
-//! For `dump` and for verification. Unlike recovery, both go on behind a bad frame. So the edits
+//! For `dump` and for verification. Unlike recovery, both continue after a bad frame. So the edits
 //! that they find there are never applied to anything.
 
 use std::ops::Range;
@@ -17,12 +17,12 @@ use crate::fs::names::FileName;
 use crate::fs::{File, Fs};
 
 /// Returns the meaning of each byte of the manifest in `file`: ranges in the file with a text for
-/// people, in the order of the file; what is inside of another range comes behind it. `changes`
-/// asks for those of each edit, too.
+/// people, in the order of the file. A range inside of another follows it. `changes` includes those
+/// of each edit.
 ///
 /// # Errors
-/// `Corruption` where the header is damaged: frames cannot be told from anything then;
-/// `Unsupported` for newer formats; `Io`.
+/// `Corruption` if the header is damaged: then frames cannot be recognised; `Unsupported` for newer
+/// formats; `Io`.
 ///
 /// # Cost
 /// Keeps the whole file in memory.
@@ -53,7 +53,7 @@ pub fn describe(file: &dyn File, path: &Path, changes: bool) -> Result<Vec<(Rang
 }
 
 /// Describes the payload of an edit, which lies in `range` of its file: as a whole first, then each of its
-/// changes, if they are asked for.
+/// changes, if requested.
 pub(super) fn describe_edit(
     name: &str,
     number: u64,
@@ -92,7 +92,7 @@ fn describe_change(change: &Change) -> String {
         }
         Change::SegmentRemoved { file } => format!("log segment removed: file {file}"),
         Change::ReplayFrom(LogCut { segment, offset, last_seq }) => {
-            format!("replay from: segment {segment}, offset {offset}, behind sequence {last_seq}")
+            format!("replay from: segment {segment}, offset {offset}, after sequence {last_seq}")
         }
         Change::FlushedAhead(FlushedAhead { flushed, durable }) => {
             format!("flushed through sequence {flushed}, ahead of a log durable through {durable}")
@@ -107,7 +107,7 @@ fn describe_change(change: &Change) -> String {
 /// Takes a range of the file, and the frame in it if there is one.
 type Visit<'a> = dyn FnMut(Range<u64>, Option<&Frame<'_>>) + 'a;
 
-/// Shows each frame, or each stretch that is none.
+/// Passes each frame, or each range that is none, to `visit`.
 fn frames(bytes: &[u8], seal: FrameSeal, visit: &mut Visit<'_>) {
     let mut at = HEADER_BYTES;
     while at < bytes.len() {
@@ -118,7 +118,7 @@ fn frames(bytes: &[u8], seal: FrameSeal, visit: &mut Visit<'_>) {
         }
         let end = match seal.search(bytes, at + 1) {
             FrameSearch::Found(next, _) => next,
-            // Bytes without a frame are shown as one damaged stretch.
+            // Bytes without a frame are one damaged range.
             FrameSearch::Nothing | FrameSearch::Undecided => bytes.len(),
         };
         visit(at as u64..end as u64, None);
@@ -126,8 +126,9 @@ fn frames(bytes: &[u8], seal: FrameSeal, visit: &mut Visit<'_>) {
     }
 }
 
-/// All damage of the generation `name`, which should be `expected` bytes long: header, frames and
-/// their numbers. Without a length, what ends the file may be a torn append. Of one that another process
+/// All damage of the generation `name`, which should be `expected` bytes long: header, frames and their
+/// numbers. Without a length, the end of the file may be a torn append. If another process may append to
+/// it (`is_growing`), only that many bytes are read.
 /// may append to (`is_growing`) that many bytes are looked at.
 ///
 /// # Errors
@@ -161,9 +162,9 @@ pub fn check_generation(
     let mut last = None;
     frames(&bytes, seal, &mut |range, frame| {
         let Some(&Frame { number, payload, payload_at, .. }) = frame else {
-            // Any number may follow damage: the edits that are missing are reported by it.
+            // Any number may follow damage, which accounts for the missing edits.
             last = None;
-            // Without a known length, bad bytes at the end may be an append under way.
+            // Without a known length, bad bytes at the end may be an unfinished append.
             if expected.is_some() || range.end < len {
                 found.push(Error::corruption(&path, range.start, "an edit is damaged"));
             }

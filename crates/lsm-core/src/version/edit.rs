@@ -76,7 +76,7 @@ pub struct VersionEdit {
     pub changes: Vec<Change>,
 }
 
-/// Bytes that are no edit of this version of the code.
+/// Bytes that are not an edit of this version of the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EditFault {
     /// The bytes are damaged.
@@ -107,7 +107,8 @@ impl VersionEdit {
         for change in &self.changes {
             body.clear();
             change.put(&mut body);
-            // Bit 0 lets older readers skip it. Those that say which files are live may not be.
+            // Bit 0 lets older readers skip it. Changes of the set of live files must not be
+            // skipped.
             let tag = change.tag();
             put_varint(out, tag.number() << 1 | u64::from(tag.may_be_skipped()));
             put_bytes(out, &body);
@@ -117,7 +118,7 @@ impl VersionEdit {
     /// The edit of these bytes.
     ///
     /// # Errors
-    /// If they are damaged, or hold a change that newer code wrote and must not be skipped.
+    /// If they are damaged, or contain a change of newer code that must not be skipped.
     pub fn decode(number: u64, bytes: &[u8]) -> Result<VersionEdit, EditFault> {
         let mut reader = Reader::new(bytes);
         let mut changes = Vec::new();

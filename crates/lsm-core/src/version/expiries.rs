@@ -1,19 +1,19 @@
 //! [`Expiries`]: the times at which the entries of a table expire, as the manifest stores them.
 //!
-//! `compaction/outputs.rs` makes them through [`ExpiryNotes`]; the caller of the picker asks them.
+//! `compaction/outputs.rs` makes them through [`ExpiryNotes`]; the caller of the picker reads them.
 //! `edit.rs` describes the bytes.
 //!
 //! Invariants:
 //! 1. No entry of the table expires before `earliest`.
 //! 2. Groups ascend. All entries of a group have expired at its `latest`, so the entries that make
-//!    a table due can go.
+//!    a table due can be removed.
 
 use std::sync::Arc;
 
 use crate::codec::{Malformed, Reader, put_u64, put_varint};
 use crate::hooks::Ageing;
 
-/// A table tells so many groups of entries apart.
+/// A table distinguishes so many groups of entries.
 pub const GROUPS_MAX: usize = 16;
 /// A table is due when more than one of so many of its entries have expired.
 const EXPIRED_SHARE: u64 = 10;
@@ -27,16 +27,17 @@ pub struct Expiring {
     pub entries: u64,
 }
 
-/// See the module. Moments are in the unit of the filter that `rule` stands for.
+/// The times at which the entries of a table expire. Moments are in the unit of the filter of
+/// `rule`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expiries {
-    /// The mark of the filter that was asked: [`Ageing::rule`].
+    /// The mark of the filter that computed them: [`Ageing::rule`].
     pub rule: u64,
     /// The moment at which the first entry expires; `None` if none ever does.
     pub earliest: Option<u64>,
-    /// The moment at which entries were left that had expired, because a snapshot sees them.
+    /// The moment at which expired entries were kept, because a snapshot sees them.
     pub left_at: Option<u64>,
-    /// All entries that expire, but for those that were left.
+    /// All entries that expire, except those that were kept.
     pub groups: Arc<[Expiring]>,
 }
 
@@ -53,13 +54,13 @@ impl Expiries {
             return true;
         }
         match ageing.expiry.stays_for() {
-            // The earliest moment and not the groups, whose moments are rounded up.
+            // The earliest moment rather than the groups, whose moments are rounded up.
             Some(stays_for) => has_stayed(self.earliest, stays_for, now),
             None => expired > 0 && gone == self.groups.len(),
         }
     }
 
-    /// Returns `true` if the entries that were left for a snapshot have stayed for long enough. A
+    /// Returns `true` if the entries that were kept for a snapshot have stayed for long enough. A
     /// rewrite removes them only if that snapshot was released.
     pub fn is_left_due(&self, ageing: &Ageing, now: u64) -> bool {
         let stays_for = ageing.expiry.stays_for();
@@ -106,7 +107,7 @@ impl Expiries {
     }
 }
 
-/// Returns `true` if `stays_for` has passed since a moment that there was.
+/// Returns `true` if `stays_for` has passed since the moment, if there is one.
 fn has_stayed(since: Option<u64>, stays_for: u64, now: u64) -> bool {
     since.is_some_and(|since| since.saturating_add(stays_for) <= now)
 }
@@ -132,8 +133,8 @@ impl ExpiryNotes {
         self.earliest = Some(self.earliest.map_or(at, |earliest| earliest.min(at)));
         let place = self.spans.partition_point(|span| span.group.latest < at);
         match self.spans.get_mut(place) {
-            // An entry inside a group is counted at the latest moment of the group: a rewrite that
-            // comes late is harmless, one that comes early is useless.
+            // An entry inside a group is counted at the latest moment of the group: a late rewrite
+            // is harmless, an early one is useless.
             Some(span) if span.first <= at => span.group.entries += 1,
             _ => {
                 let group = Expiring { latest: at, entries: 1 };
@@ -145,7 +146,7 @@ impl ExpiryNotes {
         }
     }
 
-    /// Notes an entry that had expired at `now` and stays for a snapshot.
+    /// Notes an entry that had expired at `now` and is kept for a snapshot.
     pub fn note_left(&mut self, now: u64) {
         self.left_at = Some(now);
     }
@@ -162,7 +163,7 @@ impl ExpiryNotes {
         self.spans[at].group.entries += before.group.entries;
     }
 
-    /// Ends the table; what is noted from now on is of the next one.
+    /// Ends the table; later notes are about the next one.
     pub fn take(&mut self, rule: u64) -> Expiries {
         let ExpiryNotes { earliest, left_at, spans } = std::mem::take(self);
         Expiries { rule, earliest, left_at, groups: spans.iter().map(|span| span.group).collect() }
@@ -219,7 +220,7 @@ mod tests {
             let told: u64 = groups.map(|group| group.entries).sum();
             let true_count = moments.iter().chain([&u64::MAX]).filter(|at| **at <= now).count();
             assert!(told <= true_count as u64, "{told} of {true_count} at {now}");
-            // One outlier takes no resolution away: a group is about a sixteenth.
+            // One outlier does not reduce the resolution: a group is about a sixteenth.
             assert!(told + 1500 >= true_count as u64, "{told} of {true_count} at {now}");
         }
     }

@@ -1,9 +1,9 @@
 //! The files of a promotion: its claim, and its [`Fork`].
 //!
 //! Written and read by `db/term.rs`, each once, by `put_if_absent`. A claim is made before the old primary is
-//! fenced, and who opens the database holds the lock of the newest claim. A fork is made after the fence.
-//! It holds the whole state of the manifest and not only a place in it, so that recovery needs no other file
-//! of the manifest. The bytes of a claim:
+//! fenced, and the process that opens the database holds the lock of the newest claim. A fork is made after
+//! the fence. It holds the whole state of the manifest and not only a place in it, so that recovery needs no
+//! other file of the manifest. The bytes of a claim:
 //!
 //! ```text
 //! offset size name
@@ -22,11 +22,11 @@
 //!      8    4 format version   1
 //!     12    4 claim            the epoch in its name
 //!     16   16 database id
-//!     32    4 begins           the epoch that begins behind it
+//!     32    4 begins           the epoch that begins after it
 //!     36    4 flags            1 = the log ends at the segment and offset below; 2 = the salts of the
-//!                              log's segments follow from what they are
+//!                              log's segments are derived, see `wal/segment.rs`
 //!     40    8 segment          of the log, 0 if there is none
-//!     48    8 offset           behind the last frame that counts
+//!     48    8 offset           after the last frame that counts
 //!     56    8 generation       file number of the manifest that the state was read from
 //!     64    4 epoch            of that generation
 //!     68    4 length           of the payload
@@ -36,7 +36,7 @@
 //!     96    - payload          the snapshot that a manifest would begin with, see `edit.rs`
 //! ```
 //!
-//! Invariant: a fork stands for ever once its name is there. Whoever finds it begins where it says.
+//! Invariant: a fork is final once its name exists. Every later open begins at its state.
 
 mod describe;
 
@@ -75,7 +75,7 @@ pub fn claim_bytes(db: DbId, epoch: Epoch) -> Vec<u8> {
     bytes
 }
 
-/// An error unless the claim of `epoch` in `dir` is one, of the database `db`.
+/// Returns an error unless the claim of `epoch` in `dir` is valid and of the database `db`.
 ///
 /// # Errors
 /// `Corruption`; `Unsupported` if newer code made it; those of reading.
@@ -138,24 +138,24 @@ fn decode_front(covered: &[u8]) -> Result<(u32, Front), Malformed> {
     Ok((version, Front { epoch, db }))
 }
 
-/// The place at which the epochs before a claim end. See the module.
+/// The place at which the epochs before a claim end, with the state there.
 #[derive(Clone, Debug)]
 pub struct Fork {
     /// The epoch of the claim.
     pub claim: Epoch,
-    /// The epoch that begins behind it.
+    /// The epoch that begins after it.
     pub begins: Epoch,
     /// The state of the manifest.
     pub version: DbVersion,
     /// The manifest generation that the state was read from.
     pub generation: FileName,
-    /// The end of the log, if nothing behind it counts; `None`: the log ends as after a crash.
+    /// The end of the log, if nothing after it counts; `None`: the log ends as after a crash.
     pub cut: Option<LogPlace>,
-    /// `true` if the salts of the log's segments follow from what the segments are.
+    /// `true` if the salts of the log's segments are derived from their identity.
     pub has_derived_salts: bool,
 }
 
-/// The fields of a fork behind its front.
+/// The fields of a fork after its front.
 struct ForkFields {
     begins: Epoch,
     flags: u32,
@@ -167,7 +167,7 @@ struct ForkFields {
 }
 
 impl ForkFields {
-    /// Reads the header of the fork of `claim`, with which `bytes` begin.
+    /// Reads the header of the fork of `claim` at the begin of `bytes`.
     fn read(bytes: &[u8], claim: Epoch, path: &Path) -> Result<(Front, ForkFields)> {
         let front = read_front(bytes, FORK_MAGIC, HEADER_BYTES, path)?;
         front.check(front.db, claim, path)?;
@@ -235,8 +235,8 @@ impl Fork {
         Fork::decode(&read_all(&*file)?, claim, &path).map(Some)
     }
 
-    /// The epoch that begins behind the fork of `claim` in `dir`; `None` if there is no fork. The state is
-    /// not read: behind the promotion nobody needs it.
+    /// The epoch that begins after the fork of `claim` in `dir`; `None` if there is no fork. The state is
+    /// not read: after the promotion it is not needed.
     ///
     /// # Errors
     /// As [`Fork::read`], of the header.

@@ -1,12 +1,12 @@
 //! [`Level`]: the tables of one level in order, with fences that find one of them.
 //!
-//! `apply` builds it; every read and the picker ask it. It never changes: an edit makes a new one.
+//! `apply` builds it; every read and the picker use it. It never changes: an edit makes a new one.
 //!
 //! Invariants:
 //! 1. Level 0 is ordered newest first: by newest sequence, then by file number, both descending.
 //! 2. Deeper levels are ordered by key and disjoint by user key: all versions of a user key are in
 //!    one table.
-//! 3. `fences[i]` is the 8-byte prefix of the i-th largest user key, behind the bytes that all
+//! 3. `fences[i]` is the 8-byte prefix of the i-th largest user key, after the bytes that all
 //!    largest user keys share. Level 0 has no fences.
 
 use std::cmp::{Ordering, Reverse};
@@ -90,7 +90,7 @@ impl Level {
         self.0.bytes
     }
 
-    /// The newest sequence that a reader meets in the level.
+    /// The newest sequence of an entry in the level.
     pub fn newest(&self) -> SeqNo {
         self.0.newest
     }
@@ -108,7 +108,7 @@ impl Level {
         };
         debug_assert_eq!(self.0.fences.len(), self.0.tables.len(), "level 0 has no fences");
         let shared = &first.meta.largest.user[..self.0.shared];
-        // Behind `Equal` the key has all shared bytes, so it can be cut after them.
+        // After `Equal` the key has all shared bytes, so it can be cut after them.
         let head = &user[..user.len().min(self.0.shared)];
         match head.cmp(shared) {
             Ordering::Less => return 0,
@@ -116,7 +116,7 @@ impl Level {
             Ordering::Equal => {}
         }
         let word = prefix8(&user[self.0.shared..]);
-        // Words first: they lie in one array, and a table is only touched where words are equal.
+        // Words first: they lie in one array, and a table is only touched if words are equal.
         let low = first_not_below(&self.0.fences, word);
         // Equal words decide nothing: compare whole keys among those, usually none or one.
         let equal = self.0.fences[low..].iter().take_while(|fence| **fence == word).count();

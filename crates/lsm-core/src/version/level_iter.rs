@@ -19,7 +19,7 @@ pub trait TableCursor: InternalIter {
     /// The check of each block that the cursor enters.
     type Check: Default;
 
-    /// A cursor over `table`, whose blocks `check` looks at.
+    /// A cursor over `table`, whose blocks are passed to `check`.
     ///
     /// # Errors
     /// Those of the check, and of opening the table.
@@ -72,7 +72,7 @@ impl TableCursor for JudgedIter {
     }
 }
 
-/// See the module.
+/// A cursor over all tables of a level below level 0.
 pub struct LevelIter<C: TableCursor = SstIter> {
     level: Level,
     context: Arc<TableContext>,
@@ -88,7 +88,7 @@ impl LevelIter {
         self.on_table().table()
     }
 
-    /// The value, shared where that is worth it. Only while valid.
+    /// The value, shared if that is worth it. Only while valid.
     pub fn value_slice(&self) -> Slice {
         self.on_table().value_slice()
     }
@@ -100,7 +100,7 @@ impl<C: TableCursor> LevelIter<C> {
         LevelIter::with_check(level, context, mode, C::Check::default())
     }
 
-    /// As [`LevelIter::new`], with what looks at each block.
+    /// As [`LevelIter::new`], with a check of each block.
     pub fn with_check(
         level: Level,
         context: Arc<TableContext>,
@@ -121,7 +121,7 @@ impl<C: TableCursor> LevelIter<C> {
         self.table.as_ref().expect("a valid cursor is on a table")
     }
 
-    /// Goes to the table at `index` and places its cursor; past either end, to no table.
+    /// Moves to the table at `index` and places its cursor; past either end, to no table.
     fn enter(
         &mut self,
         index: Option<usize>,
@@ -137,7 +137,8 @@ impl<C: TableCursor> LevelIter<C> {
         if self.table.is_none() || self.index != index {
             self.table = None;
             let table = &self.level.tables()[index];
-            // The old cursor is let go before: it holds a block, and read-ahead memory where it
+            // The old cursor is dropped first: it holds a block, and read-ahead memory if it
+            // streams.
             // streams.
             self.table = Some(C::open(table, &self.context, self.mode, &self.check)?);
             self.index = index;
@@ -212,8 +213,8 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
 
     fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
         let count = self.level.tables().len();
-        // Behind all tables the last one has the answer. A table that begins behind the target is
-        // found empty, and the one before it is tried.
+        // After all tables, the last one has the answer. If the whole table is after the target,
+        // the one before it is tried.
         let index = self.level.index_of(target.user).min(count.saturating_sub(1));
         self.enter((count > 0).then_some(index), |table| table.seek_before(target))?;
         self.settle_backward()
@@ -222,7 +223,7 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
     #[inline]
     fn next(&mut self) -> Result<()> {
         let table = self.table.as_mut().expect("a valid cursor is on a table");
-        // No table any more, so that a caller that overlooks the error finds no entry behind the
+        // No table any more, so that a caller that overlooks the error finds no entry after the
         // damage.
         if let Err(error) = table.next() {
             self.table = None;

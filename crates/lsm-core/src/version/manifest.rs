@@ -1,6 +1,6 @@
 //! [`Manifest`]: one generation of the log of edits, as the database writes it.
 //!
-//! Every open for writing creates one, and so does a generation that has grown too long. The one
+//! Every open for writing creates one, and so does a generation that has grown too long. Only the
 //! path that installs versions appends to it. `recover.rs` reads it. The bytes of a file:
 //!
 //! ```text
@@ -17,7 +17,7 @@
 //!     68    4 zero
 //!     72    8 header checksum  XXH3-64 of the 72 bytes before
 //!     80    - frames, the first one holding a whole snapshot:
-//!      0    8 head checksum    XXH3-64 of the 20 bytes behind it, seeded with the XXH3-64 of
+//!      0    8 head checksum    XXH3-64 of the 20 bytes after it, seeded with the XXH3-64 of
 //!                              database id, generation and the frame's offset in the file
 //!      8    8 payload checksum XXH3-64
 //!     16    4 length           of the payload
@@ -25,21 +25,21 @@
 //!     28    - payload          see `edit.rs`
 //! ```
 //!
-//! In version 1 a frame has one checksum, of all behind it and seeded as the head's is now, and so
-//! 20 bytes before the payload: checksum, length, edit number. Version 1 also says that the log was
-//! written in its own first version, see `wal/segment.rs`.
+//! In version 1 a frame has one checksum, of all bytes after it and seeded as the head's is now,
+//! and so 20 bytes before the payload: checksum, length, edit number. Version 1 also means that the
+//! log was written in its own first version, see `wal/segment.rs`.
 //!
 //! The head of a frame alone shows if a frame begins at an offset, whatever length it claims. A
-//! search behind a damaged frame asks this at every byte, and the bytes may come from anybody. The
-//! header keeps its form in all later versions.
+//! search after a damaged frame checks this at every byte, and the bytes may be hostile. The header
+//! keeps its form in all later versions.
 //!
 //! Invariants:
 //! 1. Header and snapshot are published whole or not at all; a present manifest is never torn
 //!    before the end of its snapshot.
 //! 2. Edit numbers go up by one. A [`Change::Superseded`] stands alone at the end of the file and
 //!    carries the number of the last edit before it.
-//! 3. Nothing is appended behind a failed append or sync: what the disk holds there is unknown.
-//! 4. When edits go into generation N+1, it is durable, and N says so durably or is gone.
+//! 3. Nothing is appended after a failed append or sync: the content of the disk there is unknown.
+//! 4. When edits go into generation N+1, it is durable, and N names it durably or is deleted.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,7 @@ pub struct Manifest {
 enum ManifestState {
     /// It is accepted.
     Open,
-    /// It would be a mistake of the caller: the manifest goes on in another generation.
+    /// It would be a mistake of the caller: the manifest continues in another generation.
     Superseded,
     /// It is refused: an append or a sync failed.
     Failed,
@@ -93,7 +93,7 @@ enum ManifestState {
     Never,
 }
 
-/// The seed of a frame's checksum, besides its offset: it verifies in this generation alone.
+/// The seed of a frame's checksum, together with its offset: it verifies in this generation alone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameSeal {
     pub(super) db_id: DbId,
@@ -105,18 +105,18 @@ pub(super) struct FrameSeal {
 pub(super) struct Frame<'a> {
     pub(super) number: u64,
     pub(super) payload: &'a [u8],
-    /// Offset of the payload in the bytes, and of what is behind the frame.
+    /// Offset of the payload in the bytes, and of the first byte after the frame.
     pub(super) payload_at: usize,
     pub(super) end: usize,
 }
 
-/// The search for a frame among bytes that may be anything.
+/// The search for a frame among hostile bytes.
 pub(super) enum FrameSearch<'a> {
     /// The first frame, at this offset.
     Found(usize, Frame<'a>),
     /// There is none.
     Nothing,
-    /// To tell would take more work than is allowed. Only in the first version.
+    /// A decision would take more work than is allowed. Only in the first version.
     Undecided,
 }
 
@@ -140,7 +140,7 @@ impl FrameSeal {
     /// Appends the frame of an edit to `out`, whose first byte lies at `base` of the file.
     fn put_frame(self, out: &mut Vec<u8>, base: u64, edit: &VersionEdit) -> Result<()> {
         let start = out.len();
-        // The end of a generation is written into it in the version that it has.
+        // The end of a generation is written in the version of that generation.
         let is_old = self.version == VERSION_ONE_CHECKSUM;
         let head_bytes = if is_old { FRAME_BYTES_ONE_CHECKSUM } else { FRAME_BYTES };
         let payload_at = start + head_bytes;
@@ -175,7 +175,7 @@ impl FrameSeal {
         let payload = reader.take(length).ok()?;
         let payload_at = at + FRAME_BYTES;
         let seed = self.seed(base + at as u64);
-        // The head first: only a head that verifies says how much payload is worth hashing.
+        // The head first: only a head that verifies shows how much payload is worth hashing.
         let verifies = checksum64_seeded(&bytes[at + 8..payload_at], seed) == head_checksum
             && checksum64(payload) == payload_checksum;
         verifies.then_some(Frame { number, payload, payload_at, end: payload_at + length })
@@ -194,7 +194,7 @@ impl FrameSeal {
         verifies.then_some(Frame { number, payload, payload_at, end })
     }
 
-    /// Looks for the first frame at or behind `from`.
+    /// Looks for the first frame at or after `from`.
     pub(super) fn search(self, bytes: &[u8], from: usize) -> FrameSearch<'_> {
         let mut budget = (bytes.len() as u64).saturating_mul(HASHED_TIMES_MAX);
         // Edits have any length, so a frame may begin at each byte.
@@ -220,8 +220,8 @@ impl FrameSeal {
         FrameSearch::Nothing
     }
 
-    /// Returns `true` if the generation was written by code that gives log segments salts which
-    /// follow from what they are, see `wal/segment.rs`.
+    /// Returns `true` if the code that wrote the generation derived the salts of log segments from
+    /// their identity, see `wal/segment.rs`.
     pub(super) fn has_derived_salts(self) -> bool {
         self.version != VERSION_ONE_CHECKSUM
     }
@@ -236,8 +236,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Names and bytes of the fields that stand before the checksum, in order: the one list that
-    /// encoding and descriptions go by.
+    /// Names and bytes of the fields before the checksum, in order: the one list for encoding and
+    /// descriptions.
     pub(super) fn fields(&self) -> [(&'static str, Vec<u8>); 10] {
         [
             ("magic", MAGIC.to_vec()),
@@ -263,8 +263,8 @@ impl Header {
         debug_assert_eq!(out.len(), HEADER_BYTES);
     }
 
-    /// Decodes the fields behind the magic. Whether they may be believed is the caller's to find
-    /// out: the checksum comes back beside them.
+    /// Decodes the fields after the magic. The caller decides whether to believe them: the checksum
+    /// is returned with them.
     fn decode(bytes: &[u8]) -> Result<(Header, Needs, u64), Malformed> {
         let mut r = Reader::new(bytes);
         r.take(MAGIC.len())?;
@@ -283,7 +283,7 @@ impl Header {
     }
 }
 
-/// The things that a reader of a header must know.
+/// The facts that a reader of a header must check.
 struct Needs {
     version: u32,
     checksum_kind: u32,
@@ -334,12 +334,13 @@ impl Manifest {
     /// Publishes the generation `name` with a snapshot of `version` and opens it for edits.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the name is taken. After any error the name may exist: it
-    /// is garbage, and its number is used.
+    /// [`ErrorKind::InvalidArgument`] if the name is taken. After any error the name may exist:
+    /// then it is garbage, and its number is used.
     ///
     /// # Durability
-    /// Header, snapshot and name are durable once this returns. Nothing names the generation yet,
-    /// and it counts once it has an edit. Call [`Manifest::supersede`] on the one before, if that can still be
+    /// Header, snapshot and name are durable once this returns. Nothing names the generation yet, and it
+    /// counts once it has an edit. Call [`Manifest::supersede`] on the previous one, if that can still be
+    /// written to.
     /// written to.
     pub fn create(
         fs: &dyn Fs,
@@ -360,8 +361,8 @@ impl Manifest {
         Manifest::open_at(fs, path, name, seal, version.edit_number, Some(bytes.len() as u64))
     }
 
-    /// Opens a generation that was recovered, for nothing but [`Manifest::supersede`]: a new
-    /// writer never appends edits behind what another one left.
+    /// Opens a recovered generation only for [`Manifest::supersede`]: a new writer never appends
+    /// edits to the file of another one.
     pub fn reopen(
         fs: &dyn Fs,
         dir: &Path,
@@ -371,13 +372,13 @@ impl Manifest {
         let path = name.path(dir);
         let mut front = [0; HEADER_BYTES];
         fs.open_read(&path)?.read_at(0, &mut front)?;
-        // Its own version: what is appended must verify for whoever reads the file.
+        // Its own version: the appended frame must verify for every reader of the file.
         let seal = read_header(&front, Some(name), &path)?.seal;
         Manifest::open_at(fs, name.path(dir), name, seal, version.edit_number, None)
     }
 
-    /// A generation that was recovered, to be named and measured and never appended to. What counts of it
-    /// is `bytes` long. The file is not opened: behind a fork it may be gone, and nobody needs it.
+    /// A recovered generation, to be named and measured and never appended to. Its valid part is `bytes`
+    /// long. The file is not opened: after a fork it may be deleted, and is not needed.
     pub fn read_only(dir: &Path, name: FileName, bytes: u64, version: &DbVersion) -> Manifest {
         let path = name.path(dir);
         let seal = FrameSeal::new(version.db_id, name.number);
@@ -418,7 +419,7 @@ impl Manifest {
         self.state == ManifestState::Failed
     }
 
-    /// An error if nothing may ever be appended because the database was opened read-only.
+    /// Returns an error if nothing may ever be appended because the database was opened read-only.
     pub fn check_writable(&self) -> Result<()> {
         match self.state {
             ManifestState::Never => Err(Error::read_only()),
@@ -448,8 +449,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Says durably that the manifest goes on in the generation `new`, which must be durable. No
-    /// edit can be appended here afterwards.
+    /// Records durably that the manifest continues in the generation `new`, which must be durable.
+    /// No edit can be appended here afterwards.
     ///
     /// # Errors
     /// As [`Manifest::append`]. Whether this one names the new generation is then unknown: the
@@ -457,8 +458,8 @@ impl Manifest {
     pub fn supersede(&mut self, new: FileName) -> Result<()> {
         assert!(new.number > self.name.number, "{new} is no successor of {}", self.name);
         let change = Change::Superseded { by: new.number, epoch: new.epoch };
-        // Under the last number: it changes no state, and the new generation goes on with the next
-        // one.
+        // Under the last number: it changes no state, and the new generation continues with the
+        // next one.
         self.write(&VersionEdit { number: self.last_number, changes: vec![change] })?;
         self.state = ManifestState::Superseded;
         Ok(())
@@ -474,13 +475,13 @@ impl Manifest {
         }
         let mut frame = Vec::new();
         self.seal.put_frame(&mut frame, self.bytes, edit)?;
-        // No second try: behind a failed append or sync nobody knows what the disk holds.
+        // No second try: after a failed append or sync the content of the disk is unknown.
         let written = file.append(&frame).and_then(|()| file.sync());
         if let Err(e) = written {
             self.state = ManifestState::Failed;
             return Err(e);
         }
-        // Behind the sync: the end of what is known to be there.
+        // After the sync: the end of the bytes that are known to be durable.
         self.bytes += frame.len() as u64;
         Ok(())
     }

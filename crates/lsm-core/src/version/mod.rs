@@ -124,11 +124,11 @@ pub struct PartitionVersion {
     pub created_at_edit: u64,
     /// The hooks that it was made with.
     pub hooks: Arc<[HookRecord]>,
-    /// The gaps: ranges of keys in which entries are lost that no repair could give back.
+    /// The gaps: ranges of keys with lost entries that could not be repaired.
     pub gaps: Gaps,
-    /// The sequence numbers at which it was cleared, as long as tables or gaps may have entries below.
+    /// The sequence numbers at which it was cleared, as long as tables or gaps may have older entries.
     pub floors: Floors,
-    /// The sections that its value store has to know, with the numbers of the edits, ascending.
+    /// The sections for its value store, with the numbers of the edits, ascending.
     pub store_sections: Vec<(u64, Arc<[u8]>)>,
 }
 
@@ -145,7 +145,7 @@ impl PartitionVersion {
         PartitionVersion { levels: Default::default(), ..self.clone() }
     }
 
-    /// No operation behind this sequence is in a table, or was in one.
+    /// No operation after this sequence is in a table, or was in one.
     pub fn tables_through(&self) -> SeqNo {
         let in_levels = self.levels.iter().map(Level::newest).max().unwrap_or_default();
         in_levels.max(self.flushed_through)
@@ -203,8 +203,8 @@ pub struct DbVersion {
     pub log_cut: Option<LogCut>,
     /// The end of the present epoch's log, if it was closed cleanly.
     pub log_closed: Option<LogCut>,
-    /// Everything in the log before this place is durable, and in tables or of a partition that was dropped.
-    /// Absent: nothing is known of the segments.
+    /// Everything in the log before this place is durable, and in tables or of a dropped partition. Absent:
+    /// nothing is known about the segments.
     pub replay_from: Option<LogCut>,
     /// A flush of this epoch that did not wait for the log.
     pub flushed_ahead: Option<FlushedAhead>,
@@ -212,7 +212,7 @@ pub struct DbVersion {
     pub last_seq: SeqNo,
 }
 
-/// Tables hold everything that the log does not hold durably.
+/// Proof that a flush needed no log sync: all operations after `durable` are in its tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushedAhead {
     /// Every operation up to this one is in tables, or comes before `durable`.
@@ -222,7 +222,7 @@ pub struct FlushedAhead {
 }
 
 impl FlushedAhead {
-    /// The same where the log is durable through `seq` as well; `None` if the log is no longer behind.
+    /// The same if the log is durable through `seq` as well; `None` if the log is no longer behind.
     pub fn durable_through(self, seq: SeqNo) -> Option<FlushedAhead> {
         let durable = self.durable.max(seq);
         (durable < self.flushed).then_some(FlushedAhead { durable, ..self })
@@ -248,7 +248,7 @@ impl DbVersion {
         }
     }
 
-    /// The sequence through which the log was durable, as far as flushes of logged partitions say.
+    /// The sequence through which the log was durable, according to flushes of logged partitions.
     pub fn log_durable_through(&self) -> SeqNo {
         let logged = self.partitions.values().filter(|partition| partition.options.logged);
         let flushed = logged.map(|partition| partition.flushed_through).max().unwrap_or_default();
@@ -260,14 +260,14 @@ impl DbVersion {
         }
     }
 
-    /// The ends that the log of this version must reach, as far as the manifest says.
+    /// The ends that the log of this version must reach, according to the manifest.
     pub fn log_must_reach(&self) -> MustReach {
         let closed =
             self.log_closed.map(|LogCut { segment, offset, .. }| LogPlace { segment, offset });
-        // Of logged partitions alone. Others take numbers from the same sequence and leave no frame.
+        // Only of logged partitions. Others take numbers from the same sequence and leave no frame.
         let flushed = self.log_durable_through();
-        // Before its first epoch a database had no log, and what was durable before this epoch is not in
-        // the log of this one.
+        // Before its first epoch a database had no log, and the log of this epoch lacks the durable
+        // operations of earlier ones.
         let before = self.log_cut.map_or(SeqNo::ZERO, |cut| cut.last_seq);
         let flushed = if flushed > before { flushed } else { SeqNo::ZERO };
         MustReach { closed, flushed, committed: Lsn::default() }

@@ -24,7 +24,7 @@ type Names = BTreeMap<Arc<str>, PartitionId>;
 /// pieces and one of 256 partitions; a deeper tree would copy less and cost every walk more.
 const PIECE: u32 = 256;
 
-/// See the module.
+/// The living partitions of a version, by id and by name.
 #[derive(Clone, Default)]
 pub struct PartitionMap {
     by_id: Arc<BTreeMap<u32, Arc<Piece>>>,
@@ -63,7 +63,7 @@ impl PartitionMap {
         self.by_id.values().flat_map(|piece| piece.values())
     }
 
-    /// Adds a partition, or puts it in the place of the one with its id, which has its name.
+    /// Adds a partition, or replaces the one with its id and name.
     pub fn insert(&mut self, partition: Arc<PartitionVersion>) {
         let id = partition.id;
         let name = partition.name.clone();
@@ -73,7 +73,7 @@ impl PartitionMap {
         if piece.insert(id, partition).is_none() {
             self.len += 1;
             let names = Arc::make_mut(&mut self.by_name);
-            // By hash and not by order: names often share their front, and would all fall into one
+            // By hash, not by order: names often share their front, and would all fall into one
             // piece.
             Arc::make_mut(names.entry(piece_of(&name)).or_default()).insert(name, id);
         }
@@ -99,7 +99,7 @@ fn remove_from<K: Ord + Clone, V: Clone>(
 ) {
     let Some(piece) = pieces.get_mut(&number) else { return };
     Arc::make_mut(piece).remove(key);
-    // Ids only grow, so an empty piece would stay for ever.
+    // Ids only grow, so an empty piece would never be used again.
     if piece.is_empty() {
         pieces.remove(&number);
     }

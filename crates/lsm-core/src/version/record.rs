@@ -103,7 +103,7 @@ pub fn put_hooks(out: &mut Vec<u8>, hooks: &[HookRecord]) {
 
 /// Reads what [`put_hooks`] wrote.
 pub fn read_hooks(r: &mut Reader<'_>) -> Result<Vec<HookRecord>, Malformed> {
-    // A hook takes two bytes at least, so a count that passes the end cannot be honest.
+    // A hook takes two bytes at least, so a count beyond the end is invalid.
     let count = r.varint()?;
     if count > r.remaining() as u64 / 2 {
         return Err(r.malformed("the number of hooks exceeds the bytes"));
@@ -152,7 +152,7 @@ pub fn put_meta(out: &mut Vec<u8>, meta: &SstMeta) {
     out.push(meta.bounds.to_u8());
     put_all(out, &[meta.min_seq.get(), meta.max_seq.get()]);
     put_all(out, &[meta.entries, meta.tombstones, meta.hidden]);
-    // A reader that passed these fields over would read the table wrongly, so they are required.
+    // A reader that skipped these fields would read the table wrongly, so they are required.
     meta.global_seq.iter().for_each(|seq| put_field(out, 1, seq.get()));
     if let Some(SstIdentity { db_id, file, epoch }) = meta.foreign {
         // In halves, because a field holds one varint of at most 64 bits.
@@ -203,7 +203,7 @@ pub fn read_meta(r: &mut Reader<'_>) -> Result<SstMeta, EditFault> {
         match tag {
             1 => global_seq = Some(SeqNo::new(number(value)?)?),
             2..=5 => foreign[tag as usize - 2] = Some(number(value)?),
-            // An unknown number counts as absent: it says nothing that this version can use.
+            // An unknown number counts as absent: this version cannot use it.
             6 => compression = u8::try_from(number(value)?).ok().and_then(Compression::from_u8),
             7 => kept = read_kept(value)?,
             8 => expiries = Some(Expiries::decode(value).ok()?),
@@ -257,7 +257,7 @@ fn read_kept(value: &[u8]) -> Option<Vec<Kept>> {
     let mut r = Reader::new(value);
     let mut kept = Vec::new();
     while !r.is_empty() {
-        // No order is required: these are figures, and a wrong one costs a rewrite or delays it.
+        // No order is required: these are statistics, and a wrong one costs a rewrite or delays it.
         let snapshot = SeqNo::new(r.varint().ok()?)?;
         let entries = r.varint().ok()?;
         kept.push(Kept { snapshot, entries });
@@ -265,9 +265,9 @@ fn read_kept(value: &[u8]) -> Option<Vec<Kept>> {
     Some(kept)
 }
 
-/// A field that readers who do not know it pass over.
+/// A field that readers who do not know it skip.
 fn put_hint(out: &mut Vec<u8>, tag: u64, value: &[u8]) {
-    // Bit 0 lets a reader that does not know the tag pass it over.
+    // Bit 0 lets a reader that does not know the tag skip it.
     put_varint(out, tag << 1 | 1);
     put_bytes(out, value);
 }
@@ -286,8 +286,8 @@ fn put_field(out: &mut Vec<u8>, tag: u64, n: u64) {
     put_bytes(out, &value);
 }
 
-/// Reads fields to the end of the body. `set` answers whether it knows the tag, `None` if the
-/// value is out of its range.
+/// Reads fields to the end of the body. `set` returns whether it knows the tag, `None` if the value
+/// is out of its range.
 fn read_fields(
     r: &mut Reader<'_>,
     of: &str,
@@ -313,7 +313,7 @@ fn read_fields(
 
 /// Appends options as `edit.rs` describes them.
 pub fn put_options(out: &mut Vec<u8>, options: &PartitionOptions) {
-    // Taken apart, so that a new option does not compile until it is stored.
+    // Destructured, so that a new option does not compile until it is stored.
     let PartitionOptions {
         logged,
         compression,
@@ -346,7 +346,7 @@ pub fn read_options(r: &mut Reader<'_>) -> Result<PartitionOptions, EditFault> {
         match tag {
             1 if n <= 1 => options.logged = n == 1,
             1 => return None,
-            // Judged behind the fields, so that an unknown number is reported as newer code and not
+            // Checked after the fields, so that an unknown number is reported as newer code and not
             // as damage.
             2 => compression = Some(n),
             3 => options.block_bytes = u32::try_from(n).ok()?,
@@ -364,7 +364,7 @@ pub fn read_options(r: &mut Reader<'_>) -> Result<PartitionOptions, EditFault> {
         options.compression =
             known.ok_or_else(|| EditFault::Unsupported(format!("compression {n}")))?;
     }
-    // Behind this door the options are trusted: no division by what a file says.
+    // From here on the options are trusted: no division by a number from a file.
     options.check().map_err(|_| r.malformed("options out of range"))?;
     Ok(options)
 }

@@ -3,8 +3,8 @@
 //! Called at open, by secondaries and by tools. It writes nothing.
 //!
 //! Recovery begins at the newest generation that was in use. A generation was in use if it has a
-//! frame behind its snapshot. If none has, recovery begins at the oldest generation. Then it
-//! follows the names in [`Change::Superseded`]. A newer generation that no other one names was made
+//! frame after its snapshot. If none has, recovery begins at the oldest generation. Then it follows
+//! the names in [`Change::Superseded`]. A newer generation without a name in an older one was made
 //! by a writer that died before it used it.
 //!
 //! Generations are ordered by epoch first. A primary that was fenced may still begin generations with
@@ -15,11 +15,11 @@
 //! 1. The result is the state after the last edit of the chain, or an error. It is never a state
 //!    without an edit in the middle.
 //! 2. A bad frame ends the manifest only if no valid frame follows it in the file. A valid
-//!    `Superseded` behind it counts: the successor begins with a whole snapshot that is at least as
+//!    `Superseded` after it counts: the successor begins with a whole snapshot that is at least as
 //!    new, so the damage before it has no effect.
-//! 3. If a generation has edits, all older ones are history, even if they do not name it: a write to
-//!    them failed, their last frame was lost, or they were deleted and a failed sync of the folder brought
-//!    them back.
+//! 3. If a generation has edits, all older ones are history, even if they do not name it: a write to them
+//!    failed, their last frame was lost, or they were deleted and a failed sync of the folder restored
+//!    them.
 //! 4. A failed read is an error, never an end.
 
 use std::path::Path;
@@ -34,33 +34,33 @@ use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs};
 use crate::types::{Epoch, FileNo};
 
-/// The state that the manifests of a folder say.
+/// The state of the manifests of a folder.
 #[derive(Debug)]
 pub struct Recovered {
     /// The state after the last edit. Its next file number is above every name in the folder.
     pub version: DbVersion,
     /// The generation in which the chain ends.
     pub generation: FileName,
-    /// Offset behind the last good edit in it, in bytes.
+    /// Offset after the last good edit in it, in bytes.
     pub end: u64,
     /// Older generations that are still present, oldest first.
     pub older: Vec<FileName>,
-    /// Newer generations that nobody names. Delete them before the others.
+    /// Newer generations that no other one names. Delete them before the others.
     pub garbage: Vec<FileName>,
-    /// `true` if bytes behind `end` are no edit: the last append was torn, or is under way.
+    /// `true` if bytes after `end` are no edit: the last append was torn, or is unfinished.
     #[cfg_attr(
         not(any(test, feature = "internals")),
-        expect(dead_code, reason = "who opens a database writes behind neither")
+        expect(dead_code, reason = "an open for writing appends to neither")
     )]
     pub torn: bool,
     /// `true` if this code knows every feature that a writer must know.
     pub writable: bool,
-    /// `true` if the salts of the log's segments follow from what the segments are.
+    /// `true` if the salts of the log's segments are derived from their identity.
     pub has_derived_salts: bool,
 }
 
 impl Recovered {
-    /// An error if only newer code may write the database in `dir`.
+    /// Returns an error if only newer code may write the database in `dir`.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`].
@@ -76,18 +76,18 @@ impl Recovered {
 /// Recovers the state from the names in a folder; `None` if there is no manifest among them. If
 /// there are other files of a database then, the manifest was lost: the caller refuses.
 ///
-/// Generations along the chain have growing numbers, so that no chain leads in a circle. The
-/// snapshot of a successor may have the number of the last edit before it: it holds the state behind
-/// that edit. A feature that forbids writing counts in whichever generation names it.
+/// Generations along the chain have growing numbers, so no chain is circular. The snapshot of a
+/// successor may have the number of the last edit before it: it holds the state after that edit. A
+/// feature that forbids writing counts whichever generation names it.
 ///
 /// # Errors
-/// [`ErrorKind::Corruption`] if an edit is damaged that others follow, or a named generation is
-/// missing or damaged; [`ErrorKind::Unsupported`] if newer code wrote the files.
+/// [`ErrorKind::Corruption`] if a damaged edit has successors, or a named generation is missing or
+/// damaged; [`ErrorKind::Unsupported`] if newer code wrote the files.
 pub fn recover(fs: &dyn Fs, dir: &Path, names: &[FileName]) -> Result<Option<Recovered>> {
     recover_through(fs, dir, names, None)
 }
 
-/// As [`recover()`], without the edits behind `through`: the writer was fenced before it settled them.
+/// As [`recover()`], without the edits after `through`: the writer was fenced before it settled them.
 ///
 /// # Errors
 /// As [`recover()`].
@@ -108,18 +108,18 @@ pub fn recover_through(
     let mut writable = last.writable;
     while let Some((next, number)) = last.superseded {
         let path = name.path(dir);
-        // Without this check a damaged name could lead in a circle.
+        // Without this check a damaged name could make the chain circular.
         if age_of(next) <= age_of(name) {
             return Err(Error::corruption(path, last.end, "a manifest names an older successor"));
         }
-        // Looked for in the folder and not among the names: a listing may be older than the generation
+        // Looked up in the folder and not among the names: a listing may be older than the generation
         // that was just read.
         let successor = read_generation(fs, dir, next, through).map_err(|error| {
             let is_lost = error.is_missing() && !present.contains(&next);
             if is_lost { missing_successor(name, next, dir) } else { error }
         })?;
         let path = next.path(dir);
-        // A sound file of another database verifies by itself.
+        // An intact file of another database verifies by itself.
         if successor.seal.db_id != last.seal.db_id {
             return Err(Error::corruption(path, 40, "the manifest is of another database"));
         }
@@ -177,10 +177,9 @@ fn pass_over(version: &mut DbVersion, names: &[FileName]) {
 /// edit.
 const UNNAMED_MAX: u64 = 1 << 40;
 
-/// The first number from `next` on that is above those of `names`. A writer that died may have made files
-/// that no edit names. Their numbers must not be given out again: a leftover would be taken for the new file.
-/// A file whose number is far above `next` was made by no writer. If it counted, one such name would use up
-/// all numbers.
+/// The first number from `next` on that is above those of `names`. A dead writer may have made files that no
+/// edit names. Their numbers must not be reused: a leftover would be taken for the new file. A file whose
+/// number is far above `next` was made by no writer. If it counted, one such name would use up all numbers.
 pub fn next_free(next: FileNo, names: &[FileName]) -> FileNo {
     let far = next.0.saturating_add(UNNAMED_MAX);
     let used = names.iter().map(|name| name.number.0).filter(|number| *number < far).max();
@@ -201,11 +200,11 @@ pub fn age_of(generation: FileName) -> (Epoch, FileNo) {
     (generation.epoch, generation.number)
 }
 
-/// Returns `true` if a generation of `epoch`, or of a later one, was in use. Where it returns `false`, a
-/// promotion begins at its fork, and everything that is newer counts for nothing.
+/// Returns `true` if a generation of `epoch`, or of a later one, was in use. If it returns `false`, a
+/// promotion begins at its fork, and everything newer does not count.
 ///
 /// # Errors
-/// [`ErrorKind::Corruption`] if that cannot be told, because one of them is damaged;
+/// [`ErrorKind::Corruption`] if one of them is damaged, so that this cannot be decided;
 /// [`ErrorKind::Unsupported`] if newer code wrote one; those of reading.
 pub fn has_begun(fs: &dyn Fs, dir: &Path, names: &[FileName], epoch: Epoch) -> Result<bool> {
     for name in generations_in(names).into_iter().rev().filter(|name| name.epoch >= epoch) {
@@ -216,22 +215,22 @@ pub fn has_begun(fs: &dyn Fs, dir: &Path, names: &[FileName], epoch: Epoch) -> R
     Ok(false)
 }
 
-/// Returns `true` if a generation has anything behind its snapshot: an edit or the name of a successor, and
-/// both prove that it was used. Damage is an error: a generation gets its name after header and snapshot
-/// are synced, so no crash explains it.
+/// Returns `true` if a generation has anything after its snapshot: an edit or the name of a successor. Both
+/// prove that it was used. Damage is an error: a generation gets its name after header and snapshot are
+/// synced, so no crash explains it.
 fn holds_edit(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
     let path = name.path(dir);
     let bytes = read_all(&*fs.open_read(&path)?)?;
     let seal = read_header(&bytes, Some(name), &path)?.seal;
     let snapshot = seal.frame_at(&bytes, HEADER_BYTES, 0).ok_or_else(|| bad_snapshot(&path))?;
-    // A damaged edit is no torn one if another follows it. Recovery then says which it is.
+    // A damaged edit is not a torn one if another follows it. Recovery then distinguishes them.
     Ok(!matches!(seal.search(&bytes, snapshot.end), FrameSearch::Nothing))
 }
 
 /// The newest of these generations, oldest first, that was in use.
 fn newest_used(fs: &dyn Fs, dir: &Path, present: &[FileName]) -> Result<Option<FileName>> {
     // From the newest down: the last generation with an edit of its own replaces all older ones, also
-    // those that a failed deletion left or brought back.
+    // those that a failed deletion left or restored.
     for newer in present[1..].iter().rev() {
         if was_used(fs, dir, *newer)? {
             return Ok(Some(*newer));
@@ -252,8 +251,8 @@ fn check_files(version: &DbVersion) -> Result<(), Refused> {
     }
 }
 
-/// As [`holds_edit`], for a generation that an older one names if it counts: the damage is found there, so that
-/// nothing is hidden if it is passed over here.
+/// As [`holds_edit`], for a generation that an older one names if it counts: the damage is found there, so
+/// nothing is hidden if it is skipped here.
 fn was_used(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
     match holds_edit(fs, dir, name) {
         Err(error) if error.is_corruption() || error.kind() == ErrorKind::Unsupported => Ok(false),
@@ -295,8 +294,8 @@ fn read_generation(
     let mut at = HEADER_BYTES;
     while at < bytes.len() {
         let Some(frame) = seal.frame_at(&bytes, at, 0) else {
-            // Whatever `damaged` finds, nothing behind the bad frame is applied: edits build on
-            // each other.
+            // Whatever `damaged` finds, nothing after the bad frame is applied: edits build on each
+            // other.
             generation.damaged(&bytes, at, &path)?;
             break;
         };
@@ -308,7 +307,7 @@ fn read_generation(
             generation.supersede(new, number, end, &bytes, &path)?;
             break;
         }
-        // A snapshot holds nothing but settled edits, although it may use up the number of another one.
+        // A snapshot has only settled edits, although it may use up the number of another one.
         if generation.builder.is_some() && through.is_some_and(|through| number > through) {
             break;
         }
@@ -330,7 +329,7 @@ fn read_generation(
 }
 
 impl Generation {
-    /// Decides what a bad frame at `at` is: a torn tail, damage that a successor has made good, or
+    /// Decides whether a bad frame at `at` is a torn tail, damage that a successor has replaced, or
     /// corruption.
     fn damaged(&mut self, bytes: &[u8], at: usize, path: &Path) -> Result<()> {
         let mut probe = at + 1;
@@ -350,7 +349,7 @@ impl Generation {
                     if let Some(new) = successor(&edit) {
                         return self.supersede(new, frame.number, frame.end, bytes, path);
                     }
-                    // Goes on: a successor further behind makes the damage harmless.
+                    // Continues: a later successor makes the damage harmless.
                     probe = frame.end;
                 }
             }
@@ -379,8 +378,8 @@ impl Generation {
             let what = "the successor frame names an edit before the last one";
             return Err(Error::corruption(path, end as u64, what));
         }
-        // Nothing is appended behind it, so an edit there was written by a process that did not
-        // know of the successor.
+        // Nothing is appended after it, so an edit there was written by a process that did not know
+        // the successor.
         if !matches!(self.seal.search(bytes, end), FrameSearch::Nothing) {
             return Err(Error::corruption(path, end as u64, "edits follow the end of a manifest"));
         }
@@ -412,7 +411,7 @@ pub(super) fn successor(edit: &VersionEdit) -> Option<FileName> {
     }
 }
 
-/// The whole file, a piece at a time: its length is only believed where bytes are behind it.
+/// The whole file, a piece at a time: its length is only believed if the bytes can be read.
 pub(crate) fn read_all(file: &dyn File) -> Result<Vec<u8>> {
     const PIECE_BYTES: usize = 256 << 10;
     let mut bytes = Vec::new();

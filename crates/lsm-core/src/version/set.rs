@@ -5,12 +5,12 @@
 //! the manifest may run under it.
 //!
 //! Invariants:
-//! 1. The current version is what the manifest durably says, or one edit older.
+//! 1. The current version is the durable state of the manifest, or one edit older.
 //! 2. The order is always: sync the bytes of files, sync the folder, append and sync the edit. Only
 //!    then does a caller delete old files. Generations of the manifest are such files: see
 //!    [`VersionSet::take_past`].
-//! 3. An edit is current, and anything follows from it, only when the commit cursor has settled it: behind
-//!    a fence of another process it never is, and the files that it names stay.
+//! 3. An edit is current, and has effects, only when the commit cursor has settled it: after a fence of
+//!    another process it never is, and the files that it names stay.
 //! 4. After a failed append or sync, nothing more is appended to that generation. The next edit
 //!    goes to a new generation, whose snapshot uses up the number of the edit in doubt.
 
@@ -27,7 +27,7 @@ use crate::types::{Epoch, FileNumbers, PartitionId};
 /// The whole state of a partition's value store, as a section.
 type StateOf = dyn Fn(PartitionId) -> Option<Vec<u8>> + Send;
 
-/// See the module.
+/// The current version of the database, and the only path that replaces it.
 pub struct VersionSet {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
@@ -48,7 +48,7 @@ pub struct VersionSet {
     past: Vec<PastGeneration>,
 }
 
-/// A generation in whose place another one is, and that recovery needs until that has an edit.
+/// A replaced generation that recovery needs until its successor has an edit.
 struct Replaced {
     name: FileName,
     /// As far as it is known.
@@ -62,15 +62,15 @@ struct Replaced {
 pub struct PastGeneration {
     /// The name.
     pub name: FileName,
-    /// The length in bytes, as far as it is known.
+    /// The length in bytes, if it is known.
     pub bytes: u64,
     /// The edit that made it history: a secondary that reads an older one may read it. 0 if none may.
     pub edit: u64,
 }
 
 impl VersionSet {
-    /// Goes on from `current`, which `manifest` durably holds, and settles edits in `cursor`. One that
-    /// was opened read-only takes no edit.
+    /// Continues from `current`, which `manifest` holds durably, and settles edits in `cursor`. A set
+    /// that was opened read-only takes no edit.
     pub fn new(
         fs: Arc<dyn Fs>,
         dir: PathBuf,
@@ -102,8 +102,8 @@ impl VersionSet {
         &self.current
     }
 
-    /// The generation that edits go to, and its length in bytes; `None` where a failed write has
-    /// left that in doubt.
+    /// The generation that edits go to, and its length in bytes; `None` if a failed write has left
+    /// that in doubt.
     pub fn generation(&self) -> (FileName, Option<u64>) {
         let bytes = (!self.manifest.is_failed()).then(|| self.manifest.bytes());
         (self.manifest.name(), bytes)
@@ -119,8 +119,8 @@ impl VersionSet {
         self.last_number + 1
     }
 
-    /// Says what a new generation puts in the place of all sections of a partition's value store:
-    /// its whole state. Where there is none at the time, the sections go on as they are.
+    /// Sets the function that returns the whole state of a partition's value store. A new
+    /// generation contains it instead of all sections. If it returns none, the sections are kept.
     pub fn set_state_of(
         &mut self,
         state_of: impl Fn(PartitionId) -> Option<Vec<u8>> + Send + 'static,
@@ -128,7 +128,7 @@ impl VersionSet {
         self.state_of = Some(Box::new(state_of));
     }
 
-    /// An error if no edit may ever be installed.
+    /// Returns an error if no edit may ever be installed.
     ///
     /// # Errors
     /// [`ErrorKind::ReadOnly`]; [`ErrorKind::Fenced`] if the database is another process's.
@@ -151,15 +151,14 @@ impl VersionSet {
     /// # Cost
     /// One append and one sync; now and then a new generation.
     pub fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
-        // The fence is looked for only to save the work: the check that counts is the one behind the
-        // append.
+        // This check only saves work: the check that counts is the one after the append.
         self.check_writable()?;
         if self.manifest.is_failed() {
             self.begin_generation()?;
         // Twice the snapshot at least: a large database would otherwise write one with nearly every
         // edit.
         } else if self.manifest.bytes() > self.manifest_bytes_max.max(2 * self.snapshot_bytes) {
-            // The present generation takes edits all the same if this fails.
+            // If this fails, the present generation still takes edits.
             if let Err(error) = self.begin_generation()
                 && self.manifest.is_failed()
             {
@@ -177,33 +176,34 @@ impl VersionSet {
         self.last_number = edit.number;
         // Appended under the lock of the owner, so there is one writer.
         self.manifest.append(&edit)?;
-        // Behind the append and before everything that follows from the edit: see `shared/fence.rs`.
+        // After the append and before all effects of the edit: see `shared/fence.rs`.
         self.cursor.settle_edit(edit.number)?;
         self.current = Arc::new(next);
         // Only now is the new generation in use, which makes the older ones history.
         for Replaced { name, bytes, names_successor } in self.older.drain(..) {
-            // One that names no successor goes at once, whoever may read it: with it, damage to the
-            // front of the new generation would make recovery begin at the old one, and nothing would
-            // show that edits are missing. Garbage nobody reads.
+            // A generation that names no successor is deleted at once, even if a secondary reads it:
+            // with it, damage to the front of the new generation would make recovery begin at the old
+            // one, and nothing would show that edits are missing. Garbage is read by no one.
             let edit = if names_successor { edit.number } else { 0 };
             self.past.push(PastGeneration { name, bytes, edit });
         }
         Ok(&self.current)
     }
 
-    /// Takes out the generations that are history since the last call, for the owner to delete: garbage and
-    /// what no secondary may read at once, the others when no secondary reads an edit before theirs.
+    /// Takes out the generations that became history since the last call, for the owner to delete: garbage
+    /// and those that no secondary may read at once, the others when no secondary reads an edit before
+    /// theirs.
     pub fn take_past(&mut self) -> Vec<PastGeneration> {
         std::mem::take(&mut self.past)
     }
 
-    /// Puts one section, the store's whole state, in the place of what came edit by edit.
+    /// Replaces the sections of single edits by one section, the store's whole state.
     fn compact_store_sections(&self, version: &mut DbVersion) {
         let Some(state_of) = &self.state_of else { return };
         let with_sections: Vec<Arc<PartitionVersion>> = version
             .partitions
             .values()
-            // A single section has no older ones whose place it could take.
+            // A single section replaces no older ones.
             .filter(|partition| partition.store_sections.len() > 1)
             .cloned()
             .collect();
@@ -216,17 +216,17 @@ impl VersionSet {
         }
     }
 
-    /// Goes over to a new generation. The old one stays until an edit is in the new one.
+    /// Switches to a new generation. The old one stays until an edit is in the new one.
     fn begin_generation(&mut self) -> Result<()> {
-        // A new number for each attempt: nobody knows whether the file of a failed one is there.
+        // A new number for each attempt: the file of a failed one may exist.
         let name = FileName::new(FileKind::Manifest, self.numbers.allocate(), self.epoch);
         let mut version = (*self.current).clone();
-        // The number of an edit in doubt is passed over: if it is on disk after all, nothing
-        // follows it.
+        // The number of an edit in doubt is skipped: if it is on disk after all, nothing follows
+        // it.
         version.edit_number = self.last_number;
         self.compact_store_sections(&mut version);
         let new = Manifest::create(&*self.fs, &self.dir, name, &version).inspect_err(|_| {
-            // Its name is used; whether it is there is unknown. Nothing names it, so nobody reads it.
+            // Its name is used; the file may exist. Nothing names it, so it is not read.
             self.older.push(Replaced { name, bytes: 0, names_successor: false });
         })?;
         let names_successor = !self.manifest.is_failed() && self.manifest.supersede(name).is_ok();

@@ -1,12 +1,12 @@
 //! [`SstMeta`], the manifest's description of a table, and [`Table`], a live table of a Version.
 //!
-//! Made by flush and compaction, carried by edits, held by levels. It opens its file when it is
-//! first read, and writes none.
+//! Made by flush and compaction, contained in edits and levels. It opens its file at its first
+//! read, and writes none.
 //!
 //! Invariants:
 //! 1. `smallest <= largest` and `min_seq <= max_seq`; `apply` refuses anything else.
 //! 2. A live table is one [`Table`] object for its whole life: a move between levels keeps the
-//!    `Arc`, so that what was opened stays open.
+//!    `Arc`, so that its reader stays open.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -50,8 +50,8 @@ impl Bounds {
     }
 }
 
-/// Entries of a table that a newer one of the same table shadows for everybody but the readers at
-/// some snapshots.
+/// Entries of a table that a newer one of the same table shadows for all readers but those at some
+/// snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// The newest snapshot that they were kept for.
@@ -75,7 +75,7 @@ pub struct SstMeta {
     pub smallest: InternalKey,
     /// Last internal key.
     pub largest: InternalKey,
-    /// Tells which of the two keys above do not belong to the table.
+    /// Shows which of the two keys above do not belong to the table.
     pub bounds: Bounds,
     /// Smallest stored sequence.
     pub min_seq: SeqNo,
@@ -93,9 +93,9 @@ pub struct SstMeta {
     pub foreign: Option<SstIdentity>,
     /// The compression that its blocks were written with; absent for tables of older code.
     pub compression: Option<Compression>,
-    /// The entries that could go once snapshots are released, by snapshot, ascending.
+    /// The entries that could be dropped once snapshots are released, by snapshot, ascending.
     pub kept: Arc<[Kept]>,
-    /// When its entries expire; absent where no filter was asked.
+    /// The times at which its entries expire; absent if no filter computed them.
     pub expiries: Option<Expiries>,
 }
 
@@ -134,26 +134,26 @@ impl SstMeta {
         !self.ends_before(user) && !self.starts_after(user)
     }
 
-    /// The number of entries that go when the table is rewritten while `held`, ascending, are the
-    /// snapshots that somebody holds.
+    /// The number of entries that a rewrite would drop while `held`, ascending, are the live
+    /// snapshots.
     pub fn droppable(&self, held: &[SeqNo]) -> u64 {
-        // The numbers come from the manifest and are figures only. The sum saturates, so that a
-        // strange number cannot end the program.
+        // The numbers come from the manifest and are statistics. The sum saturates, so that a wrong
+        // number cannot end the program.
         let released = self.kept.iter().filter(|kept| held.binary_search(&kept.snapshot).is_err());
         released.map(|kept| kept.entries).fold(0, u64::saturating_add)
     }
 
-    /// When its entries expire by a rule; `None` if the table was written without it.
+    /// The times at which its entries expire by a rule; `None` if the table was written without it.
     pub fn expiries_by(&self, ageing: &Ageing) -> Option<&Expiries> {
         self.expiries.as_ref().filter(|expiries| expiries.rule == ageing.rule)
     }
 
-    /// The newest sequence that a reader meets in the table.
+    /// The newest sequence of an entry in the table.
     pub fn newest(&self) -> SeqNo {
         self.global_seq.unwrap_or(self.max_seq)
     }
 
-    /// The oldest sequence that a reader meets in the table.
+    /// The oldest sequence of an entry in the table.
     pub fn oldest(&self) -> SeqNo {
         self.global_seq.unwrap_or(self.min_seq)
     }
@@ -245,37 +245,37 @@ pub struct TableContext {
     pub dir: PathBuf,
     /// The database that each file must name.
     pub db_id: DbId,
-    /// The meaning of a file that is not there.
+    /// The meaning of a missing file.
     pub missing: Missing,
     /// The cache of their blocks; `None` keeps none.
     pub cache: Option<Arc<dyn BlockCache>>,
-    /// They are read through mappings where that is possible.
+    /// They are read through mappings if possible.
     pub are_mapped: bool,
     /// The set that bounds how many of them are open at once; `None` is without bounds.
     pub files: Option<Arc<OpenFiles>>,
 }
 
-/// The meaning of a table whose file is not there.
+/// The meaning of a table whose file is missing.
 #[derive(Clone)]
 pub enum Missing {
-    /// Damage: nobody but this process deletes files.
+    /// Damage: only this process deletes files.
     Damage,
     /// Damage, unless another process has taken the database over from the writer of this cursor: then that
     /// process has deleted the table.
     DamageUnlessFenced(Arc<CursorWriter>),
-    /// Damage as long as the lease at this path is there. Afterwards the primary has deleted the table.
+    /// Damage as long as the lease at this path exists. Afterwards the primary has deleted the table.
     DamageUnder(PathBuf),
-    /// Damage if the manifest of the folder names it still. Otherwise the primary has deleted it, and no
+    /// Damage if the manifest of the folder still names it. Otherwise the primary has deleted it, and no
     /// lease protects this reader.
     DamageIfNamed,
     /// The primary has deleted it: this is a secondary that no lease protects.
     Gone,
-    /// The primary has deleted it: this is a secondary whose lease it took away.
+    /// The primary has deleted it: this is a secondary whose lease it revoked.
     LeaseLost,
 }
 
 impl TableContext {
-    /// An error in a child of the process that opened the tables.
+    /// Returns an error in a child of the process that opened the tables.
     #[inline]
     pub fn check_process(&self) -> Result<()> {
         self.files.as_ref().map_or(Ok(()), |set| set.process().check())
@@ -289,8 +289,8 @@ impl TableContext {
     }
 }
 
-/// A live table. The first caller that reads it opens its reader, which stays as long as the table
-/// lives. The file of the reader may be closed between two reads.
+/// A live table. The first read opens its reader, which stays as long as the table lives. The file
+/// of the reader may be closed between two reads.
 pub struct Table {
     /// The manifest's description of it.
     pub meta: SstMeta,
@@ -314,8 +314,7 @@ impl Table {
     /// Its reader.
     ///
     /// # Errors
-    /// Corruption if the file is missing or not what the manifest says. It is tried again at the
-    /// next call.
+    /// Corruption if the file is missing or contradicts the manifest. The next call tries again.
     ///
     /// # Cost
     /// The first call opens the file and reads filter and index.
@@ -334,7 +333,7 @@ impl Table {
         Ok(self.reader.get_or_init(|| Arc::new(reader)))
     }
 
-    /// Its reader, if somebody has read the table before.
+    /// Its reader, if the table was read before.
     pub fn opened(&self) -> Option<&Arc<SstReader>> {
         self.reader.get()
     }
@@ -349,7 +348,7 @@ impl Table {
         let SstMeta { file: file_no, epoch, global_seq, foreign, .. } = self.meta;
         let own = SstIdentity { db_id: context.db_id, file: file_no, epoch };
         let identity = foreign.unwrap_or(own);
-        // Length and hash of the manifest: a file of an earlier state of the folder, restored by
+        // Length and hash from the manifest: a file of an earlier state of the folder, restored by
         // hand, is refused.
         let expected = Some((self.meta.bytes, self.meta.hash));
         let reader = SstReader::open(file, path, identity, expected, context.cache.clone())?;
@@ -357,16 +356,16 @@ impl Table {
         Ok(reader.placed(file_no, global_seq))
     }
 
-    /// Opens its file for a walk along it, although it does not open otherwise: see
-    /// `sstable/salvage.rs`. `suffix` is that of hidden keys in its partition.
+    /// Opens its file for a walk, although it does not open otherwise: see `sstable/salvage.rs`.
+    /// `suffix` is that of hidden keys in its partition.
     ///
     /// # Errors
-    /// `Io`; `Unsupported`. `None` if nothing can be made of it.
+    /// `Io`; `Unsupported`. `None` if nothing in it can be read.
     pub fn salvage(&self, context: &TableContext, suffix: &[u8]) -> Result<Option<Salvaged>> {
         let path = self.path(context);
         let file = match context.open_file(&path) {
             Ok(file) => file,
-            // A file that is gone is beyond repair, and no reason to try again.
+            // A missing file is beyond repair, and no reason to try again.
             Err(error) if error.is_missing() => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -379,13 +378,14 @@ impl Table {
         }))
     }
 
-    /// Notes that the job that wrote the table has left out what these closed gaps hide.
+    /// Notes that the job which wrote the table has left out the entries that these closed gaps
+    /// hide.
     pub fn set_clear_of(&self, closed: Gaps) {
         // Once, by who installs the job.
         let _ = self.clear_of.set(closed);
     }
 
-    /// Returns `true` if the table holds nothing that a closed gap hides, as far as anybody knows.
+    /// Returns `true` if the table is known to have no entry that a closed gap hides.
     pub fn is_clear_of(&self, gap: &Gap) -> bool {
         self.meta.ends_before(&gap.from)
             || self.meta.starts_after(&gap.to)
@@ -411,7 +411,7 @@ impl fmt::Debug for Table {
     }
 }
 
-/// Two tables are equal when the manifest says the same of them.
+/// Two tables are equal when their descriptions in the manifest are.
 impl PartialEq for Table {
     fn eq(&self, other: &Table) -> bool {
         self.meta == other.meta
@@ -432,16 +432,16 @@ fn missing(context: &TableContext, path: &Path, error: Error) -> Error {
         Missing::DamageUnlessFenced(_) => missing_table(path),
         Missing::DamageUnder(lease) => match context.fs.open_read(lease) {
             Ok(_) => missing_table(path),
-            // The lease goes before the files that it held, so a lease that is there proves that
-            // nobody deleted the table on purpose.
+            // The lease is deleted before the files that it held, so an existing lease proves that
+            // the table was not deleted on purpose.
             Err(gone) if gone.is_missing() => lease_lost(error),
-            // The lease may be there or not, so neither verdict would be true.
+            // The lease may exist or not, so neither verdict would be true.
             Err(unknown) => unknown,
         },
         Missing::LeaseLost => lease_lost(error),
         Missing::DamageIfNamed if is_named(context, path) => missing_table(path),
         Missing::DamageIfNamed | Missing::Gone => {
-            let message = "the primary has deleted a table that is read here";
+            let message = "the primary has deleted a table that is read here; read again";
             Error::because(ErrorKind::FileGone, message, error)
         }
     }
@@ -452,7 +452,7 @@ fn missing(context: &TableContext, path: &Path, error: Error) -> Error {
 fn is_named(context: &TableContext, path: &Path) -> bool {
     let TableContext { fs, dir, .. } = context;
     let recovered = names::in_dir(&**fs, dir).and_then(|names| recover(&**fs, dir, &names));
-    // A manifest that cannot be read at the moment says nothing of the table.
+    // A manifest that cannot be read at the moment is no evidence.
     let Ok(Some(Recovered { version, .. })) = recovered else { return false };
     let mut tables = version.partitions.values().flat_map(|partition| partition.tables());
     tables.any(|(_, table)| table.path(context) == path)

@@ -1,13 +1,13 @@
-//! [`ManifestTail`]: the manifest of a database that somebody else writes, followed edit by edit.
+//! [`ManifestTail`]: the manifest of a database that another process writes, followed edit by edit.
 //!
-//! Used by secondaries. It begins with [`recover_through`], keeps its place, and reads what was appended
-//! since. It must never write, and must never mistake an append under way for damage: the recovery
-//! decides that when it runs.
+//! Used by secondaries. It begins with [`recover_through`], keeps its place, and reads the edits that
+//! were appended since. It must never write, and must never take an unfinished append for damage:
+//! recovery decides that when it runs.
 //!
 //! Invariants:
 //! 1. Every version is the one before and one edit, as the primary's was.
 //! 2. A table that is in two versions is one [`Table`] object, also over a new generation, so that
-//!    what was opened stays open.
+//!    its reader stays open.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub enum TailNews {
     Nothing,
     /// The version is newer than it was.
     Edits,
-    /// The manifest goes on in another generation: begin anew with [`ManifestTail::open`].
+    /// The manifest continues in another generation: start again with [`ManifestTail::open`].
     Rotated,
 }
 
@@ -41,17 +41,18 @@ pub struct ManifestTail {
     path: PathBuf,
     name: FileName,
     seal: FrameSeal,
-    /// Offset behind the last edit in the file.
+    /// Offset after the last edit in the file.
     at: u64,
     version: Arc<DbVersion>,
 }
 
 impl ManifestTail {
     /// Reads the manifest from `names`, the names in the folder, without the edits after `through`, and keeps
-    /// what was open of `known`; `None` if there is no manifest.
+    /// the open readers of `known`; `None` if there is no manifest.
     ///
     /// # Errors
-    /// Those of [`recover_through`]; a generation that vanished meanwhile is [`ErrorKind::NeedsManifest`].
+    /// Those of [`recover_through`]; a generation that was deleted meanwhile is
+    /// [`ErrorKind::NeedsManifest`].
     pub fn open(
         fs: &dyn Fs,
         dir: &Path,
@@ -70,7 +71,7 @@ impl ManifestTail {
         let file = fs.open_read(&path).map_err(vanished)?;
         let mut front = [0; HEADER_BYTES];
         file.read_at(0, &mut front)?;
-        // Of this very file: the version of its frames may be an older one than this code writes.
+        // Of this very file: its frames may be of an older version than this code writes.
         let seal = read_header(&front, Some(name), &path)?.seal;
         let version = Arc::new(version);
         Ok(Some(ManifestTail { file, path, name, seal, at: recovered.end, version }))
@@ -91,7 +92,7 @@ impl ManifestTail {
         self.name.number
     }
 
-    /// Takes the edits that were appended since, but none behind `through`.
+    /// Takes the edits that were appended since, but none after `through`.
     ///
     /// # Errors
     /// Those of reading; corruption of an edit that verifies and does not fit.
@@ -103,12 +104,12 @@ impl ManifestTail {
         let base = self.at;
         let mut position = 0;
         let mut news = TailNews::Nothing;
-        // A frame that does not verify ends the look: it may be an append under way.
+        // A frame that does not verify ends the look: it may be an unfinished append.
         while let Some(frame) = self.seal.frame_at(&bytes, position, base) {
             let edit = decode(&frame, base, &self.path)?;
             if successor(&edit).is_some() {
-                // The place stays before this edit, so each later look says the same until the tail
-                // is opened anew.
+                // The place stays before this edit, so each later look has the same result until
+                // the tail is opened again.
                 return Ok(TailNews::Rotated);
             }
             if through.is_some_and(|through| edit.number > through) {
@@ -118,14 +119,15 @@ impl ManifestTail {
                 .map_err(|fault| Error::corruption(&self.path, base + position as u64, fault.0))?;
             self.version = Arc::new(next);
             position = frame.end;
-            // After each edit, so that an error of the next one leaves place and version together.
+            // After each edit, so that an error of the next one leaves place and version
+            // consistent.
             self.at = base + position as u64;
             news = TailNews::Edits;
         }
         Ok(news)
     }
 
-    /// All bytes behind the place.
+    /// All bytes after the place.
     fn read_on(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         loop {
@@ -133,8 +135,7 @@ impl ManifestTail {
             bytes.resize(filled + PIECE_BYTES, 0);
             let got = self.file.read_at(self.at + filled as u64, &mut bytes[filled..])?;
             bytes.truncate(filled + got);
-            // A short read is the end of the file at this moment. More may come, and the next look
-            // finds it.
+            // A short read is the end of the file at this moment. The next look finds later bytes.
             if got < PIECE_BYTES {
                 return Ok(bytes);
             }
@@ -142,7 +143,7 @@ impl ManifestTail {
     }
 }
 
-/// A manifest that is followed may lose a generation between a listing and the reading of it.
+/// A generation of a followed manifest may be deleted between a listing and its read.
 fn vanished(error: Error) -> Error {
     if error.is_missing() {
         let message = "a generation of the manifest was replaced while it was read";
@@ -151,13 +152,13 @@ fn vanished(error: Error) -> Error {
     error
 }
 
-/// Puts the tables of `known` into `version` where they are the same.
+/// Puts the tables of `known` into `version` if they are the same.
 fn keep_opened(version: &mut DbVersion, known: &DbVersion) {
     let partitions: Vec<Arc<PartitionVersion>> = version.partitions.values().cloned().collect();
     for partition in partitions {
         let Some(before) = known.partitions.get(partition.id) else { continue };
-        // The whole partition at once where nothing changed: most have not, from one generation to
-        // the next.
+        // The whole partition at once if nothing changed: most have not, from one generation to the
+        // next.
         if *before == partition {
             version.partitions.insert(before.clone());
             continue;
@@ -271,7 +272,7 @@ mod tests {
         Manifest::create(&fs, DIR.as_ref(), generation(2), &version).unwrap();
         manifest.supersede(generation(2)).unwrap();
         assert_eq!(tail.poll(None).unwrap(), TailNews::Rotated);
-        assert_eq!(tail.poll(None).unwrap(), TailNews::Rotated, "until it is opened anew");
+        assert_eq!(tail.poll(None).unwrap(), TailNews::Rotated, "until it is opened again");
         let next = open(&fs, &[generation(1), generation(2)], Some(&version));
         assert_eq!(next.generation(), FileNo(2));
         let id = PartitionId(0);

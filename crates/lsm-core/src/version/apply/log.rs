@@ -19,7 +19,7 @@ impl VersionBuilder {
                 if self.version.log_segments.remove(&file).is_none() {
                     return refuse(format!("log segment {file} is removed but absent"));
                 }
-                // What is left begins with the front of a later segment.
+                // The remaining log begins with the front of a later segment.
                 self.version.replay_from.take_if(|from| from.segment == file);
             }
             Change::EpochBegan { epoch, cut } => {
@@ -29,7 +29,7 @@ impl VersionBuilder {
                 }
                 self.version.epoch = epoch;
                 self.version.log_cut = cut;
-                // The log goes on: where it was closed before is no longer its end.
+                // The log continues: the place where it was closed is no longer its end.
                 self.version.log_closed = None;
                 self.version.replay_from = None;
                 self.version.flushed_ahead = None;

@@ -25,7 +25,7 @@ pub fn describe_claim(file: &dyn File, path: &Path) -> Result<Vec<(Range<u64>, S
     Ok(lines)
 }
 
-/// Returns the meaning of each byte of a fork; `changes` asks for those that make up its state, too.
+/// Returns the meaning of each byte of a fork; `changes` includes those of its state.
 ///
 /// # Errors
 /// As [`describe_claim`].
@@ -72,8 +72,8 @@ pub fn describe_fork(
     Ok(lines)
 }
 
-/// Bytes behind the end of what the file should hold.
+/// Bytes after the end of the expected content.
 fn rest(bytes: &[u8], end: usize) -> Option<(Range<u64>, String)> {
     let is_longer = bytes.len() > end;
-    is_longer.then(|| (end as u64..bytes.len() as u64, "damaged: behind the end".to_owned()))
+    is_longer.then(|| (end as u64..bytes.len() as u64, "damaged: after the end".to_owned()))
 }

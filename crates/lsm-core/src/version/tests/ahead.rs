@@ -1,4 +1,5 @@
-//! Flushes that do not wait for the log: the bytes of the change, and what the version then says of the log.
+//! Flushes that do not wait for the log: the bytes of the change, and the resulting state of the log in the
+//! version.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! A power cut before every operation of a manifest's life, and what recovery makes of it.
+//! A power cut before every operation of a manifest's life, and the recovered state.
 
 use super::*;
 use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
@@ -35,7 +35,7 @@ impl Life {
         Ok(())
     }
 
-    /// Rotations, an open behind a torn tail's worth of garbage, and a failed sync.
+    /// Rotations, an open after a torn tail's worth of garbage, and a failed sync.
     fn run(&mut self) {
         let mut version = base();
         let mut first = self.create(100, &version);
@@ -50,15 +50,15 @@ impl Life {
         self.append(&mut second, &mut version).unwrap();
         self.delete(&[110, 100]);
         self.append(&mut second, &mut version).unwrap();
-        // A sync fails, and so does the first one of the generation that takes the place of this one: the
-        // numbers of the edits are used up, and no generation names the next one.
+        // A sync fails, and so does the first one of the generation that replaces this one: the numbers
+        // of the edits are used up, and no generation names the next one.
         version = self.fail_append(&mut second, version);
         let mut unused = self.create(125, &version);
         version = self.fail_append(&mut unused, version);
         let mut third = self.create(130, &version);
         self.append(&mut third, &mut version).unwrap();
         self.delete(&[120, 125]);
-        // A sync fails and the process dies. The next one reads what the disk does not have.
+        // A sync fails and the process dies. The next one reads bytes that the disk does not have.
         self.fail_sync();
         assert!(self.append(&mut third, &mut version).is_err());
         let found = recover(&self.fs, dir(), &names(&self.mem)).unwrap().unwrap();
@@ -71,7 +71,7 @@ impl Life {
         self.delete(&[130]);
     }
 
-    /// An edit whose sync fails; the version behind it, which lacks it.
+    /// An edit whose sync fails; returns the version after it, which lacks it.
     fn fail_append(&mut self, manifest: &mut Manifest, mut version: DbVersion) -> DbVersion {
         let before = version.clone();
         self.fail_sync();
@@ -99,7 +99,7 @@ fn names(fs: &MemFs) -> Vec<FileName> {
     entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect()
 }
 
-/// The crash images before one operation, with what was promised by then.
+/// The crash images before one operation, with the promises made by then.
 type Image = (CrashOutcome, MemFs, Promise);
 
 #[test]

@@ -28,8 +28,8 @@ fn a_figure_that_no_table_can_have_is_refused() {
     }
 }
 
-/// A damaged tail that looks at many offsets like the front of a long frame: opening took 57 s at
-/// 1 MiB, in the square of the length.
+/// A damaged tail that looks at many offsets like the front of a long frame: opening took 57 s at 1
+/// MiB, quadratic in the length.
 #[test]
 fn a_crafted_tail_of_a_manifest_is_torn_and_costs_a_walk_over_it() {
     let mem = MemFs::new();
@@ -46,7 +46,7 @@ fn a_crafted_tail_of_a_manifest_is_torn_and_costs_a_walk_over_it() {
     let found = recover(&mem, dir(), &[name]).unwrap().unwrap();
     assert!(found.torn && found.has_derived_salts);
     assert_eq!(found.end, whole.len() as u64);
-    // An edit behind the tail makes it damage.
+    // An edit after the tail makes it damage.
     let mut behind = [&whole[..], &tail].concat();
     let later = with(&version, vec![created(1, "other", 2)]);
     put_frame(&mut behind, name, &next(&later, vec![created(2, "third", 3)]));
@@ -54,7 +54,7 @@ fn a_crafted_tail_of_a_manifest_is_torn_and_costs_a_walk_over_it() {
     assert!(recover(&mem, dir(), &[name]).unwrap_err().is_corruption());
 }
 
-/// A manifest with three edits behind its snapshot, and the version after each of them.
+/// A manifest with three edits after its snapshot, and the version after each of them.
 fn small_manifest(shelf: &Shelf) -> (Manifest, Vec<DbVersion>) {
     let mut versions = vec![base()];
     let mut manifest = Manifest::create(shelf, dir(), generation(100), &versions[0]).unwrap();
