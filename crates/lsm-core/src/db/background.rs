@@ -6,8 +6,9 @@
 //!
 //! Invariants:
 //! 1. Threads have names and are joined by [`Background::stop`].
-//! 2. A failure is kept until the same kind of work succeeds; the work is tried again by itself, at
-//!    the latest after a wait that grows with the failures in a row: see `schedule.rs`.
+//! 2. A failure is kept until the same kind of work succeeds; the work is tried again
+//!    automatically, at the latest after a wait that grows with the failures in a row: see
+//!    `schedule.rs`.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -24,9 +25,9 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, catch_engine};
 
-/// Files that an iterator holds are looked at again this often.
+/// Files that an iterator holds are checked again this often.
 const LOOK_AT_HELD_FILES: Duration = Duration::from_secs(1);
-/// Tables that kept entries for snapshots, or have some that expire, are looked at again this often.
+/// Tables that kept entries for snapshots, or have some that expire, are checked again this often.
 const LOOK_FOR_RELEASES: Duration = Duration::from_secs(1);
 
 /// The threads that do background work.
@@ -53,25 +54,25 @@ pub(super) trait Worker: Send + Sync {
     /// Runs one compaction; `false` if none was due.
     fn compact_one(&self) -> Result<bool>;
 
-    /// Syncs and marks the log as they fall due; says when to look again, `None` for when it is
-    /// told.
+    /// Syncs and marks the log when due; returns when to look again, `None` for after the next
+    /// notice.
     fn tend_log(&self) -> Result<Option<Duration>>;
 
-    /// Does what is due for the log without waiting for its age; `false` if there was nothing.
+    /// Does the due work for the log without waiting for its age; `false` if there was none.
     fn tend_log_now(&self) -> Result<bool>;
 
-    /// Removes what is obsolete and held by nobody, unless somebody is at it; notes its own
+    /// Removes obsolete files that have no holder, unless another thread is removing; notes its own
     /// failure.
     fn remove_obsolete(&self) -> Result<()>;
 
-    /// As [`Worker::remove_obsolete`], once nobody else is at it.
+    /// As [`Worker::remove_obsolete`], after any other thread that is removing.
     fn finish_removing(&self) -> Result<()>;
 
     /// Returns `true` if something obsolete waits for its last holder.
     fn holds_obsolete(&self) -> bool;
 
-    /// Returns `true` if tables may become due because snapshots are released, entries expire, or
-    /// large values rest, which tells nobody.
+    /// Returns `true` if tables may become due without a notice: because snapshots are released,
+    /// entries expire, or large values are idle.
     fn waits_for_release(&self) -> bool;
 
     /// Returns `true` if there is something to flush or to compact.
@@ -112,18 +113,18 @@ thread_local! {
     static IS_LOG_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// See the module.
+/// The threads of background work, and their schedule.
 pub(super) struct Background {
     mode: BackgroundMode,
     clock: Arc<dyn Clock>,
     events: Arc<Events>,
     schedule: Mutex<Schedule>,
-    /// Threads wait here for a ticket. Nothing else is told here: each notice would begin their
-    /// timeouts anew, and the log thread, which looks every second, would keep others asleep.
+    /// Threads wait here for a ticket. Used for nothing else: each notice would restart their
+    /// timeouts, and the log thread, which looks every second, would keep others asleep.
     woken: Condvar,
     /// Callers wait here for the outcome of work.
     changed: Condvar,
-    /// Read by running jobs, relaxed: one that sees it late gives up a little later.
+    /// Read by running jobs, relaxed: a job that sees it late gives up a little later.
     stopping: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -158,12 +159,12 @@ impl Background {
         self.clock.now()
     }
 
-    /// The failure that keeps work from being done at present, if one does.
+    /// The failure that prevents background work at present, if there is one.
     pub(super) fn error(&self) -> Option<Error> {
         self.schedule.lock().error()
     }
 
-    /// The failure that keeps this work from being done at present.
+    /// The failure that prevents this work at present.
     pub(super) fn failure_of(&self, work: Reason) -> Option<Error> {
         self.schedule.lock().failure_of(work)
     }
@@ -173,12 +174,12 @@ impl Background {
         self.schedule.lock().failures(self.now())
     }
 
-    /// Notes that a flush worked, whoever did it.
+    /// Notes that a flush succeeded, on any thread.
     pub(super) fn flush_worked(&self) {
         self.schedule.lock().clear(Reason::Flush);
     }
 
-    /// Has every thread look for work, and every waiter look again.
+    /// Makes every thread look for work, and every waiter look again.
     pub(super) fn wake_all(&self) {
         self.schedule.lock().ticket += 1;
         self.woken.notify_all();
@@ -191,7 +192,7 @@ impl Background {
         self.schedule.lock().ticket
     }
 
-    /// Returns `true` on the thread that tends the log: it delivers what there is to tell right behind that.
+    /// Returns `true` on the log thread: it delivers its events right after its work.
     pub(super) fn is_log_thread() -> bool {
         IS_LOG_THREAD.get()
     }
@@ -201,7 +202,8 @@ impl Background {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` if a compaction thread sleeps: it looks at what is due as soon as it is told.
+    /// Returns `true` if a compaction thread sleeps: it looks for due work as soon as it is
+    /// notified.
     pub(super) fn has_idle_compactor(&self) -> bool {
         self.schedule.lock().idle_compactors > 0
     }
@@ -256,9 +258,9 @@ impl Background {
         Ok(())
     }
 
-    /// Ends all threads: jobs that run give up, and nothing new is begun.
+    /// Ends all threads: running jobs give up, and no new one begins.
     pub(super) fn stop(&self) {
-        // Jobs look at this between entries. The flag in the schedule is for threads that sleep.
+        // Jobs check this between entries. The flag in the schedule is for threads that sleep.
         self.stopping.store(true, Ordering::Relaxed);
         self.schedule.lock().stop = true;
         self.woken.notify_all();
@@ -268,7 +270,7 @@ impl Background {
         // A listener may close the database on one of these threads. A thread cannot join itself;
         // it ends after the listener.
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != own) {
-            // A panicked thread has reported itself, and there is nobody else to tell here.
+            // A panicked thread has reported itself; the result adds nothing.
             let _ = thread.join();
         }
     }
@@ -299,7 +301,7 @@ impl Background {
     /// A thread: does its task until all threads end.
     fn work(&self, worker: &dyn Worker, task: Task) {
         IS_LOG_THREAD.set(task == Task::Log);
-        // No ticket has this number, so that a new thread looks for work at once.
+        // No ticket has this number, so a new thread looks for work at once.
         let mut seen = u64::MAX;
         let mut timeout = Some(Duration::ZERO);
         loop {
@@ -315,8 +317,8 @@ impl Background {
             schedule.active += 1;
             let attempt = schedule.begin();
             drop(schedule);
-            // A panic that ended the thread would leave it active for ever, and whoever waits for
-            // its work would never learn why.
+            // A panic that ended the thread would leave it active for ever, and callers that wait
+            // for its work would never learn why.
             let outcome = catch_engine(task.name(), || match task {
                 Task::Flush => self.repeat(|| worker.flush_one()),
                 Task::Compaction => self
@@ -324,13 +326,13 @@ impl Background {
                     .map(|_| worker.waits_for_release().then_some(LOOK_FOR_RELEASES)),
                 Task::Log => worker.tend_log(),
             });
-            // The log thread looks at the log many times a second while somebody writes, and each
+            // The log thread looks at the log many times a second while there are writes, and each
             // removal reads the leases.
             if task != Task::Log || matches!(outcome, Ok(None)) {
                 // Its failure is noted there.
                 let _ = worker.remove_obsolete();
             }
-            // Nobody reports that a reader has let go of a file, so the thread looks again after
+            // There is no notice when a reader releases a file, so the thread looks again after
             // some time.
             let held = worker.holds_obsolete();
             let retry = self.note_outcome(task.reason(), attempt, outcome.as_ref().map(|_| ()));
@@ -352,7 +354,8 @@ impl Background {
 
     /// Does work until there is none.
     fn repeat(&self, once: impl Fn() -> Result<bool>) -> Result<Option<Duration>> {
-        // Listeners hear of each piece of work before the next one begins, with no lock held.
+        // Listeners are called after each piece of work before the next one begins, with no lock
+        // held.
         while !self.is_stopping() && once()? {
             self.events.deliver();
         }
@@ -373,20 +376,20 @@ impl Background {
         if matches!(flushed, Ok(true)) {
             return flushed;
         }
-        // Behind a failure too: threads do each kind of work whatever becomes of the others.
+        // After a failure too: threads do each kind of work regardless of the others.
         let compacted = self.noted(Task::Compaction, || worker.compact_one());
         if matches!(compacted, Ok(true)) {
             return flushed.and(compacted);
         }
         let tended = self.noted(Task::Log, || worker.tend_log_now());
-        // Last, because the log lets go of segments when it is tended.
+        // Last, because the upkeep of the log releases segments.
         let removed = worker.remove_obsolete();
         flushed.and(compacted)?;
         let done = tended?;
         removed.map(|()| done)
     }
 
-    /// The outcome of a piece of a task, once it is noted.
+    /// Notes the outcome of a piece of a task, and returns it.
     fn noted(&self, task: Task, once: impl FnOnce() -> Result<bool>) -> Result<bool> {
         let attempt = self.begin();
         let outcome = catch_engine(task.name(), once);
@@ -410,7 +413,7 @@ impl Background {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         // Only later attempts end the wait: after an earlier one this call makes another. An attempt
-        // that is under way may fail for a reason that was gone before the call.
+        // that began before may fail for a reason that no longer exists.
         let call = self.begin();
         self.wake_all();
         let mut schedule = self.schedule.lock();

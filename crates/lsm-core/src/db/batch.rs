@@ -1,7 +1,7 @@
 //! [`Batch`]: operations on any partitions that are committed together.
 //!
 //! Filled by its owner without a lock; `db/write.rs` encodes single operations, checks limits, and
-//! hands what is ready to the commit path.
+//! passes prepared batches to the commit path.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ use crate::types::{EntryKind, SeqNo};
 
 /// Operations on any partitions that become visible, and durable, together or not at all.
 ///
-/// Operations on one key count in their order. A limit that an operation passes is reported by
-/// [`Batch::commit`], which then writes nothing.
+/// Operations on one key count in their order. [`Batch::commit`] reports a limit that an operation
+/// exceeds, and then writes nothing.
 #[must_use = "a batch does nothing until it is committed"]
 pub struct Batch {
     db: Db,
     sections: Vec<(Arc<PartitionState>, u32, SectionBuilder)>,
-    /// Handles of values that went to a value store; dropped uncommitted, they are let go.
+    /// Handles of values that went to a value store; dropped uncommitted, they are discarded.
     pending: Vec<PendingHandle>,
     bytes: u64,
     requirements: Vec<Requirement>,
@@ -59,7 +59,7 @@ impl Batch {
         self
     }
 
-    /// Deletes `key` in `partition`; fine if it does not exist.
+    /// Deletes `key` in `partition`; no error if it does not exist.
     pub fn delete(mut self, partition: &Partition, key: impl AsRef<[u8]>) -> Batch {
         self.add_delete(partition, key.as_ref());
         self
@@ -95,8 +95,8 @@ impl Batch {
         }
     }
 
-    /// Requires that nobody has written to `key` in `partition` behind `at_most`, when the batch is
-    /// committed; else it is refused with [`ErrorKind::Conflict`].
+    /// Requires that no one has written to `key` in `partition` after `at_most`, when the batch is
+    /// committed; otherwise it is refused with [`ErrorKind::Conflict`].
     pub fn require(
         mut self,
         partition: &Partition,
@@ -117,8 +117,7 @@ impl Batch {
             return;
         }
         let state = partition.state();
-        // In the form that memtables and tables know, and made here, outside of the lock of the
-        // log.
+        // In the form of memtables and tables, and made here, outside of the lock of the log.
         let stored = state.key_form.stored(key.to_vec());
         self.requirements.push(Requirement {
             partition: state.clone(),
@@ -196,8 +195,8 @@ impl Batch {
         handle: PendingHandle,
     ) -> Result<()> {
         let state = partition.state();
-        // Before the key is checked: the section notes which rules hold, and the commit checks the keys
-        // anew if they change from here on.
+        // Before the key is checked: the section notes the present rules, and the commit checks the
+        // keys again if the rules change from here on.
         let at = self.section_of(state);
         let stored = stored_key(state, key)?;
         self.sections[at].2.push(EntryKind::Handle, &stored, handle.bytes());
@@ -206,7 +205,7 @@ impl Batch {
         Ok(())
     }
 
-    /// The place of the partition's section, made if there is none.
+    /// The index of the partition's section, which is added if there is none.
     fn section_of(&mut self, state: &Arc<PartitionState>) -> usize {
         // A batch has few partitions: a map would cost more than it saves.
         let at = self.sections.iter().position(|(other, _, _)| Arc::ptr_eq(other, state));
@@ -261,13 +260,13 @@ impl Batch {
     /// Commits the operations. An empty batch is a no-op that returns the newest commit.
     ///
     /// # Errors
-    /// A limit, a dropped partition, a closed or read-only store: nothing is written then. After
-    /// an I/O error the batch is not visible and never comes back, unless the error came from
-    /// the sync that [`Durability::Sync`] asks for: then it is visible, and whether it is durable
-    /// is unknown.
+    /// A limit, a dropped partition, a closed or read-only store: nothing is written then. After an
+    /// I/O error the batch is not visible and does not appear later, unless it is the error of the
+    /// sync of [`Durability::Sync`]: then the batch is visible, and it is unknown whether it is
+    /// durable.
     ///
     /// # Durability
-    /// As `options` say.
+    /// That of `options`.
     ///
     /// # Cost
     /// One `write` for the group of batches that commit together, and with [`Durability::Sync`]
@@ -278,8 +277,8 @@ impl Batch {
         self.commit_as(options.into(), Admission::Wait)
     }
 
-    /// As [`Batch::commit`], but refused instead of held back. The wait for the sync that
-    /// [`Durability::Sync`](crate::options::Durability::Sync) asks for stays.
+    /// As [`Batch::commit`], but refused instead of delayed. The wait for the sync of
+    /// [`Durability::Sync`](crate::options::Durability::Sync) remains.
     ///
     /// # Errors
     /// [`ErrorKind::WouldStall`] with the reason: nothing was written. Others as

@@ -1,14 +1,16 @@
-//! Opening beside the process that writes: what it has committed by now, as a read-only database.
+//! Opening while another process writes: the state that it has committed by now, as a read-only
+//! database.
 //!
 //! For a program that looks at a whole database once, for example the reading subcommands of the
 //! command. A secondary (`follow/`) continues to follow. No lock is taken and no recovery runs: a
 //! lease holds the files, and only the committed part of the log is replayed into memory.
 //!
 //! Invariants:
-//! 1. The lease is there before the manifest is read.
-//! 2. Nothing is replayed that the commit cursor, or without one the log, does not say is committed.
-//! 3. A file that vanished, or was about to change, is a reason to begin anew. It is damage only if the
-//!    lease is still there.
+//! 1. The lease exists before the manifest is read.
+//! 2. Only operations that are committed according to the commit cursor, or without one the log, are
+//!    replayed.
+//! 3. A file that disappeared or is about to change is a reason to start again. It is damage only if
+//!    the lease still exists.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,10 +28,10 @@ use crate::types::SeqNo;
 use crate::version::Missing;
 use crate::wal::{LogReader, Lsn};
 
-/// Looks while the writer changes what is read.
+/// Attempts while the writer changes the files.
 const LOOKS: usize = 200;
 
-/// Holds the files that are read, in the place of the folder's lock.
+/// Holds the files that are read, instead of the folder's lock.
 pub(super) struct HeldByLease {
     lease: Option<Mutex<Lease>>,
 }
@@ -37,7 +39,7 @@ pub(super) struct HeldByLease {
 impl LockGuard for HeldByLease {}
 
 impl HeldByLease {
-    /// The meaning of a table that is not there.
+    /// The meaning of a missing table.
     pub(super) fn missing(&self) -> Missing {
         match &self.lease {
             Some(lease) => Missing::DamageUnder(lease.lock().path().to_owned()),
@@ -54,7 +56,7 @@ pub(super) struct CommittedPart {
     reach: Option<Lsn>,
 }
 
-/// Takes a lease; none on a medium that cannot be written, where nobody writes.
+/// Takes a lease; none on a medium that cannot be written, because there is no writer.
 ///
 /// # Errors
 /// Those of the file system.
@@ -67,7 +69,7 @@ pub(super) fn hold(
     Ok(HeldByLease { lease: lease.map(Mutex::new) })
 }
 
-/// Calls `begin` until the writer does not change meanwhile what it reads.
+/// Calls `begin` until the writer does not change the files meanwhile.
 ///
 /// # Errors
 /// The last one of `begin`.
@@ -86,10 +88,10 @@ fn changed(what: &str) -> Error {
 }
 
 impl Opening {
-    /// The commits of the writer, if the manifest is as new as they are.
+    /// The commits of the writer, if the manifest includes them.
     ///
     /// # Errors
-    /// [`ErrorKind::NeedsManifest`] if the manifest is to be read again.
+    /// [`ErrorKind::NeedsManifest`] if the manifest must be read again.
     pub(super) fn committed(&self, fs: &dyn Fs, dir: &Path) -> Result<CommittedPart> {
         let version = &self.version;
         let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
@@ -97,11 +99,11 @@ impl Opening {
         let cursor = match (cursor, state) {
             (Some(cursor), Some(CursorState::Live)) => cursor,
             // A writer that closed the database may not have been able to delete its cursor. The
-            // manifest says the rest, once it is the last one.
+            // rest is in the manifest, once it is the last one.
             (Some(cursor), Some(CursorState::Closed)) if cursor.edit() > version.edit_number => {
                 return Err(changed("the writer ended"));
             }
-            // A writer that died before it began has written nothing besides the manifest.
+            // A writer that died before its epoch began has written only the manifest.
             (Some(cursor), Some(CursorState::Opening))
                 if cursor.is_writer_dead(fs, dir, version.epoch) =>
             {
@@ -122,8 +124,8 @@ impl Opening {
         Ok(CommittedPart { visible: Some(visible), reach: Some(reach) })
     }
 
-    /// Replays what is committed; returns its last sequence as well. Fails with what `is_full` says
-    /// once that takes `bytes_max` of memory.
+    /// Replays the committed operations; returns their last sequence as well. Fails with the error
+    /// of `is_full` once that takes `bytes_max` of memory.
     ///
     /// # Errors
     /// Those of reading; corruption.
@@ -143,8 +145,8 @@ impl Opening {
             must.committed = reach;
         } else if must.closed.is_none() {
             let reader = LogReader::new(sources.clone(), reading.clone())?;
-            // Without a cursor only what the log attests as durable is known to count: the
-            // write of a whole frame may have been refused.
+            // Without a cursor only the durable operations, which the log attests, are known to
+            // count: the write of a whole frame may have been refused.
             reading.reach = reader.attested(self.version.log_durable_through(), None)?.durable;
             must.committed = reading.reach;
         }
@@ -157,7 +159,7 @@ impl Opening {
         // The log is committed or durable up to there, so an earlier end is damage and no torn tail.
         reader.check_reaches(&must)?;
         if committed.visible.is_none() {
-            // A cursor says which edit the manifest must have. Without one the log attests it.
+            // A cursor names the edit that the manifest must have. Without one the log attests it.
             self.check_manifest_reaches(reader.manifest_edit(), &world.dir)?;
         }
         let last_seq = reader.position().last_seq;

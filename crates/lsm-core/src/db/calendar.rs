@@ -10,7 +10,7 @@ use super::events::Events;
 use crate::clock::{CalendarGuard, Clock, ClockJump};
 use crate::hooks::Event;
 
-/// See the module.
+/// The time by which entries expire, for jobs and for the search of due tables.
 pub(super) struct Calendar {
     clock: Arc<dyn Clock>,
     guard: CalendarGuard,
@@ -35,7 +35,7 @@ impl Calendar {
 }
 
 impl DbInner {
-    /// The jump of the calendar that entries of some partition wait for with their expiry.
+    /// The jump of the calendar that delays the expiry of entries.
     pub(super) fn clock_jump(&self) -> Option<ClockJump> {
         let Calendar { clock, guard, .. } = &self.runner.calendar;
         let jump = guard.jump(&**clock)?;

@@ -1,4 +1,4 @@
-//! [`Catalog`]: which partitions and files the database has, and the one path that changes that.
+//! [`Catalog`]: the partitions and files of the database, and the only path that changes them.
 //!
 //! Called for every edit (flushes, compactions, ingests, the log, creating and dropping partitions)
 //! and for the list of live files. It knows no memtable, and its only work is the append and sync
@@ -6,11 +6,12 @@
 //!
 //! Invariants:
 //! 1. Every edit goes through [`Editing::install`], which alone notes the number of the last durable
-//!    one. The log attests that number, so a manifest that lost its end is found out at the next
-//!    open; an edit that went past the note would not be attested.
-//! 2. Nothing is installed once [`Catalog::shut`] has returned: the folder may be another process's.
-//! 3. A partition is in the map from when its creation is durable until its drop is: what is found
-//!    there may be gone from the versions a moment before, never after.
+//!    one. The log attests that number, so the next open notices a manifest that lost its end; an
+//!    edit without the note would not be attested.
+//! 2. Nothing is installed after [`Catalog::shut`] has returned: the folder may belong to another
+//!    process.
+//! 3. A partition is in the map from the time its creation is durable until its drop is: a
+//!    partition in the map may be missing in the versions a moment before, never after.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
@@ -36,13 +37,13 @@ struct Partitions {
     by_name: HashMap<String, PartitionId>,
 }
 
-/// See the module.
+/// The partitions of the database, and its current version.
 pub(super) struct Catalog {
     /// Held over the manifest's append and sync, and while views take a new version in.
     versions: Mutex<VersionSet>,
-    /// Held over creating, changing or dropping a partition, each of which is one edit and what
-    /// follows from it: one at a time, so that no two make the same name. It is not the commit
-    /// path's lock, because writers need not wait for the manifest.
+    /// Held over the creation, change or drop of a partition, each of which is one edit and its
+    /// effects: one at a time, so that no two use the same name. It is not the commit path's lock,
+    /// because writers need not wait for the manifest.
     structure: Mutex<()>,
     /// A leaf: nothing else is locked while it is held.
     partitions: RwLock<Partitions>,
@@ -55,11 +56,11 @@ pub(super) struct Catalog {
     cursor: Arc<CursorWriter>,
     /// Generations of the manifest that are history wait there to be deleted.
     obsolete: Arc<ObsoleteFiles>,
-    /// Which partitions there is something to do for: they note it themselves.
+    /// The partitions that have work: they note it themselves.
     work: Arc<WorkList>,
-    /// Set under `versions` before the lock file is let go.
+    /// Set under `versions` before the lock file is released.
     is_shut: AtomicBool,
-    /// Set under `versions` if a panic interrupted an edit: nobody knows which of its steps were done.
+    /// Set under `versions` if a panic interrupted an edit: its completed steps are unknown.
     is_torn: AtomicBool,
     /// The work of another thread that waits for the turn, done by the one that ends it.
     #[cfg(test)]
@@ -67,8 +68,8 @@ pub(super) struct Catalog {
 }
 
 impl Catalog {
-    /// Goes on from the current version of `versions`. The partitions are added by the caller, who
-    /// knows their hooks.
+    /// Continues from the current version of `versions`. The caller, who knows their hooks, adds
+    /// the partitions.
     pub(super) fn new(
         versions: VersionSet,
         cursor: Arc<CursorWriter>,
@@ -96,19 +97,19 @@ impl Catalog {
     /// Takes the turn to install an edit.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`] once the database has let go of its folder; [`ErrorKind::Internal`] after a
+    /// [`ErrorKind::Closed`] after the database has released its folder; [`ErrorKind::Internal`] after a
     /// panic in the middle of an edit.
     pub(super) fn edit(&self) -> Result<Editing<'_>> {
         let versions = self.versions.lock();
-        // Looked at under the lock that `shut` takes: no edit can begin behind it.
+        // Checked under the lock that `shut` takes: no edit can begin after it.
         if self.is_shut.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the database is closed"));
         }
         if self.is_torn.load(Ordering::Acquire) {
-            let message = "a panic interrupted a change of the manifest; open the database anew";
+            let message = "a panic interrupted a change of the manifest; open the database again";
             return Err(Error::new(ErrorKind::Internal, message));
         }
-        // An edit of a destructor that runs while a panic unwinds its thread is not interrupted by it.
+        // An edit of a destructor that runs during the unwinding of a panic is not interrupted by it.
         let is_exposed = !std::thread::panicking();
         Ok(Editing {
             versions,
@@ -124,7 +125,7 @@ impl Catalog {
         self.structure.lock()
     }
 
-    /// Makes changes durable that concern no partition's view.
+    /// Makes changes durable that affect no partition's view.
     ///
     /// # Errors
     /// Those of [`Editing::install`].
@@ -132,7 +133,7 @@ impl Catalog {
         self.edit()?.install(changes).map(drop)
     }
 
-    /// Refuses every edit from now on, and waits for the one that is under way.
+    /// Refuses every edit from now on, and waits for the running one.
     pub(super) fn shut(&self) {
         let _versions = self.versions.lock();
         self.is_shut.store(true, Ordering::Release);
@@ -143,8 +144,8 @@ impl Catalog {
         self.versions.lock().current().clone()
     }
 
-    /// Says what a new manifest generation puts in the place of all sections of a partition's value
-    /// store.
+    /// Sets the section that a new manifest generation contains instead of all sections of a
+    /// partition's value store.
     pub(super) fn set_store_state(
         &self,
         state_of: impl Fn(PartitionId) -> Option<Vec<u8>> + Send + 'static,
@@ -157,8 +158,8 @@ impl Catalog {
         self.edit_number.load(Ordering::Acquire)
     }
 
-    /// The error of the present generation of the manifest if it is gone from the folder; `None` also while an
-    /// edit is under way. Opens the file under `versions`, so that no other generation takes its place meanwhile.
+    /// The error of the present generation of the manifest if it is missing in the folder; `None` also during an
+    /// edit. Opens the file under `versions`, so that no other generation replaces it meanwhile.
     pub(super) fn missing_manifest(&self, fs: &dyn Fs, dir: &Path) -> Option<Error> {
         let versions = self.versions.try_lock()?;
         let path = versions.generation().0.path(dir);
@@ -193,9 +194,9 @@ impl Catalog {
         names
     }
 
-    /// Everything in the log below the result is in tables, apart from memtables of `flushing`
-    /// through the given id, whose flush is about to be installed. Every frame below `applied` is in
-    /// the memtables; loaded before the call, so that whatever is applied later lies above it.
+    /// Everything in the log below the result is in tables, except memtables of `flushing` through
+    /// the given id, whose flush is about to be installed. Every frame below `applied` is in the
+    /// memtables; loaded before the call, so that later frames lie above it.
     pub(super) fn log_low_water(
         &self,
         applied: Lsn,
@@ -206,7 +207,7 @@ impl Catalog {
         self.work.first_pin(flushing).map_or(applied, |pin| applied.min(Lsn(pin)))
     }
 
-    /// Which partitions there is something to do for.
+    /// The partitions that have work.
     pub(super) fn work(&self) -> &Arc<WorkList> {
         &self.work
     }
@@ -232,19 +233,19 @@ impl Catalog {
     }
 }
 
-/// The turn to install an edit: nobody else installs one while it lives. What else is known of the
-/// versions is read through it.
+/// The turn to install an edit: no other thread installs one while it lives. Other facts about the
+/// versions are read through it.
 pub(super) struct Editing<'a> {
     versions: MutexGuard<'a, VersionSet>,
     catalog: &'a Catalog,
-    /// A panic that unwinds the thread at its end began during the edit.
+    /// A panic that unwinds the thread when this is dropped began during the edit.
     is_exposed: bool,
-    /// Behind `versions`, so that it is dropped when the lock is free.
+    /// After `versions`, so that it is dropped when the lock is free.
     #[cfg(test)]
     _released: Released<'a>,
 }
 
-/// Does what was asked for at the end of a turn.
+/// Does the requested work at the end of a turn.
 #[cfg(test)]
 struct Released<'a>(&'a Catalog);
 
@@ -259,13 +260,13 @@ impl Drop for Released<'_> {
 }
 
 impl Editing<'_> {
-    /// Begins a new manifest generation if the present one takes no more edits: before work whose
-    /// result could not be installed.
+    /// Begins a new manifest generation if the present one takes no more edits: called before work
+    /// whose result could not be installed.
     pub(super) fn ensure_writable(&mut self) -> Result<()> {
         self.versions.check_writable()?;
         if self.versions.is_in_doubt() {
-            // With an edit behind its snapshot the new generation counts. Until then recovery may begin
-            // at the old one, with the edit in doubt, and needs the files that this names.
+            // With an edit after its snapshot the new generation counts. Until then recovery may begin
+            // at the old one, with the edit in doubt, and needs the files that it names.
             let last_seq = self.versions.current().last_seq;
             self.install(vec![Change::LastSeq(last_seq)])?;
         }
@@ -287,7 +288,7 @@ impl Editing<'_> {
         self.catalog.manifest_bytes.store(manifest_bytes, Ordering::Relaxed);
         let edit_number = installed?;
         self.catalog.edit_number.store(edit_number, Ordering::Release);
-        // Behind the sync of the manifest: a secondary that learns of the edit here must find it
+        // After the sync of the manifest: a secondary that learns of the edit here must find it
         // there.
         let (generation, _) = self.versions.generation();
         self.catalog.cursor.note_edit(edit_number, generation.number);
@@ -297,7 +298,7 @@ impl Editing<'_> {
 }
 
 impl Drop for Editing<'_> {
-    /// Another edit behind one that a panic interrupted could name tables that no view has, or remove
+    /// Another edit after one that a panic interrupted could name tables that no view has, or remove
     /// tables that the manifest does not have any more.
     fn drop(&mut self) {
         if self.is_exposed && std::thread::panicking() {

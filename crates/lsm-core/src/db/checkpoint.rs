@@ -1,19 +1,19 @@
-//! `Db::checkpoint`: a copy of the database as of one moment, in another folder, while writing
-//! goes on.
+//! `Db::checkpoint`: a copy of the database as of one moment, in another folder, while writes
+//! continue.
 //!
-//! All memtables are sealed between two groups of writers; what was written before is then
-//! flushed, and nothing else is until the version that holds exactly that is pinned. Its tables
-//! are linked, or copied where that does not work, value stores copy what its handles point to, and
-//! a manifest that names the tables and no log is published last.
+//! All memtables are sealed between two groups of writers; then only these are flushed, until the
+//! version with exactly their entries is pinned. Its tables are linked, or copied if that fails,
+//! value stores copy the values of its handles, and a manifest that names the tables and no log is
+//! published last.
 //!
-//! A checkpoint has the database's id: its tables carry it. It is the same database, gone another
-//! way since; nothing tells the two apart but their folders.
+//! A checkpoint has the database's id: its tables carry it. It is the same database with a separate
+//! history since; only the folders distinguish the two.
 //!
 //! Invariants:
 //! 1. The manifest is the last thing to appear: a folder without one is refused as a database.
 //! 2. The version is pinned until the manifest is written, so no table is deleted before it was
 //!    linked, and no value reclaimed before it was copied.
-//! 3. When it fails, what it made is removed, the manifest first.
+//! 3. When it fails, its files are removed, the manifest first.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,24 +29,23 @@ use crate::partition::{PartitionState, ReadView};
 use crate::types::{FileNo, SeqNo};
 use crate::version::{DbVersion, HookKind, LogCut, Manifest};
 
-/// A partition and what keeps its tables and values from being removed.
+/// A partition and the view that keeps its tables and values from being removed.
 type Pinned = (Arc<PartitionState>, Arc<ReadView>);
 
 impl Db {
     /// Makes a copy of the database in the folder `dir`, which must be empty or not exist, while
-    /// writing goes on. Opened as a database it has every commit that was acknowledged before this
-    /// call, and is the state after some commit at or after the call; commits that run beside the
-    /// call are in it wholly or not at all. Partitions are those that exist at the end of the
-    /// flush; partitions without a log are in it as of the same moment.
+    /// writes continue. Opened as a database it has every commit that was acknowledged before this
+    /// call, and is the state after some commit at or after the call; each concurrent commit is in
+    /// it wholly or not at all. Partitions are those that exist at the end of the flush; partitions
+    /// without a log are in it as of the same moment.
     ///
-    /// It shares bytes with this database where the file system can link, and is independent of it
-    /// all the same: neither ever changes a table. It bears the same database id.
+    /// It shares bytes with this database if the file system supports links, and is still
+    /// independent of it: neither ever changes a table. It has the same database id.
     ///
-    /// # Errors
     /// [`ErrorKind::InvalidArgument`] if there are files in `dir`; [`ErrorKind::Unsupported`] if a
-    /// partition has a value store that makes no checkpoints, or that is not there; those of
-    /// flushing, of the files and of the value stores. What was made is removed then, except the
-    /// folder; what a crash leaves is refused as a database.
+    /// partition has a value store that makes no checkpoints, or whose code is missing; those of
+    /// flushing, of the files and of the value stores. Its files are removed then, except the
+    /// folder; the remains after a crash are refused as a database.
     ///
     /// # Durability
     /// Durable once this returns.
@@ -64,8 +63,8 @@ impl DbInner {
         self.check_open()?;
         make_empty_folder(&*self.world.fs, dir)?;
         let (version, last_seq, pinned) = self.version_at_one_commit()?;
-        // A number of this database: the copy is the same database, and its next open goes on above
-        // it.
+        // A number of this database: the copy is the same database, and its next open continues
+        // above it.
         let name = FileName::new(FileKind::Manifest, self.world.numbers.allocate(), version.epoch);
         let mut made = Vec::new();
         let World { fs, dir: from, .. } = &self.world;
@@ -75,15 +74,16 @@ impl DbInner {
         if written.is_err() {
             remove_checkpoint(&**fs, dir, name, &made);
         }
-        // Only now may the tables and values go that were copied.
+        // Only now may the copied tables and values be deleted.
         drop((version, pinned));
         // Tables that became obsolete meanwhile.
         self.background.wake_all();
         written
     }
 
-    /// Flushes what was written before the call and nothing else; the version that holds exactly
-    /// that, the last sequence number in it, and its partitions with all that it refers to.
+    /// Flushes the entries that were written before the call and nothing else; returns the version
+    /// with exactly these, the last sequence number in it, and its partitions with all files that
+    /// it refers to.
     fn version_at_one_commit(&self) -> Result<(Arc<DbVersion>, SeqNo, Vec<Pinned>)> {
         // Compactions go on: they change no content.
         let no_other_flush = self.jobs.flush_turn();
@@ -118,7 +118,7 @@ fn link_tables(
 ) -> Result<()> {
     for (_, table) in version.partitions.values().flat_map(|partition| partition.tables()) {
         let file = table.meta.file_name();
-        // Noted before the link: a copy that fails leaves a part of the file.
+        // Noted before the link: a failed copy leaves a part of the file.
         made.push(file.path(dir));
         link_or_copy(fs, &file.path(from), &file.path(dir), None)?;
     }
@@ -134,10 +134,10 @@ fn write_manifest(
     name: FileName,
 ) -> Result<()> {
     let mut copy = version.clone();
-    // It has no log: what the log held is flushed. The cut says how far that log reached.
+    // It has no log: the entries of the log are flushed. The cut records how far that log reached.
     copy.last_seq = copy.last_seq.max(last_seq);
-    // The copy gets no segment: everything before the moment is in tables, and a segment would
-    // bring later commits.
+    // The copy gets no segment: everything before the moment is in tables, and a segment would add
+    // later commits.
     copy.log_segments.clear();
     copy.log_cut = Some(LogCut { segment: FileNo(0), offset: 0, last_seq: copy.last_seq });
     copy.log_closed = None;
@@ -156,7 +156,7 @@ fn remove_checkpoint(fs: &dyn Fs, dir: &Path, name: FileName, made: &[PathBuf]) 
     }
 }
 
-/// Has value stores copy what the tables of `version` point to.
+/// Makes value stores copy the values that the tables of `version` refer to.
 fn copy_values(
     dir: &Path,
     version: &DbVersion,
@@ -173,7 +173,8 @@ fn copy_values(
             let message = format!("the code of the value store of partition {name:?} is missing");
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
-        // Of the version: what the store has dropped since, or before, may be reclaimed at any time.
+        // Of the version: values that the store has dropped since, or before, may be reclaimed at
+        // any time.
         store.checkpoint(&stored.store_sections, dir, made).map_err(|error| {
             match error.kind() {
                 ErrorKind::Unsupported => {
@@ -188,7 +189,7 @@ fn copy_values(
     Ok(())
 }
 
-/// Makes the folder `dir`, which must not exist or hold no file.
+/// Makes the folder `dir`, which must not exist or have no file.
 pub(super) fn make_empty_folder(fs: &dyn Fs, dir: &Path) -> Result<()> {
     match fs.list(dir, "") {
         Ok(entries) if entries.is_empty() => {}

@@ -57,20 +57,20 @@ impl DbInner {
         let ended = self.log.check().and_then(|()| between.close());
         drop(between);
         self.end_work();
-        // Nobody else does it from here on, and a sealed segment without an index keeps its file open.
-        // An index is a hint, so a failure is none of the close.
+        // No other thread does it from here on, and a sealed segment without an index keeps its file
+        // open. An index is a hint, so its failure does not fail the close.
         let _ = self.log.index_sealed(self);
         // As long as the folder is locked: later a deletion could hit a file of the next process.
         let removed = self.remove_obsolete();
-        // Behind a fence that came meanwhile this is the error, and the cursor stays as it is.
+        // After a concurrent fence this returns the error, and the cursor does not change.
         let told = self.cursor.close(&*self.world.fs, &self.world.dir, self.world.epoch);
         // Last: the next process may open the database as soon as the lock is free.
         *lock = None;
         flushed.and(ended).and(removed).and(told)
     }
 
-    /// Leaves the database to the process that opened it: in a child that lets its handles go. Only the child's
-    /// copy of the lock is closed, which would keep the lock when the parent is dead.
+    /// Leaves the database to the process that opened it, in a child that drops its handles. Only the child's
+    /// copy of the lock is closed, which would keep the lock after the parent's death.
     pub(super) fn leave_to_parent(self: &Arc<Self>) {
         let lock = self.lock.try_lock().and_then(|mut lock| lock.take());
         drop(lock);
@@ -78,7 +78,7 @@ impl DbInner {
         std::mem::forget(self.clone());
     }
 
-    /// Ends everything and writes nothing: the database is another process's.
+    /// Ends everything and writes nothing: the database belongs to another process.
     fn abandon(&self, lock: &mut Option<HeldLock>, fenced: Error) -> Result<()> {
         self.closed.store(true, Ordering::Release);
         self.end_work();
@@ -110,8 +110,9 @@ impl DbInner {
         self.finish_flushes(&unlogged)
     }
 
-    /// Flushes what would take long to replay. The log has it as well, so a failure here does not fail
-    /// the close. Small memtables stay in the log alone, since a table costs a sync of its own.
+    /// Flushes memtables that would take long to replay. The log has them as well, so a failure here
+    /// does not fail the close. Small memtables stay in the log alone, since a table costs a sync of
+    /// its own.
     fn flush_large(&self) {
         let mut large = self.catalog.partitions();
         large.retain(|partition| {

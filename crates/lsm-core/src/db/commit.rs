@@ -6,26 +6,26 @@
 //!               -> publish -> hand the lead over -> sync if asked -> answer
 //! ```
 //!
-//! A writer that finds nobody leading leads: it takes whatever waits behind it into its group.
-//! The others wait until they are answered or lead themselves (`commit/queue.rs`). Leading is holding
-//! the log's writer; flush, drop and close take the same lock to stand between two groups.
+//! A writer that finds no leader leads: it takes all waiting writers into its group. The others wait
+//! until they are answered or lead themselves (`commit/queue.rs`). Leading means holding the log's
+//! writer; flush, drop and close take the same lock to run between two groups.
 //!
 //! Invariants:
 //! 1. A group is written, applied and published before the next one begins. So sequence numbers
 //!    become visible in order, and a memtable that is sealed between two groups is complete.
-//! 2. A batch whose frame was not wholly appended is refused, never applied, and never comes back:
-//!    its segment is closed before it, see `log/`. Its sequence numbers stay unused.
+//! 2. A batch whose frame was not wholly appended is refused, never applied, and does not appear
+//!    later: its segment is closed before it, see `log/`. Its sequence numbers stay unused.
 //! 3. No sync runs under the queue's or the log writer's lock, except when a failed segment is
 //!    replaced.
-//! 4. Whether the store takes writes is asked under the log writer's lock, so no batch slips in
-//!    behind a failure.
+//! 4. Whether the store takes writes is checked under the log writer's lock, so no batch is written
+//!    after a failure.
 //! 5. The requirements of a batch are checked when its sequence numbers are known and nothing can
-//!    come before them any more: this is the place in the history where a transaction counts.
+//!    come before them any more: this is the place of a transaction in the history.
 //! 6. Nothing of a group is applied before the commit cursor has settled it. A process that takes the
 //!    database over may fence this one at any moment: then the group is refused, and is in neither
-//!    history. A check before the write would not be enough, the process may be stopped behind it.
+//!    history. A check before the write would not suffice: the process may be stopped after it.
 //!
-//! Lock order: the log's writer, then the queue; what the host locks, behind the writer.
+//! Lock order: the log's writer, then the queue; the locks of the host come after the writer.
 
 mod members;
 mod queue;
@@ -50,21 +50,21 @@ use crate::wal::Lsn;
 pub struct Commit {
     /// The last sequence number of the batch.
     pub seq: SeqNo,
-    /// The term of the writer that made it.
+    /// The epoch of the writer that made it.
     pub epoch: Epoch,
 }
 
-/// The demands of the commit path on the database around it.
+/// The calls of the commit path to the rest of the database.
 pub(super) trait CommitHost: LogHost {
     /// The term of this writer.
     fn epoch(&self) -> Epoch;
 
-    /// An error if the batch must not be written. Called by the leader, under the log writer's
-    /// lock.
+    /// Returns an error if the batch must not be written. Called by the leader, under the log
+    /// writer's lock.
     fn check_batch(&self, batch: &Prepared<'_>) -> Result<()>;
 
-    /// Seals what has grown too large, and what makes tables go: the group has `cleared` these
-    /// partitions. Called between two groups.
+    /// Seals memtables that have grown too large, and those whose floors free tables: the group has
+    /// `cleared` these partitions. Called between two groups.
     fn after_group(&self, writer: &mut LogWriter<'_>, cleared: Vec<Arc<PartitionState>>);
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Committed {
     pub(super) synced: Result<()>,
 }
 
-/// A batch that is visible, and how far the log must be durable for it.
+/// A batch that is visible, and the place through which the log must be durable for it.
 type Visible = (Commit, Lsn);
 
 /// The state of the commit path.
@@ -93,7 +93,7 @@ pub(super) struct CommitPath {
 }
 
 impl CommitPath {
-    /// Begins behind `last_seq`, and tells `cursor` of every group.
+    /// Begins after `last_seq`, and publishes every group in `cursor`.
     pub(super) fn new(last_seq: SeqNo, cursor: Arc<CursorWriter>) -> CommitPath {
         CommitPath {
             queue: Queue::new(),
@@ -127,7 +127,7 @@ impl CommitPath {
     }
 
     /// Seals a partition's active memtable; `false` if it is empty, or the partition was dropped:
-    /// what a dropped one held is released already. Between two groups.
+    /// then its memory is released already. Between two groups.
     pub(super) fn seal(&self, writer: &mut LogWriter<'_>, partition: &PartitionState) -> bool {
         if partition.is_dropped() {
             return false;
@@ -141,24 +141,24 @@ impl CommitPath {
         true
     }
 
-    /// Lets readers see everything up to the last sequence number, which was taken for what is no
-    /// batch. Between two groups.
+    /// Publishes sequence numbers that were assigned outside of a batch, e.g. to ingested tables.
+    /// Between two groups.
     pub(super) fn publish_unlogged(&self, writer: &LogWriter<'_>) {
         // No frame of the log has that number: without this a secondary would wait for one.
         self.cursor.note_floor(writer.last_seq());
         self.publish(writer);
     }
 
-    /// Lets readers see everything up to the last sequence number that was taken.
+    /// Publishes everything up to the last assigned sequence number.
     fn publish(&self, writer: &LogWriter<'_>) {
         let visible = writer.last_seq();
         self.visible_seq.store(visible.get(), Ordering::Release);
-        // Behind the store for readers here, so that no secondary is ahead of them.
+        // After the store for readers here, so that no secondary is ahead of them.
         self.cursor.publish(writer.lsn().0, visible);
     }
 
-    /// Commits a batch. Returns once it is visible and as durable as it asked for; with what
-    /// became of the sync, if it asked for one.
+    /// Commits a batch. Returns once it is visible and as durable as requested; includes the
+    /// outcome of the sync, if one was requested.
     ///
     /// # Errors
     /// Then it is not visible, and never will be.
@@ -203,8 +203,8 @@ impl CommitPath {
             }
             &mut list[..]
         };
-        // One write for all of them. It comes before the memtables: an entry that a reader saw and
-        // that no log has would be gone after a crash of the process alone.
+        // One write for all of them, before the memtables: an entry that a reader saw and that no
+        // log has would be lost after a crash of the process alone.
         append(&mut writer, group);
         let is_settled = settle(host, &writer, group);
         let end = writer.lsn();
@@ -229,7 +229,7 @@ impl CommitPath {
 
     /// Applies a group and publishes it.
     fn show(&self, host: &dyn CommitHost, writer: &mut LogWriter<'_>, group: &[Member<'_>]) {
-        // In the order of the log, and only members that are in it, as a replay does. Concurrent
+        // In the order of the log, and only members that are in it, as in a replay. Concurrent
         // inserts, as in RocksDB, would need a memtable with several writers.
         let mut cleared = Vec::new();
         for member in group.iter().filter(|member| !member.is_refused()) {
@@ -237,11 +237,11 @@ impl CommitPath {
         }
         // Published at once, so that readers see all of a batch or nothing of it.
         self.publish(writer);
-        // Behind the memtables, because a flush removes segments below this place: a frame that is
+        // After the memtables, because a flush removes segments below this place: a frame that is
         // below it and in no memtable yet would be lost with its segment.
         self.applied_lsn.store(writer.lsn().0, Ordering::Release);
         // Still under the lock of the log. A memtable that is sealed here has all of this group and
-        // nothing of the next one, so its switch can be written in front of the next frame.
+        // nothing of the next one, so its switch can be written before the next frame.
         host.after_group(writer, cleared);
     }
 
@@ -270,7 +270,7 @@ impl CommitPath {
             let floor_before = view.active.newest_floor();
             let all_sums = section.sums.as_slice();
             for (number, (sums, operation)) in all_sums.iter().zip(places).enumerate() {
-                // A single operation has nothing to search beside.
+                // For a single operation there is nothing to prefetch in parallel.
                 if all_sums.len() > 1 && number.is_multiple_of(MemtableWriter::AHEAD_MAX) {
                     let ahead = places[number..].iter().map(|place| &bytes[place.key.clone()]);
                     writer.fetch_ahead(ahead, &all_sums[number..]);

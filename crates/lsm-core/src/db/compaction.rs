@@ -1,20 +1,20 @@
 //! Compactions: picking, running, installing. Called by the compaction threads, and by
 //! `Partition::compact`, which waits for the result.
 //!
-//! `crate::compaction` says which tables to merge and what survives; [`Jobs`](super::jobs::Jobs)
-//! keeps two compactions from touching the same tables; `job.rs` runs one until it has tables and
-//! installs them. This file is what lies between.
+//! `crate::compaction` chooses the tables to merge and the entries that survive;
+//! [`Jobs`](super::jobs::Jobs) keeps two compactions from using the same tables; `job.rs` runs one
+//! until it has tables and installs them. This file connects them.
 //!
-//! A merge of deep levels that a background thread runs gives way: between entries it runs a merge
-//! of a level 0 that is due and for which no thread is free, since writers wait for that level. The
-//! claims keep the two apart as if they ran on two threads. So a level 0 waits for a deep merge only
-//! where that has tables of the base level of the same partition, which both need.
+//! A merge of deep levels on a background thread gives way: between entries it runs a due merge of a
+//! level 0 for which no thread is free, since writers wait for that level. The claims keep the two
+//! apart as if they ran on two threads. So a level 0 waits for a deep merge only if that has tables
+//! of the base level of the same partition, which both need.
 //!
 //! Invariants:
-//! 1. A failed compaction changes nothing but which tables are left alone: its inputs stay in the
+//! 1. A failed compaction changes nothing but the list of skipped tables: its inputs stay in the
 //!    version, and its outputs are removed.
-//! 2. A deep merge has at least half of the time of its thread, but for the end of the last merge
-//!    that it gave way to. A merge of a level 0 gives way to none, so that two are under way at most.
+//! 2. A deep merge has at least half of the time of its thread, except for the end of the last merge
+//!    that it gave way to. A merge of a level 0 gives way to none, so at most two run at once.
 
 use std::cell::Cell;
 use std::ops::Bound;
@@ -49,7 +49,7 @@ impl GivingWay {
         (compaction.level_from > 0).then_some(GivingWay { started: now, given, seen })
     }
 
-    /// Returns `true` if the merge has had no less time than it has given.
+    /// Returns `true` if the merge has run at least as long as it has given way.
     fn may_give(&self, now: Duration) -> bool {
         let given = self.given.get();
         now.saturating_sub(self.started).saturating_sub(given) >= given
@@ -76,8 +76,8 @@ impl DbInner {
     /// Picks, for any partition, and runs one compaction; `false` if none is due.
     pub(super) fn compact_one(&self) -> Result<bool> {
         // Large values are moved only when no compaction is due, because writers wait for
-        // compactions. One that failed comes behind them: while it fails, the others would never give
-        // space back.
+        // compactions. A failed compaction comes after them: while it fails, the moves would never
+        // free space.
         match self.jobs.pick_sound(self) {
             PickedSound::Due(claimed) => self.run_in_background(&claimed),
             PickedSound::Nothing => self.tend_values(),
@@ -93,7 +93,7 @@ impl DbInner {
         self.jobs.pick(self)?.map_or(Ok(false), |claimed| self.run_in_background(&claimed))
     }
 
-    /// Runs a claimed compaction that nobody waits for.
+    /// Runs a claimed compaction for no particular caller.
     pub(super) fn run_in_background(&self, claimed: &Claimed) -> Result<bool> {
         let way = GivingWay::of(&claimed.compaction, self.background.now());
         match self.run_claimed(claimed, way.as_ref()) {
@@ -101,7 +101,8 @@ impl DbInner {
                 self.background.wake_all();
                 Ok(true)
             }
-            // Not an error of the thread: the damaged inputs stay claimed, and other work goes on.
+            // Not an error of the thread: the damaged inputs stay claimed, and other work
+            // continues.
             Err(error) if error.is_corruption() => Ok(true),
             // The job gave up because the partition was dropped.
             Err(_) if claimed.partition.is_dropped() => Ok(true),
@@ -109,11 +110,11 @@ impl DbInner {
         }
     }
 
-    /// Runs a merge of a level 0 that is due and that no other thread takes, if there is one. Called in
-    /// the middle of a deep merge, without a lock.
+    /// Runs a due merge of a level 0 that no other thread takes, if there is one. Called in the middle
+    /// of a deep merge, without a lock.
     fn give_way(&self, way: &GivingWay) {
         let news = self.jobs.news();
-        // A thread that sleeps takes what is due. Asked again at the next look, because it may take
+        // A sleeping thread takes due work. Checked again at the next look, because it may take
         // something else.
         if way.seen.get() == news || self.background.has_idle_compactor() {
             return;
@@ -122,12 +123,12 @@ impl DbInner {
         if !way.may_give(began) {
             return;
         }
-        // Before the pick, so that what comes behind it is news.
+        // Before the pick, so that later changes count as news.
         way.seen.set(news);
         let Some(claimed) = self.jobs.pick_level0(self) else { return };
         let attempt = self.background.begin();
         if let Err(error) = self.run_in_background(&claimed) {
-            // Noted here, because the outcome of the deep merge is another one.
+            // Noted here, because the outcome of the deep merge is separate.
             self.background.note_outcome(Reason::Compaction, attempt, Err(&error));
         }
         // No listener is called here: one that closes the database would wait for the deep merge.
@@ -135,11 +136,11 @@ impl DbInner {
         way.given.set(way.given.get() + took);
     }
 
-    /// Runs a claimed compaction and installs its result; gives the claim back unless an input is
+    /// Runs a claimed compaction and installs its result; releases the claim unless an input is
     /// damaged. If the partition was dropped meanwhile, that is the error.
     pub(super) fn run_claimed(&self, claimed: &Claimed, way: Option<&GivingWay>) -> Result<()> {
         let partition = &claimed.partition;
-        // Also after a panic the claim is given back: inputs that stayed claimed would never be
+        // The claim is released also after a panic: inputs that stayed claimed would never be
         // compacted again, and a close would wait for the job.
         let result = catch_engine("a compaction", || self.run_compaction(claimed, way));
         let result = result.map_err(|error| {
@@ -159,7 +160,7 @@ impl DbInner {
         result.map(drop)
     }
 
-    /// Runs a compaction and installs its result; the tables that it made or moved.
+    /// Runs a compaction and installs its result; returns the tables that it made or moved.
     fn run_compaction(&self, claimed: &Claimed, way: Option<&GivingWay>) -> Result<Vec<SstMeta>> {
         let Claimed { partition, compaction, version } = claimed;
         // Before the work, because without a manifest its result could not be installed.
@@ -173,7 +174,7 @@ impl DbInner {
         )
         .entered();
         // A move changes the manifest alone. No filter sees the entries, so the picker moves no
-        // table that filters are to see.
+        // table that filters have to see.
         if compaction.method == Method::Move {
             let moved: Vec<SstMeta> =
                 compaction.tables().map(|(_, table)| table.meta.clone()).collect();
@@ -197,8 +198,8 @@ impl DbInner {
         let merge = Merge::compaction(compaction, version);
         let JobTables { tables, values, gaps, clear_of, miscounted: _, is_repaired } =
             self.runner.run(self, &job, &merge, &|| {
-                // A compaction may be given up at any time, because its inputs are still live.
-                // Closing would otherwise wait for minutes.
+                // A compaction may give up at any time, because its inputs are still live. A close
+                // would otherwise wait for minutes.
                 let is_unwanted = self.background.is_stopping() || partition.is_dropped();
                 if !is_unwanted && let Some(way) = way {
                     self.give_way(way);
@@ -230,7 +231,7 @@ impl DbInner {
         Ok(tables)
     }
 
-    /// Counts and tells a compaction that is installed.
+    /// Counts and reports an installed compaction.
     fn count_compaction(&self, claimed: &Claimed, written_bytes: u64, started: Duration) {
         let compaction = &claimed.compaction;
         self.counters.compactions.add(1);
@@ -252,7 +253,7 @@ impl DbInner {
             return Ok(());
         }
         // Filters see every table that exists now, a value store may move its values, and hidden
-        // entries of a filter that is gone are removed.
+        // entries of a removed filter are dropped.
         let view = partition.view();
         let has_hidden = view.version.tables().any(|(_, table)| table.meta.hidden > 0);
         let has_hooks = !partition.hooks().filters.is_empty() || partition.store().is_some();
@@ -281,8 +282,8 @@ impl DbInner {
     }
 }
 
-/// The key at which a range ends; compactions take the tables around it whole, so that it does not
-/// matter whether the key itself belongs to it.
+/// The key at which a range ends; compactions take the tables around it whole, so the bound may be
+/// inclusive or exclusive.
 fn end_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
     match bound {
         Bound::Included(key) | Bound::Excluded(key) => Some(key),

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::error::Result;
 use crate::types::Process;
 
-/// The answer that a future waits for, and who to wake.
+/// The answer that a future waits for, and the waker of its task.
 #[derive(Default)]
 struct DurableState {
     outcome: Option<Result<()>>,
@@ -56,7 +56,7 @@ impl Future for Durable {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        // In a child nothing would ever wake the task.
+        // In a child process nothing would ever wake the task.
         if let Err(refused) = self.process.check() {
             return Poll::Ready(Err(refused));
         }
@@ -65,7 +65,7 @@ impl Future for Durable {
             Some(outcome) => Poll::Ready(outcome.clone()),
             None => {
                 // Under the lock under which the outcome is stored, so that no answer comes between
-                // look and waker.
+                // the check and the waker.
                 state.waker = Some(context.waker().clone());
                 Poll::Pending
             }

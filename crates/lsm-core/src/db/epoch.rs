@@ -1,6 +1,6 @@
-//! [`Tables`]: what an epoch begins with, made of what the log held.
+//! [`Tables`]: the first tables of an epoch, made of the replayed log.
 //!
-//! Used by `recovery.rs`, which knows the order of the steps. Nothing of this file names a manifest.
+//! Used by `recovery.rs`, which knows the order of the steps. This file does not know the manifest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,12 +37,12 @@ pub(super) fn store_sections(
     Ok(sections)
 }
 
-/// The tables that replayed operations were written to. Dropped before they are kept, they are
-/// removed: a disk that is too full for a new epoch is not filled any further by trying.
+/// The tables that replayed operations were written to. If they are dropped before they are kept,
+/// they are removed: attempts of an open must not fill a disk that is too full for a new epoch.
 pub(super) struct Tables<'a> {
     factory: &'a TableFactory,
-    /// The version of the manifest and of all that was written since: a tombstone may go only if
-    /// neither holds anything that it deletes.
+    /// The version of the manifest and of everything that was written since: a tombstone may be
+    /// dropped only if neither has an entry that it deletes.
     version: DbVersion,
     pub(super) changes: Vec<Change>,
     /// The values that their handles point to.
@@ -81,7 +81,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    /// A manifest may name the tables from now on: they stay.
+    /// A manifest may name the tables from now on: they are kept.
     pub(super) fn keep(&mut self) {
         self.made.clear();
     }
@@ -105,10 +105,11 @@ impl<'a> Tables<'a> {
             let partition = &self.version.partitions[&id];
             let mut hooks = self.hooks.get(&id).cloned().unwrap_or_default();
             let ageing = hooks.ageing().cloned();
-            // Entries that nobody has seen are decided on later, by a job that knows the snapshots.
+            // Filters decide later on entries that they have not seen, in a job that knows the
+            // snapshots.
             hooks.filters.retain(|filter| filter.seals());
-            // With a value store every version is kept: values that nothing refers to are reported
-            // by a compaction, in the edit that lets them go.
+            // With a value store every version is kept: a compaction reports values without a
+            // reference, in the edit that drops them.
             let keep_all = hooks.store.is_some();
             // Above the last snapshot nothing is dropped: with one at 0 every version stays, with
             // one at the maximum the newest version of each key.

@@ -1,8 +1,8 @@
-//! The meaning of a failure of the storage or of a hook, and how the store goes on: one table.
+//! The meaning of a failure of the storage or of a hook, and the reaction of the store: one table.
 //!
-//! [`rule`] says it for each reason (what was being done) and class (how it failed). Background
-//! work keeps its last failure with its rule, for [`Health`](super::Health) and listeners. Nothing
-//! here is fatal: whatever the storage does, a later success makes good.
+//! [`rule`] returns it for each reason (the failed work) and class (the kind of failure).
+//! Background work keeps its last failure with its rule, for [`Health`](super::Health) and
+//! listeners. Nothing here is fatal: a later success ends every failure.
 //!
 //! ```text
 //!                no space     I/O          failed sync         corruption        hook               panic
@@ -10,21 +10,21 @@
 //! WalSync        -            -            read-only, rewrite  -                 read-only, rewrite read-only, rewrite
 //! ReserveSegment soft, retry  soft, retry  soft, retry         -                 -                  soft, retry
 //! Flush          hard, retry  hard, retry  hard, retry         -                 hard, retry        hard, retry
-//! Compaction     soft, retry  soft, retry  soft, retry         soft, left alone  soft, retry        soft, retry
+//! Compaction     soft, retry  soft, retry  soft, retry         soft, skipped     soft, retry        soft, retry
 //! Manifest       hard, retry  hard, retry  hard, retry         -                 -                  -
 //! Obsolete       -            soft, retry  -                   -                 soft, retry        soft, retry
 //! Read           -            soft, call   -                   soft, call        soft, call         -
 //! ```
 //!
-//! A hook is code of the application that panicked; one that returns an error is counted by what
-//! that says. Until it works again its partition is served last, so that others go on.
+//! A hook is code of the application that panicked; if it returns an error, the class of that error
+//! counts. Until it works again its partition is served last, so that others continue.
 //!
-//! A panic is one of the engine, or of a file system or clock given to it: a bug. Work in the
-//! background is tried again after it. One in the middle of an edit leaves the manifest in doubt: flushes
-//! and compactions fail from then on until the next open.
+//! A panic is one of the engine, or of a file system or clock given to it: a bug. Background work is
+//! tried again after it. A panic in the middle of an edit leaves the manifest in doubt: flushes and
+//! compactions fail from then on until the next open.
 //!
-//! A sync that finds no space is a failed sync. A file whose sync failed is never synced or
-//! trusted again, whatever it was: what it held goes to a new file.
+//! A sync that finds no space is a failed sync. A file whose sync failed is never synced or trusted
+//! again, whatever its kind: its content goes to a new file.
 
 use std::fmt;
 use std::time::Duration;
@@ -151,7 +151,7 @@ impl Class {
     }
 }
 
-/// The table; `None` where a failure cannot be of that class.
+/// The table; `None` if a failure cannot be of that class.
 pub fn rule(reason: Reason, class: Class) -> Option<Rule> {
     use Class::{Corruption, FailedSync, Hook, Io, NoSpace, Panic};
     use Resume::{LeftAlone, NextCall, Retry, Rewrite};
@@ -222,8 +222,8 @@ pub(super) struct Failing {
 }
 
 impl Failing {
-    /// Counts one more failure, at `now`; says whether it is news. What failed shows in the file
-    /// that the error names; `work` is what was to be done.
+    /// Counts one more failure, at `now`; returns whether it is news. The file that the error names
+    /// shows the part that failed; `work` is the attempted work.
     pub(super) fn count(
         slot: &mut Option<Failing>,
         work: Reason,
@@ -238,7 +238,8 @@ impl Failing {
                 false
             }
             _ => {
-                // A failure of another kind begins anew, so that listeners get an event for it.
+                // A failure of another kind starts a new count, so that listeners get an event for
+                // it.
                 *slot = Some(Failing { error, reason, attempts: 1, began: now, last: now });
                 true
             }
@@ -251,10 +252,10 @@ impl Failing {
         RETRY_MIN.saturating_mul(1 << (self.attempts - 1).min(10)).min(RETRY_MAX)
     }
 
-    /// It as a user sees it, at `now`.
+    /// The failure as a user sees it, at `now`.
     pub(super) fn told(&self, now: Duration) -> BackgroundFailure {
         let class = Class::of(&self.error);
-        // A cell that the table does not have is taken for the mildest that is tried again.
+        // A cell that the table does not have counts as the mildest that is tried again.
         let unknown = Rule { severity: Severity::Soft, resume: Resume::Retry };
         let Rule { severity, resume } = rule(self.reason, class).unwrap_or(unknown);
         let due = self.last + self.delay();
@@ -271,13 +272,12 @@ impl Failing {
     }
 }
 
-/// The work that failed while `work` was to be done: the file that the error names tells.
+/// The part that failed during `work`, by the file that the error names.
 fn reason_of(work: Reason, error: &Error) -> Reason {
     let name = error.path().and_then(|path| FileName::parse(path.file_name()?.to_str()?));
     match name.map(|name| name.kind) {
         Some(FileKind::Manifest) => Reason::Manifest,
-        // The latched error of a failed sync: background work meets it too, and it is not that
-        // work's fault.
+        // The latched error of a failed sync: background work gets it too, without being its cause.
         Some(FileKind::Wal) if error.kind() == ErrorKind::ReadOnly => Reason::WalSync,
         Some(FileKind::Wal) => Reason::ReserveSegment,
         _ => work,

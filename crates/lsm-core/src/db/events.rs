@@ -1,18 +1,18 @@
 //! [`Events`]: the queue of events, and the calls of listeners.
 //!
-//! Things happen under locks: a flush ends under the one that keeps flushes apart, a pressure
+//! Events happen under locks: a flush ends under the one that keeps flushes apart, a pressure
 //! changes under the one that writers park on. So [`Events::tell`] only queues, and
-//! [`Events::deliver`] calls the listeners from places that hold nothing: between two pieces of
+//! [`Events::deliver`] calls the listeners from places that hold no lock: between two pieces of
 //! background work, and at the end of calls that do such work themselves. Calling a listener where
-//! the event happens would be simpler, and would make every call that a listener makes of the
-//! database a possible deadlock. The same events go to `tracing`.
+//! the event happens would be simpler, and would make every call of a listener to the database a
+//! possible deadlock. The same events go to `tracing`.
 //!
 //! Invariants:
 //! 1. No listener is called under a lock, so it may call the database.
-//! 2. A listener may run on a thread that does background work. So whatever it calls does not wait
-//!    for such work: writes that had to wait are refused, as is `wait_idle`.
+//! 2. A listener may run on a thread that does background work. So its calls do not wait for such
+//!    work: writes that would have to wait are refused, and so is `wait_idle`.
 //! 3. Events are queued in the order in which they happened. Two threads that deliver at once may
-//!    tell two of them at the same time.
+//!    deliver two of them at the same time.
 //! 4. Without listeners, and without a subscriber of `tracing` for such events, nothing is queued.
 //! 5. A panic of a listener ends no work: the other listeners still get the event, and all of them
 //!    get an event for the panic, unless the event was itself an error.
@@ -39,19 +39,19 @@ pub(super) fn in_listener() -> bool {
     IN_LISTENER.get()
 }
 
-/// The listeners, and the events that nobody was told yet.
+/// The listeners and the queue of undelivered events.
 pub(super) struct Events {
     process: Process,
     listeners: Vec<Arc<dyn EventListener>>,
     /// A leaf: nothing else is locked while it is held.
     waiting: Mutex<VecDeque<Event>>,
-    /// Notices that are due, with what they are told; a leaf as well.
+    /// Notices that are due, with their outcome; a leaf as well.
     notices: Mutex<VecDeque<(Notice, Result<()>)>>,
     /// The last panic of a listener; a leaf as well.
     panic: Mutex<Option<Error>>,
 }
 
-/// A listener runs; dropped, also by its panic, it does no longer.
+/// A listener runs; the drop ends that, also after its panic.
 struct Telling;
 
 impl Telling {
@@ -90,7 +90,7 @@ impl Events {
         self.panic.lock().clone()
     }
 
-    /// Has every listener told, soon. Allowed under any lock.
+    /// Queues an event for every listener. Allowed under any lock.
     pub(super) fn tell(&self, event: &Event) {
         if !self.listeners.is_empty() || tracing::enabled!(Level::INFO) {
             self.waiting.lock().push_back(event.clone());
@@ -103,7 +103,7 @@ impl Events {
         EventQueue::new(move |event| events.tell(event))
     }
 
-    /// Has these notices called, soon. Allowed under any lock.
+    /// Queues these notices. Allowed under any lock.
     pub(super) fn answer(&self, notices: Vec<Notice>, outcome: &Result<()>) {
         let answered = notices.into_iter().map(|notice| (notice, outcome.clone()));
         self.notices.lock().extend(answered);
@@ -115,8 +115,8 @@ impl Events {
         // A listener that calls the database must not deliver inside its own call: events would be
         // reported in the wrong order.
         while !in_listener() && self.process.is_current() {
-            // Before each event, so that a long queue of events holds up nobody who waits for
-            // durability.
+            // Before each event, so that a long queue of events does not delay callers that wait
+            // for durability.
             self.call_notices();
             // Not in the condition: its guard would live through the body.
             let next = self.waiting.lock().pop_front();
@@ -125,7 +125,7 @@ impl Events {
             trace(&event);
             for listener in &self.listeners {
                 if let Err(error) = catch("an event listener", || listener.on_event(&event)) {
-                    // One that panics at every event must not make a new one of each.
+                    // A listener that panics at every event must not cause a new event for each.
                     self.note_panic(error, !matches!(event, Event::BackgroundError(_)));
                 }
             }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
-    /// Notes what it is told; panics when it is told of a resume.
+    /// Notes its events; panics at a resume.
     #[derive(Default)]
     struct Notes(Mutex<Vec<String>>);
 
@@ -227,7 +227,7 @@ mod tests {
         events.deliver();
         let told = after.0.lock().clone();
         assert_eq!(told[..2], ["Resumed", "later"]);
-        assert!(told[2].contains("not this one"), "all are told of the panic: {told:?}");
+        assert!(told[2].contains("not this one"), "all get the event of the panic: {told:?}");
         assert!(events.panic().is_some() && !in_listener());
     }
 

@@ -1,9 +1,9 @@
-//! Floors in edits: those of flushed memtables come in, those that nothing lies below go.
+//! Floors in edits: those of flushed memtables are added, those without older entries are removed.
 //!
 //! `types/floor.rs` defines a floor. Called for each edit of a partition.
 //!
 //! Invariant: a floor is in the version for as long as a table of the version may have an entry below
-//! it, and as long as there is a gap: what is found again of it may be older than the floor.
+//! it, and as long as there is a gap: a restored entry of it may be older than the floor.
 
 use std::collections::HashSet;
 
@@ -18,15 +18,15 @@ pub(super) fn floors_added(
     floors.all().iter().map(move |seq| Change::FloorAdded { partition, seq: *seq })
 }
 
-/// Leaves out of `changes` the floors that nothing will lie below, and takes such floors out of
-/// `partition`. In the edit that makes them useless: every read looks at the floors that are there.
+/// Removes from `changes` the floors below which nothing will lie, and drops such floors of
+/// `partition`. In the edit that makes them useless: every read looks at the existing floors.
 pub(super) fn settle_floors(partition: &PartitionVersion, changes: &mut Vec<Change>) {
     let has_added = changes.iter().any(|change| matches!(change, Change::FloorAdded { .. }));
     if (partition.floors.is_empty() && !has_added) || will_have_gaps(partition, changes) {
         return;
     }
-    // Of the tables after this edit: the job that installs it may have removed the last entry below
-    // a floor.
+    // For the tables after this edit: the job that installs it may have removed the last entry
+    // below a floor.
     let oldest = oldest_after(partition, changes);
     changes.retain(|change| match change {
         Change::FloorAdded { seq, .. } => oldest < *seq,
@@ -49,7 +49,7 @@ fn will_have_gaps(partition: &PartitionVersion, changes: &[Change]) -> bool {
     partition.gaps.iter().count() > removed
 }
 
-/// The oldest sequence in the tables that the partition will have.
+/// The oldest sequence in the future tables of the partition.
 fn oldest_after(partition: &PartitionVersion, changes: &[Change]) -> SeqNo {
     let mut removed = HashSet::new();
     let mut oldest = SeqNo::MAX;

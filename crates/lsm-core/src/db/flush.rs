@@ -1,15 +1,15 @@
 //! Flushes: from sealed memtables to tables of level 0.
 //!
-//! Called by the flush thread, which flushes the partition with the most sealed memory until none
-//! has any, and by the calls that wait for a flush: `Db::flush`, compactions of a range, checkpoints,
-//! ingests, closing. A flush is a job as a compaction is: `job.rs` runs it until it has tables and
+//! Called by the flush thread, which flushes the partition with the most sealed memory until none has
+//! any, and by the calls that wait for a flush: `Db::flush`, compactions of a range, checkpoints,
+//! ingests, closing. A flush is a job like a compaction: `job.rs` runs it until it has tables and
 //! installs them. After a failed sync of the log `resume.rs` flushes all partitions in one edit.
 //!
 //! Invariants:
-//! 1. One flush runs at a time, so level 0 receives tables in the order of their sequences. Whoever
-//!    flushes, or wants nothing flushed meanwhile, holds the [`FlushTurn`].
+//! 1. One flush runs at a time, so level 0 receives tables in the order of their sequences. A
+//!    caller that flushes, or must prevent flushes, holds the [`FlushTurn`].
 //! 2. No flush that covers a sequence enters the manifest before everything up to it is durable, in
-//!    the log or in the tables of the flush; else a crash could keep half of a batch over two
+//!    the log or in the tables of the flush; otherwise a crash could keep half of a batch over two
 //!    partitions.
 
 use std::sync::Arc;
@@ -28,23 +28,23 @@ use crate::snapshot::DecidingJob;
 use crate::types::{FileNo, Floors, MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, FlushedAhead, HookRecord, LogCut};
 
-/// The treatment of log segments that nothing needs any more.
+/// The treatment of log segments that are not needed any more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OldLog {
-    /// Lets them go. Takes the lock of the log's writer.
+    /// Releases them. Takes the lock of the log's writer.
     Release,
     /// Leaves them to the next flush, for a caller that holds that lock. Waits for the log.
     Keep,
 }
 
-/// Sealed memtables that are in tables which are not installed yet.
+/// Sealed memtables whose tables are not installed yet.
 pub(super) struct FlushedTables {
     pub(super) made: JobTables,
     /// The memtables through this one,
     pub(super) through: MemtableId,
     /// and the operations through this one.
     pub(super) last_seq: SeqNo,
-    /// The floors that came in with the memtables, those that some reader tells apart.
+    /// The floors of the memtables that distinguish some reader from another.
     pub(super) floors: Floors,
     pub(super) took: Duration,
     /// The records of the hooks that the flush ran with.
@@ -53,7 +53,7 @@ pub(super) struct FlushedTables {
     pub(super) _deciding: Option<DecidingJob>,
 }
 
-/// The part of the log that a flush needs no more.
+/// The part of the log that a flush makes unnecessary.
 #[derive(Default)]
 struct ReleasedLog {
     segments: Vec<FileNo>,
@@ -86,8 +86,8 @@ impl FlushedTables {
 /// The sealed memtables of a view through `through`, newest first.
 ///
 /// # Errors
-/// If there are none because the partition was dropped: nothing but a drop and the holder of the
-/// turn takes them away.
+/// If there are none because the partition was dropped: only a drop and the holder of the turn
+/// remove them.
 fn sealed_through<'v>(
     partition: &PartitionState,
     view: &'v ReadView,
@@ -131,10 +131,10 @@ impl DbInner {
         let flushed = catch_engine("a flush", || {
             self.flush_partition(&turn, &partition, newest, OldLog::Release)
         });
-        // Also a success: a partition whose flush works again has its turn by size.
+        // Also a success: a partition whose flush works again is chosen by size.
         turn.note(&partition, flushed.is_ok());
         flushed?;
-        // Whoever's thread it is: the failure that stood in the way of stalled writers is over.
+        // On any thread: the failure that delayed stalled writers is over.
         self.background.flush_worked();
         self.background.wake_all();
         Ok(true)
@@ -169,13 +169,14 @@ impl DbInner {
         let view = partition.pin();
         let Ok(sealed) = sealed_through(partition, &view, through) else { return Ok(()) };
         let last_seq = sealed[0].last_seq();
-        // Held until the end, it would count as a reader of the values that this flush drops.
+        // If it were held until the end, it would count as a reader of the values that this flush
+        // drops.
         drop(view);
         // The log names no values of a partition without a log, so this flush may move those in
         // doubt.
         let rescues = !partition.logged;
         let mut written = match self.write_sealed(turn, partition, through, rescues) {
-            // A drop removes memtables under the flush. The result is not wanted then.
+            // A concurrent drop removes memtables. The result is not needed then.
             Err(_) if partition.is_dropped() => return Ok(()),
             written => written?,
         };
@@ -188,7 +189,7 @@ impl DbInner {
         changes.extend(released.replay_from.map(Change::ReplayFrom));
         changes.extend(released.ahead.map(Change::FlushedAhead));
         // The removed segments no longer show which sequence numbers were used, and partitions
-        // without a log never had frames. Without this change a number could be given out again.
+        // without a log never had frames. Without this change a number could be reused.
         changes.push(Change::LastSeq(self.commit.visible_seq()));
         let values = std::mem::take(&mut written.made.values);
         let clear_of = written.made.clear_of.clone();
@@ -206,7 +207,8 @@ impl DbInner {
                 is_foreign: written.made.is_repaired,
             },
         )?;
-        // The partition was dropped, or its hooks changed and the next flush has to do it: the segments stay listed, and the next flush asks again which
+        // The partition was dropped, or its hooks changed and the next flush repeats the work: the segments stay
+        // listed, and the next flush decides again which may be removed.
         // may go.
         if !installed {
             return Ok(());
@@ -215,14 +217,16 @@ impl DbInner {
         // After the edit. A crash in between leaves files that no manifest lists, and the next open
         // removes them.
         self.log.segments_removed(self, &released.segments);
-        // What cannot go now goes later, and the failure is noted there.
+        // Files that cannot be removed now are removed later, and the failure is noted there.
         let _ = self.remove_obsolete();
-        // The log holds nothing that is needed, and little else. Once that is durable the log rests. A failure is
+        // The log has nothing that is needed, and little else. Once that is durable the log is idle. A failure is
+        // latched, and returned although the flush is installed: the next one begins a new log.
         // latched, and told although the flush is installed: the next one begins the log anew.
         if released.is_spent { self.log.sync_all(self) } else { Ok(()) }
     }
 
-    /// Makes durable what the edit of a flush through `last_seq` needs of the log; its tables are written.
+    /// Makes the part of the log durable that the edit of a flush through `last_seq` needs; its tables are
+    /// written.
     fn release_log(
         &self,
         partition: &PartitionState,
@@ -235,7 +239,7 @@ impl DbInner {
             return Ok(ReleasedLog::default());
         }
         let mut released = ReleasedLog::default();
-        // Not where handles of values are in the log: a sync of it is what makes the values durable.
+        // Not if handles of values are in the log: a sync of it makes the values durable.
         let durable = match partition.store() {
             None if partition.logged => self.log.durable_before_run(self, partition.id, last_seq),
             _ => None,
@@ -263,7 +267,7 @@ impl DbInner {
 
     /// Makes the log durable through `last_seq`, if the partition has one.
     fn wait_for_log(&self, partition: &PartitionState, last_seq: SeqNo) -> Result<()> {
-        // Durability: the log first, see invariant 2. Behind the tables and not before them: a flush of large
+        // Durability: the log first, see invariant 2. After the tables and not before them: a flush of large
         // values would wait twice for the device, and writers for the flush.
         if partition.logged { self.log.sync_through_seq(self, last_seq) } else { Ok(()) }
     }
@@ -282,7 +286,7 @@ impl DbInner {
         let job = StartedJob { rescues, ..self.runner.start(self, partition) };
         let sealed = sealed_through(partition, &job.view, through)?;
         let made = match self.run_flush(&job, sealed) {
-            // Bits of a memtable may have changed. A mended copy is tried before the flush fails.
+            // Bits of a memtable may have changed. A repaired copy is tried before the flush fails.
             Err(error) if error.kind() == ErrorKind::Corruption => {
                 match self.runner.mended(self, &job.view, sealed)? {
                     Some(mended) => {
@@ -307,12 +311,11 @@ impl DbInner {
 
     fn run_flush(&self, job: &StartedJob, memtables: &[Arc<Memtable>]) -> Result<JobTables> {
         let merge = Merge::flush(memtables, &job.view.version);
-        // A flush is never given up: closing waits for it, because the work would have to be done
-        // again.
+        // A flush never gives up: a close waits for it, because the work would have to be repeated.
         self.runner.run(self, job, &merge, &|| false)
     }
 
-    /// Counts and tells a flush that is installed.
+    /// Counts and reports an installed flush.
     pub(super) fn count_flush(&self, partition: &PartitionState, written: &FlushedTables) {
         let bytes = written.made.bytes();
         self.counters.flush_bytes.add(bytes);
@@ -345,14 +348,14 @@ impl DbInner {
         self.finish_flushes(partitions)
     }
 
-    /// Flushes what is sealed in these partitions, on the calling thread, unless the database is
-    /// closed or fenced meanwhile.
+    /// Flushes the sealed memtables of these partitions, on the calling thread, unless the database
+    /// is closed or fenced meanwhile.
     pub(super) fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
         self.flush_sealed(partitions, || self.check_writable())
     }
 
-    /// Flushes what is sealed in these partitions, on the calling thread, as long as `go_on` lets
-    /// it.
+    /// Flushes the sealed memtables of these partitions, on the calling thread, as long as `go_on`
+    /// allows it.
     pub(super) fn flush_sealed(
         &self,
         partitions: &[Arc<PartitionState>],
@@ -363,12 +366,12 @@ impl DbInner {
             .filter_map(|partition| Some((partition, newest_sealed(partition)?)))
             .collect();
         // Partitions that failed come last, and those without a log come first, so that a failure
-        // holds up nothing else.
+        // delays nothing else.
         let turn = self.jobs.flush_turn();
         goals.sort_by_key(|(partition, _)| (turn.has_failed(partition.id), partition.logged));
         drop(turn);
         for (partition, goal) in goals {
-            // Asked before each flush: another thread may have flushed the memtable meanwhile.
+            // Checked before each flush: another thread may have flushed the memtable meanwhile.
             while is_unflushed(partition, goal) {
                 go_on()?;
                 self.flush_next(Some(partition))?;
@@ -378,8 +381,7 @@ impl DbInner {
     }
 }
 
-/// Returns `true` if a living partition has a memtable that is not flushed, `through` or an older
-/// one.
+/// Returns `true` if a living partition has an unflushed memtable, `through` or an older one.
 fn is_unflushed(partition: &PartitionState, through: MemtableId) -> bool {
     !partition.is_dropped() && partition.view().sealed.iter().any(|memtable| memtable.id <= through)
 }

@@ -28,7 +28,7 @@ use crate::stats::Stats;
 use crate::types::{SeqNo, Slice};
 use crate::version::TableContext;
 
-/// Closes the database when the last handle, snapshot and iterator is gone.
+/// Closes the database when the last handle, snapshot and iterator is dropped.
 pub(super) struct OpenHandle(Arc<DbInner>);
 
 impl Drop for OpenHandle {
@@ -37,7 +37,7 @@ impl Drop for OpenHandle {
             self.0.leave_to_parent();
             return;
         }
-        // Nobody is left to tell; `Db::close` is there for those who want to know.
+        // A drop cannot return an error; `Db::close` does.
         let _ = self.0.close();
         self.0.events.deliver();
     }
@@ -54,15 +54,14 @@ impl Db {
         Db(Arc::new(OpenHandle(inner)))
     }
 
-    /// Opens the database in the folder `path` with default options; creates both if there is
-    /// nothing.
+    /// Opens the database in the folder `path` with default options; creates both if they do not
+    /// exist.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if another process, or this one, has it open; corruption if manifest or
     /// log are damaged.
     ///
-    /// # Cost
-    /// Reads the manifest and the log since the last flushes, and writes what the log held to
+    /// Reads the manifest and the log since the last flushes, and writes the replayed entries to
     /// tables.
     pub fn open(path: impl AsRef<Path>) -> Result<Db> {
         Db::builder(path).open()
@@ -83,15 +82,15 @@ impl Db {
         Ok(Partition::new(self.clone(), state))
     }
 
-    /// The partition `name` with these options and hooks: made if it does not exist, changed if it
-    /// has others. Options that are fixed at creation must agree. Without hooks (`None`) it keeps
-    /// those that it has. Later opens find them by name, if [`Builder::hooks`] supplies them. If
+    /// The partition `name` with these options and hooks: created if it does not exist, changed if
+    /// it has others. Options that are fixed at creation must agree. Without hooks (`None`) it
+    /// keeps its hooks. Later opens find them by name, if [`Builder::hooks`] supplies them. If
     /// entries of the partition are lost, hooks that know a copy are asked for them.
     ///
     /// # Errors
     /// [`ErrorKind::ReservedKey`] if a hook reserves a suffix that keys of the partition have, or
     /// had and [`Partition::compact`] has not been called since they were deleted;
-    /// [`ErrorKind::InvalidArgument`] for what is fixed when a partition is made.
+    /// [`ErrorKind::InvalidArgument`] for a change of an option that is fixed at creation.
     pub fn partition_with(
         &self,
         name: &str,
@@ -99,8 +98,7 @@ impl Db {
         hooks: Option<Hooks>,
     ) -> Result<Partition> {
         let state = self.inner().open_partition(name, Some(&options), hooks.as_ref())?;
-        // The filters of this call may know a copy of what is lost, which nobody could be asked
-        // before.
+        // The filters of this call may know a copy of lost entries, which was not available before.
         if hooks.is_some() {
             self.inner().retry_gaps(&state);
             self.inner().events.deliver();
@@ -132,7 +130,7 @@ impl Db {
         if self.inner().is_own() { self.inner().catalog.names() } else { Vec::new() }
     }
 
-    /// Drops the partition `name` durably. Iterators and snapshots that exist go on reading it.
+    /// Drops the partition `name` durably. Existing iterators and snapshots can still read it.
     pub fn drop_partition(&self, name: &str) -> Result<()> {
         self.inner().drop_partition(name)
     }
@@ -161,8 +159,8 @@ impl Db {
     pub fn snapshot(&self) -> Snapshot {
         let inner = self.inner();
         let registered =
-            // The number is taken inside of the registration. Taken before it, a compaction could
-            // drop in between what the snapshot is to see.
+            // The number is taken inside of the registration. Otherwise, a compaction could drop in
+            // between the entries that the snapshot has to see.
             inner.snapshots.register(|| inner.commit.visible_seq(), || inner.background.now());
         Snapshot { db: self.clone(), registered: Arc::new(registered) }
     }
@@ -175,7 +173,7 @@ impl Db {
     }
 
     /// Calls `notice` once every logged operation up to `seq` is on the device, or cannot be made
-    /// so, and has the log synced. Returns at once.
+    /// durable, and requests a sync of the log. Returns at once.
     pub fn on_durable(
         &self,
         seq: SeqNo,
@@ -188,7 +186,7 @@ impl Db {
     }
 
     /// Returns a future that is ready once every logged operation up to `seq` is on the device, or
-    /// cannot be made so.
+    /// cannot be made durable.
     pub fn durable(&self, seq: SeqNo) -> Durable {
         Durable::new(|told| self.on_durable(seq, told))
     }
@@ -202,11 +200,11 @@ impl Db {
         Ok(())
     }
 
-    /// Returns the sequence number through which every logged operation is on the device. Numbers of operations
-    /// that pass no log count, once the log is durable behind them.
+    /// Returns the sequence number through which every logged operation is on the device. Numbers of unlogged
+    /// operations count once the log is durable up to them.
     pub fn durable_seq(&self) -> SeqNo {
         let inner = self.inner();
-        // In this order: what is seen after the look at the log may not be in it.
+        // In this order: operations that become visible after the look at the log may not be in it.
         let visible = self.visible_seq();
         if inner.is_own() { inner.log.durable_through(visible) } else { SeqNo::ZERO }
     }
@@ -223,18 +221,18 @@ impl Db {
         flushed
     }
 
-    /// Waits until no background work is left, and gives back the space that the log has reserved.
+    /// Waits until no background work is left, and frees the space that the log has reserved.
     ///
     /// # Errors
-    /// The failure of background work, if that is what keeps it from being done.
+    /// The failure of background work that prevents it from being done.
     pub fn wait_idle(&self) -> Result<()> {
         self.inner().check_not_closed()?;
         if self.inner().world.is_read_only {
             return Ok(());
         }
         self.inner().background.wait_idle(&**self.inner())?;
-        // The log thread would do this after a second. A caller that waits for rest finds it done, and
-        // the files that this lets go of deleted.
+        // The log thread would do this after a second. A caller that waits for idleness finds it done,
+        // and the released files deleted.
         self.inner().log.release_reserve(&**self.inner())?;
         self.inner().finish_removing()
     }
@@ -262,7 +260,7 @@ impl Db {
         self.inner().health()
     }
 
-    /// Has entries expire by the calendar as it is, although it has jumped.
+    /// Makes entries expire by the calendar as it is, although it has jumped.
     pub fn confirm_clock(&self) {
         self.inner().confirm_clock();
     }
@@ -300,7 +298,7 @@ impl fmt::Debug for Db {
 #[derive(Clone)]
 pub struct Partition(Arc<PartitionHandle>);
 
-/// The subject of a [`Partition`], which its clones and cursors share.
+/// The shared part of a [`Partition`], its clones and cursors.
 pub(super) struct PartitionHandle {
     db: Db,
     state: Arc<PartitionState>,
@@ -342,8 +340,8 @@ impl Partition {
         &self.state().name
     }
 
-    /// The sequence number of the oldest snapshot of the database: what was overwritten or deleted behind it
-    /// is still there. `None` without a snapshot.
+    /// The sequence number of the oldest snapshot of the database: entries that were overwritten or deleted
+    /// after it still exist. `None` without a snapshot.
     pub fn oldest_snapshot(&self) -> Option<SeqNo> {
         self.db().snapshots.oldest_held()
     }
@@ -363,7 +361,7 @@ impl Partition {
     pub fn len_approx(&self) -> Result<u64> {
         let Observation { view, seq } = self.observe(None)?;
         let floor = view.floor_at(seq);
-        // Entries below a clear are still there, and no reader sees them.
+        // Entries below a clear still exist, and no reader sees them.
         let memtables = view.memtables().filter(|memtable| memtable.last_seq() >= floor);
         let in_memory: u64 = memtables.map(|memtable| memtable.entries_above_floors()).sum();
         let mut entries: u64 = 0;
@@ -455,7 +453,7 @@ impl Snapshot {
         Range::new(prefix_bounds(prefix.as_ref()), partition.read_point_at(Some(self)))
     }
 
-    /// Returns all keys that were in `partition`. Values are never touched.
+    /// Returns all keys that were in `partition`. Values are never read.
     pub fn keys(&self, partition: &Partition) -> Keys {
         self.iter(partition).keys()
     }

@@ -70,11 +70,11 @@ pub struct PartitionHealth {
     pub level0_tables: Gauge,
     /// Gaps: ranges of keys that are damaged beyond repair, and whose loss is not accepted.
     pub gaps: Vec<Gap>,
-    /// Compaction filters that the partition has and that this open found no code for: flushes and
+    /// Compaction filters of the partition whose code this open did not find: flushes and
     /// compactions run without them. The hook provider of the open, or `partition_with`, supplies
     /// them.
     pub absent_filters: Vec<String>,
-    /// The chunk files of its large values, if it keeps values apart.
+    /// The chunk files of its large values, if it has a value store.
     pub value_store: Option<ValueStoreStats>,
 }
 
@@ -116,8 +116,8 @@ pub struct Health {
     /// The reason why the store refuses writes, if it does. The store resumes without help, unless it
     /// was opened read-only.
     pub read_only: Option<String>,
-    /// The error of the manifest, if it is gone: somebody has deleted the folder of the database, or its files.
-    /// All later writes are lost.
+    /// The error of the manifest, if it is missing: the folder of the database, or its files, were deleted. All
+    /// later writes are lost.
     pub deleted: Option<String>,
     /// The error of the last batch, if the log had no space for it, until there is room for small batches.
     pub refused: Option<String>,

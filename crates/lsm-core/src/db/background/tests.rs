@@ -14,15 +14,15 @@ struct Heap {
     is_broken: AtomicBool,
     /// The same for compactions.
     are_compactions_broken: AtomicBool,
-    /// With 1 the next flush makes it 2, waits until somebody wakes all threads, makes it 3 and fails. The
-    /// one behind it waits until it is 0.
+    /// With 1 the next flush sets it to 2, waits until all threads are woken, sets it to 3 and fails. The
+    /// flush after it waits until it is 0.
     held: AtomicU64,
-    /// The log is looked at all the time, and tables from time to time.
+    /// The log is checked all the time, and tables from time to time.
     is_restless: AtomicBool,
     /// Looks at the log, and for compactions.
     log_looks: AtomicU64,
     compaction_looks: AtomicU64,
-    /// A compaction was asked for while a thread for it was idle.
+    /// A compaction was requested while a thread for it was idle.
     was_idle_at_work: AtomicBool,
     log: Mutex<Vec<&'static str>>,
 }
@@ -147,7 +147,7 @@ fn a_step_flushes_first_and_looks_after_the_log_last() {
     assert_eq!(*heap.log.lock(), ["flush", "compaction", "log", "obsolete"]);
 }
 
-/// As threads do: each kind of work has its own.
+/// As threads do: the kinds of work are independent.
 #[test]
 fn a_step_goes_on_behind_work_that_fails() {
     let heap = Heap::new(BackgroundMode::Stepped, 1, 1);
@@ -184,7 +184,7 @@ fn a_compaction_thread_is_idle_while_it_waits() {
     assert!(!heap.background.has_idle_compactor());
     heap.background.start(&heap, 1).unwrap();
     heap.background.wait_idle(&*heap).unwrap();
-    // It counts as idle only when it waits again, behind the news that nothing is left.
+    // It counts as idle only when it waits again, after the notice that nothing is left.
     while !heap.background.has_idle_compactor() {
         std::thread::yield_now();
     }
@@ -207,7 +207,8 @@ fn who_waits_for_idleness_hears_why_it_does_not_come() {
     heap.background.stop();
 }
 
-/// The disk may have been away when the attempt began, and be there when the caller begins to wait.
+/// The disk may have been missing when the attempt began, and be present when the caller begins to
+/// wait.
 #[test]
 fn who_waits_for_idleness_hears_of_no_attempt_that_was_under_way_before() {
     let heap = Heap::new(BackgroundMode::Threads, 1, 0);
@@ -218,7 +219,7 @@ fn who_waits_for_idleness_hears_of_no_attempt_that_was_under_way_before() {
     std::thread::scope(|threads| {
         let waiter = threads.spawn(|| background.wait_idle(&*heap));
         wait_until(|| background.failures().len() == 1);
-        // Woken twice out of its wait, it has looked in between.
+        // Woken twice, so it has looked in between.
         for _ in 0..2 {
             wait_until(|| background.changed.notify_all() > 0 || waiter.is_finished());
         }
@@ -229,7 +230,7 @@ fn who_waits_for_idleness_hears_of_no_attempt_that_was_under_way_before() {
     background.stop();
 }
 
-/// Each look at the log used to begin the wait of the compaction thread anew, so that it never looked
+/// Each look at the log used to restart the wait of the compaction thread, so that it never looked
 /// for tables that became due by time.
 #[test]
 fn a_thread_that_looks_often_keeps_no_other_from_looking() {

@@ -62,7 +62,7 @@ fn a_refused_edit_is_not_noted() {
     assert_eq!(catalog.durable_edit(), before);
 }
 
-/// Has an edit of its own when it goes.
+/// Installs an edit when it is dropped.
 struct EditsAtItsEnd<'a>(&'a Catalog);
 
 impl Drop for EditsAtItsEnd<'_> {

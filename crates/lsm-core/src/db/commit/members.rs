@@ -1,4 +1,4 @@
-//! The batches of a group on their way to the log: encoded, appended, settled, or refused.
+//! The batches of a group: encoded, appended, settled, or refused.
 //!
 //! Called by the leader of the group alone (`commit.rs`), under the log writer's lock.
 
@@ -34,7 +34,7 @@ impl Member<'_> {
         matches!(self.state, MemberState::Refused(_))
     }
 
-    /// The answer to it, in a group behind which the log ends at `end`.
+    /// The answer to it, in a group after which the log ends at `end`.
     pub(super) fn outcome(&self, epoch: Epoch, end: Lsn) -> Result<Visible, Refusal> {
         if let MemberState::Refused(refusal) = &self.state {
             return Err(refusal.clone());
@@ -44,9 +44,9 @@ impl Member<'_> {
     }
 }
 
-/// Makes a batch a member behind `group`, and encodes it unless it is refused. If the segment has no room for it, the
-/// group is appended first. A large batch is appended at once, behind the group; `is_alone` says that no
-/// other is in the group.
+/// Adds a batch to `group`, and encodes it unless it is refused. If the segment has no room for it, the group is
+/// appended first. A large batch is appended at once, after the group; `is_alone` means that no other is in the
+/// group.
 pub(super) fn encode<'a>(
     host: &dyn CommitHost,
     writer: &mut LogWriter<'_>,
@@ -95,7 +95,7 @@ fn encode_at_end<'a>(
     written.unwrap_or_else(|error| MemberState::Refused(error.into()))
 }
 
-/// Checks what a batch requires of those before it.
+/// Checks the requirements of a batch against the members before it.
 #[inline]
 fn check_requirements<'a>(
     writer: &LogWriter<'_>,
@@ -118,15 +118,15 @@ fn check_requirements<'a>(
     }
 }
 
-/// Appends what is encoded. If that fails, exactly the members whose frames were in it are
-/// refused: what an earlier append of the group wrote is in the log and stays there.
+/// Appends the encoded frames. If that fails, exactly the members whose frames were in it are
+/// refused: an earlier append of the group is in the log and stays there.
 pub(super) fn append(writer: &mut LogWriter<'_>, group: &mut [Member<'_>]) {
     let appended = writer.append();
     for member in group {
         if let MemberState::Encoded(lsn) = member.state {
             // Only frames of this append. A member that is `Appended` already is in the log
-            // whatever happens here: if it were refused, recovery would bring back a write that its
-            // caller was told has failed.
+            // whatever happens here: if it were refused, recovery would restore a write that was
+            // reported as failed.
             member.state = match &appended {
                 Ok(()) => MemberState::Appended(lsn),
                 Err(error) => MemberState::Refused(error.clone().into()),
@@ -135,7 +135,7 @@ pub(super) fn append(writer: &mut LogWriter<'_>, group: &mut [Member<'_>]) {
     }
 }
 
-/// Settles what was appended. If another process has fenced this one, the whole group is refused,
+/// Settles the appended frames. If another process has fenced this one, the whole group is refused,
 /// unlogged batches as well: `false`.
 pub(super) fn settle(
     host: &dyn CommitHost,

@@ -1,19 +1,19 @@
-//! [`Queue`]: who leads the next group, and how the others wait.
+//! [`Queue`]: the choice of the next leader, and the wait of the others.
 //!
-//! A group takes about a microsecond, and to wake a parked thread takes tens of them. So a follower
-//! first stays awake for a while. The lead is handed to nobody who is awake: it is left free, and
-//! whoever runs first takes it, a waiting follower or the next caller. Handing it to the oldest
-//! follower, as to a ticket, would make all writers wait for one whose thread the system has stopped.
-//! No follower is left behind by this, because each leader takes all that wait into its group, the
-//! oldest first.
+//! A group takes about a microsecond, and waking a parked thread takes tens of them. So a follower
+//! first stays awake for some time. The lead is not handed to a follower that is awake: it is left
+//! free, and the first thread that runs takes it, a waiting follower or the next caller. Handing it
+//! to the oldest follower, as to a ticket, would make all writers wait for one whose thread the
+//! system has stopped. No follower starves, because each leader takes all waiting writers into its
+//! group, the oldest first.
 //!
 //! A follower that asks for a sync parks at once: it waits for the device anyway.
 //!
 //! Invariants, which all hold whenever the lock is free:
 //! 1. A request is in `waiting` exactly while its state is not [`FollowerStage::TAKEN`].
 //! 2. `awake` is the number of requests in `waiting` whose state is [`FollowerStage::AWAKE`].
-//! 3. If somebody waits and nobody leads, a follower is awake. It does not park before it has seen,
-//!    under the lock, that somebody leads.
+//! 3. If there are waiters and no leader, a follower is awake. It does not park before it has seen,
+//!    under the lock, that there is a leader.
 
 use std::collections::VecDeque;
 use std::hint::spin_loop;
@@ -29,9 +29,9 @@ use crate::error::Result;
 
 /// Frames of followers beyond this many bytes wait for the next group.
 const GROUP_BYTES_MAX: usize = 1 << 20;
-/// Times that a follower looks for its answer before it lets other threads run.
+/// Times that a follower looks for its answer before it yields.
 const SPINS: u32 = 64;
-/// Times that it lets other threads run before it parks.
+/// Times that it yields before it parks.
 const YIELDS: u32 = 32;
 
 /// The answer to a follower.
@@ -41,7 +41,7 @@ pub(super) enum Answer {
     Done(Result<Visible, Refusal>),
 }
 
-/// The stage of a follower, from which a leader learns whether it must be woken.
+/// The stage of a follower, which shows a leader whether it must be woken.
 struct FollowerStage;
 
 impl FollowerStage {
@@ -55,7 +55,7 @@ pub(super) struct Request {
     pub(super) batch: Prepared<'static>,
     /// A [`FollowerStage`]; changed under the lock of the queue.
     state: AtomicU8,
-    /// Stored with release behind `answer`.
+    /// Stored with release after `answer`.
     is_answered: AtomicBool,
     answer: Mutex<Answer>,
     changed: Condvar,
@@ -73,7 +73,7 @@ impl Request {
         self.is_answered.load(Ordering::Acquire)
     }
 
-    /// Parks until it is answered; `None` says to lead.
+    /// Parks until it is answered; `None` means to lead.
     fn park(&self) -> Option<Result<Visible, Refusal>> {
         let mut answer = self.answer.lock();
         loop {
@@ -86,7 +86,7 @@ impl Request {
     }
 }
 
-/// The role of a batch that comes to the queue. A leader allocates nothing for it, and copies nothing.
+/// The role of a batch in the queue. A leader allocates nothing for it, and copies nothing.
 pub(super) enum Turn<'a> {
     Lead(Prepared<'a>),
     Follow(Arc<Request>),
@@ -122,13 +122,12 @@ impl Followers {
     }
 }
 
-/// See the module.
+/// The leader and the waiting followers.
 pub(super) struct Queue {
     waiting: Mutex<Followers>,
-    /// Changed under the lock of `waiting`. Followers look at it without.
+    /// Changed under the lock of `waiting`. Followers read it without the lock.
     is_led: AtomicBool,
-    /// The number of times that a follower looks for its answer while it spins, and while it lets others
-    /// run.
+    /// The number of times that a follower looks for its answer while it spins, and while it yields.
     patience: [u32; 2],
 }
 
@@ -143,18 +142,18 @@ impl Queue {
         Queue { waiting: Mutex::default(), is_led: AtomicBool::new(false), patience }
     }
 
-    /// Queues the batch behind the leader, or makes the caller the leader if there is none.
+    /// Queues the batch as a follower, or makes the caller the leader if there is none.
     pub(super) fn join<'a>(&self, batch: Prepared<'a>) -> Turn<'a> {
         let waiting = self.waiting.lock();
         if self.try_lead() {
             return Turn::Lead(batch);
         }
-        // All writers ask for this lock, so nothing is copied under it.
+        // All writers take this lock, so nothing is copied under it.
         drop(waiting);
         self.follow(batch.into_owned())
     }
 
-    /// Queues a batch that can wait, or makes the caller the leader if that has ended meanwhile.
+    /// Queues a copied batch, or makes the caller the leader if there is none any more.
     fn follow(&self, batch: Prepared<'static>) -> Turn<'static> {
         let mut waiting = self.waiting.lock();
         if self.try_lead() {
@@ -182,7 +181,7 @@ impl Queue {
         is_free
     }
 
-    /// Waits for the answer to a follower; `None` says to lead.
+    /// Waits for the answer to a follower; `None` means to lead.
     pub(super) fn wait(&self, request: &Arc<Request>) -> Option<Result<Visible, Refusal>> {
         if request.state.load(Ordering::Relaxed) == FollowerStage::AWAKE && self.watch(request) {
             return None;
@@ -190,8 +189,8 @@ impl Queue {
         request.park()
     }
 
-    /// Stays awake until there is an answer, or for so long that it is better to park. Returns
-    /// `true` if the caller leads.
+    /// Stays awake until there is an answer, or for so long that parking is better. Returns `true`
+    /// if the caller leads.
     fn watch(&self, request: &Arc<Request>) -> bool {
         let [spins, yields] = self.patience;
         for turn in 0..spins + yields {
@@ -210,7 +209,7 @@ impl Queue {
         self.lead_or(request, FollowerStage::PARKED)
     }
 
-    /// Makes a follower that waits the leader if there is none, `true`; otherwise gives it `state`.
+    /// Makes a waiting follower the leader if there is none, `true`; otherwise sets its `state`.
     fn lead_or(&self, request: &Arc<Request>, state: u8) -> bool {
         let mut waiting = self.waiting.lock();
         // Taken by a leader, which answers it.
@@ -235,7 +234,7 @@ impl Queue {
         let mut bytes = own.bytes();
         let mut followers = Vec::new();
         // Bounded, because every member waits for the append of the whole group. A leader with a
-        // larger batch goes alone.
+        // larger batch has no followers.
         while bytes < GROUP_BYTES_MAX
             && let Some(request) = waiting.pop()
         {
@@ -251,7 +250,7 @@ impl Queue {
         if waiting.awake == 0
             && let Some(next) = waiting.pop()
         {
-            // All that wait are parked. The oldest of them leads next.
+            // All waiting followers are parked. The oldest of them leads next.
             drop(waiting);
             next.answer(Answer::Lead);
             return;
@@ -259,7 +258,7 @@ impl Queue {
         self.is_led.store(false, Ordering::Relaxed);
     }
 
-    /// Returns `true` if somebody leads and `count` others wait.
+    /// Returns `true` if there is a leader and `count` others wait.
     #[cfg(test)]
     pub(super) fn has_waiting(&self, count: usize) -> bool {
         let waiting = self.waiting.lock();
@@ -282,13 +281,13 @@ mod tests {
     fn lead(queue: &Queue) -> Prepared<'static> {
         match queue.join(prepared("leader", Durability::Os)) {
             Turn::Lead(batch) => batch,
-            Turn::Follow(_) => panic!("somebody leads"),
+            Turn::Follow(_) => panic!("there is a leader"),
         }
     }
 
     fn wait_behind(queue: &Queue, durability: Durability) -> Arc<Request> {
         match queue.join(prepared("follower", durability)) {
-            Turn::Lead(_) => panic!("nobody leads"),
+            Turn::Lead(_) => panic!("there is no leader"),
             Turn::Follow(request) => request,
         }
     }
@@ -329,7 +328,7 @@ mod tests {
     #[test]
     fn a_writer_leads_if_the_leader_ended_while_it_copied_its_batch() {
         let queue = Queue::new();
-        // `join` has found a leader, which is gone now.
+        // `join` has found a leader, which has ended now.
         assert!(matches!(queue.follow(prepared("late", Durability::Sync)), Turn::Lead(_)));
         assert!(matches!(queue.follow(prepared("later", Durability::Os)), Turn::Follow(_)));
     }
@@ -357,7 +356,7 @@ mod tests {
         let second = wait_behind(&queue, Durability::Os);
         assert!(!queue.lead_or(&first, FollowerStage::PARKED));
         queue.hand_over();
-        // The second one is awake, so the lead was free, and it takes it before it parks.
+        // The second one is awake, so the lead was free, and it leads before it parks.
         assert!(queue.lead_or(&second, FollowerStage::PARKED));
         queue.hand_over();
         assert!(queue.wait(&first).is_none(), "it was woken to lead");

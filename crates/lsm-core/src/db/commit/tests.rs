@@ -1,4 +1,4 @@
-//! Groups of writers over a log of their own, and what each of them is answered.
+//! Groups of writers over a log of their own, and the answer of each.
 
 use std::borrow::Cow;
 use std::ops::Bound;
@@ -58,7 +58,7 @@ impl Store {
         self.try_commit(batch).map_err(Refusal::known)
     }
 
-    /// The fate of a batch that requires that nobody wrote `key` behind `at_most`.
+    /// The fate of a batch that requires that no one wrote `key` after `at_most`.
     fn verdict(&self, key: &str, at_most: u64) -> &'static str {
         match self.try_commit(&batch("x", 1, Durability::Os).requiring(key, at_most)) {
             Ok(_) => "holds",
@@ -92,9 +92,9 @@ impl Store {
             .is_some()
     }
 
-    /// Commits `batches` as one group, led by the first; what each of them is answered.
+    /// Commits `batches` as one group, led by the first; returns the answer of each.
     fn commit_group(self: &Arc<Store>, batches: Vec<Batch>) -> Vec<Result<Committed>> {
-        // The leader waits for the writer, and the others behind the leader.
+        // The leader waits for the writer, and the others for the leader.
         let writer = self.test.log.lock(&self.host);
         let mut writers: Vec<JoinHandle<Result<Committed>>> = Vec::new();
         for (count, batch) in batches.into_iter().enumerate() {
@@ -120,7 +120,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// The same, if nobody wrote `key` behind `at_most`.
+    /// The same, if no one wrote `key` after `at_most`.
     fn requiring(self, key: &str, at_most: u64) -> Batch {
         Batch { requires: Some((Subject::key(key.into()), at_most)), ..self }
     }
@@ -212,8 +212,7 @@ fn every_writer_is_answered_and_each_number_is_given_once() {
     }
 }
 
-/// Followers hear of the failure as the leader does: nobody is told that a frame is fine which
-/// was in the failed write.
+/// Followers get the failure as the leader does: no member of the failed write gets a success.
 #[test]
 fn a_failed_append_fails_every_member_of_the_group() {
     let path = Store::new(1 << 16);
@@ -226,7 +225,7 @@ fn a_failed_append_fails_every_member_of_the_group() {
         assert!(answer.is_err(), "{key}");
         assert!(!path.sees(key), "{key}");
     }
-    // Their numbers stay unused, and nothing of them comes back after a cut.
+    // Their numbers stay unused, and none of them appears after a cut.
     let next = path.put("next", b"", Durability::Sync).unwrap();
     assert_eq!(next.commit.seq.get(), 6);
     let after = path.test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
@@ -239,7 +238,7 @@ fn a_failed_append_fails_every_member_of_the_group() {
 fn a_failed_append_fails_only_the_members_whose_frames_were_in_it() {
     let path = Store::new(4096);
     path.put("first", b"", Durability::Os).unwrap();
-    // Behind the frames that fill the segment, and behind the header of the next one.
+    // After the frames that fill the segment, and after the header of the next one.
     path.test.faults.add_rule(fail_append(2));
     let answers = path.commit_group(vec![
         batch("a", 1200, Durability::Os),
@@ -260,7 +259,7 @@ fn a_failed_append_fails_only_the_members_whose_frames_were_in_it() {
 }
 
 /// A large batch goes to the file in pieces. Whichever of them fails, exactly the members whose frames
-/// are whole are fine, and nothing else comes back after a cut.
+/// are whole are fine, and nothing else appears after a cut.
 #[test]
 fn a_large_batch_counts_whole_or_not_at_all() {
     let mut refusals = 0;
@@ -282,13 +281,13 @@ fn a_large_batch_counts_whole_or_not_at_all() {
                 Err(_) => refusals += 1,
             }
         }
-        // An append that the group did not come to fails now.
+        // An append that the group did not reach fails now.
         let next = path.put("next", b"", Durability::Sync);
         let next = next.or_else(|_| path.put("next", b"", Durability::Sync)).unwrap();
         expected.push(next.commit.seq.get());
         let after = path.test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
         let found = batches_in(&after, &path.host.listed()).unwrap();
-        // The large batch fills its group, and either of those behind it may lead the next one.
+        // The large batch fills its group, and either of the later ones may lead the next one.
         expected.sort_unstable();
         assert_eq!(found, expected, "append {nth} fails");
     }
@@ -353,7 +352,7 @@ fn a_batch_without_a_log_is_visible_and_in_no_segment() {
     assert!(path.test.segment_files(&path.host).is_empty());
 }
 
-/// The log is not what makes a batch without a log durable, so no sync of it is owed.
+/// The log does not make a batch without a log durable, so the batch needs no sync of it.
 #[test]
 fn a_batch_without_a_log_asks_for_no_sync_of_it() {
     let path = Store::new(1 << 16);
@@ -391,7 +390,7 @@ fn requirements_see_earlier_members_of_the_group() {
         .map(|answer| answer.map(|done| done.commit.seq.get()).map_err(|error| error.kind()))
         .collect();
     let conflict = Err(ErrorKind::Conflict);
-    // Nobody wrote "b", so "c" may rely on that; a range sees "a" alone, another one nothing.
+    // No one wrote "b", so "c" may rely on that; a range sees "a" alone, another one nothing.
     assert_eq!(outcomes, [Ok(2), conflict, Ok(3), conflict, Ok(4), Ok(5), conflict]);
     let keys = ["a", "b", "c", "d", "e", "f"].map(|key| path.sees(key));
     assert_eq!(keys, [true, false, true, false, true, false]);
@@ -422,7 +421,7 @@ fn requirements_see_that_an_earlier_member_of_the_group_clears() {
     assert_eq!(path.verdict("first", 3), "holds");
 }
 
-/// Memory decides where it reaches back far enough, and never guesses where it does not.
+/// The memtables decide if they reach back far enough, and never guess if they do not.
 #[test]
 fn requirements_are_unproven_where_a_table_may_hold_the_answer() {
     let path = Store::new(1 << 16);

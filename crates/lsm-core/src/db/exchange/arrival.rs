@@ -1,10 +1,10 @@
-//! The first half of an ingest, before it may change anything: checking the tables of an export,
-//! and giving them names in the database's folder.
+//! The first half of an ingest, before it may change anything: it checks the tables of an export,
+//! and gives them names in the database's folder.
 //!
 //! Invariants:
-//! 1. Every block of a table was verified, and every entry held against the rules that a write of
-//!    it would have met and, where a filter seals, against its hidden entries, before the table is
-//!    named in an edit; a copy is verified again.
+//! 1. Every block of a table was verified, and every entry was checked against the rules of a write
+//!    and, if a filter seals, against its hidden entries, before the table is named in an edit; a
+//!    copy is verified again.
 //! 2. Files that no edit may name are removed when the arrival is dropped.
 //! 3. The database is not closed while an arrival lives: it works in the folder.
 
@@ -30,9 +30,9 @@ use crate::sstable::{RawMode, ReadMode, SstReader, bloom_hash};
 use crate::types::{DbId, EntryKind, FileNo, KeyForm, KeyRef, SeqNo};
 use crate::version::{Bounds, HookRecord, SstMeta, Table, TableContext};
 
-/// Checks a stored key from elsewhere, in the form `theirs`, that is to enter the partition without a
-/// put: what a put of it would refuse is refused, and a key that the partition would store in another
-/// form. An entry under such a key could not be found.
+/// Checks a foreign stored key, in the form `theirs`, that enters the partition without a put: it is
+/// refused if a put of it would be, or if the partition would store the key in another form. An entry
+/// under such a key could not be found.
 pub(in crate::db) fn check_stored_key(
     partition: &PartitionState,
     rules: &Rules,
@@ -56,17 +56,17 @@ pub(in crate::db) fn check_stored_key(
     Err(Error::new(ErrorKind::InvalidArgument, message))
 }
 
-/// Tables of an export on their way into the database.
+/// Tables of an export that are being added to the database.
 pub(super) struct Arrival<'a> {
     db: &'a DbInner,
     partition: &'a PartitionState,
-    /// Closing waits for what runs; there until the arrival is dropped.
+    /// Makes a close wait; present until the arrival is dropped.
     entered: Option<Entered<'a>>,
-    /// As the manifest will have them, but for the sequence.
+    /// As the manifest will have them, except for the sequence.
     pub(super) tables: Vec<SstMeta>,
-    /// The hooks that the partition is to have from then on, if it takes over rules.
+    /// The hooks that the partition will have from then on, if it takes over rules.
     pub(super) hooks: Option<(PartitionHooks, Vec<HookRecord>)>,
-    /// The values that tables built for this database name in the partition's store.
+    /// The values of the partition's store that tables built for this database name.
     pub(super) values: JobValues,
     /// The form of the keys that arrive.
     key_form: KeyForm,
@@ -108,8 +108,7 @@ impl<'a> Arrival<'a> {
         self.key_form = rules_of(&description.hooks).key_form;
         let context = self.context(dir, description.db_id);
         for pair in description.tables.windows(2) {
-            // All entries get one sequence number. Of two with one key nobody could tell which is
-            // newer.
+            // All entries get one sequence number. Of two with one key, neither would be newer.
             if pair[0].largest.user >= pair[1].smallest.user {
                 let path = pair[1].file_name().path(dir);
                 return Err(Error::corruption(path, None, "tables of an export overlap"));
@@ -130,8 +129,8 @@ impl<'a> Arrival<'a> {
         self.values = values;
     }
 
-    /// Checks the tables that were built for this database against the present hooks: an ending of
-    /// keys may be reserved since they were written, and a filter may know nothing of how they were sealed.
+    /// Checks the tables that were built for this database against the present hooks: an ending of keys may
+    /// be reserved since they were written, and a filter may not know how they were sealed.
     pub(super) fn check_built(&mut self) -> Result<()> {
         self.rules_epoch = self.partition.rules_epoch();
         let context = self.context(&self.db.world.dir, self.db.world.db_id);
@@ -154,8 +153,8 @@ impl<'a> Arrival<'a> {
         TableFactory { dir: dir.to_owned(), db_id, ..self.db.world.factory() }.context()
     }
 
-    /// Reads the whole table and checks it against what is said of it, and its entries against
-    /// the limits.
+    /// Reads the whole table and checks it against its description, and its entries against the
+    /// limits.
     fn check_table(&self, table: &Table, context: &TableContext) -> Result<()> {
         let meta = &table.meta;
         let reader = table.reader(context)?;
@@ -208,7 +207,7 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    /// Has the filter that seals look at a table that was sealed where it comes from.
+    /// Passes a table that another database sealed to the sealing filter.
     fn check_sealed(
         &self,
         filter: &dyn CompactionFilterFactory,
@@ -220,8 +219,7 @@ impl<'a> Arrival<'a> {
         if table.meta.hidden == 0 && properties == Properties::default() {
             return Ok(());
         }
-        // The number 0 belongs to no table of this database, so nothing that the filter knows
-        // refers to this one.
+        // The number 0 belongs to no table of this database, so the filter has no data about it.
         let file = FileNo(0);
         let level = 0;
         let mut filter = filter.start(&Job {
@@ -293,7 +291,7 @@ impl<'a> Arrival<'a> {
             let to = FileName::new(FileKind::Sst, file, epoch).path(&self.db.world.dir);
             let foreign = Some(description.identity(meta));
             let meta = SstMeta { file, epoch, foreign, ..meta.clone() };
-            // Noted before the copy, because a copy that fails leaves a part of the file.
+            // Noted before the copy, because a failed copy leaves a part of the file.
             self.made.push(to.clone());
             // A link is the file that was checked. A copy is new bytes, which are checked again.
             if self.place_file(&from, &to)? == Placed::Copied {
@@ -313,8 +311,8 @@ impl<'a> Arrival<'a> {
         // Durability: the folder may have been copied here without a sync.
         let synced = fs.open_append(to, AppendMode::Existing).and_then(|file| file.sync());
         if synced.is_err() {
-            // The file cannot be opened, or its sync failed. Its bytes are not relied on, so they
-            // are copied.
+            // The file cannot be opened, or its sync failed. Its bytes are not trusted, so they are
+            // copied.
             fs.delete(to)?;
             copy(fs, from, to, None)?;
             return Ok(Placed::Copied);
@@ -322,7 +320,7 @@ impl<'a> Arrival<'a> {
         Ok(Placed::Linked)
     }
 
-    /// An edit may name the files from now on: they stay.
+    /// An edit may name the files from now on: they are kept.
     pub(super) fn keep_files(&mut self) {
         self.made.clear();
     }
@@ -331,7 +329,7 @@ impl<'a> Arrival<'a> {
 impl Drop for Arrival<'_> {
     fn drop(&mut self) {
         if !self.db.is_own() {
-            // A bulk load that forks in the midst of its entries.
+            // A bulk load that forks in the middle of its entries.
             std::mem::forget(self.entered.take());
             return;
         }
@@ -339,7 +337,7 @@ impl Drop for Arrival<'_> {
             // A file that cannot be removed is an orphan until the next open.
             let _ = self.db.world.fs.delete(path);
         }
-        // Behind the deletions, so that a close does not let go of the folder before them.
+        // After the deletions, so that a close does not release the folder before them.
         drop(self.entered.take());
         // A close of the database may wait for this.
         self.db.background.wake_all();
@@ -352,8 +350,8 @@ mod tests {
     use crate::compaction::drawing::draw;
     use crate::limits::USER_KEY_BYTES_MAX;
 
-    /// The reason for which a partition of the form `own`, which reserves keys that end in 1 if it
-    /// takes no such key, refuses a stored key of the form `theirs`.
+    /// The reason for which a partition of the form `own` refuses a stored key of the form
+    /// `theirs`. If `own` does not take every key, it reserves keys that end in 1.
     fn refusal(own: KeyForm, theirs: KeyForm, stored: &[u8]) -> Option<ErrorKind> {
         let rules = Rules { reserved_suffix: vec![1], key_form: own, ..Rules::default() };
         let hooks = PartitionHooks { rules: rules.clone(), ..PartitionHooks::default() };

@@ -1,13 +1,13 @@
-//! `Partition::bulk_load`: tables of sorted entries, written past the log and installed as one
+//! `Partition::bulk_load`: tables of sorted entries, written without the log and installed as one
 //! write.
 //!
-//! The tables are built in the database's folder while everything goes on. They are then installed as
-//! those of an ingest are, see `ingest.rs`: one sequence number for all entries, one edit.
+//! The tables are built in the database's folder while other work continues. They are then installed
+//! as those of an ingest are, see `ingest.rs`: one sequence number for all entries, one edit.
 //!
 //! Invariants:
 //! 1. Keys ascend, and each is one that a put would take.
-//! 2. Nothing is visible before the edit, and nothing of a load that fails stays: no edit names its
-//!    tables, so that they are removed at once, or by the next open after a crash.
+//! 2. Nothing is visible before the edit, and a failed load leaves nothing: no edit names its
+//!    tables, so they are removed at once, or by the next open after a crash.
 
 use super::arrival::Arrival;
 use super::ingest::IngestSummary;
@@ -23,7 +23,7 @@ use crate::types::SeqNo;
 
 /// Entries are stored with this sequence number, and count under that of the load.
 const STORED_SEQ: u64 = 1;
-/// Between two looks at whether the database is closed.
+/// The number of entries between two checks whether the database is closed.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1 << 12;
 
 /// The entries of a bulk load, put one by one in the order of their keys.
@@ -42,11 +42,11 @@ pub struct BulkLoad<'a> {
 }
 
 impl BulkLoad<'_> {
-    /// Appends an entry. Its key must sort behind all before it.
+    /// Appends an entry. Its key must sort after all previous ones.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if it does not; the limits of a put; those of the files. The
-    /// load has failed then: every later put returns the same error, and so does the load, also if
+    /// load has failed then: every later put returns the same error, and so does the load, even if
     /// its closure returns `Ok`.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.check_sound()?;
@@ -87,7 +87,7 @@ impl BulkLoad<'_> {
         Ok(())
     }
 
-    /// Checks the key against the rules at the start of the load, which it is written under. They are
+    /// Checks the key against the rules at the start of the load, under which it is written. They are
     /// compared with those at its end.
     fn check_rules(&self, key: &[u8]) -> Result<()> {
         if self.partition.key_form.takes_any_key() {
@@ -99,7 +99,7 @@ impl BulkLoad<'_> {
 
 #[cold]
 fn out_of_order(key: &[u8], is_twin: bool) -> Error {
-    let what = if is_twin { "comes twice" } else { "sorts before the key in front of it" };
+    let what = if is_twin { "comes twice" } else { "sorts before the key before it" };
     let message = format!("a bulk load is sorted: key \"{}\" {what}", key.escape_ascii());
     Error::new(ErrorKind::InvalidArgument, message)
 }
@@ -119,9 +119,8 @@ impl Partition {
     /// without the log and sets all of them at once, as one operation. Writes that were
     /// acknowledged before it installs its tables are shadowed, as by an ingest.
     ///
-    /// # Errors
-    /// Those of `fill`; that of a put that failed, also if `fill` ignores it; otherwise as
-    /// [`Partition::ingest`]. Nothing is changed then, and nothing left behind.
+    /// Those of `fill`; that of a put that failed, even if `fill` ignores it; otherwise as
+    /// [`Partition::ingest`]. Nothing is changed then, and no file is left.
     pub fn bulk_load_by<E: From<Error>>(
         &self,
         fill: impl FnOnce(&mut BulkLoad<'_>) -> Result<(), E>,
@@ -157,15 +156,14 @@ impl Partition {
             failed: None,
         };
         fill(&mut load)?;
-        // Behind a failed write a table may end in half of a block, and lacks an entry in any case.
+        // After a failed write a table may end in half of a block, and lacks an entry in any case.
         load.check_sound()?;
         let (tables, values) = load.fill.finish()?;
         arrival.take_built(tables, values);
         if arrival.tables.is_empty() {
             return Ok(IngestSummary::of(&[], db.commit.visible_seq()));
         }
-        // The tables are read again only if the rules changed: the keys were checked as they came
-        // in.
+        // The tables are read again only if the rules changed: the keys were checked at each put.
         let seq = db.install_arrival(state, &mut arrival, Arrival::check_built)?;
         db.events.deliver();
         Ok(IngestSummary::of(&arrival.tables, seq))

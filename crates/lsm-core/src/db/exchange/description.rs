@@ -1,7 +1,6 @@
 //! [`ExportDescription`]: the file `EXPORT` that makes tables in a folder an export.
 //!
-//! Written by `export.rs`, read by `ingest.rs`. It says what the tables are; whether they are so
-//! is checked by who takes them in.
+//! Written by `export.rs`, read by `ingest.rs`. It describes the tables; the ingest checks them.
 //!
 //! ```text
 //! offset size name
@@ -9,7 +8,7 @@
 //!      8    4 format version   1
 //!     12    4 checksum         1 = XXH3-64
 //!     16    8 features         compatible: unknown bits do not matter
-//!     24    8 features         read-compatible: the same here, nobody writes to an export
+//!     24    8 features         read-compatible: the same here, an export is never written to
 //!     32    8 features         incompatible: with unknown bits it is refused
 //!     40   16 database id      of the database that exported
 //!     56    8 length           of the body
@@ -25,8 +24,8 @@
 //!      -    8 body checksum    XXH3-64 of the body, seeded with the header checksum
 //! ```
 //!
-//! A table lies beside the description under the name that its file number and epoch make. It
-//! verifies against the database id above, that number and that epoch.
+//! A table lies next to the description under the name of its file number and epoch. It verifies
+//! against the database id above, that number and that epoch.
 //!
 //! Invariants:
 //! 1. The header keeps its form in all versions to come.
@@ -203,13 +202,13 @@ fn decode_body(db_id: DbId, body: &[u8]) -> Result<ExportDescription, EditFault>
     for _ in 0..r.varint()? {
         let unique_id = r.u128()?;
         let table = read_meta(&mut Reader::new(r.bytes()?))?;
-        // Each block of the table verifies against this identity. A wrong one is told here, as
-        // damage of the description, and not as damage of every block of a sound table.
+        // Each block of the table verifies against this identity. A wrong one is reported here, as
+        // damage of the description, and not as damage of every block of an intact table.
         if description.identity(&table).unique_id() != unique_id {
             return Err(r.malformed("a table's unique id is not its identity's").into());
         }
-        // An export writes its tables anew. The ingest gives both fields values of its own, and
-        // stray ones would be taken for these.
+        // An export writes new tables. The ingest gives both fields values of its own, and stray
+        // ones would be taken for these.
         if table.global_seq.is_some() || table.foreign.is_some() {
             return Err(r.malformed("a table of an export was ingested").into());
         }

@@ -1,16 +1,16 @@
 //! `Partition::export`: a range of a partition as finished tables with a description.
 //!
-//! An export is a job like a compaction, whose outputs go to another folder and are installed
-//! nowhere. So the filter that seals verifies every entry before it leaves, repairs what it can,
-//! and its hidden entries travel with their owners. Deciding filters take no part: what a reader
-//! sees is exported. Sequence numbers stay as they are, so that a tool can see the order of the
-//! writes; an ingest gives all entries one number of its own database.
+//! An export is a job like a compaction, whose outputs go to another folder and are not installed.
+//! So the filter that seals verifies every entry and repairs it if possible, and its hidden entries
+//! are exported with their owners. Deciding filters are not called: the export has what a reader
+//! sees. Sequence numbers do not change, so that a tool can see the order of the writes; an ingest
+//! gives all entries one number of its own database.
 //!
 //! Invariants:
 //! 1. Tables are durable before the description is published.
-//! 2. When it fails, what it made is removed.
-//! 3. Values alone are exported: those of handles are read from the value store, and a record
-//!    that is known to be damaged fails the export.
+//! 2. When it fails, its files are removed.
+//! 3. Only values are exported: those of handles are read from the value store, and a record that
+//!    is known to be damaged fails the export.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub struct ExportSummary {
     pub seq: SeqNo,
 }
 
-/// Options of an export: the parts of a partition that it takes along.
+/// Options of an export: the parts of a partition that it includes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "options do nothing by themselves"]
 pub struct ExportOptions {
@@ -57,9 +57,9 @@ impl ExportOptions {
         ExportOptions::default()
     }
 
-    /// Sets whether hidden entries travel with the entries that they belong to, as metadata does.
-    /// Without them each entry is verified all the same before it leaves, keys are those that users
-    /// gave, and any partition without rules for its keys takes the export in. Default `true`.
+    /// Sets whether hidden entries, for example metadata, are exported with their owners. Without
+    /// them each entry is verified all the same, keys are in the form that users gave, and any
+    /// partition without rules for its keys can ingest the export. Default `true`.
     pub fn hidden_entries(mut self, travel: bool) -> ExportOptions {
         self.is_bare = !travel;
         self
@@ -68,17 +68,16 @@ impl ExportOptions {
 
 impl Partition {
     /// Writes the keys and values in `range`, as they are now, to finished tables in the folder
-    /// `dir`, which must be empty or not exist. [`Partition::ingest`] of any database takes them
-    /// in. Writing goes on; later writes are not in it.
+    /// `dir`, which must be empty or not exist. [`Partition::ingest`] of any database reads them.
+    /// Writes continue; later ones are not in the export.
     ///
-    /// Hidden entries of a filter that seals travel with the entries that they belong to. It
-    /// verifies every entry on its way; what it finds damaged is repaired in the export as it
-    /// would be in a compaction.
+    /// Hidden entries of a filter that seals are exported with their owners. The filter verifies
+    /// every entry; damage is repaired in the export as it would be in a compaction.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there are files in `dir`; corruption that names the key
-    /// if an entry is damaged beyond repair; those of the files. What was made is removed then,
-    /// except the folder; what a crash leaves has no description and is no export.
+    /// [`ErrorKind::InvalidArgument`] if there are files in `dir`; corruption that names the key if
+    /// an entry is damaged beyond repair; those of the files. Its files are removed then, except
+    /// the folder; the remains after a crash have no description and are no export.
     ///
     /// # Durability
     /// Durable once this returns.
@@ -115,7 +114,7 @@ impl Partition {
         let upper = &bounds.1;
         let lower = lower.as_ref().map(Vec::as_slice);
         let upper = upper.as_ref().map(Vec::as_slice);
-        // Before any work: an export that lacks keys without a sign would be a wrong copy.
+        // Before any work: an export that silently lacks keys would be a wrong copy.
         let floor = point.view.floor_at(snapshot.seq());
         if let Some(gap) = version.gaps.refusing(lower, upper, snapshot.seq(), floor) {
             return Err(lost(gap, &db.tables).in_partition(self.name()));
@@ -123,10 +122,11 @@ impl Partition {
         let clip = Clip::new(bounds, snapshot.seq(), suffix);
         let bare = options.is_bare.then_some(point.key_form);
         let tables = {
-            // Closing waits: once the folder is unlocked, another process may remove what is read
-            // here. Not while events are delivered, because a listener may close the database.
+            // A close waits for this: once the folder is unlocked, another process may remove the
+            // files that are read here. Not while events are delivered, because a listener may
+            // close the database.
             let _entered = db.jobs.enter(self.state());
-            // A close that did not find the export must be found by it.
+            // Either a close finds the export, or this check finds the close.
             db.check_not_closed()?;
             db.write_extract(&point, &hooks, &clip, bare, dir)
         };
@@ -152,7 +152,7 @@ impl Partition {
 }
 
 impl DbInner {
-    /// Writes the tables of an export, durably; nothing is left behind if that fails.
+    /// Writes the tables of an export, durably; a failure leaves no file.
     fn write_extract(
         &self,
         point: &ReadPoint,
@@ -180,7 +180,7 @@ impl DbInner {
         let made = self
             .runner
             .run_into(&factory, self, &job, &merge, &|| self.background.is_stopping())?;
-        // Losses that this job has found would be missing in the export without a sign.
+        // The export would silently lack losses that this job has found.
         let range = clip.range();
         let bounds = (
             range.start.map_or(Bound::Unbounded, Bound::Included),
@@ -199,7 +199,7 @@ impl DbInner {
     }
 }
 
-/// The hooks that the description names: of a bare export none that has rules for keys.
+/// The hooks in the description: without hidden entries, none that has rules for keys.
 fn travelling(hooks: &[HookRecord], options: ExportOptions) -> Vec<HookRecord> {
     let mut hooks = hooks.to_vec();
     if options.is_bare {
@@ -238,7 +238,7 @@ fn publish(db: &DbInner, dir: &Path, description: &ExportDescription) -> Result<
     }
 }
 
-/// Puts values in the place of their handles, which mean nothing elsewhere.
+/// Replaces handles, which are meaningless elsewhere, by their values.
 struct InlineValues(Arc<dyn ValueStore>);
 
 impl CompactionFilterFactory for InlineValues {

@@ -1,16 +1,16 @@
-//! `Partition::ingest`: takes the tables of an export in, as one write.
+//! `Partition::ingest`: adds the tables of an export, as one write.
 //!
-//! Everything that can be done while writers go on is done first: checking, linking, flushing what
-//! overlaps, syncing the log. Then, between two groups of writers, the ingest takes its sequence
+//! All work that does not block writers is done first: checking, linking, flushing overlapping
+//! memtables, syncing the log. Then, between two groups of writers, the ingest takes its sequence
 //! number, becomes durable as one edit, and visible.
 //!
 //! Invariants:
 //! 1. At the sequence number that it takes, every older entry of its keys is in tables: memtables
-//!    are looked at first, and must hold nothing older.
-//! 2. The log is durable through all sequence numbers before it when the edit is written, else a
-//!    crash could keep the ingest and lose what came before.
+//!    are checked first, and must hold nothing older.
+//! 2. The log is durable through all sequence numbers before it when the edit is written; otherwise
+//!    a crash could keep the ingest and lose earlier writes.
 //! 3. Nothing is visible beyond its sequence number before its edit is installed, so no snapshot
-//!    sees it come.
+//!    sees a part of it.
 //! 4. Its number is used up even if it fails: the edit may be on disk.
 
 use std::path::Path;
@@ -54,34 +54,33 @@ impl IngestSummary {
 }
 
 impl Partition {
-    /// Takes in what [`Partition::export`] wrote to the folder `dir`, of this or another database:
-    /// sets all of its keys at once, as one operation. Writes that were acknowledged before are
-    /// shadowed by it, writes that begin after it win, snapshots and iterators that exist do not
-    /// see it. Keys that it does not have stay as they are.
+    /// Adds the export that [`Partition::export`] of this or another database wrote to the folder
+    /// `dir`: sets all of its keys at once, as one operation. It shadows writes that were
+    /// acknowledged before; writes that begin after it win; existing snapshots and iterators do not
+    /// see it. Keys that it does not have do not change.
     ///
-    /// Its files are linked where the file system can, so `dir` must not be written to afterwards;
-    /// it may be removed.
+    /// Its files are linked if the file system supports that, so `dir` must not be written to
+    /// afterwards; it may be removed.
     ///
-    /// If keys of hidden entries have an ending that is reserved where the export comes from, it
-    /// is reserved in this partition from now on, and the filter that adds them is the
-    /// partition's too, wherever its code is there.
+    /// If the exporting partition reserves an ending of keys for hidden entries, this partition
+    /// reserves it from now on, and gets the filter that adds them, if its code is available.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if `dir` holds no export, or one of a partition whose rules
     /// for keys contradict this one's; [`ErrorKind::ReservedKey`] if this partition has keys with
     /// the ending that would be reserved, or the export has keys with one that is;
     /// [`ErrorKind::Unsupported`] if newer code wrote it; corruption that names file and offset,
-    /// and the key where a filter found it; a limit that a key or value passes. Nothing is changed
-    /// then. If the manifest cannot
-    /// be written, it is not visible, and whether it will be after the next open is unknown.
+    /// and the key if a filter found it; a limit that a key or value exceeds. Nothing is changed
+    /// then. If the manifest cannot be written, the export is not visible, and it is unknown
+    /// whether it will be after the next open.
     ///
     /// # Durability
     /// Durable once this returns, with every logged write before it.
     ///
     /// # Cost
     /// Reads the export once to check it. Flushes the memtables if they hold keys in its range.
-    /// Writers wait for one edit of the manifest, and for a flush of what was written into the
-    /// range within this call.
+    /// Writers wait for one edit of the manifest, and for a flush of the entries that were written
+    /// into the range during this call.
     ///
     /// [`ErrorKind::InvalidArgument`]: crate::ErrorKind::InvalidArgument
     /// [`ErrorKind::ReservedKey`]: crate::ErrorKind::ReservedKey
@@ -141,8 +140,8 @@ fn changes_of(
 }
 
 impl DbInner {
-    /// Makes the tables of an arrival part of the partition; their sequence number. `check` is called
-    /// if the rules for keys changed since the arrival was checked.
+    /// Adds the tables of an arrival to the partition; returns their sequence number. `check` is
+    /// called if the rules for keys changed since the arrival was checked.
     pub(super) fn install_arrival<'a>(
         &self,
         partition: &Arc<PartitionState>,
@@ -157,8 +156,8 @@ impl DbInner {
         }
         // Once before writers have to wait, so that the sync below has little left to do.
         self.log.sync_all(self)?;
-        // No other flush from here on: what is written now is newer than the ingest and must stay
-        // above it.
+        // No other flush from here on: present writes are newer than the ingest and must stay above
+        // it.
         let no_other_flush = self.jobs.flush_turn();
         let mut between = self.between_groups();
         self.check_open()?;
@@ -208,7 +207,7 @@ impl DbInner {
         if installed? {
             Ok(seq)
         } else {
-            // Its drop is durable, and about to be told.
+            // Its drop is durable, and about to be reported.
             Err(partition.dropped_error())
         }
     }

@@ -1,10 +1,10 @@
 //! Exchange of a partition's content between databases: `export.rs` writes finished tables and a
-//! description of them into a folder, `ingest.rs` takes such a folder in. `bulk.rs` builds tables of
-//! sorted entries and has them installed as an ingest.
+//! description of them into a folder, `ingest.rs` reads such a folder. `bulk.rs` builds tables of
+//! sorted entries and installs them as an ingest does.
 //!
 //! Invariants:
-//! 1. An export is a range of one partition as of one snapshot: one version of each user key, no
-//!    tombstones, and the hidden entries that belong to what is there. Its description is published last, so a folder with one is whole.
+//! 1. An export is a range of one partition as of one snapshot: one version of each user key, no tombstones, and the
+//!    hidden entries of these. Its description is published last, so a folder with one is whole.
 //! 2. An ingest is one edit: all of the export becomes visible at one sequence number, or nothing.
 
 mod arrival;

@@ -1,4 +1,4 @@
-//! Descriptions of exports: what comes back, and what damage is told.
+//! Descriptions of exports: round trips, and the reported damage.
 
 use proptest::prelude::*;
 
