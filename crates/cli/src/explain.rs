@@ -100,6 +100,7 @@ pub(crate) fn sealing_json(sealing: &Sealing) -> Value {
         Sealing::Unsealed => json!("unsealed"),
         Sealing::Sealed => json!("sealed"),
         Sealing::Foreign(what) => json!({ "foreign": what }),
+        other => json!(format!("{other:?}")),
     }
 }
 

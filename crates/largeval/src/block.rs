@@ -29,6 +29,7 @@ pub const PREFETCH_BYTES_MAX: u64 = 8 << 20;
 
 /// The threads that read a value at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Parallelism {
     /// One for small values, several for large ones.
     #[default]

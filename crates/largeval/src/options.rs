@@ -18,7 +18,7 @@
 //! must not open it.
 
 use lsm_core::codec::Reader;
-use lsm_core::error::{Error, Result};
+use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::options::Compression;
 
 const VERSION: u8 = 1;
@@ -144,14 +144,18 @@ impl LargeValueOptions {
         if !(1..=1000).contains(&self.garbage_permille) {
             return limit("garbage_permille", self.garbage_permille.into(), 1000);
         }
-        Ok(())
+        match self.compression {
+            Compression::None | Compression::Lz4 => Ok(()),
+            other => Err(Error::new(ErrorKind::Unsupported, format!("{other:?} of large values"))),
+        }
     }
 
     /// As parameters.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let version = match self.compression {
             Compression::None => VERSION,
-            Compression::Lz4 => VERSION_COMPRESSED,
+            // `check` has refused every other.
+            _ => VERSION_COMPRESSED,
         };
         self.encode_as(version)
     }

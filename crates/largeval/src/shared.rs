@@ -209,7 +209,8 @@ impl Shared {
         let stored_us = self.now_us();
         Ok(match options.compression {
             Compression::None => BlockWriter::new(self, writer, key, log2, stored_us, Form::Plain),
-            Compression::Lz4 => {
+            // `LargeValueOptions::check` has refused every other than LZ4.
+            _ => {
                 let form = Form::Compressed { stored_len: 0 };
                 BlockWriter::new(self, writer, key, log2, stored_us, form).compressing()
             }

@@ -86,6 +86,7 @@ pub enum ErrorKind {
 /// The place of damaged bytes, as precisely as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Damage {
     /// Name of the partition, where the file belongs to one.
     pub partition: Option<String>,

@@ -9,6 +9,7 @@ use crate::machine;
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Durability {
     /// The kernel has the write when the call returns. It survives a killed process. It survives a
     /// power cut after the next sync, at most [`Options::sync_interval_ms`] later. The default.
@@ -37,6 +38,7 @@ impl From<Durability> for WriteOptions {
 /// The compression of blocks. The numbers are on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Compression {
     /// No compression.
     None = 0,

@@ -4,6 +4,7 @@ use std::ops::AddAssign;
 
 /// Counts since the factory was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counts {
     /// Entries that were written with metadata.
     pub sealed: u64,

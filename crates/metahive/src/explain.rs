@@ -142,8 +142,9 @@ pub fn explain(partition: &impl Walkable, key: &[u8]) -> Result<Explanation> {
     // In the order of a read, so newest first.
     for table in walk.tables().filter(|table| table.meta().covers(&stored)) {
         if let Err(error) = explain_table(&inspector, &table, &stored, &mut explanation) {
-            let damage = Damage::of(&error, &table.path());
-            explanation.damage.push(Damage { level: Some(table.level()), ..damage });
+            let mut damage = Damage::of(&error, &table.path());
+            damage.level = Some(table.level());
+            explanation.damage.push(damage);
         }
     }
     Ok(explanation)

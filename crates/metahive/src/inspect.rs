@@ -30,6 +30,7 @@ use crate::verdict::Verdict;
 
 /// The part of its entries for which a table has metadata: all, none, or those of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Sealing {
     /// No: a node without MetaHive wrote it, or it is older than its partition's MetaHive. If the
     /// partition has MetaHive, the next compaction makes what is missing.

@@ -6,6 +6,7 @@ use crate::payload::Payload;
 
 /// The result of the comparison of an entry with its metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verdict {
     /// Both are what was written.
     Valid,

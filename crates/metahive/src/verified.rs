@@ -39,6 +39,7 @@ use check::{Doubt, EntryCheck};
 
 /// A value, and the check that it passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Verified {
     /// The value.
     pub value: Slice,
@@ -48,6 +49,7 @@ pub struct Verified {
 
 /// The check that a value passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum By {
     /// The comparison with its metadata, in this call.
     Metadata,

@@ -24,6 +24,7 @@ const EAGER_READ_PAUSE: Duration = Duration::from_millis(10);
 
 /// The way in which a partition catches up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Follow {
     /// The partition catches up when a read or a sync asks for it. The default.
     #[default]

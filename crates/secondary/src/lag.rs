@@ -9,6 +9,7 @@ use lsm_core::types::PartitionId;
 
 /// The distance of a partition from its primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lag {
     /// Operations of the primary, over all partitions, since the newest visible operation; 0 if none of
     /// them belongs to this partition. `None` without a primary on this machine.

@@ -8,6 +8,7 @@ use lsm_core::db::Commit;
 ///
 /// The guarantee of a level covers one partition. The guarantee of [`Level::Prefix`] covers all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Level {
     /// Level 1. Linearizable: the read sees every commit that was acknowledged before the read began, and
     /// every commit that an earlier read on the primary, or on a secondary at this level, has returned.
@@ -58,6 +59,7 @@ pub enum Level {
 
 /// The goal of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Target {
     /// All commits at the begin of the call. Without a cursor, all commits that the log attests as
     /// durable.
@@ -73,6 +75,7 @@ pub enum Target {
 
 /// The result of a read that cannot reach its level in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnUnmet {
     /// An error.
     #[default]
@@ -83,6 +86,7 @@ pub enum OnUnmet {
 
 /// The options of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReadOptions {
     /// The level.
     pub level: Level,

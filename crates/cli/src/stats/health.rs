@@ -86,7 +86,7 @@ pub(super) fn text(health: &Health) -> String {
         Some(age) => line("oldest snapshot", &format!("taken {} ago", seconds(age))),
     }
     line("held by readers", &format!("{} of obsolete tables", bytes(health.pinned_obsolete_bytes)));
-    let Gauge { value, soft, hard } = health.open_files;
+    let Gauge { value, soft, hard, .. } = health.open_files;
     line(
         "open files",
         &format!("{value}, up to {soft} are kept open; the process may open {hard}"),
@@ -203,7 +203,7 @@ fn failure_json(failure: &BackgroundFailure) -> Value {
 }
 
 fn gauge_json(gauge: &Gauge) -> Value {
-    let Gauge { value, soft, hard } = *gauge;
+    let Gauge { value, soft, hard, .. } = *gauge;
     json!({ "value": value, "soft": soft, "hard": hard, "left": gauge.left() })
 }
 

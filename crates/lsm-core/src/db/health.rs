@@ -20,6 +20,7 @@ use crate::types::Gap;
 /// A value with limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Gauge {
     /// The current value.
     pub value: u64,

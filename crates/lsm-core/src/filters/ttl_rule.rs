@@ -31,6 +31,7 @@ const STAYS_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 /// The width of a moment in a key or value. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum TimeWidth {
     /// Four bytes.
     U32 = 4,
@@ -41,6 +42,7 @@ pub enum TimeWidth {
 /// The unit of a moment. The numbers are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum TimeUnit {
     /// Seconds.
     Seconds = 0,

@@ -83,6 +83,7 @@ pub enum Event {
 
 /// A change of a chunk file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ChunkChange {
     /// It was made.
     Created,

@@ -19,6 +19,7 @@ use crate::types::{EntryKind, FileNo, Gap, KeyForm, SeqNo};
 
 /// The kind of work that a filter takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum JobKind {
     /// Memtables are written to level 0.
     Flush,

@@ -52,6 +52,7 @@ impl FileFormat {
 
 /// The content of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Description {
     /// Its format.
     pub format: FileFormat,

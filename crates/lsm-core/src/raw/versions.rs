@@ -14,6 +14,7 @@ use crate::types::{KeyRef, SeqNo};
 
 /// A version of a key, wherever it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RawVersion {
     /// The sequence number that counts.
     pub seq: SeqNo,

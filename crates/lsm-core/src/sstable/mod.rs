@@ -177,6 +177,7 @@ pub struct SstSummary {
 
 /// A damaged block that a tolerant cursor met.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RawDamage {
     /// Offset of the block in the file.
     pub block_offset: u64,

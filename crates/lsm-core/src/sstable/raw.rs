@@ -32,6 +32,7 @@ use crate::types::KeyRef;
 /// In the tolerant modes a block that does not verify is read once more past every cache. If it
 /// still does not, its entries are handed over as suspect, as far as they decode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RawMode {
     /// One block after the other, through the block cache. A damaged block is an error.
     #[default]

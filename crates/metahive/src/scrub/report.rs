@@ -140,9 +140,10 @@ impl TableReport {
 
     /// Notes why the table could not be read, or not to its end.
     pub(super) fn push_damage(&mut self, table: &RawTable, error: &Error) {
-        let partition = Some(table.partition().to_owned());
-        let damage = Damage::of(error, &self.path);
-        self.damage.push(Damage { partition, level: Some(self.level), ..damage });
+        let mut damage = Damage::of(error, &self.path);
+        damage.partition = Some(table.partition().to_owned());
+        damage.level = Some(self.level);
+        self.damage.push(damage);
     }
 
     /// Notes the blocks that did not verify.

@@ -33,6 +33,7 @@ use crate::version::{HookRecord, SstMeta};
 
 /// The result of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExportSummary {
     /// Number of tables.
     pub tables: usize,

@@ -30,6 +30,7 @@ use crate::version::{Change, HookRecord, SstMeta};
 
 /// The result of an ingest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IngestSummary {
     /// Number of tables.
     pub tables: usize,

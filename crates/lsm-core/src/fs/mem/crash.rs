@@ -14,6 +14,7 @@ use super::inode::{ContentChange, Inode, PendingChange};
 
 /// The unsynced changes that survive a power cut. Synced changes always do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CrashOutcome {
     /// Only what was synced.
     Nothing,

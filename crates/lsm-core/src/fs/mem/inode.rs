@@ -14,6 +14,7 @@ use super::content::Content;
 
 /// The state in which a failed sync leaves its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SyncLoss {
     /// Marked clean and still readable, though the device never gets them (as on ext4 and XFS).
     Kept,
