@@ -147,17 +147,16 @@ pub struct Health {
     /// Tables and chunk files that are open for reading. Beyond the soft limit, each open closes another of
     /// them. The hard limit is that of the process, which log, jobs and application share.
     pub open_files: Gauge,
-    /// The jump of the calendar that is not confirmed, if a partition has entries that expire. They expire
-    /// by the monotonic clock until the jump has lasted for an hour, or `Db::confirm_clock` is called.
+    /// The unconfirmed jump of the calendar, if a partition has entries that expire. They expire by the
+    /// monotonic clock until the jump has lasted for an hour, or `Db::confirm_clock` is called.
     pub clock_jump: Option<ClockJump>,
 }
 
 impl Health {
-    /// Returns `true` if writes run at full speed, no background work fails, no data is lost, no filter is
-    /// absent, no large value is in a chunk file whose sync failed, the last large value was not refused, the space of
-    /// deleted values comes back, the files of the database are in their folder, secondaries have a commit cursor to
-    /// follow, and no entry waits for a calendar
-    /// that jumped.
+    /// Returns `true` if writes run at full speed, no background work fails, no data is lost, no filter is absent, no
+    /// large value is in a chunk file whose sync failed, the last large value was not refused, the space of deleted
+    /// values is reclaimed, the files of the database are in their folder, secondaries have a commit cursor, and no
+    /// entry waits for a calendar that jumped.
     pub fn is_healthy(&self) -> bool {
         self.read_only.is_none()
             && self.deleted.is_none()
@@ -262,7 +261,7 @@ fn write_store(f: &mut fmt::Formatter<'_>, name: &str, store: &ValueStoreStats) 
 }
 
 impl DbInner {
-    /// See the module.
+    /// Returns the health of the database.
     pub(super) fn health(&self) -> Health {
         if let Err(error) = self.world.process.check() {
             return Health { read_only: Some(error.to_string()), ..Health::default() };
@@ -272,7 +271,7 @@ impl DbInner {
         live.sort_by(|a, b| a.name.cmp(&b.name));
         let half_buffer = self.options.write_buffer_bytes / 2;
         let applied = self.commit.applied_lsn();
-        // The part of the log that memtables need, and not the length of the files: segments are
+        // The part of the log that memtables need, not the length of the files: segments are
         // removed as a whole and later.
         let pinned = applied.0.saturating_sub(self.catalog.log_low_water(applied, None).0);
         Health {
@@ -305,7 +304,8 @@ impl DbInner {
 }
 
 impl DbInner {
-    /// The error of a file that is always there, if it is gone. Where another process writes, files go.
+    /// The error of a file that should always exist, if it is missing. Next to a writer, files may
+    /// disappear.
     fn deleted_files(&self) -> Option<Error> {
         if self.is_beside || self.cursor.is_fenced() || !self.is_own() {
             return None;

@@ -2,10 +2,9 @@
 //! off.
 //!
 //! Invariants:
-//! 1. What the manifest says of a partition's hooks is enforced whether their code is there or
-//!    not.
-//! 2. A suffix becomes reserved only after a scan found no version of a key with it, deleted or
-//!    not, and no write slips in between: the commit path looks again at writes that were checked under older rules.
+//! 1. The rules of a partition's hooks in the manifest are enforced even if their code is missing.
+//! 2. A suffix becomes reserved only after a scan found no version of a key with it, deleted or not, and no write
+//!    comes in between: the commit path checks writes again that were checked under older rules.
 //! 3. Hooks take effect in [`DbInner::install_job`] alone, after the edit with their records.
 
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use crate::sstable::SstReader;
 use crate::types::{KeyForm, PartitionId};
 use crate::version::{Change, HookKind, HookRecord, PartitionVersion, Table, TableContext};
 
-/// The name of a record that keeps the form of keys where no hook does.
+/// The name of a record that keeps the form of keys if no hook does.
 const KEY_FORM: &str = "any key";
 
 /// The most keys that an error names.
@@ -35,10 +34,10 @@ const KEYS_NAMED: usize = 5;
 /// Opens the value store of a partition.
 pub(super) type OpenStore<'a> = dyn Fn(&dyn ValueStoreFactory) -> Result<Arc<dyn ValueStore>> + 'a;
 
-/// The records of `hooks`, as the manifest keeps them.
+/// The records of `hooks`, as they are in the manifest.
 ///
-/// A partition that stores its keys in `form` keeps that, whatever hooks it has: where none of them
-/// says so, a record of its own does, which names no filter.
+/// A partition that stores its keys in `form` keeps that, whatever hooks it has: if none of them
+/// requires it, a separate record does, which names no filter.
 pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<HookRecord>> {
     let filters = hooks.filters.iter().map(|filter| HookRecord {
         kind: HookKind::Filter,
@@ -53,7 +52,8 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
         rules: Rules { when_absent: WhenAbsent::Refuse, ..Rules::default() },
     });
     let mut records: Vec<_> = filters.chain(store).collect();
-    // Tables have one hidden suffix, so the hidden entries of two filters could not be told apart.
+    // Tables have one hidden suffix, so the hidden entries of two filters could not be
+    // distinguished.
     if hooks.filters.iter().filter(|filter| filter.seals()).count() > 1 {
         return invalid("a partition has at most one filter that seals");
     }
@@ -87,7 +87,7 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
     Ok(records)
 }
 
-/// Refuses a value store beside a filter that reads the age of entries from their values.
+/// Refuses a value store together with a filter that reads the age of entries from their values.
 fn check_values_are_read(
     filters: &[Arc<dyn CompactionFilterFactory>],
     has_store: bool,
@@ -123,11 +123,11 @@ pub(super) fn rules_of(records: &[HookRecord]) -> Rules {
     rules
 }
 
-/// The hooks of a partition by what the manifest says and what code is at hand. `open` is asked to
-/// open its value store; without it the partition gets none, and misses none.
+/// The hooks of a partition, by the records in the manifest and the available code. `open` is
+/// called to open its value store; without it the partition gets none, and misses none.
 ///
 /// # Errors
-/// Those of a hook that is at hand and cannot go on with what is stored.
+/// Those of a hook that is available and cannot work with the stored data.
 pub(crate) fn resolve(
     partition: &Arc<str>,
     records: &[HookRecord],
@@ -165,12 +165,12 @@ pub(crate) fn resolve(
     Ok(hooks)
 }
 
-/// Why a filter cannot go on with what a partition has.
+/// The error of a filter that cannot work with the data of a partition.
 fn unfit(partition: &str, error: &Error) -> Error {
     Error::new(error.kind(), format!("partition {partition:?}: {error}"))
 }
 
-/// An error if a hook that the partition cannot do without is missing.
+/// Returns an error if a hook that the partition requires is missing.
 pub(super) fn check_complete(partition: &PartitionState) -> Result<()> {
     match &partition.hooks().missing {
         None => Ok(()),
@@ -182,8 +182,8 @@ pub(super) fn check_complete(partition: &PartitionState) -> Result<()> {
     }
 }
 
-/// Hooks with their code at hand. A store that the partition has already stays, with the
-/// parameters that the hooks name.
+/// Hooks whose code is available. An existing store of the partition stays, with the parameters in
+/// the new hooks.
 pub(super) fn attached(
     world: &World,
     id: PartitionId,
@@ -205,7 +205,7 @@ pub(super) fn attached(
     })
 }
 
-/// Puts the value store that a partition has `stored` among the records of its new hooks.
+/// Adds the value store of a partition (`stored`) to the records of its new hooks.
 ///
 /// # Errors
 /// They name another one.
@@ -232,9 +232,9 @@ fn keep_store(
 }
 
 impl DbInner {
-    /// Gives a partition that exists these options and hooks, by one edit: nothing of it takes effect
-    /// before that is durable, and nothing at all if it is refused. The caller holds the commit path's
-    /// lock and the turn to change partitions.
+    /// Gives an existing partition these options and hooks, by one edit: they take effect once that is
+    /// durable, and not at all if it is refused. The caller holds the commit path's lock and the turn
+    /// to change partitions.
     pub(super) fn change_partition(
         &self,
         partition: &Arc<PartitionState>,
@@ -270,14 +270,14 @@ impl DbInner {
         self.cursor.note_layout(self.catalog.durable_edit());
         // Entries of the tables may be due by the new hooks.
         self.background.wake_all();
-        // After the edit: what it says holds at the next open in any case.
+        // After the edit: the next open applies it in any case.
         match (partition.store(), hooks.and_then(|hooks| hooks.store.as_ref())) {
             (Some(store), Some(factory)) => store.configure(&factory.params()),
             _ => Ok(()),
         }
     }
 
-    /// The hooks that a partition with these `stored` ones is to have, and their records.
+    /// The future hooks of a partition with these `stored` ones, and their records.
     fn planned(
         &self,
         partition: &PartitionState,
@@ -325,8 +325,8 @@ impl DbInner {
                 options: options.clone(),
                 hooks: records.to_vec(),
             };
-            // A job of before may have installed a table since then. No writer goes on meanwhile, so this
-            // comes to an end.
+            // An earlier job may have installed a table since then. Writers wait meanwhile, so this loop
+            // ends.
             let installation = Installation {
                 holds: &|current| has_same_tables(current, &seen.version),
                 hooks: Some(attached.clone()),
@@ -344,7 +344,7 @@ fn has_same_tables(left: &PartitionVersion, right: &PartitionVersion) -> bool {
     of_left.eq(right.tables().map(|(_, table)| table.meta.file))
 }
 
-/// Asks the filters of `hooks` whether they can go on with the tables of a version: one that cannot
+/// Asks the filters of `hooks` whether they can work with the tables of a version: one that cannot
 /// would fail every later compaction.
 pub(super) fn check_tables(
     context: &TableContext,
@@ -353,14 +353,14 @@ pub(super) fn check_tables(
     version: &PartitionVersion,
 ) -> Result<()> {
     for (_, table) in version.tables() {
-        // A table that cannot be opened is for the compaction that meets it.
+        // The compaction that reads a table reports that it cannot be opened.
         let Ok(reader) = table.reader(context) else { continue };
         check_table(context, partition, hooks, table, reader)?;
     }
     Ok(())
 }
 
-/// Asks the filters of `hooks` whether they can go on with a table.
+/// Asks the filters of `hooks` whether they can work with a table.
 pub(super) fn check_table(
     context: &TableContext,
     partition: &str,
@@ -379,8 +379,8 @@ pub(super) fn check_table(
         .map_err(|error| unfit(partition, &error))
 }
 
-/// The hooks that a partition has once it has taken over the rules that `foreign` hooks have
-/// for its keys, with their records; `None` if it has those rules.
+/// The hooks that a partition has after it has adopted the rules of `foreign` hooks for its keys,
+/// with their records; `None` if it has those rules.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] if its own rules contradict them.
@@ -391,8 +391,8 @@ pub(super) fn with_rules_of(
 ) -> Result<Option<(PartitionHooks, Vec<HookRecord>)>> {
     let theirs = rules_of(foreign);
     let name = &partition.name;
-    // The form of keys is fixed when a partition is made. Where both store a key alike it comes
-    // over; the other keys are refused one by one.
+    // The form of keys is fixed when a partition is created. A key is accepted if both store it
+    // alike; other keys are refused one by one.
     let forms = [theirs.key_form, partition.key_form];
     if forms[0] != forms[1] && forms.contains(&KeyForm::Terminated) {
         return invalid(format!("partition {name:?} has another `any_key` than the export"));
@@ -424,9 +424,9 @@ pub(super) fn with_rules_of(
     Ok(Some((hooks, records)))
 }
 
-/// Refuses to reserve a suffix that keys of the partition have. Every version counts: a
-/// tombstone, or a value that a snapshot sees, would go to tables in which the hook knows such
-/// keys for its own alone.
+/// Refuses to reserve a suffix that keys of the partition have. Every version counts: a tombstone,
+/// or a value that a snapshot sees, would go to tables in which the hook takes such keys for its
+/// own.
 pub(super) fn check_no_reserved_key(
     tables: &Arc<TableContext>,
     partition: &PartitionState,

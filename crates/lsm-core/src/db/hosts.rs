@@ -1,8 +1,8 @@
-//! The meeting point of the parts of the database: what the log, the commit path, the stall, jobs and
-//! background threads ask of the others.
+//! The connections between the parts of the database: the calls of the log, the commit path, the
+//! stall, jobs and background threads to the others.
 //!
-//! Each part knows the rest only through a small trait that stands beside it; here is what these
-//! traits come to in an open database. Nothing else may implement them outside of tests.
+//! Each part knows the rest only through a small trait next to it; this file implements these
+//! traits for an open database. Nothing else may implement them outside of tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl LogHost for DbInner {
     }
 
     fn let_go(&self, files: Vec<(FileName, u64)>) {
-        // The number may be that of an edit behind the one that dropped the files: a lease then holds them
+        // The number may be that of an edit after the one that dropped the files: then a lease holds them
         // until it is renewed once more.
         self.obsolete.add_files(self.catalog.durable_edit(), files);
     }
@@ -82,7 +82,7 @@ impl LogHost for DbInner {
 
     fn answer(&self, notices: Vec<Notice>, outcome: Result<()>) {
         self.events.answer(notices, &outcome);
-        // The log thread does that when it is done.
+        // The log thread does that after its work.
         if !Background::is_log_thread() {
             self.background.wake_all();
         }
@@ -108,7 +108,7 @@ impl CommitHost for DbInner {
             section.partition.check_live()?;
             if section.partition.is_doubtful() {
                 // A drop that may be on disk is finished or ruled out first: a write that is
-                // acknowledged now would be gone after the next open if the drop counts.
+                // acknowledged now would be lost at the next open if the drop counts.
                 self.settle(&section.partition)?;
             }
             section.check_rules()?;
@@ -203,7 +203,7 @@ impl StallHost for DbInner {
 
     fn obstacle(&self, partition: &PartitionState, cause: StallCause) -> Option<Error> {
         match cause {
-            // Every flush lowers the sum, whosever it is, so any that fails stands in the way.
+            // Every flush of any partition lowers the sum, so any failing one is an obstacle.
             StallCause::Sealed => self.background.failure_of(Reason::Flush),
             StallCause::Level0 | StallCause::Debt => self.jobs.failure_of(partition.id),
         }
@@ -244,7 +244,7 @@ impl Worker for DbInner {
     }
 
     fn flush_one(&self) -> Result<bool> {
-        // Of a fenced database nothing is left to be done: nothing of it would count.
+        // A fenced database has no work left: its results would not count.
         if self.cursor.is_fenced() { Ok(false) } else { self.flush_one() }
     }
 
@@ -293,7 +293,7 @@ impl Worker for DbInner {
 }
 
 impl DbInner {
-    /// Stands between two groups: nothing is under way while the guard lives.
+    /// Waits until no group is being committed; none begins while the guard lives.
     pub(super) fn between_groups(&self) -> LogWriter<'_> {
         self.log.lock(self)
     }
@@ -322,8 +322,8 @@ impl DbInner {
         self.sealed(sealed.iter().map(|partition| &**partition));
     }
 
-    /// Seals a partition's active memtable, unless it is empty, and has it flushed. The caller
-    /// stands between two groups.
+    /// Seals a partition's active memtable, unless it is empty, and requests its flush. The caller
+    /// holds the lock between two groups.
     pub(super) fn seal(&self, writer: &mut LogWriter<'_>, partition: &PartitionState) {
         if self.commit.seal(writer, partition) {
             self.sealed(std::iter::once(partition));
@@ -335,7 +335,7 @@ impl DbInner {
         self.background.wake_all();
     }
 
-    /// Looks anew at what holds writers back, after a partition took tables in or was dropped.
+    /// Computes the pressures again, after a partition installed tables or was dropped.
     pub(super) fn update_pressure(&self, changed: &PartitionState) {
         self.stall.update(self, std::iter::once(changed));
     }
@@ -347,7 +347,7 @@ mod tests {
     use crate::db::Db;
     use crate::fs::MemFs;
 
-    /// Threads of a database that works step by step do nothing when they are woken, so that each wake-up
+    /// Threads of a database that works step by step do nothing when they are woken, so each wake-up
     /// counts.
     #[test]
     fn a_writer_whose_memtable_takes_a_slab_wakes_the_thread_that_prepares_the_next_ones() {
@@ -356,7 +356,7 @@ mod tests {
         let p = db.partition("p").unwrap();
         let inner = db.inner();
         inner.tend_log().unwrap();
-        assert_eq!(inner.slabs.idle_bytes(), 0, "nobody has taken one");
+        assert_eq!(inner.slabs.idle_bytes(), 0, "none was taken");
         // Beyond the first slabs of a memtable, which are short and come from the allocator.
         for n in 0..2000_u32 {
             p.put(n.to_be_bytes(), [7; 900]).unwrap();
@@ -371,7 +371,10 @@ mod tests {
             p.put(n.to_be_bytes(), [7; 900]).unwrap();
             if inner.slabs.idle_bytes() < prepared {
                 takes += 1;
-                assert!(inner.background.wakes() > wakes, "put {n} takes a slab and wakes nobody");
+                assert!(
+                    inner.background.wakes() > wakes,
+                    "put {n} takes a slab and wakes no thread"
+                );
                 inner.tend_log().unwrap();
                 assert_eq!(inner.slabs.idle_bytes(), prepared);
             }

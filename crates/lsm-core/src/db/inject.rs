@@ -1,7 +1,7 @@
-//! [`Injections`]: faults of memory, for the tests of what finds them.
+//! [`Injections`]: faults of memory, for the tests of their detection.
 //!
-//! Set by the builder's hidden calls; the commit path and jobs ask. Without one, nothing is changed
-//! and nothing copied.
+//! Set by the builder's hidden calls; read by the commit path and jobs. Without one, nothing is
+//! changed and nothing copied.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub enum InMemory {
 /// Changes the bytes of sections.
 pub(super) type InjectInMemory = dyn Fn(InMemory, &mut Vec<u8>) + Send + Sync;
 
-/// See the module.
+/// The injected faults of a database.
 #[derive(Default)]
 pub(super) struct Injections {
     /// Between the reading and the writing of a job.
@@ -29,7 +29,7 @@ pub(super) struct Injections {
 }
 
 impl Injections {
-    /// The section as it is there from now on, if it is another one.
+    /// The section to use from now on, if it was changed.
     #[inline]
     pub(super) fn in_memory(
         &self,

@@ -7,18 +7,18 @@
 //!       \------------- run it again ---------------/
 //! ```
 //!
-//! `flush.rs`, `compaction.rs` and `exchange/export.rs` say what to merge. What to try for a faulty
-//! entry, and in which order, is up to the partition's filter; `repair.rs` gives it the sources that
-//! only the engine has. This file counts the rounds, and tells listeners.
+//! `flush.rs`, `compaction.rs` and `exchange/export.rs` choose the merge. The partition's filter
+//! chooses the attempts for a faulty entry, and their order; `repair.rs` gives it the sources that
+//! only the engine has. This file counts the rounds, and reports to listeners.
 //!
 //! Invariants:
-//! 1. What a run has found faulty reaches no table: a run with a fault has no outputs.
+//! 1. Faulty entries reach no table: a run with a fault has no outputs.
 //! 2. A run never waits for a repair: the filter repairs between two runs, when nothing of the job
-//!    is under way, so it may read whatever it likes.
+//!    is running, so it may read anything.
 //! 3. Everything that an edit names is durable before the edit: table bytes and names, and the
-//!    values that tables point to. Only behind the edit are inputs let go.
+//!    values that tables point to. Inputs are released only after the edit.
 //! 4. Hooks are those of the last durable edit. A job that ran with others installs nothing, and is
-//!    run again: what it made may mean nothing to the hooks of now.
+//!    run again: its outputs may be meaningless to the present hooks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,22 +36,23 @@ use crate::snapshot::{DecidingJob, JobSnapshots, Snapshots};
 use crate::types::{Epoch, FileNo, Gap, Gaps, MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta, Table, TableContext};
 
-/// Runs of a job over its repaired entries; one that still finds new faults then is given up.
+/// Maximum number of runs of a job over its repaired entries; if there are still new faults then,
+/// it fails.
 const REPAIR_ROUNDS: usize = 8;
 
-/// The source of a number of entries that was noted wrongly.
+/// The source in the event of a table whose number of entries was recorded wrongly.
 const RECOUNTED: &str = "the digests of its blocks";
 
-/// The tables of a job: durable, and installed by nobody yet.
+/// The tables of a job: durable, and not installed yet.
 pub(super) struct JobTables {
     pub(super) tables: Vec<SstMeta>,
     /// The effect on the values of the partition's store.
     pub(super) values: JobValues,
-    /// The gaps in which entries of the inputs are lost; to be installed with the tables.
+    /// The gaps of lost entries of the inputs; to be installed with the tables.
     pub(super) gaps: Vec<Gap>,
-    /// Inputs whose number of entries is not the one that was noted. A compaction notes it anew.
+    /// Inputs whose number of entries differs from the recorded one. A compaction records it again.
     pub(super) miscounted: Vec<Fault>,
-    /// The closed gaps that the job knew: what they hide is in none of the tables.
+    /// The closed gaps that the job knew: the entries that they hide are in none of the tables.
     pub(super) clear_of: Gaps,
     /// Entries were repaired, so that other keys may be visible than before.
     pub(super) is_repaired: bool,
@@ -71,16 +72,17 @@ pub(super) struct Installation<'a> {
     pub(super) flushed: Option<MemtableId>,
     /// Tables that become obsolete.
     pub(super) removed: Vec<Arc<Table>>,
-    /// Tables that nothing names if nothing is installed.
+    /// Tables that must be removed if nothing is installed.
     pub(super) made: &'a [SstMeta],
-    /// The effect that the value store hears of in the same edit.
+    /// The effect on the value store in the same edit.
     pub(super) values: JobValues,
-    /// The closed gaps of whose hidden entries `made` has none.
+    /// The closed gaps whose hidden entries are not in `made`.
     pub(super) clear_of: Gaps,
-    /// Asked about the partition as the edit finds it: nothing is installed if this no longer holds.
+    /// Checks the partition under the edit's lock: nothing is installed if this does not hold any
+    /// more.
     pub(super) holds: &'a dyn Fn(&PartitionVersion) -> bool,
-    /// The hooks whose records the edit has: jobs run with them once it is durable. The caller holds
-    /// the commit path's lock.
+    /// The hooks whose records are in the edit: jobs run with them once it is durable. The caller
+    /// holds the commit path's lock.
     pub(super) hooks: Option<PartitionHooks>,
     /// Entries may become visible that no memtable of the partition had.
     pub(super) is_foreign: bool,
@@ -118,7 +120,7 @@ fn is_made(made: &[SstMeta], table: &Table) -> bool {
     made.iter().any(|meta| meta.file == table.meta.file)
 }
 
-/// The questions of jobs to the database around them.
+/// The calls of jobs to the rest of the database.
 pub(super) trait JobHost {
     /// The newest sequence number that readers see.
     fn visible_seq(&self) -> SeqNo;
@@ -127,20 +129,20 @@ pub(super) trait JobHost {
     fn log_segments(&self) -> BTreeMap<FileNo, Epoch>;
 }
 
-/// The demands on every run of a job over a partition, from the start of the job on.
+/// The requirements of every run of a job over a partition, from the start of the job on.
 pub(super) struct StartedJob {
     pub(super) view: Arc<ReadView>,
     pub(super) hooks: Arc<PartitionHooks>,
     pub(super) snapshots: JobSnapshots,
     /// Until it is dropped new snapshots keep the partition's view. To be held until the job's
-    /// result is installed: what snapshots kept until then they must keep on.
+    /// result is installed: versions that snapshots kept until then must be kept on.
     pub(super) deciding: Option<DecidingJob>,
-    /// No frame of the log will name the values of its entries, so that it moves those that are in doubt
-    /// after a failed sync.
+    /// The log will not name the values of its entries, so it moves those that are in doubt after a
+    /// failed sync.
     pub(super) rescues: bool,
 }
 
-/// See the module. Nothing in it changes; it has no lock.
+/// Runs jobs. Nothing in it changes; it has no lock.
 pub(super) struct JobRunner {
     pub(super) factory: TableFactory,
     pub(super) tables: Arc<TableContext>,
@@ -148,7 +150,7 @@ pub(super) struct JobRunner {
     pub(super) events: Arc<Events>,
     /// Says which entries have expired.
     pub(super) calendar: Calendar,
-    /// Changes entries between reading and writing: for tests alone.
+    /// Changes entries between reading and writing: only for tests.
     pub(super) inject: Option<Arc<Inject>>,
 }
 
@@ -166,8 +168,8 @@ impl JobRunner {
         StartedJob { view, hooks, snapshots, deciding: Some(deciding), rescues: false }
     }
 
-    /// Runs a merge of inputs that the job's view has until it has tables: faults are repaired
-    /// between the runs.
+    /// Runs a merge of inputs of the job's view until it has tables: faults are repaired between
+    /// the runs.
     ///
     /// # Errors
     /// Those of [`Merge::run`]; corruption if every run finds new faults.
@@ -193,11 +195,11 @@ impl JobRunner {
         let StartedJob { view, hooks, snapshots, .. } = job;
         let mut patches = Patches::default();
         let is_judged = hooks.judging().is_some();
-        // The first run of a job with judges compares each entry once. It only finds out whether there
+        // The first run of a job with judges compares each entry once, only to find out whether there
         // is damage: then the next run lets the judges compare, which repair block by block.
         let mut is_first = is_judged && merge.compares_later();
         let rounds = REPAIR_ROUNDS + usize::from(is_first);
-        // Bounded: memory that fails again and again must end the job with an error.
+        // Bounded: memory that fails repeatedly must end the job with an error.
         for _ in 0..=rounds {
             let stages = Stages::new(
                 hooks,
@@ -215,7 +217,7 @@ impl JobRunner {
             let outcome = merge.run(context)?;
             let is_first = std::mem::take(&mut is_first);
             match (outcome, hooks.sealing()) {
-                // The judges repair before a filter is asked.
+                // The judges repair before a filter is called.
                 (JobOutcome::Faulty(_), _) if is_first => {}
                 (JobOutcome::Done { tables, values, mended, lost, gaps, miscounted }, _) => {
                     let is_repaired = !mended.is_empty() || !patches.is_empty();
@@ -264,7 +266,8 @@ impl JobRunner {
     }
 }
 
-/// An error if a sync of the store failed since a job began: its values may have been in it.
+/// Returns an error if a sync of the store failed since a job began: its values may have been in
+/// it.
 pub(super) fn check_synced(store: &Arc<dyn ValueStore>, values: &JobValues) -> Result<()> {
     if store.sync_failures() == values.sync_failures {
         return Ok(());
@@ -277,8 +280,8 @@ impl DbInner {
     /// Makes the values of a store durable.
     ///
     /// # Errors
-    /// Those of the store. The log begins anew then: its frames may name values that were in the sync, and
-    /// what syncs next does not know of them.
+    /// Those of the store. Then a new log begins: frames of the old one may name values that were in the
+    /// sync, and the next sync would not cover them.
     fn sync_store(&self, partition: &PartitionState, store: &Arc<dyn ValueStore>) -> Result<()> {
         let synced = partition.note_sync(store.sync());
         if let Err(error) = &synced {
@@ -287,7 +290,7 @@ impl DbInner {
         synced
     }
 
-    /// Makes the values durable that tables of a job point to, where the log has not done that.
+    /// Makes the values durable that tables of a job point to, if the log has not done that.
     fn sync_job_values(
         &self,
         partition: &PartitionState,
@@ -302,13 +305,13 @@ impl DbInner {
         check_synced(store, values)
     }
 
-    /// Makes changes of a partition durable and lets its view take them in. `Ok(false)` if the
-    /// partition was dropped meanwhile, or is not what the changes were made for any more: nothing is
-    /// installed then.
+    /// Makes changes of a partition durable and installs them in its view. `Ok(false)` if the
+    /// partition was dropped meanwhile, or does not match the changes any more: nothing is installed
+    /// then.
     ///
     /// # Errors
     /// Those of the manifest, after which its tables must stay; those of the value store, after
-    /// which nothing was installed and its tables are let go.
+    /// which nothing was installed and its tables are released.
     pub(super) fn install_job(
         &self,
         partition: &PartitionState,
@@ -319,7 +322,7 @@ impl DbInner {
         let synced = self.sync_job_values(partition, flushed.is_some(), &values);
         synced.inspect_err(|_| self.forget(made))?;
         let mut editing = self.catalog.edit()?;
-        // Asked under the lock of the manifest, so that no drop comes between the answer and the
+        // Checked under the lock of the manifest, so that no drop comes between the check and the
         // edit.
         let current = editing.current().partitions.get(partition.id).filter(|it| holds(it));
         let Some(current) = current else {
@@ -346,14 +349,14 @@ impl DbInner {
                 bytes: bytes.clone(),
             });
         }
-        // If the edit fails it may be on disk all the same, and a table of it may name the values.
+        // A failed edit may be on disk all the same, and one of its tables may name the values.
         let carried = self.in_doubt.until_installed(values.carried);
         let installed = editing.install(changes);
         let version = installed.inspect_err(|_| doubt_hooks(partition, hooks.as_ref()))?;
         carried.keep();
         let edit = version.edit_number;
         note_clear(&version.partitions[&partition.id], made, &clear_of);
-        // Before the view: a job takes its view first, and what it makes under older hooks is not
+        // Before the view: a job takes its view first, and its output under older hooks is not
         // installed.
         hooks.into_iter().for_each(|hooks| partition.attach(hooks));
         // Still under the lock of the manifest: views take versions in, and edits of stores are
@@ -363,7 +366,7 @@ impl DbInner {
             let before = partition.past_versions();
             self.obsolete.add_values(number, partition, store, &bytes, before);
         }
-        // The manifest knows no edit that failed before. Taken under its lock: as soon as that is free,
+        // The manifest has no failed edit any more. Taken under its lock: as soon as that is free,
         // another edit may fail and note values that may be named. Dropped without it: a store may
         // remove files.
         let doubtful = self.in_doubt.take_values();
@@ -379,7 +382,7 @@ impl DbInner {
 }
 
 /// Notes that an edit with these hooks failed: the next open may find them, with their rules for keys. A
-/// write that does not follow these waits until an edit has ruled that out.
+/// write that violates these waits until an edit has ruled that out.
 fn doubt_hooks(partition: &PartitionState, hooks: Option<&PartitionHooks>) {
     if hooks.is_some() {
         partition.set_doubtful(true);
@@ -396,7 +399,7 @@ fn store_section(
     section.transpose()
 }
 
-/// Notes at the tables that a job has made that they have nothing which these gaps hide.
+/// Notes at the tables of a job that they have no entry which these gaps hide.
 fn note_clear(version: &PartitionVersion, made: &[SstMeta], clear_of: &Gaps) {
     if clear_of.is_empty() {
         return;

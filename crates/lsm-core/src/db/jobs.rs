@@ -1,17 +1,16 @@
-//! [`Jobs`]: which flushes and compactions are under way, and which comes next.
+//! [`Jobs`]: the running flushes and compactions, and the choice of the next one.
 //!
-//! Asked by `flush.rs` and `compaction.rs` before they work and told afterwards; by ingests, which
-//! put tables into levels beside running compactions; by whoever waits for all of it to end. It
-//! opens no file and installs nothing. What it has to know of the database it asks its
-//! [`JobsHost`].
+//! Called by `flush.rs` and `compaction.rs` before and after their work; by ingests, which put
+//! tables into levels during running compactions; by callers that wait for the end of all jobs. It
+//! opens no file and installs nothing. It reads the state of the database through its [`JobsHost`].
 //!
 //! Invariants:
-//! 1. Who holds the [`FlushTurn`] is the only one who flushes.
-//! 2. Two compactions share no input and no output range: `Busy`, claimed and given back under
-//!    one lock. A version is looked at under that lock, and a claim given back after the view took
-//!    the result in, so no job sees inputs that are gone.
+//! 1. Only the holder of the [`FlushTurn`] flushes.
+//! 2. Two compactions share no input and no output range: `Busy`, claimed and released under one
+//!    lock. A version is read under that lock, and a claim is released after the view has the
+//!    result, so no job sees inputs that are removed.
 //! 3. A table that turned out damaged stays claimed: it is not compacted again until the next open,
-//!    and the rest of the partition goes on.
+//!    and the rest of the partition continues.
 
 mod due;
 
@@ -30,8 +29,7 @@ use crate::partition::{PartitionState, WorkList};
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, UserRange};
 
-/// The questions of [`Jobs`] to the database. Called under its lock: answers take no lock above
-/// that.
+/// The calls of [`Jobs`] to the database, under its lock: they take no lock above that.
 pub(super) trait JobsHost {
     /// The partition with that id, if it exists.
     fn partition(&self, id: PartitionId) -> Option<Arc<PartitionState>>;
@@ -43,10 +41,10 @@ pub(super) trait JobsHost {
     /// Returns `true` if a memtable waits for its flush.
     fn has_sealed(&self) -> bool;
 
-    /// The oldest sequence number that a reader may still ask for.
+    /// The oldest sequence number that a reader may still use.
     fn oldest_snapshot(&self) -> SeqNo;
 
-    /// The snapshots that somebody holds, ascending.
+    /// The live snapshots, ascending.
     fn held_snapshots(&self) -> Vec<SeqNo>;
 
     /// The time by the database's clock.
@@ -58,21 +56,21 @@ pub(super) trait JobsHost {
 
 static NONE: BTreeSet<FileNo> = BTreeSet::new();
 
-/// See the module.
+/// The running flushes and compactions, and the candidates for the next.
 #[derive(Default)]
 pub(super) struct Jobs {
-    /// Held while a flush runs, and while something must stay unflushed. Taken before the commit
-    /// path's lock. Partitions whose last flush failed.
+    /// Held while a flush runs, and while memtables must stay unflushed. Taken before the commit
+    /// path's lock. Contains the partitions whose last flush failed.
     flushing: Mutex<BTreeSet<PartitionId>>,
     state: Mutex<JobsState>,
-    /// `true` if some table keeps entries for snapshots, or has some that expire, as far as the last
-    /// pick saw: somebody looks again from time to time. Relaxed: it is a hint.
+    /// `true` if some table keeps entries for snapshots, or has some that expire, as of the last
+    /// pick: a thread looks again from time to time. Relaxed: it is a hint.
     waits_for_time: AtomicBool,
     /// See [`Jobs::news`]. Relaxed: a merge that sees it late gives way a little later.
     news: AtomicU64,
 }
 
-/// A compaction whose inputs and output range nobody else touches until it is given back.
+/// A compaction whose inputs and output range no other job uses until it is released.
 pub(super) struct Claimed {
     pub(super) partition: Arc<PartitionState>,
     pub(super) compaction: Compaction,
@@ -84,25 +82,25 @@ pub(super) struct Claimed {
 pub(super) enum PickedSound {
     /// This one.
     Due(Box<Claimed>),
-    /// None, and there are partitions that were passed over.
+    /// None, and some partitions were skipped.
     OnlyFailing,
     /// Nothing is due at all.
     Nothing,
 }
 
-/// The next step of a compaction that the user asked for.
+/// The next step of a compaction that the user requested.
 pub(super) enum RangeStep {
     /// This compaction.
     Run(Claimed),
-    /// A running job is in the way; ask again when it is done.
+    /// A running job is in the way; try again when it is done.
     Wait,
     /// The range lies in the last level.
     Done,
-    /// Nothing runs and the range cannot be compacted: why, if damage is the reason.
+    /// Nothing runs and the range cannot be compacted; with the error, if damage is the reason.
     Stuck(Option<Error>),
 }
 
-/// The range of a compaction that the user asked for, and which tables it must reach.
+/// The range of a compaction that the user requested, and the tables that it must include.
 #[derive(Clone, Copy)]
 pub(super) struct RangeGoal<'a> {
     pub(super) range: UserRange<'a>,
@@ -112,19 +110,19 @@ pub(super) struct RangeGoal<'a> {
     pub(super) rewrite_before: Option<FileNo>,
 }
 
-/// The right to flush: while it lives, nothing is flushed but by its holder.
+/// The right to flush: while it lives, only its holder flushes.
 pub(super) struct FlushTurn<'a> {
     failing: MutexGuard<'a, BTreeSet<PartitionId>>,
 }
 
-/// Work in a partition that is no compaction: closing waits until it is dropped.
+/// Work in a partition other than a compaction: a close waits until it is dropped.
 pub(super) struct Entered<'a> {
     jobs: &'a Jobs,
     partition: Arc<PartitionState>,
 }
 
 impl Jobs {
-    /// Waits until nobody flushes, and takes the turn.
+    /// Waits until no flush runs, and takes the turn.
     pub(super) fn flush_turn(&self) -> FlushTurn<'_> {
         FlushTurn { failing: self.flushing.lock() }
     }
@@ -133,14 +131,14 @@ impl Jobs {
     /// one failed come after all others.
     ///
     /// # Errors
-    /// If none can be picked and hooks of a partition are why.
+    /// If none can be picked because of the hooks of a partition.
     pub(super) fn pick(&self, host: &impl JobsHost) -> Result<Option<Claimed>> {
         let (claimed, failing) = self.pick_most_urgent(host, true);
         if claimed.is_some() { Ok(claimed) } else { failing.map(|_| None) }
     }
 
-    /// As [`Jobs::pick`], and passes over the partitions whose last compaction failed, or whose hooks
-    /// refuse.
+    /// As [`Jobs::pick`], but skips the partitions whose last compaction failed, or whose hooks
+    /// return an error.
     pub(super) fn pick_sound(&self, host: &impl JobsHost) -> PickedSound {
         match self.pick_most_urgent(host, false) {
             (Some(claimed), _) => PickedSound::Due(Box::new(claimed)),
@@ -149,8 +147,8 @@ impl Jobs {
         }
     }
 
-    /// The most urgent compaction, claimed; of a partition whose last one failed if none else is due and it
-    /// is `tried_again`. Also, if one was passed over, or that hooks refused.
+    /// The most urgent compaction, claimed; one of a partition whose last one failed only if no other is
+    /// due and `tried_again`. Also returns whether one was skipped, or the error of hooks.
     fn pick_most_urgent(
         &self,
         host: &impl JobsHost,
@@ -168,8 +166,8 @@ impl Jobs {
             let claim = state.claims.entry(partition.id).or_default();
             match picked {
                 Err(error) => {
-                    // Kept, so that writers that are stopped by the partition's tables learn why
-                    // nothing is done about it.
+                    // Kept, so that writers that are stopped by the partition's tables get the
+                    // reason.
                     claim.failure = Some(error.clone());
                     failing = failing.and(Err(error));
                 }
@@ -181,7 +179,7 @@ impl Jobs {
                     // A partition whose last compaction failed comes last. Otherwise a damaged one
                     // would be picked again and again, and the others would wait.
                     let rank = (claim.failure.is_none(), compaction.score);
-                    // Of equal ranks the first stays, which has the smallest id.
+                    // Of equal ranks the first wins, which has the smallest id.
                     if rank > best_rank {
                         best_rank = rank;
                         best = Some(Claimed { partition, compaction, version });
@@ -191,8 +189,7 @@ impl Jobs {
         }
         self.waits_for_time.store(!state.waiting.is_empty(), Ordering::Relaxed);
         if let Some(claimed) = &best {
-            // Under the lock under which it was picked, so two threads never pick the same
-            // tables.
+            // Under the lock under which it was picked, so two threads never pick the same tables.
             state.claim(claimed.partition.id, &claimed.compaction);
         }
         (best, failing)
@@ -209,8 +206,8 @@ impl Jobs {
         Some(Claimed { partition, compaction, version })
     }
 
-    /// A number that grows when tables were installed or a claim was given back: a merge of a level 0
-    /// may be due that was not before.
+    /// A number that grows when tables are installed or a claim is released: a merge of a level 0 may
+    /// have become due.
     pub(super) fn news(&self) -> u64 {
         self.news.load(Ordering::Relaxed)
     }
@@ -244,15 +241,15 @@ impl Jobs {
                 state.claim(partition.id, &compaction);
                 RangeStep::Run(Claimed { partition: partition.clone(), compaction, version })
             }
-            // Only a job that runs can unblock it, by ending. Without one the caller would wait for
+            // Only the end of a running job can unblock it. Without one the caller would wait for
             // ever.
             RangePick::Blocked if claim.running > 0 => RangeStep::Wait,
             RangePick::Blocked => RangeStep::Stuck(claim.damage.clone()),
         })
     }
 
-    /// Gives a claim back: with the tables that the compaction made, which are in the view, or with
-    /// the error that it ended in. Damaged inputs stay claimed.
+    /// Releases a claim: with the new tables of the compaction, which are in the view, or with its
+    /// error. Damaged inputs stay claimed.
     pub(super) fn finish(&self, claimed: &Claimed, outcome: Result<&[SstMeta], &Error>) {
         let Claimed { partition, compaction, .. } = claimed;
         let mut state = self.state.lock();
@@ -275,14 +272,14 @@ impl Jobs {
         self.note_tables();
     }
 
-    /// Begins work in a partition that closing waits for.
+    /// Begins work in a partition that a close waits for.
     pub(super) fn enter(&self, partition: &Arc<PartitionState>) -> Entered<'_> {
         self.state.lock().enter(partition.id);
         Entered { jobs: self, partition: partition.clone() }
     }
 
-    /// Chooses a level for each finished table from elsewhere, and keeps compactions out of its
-    /// range there until [`Jobs::release_levels`].
+    /// Chooses a level for each finished table of an ingest, and keeps compactions out of its range
+    /// there until [`Jobs::release_levels`].
     pub(super) fn reserve_levels(
         &self,
         partition: &PartitionState,
@@ -306,7 +303,7 @@ impl Jobs {
         let mut state = self.state.lock();
         let claim = state.claims.entry(partition.id).or_default();
         tables.iter().for_each(|meta| claim.busy.unreserve(meta.file));
-        // A compaction that these ranges stood in the way of may be due.
+        // A compaction that these ranges blocked may be due.
         state.candidates.insert(partition.id);
         drop(state);
         self.note_tables();
@@ -317,8 +314,8 @@ impl Jobs {
         let mut state = self.state.lock();
         let moment = PickContext::of(host);
         let mut is_due = false;
-        // All of them, also when one is known to be due: taking the candidates out forgets those
-        // that are not looked at.
+        // All of them, even if one is known to be due: candidates that are taken out and not looked
+        // at would be forgotten.
         for partition in state.take_candidates(host, &moment) {
             // A refusal by hooks counts as work: the attempt reports the error.
             is_due |= !matches!(state.look_at(&partition, &moment), Ok(None));
@@ -332,20 +329,20 @@ impl Jobs {
         self.waits_for_time.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` if a compaction or an ingest is under way.
+    /// Returns `true` if a compaction or an ingest runs.
     pub(super) fn is_running(&self) -> bool {
         self.state.lock().running > 0
     }
 
-    /// Why compactions do not get on in a partition: damage that they met, or what the last one
-    /// ended in.
+    /// The reason why compactions of a partition make no progress: damage that they met, or the
+    /// error of the last one.
     pub(super) fn failure_of(&self, partition: PartitionId) -> Option<Error> {
         let state = self.state.lock();
         let claim = state.claims.get(&partition)?;
         claim.damage.clone().or_else(|| claim.failure.clone())
     }
 
-    /// Forgets what compactions met in a partition that was dropped.
+    /// Forgets the failures of compactions of a dropped partition.
     pub(super) fn forget(&self, partition: PartitionId) {
         let mut state = self.state.lock();
         if state.claims.get(&partition).is_some_and(|claim| claim.running == 0) {
@@ -360,8 +357,9 @@ impl Jobs {
 }
 
 impl FlushTurn<'_> {
-    /// The partition to be flushed next: that with the most sealed memory. Those whose last flush
-    /// failed come after all others, so that one bad disk or hook holds up its partition alone.
+    /// The partition to be flushed next: the one with the most sealed memory. Those whose last
+    /// flush failed come after all others, so that a bad disk or hook delays only its own
+    /// partition.
     pub(super) fn largest(&self, work: &WorkList, logged_too: bool) -> Option<PartitionId> {
         work.most_sealed(|id, is_logged| (logged_too || !is_logged) && !self.has_failed(id))
             .or_else(|| work.most_sealed(|_, is_logged| logged_too || !is_logged))
@@ -372,7 +370,7 @@ impl FlushTurn<'_> {
         self.failing.contains(&partition)
     }
 
-    /// Notes how a flush of the partition ended.
+    /// Notes the outcome of a flush of the partition.
     pub(super) fn note(&mut self, partition: &PartitionState, worked: bool) {
         if worked {
             self.failing.remove(&partition.id);

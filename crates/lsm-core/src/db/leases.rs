@@ -1,11 +1,11 @@
-//! [`LeaseBook`]: what secondaries hold, and how long they may.
+//! [`LeaseBook`]: the files that secondaries hold, and the limit of the time.
 //!
-//! Called by `obsolete.rs`, in its turn, when something is about to go; never by a write. The bytes of a
+//! Called by `obsolete.rs`, in its turn, before files are deleted; never by a write. The bytes of a
 //! lease are described in `shared/lease.rs`.
 //!
 //! Invariants:
-//! 1. Files go only after the leases that held them are gone.
-//! 2. Leases hold no more than `bytes_max`: beyond that the one that holds most is taken away, which
+//! 1. Files are deleted only after the leases that held them are gone.
+//! 2. Leases hold no more than `bytes_max`: beyond that the one that holds most is revoked, which
 //!    its secondary finds out.
 
 use std::collections::{HashMap, HashSet};
@@ -35,17 +35,17 @@ pub struct LeaseHolder {
     pub edits_behind: u64,
 }
 
-/// The holds of secondaries, as they were looked up for one removal.
+/// The holds of secondaries, as they were read for one removal.
 #[derive(Clone, Copy)]
 pub(super) struct Holds {
-    /// Files that this edit or an earlier one dropped are read by none.
+    /// No secondary reads files that this edit or an earlier one dropped.
     released: u64,
 }
 
 impl Holds {
-    /// Nobody holds anything.
+    /// No secondary holds anything.
     pub(super) const NONE: Holds = Holds { released: u64::MAX };
-    /// Everything that an edit dropped is held: nothing is known.
+    /// Everything that an edit dropped is held: nothing is known about leases.
     pub(super) const ALL: Holds = Holds { released: 0 };
 
     fn of(leases: &[HeldLease]) -> Holds {
@@ -53,24 +53,24 @@ impl Holds {
         oldest.map_or(Holds::NONE, |released| Holds { released })
     }
 
-    /// The same, with everything held that an edit after `edit` dropped.
+    /// The same, and everything that an edit after `edit` dropped is held, too.
     pub(super) fn through(self, edit: u64) -> Holds {
         Holds { released: self.released.min(edit) }
     }
 
-    /// Returns `true` if no secondary reads what `edit` dropped.
+    /// Returns `true` if no secondary reads the files that `edit` dropped.
     pub(super) fn release(self, edit: u64) -> bool {
         edit <= self.released
     }
 }
 
-/// The length of a lease, and when it was first seen with it.
+/// The length of a lease, and the time at which it was first seen.
 struct Growth {
     bytes: u64,
     at: Duration,
 }
 
-/// See the module.
+/// The leases of other machines, and the limit of what leases hold.
 pub(super) struct LeaseBook {
     clock: Arc<dyn Clock>,
     bytes_max: u64,
@@ -83,8 +83,8 @@ impl LeaseBook {
         LeaseBook { clock, bytes_max, remote: Mutex::default() }
     }
 
-    /// Looks up what secondaries hold. `held_bytes` says how much that is if they need what edits
-    /// behind the given one dropped.
+    /// Reads the leases of secondaries. `held_bytes` returns the bytes that they hold if they need
+    /// the files that edits after the given one dropped.
     ///
     /// # Errors
     /// Those of the file system: then nothing is known.
@@ -96,7 +96,7 @@ impl LeaseBook {
     ) -> Result<Holds> {
         let mut leases = held_leases(fs, dir)?;
         for expired in self.take_expired(&mut leases) {
-            // An error ends the look, and everything counts as held: a lease that is there still
+            // An error ends the look, and everything counts as held: an existing lease still
             // counts.
             take_away(fs, dir, &expired)?;
         }
@@ -119,7 +119,7 @@ impl LeaseBook {
     fn take_expired(&self, leases: &mut Vec<HeldLease>) -> Vec<HeldLease> {
         let now = self.clock.now();
         let mut remote = self.remote.lock();
-        // Names are random, so without this the map would grow with every secondary that ever was.
+        // Names are random, so without this the map would grow with every secondary.
         remote.retain(|name, _| leases.iter().any(|lease| lease.name == *name));
         let expired = leases.extract_if(.., |lease| {
             // A local lease is locked by its process, so a dead holder is recognised without a
@@ -157,8 +157,8 @@ impl DbInner {
 }
 
 impl DbInner {
-    /// Bytes of tables and segments in the folder that are in no version: beside a writer, what
-    /// secondaries hold and what jobs are writing. 0 if the folder cannot be listed.
+    /// Bytes of tables and segments in the folder that are in no version: next to a writer, files
+    /// that secondaries hold and that jobs are writing. 0 if the folder cannot be listed.
     pub(super) fn unnamed_file_bytes(&self) -> u64 {
         let entries = self.world.fs.list(&self.world.dir, "").unwrap_or_default();
         let version = self.catalog.current();
@@ -206,7 +206,7 @@ mod tests {
         Arc::new(fs)
     }
 
-    /// Another number at each call, so that a lease that is taken again has another name.
+    /// Another number at each call, so that a renewed lease has another name.
     fn numbers_from(mut number: u64) -> impl FnMut() -> u64 + Send + 'static {
         move || {
             number += 1;

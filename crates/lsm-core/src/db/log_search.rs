@@ -1,8 +1,8 @@
 //! [`LogSearch`]: operations of one partition, found in the log by their sequence numbers.
 //!
 //! Repairs search here: `repair.rs` for the filters and judges, `mend.rs` for memtables. A damaged
-//! stretch of memory or of a file holds many entries, and a log may be long, so the sequence
-//! numbers that a repair knows beforehand are found in one reading of the log.
+//! range of memory or of a file has many entries, and a log may be long, so the sequence numbers
+//! that a repair knows beforehand are found in one pass over the log.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -20,22 +20,22 @@ use crate::hooks::OwnedEntry;
 use crate::types::{DbId, EntryKind, Epoch, FileNo, PartitionId, SeqNo};
 use crate::wal::{LogReader, LogReaderOptions, Record, SectionRef, SegmentSource};
 
-/// The log of this epoch, in the segments that were live when the search began. It holds on to
-/// nothing of the database, because a walk over tables may outlive the call that began it.
+/// The log of this epoch, in the segments that were live when the search began. It keeps no
+/// reference to the database, because a walk over tables may outlive the call that began it.
 pub(super) struct LogSearch {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     db_id: DbId,
     partition: PartitionId,
     segments: BTreeMap<FileNo, Epoch>,
-    /// The sequence numbers that the first reading looks for.
+    /// The sequence numbers that the first pass looks for.
     foreseen: BTreeSet<SeqNo>,
-    /// The result of that reading; `None` before it. Held over the reading, so that two who ask
-    /// at once read once.
+    /// The result of that pass; `None` before it. Locked during the pass, so that two concurrent
+    /// callers read once.
     read: Mutex<Option<LogFindings>>,
 }
 
-/// The result of one reading of the log.
+/// The result of one pass over the log.
 #[derive(Default)]
 struct LogFindings {
     entries: HashMap<SeqNo, OwnedEntry>,
@@ -52,14 +52,14 @@ impl LogFindings {
         }
     }
 
-    /// Takes the operations of a section that are wanted.
+    /// Takes the wanted operations of a section.
     fn take(
         &mut self,
         section: &SectionRef<'_>,
         wanted: &BTreeSet<SeqNo>,
     ) -> std::result::Result<(), Malformed> {
         let last = section.first_seq.plus(u64::from(section.operations.max(1)) - 1);
-        // Most sections have nothing that is wanted, and need no decoding.
+        // Most sections have no wanted operation, and need no decoding.
         if wanted.range(section.first_seq..=last).next().is_none() {
             return Ok(());
         }
@@ -83,7 +83,7 @@ impl LogFindings {
 }
 
 impl LogSearch {
-    /// Begins a search that will be asked for the operations of `foreseen`, and maybe for others.
+    /// Begins a search for the operations of `foreseen`, and maybe for others.
     pub(super) fn new(
         place: &TableFactory,
         segments: BTreeMap<FileNo, Epoch>,
@@ -109,7 +109,7 @@ impl LogSearch {
     /// # Cost
     /// The first call reads the log, and so does each call for a number that was not foreseen.
     pub(super) fn find(&self, seq: SeqNo) -> Result<Option<OwnedEntry>> {
-        // Read apart: the one reading for all has ended where it had what was foreseen.
+        // Read separately: the first pass ended once it had the foreseen ones.
         if !self.foreseen.contains(&seq) {
             return self.read(&BTreeSet::from([seq])).of(seq);
         }
@@ -127,14 +127,14 @@ impl LogSearch {
 
     fn read_frames(&self, wanted: &BTreeSet<SeqNo>, findings: &mut LogFindings) -> Result<()> {
         let mut reader = self.open_log()?;
-        // Ends early: the rest of a long log has nothing that is asked for.
+        // Ends early: the rest of a long log has no wanted operation.
         while findings.entries.len() < wanted.len()
             && let Some(frame) = reader.next_frame()?
         {
             let Record::Batch(batch) = &frame.record else { continue };
             for section in batch.sections() {
-                // The section verified with its frame. If it is malformed anyway, the search goes
-                // on, because the next section may have the entry.
+                // The section verified with its frame. If it is malformed anyway, the search
+                // continues, because the next section may have the entry.
                 if let Err(fault) = findings.take(&section, wanted) {
                     findings.failure = Some(Error::corruption(&self.dir, None, fault.to_string()));
                 }

@@ -1,7 +1,7 @@
-//! The owner's word on what is lost: [`Partition::gaps`] and [`Partition::accept_loss`].
+//! The owner's decision about lost entries: [`Partition::gaps`] and [`Partition::accept_loss`].
 //!
-//! Gaps are found by compactions and kept by the manifest: see `types/gap.rs`. A closed one leaves the
-//! manifest with the job behind which nothing is left that it hides.
+//! Compactions find gaps and the manifest keeps them: see `types/gap.rs`. A closed one leaves the
+//! manifest with the job that removes the last entry which it hides.
 
 use std::collections::HashSet;
 use std::ops::Bound;
@@ -15,21 +15,21 @@ use crate::types::{FileNo, Gap, Gaps, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta, Table, UserRange};
 
 impl Partition {
-    /// The stretches of keys that are damaged beyond repair. Reads in them are errors unless a
-    /// newer entry answers. Keys are as they are stored: in a partition that takes any key, those that end
-    /// in `0x00` or `0x01` with a zero byte behind them.
+    /// The ranges of keys that are damaged beyond repair. Reads in them return errors unless a newer entry
+    /// is the answer. Keys are stored keys: in a partition that takes any key, those that end in `0x00` or
+    /// `0x01` have a zero byte appended.
     pub fn gaps(&self) -> Vec<Gap> {
         self.state().view().version.gaps.open().cloned().collect()
     }
 
-    /// Gives up what is lost in `range`: every entry there that is not newer than the loss is
-    /// hidden for good, so that no older value rises from a deeper level, and reads and scans are
-    /// answered again. Returns the gaps that were given up, cut to the range.
+    /// Accepts the loss in `range`: every entry there that is not newer than the loss is hidden for
+    /// good, so that no older value appears from a deeper level, and reads and scans succeed again.
+    /// Returns the accepted gaps, cut to the range.
     ///
-    /// Compactions leave out what is hidden, and when it is gone from every table the database
-    /// forgets that there was a gap. [`Partition::compact`] of the range does that at once.
+    /// Compactions drop the hidden entries. When these are in no table any more, the gap is
+    /// removed. [`Partition::compact`] of the range does that at once.
     ///
-    /// Snapshots that were taken before go on being refused there.
+    /// Reads through earlier snapshots are still refused there.
     ///
     /// # Cost
     /// Two syncs and an edit. A partition with a value store reads all of its tables, so that the values
@@ -45,13 +45,13 @@ impl Partition {
         self.state().check_live()?;
         let bounds = stored_bounds(self.state().key_form, range.bounds());
         let db = self.db();
-        // Without a loss in the range nothing is written, so that nothing is synced either.
+        // Without a loss in the range nothing is written, so nothing is synced either.
         if parts_within(&self.state().view().version.gaps, &bounds).is_empty() {
             return Ok(Vec::new());
         }
         let given_up = self.close_gaps(&bounds)?;
-        // Behind the closing, which holds versions that may name the values. The loss is accepted even if this
-        // fails. The next open repeats it.
+        // After the gaps are closed, which holds versions that may name the values. The loss is accepted even
+        // if this fails. The next open repeats it.
         let _ = db.recount_values(self.state(), &db.values.wait_for_counting_turn());
         Ok(given_up)
     }
@@ -62,9 +62,9 @@ impl Partition {
         // Synced once without the lock, so that the sync below, which delays writers, has little
         // left to do.
         db.log.sync_all(&**db)?;
-        // Nobody else closes gaps meanwhile.
+        // No other thread closes gaps meanwhile.
         let mut between = db.between_groups();
-        // Durability: what came before the number that is taken, as for an ingest.
+        // Durability: all earlier numbers, as for an ingest.
         db.log.sync_all(&**db)?;
         let mut editing = db.catalog.edit()?;
         let id = self.state().id;
@@ -93,11 +93,11 @@ impl Partition {
 }
 
 impl DbInner {
-    /// The changes that forget the closed gaps which hide nothing any more once a job has put `made`,
-    /// which has nothing that `clear_of` hide, in the place of `removed`.
+    /// The changes that remove the closed gaps which hide nothing any more after a job has replaced
+    /// `removed` by `made`, which has no entry that `clear_of` hide.
     ///
-    /// A reader at a snapshot before the closing is still refused there, so that a gap outlives
-    /// those. Memtables have nothing older than what is flushed.
+    /// A reader at a snapshot before the closing is still refused there, so a gap outlives such
+    /// snapshots. Memtables have nothing older than the flushed entries.
     pub(super) fn spent_gaps(
         &self,
         partition: &PartitionVersion,
@@ -130,14 +130,15 @@ impl DbInner {
     }
 }
 
-/// Returns `true` if the tables that a job has made hold nothing that a closed gap hides: the job left
-/// out what the gaps of `clear_of` hide, or nothing in the tables is older than the loss.
+/// Returns `true` if the tables that a job has made have no entry that a closed gap hides: the job
+/// left out the entries that the gaps of `clear_of` hide, or nothing in the tables is older than the
+/// loss.
 fn made_is_clear(gap: &Gap, made: &[SstMeta], clear_of: &Gaps) -> bool {
     clear_of.contains(gap) || made.iter().all(|meta| meta.oldest() >= gap.through)
 }
 
-/// Returns `true` if no table of the partition but those in `gone` holds anything that a closed gap
-/// hides.
+/// Returns `true` if no table of the partition except those in `gone` has an entry that a closed
+/// gap hides.
 ///
 /// # Cost
 /// Looks at the tables of level 0, and in deeper levels at those in the range of the gap. The
@@ -165,7 +166,7 @@ pub(super) fn closing(
     changes
 }
 
-/// The open gaps that reach into `bounds`, each with its part within and what is left on either side.
+/// The open gaps that reach into `bounds`, each with its part within and the rest on either side.
 fn parts_within<'g>(gaps: &'g Gaps, bounds: &Bounds) -> Vec<(&'g Gap, (Gap, Vec<Gap>))> {
     gaps.open().filter_map(|gap| Some((gap, gap.split(borrowed(bounds))?))).collect()
 }
@@ -190,7 +191,7 @@ mod tests {
         }
     }
 
-    /// A gap that was closed while a job ran may hide what the job has written.
+    /// A gap that was closed while a job ran may hide entries that the job has written.
     #[test]
     fn a_gap_is_kept_for_what_a_job_wrote_before_it_was_closed() {
         let made = [table("9:a-c"), table("8:m-n")];

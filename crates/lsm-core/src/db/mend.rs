@@ -1,12 +1,12 @@
-//! Mending sealed memtables in which bits have changed since the writer's call.
+//! Repair of sealed memtables in which bits have changed since the writer's call.
 //!
-//! Called by a flush that met an entry which does not agree with the checksum of the caller's own
-//! bytes. The flush then writes a mended copy. An entry comes from the log, or from the search for
-//! one bit, and only where its checksum confirms it; else its key is marked as damaged, so that no
-//! older value passes for the present one.
+//! Called by a flush that found an entry whose checksum, computed over the caller's own bytes, does
+//! not match. The flush then writes a repaired copy. A repaired entry comes from the log, or from
+//! the search for one bit, and only if its checksum confirms it; otherwise its key is marked as
+//! damaged, so that no older value passes for the present one.
 //!
-//! Invariant: a key that is not known is not marked: the flush fails, and says so, because an older
-//! value of the true key would show.
+//! Invariant: an unknown key is not marked: the flush fails with an error, because an older value
+//! of the true key would show.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::memtable::{DamagedEntry, Memtable, TrueEntry};
 use crate::partition::ReadView;
 use crate::types::Trailer;
 
-/// The replacement of a damaged entry, and what is told of it.
+/// The replacement of a damaged entry, and the event about it.
 struct Mend {
     entry: TrueEntry,
     event: Event,
@@ -37,11 +37,11 @@ impl Mend {
 }
 
 impl JobRunner {
-    /// Copies of `memtables`, which `view` has, without damaged entries; `None` if there are none.
+    /// Copies of `memtables`, those of `view`, without damaged entries; `None` if there are none.
     ///
     /// # Errors
-    /// Corruption that names the key that was found, if the true one is not known. Those of
-    /// reading the log: what it may know is not given up for them.
+    /// Corruption that names the damaged key, if the true one is not known. Those of reading the
+    /// log, because it may have the entry.
     pub(super) fn mended(
         &self,
         host: &dyn JobHost,
@@ -68,8 +68,8 @@ impl JobRunner {
                 repaired.push(entry);
                 events.push(event);
             }
-            // Fails where a repaired number is that of a sound entry: then one of the two is not
-            // what came in.
+            // Fails if a repaired number is that of an intact entry: then one of the two was not
+            // inserted with it.
             let copy = memtable.mended(&repaired);
             copies.push(copy.ok_or_else(|| lost(view, &damaged[0]))?);
         }
@@ -95,14 +95,14 @@ fn mend(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Mend> 
     Ok(Mend { entry, event: Event::Quarantined { damage, value } })
 }
 
-/// The entry as the log has it, if its checksum confirms it.
+/// The entry in the log, if its checksum confirms it.
 fn in_log(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Option<TrueEntry>> {
     if !view.version.options.logged {
         return Ok(None);
     }
     let seq = found.trailer.seq();
     let logged = match log.find(seq) {
-        // A log that is damaged at that place has no answer, and has none at the next attempt.
+        // A log that is damaged at that place has no answer, now and later.
         Err(error) if error.kind() == ErrorKind::Corruption => None,
         logged => logged?,
     };

@@ -1,12 +1,12 @@
 //! The database: the only folder that knows everything below it.
 //!
-//! A write goes `write.rs` -> `commit.rs` -> `log/`; a read goes straight to `crate::read`.
-//! `open.rs` makes a database, `read_only.rs` opens one without writing, `catalog.rs` knows what is
-//! in it; `background.rs` runs `flush.rs` and `compaction.rs`, `jobs.rs` knows what is under way,
-//! `job.rs` runs one; `stall.rs` slows writers down, `obsolete.rs` lets files go, `verify.rs` reads
-//! all of them; `checkpoint.rs` and `exchange/` copy to and from other folders; `errors.rs` says what
-//! a failure means and `resume.rs` goes on after the worst; `health.rs` and `stats.rs` tell, and so
-//! do the listeners of `events.rs`. The parts meet in `hosts.rs`.
+//! A write goes `write.rs` -> `commit.rs` -> `log/`; a read goes straight to `crate::read`. `open.rs`
+//! makes a database, `read_only.rs` opens one without writing, `catalog.rs` has its partitions and
+//! files; `background.rs` runs `flush.rs` and `compaction.rs`, `jobs.rs` lists the running ones,
+//! `job.rs` runs one; `stall.rs` slows writers down, `obsolete.rs` deletes files, `verify.rs` reads
+//! all of them; `checkpoint.rs` and `exchange/` copy to and from other folders; `errors.rs` defines
+//! the reaction to failures and `resume.rs` recovers from the worst; `health.rs`, `stats.rs` and the
+//! listeners of `events.rs` report. `hosts.rs` connects the parts.
 
 mod background;
 mod batch;
@@ -109,7 +109,7 @@ use stall::Stall;
 use values::ValueTending;
 use world::World;
 
-/// Everything that the handles of one open database share.
+/// The state that the handles of one open database share.
 pub(crate) struct DbInner {
     // Fixed after the open.
     world: World,
@@ -124,7 +124,7 @@ pub(crate) struct DbInner {
     counters: Counters,
     hook_provider: Option<Arc<dyn HookProvider>>,
     runner: JobRunner,
-    /// Changes entries between reading and writing: for tests alone.
+    /// Changes entries between reading and writing: only for tests.
     inject: Injections,
 
     // Each with locks of its own inside.
@@ -145,13 +145,14 @@ pub(crate) struct DbInner {
 }
 
 impl DbInner {
-    /// An error if the database is closed or takes no writes.
+    /// Returns an error if the database is closed or takes no writes.
     pub(super) fn check_open(&self) -> Result<()> {
         self.check_writable()?;
         self.log.check()
     }
 
-    /// An error if the database is closed, was opened read-only, or is another process's.
+    /// Returns an error if the database is closed, was opened read-only, or belongs to another
+    /// process.
     pub(super) fn check_writable(&self) -> Result<()> {
         self.check_not_closed()?;
         self.cursor.check()?;
@@ -174,7 +175,7 @@ impl DbInner {
         self.world.process.is_current()
     }
 
-    /// An error if the database is closed, or is that of a parent process.
+    /// Returns an error if the database is closed, or belongs to a parent process.
     #[inline]
     pub(super) fn check_not_closed(&self) -> Result<()> {
         self.world.process.check()?;

@@ -1,5 +1,5 @@
-//! Read, modify, write on one key: no lock between reading and writing, but a requirement that
-//! nobody came in between, and another round if somebody did.
+//! Read, modify, write on one key: no lock between reading and writing, but a requirement that no
+//! other write came in between, and another round if one did.
 
 use super::Partition;
 use super::commit::Commit;
@@ -13,7 +13,7 @@ use crate::types::{SeqNo, Slice};
 pub enum Swap {
     /// The key had the expected value, and has the new one.
     Done(Commit),
-    /// The key has this value, another than was expected: nothing was written.
+    /// The key has another value than expected: nothing was written.
     Differs(Option<Slice>),
 }
 
@@ -25,8 +25,8 @@ impl Swap {
 }
 
 impl Partition {
-    /// Sets `key` to what `change` makes of its value, or deletes it for `None`. `change` is called
-    /// again with the newer value whenever somebody else wrote the key meanwhile.
+    /// Sets `key` to the result of `change` for its value, or deletes it for `None`. `change` is
+    /// called again with the newer value whenever another writer wrote the key meanwhile.
     pub fn update<V: AsRef<[u8]>>(
         &self,
         key: impl AsRef<[u8]>,
@@ -45,7 +45,7 @@ impl Partition {
         let options = options.into();
         let key = key.as_ref();
         loop {
-            // The number first: the read behind it sees every operation through it.
+            // The number first: the later read sees every operation through it.
             let seq = self.db().commit.visible_seq();
             let old = self.get(key)?;
             let new = change(old.as_deref());
@@ -80,12 +80,11 @@ impl Partition {
         let options = options.into();
         let key = key.as_ref();
         loop {
-            // Before the read, as in `update_with`: a number taken behind it would let a write in
-            // between pass unseen.
+            // Before the read, as in `update_with`: with a later number, a write in between would
+            // not be noticed.
             let seq = self.db().commit.visible_seq();
             let present = self.get(key)?;
-            // No write and no requirement: that the value differed is true of the moment of the
-            // read.
+            // No write and no requirement: the difference holds at the moment of the read.
             if present.as_deref() != expected {
                 return Ok(Swap::Differs(present));
             }
@@ -96,7 +95,7 @@ impl Partition {
         }
     }
 
-    /// Writes `new` if nobody has written `key` behind `seq`.
+    /// Writes `new` if no one has written `key` after `seq`.
     fn replace(
         &self,
         key: &[u8],
@@ -109,7 +108,7 @@ impl Partition {
         match new {
             Some(value) => batch.add_put(self, key, value),
             None if exists => batch.add_delete(self, key),
-            // As it is now, and nothing to write.
+            // The key stays as it is; nothing is written.
             None => return batch.commit(options),
         }
         batch.add_require(self, key, seq);

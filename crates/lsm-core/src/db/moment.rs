@@ -1,4 +1,4 @@
-//! The reads of a [`Partition`], and the moment at which they see it: now, or at a snapshot.
+//! The reads of a [`Partition`], and the point in time at which they see it: now, or at a snapshot.
 //!
 //! [`Partition::observe`] is the only function that pairs a view with a sequence number. Gets,
 //! ranges, cursors, raw walks and verified reads all begin with it.
@@ -26,7 +26,7 @@ pub(super) struct Observation {
     pub(super) seq: SeqNo,
 }
 
-/// A partition with a snapshot: compactions keep what it sees.
+/// A partition with a snapshot: compactions keep the versions that it sees.
 struct AtSnapshot {
     handle: Arc<PartitionHandle>,
     _snapshot: Snapshot,
@@ -51,13 +51,13 @@ impl Partition {
     pub(super) fn observe(&self, snapshot: Option<&Snapshot>) -> Result<Observation> {
         let Some(snapshot) = snapshot else {
             self.db().check_not_closed()?;
-            // The view first. Merges keep what is visible while they run, not what an older
-            // sequence number sees: loaded first, the number could need a version of a key that
-            // the view no longer has, and the key would seem to be missing. In this order the
-            // number may be ahead of the view, which then is the database at the moment when the
-            // view was replaced: a seal never parts a batch.
+            // The view first. Merges keep the versions that are visible while they run, not those
+            // of an older sequence number: if the number were loaded first, it could need a version
+            // of a key that the view no longer has, and the key would seem to be missing. In this
+            // order the number may be ahead of the view; the view then is the database at the
+            // moment when it was replaced: a seal never splits a batch.
             let view = self.state().view();
-            // Behind the view, which a drop takes away after it has marked the partition.
+            // After the view, which a drop removes after it has marked the partition.
             self.state().check_live()?;
             let seq = self.db().commit.visible_seq();
             return Ok(Observation { view, seq });
@@ -90,7 +90,7 @@ impl Partition {
 
 /// Single keys.
 impl Partition {
-    /// Returns the value of `key`; never an older one where the newest is damaged.
+    /// Returns the value of `key`; never an older one if the newest is damaged.
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.get_at(None, key.as_ref())
@@ -106,7 +106,7 @@ impl Partition {
     }
 
     /// The place of the value of `key`, now or as `snapshot` sees it, with the point that keeps it
-    /// there. What lies in the value store is not touched.
+    /// there. The value store is not read.
     ///
     /// # Errors
     /// Those of [`Partition::get`].
@@ -126,7 +126,7 @@ impl Partition {
     /// A closed database; a dropped partition; a snapshot of another database.
     pub fn read_point_at(&self, snapshot: Option<&Snapshot>) -> Result<ReadPoint> {
         let Observation { view, seq } = self.observe(snapshot)?;
-        // Owned, because a scan may outlive many views. A guard would hold up their release.
+        // Owned, because a scan may outlive many views. A guard would delay their release.
         let view = Guard::into_inner(view);
         // Keeps the database open: a close could hand the folder to another process under a running scan.
         let open: Arc<dyn OpenPartition> = match snapshot {
@@ -179,7 +179,7 @@ impl Partition {
         Cursor::open(&range.bounds(), self.read_point_at(None))
     }
 
-    /// An error if a snapshot cannot be read in this partition.
+    /// Returns an error if a snapshot cannot be read in this partition.
     pub(super) fn check_snapshot(&self, snapshot: &Snapshot) -> Result<()> {
         self.db().check_not_closed()?;
         if !Arc::ptr_eq(snapshot.db.inner(), self.db()) {

@@ -1,30 +1,31 @@
-//! [`ObsoleteFiles`]: which files and values may go, and removing them.
+//! [`ObsoleteFiles`]: the files and values that may be removed, and their removal.
 //!
-//! Every file that an edit has named goes this way, and no other: tables, segments of the log, condemned
-//! ones too, generations of the manifest, and what an open finds and does not need. Chunk files go with
-//! their values. Files that no edit ever named need not come here; no secondary knows of them.
+//! Every file that an edit has named is deleted here, and nowhere else: tables, segments of the log,
+//! also condemned ones, generations of the manifest, and unneeded files that an open finds. Chunk files
+//! are deleted with their values. Files that no edit ever named need not come here; no secondary knows
+//! of them.
 //!
-//! A table that left the version waits here until no view holds it: neither a reader, nor an
-//! iterator, nor a job. The edit that dropped a file is durable before the file comes here, and what a
-//! crash leaves behind is removed after the next open.
+//! A table that left the version waits here until no view holds it: neither a reader, nor an iterator,
+//! nor a job. The edit that dropped a file is durable before the file comes here, and the remains
+//! after a crash are removed after the next open.
 //!
-//! A secondary may read a file after the edit that dropped it: its lease names the oldest edit
-//! whose version it reads (`shared/lease.rs`). Every file that waits here has the number of its edit, or of a
-//! later one, and goes only when no lease names an older one. Leases are looked at when something is
-//! about to go, and never by a write.
+//! A secondary may read a file after the edit that dropped it: its lease names the oldest edit whose version
+//! it reads (`shared/lease.rs`). Every file that waits here has the number of its edit, or of a later one,
+//! and is deleted only when no lease names an older one. Leases are read before a deletion, and never by a
+//! write.
 //!
-//! Values that an edit dropped wait in the same way. Their store is told twice: of the edit, as
-//! soon as it is durable, and that nobody can read them any more.
+//! Values that an edit dropped wait in the same way. Their store is notified twice: of the edit, as
+//! soon as it is durable, and that they cannot be read any more.
 //!
 //! Invariants:
-//! 1. Stores hear of edits in their order, and one at a time. What failed comes again, and until
-//!    then no later edit is told.
-//! 2. The manifest keeps what a store has not taken in: its whole state takes the place of its
+//! 1. Stores get edits in their order, and one at a time. A failed one is repeated, and no later
+//!    edit comes before it.
+//! 2. The manifest keeps the sections that a store has not applied: its whole state replaces its
 //!    sections only when none of them waits here. Edits are queued under the lock that they are
 //!    installed under, so none is missed.
-//! 3. Of what is removed in one turn, generations of the manifest go last, garbage first, then the
-//!    oldest, one sync of the folder for each: recovery succeeds after every prefix of the deletions,
-//!    also if the newest one is damaged.
+//! 3. In one turn, generations of the manifest are deleted last, garbage first, then the oldest, one
+//!    sync of the folder for each: recovery succeeds after every prefix of the deletions, also if the
+//!    newest one is damaged.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -50,7 +51,7 @@ const REMOVAL: &str = "the removal of obsolete files";
 struct WaitingFile {
     name: FileName,
     bytes: u64,
-    /// Held by views of this process. Of another file than a table nobody holds it.
+    /// Held by views of this process. Other files than tables are not held.
     table: Weak<Table>,
     /// The edit that dropped it, or a later one; 0 if no secondary may read it.
     edit: u64,
@@ -61,14 +62,14 @@ struct DroppedValues {
     edit: u64,
     partition: PartitionId,
     store: Arc<dyn ValueStore>,
-    /// The edit's record of them, until the store has taken it in.
+    /// The edit's record of them, until the store has applied it.
     section: Option<Arc<[u8]>>,
-    /// The versions before the edit, of which somebody may read them.
+    /// The versions before the edit that may still be read.
     before: Vec<Weak<PartitionVersion>>,
 }
 
 impl WaitingFile {
-    /// Returns `true` if secondaries alone may read it.
+    /// Returns `true` if only secondaries may read it.
     fn waits_for_leases(&self) -> bool {
         self.edit > 0 && self.table.strong_count() == 0
     }
@@ -79,27 +80,27 @@ impl WaitingFile {
 }
 
 impl DroppedValues {
-    /// Returns `true` if nobody in this process reads them.
+    /// Returns `true` if nothing in this process reads them.
     fn is_free(&self) -> bool {
         self.section.is_none() && self.before.iter().all(|version| version.strong_count() == 0)
     }
 }
 
-/// An edit, its store, and what it says.
+/// An edit, its store, and its section for the store.
 type Untold = (u64, Arc<dyn ValueStore>, Arc<[u8]>);
 
-/// See the module.
+/// The files and values that wait for their removal.
 pub(super) struct ObsoleteFiles {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     leases: LeaseBook,
     waiting: Mutex<Vec<WaitingFile>>,
-    /// Tables of dropped partitions whose blocks are to leave the cache in the next turn.
+    /// Tables of dropped partitions whose blocks leave the cache in the next turn.
     stale: Mutex<Vec<Arc<Table>>>,
     /// Oldest first.
     values: Mutex<VecDeque<DroppedValues>>,
-    /// Held by whoever removes things or tells stores, over their calls; nothing is locked outside
-    /// of it, and nobody but `wait_idle` waits for it.
+    /// Held by the thread that removes files or notifies stores, during their calls; no other lock
+    /// is taken outside of it, and only `wait_idle` waits for it.
     turn: Mutex<()>,
 }
 
@@ -121,17 +122,18 @@ impl ObsoleteFiles {
     /// so that those of new tables have room.
     ///
     /// # Cost
-    /// A look into the cache for each block of the tables. That is little beside the job that has read them.
+    /// A look into the cache for each block of the tables. That is little compared with the job that has
+    /// read them.
     pub(super) fn add<'a>(&self, edit: u64, tables: impl Iterator<Item = &'a Arc<Table>> + Clone) {
-        // Here and not when the last reader lets go of the table: that may be a get, which would wait
+        // Here and not when the last reader releases the table: that may be a get, which would wait
         // for thousands of blocks. A reader of an older version reads its blocks again.
         tables.clone().for_each(|table| forget_blocks(table));
         self.add_tables(edit, tables);
     }
 
-    /// As [`ObsoleteFiles::add`], for the tables of a partition that is dropped: their blocks leave the cache
-    /// with the next removal. The caller has read nothing of them, and would wait for a look into the
-    /// cache for each block of the partition.
+    /// As [`ObsoleteFiles::add`], for the tables of a dropped partition: their blocks leave the cache with
+    /// the next removal. The caller has not read them, and would wait for a look into the cache for each
+    /// block of the partition.
     pub(super) fn add_dropped(&self, edit: u64, tables: Vec<Arc<Table>>) {
         self.add_tables(edit, tables.iter());
         self.stale.lock().extend(tables);
@@ -147,7 +149,7 @@ impl ObsoleteFiles {
     }
 
     /// Adds files, with their lengths in bytes, that the durable edit `edit`, or an earlier one, dropped. A
-    /// secondary may read them, and nobody in this process does.
+    /// secondary may read them, and nothing in this process does.
     pub(super) fn add_files(&self, edit: u64, files: impl IntoIterator<Item = (FileName, u64)>) {
         let files = files.into_iter();
         let files =
@@ -162,9 +164,9 @@ impl ObsoleteFiles {
         }
     }
 
-    /// Notes that the durable edit `edit` dropped values of a partition, with what it says of
-    /// them, and the versions from before of which somebody may read them. Under the lock of the
-    /// versions, once the partition has taken the new version in.
+    /// Notes that the durable edit `edit` dropped values of a partition, with its section about
+    /// them, and the earlier versions that may still be read. Under the lock of the versions, once
+    /// the partition has the new version.
     pub(super) fn add_values(
         &self,
         edit: u64,
@@ -187,12 +189,12 @@ impl ObsoleteFiles {
         self.add_files(0, tables.iter().map(|meta| (meta.file_name(), meta.bytes)));
     }
 
-    /// Returns `true` if files wait for somebody to let go of them.
+    /// Returns `true` if no file waits for its release.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.lock().is_empty() && self.values.lock().is_empty()
     }
 
-    /// Bytes of files that somebody holds.
+    /// Bytes of files that are held.
     pub(super) fn pinned_bytes(&self) -> u64 {
         // Counted without an `upgrade`: a strong reference would look like a reader to `take_free`.
         let waiting = self.waiting.lock();
@@ -200,22 +202,23 @@ impl ObsoleteFiles {
         held.map(|file| file.bytes).sum()
     }
 
-    /// Bytes of files that nobody in this process holds: secondaries do, or they are about to go.
+    /// Bytes of files that nothing in this process holds: secondaries do, or they are about to be
+    /// deleted.
     pub(super) fn leased_file_bytes(&self) -> u64 {
         let waiting = self.waiting.lock();
         let free = waiting.iter().filter(|file| file.table.strong_count() == 0);
         free.map(|file| file.bytes).sum()
     }
 
-    /// The holds of secondaries on what waits now. Everything is held if nothing could go, because no
-    /// lease is looked at then, and so is everything that an edit drops later: a secondary may take
-    /// its first lease between the look and that edit.
+    /// The holds of secondaries on the waiting files. Everything counts as held if nothing could be
+    /// deleted, because no lease is read then, and so does everything that a later edit drops: a
+    /// secondary may take its first lease between the look and that edit.
     fn holds(&self) -> Result<Holds> {
         let asks = self.waiting.lock().iter().any(WaitingFile::waits_for_leases);
         if !asks && !self.has_free_values() {
             return Ok(Holds::ALL);
         }
-        // Before the leases are read: what an edit drops from now on counts as held, because a
+        // Before the leases are read: files that an edit drops from now on count as held, because a
         // secondary may take its first lease in between.
         let newest = self.newest_edit();
         let holds = self
@@ -231,8 +234,8 @@ impl ObsoleteFiles {
         of_files.max(of_values).unwrap_or(0)
     }
 
-    /// Bytes of files and values that wait for secondaries alone if those need what edits behind
-    /// `released` dropped.
+    /// Bytes of files and values that wait only for secondaries if those need the files that edits
+    /// after `released` dropped.
     fn leased_bytes_behind(&self, released: u64) -> u64 {
         let waiting = self.waiting.lock();
         let leased = waiting.iter().filter(|file| file.waits_for_leases() && file.edit > released);
@@ -241,7 +244,7 @@ impl ObsoleteFiles {
         bytes.saturating_add(self.leased_value_bytes(released))
     }
 
-    /// Bytes of values that nobody in this process reads and that an edit behind `released` dropped.
+    /// Bytes of values that nothing in this process reads and that an edit after `released` dropped.
     pub(super) fn leased_value_bytes(&self, released: u64) -> u64 {
         let values = self.values.lock();
         let leased = values.iter().filter(|values| values.edit > released && values.is_free());
@@ -251,22 +254,22 @@ impl ObsoleteFiles {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Removes the files and values that nobody holds any more; `None` if somebody is at it. Not
+    /// Removes the files and values that are not held any more; `None` if another thread does. Not
     /// under a lock.
     ///
     /// # Errors
-    /// Those of the file system and of the value stores. What was not removed is tried again.
+    /// Those of the file system and of the value stores. The remaining files are tried again.
     pub(super) fn remove(&self) -> Option<Result<()>> {
         Some(self.remove_in_turn(self.turn.try_lock()?))
     }
 
-    /// As [`ObsoleteFiles::remove`], once nobody else is at it.
+    /// As [`ObsoleteFiles::remove`], after any other thread that removes.
     pub(super) fn finish_removing(&self) -> Result<()> {
         self.remove_in_turn(self.turn.lock())
     }
 
     fn remove_in_turn(&self, turn: MutexGuard<'_, ()>) -> Result<()> {
-        // First: what is held here is held by nobody else, and its files could not go.
+        // First: this thread has the last references, and the files could not be deleted.
         let stale = std::mem::take(&mut *self.stale.lock());
         stale.iter().for_each(|table| forget_blocks(table));
         drop(stale);
@@ -276,16 +279,15 @@ impl ObsoleteFiles {
         // one that goes too early fails a secondary.
         let leases = self.holds();
         let known = leases.as_ref().copied().unwrap_or(Holds::ALL);
-        // Not after a store that failed: it would be asked to free values of which it does not know
-        // yet.
+        // Not after a store that failed: it would have to free values that it does not know of yet.
         let values = told.and_then(|()| self.reclaim_values(known));
         let (generations, others): (Vec<_>, Vec<_>) =
             self.take_free(known).into_iter().partition(WaitingFile::is_generation);
         let mut files = leases.map(|_| ());
         for file in others {
             if let Err(error) = self.delete(&file) {
-                // Without its edit: the file was free, nobody can take it up again, and no lease
-                // needs to be asked next time.
+                // Without its edit: the file was free, it cannot be used again, and no lease needs
+                // to be read next time.
                 self.waiting.lock().push(WaitingFile { edit: 0, ..file });
                 files = files.and(Err(error));
             }
@@ -303,14 +305,14 @@ impl ObsoleteFiles {
         })
     }
 
-    /// Deletes generations of the manifest in the order of invariant 3. What an error keeps from going is
-    /// tried again.
+    /// Deletes generations of the manifest in the order of invariant 3. After an error the rest is tried
+    /// again.
     fn delete_generations(&self, mut generations: Vec<WaitingFile>) -> Result<()> {
         generations.sort_by_key(|file| (file.edit > 0, age_of(file.name)));
         let mut generations = generations.into_iter();
         while let Some(file) = generations.next() {
             if let Err(error) = self.delete(&file) {
-                // With its edit, by which they are put in order again.
+                // With its edit, by which they are sorted again.
                 self.waiting.lock().extend(std::iter::once(file).chain(generations));
                 return Err(error);
             }
@@ -318,15 +320,16 @@ impl ObsoleteFiles {
         Ok(())
     }
 
-    /// Tells value stores of the edits that dropped values of theirs, unless somebody is at it. One
-    /// that fails is told again, and that of what it failed at, by [`ObsoleteFiles::remove`].
+    /// Notifies value stores of the edits that dropped their values, unless another thread does. A
+    /// failed notification is repeated by [`ObsoleteFiles::remove`], and so are the later ones of
+    /// that store.
     pub(super) fn tell_stores(&self) {
         if let Some(turn) = self.turn.try_lock() {
             let _ = self.tell_in_turn(&turn);
         }
     }
 
-    /// As [`ObsoleteFiles::tell_stores`], once nobody else is at it.
+    /// As [`ObsoleteFiles::tell_stores`], after any other thread that does.
     ///
     /// # Errors
     /// Those of a store: it does not know all of its values.
@@ -355,8 +358,8 @@ impl ObsoleteFiles {
         Ok(())
     }
 
-    /// The whole state of a partition's value store, or why there is none; `None` if there are
-    /// edits that it was not told of. Called under the lock of the versions.
+    /// The whole state of a partition's value store, or the error; `None` if it was not notified of
+    /// some edits. Called under the lock of the versions.
     pub(super) fn store_state(
         &self,
         partition: PartitionId,
@@ -368,7 +371,7 @@ impl ObsoleteFiles {
         Some(catch("a value store", || store.snapshot()))
     }
 
-    /// The oldest edit that its store was not told of.
+    /// The oldest edit that its store was not notified of.
     fn next_section(&self) -> Option<Untold> {
         self.values
             .lock()
@@ -388,8 +391,8 @@ impl ObsoleteFiles {
         values.iter().any(|values| values.partition == partition && values.section.is_some())
     }
 
-    /// Takes out the oldest edit whose dropped values nobody can read any more. Later ones wait
-    /// for it, because a reader of an older version may read what they dropped.
+    /// Takes out the oldest edit whose dropped values cannot be read any more. Later ones wait for
+    /// it, because a reader of an older version may read the values that they dropped.
     fn take_free_values(&self, leases: Holds) -> Option<DroppedValues> {
         let mut values = self.values.lock();
         let front = values.front()?;
@@ -406,7 +409,7 @@ impl ObsoleteFiles {
         self.values.lock().front().is_some_and(DroppedValues::is_free)
     }
 
-    /// Takes out what nobody holds.
+    /// Takes out the files that are not held.
     fn take_free(&self, leases: Holds) -> Vec<WaitingFile> {
         let mut waiting = self.waiting.lock();
         let (free, held) = waiting.drain(..).partition(|file| {
@@ -417,7 +420,7 @@ impl ObsoleteFiles {
     }
 }
 
-/// Takes the blocks of a table out of the cache.
+/// Removes the blocks of a table from the cache.
 fn forget_blocks(table: &Table) {
     if let Some(reader) = table.opened() {
         reader.forget_blocks();
@@ -427,8 +430,8 @@ fn forget_blocks(table: &Table) {
 impl DbInner {
     /// [`ObsoleteFiles::remove`]; the outcome is noted as that of background work.
     pub(super) fn remove_obsolete(&self) -> Result<()> {
-        // What an edit of this primary dropped the new primary does not need, but its secondaries may
-        // read it: from now on that is the new primary's affair.
+        // The new primary does not need files that this primary dropped, but its secondaries may read
+        // them: from now on the new primary handles them.
         if self.cursor.is_fenced() {
             return Ok(());
         }
@@ -450,12 +453,12 @@ impl DbInner {
         removed
     }
 
-    /// Lets value stores remove the files that no edit named, such as that of a stream that was given up, where
-    /// they failed to.
+    /// Makes value stores remove the files that no edit named, such as that of an abandoned stream, if they
+    /// failed to.
     fn remove_unnamed_values(&self) -> Result<()> {
         let mut removed = Ok(());
         for id in self.world.wishes.take_removals() {
-            // Those of a partition that is dropped go at the next open.
+            // Those of a dropped partition are removed at the next open.
             if let Some(store) = self.catalog.with_id(id).and_then(|found| found.store().cloned()) {
                 removed = removed.and(store.reclaim(0));
             }
@@ -474,7 +477,7 @@ impl DbInner {
     pub(super) fn store_state(&self, id: PartitionId) -> Option<Vec<u8>> {
         let store = self.catalog.with_id(id)?.store().cloned()?;
         let state = self.obsolete.store_state(id, &*store)?;
-        // The sections that the state would have replaced are as good.
+        // The sections that the state would have replaced are kept instead.
         state.inspect_err(|error| self.events.tell(&Event::BackgroundError(error.clone()))).ok()
     }
 }

@@ -15,8 +15,8 @@ use crate::version::Change;
 pub(super) const DEFAULT: &str = "default";
 
 impl DbInner {
-    /// The partition `name`; made with `options` (or the defaults) if there is none. `options`
-    /// for one that exists replace what it has stored.
+    /// The partition `name`; created with `options` (or the defaults) if there is none. `options`
+    /// replace the stored ones of an existing partition.
     pub(super) fn open_partition(
         &self,
         name: &str,
@@ -35,7 +35,7 @@ impl DbInner {
             return Ok(partition);
         }
         let _structure = self.catalog.change_structure();
-        // Looked for again under the lock: another call may have made it.
+        // Looked up again under the lock: another call may have created it.
         if let Some(partition) = self.catalog.named(name) {
             // Between two groups, so that no batch is checked under the old rules and applied under
             // the new ones.
@@ -71,7 +71,7 @@ impl DbInner {
             let count = current.partitions.count() as u64 + 1;
             return Err(Error::limit("number of partitions", count, PARTITIONS_MAX as u64));
         }
-        // Never that of a dropped partition: the log may still hold frames that name it.
+        // Never that of a dropped partition: the log may still have frames that name it.
         let id = current.next_partition;
         let created_at_edit = current.edit_number + 1;
         let attached = attached(&self.world, id, &name.into(), &hooks, &records, None)?;
@@ -83,18 +83,18 @@ impl DbInner {
             created_at_edit,
         };
         let version = editing.install(vec![created])?;
-        // Behind the edit: a secondary that learns of the number finds it in the manifest.
+        // After the edit: a secondary that learns of the number finds it in the manifest.
         self.cursor.note_layout(version.edit_number);
         let version = version.partitions[&id].clone();
         let work = self.catalog.work();
         let partition = Arc::new(PartitionState::new(version, attached, &self.slabs, work));
-        // After the edit: a write to a partition that a crash takes back would be lost.
+        // After the edit: a write to a partition whose creation a crash undoes would be lost.
         self.catalog.add(partition.clone());
         Ok(partition)
     }
 
-    /// Drops the partition `name`: its handles refuse from then on, its files go when no iterator
-    /// reads them any more.
+    /// Drops the partition `name`: its handles return errors from then on, its files are deleted
+    /// when no iterator reads them any more.
     pub(super) fn drop_partition(&self, name: &str) -> Result<()> {
         self.check_open()?;
         if name == DEFAULT {
@@ -111,8 +111,8 @@ impl DbInner {
         let dropped = self.drop_durably(&partition);
         let between = self.between_groups();
         if let Err(error) = dropped {
-            // It is in doubt whether the partition is gone. Until a later edit has settled it,
-            // writes to the partition wait for that: a crash might drop it with them.
+            // The drop is in doubt. Until a later edit has settled it, writes to the partition wait
+            // for that: a crash might drop it with them.
             partition.set_doubtful(true);
             return Err(error);
         }
@@ -123,7 +123,7 @@ impl DbInner {
         self.catalog.remove(&partition);
         drop(between);
         let edit = self.catalog.durable_edit();
-        // From the view of before: the present one has no tables any more.
+        // From the earlier view: the present one has no tables any more.
         let tables = view.version.tables().map(|(_, table)| table.clone());
         self.obsolete.add_dropped(edit, tables.collect());
         drop(view);
@@ -153,8 +153,8 @@ impl DbInner {
         Ok(())
     }
 
-    /// Makes durable that a partition whose drop failed is still there: an edit goes into a
-    /// manifest generation that does not know the drop. Under the commit path's lock.
+    /// Makes durable that a partition whose drop failed still exists: an edit goes into a manifest
+    /// generation that does not have the drop. Under the commit path's lock.
     #[cold]
     pub(super) fn settle(&self, partition: &PartitionState) -> Result<()> {
         self.catalog.install(vec![Change::LastSeq(self.commit.visible_seq())])?;

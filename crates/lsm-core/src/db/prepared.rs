@@ -1,4 +1,4 @@
-//! A batch on its way: encoded and hashed by `write.rs` without a lock, logged and applied by
+//! A prepared batch: encoded and hashed by `write.rs` without a lock, logged and applied by
 //! `commit.rs`.
 
 use std::borrow::Cow;
@@ -17,9 +17,9 @@ pub(super) struct PreparedSection<'a> {
     pub(super) partition: Cow<'a, Arc<PartitionState>>,
     pub(super) checksum: u64,
     pub(super) bytes: SectionBytes<'a>,
-    /// The bytes that the memtable is given, if a test wants others there.
+    /// The bytes for the memtable, if a test injects others.
     pub(super) injected: Option<SectionBytes<'a>>,
-    /// The checksum of each operation, of the caller's own bytes.
+    /// The checksum of each operation, computed over the caller's own bytes.
     pub(super) sums: PerOperation<'a, OperationSum>,
     /// The operations as ranges of `bytes`, found when the section was checked. No later step decodes `bytes`
     /// again: if a bit flips in a length since then, a step would fail or read another operation, when the batch
@@ -29,7 +29,7 @@ pub(super) struct PreparedSection<'a> {
     pub(super) rules_epoch: u32,
 }
 
-/// Something of each operation of a section. The usual section has one operation, and allocates no list for it.
+/// One item per operation of a section. The usual section has one operation, and allocates no list for it.
 #[derive(Clone)]
 pub(super) enum PerOperation<'a, T: Clone> {
     One(T),
@@ -78,7 +78,7 @@ impl PreparedSection<'_> {
         self.places.as_slice().len() as u32
     }
 
-    /// Looks again at the rules, if they changed since the keys were checked.
+    /// Checks the keys again, if the rules changed since they were checked.
     pub(super) fn check_rules(&self) -> Result<()> {
         // The usual case costs one load. Checking all keys under the lock of the log would
         // serialise the work of all writers.
@@ -89,7 +89,7 @@ impl PreparedSection<'_> {
         keys.try_for_each(|key| self.partition.check_key(key))
     }
 
-    /// Looks at the handles, if a sync of values has failed.
+    /// Checks the handles, if a sync of values has failed.
     ///
     /// # Errors
     /// For a value that may not be on the device. A frame with its handle would end the log there after
@@ -104,7 +104,7 @@ impl PreparedSection<'_> {
         for place in self.places.as_slice() {
             let is_handle = place.kind == EntryKind::Handle;
             if is_handle && store.is_in_doubt(&self.bytes[place.value.clone()]) {
-                let message = "a sync failed behind the value; it has to be written again";
+                let message = "a sync failed after the value was written; write it again";
                 let error =
                     Error::new(ErrorKind::Io, message).at_key(&self.bytes[place.key.clone()]);
                 return Err(error.in_partition(&self.partition.name));
@@ -123,7 +123,7 @@ impl PreparedSection<'_> {
     }
 }
 
-/// See the module. It borrows the buffers of the call that writes it.
+/// A batch ready for the commit path. It borrows the buffers of the call that writes it.
 #[derive(Clone)]
 pub(super) struct Prepared<'a> {
     pub(super) sections: Sections<'a>,
@@ -169,8 +169,8 @@ impl<'a> Prepared<'a> {
         self.sections()[0].partition.logged
     }
 
-    /// Returns whether a sync of the log is owed to it. None is to a batch without a log: a sync
-    /// would make it no more durable, and delay it by the log of others.
+    /// Returns whether it needs a sync of the log. A batch without a log does not: a sync would not
+    /// make it more durable, and would delay it by the log of others.
     pub(super) fn asks_sync(&self) -> bool {
         self.options.durability == Durability::Sync && self.is_logged()
     }

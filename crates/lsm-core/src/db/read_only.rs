@@ -1,12 +1,13 @@
 //! Opening without writing: on a full disk, a read-only medium, without permission to write.
 //!
-//! Nothing is made, changed or removed, in the folder or elsewhere. What the log holds is replayed
-//! into memtables and stays there; a torn end of the log is passed over as recovery would cut it. So
-//! readers see what an open for writing would show them.
+//! Nothing is created, changed or removed, in the folder or elsewhere. The log is replayed into
+//! memtables and stays there; a torn end of the log is skipped as recovery would cut it. So readers
+//! see the same as after an open for writing.
 //!
 //! Invariants:
-//! 1. Of the file system only calls are used that read, see [`Fs::try_lock_shared`].
-//! 2. What recovery refuses is refused here: being unable to write is no reason to believe damage.
+//! 1. Only calls of the file system are used that read, see [`Fs::try_lock_shared`].
+//! 2. Damage that recovery refuses is refused here: a read-only open is no reason to believe
+//!    damage.
 
 use std::io;
 use std::path::Path;
@@ -26,25 +27,25 @@ use crate::shared::CursorWriter;
 use crate::types::FileNo;
 use crate::version::{Manifest, VersionSet};
 
-/// Stands for the lock of a folder where nobody could have taken one.
+/// Stands for the lock of a folder in which no process could have taken one.
 struct NoLock;
 
 impl LockGuard for NoLock {}
 
 /// Takes the lock of writers shared; `None` if a writer holds it. Without a lock file there is no writer, and
-/// one that may not be opened is another user's: then nobody is kept out.
+/// one that may not be opened belongs to another user: then no writer is excluded.
 pub(super) fn lock_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Box<dyn LockGuard>>> {
     let claim = newest_claim(fs, dir)?;
     let taken: Option<Box<dyn LockGuard>> = match fs.try_lock_shared(&lock_path(dir, claim)) {
         Err(error) if is_absent(&error) => Some(Box::new(NoLock)),
         taken => taken?,
     };
-    // Behind a claim that came in between another lock counts, and its holder writes.
+    // After a concurrent claim another lock counts, and its holder writes.
     let is_newest = newest_claim(fs, dir)? == claim;
     Ok(taken.filter(|_| is_newest))
 }
 
-/// Returns `true` if a lock cannot be taken because its file is not there or another user's.
+/// Returns `true` if a lock cannot be taken because its file is missing or belongs to another user.
 pub(super) fn is_absent(error: &Error) -> bool {
     let kind = error.io_source().map(io::Error::kind);
     matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied))
@@ -57,7 +58,8 @@ fn too_large(replay: &Replay, bytes_max: u64) -> Error {
 }
 
 impl Opening {
-    /// Replays the log into memtables, and begins no epoch. Beside a writer, what it has committed.
+    /// Replays the log into memtables, and begins no epoch. Next to a writer, only the committed
+    /// part.
     ///
     /// # Errors
     /// [`LimitExceeded`](crate::ErrorKind::LimitExceeded) if they take more than memtables may; otherwise those of
@@ -116,7 +118,7 @@ impl Opening {
         })
     }
 
-    /// The live segments, with their lengths in bytes as the folder had them.
+    /// The live segments, with their lengths in bytes in the folder.
     fn segment_lengths(&self) -> Vec<(FileNo, u64)> {
         let segments = self.version.log_segments.iter();
         let named = segments

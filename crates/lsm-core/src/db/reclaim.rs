@@ -1,8 +1,8 @@
-//! Reclaiming the space of large values on demand: what `values.rs` does by itself after some seconds, on
+//! Reclaiming the space of large values on demand: the work that `values.rs` does after some seconds, on
 //! the calling thread and at once.
 //!
-//! Invariant: goals are chosen through `values.rs`, one at a time, because a store gives up what it named
-//! before when it is asked again.
+//! Invariant: goals are chosen through `values.rs`, one at a time, because a store gives up its previous
+//! choice when it is asked again.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::hooks::ValueStore;
 use crate::partition::PartitionState;
 use crate::read::{Bounds, KeyRange, stored_bounds};
 
-/// The looks at whether emptied chunk files are removed, where there is too little room for the next: a job in the
-/// background holds them for a moment when it is done.
+/// The number of checks whether emptied chunk files are removed, if there is too little room for the next: a
+/// finished background job holds them for a moment.
 const LOOKS_FOR_ROOM: u32 = 8;
 
 impl Partition {
-    /// Brings the space of large values back that nobody reads, as far as it goes now.
+    /// Reclaims the space of large values that no reader needs, as far as possible now.
     pub fn reclaim_values(&self) -> Result<()> {
         let reclaimed = self.db().reclaim_values(self.state(), None);
         self.db().events.deliver();
@@ -36,7 +36,7 @@ impl Partition {
         moved
     }
 
-    /// As [`Partition::reclaim_values`], again and again until no reader holds dropped values, or until
+    /// As [`Partition::reclaim_values`], repeatedly until no reader holds dropped values, or until
     /// `timeout` has passed; `true` if none does.
     pub fn wait_values_reclaimed(&self, timeout: Duration) -> Result<bool> {
         let is_done = self.db().wait_reclaimed(self.state(), timeout);
@@ -46,8 +46,9 @@ impl Partition {
 }
 
 impl DbInner {
-    /// Brings the space of values back that nobody reads, as far as it goes now: what it does by
-    /// itself after some seconds. The values of the stored keys `moved` are moved, if some are named.
+    /// Reclaims the space of values that no reader needs, as far as possible now: the work that the
+    /// background does after some seconds. The values of the stored keys `moved` are moved, if some
+    /// are named.
     pub(super) fn reclaim_values(
         &self,
         partition: &Arc<PartitionState>,
@@ -56,22 +57,22 @@ impl DbInner {
         // A deletion that is only in memory frees nothing.
         self.flush_now(partition)?;
         let Some(store) = partition.store() else { return Ok(()) };
-        // The version is let go before the goal: as long as it is held, what the compaction drops counts as
-        // read by somebody, and stays when this returns.
+        // The version is dropped before the goal runs: while it is held, values that the compaction drops
+        // count as read, and would stay when this returns.
         let settling = self.settling_goal(&partition.view().version, true);
         if let Some(goal) = settling {
             self.reach(partition, goal.as_range())?;
         }
         let moved = self.move_values(partition, &**store, moved);
-        // Waits for whoever is at it, so that the space is free when the call returns, as far as no
-        // reader holds it. Also after a failure, which may concern few of the values.
+        // Waits for any thread that removes files, so that the space is free when the call returns,
+        // unless a reader holds it. Also after a failure, which may concern few of the values.
         self.finish_removing().and(moved)
     }
 
     /// Moves the values that are due, and before them those of the keys `within`.
     ///
     /// # Errors
-    /// Those of the jobs; the reason why values stay where they are.
+    /// Those of the jobs; the reason why values are not moved.
     fn move_values(
         &self,
         partition: &Arc<PartitionState>,
@@ -81,7 +82,7 @@ impl DbInner {
         let mut looks = LOOKS_FOR_ROOM;
         let mut reallocates = false;
         let mut asked = true;
-        // One goal after the other, with the background, which may be at one.
+        // One goal after the other, alternating with the background, which may work on one.
         loop {
             let present = self.values.goal(partition.id);
             if let Some(goal) = &present {
@@ -98,19 +99,19 @@ impl DbInner {
                     return Err(error);
                 }
             }
-            // The room of what was emptied is room for what comes next. A failure is returned at the end.
+            // The space of emptied files is room for the next. A failure is returned at the end.
             let _ = self.finish_removing();
             match self.values.choose(partition.id, present.as_ref()) {
                 Some(choice) => {
                     reallocates = within.is_some();
                     let next = match within.take() {
                         Some(keys) => self.reallocating_goal(store, &keys)?,
-                        // After the goal for these keys, the store is asked for its own goal.
+                        // After the goal for these keys, the store chooses its own goal.
                         None => self.moving_goal(store, std::mem::take(&mut asked))?,
                     };
                     if choice.set(next).is_none() && !reallocates {
                         let Some(why) = store.unmoved() else { return Ok(()) };
-                        // What was emptied is room, as soon as the last job or reader lets go of it.
+                        // Emptied files are room as soon as the last job or reader releases them.
                         let is_held = self.obsolete.holds_values_of(partition.id);
                         if why.kind() != ErrorKind::NoSpace || !is_held || looks == 0 {
                             return Err(why);
@@ -119,8 +120,7 @@ impl DbInner {
                         self.background.wait_for_news();
                     }
                 }
-                // Another thread chooses. Of two who ask, the second would undo the choice of the
-                // first.
+                // Another thread chooses. Of two choices, the second would undo the first.
                 None => self.background.wait_for_news(),
             }
             self.check_open()?;
@@ -152,7 +152,7 @@ impl DbInner {
         }
     }
 
-    /// The goal of a store that is asked to move the values of these keys.
+    /// The goal of a store for moving the values of these keys.
     fn reallocating_goal(&self, store: &dyn ValueStore, keys: &Bounds) -> Result<Option<Goal>> {
         // As for `moving_goal`: the store must know which values are garbage before it plans a
         // move.

@@ -1,23 +1,24 @@
-//! Counting the values of a partition anew, after entries of its tables were lost.
+//! Counting the values of a partition again, after entries of its tables were lost.
 //!
-//! A value store hears of a handle when a table takes it up, and again when no table has it any more. A
-//! job that comes upon damage beyond repair leaves out entries that it cannot read. So nobody tells the
-//! store of their handles, and their values would take space for ever. Once the gap is closed, by the
-//! owner or by a replica, all tables of the partition are read, and the store drops what none names.
+//! A value store is notified of a handle when a table gets it, and again when no table has it any more.
+//! A job that finds damage beyond repair leaves out entries that it cannot read. So the store is not
+//! notified of their handles, and their values would take space for ever. Once the gap is closed, by
+//! the owner or by a replica, all tables of the partition are read, and the store drops the values that
+//! none names.
 //!
 //! ```text
 //! the state of the store and the version, as of one edit -> read the tables of that version
 //!   -> an edit that drops the values of the state that no table names
 //! ```
 //!
-//! A walk over the chunk files was tempting instead. They do not say how long a value is, and a value
-//! that was deleted looks like one that was lost.
+//! A walk over the chunk files was tempting instead. They do not have the lengths of values, and a
+//! deleted value looks like a lost one.
 //!
 //! Invariants:
 //! 1. A value is dropped once. The state has it and no table of its version does, so no later edit of a
 //!    job drops it; and one count runs at a time.
 //! 2. A closed gap stays in the manifest until the values are counted. So a count that a crash or an
-//!    error kept from its end is made after the next open.
+//!    error interrupted is made after the next open.
 
 use std::sync::Arc;
 use std::vec;
@@ -33,8 +34,8 @@ use crate::types::{EntryKind, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, Table};
 
 impl DbInner {
-    /// Drops the values of a partition that no table names, if a gap was closed since that was done
-    /// last; `false` if none was.
+    /// Drops the values of a partition that no table names, if a gap was closed since the last
+    /// count; `false` if none was.
     ///
     /// # Errors
     /// Those of reading the tables, of the store and of the manifest. The next try is made when another
@@ -52,13 +53,13 @@ impl DbInner {
         if let Some(store) = partition.store().filter(|store| store.holds_values()) {
             self.drop_unnamed(partition, store)?;
         }
-        // Only behind a whole count: until then the closed gap stays, and with it the reason to
+        // Only after a whole count: until then the closed gap stays, and with it the reason to
         // count again.
         self.values.end_count(partition.id, newest);
         Ok(true)
     }
 
-    /// Returns `true` if a gap that was closed at `closed_at` hides no handle that a store waits for.
+    /// Returns `true` if the values behind a gap that was closed at `closed_at` are counted.
     pub(super) fn is_counted(&self, partition: PartitionId, closed_at: SeqNo) -> bool {
         let partition = self.catalog.with_id(partition);
         let Some(partition) = partition.filter(|it| it.store().is_some()) else { return true };
@@ -89,7 +90,7 @@ impl DbInner {
         let before = partition.past_versions();
         self.obsolete.add_values(number, partition, store, &section, before);
         drop(editing);
-        // Held, it would count as a reader of what this edit drops.
+        // If it were held, it would count as a reader of the values that this edit drops.
         drop(counted);
         self.finish_removing()
     }
@@ -108,8 +109,8 @@ impl DbInner {
                 return Ok(None);
             };
             // Under the lock of the manifest, so that no edit comes between the version and the
-            // state. An edit that the store was not told of is told without the lock, and the loop
-            // looks again.
+            // state. If the store was not notified of an edit, that is done without the lock, and
+            // the loop looks again.
             if let Some(state) = self.obsolete.store_state(partition.id, &**store) {
                 return Ok(Some((version.clone(), state?)));
             }
@@ -134,7 +135,7 @@ impl NamedHandles<'_> {
         loop {
             let Some(entries) = self.entries.as_mut().filter(|entries| entries.valid()) else {
                 let Some(table) = self.tables.next() else { return Ok(None) };
-                // Once a table: a count over a large partition must not hold up a close.
+                // Once a table: a count over a large partition must not delay a close.
                 self.db.check_open()?;
                 // Past the cache: a count reads every block once.
                 let mut entries = table.reader(&self.db.tables)?.iter(ReadMode::Streaming);

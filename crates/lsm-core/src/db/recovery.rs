@@ -1,15 +1,15 @@
 //! Recovery: manifest, replay, a new epoch, and only then the first write. docs/RECOVERY.md goes
-//! through the crash cases. An open for reading alone ends with the replay: see `read_only.rs`.
+//! through the crash cases. A read-only open ends with the replay: see `read_only.rs`.
 //!
 //! Invariants:
-//! 1. Nothing that recovery read is deleted before the recovered state is durable elsewhere: what
-//!    the log held goes to new tables, the manifest to a new generation.
+//! 1. Nothing that recovery read is deleted before the recovered state is durable elsewhere: the
+//!    entries of the log go to new tables, the manifest to a new generation.
 //! 2. The switch is one step: the new generation holds the new epoch, the new tables and the end
 //!    of the old log; the old one naming it makes it valid. A crash before leaves the old state.
 //!    LevelDB replaces a file that names the manifest; that file could be lost or damaged as well.
-//! 3. Replay never resyncs a file in place: the page cache may hold what the disk never got.
-//! 4. Files that the new generation does not name go as soon as no secondary reads them, except foreign
-//!    ones, which are never touched.
+//! 3. Replay never resyncs a file in place: the page cache may have bytes that the disk never got.
+//! 4. Files that the new generation does not name are deleted as soon as no secondary reads them,
+//!    except foreign ones, which are never touched.
 
 mod leftovers;
 mod log;
@@ -44,9 +44,9 @@ use crate::version::{
 };
 use crate::wal::LogPlace;
 
-/// An error if half of the numbers are used. Numbers only grow, and running out of them would be a
-/// panic in the middle of a write. No database uses half of them; one that says so is damaged, or
-/// its folder holds a file with such a name.
+/// Returns an error if half of the numbers are used. Numbers only grow, and running out of them
+/// would be a panic in the middle of a write. No real database uses half of them; one that claims
+/// so is damaged, or its folder has a file with such a name.
 fn check_room(what: &str, used: u64, max: u64) -> Result<()> {
     if used <= max / 2 {
         return Ok(());
@@ -57,12 +57,12 @@ fn check_room(what: &str, used: u64, max: u64) -> Result<()> {
 /// The hooks of each partition.
 pub(super) type HooksOf = BTreeMap<PartitionId, PartitionHooks>;
 
-/// The parts that an open database begins with.
+/// The parts of a database after recovery.
 pub(super) struct Begun {
     pub(super) versions: VersionSet,
     /// The newest sequence number that was used.
     pub(super) last_seq: SeqNo,
-    /// The operations that the log held and no table does: empty where a new epoch was begun.
+    /// The operations that the log has and no table does: empty if a new epoch was begun.
     pub(super) memtables: BTreeMap<PartitionId, Arc<Memtable>>,
     /// The segments that stay, with their bytes.
     pub(super) segments: Vec<(FileNo, u64)>,
@@ -76,7 +76,7 @@ pub(super) struct Begun {
 pub(super) struct Opening {
     /// Files in the folder that are ours.
     names: Vec<FileName>,
-    /// Names in the folder that ours may have, of whatever they may be.
+    /// Names of database files in the folder, of files of any kind.
     taken: Vec<FileName>,
     /// Their lengths in bytes.
     lengths: HashMap<FileName, u64>,
@@ -84,19 +84,19 @@ pub(super) struct Opening {
     temporary: Vec<String>,
     pub(super) recovered: Option<Recovered>,
     pub(super) version: DbVersion,
-    /// The end of the epochs before, where a promotion is to be finished.
+    /// The end of the previous epochs, if a promotion must be finished.
     fork: Option<ForkEnd>,
     /// The claim whose lock this process holds.
     pub(super) claim: Option<Epoch>,
 }
 
-/// The facts of a fork besides its state.
+/// The fields of a fork other than its state.
 struct ForkEnd {
     begins: Epoch,
     cut: Option<LogPlace>,
 }
 
-/// The names in a folder that are ours.
+/// The names in a folder that are those of a database.
 struct Listing {
     names: Vec<FileName>,
     taken: Vec<FileName>,
@@ -114,7 +114,7 @@ impl Listing {
         let lengths = lengths.collect();
         let temporary = entries.iter().map(|entry| &entry.name);
         let temporary = temporary.filter(|name| names::is_temporary(name)).cloned().collect();
-        // A folder or a link has a name that no file can get.
+        // The name of a folder or a link is not available for a file.
         let taken = fs.list_names(dir, "")?;
         let taken = taken.iter().filter_map(|name| FileName::parse(name)).collect();
         Ok(Listing { names, taken, lengths, temporary })
@@ -122,12 +122,12 @@ impl Listing {
 }
 
 impl Opening {
-    /// Reads what the manifest says. `random` names a database that does not exist yet; without it
-    /// nothing is made.
+    /// Reads the manifest. `random` provides the id of a database that does not exist yet; without
+    /// it nothing is created.
     ///
     /// # Errors
-    /// Corruption; [`ErrorKind::Unsupported`] if newer code is needed; that there is no database,
-    /// without `random`.
+    /// Corruption; [`ErrorKind::Unsupported`] if newer code is needed; a missing database, without
+    /// `random`.
     pub(super) fn read(
         fs: &dyn Fs,
         dir: &Path,
@@ -142,8 +142,8 @@ impl Opening {
                 }
                 recovered.version.clone()
             }
-            // A new database in this folder would be the friendly answer to a lost manifest. It
-            // would also delete every table as a leftover.
+            // Creating a database in this folder would be the friendly answer to a lost manifest.
+            // It would also delete every table as a leftover.
             (None, _) if !names.is_empty() => {
                 let what = "the folder holds files of a database, but no manifest";
                 return Err(Error::corruption(dir, None, what));
@@ -174,7 +174,7 @@ impl Opening {
         Ok(Opening { names, taken, lengths, temporary, recovered, version, fork, claim: None })
     }
 
-    /// The folder as of a fork: nothing counts that older epochs wrote behind it.
+    /// The folder as of a fork: later writes of older epochs do not count.
     ///
     /// # Errors
     /// Those of the file system.
@@ -199,7 +199,7 @@ impl Opening {
         Ok(opening)
     }
 
-    /// The world of the new epoch.
+    /// The context of the new epoch.
     ///
     /// # Errors
     /// A limit, if a number is used up.
@@ -234,7 +234,7 @@ impl Opening {
         })
     }
 
-    /// The hooks of every partition, their stores told what the manifest keeps for them.
+    /// The hooks of every partition, whose stores have applied the sections in the manifest.
     pub(super) fn hooks(
         &self,
         world: &World,
@@ -263,10 +263,10 @@ impl Opening {
 
     /// Replays the log into tables and makes the state of the new epoch durable.
     ///
-    /// A crash before the new generation is published leaves tables that nothing names: the old
-    /// manifest and the old log count, and the next open makes the tables again. A crash before the
-    /// old generation names the new one leaves garbage beside it, which the next open removes. A
-    /// crash behind that leaves old files, and the new generation counts.
+    /// A crash before the new generation is published leaves tables without a name in a manifest:
+    /// the old manifest and the old log count, and the next open makes the tables again. A crash
+    /// before the old generation names the new one leaves garbage, which the next open removes. A
+    /// later crash leaves old files, and the new generation counts.
     pub(super) fn begin_epoch(
         self,
         world: &World,
@@ -286,8 +286,8 @@ impl Opening {
         // segments would have to stay, and the next recovery would replay a log of two epochs.
         tables.write(&mut rest)?;
         tables.sync()?;
-        // The maximum, because partitions without a log use numbers that no frame has. A number
-        // that is given out twice would let an old entry hide a new one.
+        // The maximum, because partitions without a log use numbers that no frame has. With a
+        // reused number an old entry could hide a new one.
         let last_seq = end.last_seq.max(self.last_known_seq());
         check_room("sequence numbers", last_seq.get(), SEQNO_MAX)?;
         let replayed = std::mem::take(&mut tables.changes);
@@ -306,7 +306,7 @@ impl Opening {
         // cursor to begin.
         let cursor = Arc::new(CursorWriter::create(&**fs, dir, version.db_id, epoch));
         let manifest = Manifest::create(&**fs, dir, name, &version)?;
-        // From here on the new generation may count, also if a later step fails: the tables stay.
+        // From here on the new generation may count, even if a later step fails: the tables stay.
         tables.keep();
         self.supersede_old(&**fs, dir, name)?;
         let bytes_max = options.manifest_bytes_max;
@@ -320,8 +320,8 @@ impl Opening {
             cursor.clone(),
         );
         if self.recovered.is_some() {
-            // Durability: with an edit behind its snapshot the new generation counts even if the
-            // old ones, or what they say, come back because a sync of the folder failed.
+            // Durability: with an edit after its snapshot the new generation counts even if the old
+            // ones, or their content, reappear because a sync of the folder failed.
             versions.install(vec![Change::LastSeq(last_seq)])?;
         }
         // After the edit is durable: a store may delete the files that an edit drops.
@@ -335,11 +335,11 @@ impl Opening {
         Ok(Begun { versions, last_seq, memtables, segments: Vec::new(), leftovers, cursor })
     }
 
-    /// Says in the old generation that the manifest goes on in `new`.
+    /// Records in the old generation that the manifest continues in `new`.
     fn supersede_old(&self, fs: &dyn Fs, dir: &Path, new: FileName) -> Result<()> {
         match &self.recovered {
-            // Behind a fork the first edit decides. The old generation may still be written to, and
-            // counts no more once a generation of a later epoch has an edit.
+            // After a fork the first edit decides. The old generation may still be written to, and
+            // does not count any more once a generation of a later epoch has an edit.
             Some(recovered) if self.fork.is_none() => {
                 let old = recovered.generation;
                 // The step that decides: invariant 2.
@@ -349,7 +349,7 @@ impl Opening {
         }
     }
 
-    /// The changes that begin `epoch` behind a log that ended at `place`, with the tables of `replayed`.
+    /// The changes that begin `epoch` after a log that ended at `place`, with the tables of `replayed`.
     fn epoch_changes(
         &self,
         epoch: Epoch,
@@ -358,11 +358,11 @@ impl Opening {
         last_seq: SeqNo,
     ) -> Vec<Change> {
         let LogPlace { segment, offset } = place;
-        // The end of the old log is recorded. Its files may come back if a sync of the folder
-        // fails, and a torn frame at its end must never count later.
+        // The end of the old log is recorded. Its files may reappear if a sync of the folder fails,
+        // and a torn frame at its end must never count later.
         let cut = self.recovered.is_some().then_some(LogCut { segment, offset, last_seq });
-        // First, as in a snapshot: beginning an epoch forgets where the old log was closed, and no
-        // change behind it may be forgotten.
+        // First, as in a snapshot: beginning an epoch clears the place where the old log was
+        // closed, and must not clear later changes.
         let mut changes = vec![Change::EpochBegan { epoch, cut }];
         changes.extend(replayed);
         if self.recovered.is_none() {
@@ -398,11 +398,11 @@ impl Opening {
 
     /// A file number that no name in the folder has.
     fn next_file(&self) -> FileNo {
-        // Of leftovers too: one that cannot be deleted must not lend its name to a new file.
+        // Including leftovers: a new file must not get the name of one that cannot be deleted.
         next_free(self.version.next_file, &self.taken)
     }
 
-    /// The largest sequence number that the manifest knows of.
+    /// The largest sequence number in the manifest.
     pub(super) fn last_known_seq(&self) -> SeqNo {
         let partitions = self.version.partitions.values();
         let in_tables = partitions.map(|partition| partition.tables_through()).max();
@@ -415,7 +415,7 @@ impl Opening {
         FileName::new(FileKind::Wal, number, epoch).path(dir)
     }
 
-    /// The length of a file that the folder had, in bytes; 0 of any other.
+    /// The length of a file in the folder, in bytes; 0 for any other.
     pub(super) fn len_of(&self, name: &FileName) -> u64 {
         self.lengths.get(name).copied().unwrap_or(0)
     }

@@ -1,8 +1,8 @@
 //! Repairs: a patch for each entry that a run of a job found faulty.
 //!
-//! Called by `job.rs` between two runs. What to try, and in which order, is up to the filter that
-//! found the fault; this file gives it the sources that only the engine has, the table read again
-//! past every cache and the log, and tells listeners what became of each entry.
+//! Called by `job.rs` between two runs. The filter that found the fault chooses the attempts and
+//! their order; this file gives it the sources that only the engine has, the table read again past
+//! every cache and the log, and reports the outcome of each entry to listeners.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,14 +41,14 @@ impl RepairSources for Sources<'_> {
 
     fn in_log(&mut self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
         // By the number alone, which may be damaged itself and then names another operation. The
-        // key tells the two apart.
+        // key distinguishes the two.
         let found = self.log.find(seq)?;
         Ok(found.filter(|entry| entry.key == key))
     }
 }
 
-/// The sources of the judges of a job. It holds on to nothing of the database, because a walk over
-/// tables lives longer than the call that made it.
+/// The sources of the judges of a job. It keeps no reference to the database, because a walk over
+/// tables outlives the call that made it.
 struct JudgedFrom {
     log: LogSearch,
     view: Arc<ReadView>,
@@ -88,13 +88,13 @@ fn found(fault: &Fault, sources: &mut dyn RepairSources) -> Vec<u8> {
     if !fault.value.is_empty() {
         return fault.value.clone();
     }
-    // For the event alone, so that a failure costs nothing but its bytes.
+    // Only for the event, so a failure costs nothing but its bytes.
     let entry = sources.reread(&fault.at).ok().flatten();
     entry.map_or_else(Vec::new, |entry| entry.value)
 }
 
 impl JobRunner {
-    /// Finds a patch for each fault of a job over inputs that `view` has.
+    /// Finds a patch for each fault of a job over inputs of `view`.
     pub(super) fn repair(
         &self,
         host: &dyn JobHost,
@@ -111,7 +111,7 @@ impl JobRunner {
         let (tried, new): (Vec<_>, Vec<_>) =
             faults.into_iter().partition(|fault| patches.contains_key(&place_of(fault.at)));
         let given = filter.repair(&new, &mut sources);
-        // Faults that the filter gives no patch for must not pass as sound.
+        // Faults for which the filter gives no patch must not pass as intact.
         let given = given.into_iter().chain(std::iter::repeat(Patch::Poison));
         let poison = tried.into_iter().map(|fault| (fault, Patch::Poison));
         for (fault, patch) in new.into_iter().zip(given).chain(poison) {
@@ -147,7 +147,7 @@ impl JobRunner {
         Arc::new(JudgedFrom { log, view: view.clone(), tables: self.tables.clone() })
     }
 
-    /// Tells of what is damaged beyond repair, and between which keys it stood.
+    /// Reports damage beyond repair, with the keys around it.
     pub(super) fn tell_lost(&self, view: &ReadView, lost: Vec<Fault>, gaps: &[Gap]) {
         for fault in lost {
             let damage = self.damage_of(view, &fault);
@@ -162,7 +162,7 @@ impl JobRunner {
         }
     }
 
-    /// The report of a fault in an input that `view` has.
+    /// The report of a fault in an input of `view`.
     pub(super) fn damage_of(&self, view: &ReadView, fault: &Fault) -> Damage {
         let file = match fault.at.file {
             None => PathBuf::from("memtable"),

@@ -1,18 +1,19 @@
-//! Requirements of a batch: keys and ranges that nobody may have written to since it read them.
+//! Requirements of a batch: keys and ranges that no one may have written to since it read them.
 //!
 //! The leader of a group checks them in commit order, under the log writer's lock, against the
-//! earlier members of its group and against the memtables. It reads no file there. Where a table
-//! may hold the answer, the batch goes back to its caller, who proves its requirements through the
-//! newest sequence without the lock and comes again: then only what came in meanwhile is left to
-//! look at, and that is in memory, unless it was flushed in between.
+//! earlier members of its group and against the memtables. It reads no file there. If a table may
+//! have the answer, the batch returns to its caller, which proves its requirements through the
+//! newest sequence without the lock and submits it again: then only later writes must be checked,
+//! and those are in memory, unless they were flushed in between.
 //!
 //! Invariants:
-//! 1. A batch passes only if no operation behind the sequence that a requirement names has
-//!    written to its subject. Refusing one that could pass is allowed: its caller reads again.
-//! 2. A proof takes its sequence first and the view second, so that the view holds every operation
-//!    through that sequence.
-//! 3. A subject without any entry proves that nobody has written to it only where a snapshot is
-//!    held since the read: else a merge may have dropped a deletion with what it deleted.
+//! 1. A batch passes only if no operation after the sequence of a requirement has written to its
+//!    subject. Refusing one that could pass is allowed: its caller reads again.
+//! 2. A proof takes its sequence first and the view second, so the view has every operation through
+//!    that sequence.
+//! 3. A subject without any entry proves that no one has written to it only if a snapshot is held
+//!    since the read: otherwise a merge may have dropped a deletion with the entries that it
+//!    deleted.
 
 mod group;
 mod seek;
@@ -32,11 +33,11 @@ use crate::version::{Table, TableContext, UserRange};
 pub(super) use group::GroupWrites;
 use seek::{Look, Steps, find_newer};
 
-/// Keys that a batch may have looked up while writers wait. One that needs more is proven outside
+/// Keys that may be looked up for a batch while writers wait. One that needs more is proven outside
 /// first.
 const STEPS_MAX: usize = 1 << 12;
-/// After so many proofs the leader looks at all of it in memory, as otherwise a batch that read much
-/// could starve behind writers that never rest.
+/// After so many proofs the leader checks all of it in memory. Otherwise a batch that read much
+/// could starve with steady writers.
 const PROOFS_MAX: u32 = 3;
 
 /// The part of a partition that a requirement is about; keys in their stored form.
@@ -53,7 +54,7 @@ impl Subject {
     }
 }
 
-/// A requirement: nobody has written to `subject` behind `at_most`.
+/// A requirement: no one has written to `subject` after `at_most`.
 #[derive(Clone)]
 pub(super) struct Requirement {
     pub(super) partition: Arc<PartitionState>,
@@ -63,11 +64,11 @@ pub(super) struct Requirement {
     pub(super) is_held: bool,
 }
 
-/// The requirements of a batch, and how far they are proven.
+/// The requirements of a batch, and the sequence through which they are proven.
 #[derive(Clone)]
 pub(super) struct Requirements {
     list: Arc<[Requirement]>,
-    /// Nobody has written to any subject between its `at_most` and here.
+    /// No one has written to any subject between its `at_most` and here.
     proven_through: SeqNo,
     proofs: u32,
 }
@@ -76,20 +77,20 @@ pub(super) struct Requirements {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryCheck {
     Holds,
-    /// A table may hold the answer, or looking takes too long for a lock.
+    /// A table may have the answer, or the check takes too long for a lock.
     Unproven,
 }
 
-/// Why a batch is not visible, and never will be.
+/// The reason why a batch is not visible, and never will be.
 #[derive(Clone, Debug)]
 pub(super) enum Refusal {
     Failed(Error),
-    /// Memory alone does not tell whether its requirements hold.
+    /// The memtables alone cannot decide whether its requirements hold.
     Unproven,
 }
 
 impl Refusal {
-    /// The error of a batch that requires nothing, or whose requirements were looked at.
+    /// The error of a batch without requirements, or whose requirements were checked.
     pub(super) fn known(self) -> Error {
         match self {
             Refusal::Failed(error) => error,
@@ -109,22 +110,22 @@ impl Requirements {
         Requirements { list: list.into(), proven_through: SeqNo::ZERO, proofs: 0 }
     }
 
-    /// Looks in memory whether the requirements hold, in a group whose `earlier` members come
+    /// Checks in memory whether the requirements hold, in a group whose `earlier` members come
     /// first; `taken` is the last sequence that was given out. Under the log writer's lock.
     ///
     /// # Errors
     /// A conflict; a dropped partition.
     pub(super) fn check(&self, taken: SeqNo, earlier: &GroupWrites<'_>) -> Result<MemoryCheck> {
         let patient = self.proofs < PROOFS_MAX;
-        // All writers wait for this, so it gives up early and sends the batch back. One that came
-        // back often is looked at to the end, else a range in steady use would starve it.
+        // All writers wait for this, so it gives up early and returns the batch. One that returned
+        // often is checked to the end; otherwise a range in steady use would starve it.
         let mut steps = Steps::new(if patient { STEPS_MAX } else { usize::MAX });
         for requirement in &*self.list {
             // A dropped partition has no entries that could break the requirement, and must not
-            // pass for an untouched one.
+            // pass for an unchanged one.
             requirement.partition.check_live()?;
             let after = self.after(requirement);
-            // No number was given out since, so nothing needs to be looked at.
+            // No number was given out since, so nothing needs to be checked.
             if taken <= after {
                 continue;
             }
@@ -162,7 +163,7 @@ impl Requirement {
                     }
                     match memtable.newest_seq(key, *hash) {
                         Some(seq) if seq > after => return Err(conflict(self, key, Some(seq))),
-                        // Tables hold nothing newer of the key than memtables do.
+                        // Tables have nothing newer of the key than memtables do.
                         Some(_) => return Ok(MemoryCheck::Holds),
                         None => {}
                     }
@@ -178,17 +179,17 @@ impl Requirement {
                 }
             }
         }
-        // The memtables hold everything since `after` only if no table is newer. If one is, the
+        // The memtables have everything since `after` only if no table is newer. If one is, the
         // batch is proven outside of the lock: reading a file here would stop all writers.
         let reaches_back = view.version.tables_through() <= after;
         Ok(if reaches_back { MemoryCheck::Holds } else { MemoryCheck::Unproven })
     }
 
-    /// Looks in memory and in tables, without a lock, whether somebody has written to the subject
-    /// behind `after`.
+    /// Checks in memory and in tables, without a lock, whether anyone has written to the subject
+    /// after `after`.
     fn prove(&self, tables: &Arc<TableContext>, after: SeqNo) -> Result<()> {
         let view = self.partition.pin();
-        // Behind the view, which a drop takes away after it has marked the partition.
+        // After the view, which a drop removes after it has marked the partition.
         self.partition.check_live()?;
         if view.newest_floor() > after {
             return Err(cleared(self).in_partition(&self.partition.name));
@@ -253,7 +254,7 @@ fn end_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
 struct Newest<'a> {
     key: &'a [u8],
     hash: u64,
-    /// Tables with nothing behind this sequence need not be asked.
+    /// Tables with nothing after this sequence need not be searched.
     passes_over: Option<SeqNo>,
     tables: &'a TableContext,
 }
@@ -275,7 +276,7 @@ impl<'a> Search<'a> for Newest<'_> {
     }
 }
 
-/// The error of a requirement that `key`, in its stored form, was written in spite of.
+/// The error of a requirement whose `key`, in its stored form, was written.
 #[cold]
 fn conflict(requirement: &Requirement, key: &[u8], seq: Option<SeqNo>) -> Error {
     let Requirement { partition, at_most, .. } = requirement;
@@ -289,7 +290,7 @@ fn conflict(requirement: &Requirement, key: &[u8], seq: Option<SeqNo>) -> Error 
     Error::new(ErrorKind::Conflict, message)
 }
 
-/// The error of a requirement in a partition that was cleared in spite of it.
+/// The error of a requirement in a partition that was cleared.
 #[cold]
 fn cleared(requirement: &Requirement) -> Error {
     let Requirement { partition, at_most, .. } = requirement;

@@ -1,9 +1,8 @@
-//! [`Partition::repair`], and the retries of what could not be repaired: entries of gaps come from a
-//! copy elsewhere.
+//! [`Partition::repair`], and later attempts to repair: entries of gaps come from a copy elsewhere.
 //!
-//! The partition's filter knows the copy; it is asked what stood in a gap (`hooks/filter.rs`). What it
-//! says comes in as an ingest does, as one write at a new sequence number, in the same edit as the
-//! gap's closing: a key of the gap is what the copy says, whatever older entries there are.
+//! The partition's filter knows the copy; it returns the entries of a gap (`hooks/filter.rs`). They
+//! are added as by an ingest, as one write at a new sequence number, in the same edit that closes the
+//! gap: the copy decides about a key of the gap, whatever older entries there are.
 //!
 //! ```text
 //! ask the copy -> leave out keys with newer entries -> write tables
@@ -11,9 +10,9 @@
 //! ```
 //!
 //! Invariants:
-//! 1. No write is overruled: a key that has an entry newer than the gap is left as it is.
-//! 2. Snapshots that were taken before go on being refused in the gap.
-//! 3. No key comes in that a put would refuse, or would store in another form.
+//! 1. No write is overruled: a key with an entry newer than the gap does not change.
+//! 2. Reads through earlier snapshots are still refused in the gap.
+//! 3. No key is added that a put would refuse, or would store in another form.
 
 use std::sync::Arc;
 
@@ -30,7 +29,7 @@ use crate::read::{Bounds, KeyRange, Source, stored_bounds};
 use crate::types::{EntryKind, Gap, Gaps, InGap, KeyRef, MemtableId, SeqNo, Trailer};
 use crate::version::{Change, HookRecord, SstMeta};
 
-/// Most times that a gap is begun with again because somebody wrote into it meanwhile.
+/// Most attempts for a gap if there are writes into it meanwhile.
 const ATTEMPTS: usize = 8;
 
 /// The part of an open gap that is restored.
@@ -41,18 +40,18 @@ struct GapPart<'g> {
     rest: Vec<Gap>,
 }
 
-/// A key of a gap, as the copy has it.
+/// A key of a gap, with the value of the copy.
 struct Restored {
     key: Vec<u8>,
     value: Vec<u8>,
-    /// The newest entry that the partition has of it.
+    /// The newest entry of the key in the partition.
     newest: Option<SeqNo>,
 }
 
 impl Partition {
-    /// Repairs again what could not be repaired: compacts `range`, so that every block in it is judged
-    /// with the sources that there are now, and asks the copy elsewhere that the partition's filter
-    /// knows for what stood in gaps. Returns the gaps that are left there.
+    /// Attempts to repair again: compacts `range`, so that every block in it is judged with the
+    /// present sources, and asks the copy that the partition's filter knows for the entries of gaps.
+    /// Returns the remaining gaps there.
     ///
     /// # Errors
     /// Those of [`Partition::compact`]; of the copy; [`ErrorKind::InvalidArgument`] if the copy has a key
@@ -81,13 +80,13 @@ fn bounds_of(bounds: &Bounds) -> (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>
 
 impl DbInner {
     /// Asks again for the entries of the gaps of a partition, if its filter knows a copy. A failure
-    /// is not reported here: the gap that stays reports it.
+    /// is not reported here: the remaining gap reports it.
     pub(super) fn retry_gaps(&self, partition: &Arc<PartitionState>) {
         let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         let _ = self.restore_gaps(partition, &everything);
     }
 
-    /// Closes the gaps within `bounds` with what the copy has.
+    /// Closes the gaps within `bounds` with the entries of the copy.
     ///
     /// # Errors
     /// Of the copy; of reading, writing and installing.
@@ -112,14 +111,14 @@ impl DbInner {
         Ok(())
     }
 
-    /// Restores a part of a gap; `false` if somebody wrote into it meanwhile.
+    /// Restores a part of a gap; `false` if there was a write into it meanwhile.
     fn restore(&self, partition: &Arc<PartitionState>, part: &GapPart<'_>) -> Result<bool> {
         let within = &part.within;
         // The view first: if hooks change after it, nothing is installed.
         let view = partition.pin();
         let hooks = partition.hooks();
         let gaps = &view.version.gaps;
-        // Entries that are lost in a gap beside it may be newer.
+        // Entries that are lost in an overlapping gap may be newer.
         let beside = gaps.open().filter(|it| it.from <= within.to && within.from <= it.to);
         let through = beside.map(|it| it.through).max().unwrap_or(within.through);
         let asked = Gap { through, ..within.clone() };
@@ -130,11 +129,10 @@ impl DbInner {
                 answer = filter.restore(&asked)?;
             }
         }
-        // No copy knows an answer. That is no race with a writer, so another attempt would ask in
+        // No copy knows an answer. That is no race with a writer, so another attempt would be in
         // vain.
         let Some(entries) = answer else { return Ok(true) };
-        // Before anything is written: what the copy says comes in past the check that every put
-        // passes.
+        // Before anything is written: the entries of the copy do not pass the check of a put.
         for entry in &entries {
             check_stored_key(partition, &hooks.rules, partition.key_form, &entry.key)?;
         }
@@ -151,7 +149,7 @@ impl DbInner {
         Ok(installed)
     }
 
-    /// The keys whose values come from the copy; `None` if it has what cannot be taken.
+    /// The keys whose values come from the copy; `None` if it has unacceptable ones.
     fn restored(
         &self,
         view: &ReadView,
@@ -167,14 +165,14 @@ impl DbInner {
         for entry in entries {
             let is_older = last.as_ref() == Some(&entry.key);
             let is_asked = entry.seq <= asked.through && *asked.from <= entry.key[..];
-            // A copy may say more than it was asked for. Outside of the gap the partition's own
-            // entries count.
+            // A copy may return more than requested. Outside of the gap the partition's own entries
+            // count.
             if is_older || !is_asked || entry.key[..] > *asked.to {
                 continue;
             }
             last = Some(entry.key.clone());
             // A handle leads into the copy's own store. The gap stays open, because the closing
-            // would hide for good what was left out.
+            // would hide an omitted entry for good.
             if !entry.verified || matches!(entry.kind, EntryKind::Handle | EntryKind::Poison) {
                 return Ok(None);
             }
@@ -182,7 +180,7 @@ impl DbInner {
             let is_cleared = newest.floor.is_some_and(|floor| entry.seq < floor);
             let is_known =
                 is_cleared || gaps.judge(&entry.key, SeqNo::MAX, found).0 == InGap::Sound;
-            // The closing hides what is older, so a deletion needs no entry.
+            // The closing hides older entries, so a deletion needs no entry.
             if !is_known && entry.kind == EntryKind::Value {
                 let OwnedEntry { key, value, .. } = entry;
                 restored.push(Restored { key, value, newest: found });
@@ -197,7 +195,7 @@ impl DbInner {
         view: &Arc<ReadView>,
         restored: &[Restored],
     ) -> Result<Vec<SstMeta>> {
-        // Of no account, but that nothing flushed is newer: all get another one.
+        // Irrelevant, except that nothing flushed is newer: all get another one.
         let seq = self.commit.visible_seq();
         let entries: Vec<TrueEntry> = restored
             .iter()
@@ -219,7 +217,7 @@ impl DbInner {
     }
 
     /// Installs tables and closing as one write; `false` if a key has a newer entry by now, or the
-    /// gap is another one.
+    /// gap has changed.
     fn install_restored(
         &self,
         partition: &Arc<PartitionState>,
@@ -233,7 +231,7 @@ impl DbInner {
         // No group commits from the check to the installation, so no key gets a newer entry between
         // them.
         let mut between = self.between_groups();
-        // Durability: what came before the number that is taken, as for an ingest.
+        // Durability: all earlier numbers, as for an ingest.
         let ready = self
             .log
             .sync_all(self)
@@ -247,8 +245,8 @@ impl DbInner {
             }
         }
         let seq = between.take_seqs(1);
-        // One number for tables and closing, above everything that was lost: who sees the gap
-        // closed sees the values, and a snapshot from before goes on being refused.
+        // One number for tables and closing, above everything that was lost: a reader that sees the
+        // gap closed sees the values, and an earlier snapshot is still refused.
         tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
         let levels = self.jobs.reserve_levels(partition, &tables);
         let id = partition.id;
@@ -258,13 +256,13 @@ impl DbInner {
             meta: meta.clone(),
         });
         let mut changes: Vec<Change> = added.chain([Change::LastSeq(seq)]).collect();
-        // In the edit that adds the tables: after an earlier one of its own, a crash in between would
-        // leave every key of the gap read as deleted.
+        // In the edit that adds the tables: after a separate earlier one, a crash in between would
+        // make every key of the gap read as deleted.
         changes.extend(closing(id, part.gap, &part.within, &part.rest, seq));
         let installation = Installation { made: &tables, ..Installation::foreign(changes) };
         let installed = self.install_job(partition, installation);
         if let Ok(true) = installed {
-            // Behind the edit: a reader at this number must find the tables.
+            // After the edit: a reader at this number must find the tables.
             self.commit.publish_unlogged(&between);
         }
         drop(between);
@@ -276,7 +274,7 @@ impl DbInner {
         }
     }
 
-    /// Returns `true` if gap, hooks and keys are as they were when the copy was asked.
+    /// Returns `true` if gap, hooks and keys have not changed since the copy was asked.
     fn is_unchanged(
         &self,
         partition: &Arc<PartitionState>,

@@ -1,17 +1,17 @@
-//! Going on after a failed sync of the log.
+//! Resuming after a failed sync of the log.
 //!
-//! The files whose sync failed are condemned: the kernel may have dropped their pages, so nothing
-//! in them is read, synced or trusted again by this process. But all that readers see is in memory. So the store
-//! turns read-only, writes the memtables to new tables, and begins the log anew behind them, in a
-//! new file. Then it takes writes again. Tried by whoever flushes: the flush thread, `Db::step`, a
-//! call of `flush`; and again after each failure, as any flush is.
+//! The files whose sync failed are condemned: the kernel may have dropped their pages, so nothing in them is
+//! read, synced or trusted again by this process. But everything that readers see is in memory. So the store
+//! turns read-only, writes the memtables to new tables, and begins a new log, in a new file. Then it takes
+//! writes again. Attempted by any flush: of the flush thread, `Db::step`, or a call of `flush`; and again after
+//! each failure, like any flush.
 //!
 //! Invariants:
-//! 1. One edit adds the tables of all logged partitions, removes every segment of the log and
-//!    lists the new one. A crash before it finds the old log, of which everything that was synced
-//!    is sound; a crash after it finds the tables. Two edits could part a batch.
-//! 2. The new segment is durable, header and name, before that edit. Its header says with which
-//!    sequence the log before it ended, so that it is no log that lost something.
+//! 1. One edit adds the tables of all logged partitions, removes every segment of the log and lists
+//!    the new one. A crash before it finds the old log, of which everything that was synced is
+//!    intact; a crash after it finds the tables. Two edits could split a batch.
+//! 2. The new segment is durable, header and name, before that edit. Its header has the last
+//!    sequence of the log before it, so it does not look like a log that lost something.
 //! 3. Nothing is appended to the log between the sealing and the edit: writes are refused, and
 //!    control frames too.
 
@@ -33,11 +33,11 @@ use crate::version::{Change, DbVersion, SstMeta};
 /// A partition whose memtables are in tables that are not installed yet.
 type Rewritten = (Arc<PartitionState>, FlushedTables);
 
-/// A partition, its value store, and what an edit tells that of handles that are dropped.
+/// A partition, its value store, and the section of an edit about dropped handles.
 type StoreSection<'a> = (&'a PartitionState, &'a Arc<dyn ValueStore>, Vec<u8>);
 
-/// Files that an edit in doubt names: it may be on disk, so they stay until the manifest has a
-/// new generation, which does not know it. The lock is a leaf.
+/// Files that an edit in doubt names: it may be on disk, so they stay until the manifest has a new
+/// generation without it. The lock is a leaf.
 #[derive(Default)]
 pub(super) struct InDoubt(Mutex<DoubtfulFiles>);
 
@@ -67,21 +67,22 @@ impl InDoubt {
         std::mem::take(&mut self.0.lock().values)
     }
 
-    /// Takes them out. The caller has seen that the manifest takes edits again, and has its lock since.
+    /// Takes them out. The caller has checked that the manifest takes edits again, and has held its
+    /// lock since.
     fn take(&self) -> DoubtfulFiles {
         std::mem::take(&mut *self.0.lock())
     }
 }
 
 impl Drop for InDoubt {
-    /// The next open decides whether the edit is there. Values that are dropped are let go.
+    /// The next open decides whether the edit counts. Dropped values are discarded.
     fn drop(&mut self) {
         self.take().values.into_iter().for_each(PendingHandle::keep);
     }
 }
 
-/// Values of an edit that is under way. If it fails they are in doubt: after a panic as after an error,
-/// because the edit may be on disk.
+/// Values of a running edit. If it fails, also by a panic, they are in doubt, because the edit may be
+/// on disk.
 #[must_use]
 pub(super) struct UninstalledValues<'a> {
     in_doubt: &'a InDoubt,
@@ -102,12 +103,12 @@ impl Drop for UninstalledValues<'_> {
 }
 
 impl DbInner {
-    /// Writes what is in memory to new files and takes writes again. The caller holds the turn to
+    /// Writes the memtables to new files and takes writes again. The caller holds the turn to
     /// flush, and nothing else.
     ///
     /// # Errors
-    /// Of the new files, or of the manifest. The store is as it was: readable, and to be tried
-    /// again.
+    /// Those of the new files, or of the manifest. The store does not change: it is readable, and
+    /// the next attempt may succeed.
     ///
     /// # Cost
     /// A table for each logged partition that was written to, a segment, and an edit.
@@ -119,7 +120,7 @@ impl DbInner {
         // Before the tables are written: without a manifest they could not be installed.
         let mut editing = self.catalog.edit()?;
         editing.ensure_writable()?;
-        // Under the lock: behind it the edit of a job may fail, and note what it may name.
+        // Under the lock: after it the edit of a job may fail, and note the files that it may name.
         let doubtful = self.in_doubt.take();
         drop(editing);
         self.let_go_of_doubtful(doubtful);
@@ -154,7 +155,7 @@ impl DbInner {
             self.update_pressure(partition);
             self.count_flush(partition, written);
         }
-        // What cannot go now goes later, and the failure is noted there.
+        // Files that cannot be removed now are removed later, and the failure is noted there.
         let _ = self.remove_obsolete();
         // Only now, because a listener may write at once.
         self.events.tell(&Event::Resumed);
@@ -164,7 +165,7 @@ impl DbInner {
         Ok(())
     }
 
-    /// Installs the tables and the new log, and lets go of the segments that count no more.
+    /// Installs the tables and the new log, and releases the old segments.
     fn begin_anew(&self, rewritten: &mut [Rewritten]) -> Result<()> {
         let carried = rewritten.iter_mut().map(|(_, written)| &mut written.made.values.carried);
         let carried: Vec<PendingHandle> = carried.flat_map(std::mem::take).collect();
@@ -220,11 +221,11 @@ impl DbInner {
         Ok(())
     }
 
-    /// Lets go of what earlier attempts left, once the manifest takes edits again.
+    /// Releases files of earlier attempts, once the manifest takes edits again.
     fn let_go_of_doubtful(&self, doubtful: DoubtfulFiles) {
         let DoubtfulFiles { tables, segments, values } = doubtful;
-        // With a number, as what an edit dropped: a secondary that has no cursor to go by may have
-        // read the edit that failed.
+        // With a number, like files that an edit dropped: a secondary without a cursor may have
+        // read the failed edit.
         LogHost::let_go(self, tables.iter().map(|meta| (meta.file_name(), meta.bytes)).collect());
         self.log.let_go(self, segments);
         drop(values);
@@ -235,14 +236,14 @@ impl DbInner {
     }
 }
 
-/// The edit that puts tables and a new segment in the place of the old log, and the parts of it that
-/// are of use behind it.
+/// The edit that replaces the old log by tables and a new segment, and the parts of it that are
+/// needed afterwards.
 struct NewLog<'a> {
     number: u64,
     changes: Vec<Change>,
     /// The tables of partitions that exist.
     kept: Vec<&'a Rewritten>,
-    /// Those of partitions that were dropped meanwhile, which need them no more.
+    /// Those of partitions that were dropped meanwhile.
     dropped: Vec<&'a Rewritten>,
     sections: Vec<StoreSection<'a>>,
     /// The segments that count no more.
@@ -250,7 +251,7 @@ struct NewLog<'a> {
 }
 
 impl<'a> NewLog<'a> {
-    /// The edit number `number`, behind `current`.
+    /// The edit number `number`, after `current`.
     ///
     /// # Errors
     /// Those of value stores, which are asked for their sections.
@@ -272,8 +273,8 @@ impl<'a> NewLog<'a> {
         for (partition, written) in &kept {
             changes.extend(written.changes(partition.id));
         }
-        // Of the kept partitions alone: the store of a dropped one has heard that all of its values
-        // go.
+        // Only of the kept partitions: the store of a dropped one was notified that all of its
+        // values are dropped.
         let sections = store_sections(number, &kept)?;
         changes.extend(sections.iter().map(|(partition, _, bytes)| Change::StoreSection {
             partition: partition.id,
@@ -285,7 +286,7 @@ impl<'a> NewLog<'a> {
     }
 }
 
-/// An error if a sync of values failed while tables were written.
+/// Returns an error if a sync of values failed while tables were written.
 fn check_all_synced(rewritten: &[Rewritten]) -> Result<()> {
     rewritten.iter().try_for_each(|(partition, written)| match partition.store() {
         Some(store) => check_synced(store, &written.made.values),
@@ -293,8 +294,8 @@ fn check_all_synced(rewritten: &[Rewritten]) -> Result<()> {
     })
 }
 
-/// An error if a partition has got other hooks since its tables were written; the next attempt writes
-/// them under these.
+/// Returns an error if a partition has got other hooks since its tables were written; the next
+/// attempt uses these.
 fn check_hooks(rewritten: &[Rewritten]) -> Result<()> {
     let mut partitions = rewritten.iter();
     match partitions.find(|(partition, written)| partition.view().version.hooks != written.hooks) {

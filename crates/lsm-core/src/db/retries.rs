@@ -1,10 +1,10 @@
-//! [`Retries`]: says whether files that another process changes are worth another look.
+//! [`Retries`]: decides whether files that another process changes are worth another look.
 //!
-//! Called by opens beside a writer and by followers. One look reads the folder, the manifest and the log,
-//! one after the other, and the writer goes on meanwhile. So what does not fit is damage, or a file that was
-//! made or removed between two steps. Damage is the same at each look; the work of a writer is not.
+//! Called by opens next to a writer and by followers. One look reads the folder, the manifest and the log,
+//! one after the other, while the writer continues. So a mismatch is damage, or a file that was made or
+//! removed between two steps. Damage is the same at each look; the work of a writer is not.
 //!
-//! Invariant: an error of damage comes from several looks in a row that found the same.
+//! Invariant: an error of damage comes from several successive looks with the same result.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Retries in a row that find the same damage.
 const SAME_LOOKS: usize = 4;
-/// Between two looks, once the first one failed.
+/// The pause between two looks, once the first one failed.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The looks that one call takes.
@@ -32,8 +32,8 @@ impl Retries {
     /// Waits for a moment if another look may get past `error`.
     ///
     /// # Errors
-    /// That of the caller: `error`, or [`ErrorKind::NeedsManifest`] if each look found something
-    /// else.
+    /// That of the caller: `error`, or [`ErrorKind::NeedsManifest`] if each look had another
+    /// result.
     pub(crate) fn again(&mut self, error: Error) -> Result<()> {
         let message = error.to_string();
         let is_same = message == self.last;
@@ -57,7 +57,7 @@ impl Retries {
         }
         self.left = self.left.saturating_sub(1);
         if self.left == 0 && may_be_damage {
-            let message = "the files of the database changed all the time while they were read";
+            let message = "the files of the database kept changing while they were read; try again";
             return Err(Error::because(ErrorKind::NeedsManifest, message, error));
         }
         if self.left == 0 {

@@ -1,6 +1,6 @@
 //! [`Schedule`]: wake-ups of background work, its failures, and the time of the next attempt.
 //!
-//! Kept by `background.rs` under its lock. Plain data: it waits for nothing and calls nobody.
+//! Used by `background.rs` under its lock. Plain data: it waits for nothing and calls nothing.
 //!
 //! Invariant: a failure is kept until the same kind of work succeeds, and the wait before the next
 //! attempt grows with the failures in a row.
@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind};
 /// for work that gives no notice.
 pub(super) const RETRY: Duration = Duration::from_millis(250);
 
-/// See the module.
+/// Wake-ups, failures and attempts of background work.
 #[derive(Default)]
 pub(super) struct Schedule {
     pub(super) stop: bool,
@@ -25,7 +25,7 @@ pub(super) struct Schedule {
     pub(super) active: usize,
     /// Compaction threads that wait for a ticket or a time.
     pub(super) idle_compactors: usize,
-    /// By the work that failed and did not succeed since, with the attempt that failed last.
+    /// By the work that failed and has not succeeded since, with the attempt that failed last.
     failing: BTreeMap<Reason, (Failing, Attempt)>,
     /// The newest attempt that has begun.
     newest: Attempt,
@@ -39,7 +39,7 @@ pub(super) struct Attempt(u64);
 pub(super) struct Noted {
     /// The delay before the next attempt.
     pub(super) retry: Duration,
-    /// `true` if listeners should be told of the failure.
+    /// `true` if listeners should get the failure.
     pub(super) is_news: bool,
 }
 
@@ -63,8 +63,8 @@ impl Schedule {
                 self.failing.remove(&work);
                 Noted { retry: RETRY, is_news: false }
             }
-            // The failed sync that made the store read-only is reported by itself, and ends without
-            // this work.
+            // The failed sync that made the store read-only is reported separately, and ends
+            // without this work.
             Err(error) if matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::Closed) => {
                 Noted { retry: RETRY, is_news: false }
             }
@@ -78,25 +78,25 @@ impl Schedule {
         }
     }
 
-    /// Clears the failure of a kind of work that somebody else did.
+    /// Clears the failure of a kind of work that another thread did.
     pub(super) fn clear(&mut self, work: Reason) {
         self.failing.remove(&work);
     }
 
-    /// The failure that keeps work from being done that somebody may wait for: nobody does for
-    /// what is obsolete.
+    /// The failure of work that callers may wait for: they do not wait for the removal of obsolete
+    /// files.
     pub(super) fn error(&self) -> Option<Error> {
         self.error_after(Attempt::default())
     }
 
-    /// As [`Schedule::error`], of an attempt that began behind `attempt`.
+    /// As [`Schedule::error`], of an attempt that began after `attempt`.
     pub(super) fn error_after(&self, attempt: Attempt) -> Option<Error> {
         let awaited = self.failing.iter().filter(|(work, _)| **work != Reason::Obsolete);
         let mut failed = awaited.map(|(_, failed)| failed);
         failed.find(|(_, last)| *last > attempt).map(|(failing, _)| failing.error.clone())
     }
 
-    /// The failure that keeps this work from being done.
+    /// The failure that prevents this work.
     pub(super) fn failure_of(&self, work: Reason) -> Option<Error> {
         self.failing.get(&work).map(|(failing, _)| failing.error.clone())
     }
@@ -141,7 +141,7 @@ mod tests {
         let asked = schedule.begin();
         schedule.note(Reason::Flush, under_way, Err(&io()), Duration::ZERO);
         assert!(schedule.error().is_some() && schedule.error_after(asked).is_none());
-        // A later failure of work that nobody waits for is no reason to tell the earlier one.
+        // A later failure of work that no caller waits for is no reason to repeat the earlier one.
         fail(&mut schedule, Reason::Obsolete, Duration::ZERO);
         assert!(schedule.error_after(asked).is_none());
         fail(&mut schedule, Reason::Compaction, Duration::ZERO);

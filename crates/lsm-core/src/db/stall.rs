@@ -1,20 +1,20 @@
 //! When writers wait, and for how long.
 //!
 //! Each partition has a pressure, in thousandths: the worst of its level-0 depth, its compaction
-//! debt, and the sealed memtables of all partitions together, which hold back everybody. Below the
+//! debt, and the sealed memtables of all partitions together, which delay all writers. Below the
 //! soft limit of each it is 0; at the hard limit 1000 and writes stop until it falls. In between a
 //! write waits in proportion to its bytes and to the square of the pressure, so the rate falls
-//! smoothly and never to nothing at once. Short waits are saved up, because a parked thread sleeps
-//! no shorter than this.
+//! smoothly and never to nothing at once. Short waits are saved up, because a parked thread cannot
+//! sleep for a shorter time.
 //!
 //! A call that must not wait gets an error with the reason instead, at a rate that falls in the same
 //! way.
 //!
 //! Invariants:
-//! 1. Nobody waits while the reason is gone: every change of a pressure wakes who is parked.
+//! 1. No writer waits without a reason: every change of a pressure wakes the parked ones.
 //! 2. Background work never waits here.
-//! 3. A change of one partition costs the same with one partition and with a thousand. So what all
-//!    of them share is kept apart from what each of them adds, and sums are carried along.
+//! 3. A change of one partition costs the same with one partition and with a thousand. So the
+//!    shared part is kept apart from the part of each, and sums are updated incrementally.
 
 mod pressure;
 
@@ -43,7 +43,7 @@ const NANOS_PER_KIB: u64 = 2_000_000;
 /// Waits shorter than this are saved up.
 const PARK_MIN: Duration = Duration::from_millis(1);
 
-/// The demands of the stall on the database around it.
+/// The calls of the stall to the rest of the database.
 pub(super) trait StallHost {
     /// All partitions that exist.
     fn partitions(&self) -> Vec<Arc<PartitionState>>;
@@ -51,14 +51,14 @@ pub(super) trait StallHost {
     /// The time.
     fn now(&self) -> Duration;
 
-    /// An error if the database takes no writes, whatever the reason.
+    /// Returns an error if the database takes no writes, for any reason.
     fn check_open(&self) -> Result<()>;
 
-    /// Why background work cannot remove the `cause` that holds back writes to `partition`, at
-    /// present. A failure that stands in no way of that does not count.
+    /// The failure that prevents background work from removing the `cause` that delays writes to
+    /// `partition`. Unrelated failures do not count.
     fn obstacle(&self, partition: &PartitionState, cause: StallCause) -> Option<Error>;
 
-    /// Returns `true` if writers do background work themselves, as there is nobody else.
+    /// Returns `true` if writers do background work themselves, because there are no threads.
     fn is_stepped(&self) -> bool;
 
     /// Does one piece of background work; `false` if there is none.
@@ -82,7 +82,7 @@ pub(super) trait StallHost {
 #[derive(Clone, Copy)]
 struct Told {
     shown: (bool, StallCause),
-    /// They are held back since this time of the clock.
+    /// They are delayed since this time of the clock.
     since: Duration,
 }
 
@@ -94,12 +94,12 @@ struct StallState {
     sealed_sum: u64,
     /// The pressure of the sum.
     shared: Pressure,
-    /// Grows whenever those who wait must look again.
+    /// Grows whenever waiting writers must look again.
     news: u64,
 }
 
 impl StallState {
-    /// Carries the sum of sealed bytes along after a change of `partition`.
+    /// Updates the sum of sealed bytes after a change of `partition`.
     fn count_sealed(&mut self, partition: &PartitionState) {
         let bytes = match partition.is_dropped() {
             true => 0,
@@ -112,8 +112,8 @@ impl StallState {
         self.sealed_sum = self.sealed_sum + bytes - before.unwrap_or(0);
     }
 
-    /// Notes what holds a partition's writers back; tells if that begins, stops writes, is for
-    /// another cause, or ends.
+    /// Notes the delay of a partition's writers; reports if it begins, stops writes, changes its
+    /// cause, or ends.
     fn note(&mut self, host: &dyn StallHost, partition: &PartitionState, pressure: Pressure) {
         let shown = if partition.is_dropped() { None } else { pressure.shown() };
         let before = self.told.get(&partition.id).copied();
@@ -150,7 +150,7 @@ pub(super) struct Stall {
 }
 
 impl Stall {
-    /// Nobody waits, with a write buffer of so many bytes.
+    /// A stall without waiters, with a write buffer of so many bytes.
     pub(super) fn new(write_buffer_bytes: u64) -> Stall {
         let shared = Pressure { permille: 0, cause: StallCause::Sealed };
         Stall {
@@ -180,7 +180,7 @@ impl Stall {
         own_pressure(partition).or_worse(shared)
     }
 
-    /// Those of `partitions` whose writers are held back, and for how long at `now`.
+    /// Those of `partitions` whose writers are delayed, and for how long at `now`.
     pub(super) fn health(
         &self,
         partitions: &[Arc<PartitionState>],
@@ -193,7 +193,7 @@ impl Stall {
                 continue;
             }
             let told = self.held.lock().told.get(&partition.id).copied();
-            // A pressure that was not told yet has begun just now.
+            // A pressure that was not reported yet has begun just now.
             let since = told.map_or(now, |told| told.since);
             held.push(StallHealth {
                 partition: partition.name.to_string(),
@@ -205,12 +205,12 @@ impl Stall {
         held
     }
 
-    /// Computes the pressures anew after `changed` took new tables or memtables in, or were
-    /// dropped, and wakes the waiting writers.
+    /// Computes the pressures again after `changed` got new tables or memtables, or were dropped,
+    /// and wakes the waiting writers.
     ///
     /// # Cost
-    /// That of the changed ones; where what all share begins or ceases to hold writers back, or
-    /// stops them, it is told for each partition.
+    /// That of the changed ones; if the shared part begins or ceases to delay writers, or stops
+    /// them, it is reported for each partition.
     pub(super) fn update<'a>(
         &self,
         host: &dyn StallHost,
@@ -238,13 +238,13 @@ impl Stall {
         for (partition, pressure) in own {
             held.note(host, partition, pressure.or_worse(shared));
         }
-        // Told to all partitions only when this changes, because there may be thousands.
+        // Reported for all partitions only when this changes, because there may be thousands.
         if shared.shown() != before.shown() {
             for partition in host.partitions() {
                 held.note(host, &partition, own_pressure(&partition).or_worse(shared));
             }
         }
-        // Also where no pressure changed: a waiter looks for obstacles as well, and these have no
+        // Even if no pressure changed: a waiter looks for obstacles as well, and these have no
         // number.
         held.news += 1;
         drop(held);
@@ -275,10 +275,10 @@ impl Stall {
         worst
     }
 
-    /// Holds a write of `bytes` bytes back as long as its partitions' pressure asks for.
+    /// Delays a write of `bytes` bytes according to its partitions' pressure.
     ///
     /// # Errors
-    /// If writes are stopped for a reason that background work cannot mend at present.
+    /// If writes are stopped for a reason that background work cannot remove at present.
     #[inline]
     pub(super) fn admit<'a>(
         &self,
@@ -331,7 +331,7 @@ impl Stall {
             .is_ok()
     }
 
-    /// The partition that is held back most, and how much.
+    /// The partition with the greatest delay, and its pressure.
     fn hardest<'a>(
         &self,
         partitions: &[&'a PartitionState],
@@ -362,10 +362,10 @@ impl Stall {
         if host.is_stepped() {
             return self.step_until_admitted(host, partitions);
         }
-        // Listeners hear of the stall before this thread sleeps.
+        // Listeners get the stall before this thread sleeps.
         host.deliver();
         let started = host.now();
-        // First until writes go on at all, then for the price of this one.
+        // First until writes continue at all, then for the price of this one.
         let admitted = self.wait_while_stopped(host, partitions);
         let paid = admitted.and_then(|()| self.pay(host, partitions, bytes));
         let waited = host.now().saturating_sub(started);
@@ -380,7 +380,7 @@ impl Stall {
     ) -> Result<()> {
         loop {
             // Taken before the look: news during it ends the wait below at once. The lock is not
-            // held during the look, because what the host asks has locks of its own.
+            // held during the look, because the host's calls take other locks.
             let seen = self.held.lock().news;
             if self.worst(partitions.iter().copied()) < STOP {
                 return Ok(());
@@ -398,19 +398,20 @@ impl Stall {
         }
     }
 
-    /// Waits for what a write of `bytes` bytes costs under the present pressure, or saves it up.
-    /// It is paid in full: relief makes what is left cheaper, and only its end is free.
+    /// Waits for the cost of a write of `bytes` bytes under the present pressure, or saves it up.
+    /// It is paid in full: relief makes the rest cheaper, and only the end of the pressure makes it
+    /// free.
     fn pay(&self, host: &dyn StallHost, partitions: &[&PartitionState], bytes: u64) -> Result<()> {
         let pressure = self.worst(partitions.iter().copied());
         let nanos = wait_nanos(bytes, pressure);
         let owed = self.owed.fetch_add(nanos, Ordering::Relaxed).saturating_add(nanos);
-        // A sleep of some microseconds lasts much longer than asked for, so short waits are
+        // A sleep of some microseconds lasts much longer than requested, so short waits are
         // collected.
         if u128::from(owed) < PARK_MIN.as_nanos() {
             return Ok(());
         }
-        // This thread pays for all that was saved up. The counter is emptied at once, so nobody
-        // pays twice.
+        // This thread pays for everything that was saved up. The counter is emptied at once, so no
+        // other thread pays it again.
         let left = Duration::from_nanos(self.owed.swap(0, Ordering::Relaxed));
         let mut debt = Debt { left, pressure };
         while !debt.left.is_zero() {
@@ -427,7 +428,7 @@ impl Stall {
         Ok(())
     }
 
-    /// With stepped background work the writer does it, as there is nobody else.
+    /// With stepped background work the writer does it, because there are no threads.
     fn step_until_admitted(
         &self,
         host: &dyn StallHost,
@@ -448,15 +449,15 @@ impl Stall {
     }
 }
 
-/// The wait that a write owes, and the pressure that it was computed at.
+/// The remaining wait of a write, and the pressure that it was computed at.
 struct Debt {
     left: Duration,
     pressure: u32,
 }
 
 impl Debt {
-    /// Takes `waited` off. Under a lower pressure than before what is left costs less; a higher
-    /// one is for the writes that come.
+    /// Subtracts `waited`. Under a lower pressure than before the rest costs less; a higher one is
+    /// for later writes.
     fn pay(&mut self, waited: Duration, pressure: u32) {
         self.left = self.left.saturating_sub(waited);
         if pressure < self.pressure {

@@ -1,4 +1,4 @@
-//! `Db::stats`: a copy of what the rooms count.
+//! `Db::stats`: a copy of the counters of all parts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn level_stats(level: &Level) -> LevelStats {
     }
 }
 
-/// The figures of a partition whose writers are under `pressure`.
+/// The statistics of a partition whose writers are under `pressure`.
 fn partition_stats(partition: &PartitionState, pressure: Pressure) -> PartitionStats {
     let view = partition.view();
     let store = partition.store();
@@ -56,7 +56,7 @@ impl Partition {
 }
 
 impl DbInner {
-    /// See the module.
+    /// Returns the statistics of the database.
     pub(super) fn stats(&self) -> Stats {
         let partitions = self.catalog.partitions();
         let tables = || partitions.iter().map(|partition| partition.pin());
@@ -64,8 +64,8 @@ impl DbInner {
         let counters = &self.counters;
         let files = &self.world.files;
         let buffers = self.options.memtable_bytes_max();
-        // Beside a writer this instance waits for nothing. What the writer keeps for others shows
-        // only as files that no version names.
+        // Next to a writer this instance waits for nothing. Files that the writer keeps for others
+        // only show as files that no version names.
         let leased_file_bytes = match self.is_beside {
             true => self.unnamed_file_bytes(),
             false => self.obsolete.leased_file_bytes(),

@@ -1,23 +1,23 @@
 //! [`Term`]: the right to write a database, and how a process takes it over from one that lives.
 //!
 //! Called by `open.rs` before anything is read. Without a promotion the right is the lock of the file
-//! `LOCK`. A promotion claims the next epoch, and who writes from then on holds the lock of the newest
-//! claim: so it does not matter that a primary which was fenced still holds an older lock.
+//! `LOCK`. A promotion claims the next epoch, and later writers hold the lock of the newest claim: so
+//! it does not matter that a fenced primary still holds an older lock.
 //!
 //! ```text
 //! claim   epoch-N by put_if_absent, and its lock
-//! room    for the fork and for the beginning of the next epoch, or the old primary is left alone
+//! room    for the fork and for the beginning of the next epoch, or the old primary is not fenced
 //! fence   the old primary settles no further frame and no further edit (`shared/fence.rs`)
 //! fork    fork-N by put_if_absent: the manifest's state and the log's end as they were settled
 //! begin   recovery of the fork begins an epoch. Its first durable edit ends the promotion
 //! ```
 //!
-//! A claimant may die anywhere. The next open finds its claim, takes the lock, and goes on from the fork if
-//! that is there. Otherwise it fences again, and finds what the first fence found.
+//! A claimant may die anywhere. The next open finds its claim, takes the lock, and continues from the fork
+//! if that exists. Otherwise it fences again, and finds the same state as the first fence.
 //!
 //! Invariants:
-//! 1. A claim is never withdrawn, and deleted only by who holds the lock of a newer one: a process may
-//!    hold the lock of any other, or be about to take it.
+//! 1. A claim is never withdrawn, and deleted only by the holder of the lock of a newer one: a process
+//!    may hold the lock of any other, or be about to take it.
 //! 2. A lock counts only if no newer claim was there after it was taken.
 //! 3. Nothing is read for a fork before every older lock is free or its holder is fenced.
 //! 4. No file of an older epoch is written.
@@ -42,7 +42,7 @@ use crate::version::{
 };
 use crate::wal::Lsn;
 
-/// Attempts while another process changes what is looked at.
+/// Attempts while another process changes the files.
 const ATTEMPTS: usize = 16;
 const TAKEN_OVER: &str = "is being taken over by another process";
 
@@ -67,8 +67,8 @@ pub(super) fn lock_path(dir: &Path, claim: Option<Epoch>) -> PathBuf {
 /// # Errors
 /// Those of the file system.
 pub(super) fn claims(fs: &dyn Fs, dir: &Path) -> Result<Vec<Epoch>> {
-    // A claim gets its name with its whole content, so a file of another length is none, and no one holds
-    // its lock. One of the right length that does not verify may be a damaged claim.
+    // A claim gets its name with its whole content, so a file of another length is none, and no process
+    // holds its lock. One of the right length that does not verify may be a damaged claim.
     let files = fs.list(dir, names::CLAIM_PREFIX)?;
     let files = files.iter().filter(|file| file.len == CLAIM_BYTES as u64);
     let mut claims: Vec<_> = files.filter_map(|file| names::epoch_of_claim(&file.name)).collect();
@@ -84,7 +84,7 @@ pub(crate) fn newest_claim(fs: &dyn Fs, dir: &Path) -> Result<Option<Epoch>> {
     Ok(claims(fs, dir)?.last().copied())
 }
 
-/// Returns `true` if the promotion with this claim has ended: its fork counts, and the epoch behind that
+/// Returns `true` if the promotion with this claim has ended: its fork counts, and the epoch after that
 /// has begun.
 ///
 /// # Errors
@@ -115,7 +115,7 @@ fn recover_live(fs: &dyn Fs, dir: &Path, through: Option<u64>) -> Result<Option<
     against_changes(|| recover_through(fs, dir, &names::in_dir(fs, dir)?, through))
 }
 
-/// Looks again where the folder changes under the look: a listing may be older than what is read.
+/// Repeats the look while the folder changes: a listing may be older than the files that are read.
 fn against_changes<T>(look: impl Fn() -> Result<T>) -> Result<T> {
     let mut attempt = 0;
     loop {
@@ -128,8 +128,8 @@ fn against_changes<T>(look: impl Fn() -> Result<T>) -> Result<T> {
 }
 
 impl Term {
-    /// Takes the right to write the database in `dir`, and its lock. With `takes_over`, from a process that has it
-    /// and lives: that one is not fenced yet.
+    /// Takes the right to write the database in `dir`, and its lock. With `takes_over`, even from a living
+    /// process, which is not fenced yet.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if another process has it, or is about to; [`ErrorKind::Unsupported`] if the
@@ -142,7 +142,7 @@ impl Term {
                 if !takes_over {
                     return Err(locked(dir, "is already open"));
                 }
-                // Of two claimants one wins. The other does not fence the winner.
+                // One of two claimants wins. The other does not fence the winner.
                 if claim != before {
                     return Err(locked(dir, TAKEN_OVER));
                 }
@@ -152,7 +152,8 @@ impl Term {
                 claim = newest_claim(fs, dir)?;
                 continue;
             };
-            // Invariant 2: a promotion may have come in between, and fences nobody who holds no lock.
+            // Invariant 2: a promotion may have come in between, and does not fence a process without
+            // a lock.
             let newest = newest_claim(fs, dir)?;
             if newest == claim {
                 return Ok((Term { claim, takes_over }, lock));
@@ -167,7 +168,7 @@ impl Term {
         self.claim
     }
 
-    /// The fork that recovery is to begin with; `None` if no promotion is to be finished.
+    /// The fork that recovery must begin with; `None` if there is no promotion to finish.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] and [`ErrorKind::Unsupported`] as [`Term::take`]; corruption; those of the file
@@ -179,9 +180,9 @@ impl Term {
         }
     }
 
-    /// Fences whoever may still write, and makes the fork, unless it is there.
+    /// Fences the process that may still write, and makes the fork, unless it exists.
     fn settle(&self, fs: &dyn Fs, dir: &Path, claim: Epoch) -> Result<Fork> {
-        // It was made behind a fence, and by the only holder of this lock.
+        // It was made after a fence, by the only holder of this lock.
         if let Some(fork) = Fork::read(fs, dir, claim)? {
             return Ok(fork);
         }
@@ -203,7 +204,8 @@ impl Term {
     /// Makes sure that the holder of the lock `older` writes nothing more that counts.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] if there is no room for what follows the fence: then it is not fenced.
+    /// [`ErrorKind::NoSpace`] if there is no room for the steps after the fence: then it is not
+    /// fenced.
     fn fence<'a>(
         &self,
         fs: &'a dyn Fs,
@@ -214,13 +216,15 @@ impl Term {
         let version = &before.version;
         let cursor = OldCursor::open(fs, dir, version.db_id, version.epoch)?;
         let mut held = fs.try_lock(older)?;
-        // A writer holds the lock as long as its cursor: one that lives beside a free lock has lost it.
+        // A writer holds the lock as long as its cursor: one that lives while its lock is free has lost
+        // it.
         if held.is_some() && cursor.as_ref().is_some_and(|cursor| cursor.is_live(fs)) {
             return Err(locked(dir, "is already open"));
         }
         if held.is_none() {
             let cursor = cursor.as_ref().ok_or_else(|| unsupported(dir))?;
-            // One that opens holds no promise of its cursor yet, and one that closed holds none any more.
+            // One that opens has not promised anything by its cursor yet, and one that closed has no
+            // promise left.
             let is_settling = matches!(cursor.state(), CursorState::Live | CursorState::Superseded);
             if !is_settling || !(self.takes_over || cursor.is_fenced()) {
                 return Err(locked(dir, "is already open"));
@@ -230,7 +234,7 @@ impl Term {
             let room = is_first.then(|| self.make_room(fs, dir, cursor, version.epoch));
             let room = room.transpose()?;
             let settled = cursor.fence();
-            // Its process held the older lock when it was fenced, unless it has died meanwhile. Asked
+            // Its process held the older lock when it was fenced, unless it has died meanwhile. Checked
             // after the fence: a process that opened the database in its place would hold that lock too.
             if settled.is_some() && cursor.is_writer_alive(fs) {
                 return Ok(Fenced { settled, _room: room });
@@ -240,13 +244,12 @@ impl Term {
         if held.is_none() {
             return Err(locked(dir, "is being opened by another process"));
         }
-        // It is dead. What an earlier claimant fenced it at holds all the same: it may have refused frames
-        // that are behind.
+        // It is dead. The fence of an earlier claimant still holds: it may have refused later frames.
         let settled = cursor.filter(OldCursor::is_fenced).and_then(|cursor| cursor.fence());
         Ok(Fenced { settled, _room: None })
     }
 
-    /// Takes the space for what follows the fence of `cursor`, the primary of `epoch`.
+    /// Reserves the space for the steps after the fence of `cursor`, the primary of `epoch`.
     fn make_room<'a>(
         &self,
         fs: &'a dyn Fs,
@@ -255,7 +258,7 @@ impl Term {
         epoch: Epoch,
     ) -> Result<Room<'a>> {
         let claim = self.claim.unwrap_or_default();
-        // The primary goes on meanwhile, so that what was settled is asked again each time.
+        // The primary continues meanwhile, so the settled place is read again each time.
         let fork = against_changes(|| fork_at(fs, dir, claim, epoch, cursor.settled()))?;
         Room::make(fs, dir, &fork)
     }
@@ -263,7 +266,7 @@ impl Term {
 
 /// The end of a writer.
 struct Fenced<'a> {
-    /// The end of all that it had settled; `None` if it died, and was never fenced.
+    /// The end of everything that it had settled; `None` if it died, and was never fenced.
     settled: Option<Settled>,
     /// Kept until the fork is written.
     _room: Option<Room<'a>>,
@@ -301,9 +304,9 @@ fn fork_at(
     })
 }
 
-/// The fork that a read-only open begins with, under the lock of the newest claim; `None` if no promotion is
-/// under way. Where its claimant died before the fork was there, the fork that the next open for writing
-/// makes.
+/// The fork that a read-only open begins with, under the lock of the newest claim; `None` if there is no
+/// unfinished promotion. If its claimant died before the fork existed, the fork that the next open for
+/// writing makes.
 ///
 /// # Errors
 /// [`ErrorKind::Locked`] while the old primary lives; corruption; those of the file system.
@@ -312,7 +315,7 @@ pub(super) fn fork_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> 
     if let Some(fork) = Fork::read(fs, dir, claim)? {
         return Ok(Some(fork));
     }
-    // Nobody can open the database meanwhile: for that the lock of the claim is needed.
+    // No process can open the database meanwhile: it would need the lock of the claim.
     let older = older_lock(fs, dir, claim, |path| is_free(fs, path))?;
     if !is_free(fs, &older)? {
         return Err(locked(dir, TAKEN_OVER));
@@ -327,12 +330,12 @@ pub(super) fn fork_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> 
     fork_at(fs, dir, claim, version.epoch, settled).map(Some)
 }
 
-/// The error of a reader that cannot tell yet what counts.
+/// The error of a reader that cannot decide yet which part counts.
 fn unsure(dir: &Path) -> Error {
     Error::new(ErrorKind::NeedsManifest, locked(dir, TAKEN_OVER).to_string())
 }
 
-/// The fork that an open beside a writer begins with; `None` if that has not been fenced.
+/// The fork that an open next to a writer begins with; `None` if that has not been fenced.
 ///
 /// # Errors
 /// [`ErrorKind::NeedsManifest`] if this machine cannot decide that, or if it changes; corruption; those of the file system.
@@ -353,7 +356,7 @@ pub(super) fn fork_beside(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
     }
 }
 
-/// Returns `true` if nobody holds the lock `path`.
+/// Returns `true` if no process holds the lock `path`.
 fn is_free(fs: &dyn Fs, path: &Path) -> Result<bool> {
     match fs.try_lock_shared(path) {
         Err(error) if is_absent(&error) => Ok(true),
@@ -370,7 +373,8 @@ fn unsupported(dir: &Path) -> Error {
     Error::new(ErrorKind::Unsupported, message)
 }
 
-/// The lock of the last term before `claim` that began. Locks of claimants in between must be free.
+/// The lock of the last epoch before `claim` that began. Locks of claimants in between must be
+/// free.
 fn older_lock(
     fs: &dyn Fs,
     dir: &Path,
@@ -381,7 +385,7 @@ fn older_lock(
         if is_done(fs, dir, older)? {
             return Ok(lock_path(dir, Some(older)));
         }
-        // It comes to nothing once it finds the newer claim, and may not have looked yet.
+        // It fails once it finds the newer claim, and may not have looked yet.
         if !is_free(&lock_path(dir, Some(older)))? {
             return Err(locked(dir, TAKEN_OVER));
         }
@@ -401,7 +405,7 @@ fn claim_next(fs: &dyn Fs, dir: &Path, held: Option<Epoch>) -> Result<Option<(Te
     };
     recovered.check_writable(dir)?;
     let version = &recovered.version;
-    // Looked at before the claim, so that a primary which cannot be fenced keeps the right to write.
+    // Checked before the claim, so that a primary which cannot be fenced keeps the right to write.
     let cursor = OldCursor::open(fs, dir, version.db_id, version.epoch)?;
     let Some(cursor) = cursor else {
         let is_same = newest_claim(fs, dir)? == held;

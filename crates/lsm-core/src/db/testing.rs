@@ -1,4 +1,4 @@
-//! A database of nothing but a log, for the tests of the parts of the write path.
+//! A database with only a log, for the tests of the parts of the write path.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(super) const DB: DbId = DbId(7);
 pub(super) const EPOCH: Epoch = Epoch(3);
 pub(super) const DIR: &str = "/db";
 
-/// A host that keeps what it is told. Its manifest is durable at once.
+/// A host that collects its calls. Its manifest is durable at once.
 #[derive(Default)]
 pub(super) struct TestHost {
     pub(super) edits: Mutex<Vec<Vec<Change>>>,
@@ -34,11 +34,11 @@ pub(super) struct TestHost {
     pub(super) refuses_edits: AtomicBool,
     pub(super) failures: Mutex<Vec<Error>>,
     pub(super) wakes: AtomicU64,
-    /// The error of whatever is to be settled.
+    /// The error of every settle.
     pub(super) fence: Mutex<Option<Error>>,
     /// A batch that begins with this key is refused.
     pub(super) refused_key: Mutex<Option<String>>,
-    /// The files that were let go.
+    /// The files that were released.
     pub(super) gone: Mutex<Vec<String>>,
     /// Groups that were committed.
     pub(super) groups: AtomicU64,
@@ -169,11 +169,11 @@ pub(super) fn version_of(id: u32, name: &str) -> PartitionVersion {
     }
 }
 
-/// A log over a file system in memory that can be told to fail.
+/// A log over a file system in memory with injected failures.
 pub(super) struct TestLog {
     pub(super) mem: MemFs,
     pub(super) faults: FaultFs,
-    /// Over `faults`: what the log goes through, and all others who ask for syncs of the folder.
+    /// Over `faults`: the file system of the log, and of other callers of syncs of the folder.
     pub(super) folder: Arc<FolderFs>,
     pub(super) log: Log,
 }
@@ -197,7 +197,7 @@ impl TestLog {
         TestLog { mem, faults, folder, log: Log::new(settings, SeqNo::ZERO) }
     }
 
-    /// The segment files that exist and that `host` was not told to delete.
+    /// The existing segment files that `host` was not asked to delete.
     pub(super) fn segment_files(&self, host: &TestHost) -> Vec<String> {
         let names = self.mem.list(Path::new(DIR), "").unwrap().into_iter();
         let names = names.map(|entry| entry.name).filter(|name| name.ends_with(".wal"));

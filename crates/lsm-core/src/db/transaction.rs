@@ -1,13 +1,13 @@
-//! [`Transaction`]: reads at a snapshot, writes that nobody sees, and a batch that requires that
-//! what was read is still so.
+//! [`Transaction`]: reads at a snapshot, private writes, and a batch that requires that the reads
+//! are still valid.
 //!
 //! It holds no lock while it is open and delays no other caller. At the commit, `require.rs`
-//! validates what it has read. If two transactions read and wrote the same data, the second to
-//! commit gets a conflict and starts again. So committed transactions are as if they had run one
-//! after another, in the order of their sequence numbers.
+//! validates its reads. If two transactions read and wrote the same data, the second to commit gets
+//! a conflict and starts again. So committed transactions are as if they had run one after another,
+//! in the order of their sequence numbers.
 //!
 //! Invariants:
-//! 1. What a read tells is noted before the caller hears of it.
+//! 1. A read is noted before its result is returned.
 //! 2. The snapshot lives until the commit is answered: see invariant 3 of `require.rs`.
 
 mod cursor;
@@ -31,8 +31,8 @@ use own::{OwnRange, OwnWrites};
 pub use range::{TransactionKeys, TransactionRange};
 use reads::Reads;
 
-/// Reads and writes on any partitions of one database that are committed together if nobody wrote
-/// what they read.
+/// Reads and writes on any partitions of one database that are committed together if no one changed
+/// the data that it read.
 #[must_use = "a transaction does nothing until it is committed"]
 pub struct Transaction {
     db: Db,
@@ -40,7 +40,7 @@ pub struct Transaction {
     reads: Arc<Reads>,
     /// The newest of its own operations on each key.
     writes: BTreeMap<PartitionId, (Partition, Arc<OwnWrites>)>,
-    /// Why it cannot be committed, whatever it does.
+    /// The error for which it cannot be committed.
     refused: Option<Error>,
 }
 
@@ -50,7 +50,7 @@ impl Transaction {
         Transaction { db, snapshot, reads: Arc::default(), writes: BTreeMap::new(), refused: None }
     }
 
-    /// Returns the snapshot that it reads. What is read through it is not validated.
+    /// Returns the snapshot that it reads. Reads through it are not validated.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
@@ -62,8 +62,8 @@ impl Transaction {
         if let Some(own) = self.own(partition).and_then(|own| own.get(key)) {
             return Ok(own.clone());
         }
-        // Before the read: also a read that fails has told its caller something. What the
-        // transaction wrote itself above needs no validation.
+        // Before the read: a failed read gives its caller information, too. The transaction's own
+        // writes above need no validation.
         self.reads.note_key(partition.state(), key);
         self.snapshot.get(partition, key)
     }
@@ -92,8 +92,8 @@ impl Transaction {
         let stored = Range::new(bounds.clone(), partition.read_point_at(Some(&self.snapshot)));
         let own = self.own(partition).cloned().unwrap_or_default();
         let is_own = Arc::ptr_eq(self.db.inner(), partition.db());
-        // A partition of another database may have the number of one that is read here. The range is an
-        // error, and nothing of it is noted: the reads of the other partition would be validated in its place.
+        // A partition of another database may have the number of one that is read here. The range returns an
+        // error, and is not noted: the reads of the other partition would be validated in its place.
         let reads = if is_own { self.reads.clone() } else { Arc::default() };
         let scan = Reads::begin_scan(&reads, partition.state(), &bounds);
         TransactionRange::new(stored, OwnRange::new(own, bounds), scan)
@@ -121,12 +121,12 @@ impl Transaction {
         }
         let id = partition.state().id;
         let (_, own) = self.writes.entry(id).or_insert_with(|| (partition.clone(), Arc::default()));
-        // Ranges that exist keep the writes as they were when they began: the map is copied if a
+        // Existing ranges keep the writes as they were when they began: the map is copied if a
         // range shares it.
         Arc::make_mut(own).insert(key.to_vec(), value);
     }
 
-    /// Commits the writes if everything that was read is as it was.
+    /// Commits the writes if all reads are still valid.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if it is not; otherwise as [`Batch::commit`](super::Batch::commit).
@@ -149,8 +149,7 @@ impl Transaction {
                 }
             }
         }
-        // Of its reads alone: two transactions that write one key without reading it follow each
-        // other.
+        // Only its reads: two transactions that write one key without reading it follow each other.
         batch.require_all(self.reads.requirements(self.snapshot.seq()));
         // The snapshot lives until the batch is answered, see invariant 3 of `require.rs`.
         batch.commit(options)

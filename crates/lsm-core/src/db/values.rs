@@ -1,20 +1,20 @@
-//! The maintenance of large values: the background work that gives back the space of values that
-//! nobody reads.
+//! The maintenance of large values: the background work that reclaims the space of values that no
+//! reader needs.
 //!
 //! Called by the compaction threads when no other compaction is due, and again every second as long
 //! as a store holds values.
 //!
 //! ```text
-//! a memtable that rests -> flushed by age -> no flush for a while -> tables that overlap are merged
-//! to the last level, where deleted and overwritten handles meet -> the store hears of each, in the
-//! edit -> chunks with much garbage: the tables whose handles point there are rewritten, and the
-//! values move on the way
-//! a memtable whose handles name many bytes -> flushed when the store wishes it ([`StoreWishes`]), and
-//! merged when level 0 is full
+//! an idle memtable -> flushed by age -> no flush for some time -> overlapping tables are merged
+//! to the last level, where deleted and overwritten handles meet -> the store gets each of them, in
+//! the edit -> chunks with much garbage: the tables whose handles point there are rewritten, and the
+//! values are moved on the way
+//! a memtable whose handles name many bytes -> flushed when the store requests it ([`StoreWishes`]),
+//! and merged when level 0 is full
 //! ```
 //!
-//! Invariant: nothing here decides what may be dropped. Compactions decide, by their rules; this
-//! file only starts them where no size does.
+//! Invariant: nothing here decides which entries may be dropped. Compactions decide, by their
+//! rules; this file only starts them where no size does.
 //!
 //! [`StoreWishes`]: crate::hooks::StoreWishes
 
@@ -34,43 +34,43 @@ use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
 use crate::version::{PartitionVersion, Table, UserRange};
 
 /// A memtable of a partition with large values is flushed when it is this old: a deletion in it may
-/// give back gigabytes.
+/// free gigabytes.
 const FLUSH_AGE: Duration = Duration::from_secs(5);
 /// Tables are merged to the last level when nothing was flushed for so long.
 const QUIET_AGE: Duration = Duration::from_secs(5);
-/// Threads look for what is due in a partition no more often than this: they wake at every flush,
-/// and a look passes over all tables.
+/// Threads look for due work in a partition no more often than this: they wake at every flush, and
+/// a look passes over all tables.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Held while the values of a partition are counted.
 pub(super) type CountingTurn<'a> = MutexGuard<'a, ()>;
 
-/// See the module.
+/// The background work of value stores, by partition.
 #[derive(Default)]
 pub(super) struct ValueTending {
     /// A leaf, held for a few lines.
     of: Mutex<HashMap<PartitionId, Tending>>,
     /// Held while the values of a partition are counted.
     counting: Mutex<()>,
-    /// The number of the partition that had its turn last. Relaxed: it only says with which partition a
-    /// thread begins to look.
+    /// The number of the partition that had its turn last. Relaxed: it only determines with which
+    /// partition a thread begins.
     last_turn: AtomicU32,
 }
 
 #[derive(Default)]
 struct Tending {
-    /// The active memtable when it was first seen with entries, and when.
+    /// The active memtable when it was first seen with entries, and the time.
     active: Option<(MemtableId, Duration)>,
-    /// The sequence through which everything is flushed, and since when that is so.
+    /// The sequence through which everything is flushed, and the time since which that holds.
     flushed: Option<(SeqNo, Duration)>,
-    /// The sequence through which everything was flushed when tables were merged last.
+    /// The sequence through which everything was flushed at the last merge of tables.
     settled: Option<SeqNo>,
     goal: Option<Arc<Goal>>,
     /// A thread chooses the next goal.
     is_choosing: bool,
-    /// When somebody looked for a goal last and found none.
+    /// The time of the last look for a goal that found none.
     looked: Option<Duration>,
-    /// The newest closing of a gap behind which a count of the values was begun.
+    /// The newest closing of a gap after which a count of the values was begun.
     count_begun: Option<SeqNo>,
     /// The same for one that was ended.
     count_ended: Option<SeqNo>,
@@ -81,13 +81,13 @@ struct Tending {
 enum Rest {
     /// Something was flushed a moment ago.
     Busy,
-    /// Nothing was flushed for a while, and tables were not merged since the last flush.
+    /// Nothing was flushed for some time, and tables were not merged since the last flush.
     Unsettled,
     /// They were: only released snapshots make work.
     Settled,
 }
 
-/// Tables to be brought to the last level.
+/// Tables that should be merged to the last level.
 pub(super) struct Goal {
     pub(super) span: KeySpan,
     pub(super) through: SeqNo,
@@ -103,7 +103,7 @@ impl Goal {
 }
 
 impl ValueTending {
-    /// Returns `true` while tables are being brought to the last level.
+    /// Returns `true` while tables are being merged to the last level.
     pub(super) fn has_goal(&self) -> bool {
         self.of.lock().values().any(|tending| tending.goal.is_some())
     }
@@ -112,9 +112,9 @@ impl ValueTending {
         self.of.lock().entry(partition).or_default().goal.clone()
     }
 
-    /// Begins the choice of the next goal behind the one that was `reached`; `None` if somebody else
-    /// has chosen meanwhile, or is about to. Of two who ask a store what it wants moved, the second
-    /// would make it give up what the first was told.
+    /// Begins the choice of the next goal after the one that was `reached`; `None` if another thread
+    /// has chosen meanwhile, or is about to. If two threads asked a store, it would give up the
+    /// first choice at the second.
     pub(super) fn choose(
         &self,
         partition: PartitionId,
@@ -127,7 +127,7 @@ impl ValueTending {
             (Some(present), Some(reached)) => Arc::ptr_eq(present, reached),
             _ => false,
         };
-        // Another thread is choosing, or has chosen since the caller looked: what it says stands.
+        // Another thread is choosing, or has chosen since the caller looked: its choice counts.
         if tending.is_choosing || !is_same {
             return None;
         }
@@ -135,9 +135,8 @@ impl ValueTending {
         Some(Choice { tending: self, partition })
     }
 
-    /// Brings partitions, which are in the order of their numbers, into the order in which it is their turn:
-    /// those behind the one that had the last turn come first. Without turns a partition that always has
-    /// something due, or always fails, would be looked at alone.
+    /// Rotates partitions, which are sorted by number, so that those after the last turn come first. Without
+    /// turns a partition that always has something due, or always fails, would be the only one looked at.
     fn take_turns(&self, partitions: &mut [Arc<PartitionState>]) {
         let last = PartitionId(self.last_turn.load(Ordering::Relaxed));
         let behind = partitions.partition_point(|partition| partition.id <= last);
@@ -151,8 +150,8 @@ impl ValueTending {
     /// Returns `true` if nothing was due in a partition a moment before `now`, and it has no goal since.
     fn was_looked_at(&self, partition: PartitionId, now: Duration) -> bool {
         let all = self.of.lock();
-        // Another thread may have chosen a goal since, and may have failed at it: who waits for rest waits
-        // for that.
+        // Another thread may have chosen a goal since, and may have failed at it: `wait_idle` waits for
+        // that.
         let tending = all.get(&partition).filter(|tending| tending.goal.is_none());
         let looked = tending.and_then(|tending| tending.looked);
         looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK_AGAIN)
@@ -162,7 +161,7 @@ impl ValueTending {
         self.of.lock().entry(partition).or_default().looked = Some(now);
     }
 
-    /// Notes the active memtable of a partition, unless that is empty, at `now`; returns `true`, and
+    /// Notes the active memtable of a partition, unless it is empty, at `now`; returns `true`, and
     /// forgets it, once it is old.
     fn is_old(&self, partition: PartitionId, active: Option<MemtableId>, now: Duration) -> bool {
         let mut all = self.of.lock();
@@ -182,8 +181,8 @@ impl ValueTending {
         is_old
     }
 
-    /// Notes how far a partition is flushed at `now`; once nothing was flushed for a while, says
-    /// which tables are looked at: those that overlap too, where they were not merged since.
+    /// Notes the flushed sequence of a partition at `now`; once nothing was flushed for some time,
+    /// returns the tables to look at: also overlapping ones, if they were not merged since.
     fn rest(&self, partition: PartitionId, flushed: SeqNo, now: Duration) -> Rest {
         let mut all = self.of.lock();
         let tending = all.entry(partition).or_default();
@@ -207,12 +206,12 @@ impl ValueTending {
         self.counting.lock()
     }
 
-    /// The turn to count the values of a partition, unless somebody has it.
+    /// The turn to count the values of a partition, unless another thread has it.
     fn try_counting_turn(&self) -> Option<CountingTurn<'_>> {
         self.counting.try_lock()
     }
 
-    /// Notes that a count begins behind the closing of a gap; `false` if one has begun before.
+    /// Notes that a count begins after the closing of a gap; `false` if one has begun before.
     pub(super) fn begin_count(&self, partition: PartitionId, closed_at: SeqNo) -> bool {
         let mut all = self.of.lock();
         let begun = &mut all.entry(partition).or_default().count_begun;
@@ -223,12 +222,12 @@ impl ValueTending {
         is_first
     }
 
-    /// Notes that the count behind the closing of a gap has ended.
+    /// Notes that the count after the closing of a gap has ended.
     pub(super) fn end_count(&self, partition: PartitionId, closed_at: SeqNo) {
         self.of.lock().entry(partition).or_default().count_ended = Some(closed_at);
     }
 
-    /// Returns `true` if a count has ended that began behind the closing of a gap.
+    /// Returns `true` if a count has ended that began after the closing of a gap.
     pub(super) fn has_counted(&self, partition: PartitionId, closed_at: SeqNo) -> bool {
         let all = self.of.lock();
         let ended = all.get(&partition).and_then(|tending| tending.count_ended);
@@ -251,7 +250,7 @@ pub(super) struct Choice<'a> {
 impl Choice<'_> {
     pub(super) fn set(&self, goal: Option<Goal>) -> Option<Arc<Goal>> {
         let goal = goal.map(Arc::new);
-        // Not made anew: a partition that was dropped meanwhile is forgotten, and stays so.
+        // Not created again: a partition that was dropped meanwhile stays forgotten.
         if let Some(tending) = self.tending.of.lock().get_mut(&self.partition) {
             tending.goal.clone_from(&goal);
         }
@@ -279,8 +278,8 @@ fn is_over_another(version: &PartitionVersion, level: usize, table: &Table) -> b
     level == 0 && others.any(|other| other.meta.overlaps(range))
 }
 
-/// The hull of the tables in which something may be shadowed: by a table of another level, or since
-/// a snapshot was released.
+/// The hull of the tables in which entries may be shadowed: by a table of another level, or since a
+/// snapshot was released.
 fn unsettled(version: &PartitionVersion, held: &[SeqNo], overlaps: bool) -> Option<KeySpan> {
     let mut hull = None;
     for (level, table) in version.tables() {
@@ -294,7 +293,7 @@ fn unsettled(version: &PartitionVersion, held: &[SeqNo], overlaps: bool) -> Opti
 }
 
 impl DbInner {
-    /// Returns `true` if a partition has values in its store: then somebody looks from time to time.
+    /// Returns `true` if a partition has values in its store: then a thread looks from time to time.
     pub(super) fn holds_values(&self) -> bool {
         let partitions = self.catalog.with_stores();
         partitions
@@ -302,10 +301,10 @@ impl DbInner {
             .any(|partition| partition.store().is_some_and(|store| store.holds_values()))
     }
 
-    /// Does one piece of what is due for large values; `false` if nothing is.
+    /// Does one piece of due work for large values; `false` if there is none.
     pub(super) fn tend_values(&self) -> Result<bool> {
         let now = self.background.now();
-        // A test that steps by hand sees everything that is due, without waiting.
+        // A test that steps manually sees everything that is due, without waiting.
         let is_threaded = self.background.mode() == BackgroundMode::Threads;
         let mut partitions = self.catalog.with_stores();
         self.values.take_turns(&mut partitions);
@@ -313,18 +312,18 @@ impl DbInner {
             if is_threaded && self.values.was_looked_at(partition.id, now) {
                 continue;
             }
-            // Before anything can fail or panic: the next attempt begins with another partition then.
+            // Before anything can fail or panic: then the next attempt begins with another partition.
             self.values.note_turn(partition.id);
             // A count reads all tables of a partition, and one runs at a time. A thread that finds
-            // another at it goes on with other work; the next look counts.
+            // another one counting continues with other work; the next look counts.
             if let Some(turn) = self.values.try_counting_turn()
                 && self.recount_values(&partition, &turn)?
             {
                 return Ok(true);
             }
             let Some(store) = partition.store() else { continue };
-            // A goal may be left of a store that a compaction of another thread has emptied. It is
-            // still to be given up: whoever waits for rest waits for that.
+            // A goal of a store may remain that a compaction of another thread has emptied. It must
+            // still be given up, because `wait_idle` waits for it.
             if !store.holds_values() && self.values.goal(partition.id).is_none() {
                 continue;
             }
@@ -346,7 +345,7 @@ impl DbInner {
         if !self.values.is_old(partition.id, with_entries, self.background.now()) {
             return false;
         }
-        // Sealed only. The flush thread writes it, so that this thread holds no turn to flush.
+        // Only sealed. The flush thread writes it, so that this thread holds no turn to flush.
         self.seal(&mut self.between_groups(), partition);
         true
     }
@@ -367,12 +366,12 @@ impl DbInner {
                             self.give_up(partition, store, goal, error);
                         });
                     }
-                    // Not waited for: the thread has other partitions, and the job that is in the
-                    // way wakes it when it ends.
+                    // No wait: the thread has other partitions, and the job that is in the way
+                    // wakes it when it ends.
                     RangeStep::Wait => return Ok(false),
-                    // Moving may be due at once, so it is asked for again: who waits until nothing
-                    // is left to do must not find more. A store names no chunk a second time that a
-                    // goal did not empty, so this ends.
+                    // Moving may be due at once, so the store is asked again: after `wait_idle` no
+                    // work must be left. A store never names a chunk again that a goal did not
+                    // empty, so this ends.
                     RangeStep::Done | RangeStep::Stuck(_) => {}
                 }
             }
@@ -406,8 +405,8 @@ impl DbInner {
         self.moving_goal(store, false)
     }
 
-    /// Gives up the goal that values are moved, after a job for it failed. The same values would be copied again and
-    /// again for it; the store names fewer of them, or names them later.
+    /// Gives up the goal of moving values, after a job for it failed. The same values would be copied repeatedly for
+    /// it; the store names fewer of them, or names them later.
     pub(super) fn give_up(
         &self,
         partition: &PartitionState,
@@ -423,25 +422,24 @@ impl DbInner {
         }
     }
 
-    /// The goal that what is shadowed meets what shadows it, see [`unsettled`].
+    /// The goal of merging shadowed entries with those that shadow them, see [`unsettled`].
     pub(super) fn settling_goal(&self, version: &PartitionVersion, overlaps: bool) -> Option<Goal> {
         let span = unsettled(version, &self.held_snapshots(), overlaps)?;
         Some(Goal { span, through: self.commit.visible_seq(), rewrite_before: None })
     }
 
-    /// The goal of a store that wants values to be moved, also because the application `asked`.
+    /// The goal of a store for moving values, also if the application `asked`.
     pub(super) fn moving_goal(&self, store: &dyn ValueStore, asked: bool) -> Result<Option<Goal>> {
-        // A store that does not know of an edit would take the garbage of that edit for live
-        // values.
+        // A store that has not applied an edit would take the garbage of that edit for live values.
         self.obsolete.tell_all_stores()?;
-        // The room of what was emptied by the last goal is room for the next. A failure is noted as its own.
+        // The space of files that the last goal emptied is room for the next. A failure is noted separately.
         let _ = self.remove_obsolete();
         Ok(store.moving(asked).map(|span| self.goal_of(span)))
     }
 
-    /// The goal that all tables with keys of the span are written anew.
+    /// The goal of rewriting all tables with keys of the span.
     pub(super) fn goal_of(&self, span: KeySpan) -> Goal {
-        // Behind it: a job that began before may have passed values that are to be moved.
+        // After it: a job that began before may have passed values that should be moved.
         let rewrite_before = Some(self.world.numbers.allocate());
         Goal { span, through: self.commit.visible_seq(), rewrite_before }
     }

@@ -1,16 +1,17 @@
 //! `Db::verify`: reads every live file from its first byte to its last and reports all damage.
 //!
-//! Works beside writers, flushes and compactions. What is live is decided at the call; files that
-//! are made later are not looked at, and files that go meanwhile are either held until they were
-//! read (tables) or left out (log segments, manifests). It repairs nothing and changes nothing.
+//! Works while writers, flushes and compactions run. The set of live files is determined at the
+//! call; later files are not read, and files that are deleted meanwhile are either held until they
+//! were read (tables) or left out (log segments, manifests). It repairs nothing and changes
+//! nothing.
 //!
 //! ```text
 //! plan (files.rs) -> each file in the order of the numbers -> damage; progress and pace are sweep.rs's
 //! ```
 //!
 //! Invariants:
-//! 1. A sound store is never complained about, whatever goes on: a file is judged only up to what
-//!    was written of it at the call, and damage only while the file still counts.
+//! 1. An intact store is never reported as damaged, whatever runs: a file is verified only up to
+//!    its length at the call, and damage counts only while the file is live.
 //! 2. A file is reported whole or not at all, as in every [`Sweep`]. One that cannot be read is reported as far as it
 //!    was, with the reason.
 //! 3. No lock is held while a table or a segment is read. The manifest is read under the lock of
@@ -35,7 +36,7 @@ use files::Unit;
 pub type VerifyOptions<'a> = SweepOptions<'a>;
 /// The progress of `Db::verify`.
 pub type VerifyProgress = SweepProgress;
-/// A place in the order of the files to go on from.
+/// A place in the order of the files from which a run continues.
 pub type VerifyMark = SweepMark;
 
 /// The findings of `Db::verify`.
@@ -52,7 +53,7 @@ pub struct VerifyReport {
     pub entries: u64,
     /// Hidden entries of the tables among them, for example metadata.
     pub hidden: u64,
-    /// The place to go on from, if the run was stopped; `None` if it came to its end. A run that
+    /// The place to continue from, if the run was stopped; `None` if it was complete. A run that
     /// was stopped before its first file was done and began at the front has the mark before all.
     pub mark: Option<SweepMark>,
 }
@@ -84,13 +85,13 @@ impl fmt::Display for VerifyReport {
             write!(f, ", and {hidden} hidden ones")?;
         }
         if let Some(mark) = self.mark {
-            write!(f, "; stopped, go on behind {mark}")?;
+            write!(f, "; stopped, continue after {mark}")?;
         }
         self.damage.iter().try_for_each(|damage| write!(f, "\n  {damage}"))
     }
 }
 
-/// Why a file was not read to its end.
+/// The reason why a file was not read to its end.
 enum Halt {
     /// The caller said so.
     Stopped,
@@ -120,8 +121,8 @@ struct Read {
 }
 
 impl VerifyRun<'_> {
-    /// Notes that `bytes` more were read, and waits as long as the limit asks for; an error if the
-    /// caller wants no more. Whoever sees it asks `is_stopped`.
+    /// Notes that `bytes` more were read, and waits as the limit requires; an error if the caller
+    /// stops the run. A caller that sees it checks `is_stopped`.
     fn advance(&mut self, bytes: u64) -> Result<()> {
         self.read.bytes += bytes;
         if self.sweep.advance(bytes, || self.db.check_not_closed())? {
@@ -131,13 +132,13 @@ impl VerifyRun<'_> {
         Err(Error::new(ErrorKind::InvalidArgument, "the caller stopped the verification"))
     }
 
-    /// Reads one file. What it found counts only if it came to the end.
+    /// Reads one file. Its findings count only if it came to the end.
     fn unit(&mut self, unit: &Unit) -> Result<(), Halt> {
         let damage = self.damage.len();
         let read = self.read;
         let done = self.check_unit(unit);
-        // The files of a closed database may be changed by another process, so nothing that it says
-        // of them counts.
+        // The files of a closed database may be changed by another process, so findings in them do
+        // not count.
         let done = done.and_then(|is_read| self.db.check_not_closed().map(|()| is_read));
         match done {
             Ok(is_read) => {
@@ -145,12 +146,12 @@ impl VerifyRun<'_> {
                 Ok(())
             }
             Err(error) if self.ends_run(&error) => {
-                // A run that goes on from here begins with this file, and would count it twice.
+                // A run that continues from here begins with this file, and would count it twice.
                 self.damage.truncate(damage);
                 self.read = read;
                 Err(if self.is_stopped { Halt::Stopped } else { Halt::Failed(error) })
             }
-            // Something cannot be read. What was found before that counts, and the other files do.
+            // Something cannot be read. Earlier findings count, and the other files do.
             Err(error) => {
                 self.read = read;
                 self.damage.push(unit.unreadable(&error));
@@ -159,7 +160,7 @@ impl VerifyRun<'_> {
         }
     }
 
-    /// Returns `true` if the error says that nothing more is to be read, and not that something cannot be read.
+    /// Returns `true` if the error means that nothing more should be read, not that something cannot be read.
     fn ends_run(&self, error: &Error) -> bool {
         let is_taken_away = matches!(error.kind(), ErrorKind::LeaseLost | ErrorKind::FileGone);
         self.is_stopped || is_taken_away || self.db.check_not_closed().is_err()
@@ -167,7 +168,7 @@ impl VerifyRun<'_> {
 }
 
 impl DbInner {
-    /// The damage beyond repair, which no file shows any more.
+    /// The damage beyond repair, which is in no file any more.
     fn lost(&self) -> Vec<Damage> {
         let mut damage = Vec::new();
         for partition in self.catalog.partitions() {
@@ -179,7 +180,7 @@ impl DbInner {
         damage
     }
 
-    /// See the module.
+    /// Verifies all live files.
     pub(super) fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         self.check_not_closed()?;
         let start = SweepMark::start(self.world.db_id, None);
@@ -194,7 +195,7 @@ impl DbInner {
         let mut units = self.plan_verify()?;
         run.sweep.plan(&mut units, |unit| (unit.number, unit.bytes));
         let mut bytes = 0;
-        // Each is dropped when it was read: a table that is obsolete by then may go.
+        // Each is dropped after it was read: then an obsolete table may be deleted.
         for unit in units {
             match run.unit(&unit) {
                 Ok(()) => {}
@@ -204,7 +205,7 @@ impl DbInner {
                 }
                 Err(Halt::Failed(error)) => return Err(error),
             }
-            // The planned length, also where less was read: progress must come to the total.
+            // The planned length, even if less was read: progress must reach the total.
             bytes += unit.bytes;
             run.sweep.finish_file(unit.number, bytes);
         }

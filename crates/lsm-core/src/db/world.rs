@@ -1,7 +1,7 @@
 //! [`World`]: the folder of a database, the epoch of its writer, and its clock.
 //!
-//! Made by `recovery.rs` from what lies in the folder; recovery, the log, jobs and value stores begin
-//! from it. Nothing in it changes while the database is open.
+//! Made by `recovery.rs` from the content of the folder; recovery, the log, jobs and value stores use
+//! it. Nothing in it changes while the database is open.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::fs::{Fs, OpenFiles};
 use crate::hooks::{EventQueue, StoreContext, StoreWishes};
 use crate::types::{DbId, Epoch, FileNumbers, PartitionId, Process};
 
-/// See the module.
+/// The folder of a database, the epoch of its writer, and its clock.
 #[derive(Clone)]
 pub(super) struct World {
     /// The process that opened it. No other one may use it.
@@ -26,17 +26,17 @@ pub(super) struct World {
     pub(super) epoch: Epoch,
     /// The source of the numbers of new files.
     pub(super) numbers: Arc<FileNumbers>,
-    /// Nothing is written: no thread runs, and memtables hold what the log held.
+    /// Nothing is written: no thread runs, and memtables have the entries of the log.
     pub(super) is_read_only: bool,
-    /// Takes what hooks have listeners told.
+    /// Queues the events of hooks for listeners.
     pub(super) events: EventQueue,
     /// The wishes of value stores.
     pub(super) wishes: StoreWishes,
 }
 
 impl World {
-    /// The maker of tables. No cache takes their blocks: what is exported or ingested is not read by those
-    /// who write it. Flushes and compactions add the cache, see `db/open.rs`.
+    /// The maker of tables. No cache takes their blocks: exported or ingested blocks are not read by the
+    /// thread that writes them. Flushes and compactions add the cache, see `db/open.rs`.
     pub(super) fn factory(&self) -> TableFactory {
         TableFactory {
             fs: self.fs.clone(),

@@ -23,7 +23,7 @@ use crate::wal::section_checksum;
 /// A buffer for single operations is kept by its thread up to this size.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 
-/// The size for which a handle counts where memory and merges are concerned, in bytes.
+/// The size that a handle counts for memory and merges, in bytes.
 pub(super) const HANDLE_BYTES: u64 = 80;
 
 thread_local! {
@@ -34,7 +34,7 @@ fn is_stored_apart(partition: &PartitionState, len: u64) -> bool {
     partition.store().is_some_and(|store| store.wants(len))
 }
 
-/// The bytes that an operation with a value of `len` bytes brings into the tree.
+/// The bytes that an operation with a value of `len` bytes adds to the tree.
 pub(super) fn inline_bytes(partition: &PartitionState, kind: EntryKind, len: u64) -> u64 {
     let apart = kind == EntryKind::Value && is_stored_apart(partition, len);
     if apart { HANDLE_BYTES } else { len }
@@ -60,7 +60,7 @@ fn check_batch(options: &Options, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks whether `partition` can do what a write asks for.
+/// Checks whether `partition` supports the options of a write.
 pub(super) fn check_write(partition: &PartitionState, options: WriteOptions) -> Result<()> {
     if options.durability == Durability::Sync && !partition.logged {
         let message = format!(
@@ -72,11 +72,11 @@ pub(super) fn check_write(partition: &PartitionState, options: WriteOptions) -> 
     Ok(())
 }
 
-/// Sums a section for the log.
+/// Computes the checksum of a section for the log.
 ///
 /// # Errors
-/// Corruption of the key of an operation that is not what the caller gave any more. Only what is
-/// found before the section has its checksum would pass as valid in the log.
+/// Corruption of the key of an operation that differs from the caller's bytes. Damage before the
+/// section has its checksum would pass as valid in the log.
 pub(super) fn prepare<'s>(
     db: &DbInner,
     partition: &'s Arc<PartitionState>,
@@ -86,8 +86,8 @@ pub(super) fn prepare<'s>(
     let injected = db.inject.in_memory(InMemory::Section, section.bytes());
     let (lent, sums, places) = section.lend();
     let bytes = injected.unwrap_or(lent);
-    // The checksum is made before the comparison: a bit that flips between the two, or later, is
-    // then found by the checksum.
+    // The checksum is made before the comparison: the checksum then detects a bit that flips
+    // between the two, or later.
     let checksum = section_checksum(&bytes);
     let damaged = damaged_key(&bytes, sums, places);
     if let Some(key) = damaged.unwrap_or(Some(&[])) {
@@ -102,8 +102,8 @@ pub(super) fn prepare<'s>(
     Ok(PreparedSection { partition, checksum, bytes, injected, sums, places, rules_epoch })
 }
 
-/// Appends an operation to a section in the partition's stored form: that of its key, and a handle
-/// for a value that its store wants.
+/// Appends an operation to a section in the partition's stored form: the stored key, and a handle
+/// for a value that goes to its store.
 pub(super) fn push_operation(
     partition: &PartitionState,
     section: &mut SectionBuilder,
@@ -131,7 +131,7 @@ fn push_stored(
         && store.wants(value.len() as u64)
     {
         // Before the handle is in the section. If the batch is dropped or refused, the pending
-        // handle lets the value go, so that nothing but space is lost on any way out.
+        // handle discards the value, so that only space is lost in any case.
         let handle = store.put(key, value)?;
         section.push(EntryKind::Handle, key, handle.bytes());
         pending.push(handle);
@@ -147,8 +147,8 @@ pub(super) fn stored_key(partition: &PartitionState, key: &[u8]) -> Result<Vec<u
     Ok(partition.key_form.stored(key.to_vec()))
 }
 
-/// Commits; the handles are kept if their operations are visible, also where the sync failed that
-/// was asked for; else their values are let go.
+/// Commits; the handles are kept if their operations are visible, even if the requested sync
+/// failed; otherwise their values are discarded.
 pub(super) fn commit(
     db: &DbInner,
     batch: Prepared<'_>,
@@ -156,7 +156,8 @@ pub(super) fn commit(
 ) -> Result<Commit> {
     let committed = match &batch.requirements {
         None => db.commit.commit(&db.log, db, batch).map_err(Refusal::known),
-        // Such a batch may have to come again, and is copied for each try. The usual one is not.
+        // Such a batch may have to be submitted again, and is copied for each attempt. The usual
+        // one is not.
         Some(_) => commit_if(db, batch),
     }?;
     // Also if the sync failed: the operation is visible, so readers follow its handle.
@@ -164,8 +165,8 @@ pub(super) fn commit(
     committed.synced.map(|()| committed.commit)
 }
 
-/// Commits a batch with requirements. Where memory does not tell whether they hold, tables do, and
-/// the batch comes again.
+/// Commits a batch with requirements. If the memtables cannot decide whether they hold, tables do,
+/// and the batch is submitted again.
 fn commit_if(db: &DbInner, mut batch: Prepared<'_>) -> Result<Committed> {
     loop {
         match db.commit.commit(&db.log, db, batch.clone()) {
@@ -174,21 +175,21 @@ fn commit_if(db: &DbInner, mut batch: Prepared<'_>) -> Result<Committed> {
         }
         let requirements = batch.requirements.as_mut().expect("only requirements are unproven");
         // Without the lock, so the leader's next check starts at a newer sequence and has less to
-        // look at. After some rounds it looks at everything in memory, so that this loop ends.
+        // check. After some rounds it checks everything in memory, so that this loop ends.
         db.prove(requirements)?;
     }
 }
 
-/// The admission of a write: it may be held back, or is refused instead.
+/// The admission of a write: it may be delayed, or is refused instead.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Admission {
     /// It waits as long as it must.
     Wait,
-    /// It is refused if it had to wait.
+    /// It is refused if it would have to wait.
     Try,
 }
 
-/// Writes one operation: what `put` and `delete` are made of.
+/// Writes one operation: the implementation of `put` and `delete`.
 fn write_one(
     partition: &Partition,
     kind: EntryKind,
@@ -246,7 +247,7 @@ impl Partition {
     /// The form in which `key` is stored.
     ///
     /// # Errors
-    /// A limit that it passes, or an ending that the partition reserves.
+    /// A limit that it exceeds, or an ending that the partition reserves.
     pub fn stored_key(&self, key: &[u8]) -> Result<Vec<u8>> {
         check_key(key)?;
         stored_key(self.state(), key)
@@ -270,7 +271,7 @@ impl Partition {
         write_one(self, EntryKind::Value, key.as_ref(), value, options.into(), Admission::Wait)
     }
 
-    /// Sets `key` to `value`; an error where that would wait for compactions.
+    /// Sets `key` to `value`; an error if that would wait for compactions.
     pub fn try_put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
         let value = value.as_ref();
         let options = WriteOptions::default();
@@ -298,7 +299,7 @@ impl Partition {
         Batch::new(self.open_db().clone()).clear(self).commit(options)
     }
 
-    /// Deletes `key`; an error where that would wait for compactions.
+    /// Deletes `key`; an error if that would wait for compactions.
     pub fn try_delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
         let options = WriteOptions::default();
         write_one(self, EntryKind::Tombstone, key.as_ref(), &[], options, Admission::Try)

@@ -1,4 +1,4 @@
-//! The rules that tables bring along, and keys that end like those of a hook.
+//! The rules that tables are imported with, and keys that end like those of a hook.
 
 use super::*;
 use crate::compaction::drawing::{draw, seq};

@@ -1,4 +1,4 @@
-//! Jobs over a file system in memory: which tables they make, and what becomes of faults.
+//! Jobs over a file system in memory: the tables that they make, and the handling of faults.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,12 +29,12 @@ enum Finds {
     Bad,
     /// Every entry with the key `b` that is not marked as damaged.
     AlwaysB,
-    /// In each run the entry behind that of the run before.
+    /// In each run the entry after the one of the run before.
     NextEntry,
 }
 
 /// A filter that seals nothing and finds faults. It repairs an entry with the bytes of the file,
-/// behind `good, not `.
+/// after `good, not `.
 struct Suspecting {
     finds: Finds,
     runs: AtomicUsize,
@@ -104,7 +104,7 @@ impl CompactionFilter for Looking {
     }
 }
 
-/// Keeps the names of events, and of which key.
+/// Collects the names of events, with their keys.
 #[derive(Default)]
 struct Heard(Mutex<Vec<String>>);
 
@@ -114,7 +114,7 @@ impl EventListener for Heard {
             Event::Corruption(damage) => format!("damage at {}", shown(damage.key.as_deref())),
             Event::Repaired { key, source, .. } => format!("{} by {source}", shown(Some(key))),
             Event::Quarantined { damage, .. } => format!("lost {}", shown(damage.key.as_deref())),
-            other => panic!("no job tells {other:?}"),
+            other => panic!("no job reports {other:?}"),
         });
     }
 }
@@ -136,7 +136,7 @@ impl JobHost for NoLog {
     }
 }
 
-/// A runner over a folder in memory, and who hears of its events.
+/// A runner over a folder in memory, and a listener for its events.
 struct Bench {
     fs: Arc<MemFs>,
     runner: JobRunner,

@@ -1,10 +1,10 @@
-//! [`JobsState`]: in which partitions a compaction may be due, and what the ones under way have taken.
+//! [`JobsState`]: the partitions in which a compaction may be due, and the claims of running ones.
 //!
-//! Kept by `jobs.rs` under its lock. Where nothing changed since nothing was due there, nobody looks,
-//! so that a pick costs the same with one partition and with 65,536. What becomes due by time, or when
-//! a snapshot is released, is looked at from time to time.
+//! Used by `jobs.rs` under its lock. A partition that has not changed since nothing was due there is
+//! not looked at, so a pick costs the same with one partition and with 65,536. Compactions that become
+//! due by time, or when a snapshot is released, are looked for from time to time.
 //!
-//! Invariant: a partition in which something is due is a candidate, has changed since the last look, or
+//! Invariant: a partition with a due compaction is a candidate, has changed since the last look, or
 //! waits for time.
 
 use std::collections::{BTreeSet, HashMap};
@@ -19,17 +19,17 @@ use crate::partition::PartitionState;
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{PartitionVersion, SstMeta};
 
-/// The state under the lock. Where nothing changed since nothing was due there, nobody looks.
+/// The state under the lock of `Jobs`.
 #[derive(Default)]
 pub(super) struct JobsState {
     pub(super) claims: HashMap<PartitionId, Claims>,
-    /// Compactions and ingests under way, over all partitions.
+    /// Running compactions and ingests, over all partitions.
     pub(super) running: usize,
     /// Partitions in which a compaction may be due.
     pub(super) candidates: BTreeSet<PartitionId>,
     /// Partitions in which one may become due by time, or when a snapshot is released.
     pub(super) waiting: BTreeSet<PartitionId>,
-    /// When those were looked at, and the snapshots that were held then.
+    /// The time of the last look at those, and the live snapshots then.
     looked: Option<(Duration, Vec<SeqNo>)>,
 }
 
@@ -40,14 +40,14 @@ pub(super) struct Claims {
     pub(super) cursors: Cursors,
     /// Compactions and ingests under way.
     pub(super) running: usize,
-    /// Why the last one failed, if it did: other partitions come first.
+    /// The error of the last one, if it failed: other partitions come first.
     pub(super) failure: Option<Error>,
     /// Why some tables stay claimed.
     pub(super) damage: Option<Error>,
     /// `true` if a table keeps entries for snapshots, held or released, has some that expire, or
     /// tombstones that a snapshot keeps.
     waits_for_time: bool,
-    /// Since when much of a table could go.
+    /// The times since which a large part of a table could be dropped.
     released_since: HashMap<FileNo, Duration>,
 }
 
@@ -70,18 +70,17 @@ impl PickContext {
     }
 }
 
-/// Tables of which much could go wait for so long after the snapshots that they kept it for were
-/// released: others may be released soon, and a rewrite serves them as well.
+/// Tables with many droppable entries wait for so long after the release of their snapshots: others
+/// may be released soon, and one rewrite serves them as well.
 pub(super) const RELEASE_DELAY: Duration = Duration::from_secs(5);
-/// A table is rewritten when more than one of so many of its entries could go.
+/// A table is rewritten when more than one of so many of its entries could be dropped.
 const RELEASED_SHARE: u64 = 10;
 
-/// Partitions in which something may become due by time are looked at again this often.
+/// Partitions that wait for time are looked at again this often.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 impl JobsState {
-    /// Takes the partitions that are to be looked at: each is to be given to
-    /// [`JobsState::look_at`].
+    /// Takes the partitions to look at: each must be passed to [`JobsState::look_at`].
     pub(super) fn take_candidates(
         &mut self,
         host: &impl JobsHost,
@@ -90,7 +89,7 @@ impl JobsState {
         let mut ids = std::mem::take(&mut self.candidates);
         ids.extend(host.take_changed());
         // The distance of the two times, because a clock may go back. A different list of snapshots
-        // changes what can be dropped, too.
+        // changes the droppable entries, too.
         let is_due = self.looked.as_ref().is_none_or(|(at, held)| {
             moment.now.abs_diff(*at) >= LOOK_AGAIN || *held != moment.held
         });
@@ -98,7 +97,7 @@ impl JobsState {
             ids.append(&mut self.waiting);
             self.looked = Some((moment.now, moment.held.clone()));
         }
-        // Dropped partitions are not found here and so leave the candidates.
+        // Dropped partitions are not found here, and so are removed from the candidates.
         ids.into_iter().filter_map(|id| host.partition(id)).collect()
     }
 
@@ -113,15 +112,15 @@ impl JobsState {
         if claim.waits_for_time {
             self.waiting.insert(partition.id);
         }
-        // Also after an error, which is reported at each attempt until it is gone.
+        // Also after an error, which is reported at each attempt until it ends.
         if !matches!(picked, Ok(None)) {
             self.candidates.insert(partition.id);
         }
         picked
     }
 
-    /// The merges of level 0 that are due, in partitions whose last compaction did not fail. All that may
-    /// be due otherwise stays a candidate.
+    /// The due merges of level 0, in partitions whose last compaction did not fail. Everything else that
+    /// may be due stays a candidate.
     pub(super) fn level0_due(
         &mut self,
         host: &impl JobsHost,
@@ -143,8 +142,7 @@ impl JobsState {
         self.enter(partition);
         let claim = self.claims.entry(partition).or_default();
         claim.busy.claim(compaction);
-        // When it is picked and not when it ends: the next pick on this level goes on behind it
-        // meanwhile.
+        // At the pick, not at the end: meanwhile the next pick on this level continues after it.
         claim.cursors.advance(compaction);
     }
 
@@ -153,7 +151,7 @@ impl JobsState {
         self.claims.entry(partition).or_default().running += 1;
     }
 
-    /// Ends work in a partition: what it stood in the way of may be due.
+    /// Ends work in a partition: compactions that it blocked may be due.
     pub(super) fn leave(&mut self, partition: PartitionId) -> &mut Claims {
         self.running -= 1;
         // A job that ends may free the range in which another one was blocked.
@@ -178,8 +176,8 @@ impl Claims {
         partition: &PartitionState,
         moment: &PickContext,
     ) -> Result<Option<(Compaction, Arc<PartitionVersion>)>> {
-        // A partition without the code of its store is not compacted: nothing could tell the store
-        // which values go.
+        // A partition without the code of its store is not compacted: the store could not be
+        // notified of dropped values.
         if partition.load_hooks().missing.is_some() {
             return Ok(None);
         }
@@ -213,18 +211,18 @@ impl Claims {
         let picked = self.with_picker(partition, &version, moment, None, &none, |picker| {
             picker.pick_level0().map(|job| (job, version.clone()))
         });
-        // A hook that panics here does so in the next pick of everything as well, which reports it.
+        // A hook that panics here also does in the next full pick, which reports it.
         picked.ok().flatten()
     }
 
-    /// The tables of which enough could go for long enough, since snapshots are released.
+    /// The tables of which enough could be dropped for long enough, since snapshots were released.
     fn released(&mut self, version: &PartitionVersion, moment: &PickContext) -> BTreeSet<FileNo> {
         let mut since = HashMap::new();
         let mut due = BTreeSet::new();
         for (_, table) in version.tables().filter(|(_, table)| !table.meta.kept.is_empty()) {
             let SstMeta { file, entries, .. } = table.meta;
             self.waits_for_time = true;
-            // Not noted in `since`, so that the wait begins anew when more entries can be dropped.
+            // Not noted in `since`, so that the wait starts again when more entries can be dropped.
             if table.meta.droppable(&moment.held).saturating_mul(RELEASED_SHARE) <= entries {
                 continue;
             }
@@ -238,7 +236,7 @@ impl Claims {
         due
     }
 
-    /// The tables of which enough has expired, and those of which it is not known.
+    /// The tables of which enough has expired, and those of which that is unknown.
     fn expired(
         &mut self,
         version: &PartitionVersion,
@@ -253,7 +251,7 @@ impl Claims {
                 continue;
             };
             self.waits_for_time |= expiries.can_expire();
-            // While the snapshots are held, a rewrite leaves the same entries again.
+            // While the snapshots are held, a rewrite keeps the same entries again.
             let left_can_go = meta.droppable(held) > 0;
             if expiries.is_due(meta.entries, ageing, *now)
                 || (left_can_go && expiries.is_left_due(ageing, *now))

@@ -1,4 +1,4 @@
-//! Picks and claims over partitions that are drawn, and the turn to flush.
+//! Picks and claims over partitions of drawings, and the turn to flush.
 
 use std::sync::atomic::AtomicU64;
 
@@ -19,7 +19,7 @@ struct Host {
     held: Mutex<Vec<SeqNo>>,
     now: Mutex<Duration>,
     changed: Mutex<BTreeSet<PartitionId>>,
-    /// The number of times that a partition was asked for.
+    /// The number of lookups of partitions.
     looks: AtomicU64,
 }
 
@@ -93,7 +93,7 @@ fn damaged_inputs_stay_claimed_and_the_rest_goes_on() {
     let damaged = pick(&jobs, &host).expect("two are due");
     let rotten = Error::corruption("/db/1.sst", 0, "rotten");
     jobs.finish(&damaged, Err(&rotten));
-    assert!(jobs.damage().expect("it is told").is_corruption());
+    assert!(jobs.damage().expect("it is reported").is_corruption());
     let other = pick(&jobs, &host).expect("the other is sound");
     assert_ne!(other.compaction.level_from, damaged.compaction.level_from);
     jobs.finish(&other, Err(&Error::new(ErrorKind::Io, "no")));
@@ -199,7 +199,7 @@ fn a_table_is_due_some_time_after_the_snapshot_that_it_kept_much_for_is_released
     assert_eq!((claimed.compaction.level_from, claimed.compaction.level_to), (6, 6));
 }
 
-/// A filter that panics when it is asked how long expired entries may stay.
+/// A filter that panics when its expiry rule is read.
 struct Unsteady;
 
 impl Expiry for Unsteady {

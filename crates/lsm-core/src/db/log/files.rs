@@ -1,6 +1,7 @@
-//! [`SegmentFiles`]: how much space the segments of the log take, without asking the file system.
+//! [`SegmentFiles`]: the space of the segments of the log, without calls to the file system.
 //!
-//! The log tells it what it makes, begins, gives back and lets go; `Db::stats` asks.
+//! The log reports the segments that it makes, begins, shortens and releases; `Db::stats` reads the
+//! sum.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,19 +10,18 @@ use parking_lot::Mutex;
 
 use crate::types::FileNo;
 
-/// See the module.
+/// The space of the segments of the log.
 #[derive(Default)]
 pub(super) struct SegmentFiles {
     /// A leaf.
     files: Mutex<Files>,
-    /// The end of what was appended to the present segment. Relaxed: a figure, and nothing is
-    /// decided by it.
+    /// The end of the appends to the present segment. Relaxed: a statistic without influence.
     appended: AtomicU64,
 }
 
 #[derive(Default)]
 struct Files {
-    /// The bytes that each file has on the disk, what is reserved for appends included.
+    /// The bytes of each file on the disk, including those reserved for appends.
     bytes: BTreeMap<FileNo, u64>,
     sum: u64,
     present: Option<FileNo>,
@@ -63,7 +63,7 @@ impl SegmentFiles {
         self.appended.store(end, Ordering::Relaxed);
     }
 
-    /// The segment before the present one keeps what it has grown to.
+    /// Records the final length of the segment before the present one.
     fn settle(&self, files: &mut Files) {
         if let Some(number) = files.present {
             let bytes = files.present_bytes().max(self.appended.load(Ordering::Relaxed));
@@ -77,7 +77,7 @@ impl SegmentFiles {
         self.appended.store(end, Ordering::Relaxed);
     }
 
-    /// Notes that the present segment reserves nothing behind its end.
+    /// Notes that the present segment has no reserved space after its end.
     pub(super) fn note_given_back(&self) {
         let mut files = self.files.lock();
         if let Some(number) = files.present {
@@ -85,7 +85,7 @@ impl SegmentFiles {
         }
     }
 
-    /// Notes that a file is gone, or another's affair; returns its bytes.
+    /// Notes that a file is deleted, or not the log's any more; returns its bytes.
     pub(super) fn note_gone(&self, number: FileNo) -> u64 {
         let mut files = self.files.lock();
         if files.present == Some(number) {

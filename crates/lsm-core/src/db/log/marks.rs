@@ -1,13 +1,13 @@
-//! [`Marks`]: places between two frames, of which a flush records one in the manifest as the place where
-//! a replay begins.
+//! [`Marks`]: places between two frames; a flush records one in the manifest as the place where a replay
+//! begins.
 //!
-//! The writer of the log notes them as it appends, because only it knows the ends of frames: to look for
-//! one at the time of a flush would be to read the log again. A flush asks for the last one before which
+//! The writer of the log notes them as it appends, because only it knows the ends of frames: finding one
+//! at the time of a flush would mean reading the log again. A flush takes the last one before which
 //! everything is in tables.
 //!
 //! Invariants:
 //! 1. A mark is the end of an append that succeeded, so a frame ends there and the next one begins.
-//! 2. A place that is handed out is durable: a log that ends before it has lost something.
+//! 2. A place that is returned is durable: a log that ends before it has lost something.
 //! 3. A segment has at most [`MARKS_A_SEGMENT`] marks, unless it holds one frame that is longer than a segment.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use crate::types::{FileNo, SeqNo};
 use crate::version::LogCut;
 use crate::wal::{LogPlace, Lsn};
 
-/// Of what the last flush found in tables a replay walks at most such a part of the longest segment in vain.
+/// A replay walks at most this part of the longest segment in vain, over frames that the last flush covered.
 /// 1,024 marks of 32 bytes are 64 KiB apart in segments of the default length.
 const MARKS_A_SEGMENT: u64 = 1024;
 
@@ -26,11 +26,11 @@ struct Mark {
     place: LogCut,
 }
 
-/// See the module.
+/// Possible begins of a replay, in the order of the log.
 pub(super) struct Marks {
     /// Bytes between two marks, at least.
     distance: u64,
-    /// The place behind which the next mark is due.
+    /// The place after which the next mark is due.
     last: Lsn,
     /// In order.
     all: VecDeque<Mark>,
@@ -42,7 +42,7 @@ impl Marks {
         Marks { distance, last: Lsn::default(), all: VecDeque::new() }
     }
 
-    /// Notes that the log ends at `lsn` and `place`, behind the frame of `last_seq`.
+    /// Notes that the log ends at `lsn` and `place`, after the frame of `last_seq`.
     pub(super) fn note(&mut self, lsn: Lsn, place: LogPlace, last_seq: SeqNo) {
         if lsn.0 - self.last.0 < self.distance {
             return;
@@ -58,14 +58,14 @@ impl Marks {
         self.all.drain(..count).next_back().map(|mark| mark.place)
     }
 
-    /// Forgets those in segments before `first`, which are removed: a flush that does not wait for the log
-    /// takes out none behind its durable end.
+    /// Drops those in segments before `first`, which are removed: a flush that does not wait for the log
+    /// takes out none after its durable end.
     pub(super) fn forget_before(&mut self, first: FileNo) {
         let count = self.all.partition_point(|mark| mark.place.segment < first);
         self.all.drain(..count);
     }
 
-    /// Forgets all of a log that counts no more.
+    /// Drops all marks of a log that does not count any more.
     pub(super) fn clear(&mut self) {
         self.all.clear();
     }
@@ -73,15 +73,14 @@ impl Marks {
 
 impl Log {
     /// The last place at which a replay may begin if everything below `low` is in tables, for the edit
-    /// that puts the rest of it there and removes the segments `removed`. `None` if there is none that
-    /// was not returned before.
+    /// that adds the tables and removes the segments `removed`. `None` if there is no new one.
     pub(in crate::db) fn replay_place(&self, low: Lsn, removed: &[FileNo]) -> Option<LogCut> {
-        // While the log has failed no segment goes, and replay begins in the first one.
+        // While the log has failed no segment is removed, and replay begins in the first one.
         if self.failure().is_some() {
             return None;
         }
-        // Durability: the frames of a partition that was dropped are in no table and may not be durable,
-        // although nothing needs them. From a place among them a replay would miss what is before it.
+        // Durability: the frames of a dropped partition are in no table and may not be durable, although
+        // nothing needs them. A replay from a place among them would miss earlier frames.
         let durable = self.durable_lsn();
         let place = self.writer.lock().marks.take_through(low.min(durable))?;
         (!removed.contains(&place.segment)).then_some(place)
@@ -97,7 +96,7 @@ mod tests {
 
     const SEGMENT: u64 = 4096;
 
-    /// A log of so many batches of 100 bytes in one segment, and the places behind them.
+    /// A log of so many batches of 100 bytes in one segment, and the places after them.
     fn filled(test: &TestLog, host: &TestHost, count: u64) -> Vec<(Lsn, LogCut)> {
         let ends = (0..count).map(|_| {
             let last_seq = SeqNo::new(write(&test.log, host, 100).unwrap()).unwrap();
@@ -122,7 +121,7 @@ mod tests {
         let between = Lsn(ends[6].0.0 + 8);
         assert_eq!(test.log.replay_place(between, &[]), Some(ends[6].1));
         let durable = Some(ends[8].1);
-        assert_eq!(test.log.replay_place(Lsn(u64::MAX), &[]), durable, "not the batch behind");
+        assert_eq!(test.log.replay_place(Lsn(u64::MAX), &[]), durable, "not the batch after it");
     }
 
     #[test]
@@ -136,7 +135,7 @@ mod tests {
         assert!(test.log.writer.lock().marks.all.is_empty());
     }
 
-    /// A flush that did not wait for the log has removed the segments, and their marks were not handed out.
+    /// A flush that did not wait for the log has removed the segments, and their marks were not returned.
     #[test]
     fn marks_of_segments_that_are_gone_are_forgotten() {
         let test = TestLog::new(SEGMENT);
@@ -146,7 +145,7 @@ mod tests {
         let obsolete = test.log.obsolete_segments(&host, end).unwrap();
         assert!(!obsolete.is_empty());
         test.log.segments_removed(&host, &obsolete);
-        assert_eq!(test.log.replay_place(end, &[]), None, "nothing behind the header is durable");
+        assert_eq!(test.log.replay_place(end, &[]), None, "nothing after the header is durable");
         test.log.sync_all(&host).unwrap();
         let place = test.log.replay_place(end, &[]).unwrap();
         assert!(!obsolete.contains(&place.segment));

@@ -1,5 +1,5 @@
-//! [`Log`]: the write-ahead log of an open database. Segments, syncs, markers, and which segments
-//! may go.
+//! [`Log`]: the write-ahead log of an open database. Segments, syncs, markers, and the removal of
+//! segments.
 //!
 //! The commit path appends to it as [`LogWriter`]; all other parts only ask for durability. It
 //! knows the rest of the database only as a [`LogHost`], so its tests need no database.
@@ -8,7 +8,7 @@
 //! writer.rs    frames into the buffer, the buffer into the segment
 //! segments.rs  new segments, the reserve, and removal
 //! marks.rs     places at which a replay may begin
-//! sealed.rs    the index of sections behind the last frame of a sealed segment
+//! sealed.rs    the index of sections after the last frame of a sealed segment
 //! sync.rs      shared syncs, and the latch after a failed one
 //! notices.rs   functions to be called when something is durable
 //! files.rs     the space of the segments on the disk
@@ -18,8 +18,8 @@
 //! Invariants:
 //! 1. A segment is registered in the manifest, and its name durable, before a frame goes into it;
 //!    a live segment that is missing at the next open is therefore `Corruption`.
-//! 2. Segments are synced in order, so that what counts as durable is a prefix of the log. Headers may be
-//!    synced before that, in order, too, and make no place durable. Segments that are removed are not synced any more.
+//! 2. Segments are synced in order, so the durable part is a prefix of the log. Headers may be synced before that,
+//!    also in order, and make no place durable. Removed segments are not synced any more.
 //! 3. After a failed append the segment is closed at its last good frame; the header of the next
 //!    one, durable before anything in it is acknowledged, names that end.
 //! 4. After a failed sync nothing that was written before is synced again. The log, and so the
@@ -30,7 +30,7 @@
 //!    begun. It leaves the manifest when the next segment is begun at the latest, so before the
 //!    segment that its header may name as the previous one is removed.
 //!
-//! Lock order: `writer`, then whatever the host locks to install an edit, then `sync`.
+//! Lock order: `writer`, then the locks of the host to install an edit, then `sync`.
 
 mod files;
 mod marks;
@@ -68,21 +68,21 @@ use sync::SyncState;
 use tending::LogWatch;
 use writer::WriterState;
 
-/// The demands of the log on the database around it.
+/// The calls of the log to the rest of the database.
 pub(super) trait LogHost {
     /// Makes a manifest edit of `changes` durable.
     fn install_edit(&self, changes: Vec<Change>) -> Result<()>;
 
-    /// Settles the log through `end`: see `CursorWriter::settle_end`. Behind the append, and before
+    /// Settles the log through `end`: see `CursorWriter::settle_end`. After the append, and before
     /// anything follows from it.
     ///
     /// # Errors
-    /// [`ErrorKind::Fenced`](crate::error::ErrorKind::Fenced): what was appended does not count.
+    /// [`ErrorKind::Fenced`](crate::error::ErrorKind::Fenced): the append does not count.
     fn settle_log(&self, end: Lsn) -> Result<()>;
 
     /// Takes over files, with their lengths in bytes, to delete them: each was dropped by a durable edit, or
-    /// named by one that is known to have failed. Deletes nothing itself, so that it may be called under
-    /// any lock.
+    /// named by one that is known to have failed. Deletes nothing itself, so it may be called under any
+    /// lock.
     fn let_go(&self, files: Vec<(FileName, u64)>);
 
     /// The number of the last manifest edit that is durable.
@@ -91,19 +91,19 @@ pub(super) trait LogHost {
     /// Returns `true` if the manifest lists segment `number`.
     fn is_segment_listed(&self, number: FileNo) -> Result<bool>;
 
-    /// Begins to write the values to the device that handles in the log point to.
+    /// Starts to write the values to the device that handles in the log point to.
     fn begin_sync_of_values(&self);
 
     /// Makes the values durable that handles in the log point to.
     fn sync_values(&self) -> Result<()>;
 
-    /// An error if the database takes no writes, whatever the reason.
+    /// Returns an error if the database takes no writes, for any reason.
     fn check_open(&self) -> Result<()>;
 
-    /// Hears that a sync failed and that the log takes no more.
+    /// Called when a sync failed and the log takes no more writes.
     fn log_failed(&self, error: &Error);
 
-    /// Has these notices told, soon and under no lock.
+    /// Queues these notices, to be called soon and under no lock.
     fn answer(&self, notices: Vec<Notice>, outcome: Result<()>);
 
     /// Has the log thread call [`Log::tend`].
@@ -113,7 +113,7 @@ pub(super) trait LogHost {
     fn counters(&self) -> &Counters;
 }
 
-/// With so many bytes free, a batch that found no space before may find some: the longest window that is mapped for
+/// With so many free bytes, a batch that found no space before may find some: the longest window that is mapped for
 /// appends of the usual length.
 const ROOM_BYTES: u64 = 256 << 10;
 
@@ -139,8 +139,8 @@ impl LogSettings {
             db_id: world.db_id,
             epoch: world.epoch,
             numbers: world.numbers.clone(),
-            // A segment is let go as a whole, when all memtables with frames in it are in tables.
-            // One that is longer than the memtables together would keep what is long flushed.
+            // A segment is released as a whole, when all memtables with frames in it are in tables.
+            // One that is longer than the memtables together would keep flushed entries for long.
             segment_bytes_max: options
                 .wal_segment_bytes
                 .min(options.write_buffer_bytes.max(SEGMENT_BYTES_MIN)),
@@ -149,22 +149,22 @@ impl LogSettings {
     }
 }
 
-/// See the module.
+/// The write-ahead log of an open database.
 pub(super) struct Log {
     // Fixed after construction.
     settings: LogSettings,
-    /// Held by who leads the commit path, and by who stands between two groups.
+    /// Held by the leader of the commit path, and by work between two groups.
     writer: Mutex<WriterState>,
-    /// A leaf: how far the log is appended and how far it is durable.
+    /// A leaf: the ends of the appended and of the durable part of the log.
     sync: Mutex<SyncState>,
-    // Copies of two fields of `sync` for each append, which would wait for its lock twice. Stored under
-    // that lock, with release; acquire for who acts on a failure.
+    // Copies of two fields of `sync` for each append, which would otherwise wait for its lock twice.
+    // Stored under that lock, with release; acquire for readers that act on a failure.
     durable_lsn: AtomicU64,
     has_failed: AtomicBool,
     /// A sync ended, well or not.
     synced: Condvar,
-    /// `true` if the log thread knows of work. Saves a wake-up per append; acquire and release, so
-    /// that the thread, which clears it, sees the append behind which nobody told it.
+    /// `true` if the log thread knows of work. Saves a wake-up per append; acquire and release: the
+    /// thread clears it, and then sees each append that did not wake it.
     told: AtomicBool,
     /// The error of the last batch, if it found no space. A leaf.
     refusal: Mutex<Option<Error>>,
@@ -172,12 +172,12 @@ pub(super) struct Log {
     has_refused: AtomicBool,
     /// A leaf, of the log thread alone.
     watch: Mutex<LogWatch>,
-    /// A leaf inside: what the segments take on the disk.
+    /// A leaf inside: the space of the segments on the disk.
     files: SegmentFiles,
 }
 
 impl Log {
-    /// A log without a segment, of which everything through `last_seq` is in tables.
+    /// A log without a segment; everything through `last_seq` is in tables.
     pub(super) fn new(settings: LogSettings, last_seq: SeqNo) -> Log {
         Log {
             writer: Mutex::new(WriterState::new(last_seq, settings.segment_bytes_max)),
@@ -201,8 +201,8 @@ impl Log {
         fs.free_bytes(dir).is_ok_and(|bytes| bytes < ROOM_BYTES).then_some(error)
     }
 
-    /// Notes that a batch could not be appended. Other failures than that for lack of space begin a new segment,
-    /// and the next batch goes there.
+    /// Notes that a batch could not be appended. Failures other than a lack of space begin a new segment, and
+    /// the next batch goes there.
     fn note_refusal(&self, error: &Error) {
         if error.kind() == ErrorKind::NoSpace {
             *self.refusal.lock() = Some(error.clone());
@@ -218,18 +218,18 @@ impl Log {
         }
     }
 
-    /// The bytes that all segments take on the disk, what is reserved for appends included.
+    /// The bytes that all segments take on the disk, including those reserved for appends.
     pub(super) fn disk_bytes(&self) -> u64 {
         self.files.bytes()
     }
 
-    /// Notes a segment that is there already and that nothing is appended to.
+    /// Notes an existing segment that is not appended to.
     pub(super) fn note_segment(&self, number: FileNo, bytes: u64) {
         self.files.note_made(number, bytes);
     }
 
-    /// Waits for the writer's lock. While the result lives no frame is appended and no segment
-    /// begun by anybody else.
+    /// Waits for the writer's lock. While the result lives no other thread appends a frame or
+    /// begins a segment.
     pub(super) fn lock<'a>(&'a self, host: &'a dyn LogHost) -> LogWriter<'a> {
         LogWriter { log: self, host, state: self.writer.lock() }
     }

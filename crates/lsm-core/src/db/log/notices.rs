@@ -1,8 +1,8 @@
 //! Notices: functions that are called when the log is durable, without a thread that waits.
 //!
-//! A notice makes the log thread sync the log as soon as it can. Notices that come while a sync
-//! runs share the next one. The thread that syncs takes out the notices that are due, and the host
-//! has them called where no lock is held.
+//! A notice makes the log thread sync the log as soon as it can. Notices that arrive during a sync
+//! share the next one. The thread that syncs takes out the due notices, and the host calls them
+//! where no lock is held.
 
 use super::{Log, LogHost};
 use crate::error::{Error, Result};
@@ -15,8 +15,8 @@ pub(in crate::db) type Notice = Box<dyn FnOnce(Result<()>) + Send>;
 /// A notice, and what it waits for.
 struct Waiting {
     seq: SeqNo,
-    /// The end of the log when the notice came. An operation that passes no log never becomes
-    /// durable by its number.
+    /// The end of the log when the notice arrived. An unlogged operation never becomes durable by
+    /// its number.
     end: Lsn,
     notice: Notice,
 }
@@ -25,21 +25,21 @@ struct Waiting {
 #[derive(Default)]
 pub(super) struct Notices {
     waiting: Vec<Waiting>,
-    /// `true` if one of them came since the last sync began.
+    /// `true` if one of them arrived since the last sync began.
     pub(super) wants_sync: bool,
     /// `true` if nothing will be synced any more.
     is_shut: bool,
 }
 
 impl Notices {
-    /// Takes out what is due when the log is durable through `seq` and `lsn`, in the order of
-    /// their operations; the last of these, too, or 0.
+    /// Takes out the notices that are due when the log is durable through `seq` and `lsn`, in the
+    /// order of their operations; returns the last of these, too, or 0.
     pub(super) fn take_due(&mut self, seq: SeqNo, lsn: Lsn) -> (Vec<Notice>, SeqNo) {
-        // Either suffices. The place alone would hold a notice of an old operation back until
-        // everything that came before the call is durable, too.
+        // Either suffices. The place alone would delay a notice of an old operation until
+        // everything before the call is durable, too.
         let due = self.waiting.extract_if(.., |w| w.seq <= seq || w.end <= lsn);
         let mut due: Vec<Waiting> = due.collect();
-        // A listener that copies commits elsewhere must not hear of a later one first.
+        // A listener that copies commits elsewhere must not get a later one first.
         due.sort_by_key(|waiting| waiting.seq);
         let last = due.last().map_or(SeqNo::ZERO, |waiting| waiting.seq);
         (due.into_iter().map(|waiting| waiting.notice).collect(), last)
@@ -51,8 +51,8 @@ impl Notices {
 }
 
 impl Log {
-    /// Has `notice` told when every logged operation through `seq` is durable, or cannot be made
-    /// so. If that is known already it is told at once.
+    /// Queues `notice` until every logged operation through `seq` is durable, or cannot be made
+    /// durable. If that is known already it is called at once.
     pub(in crate::db) fn notify(&self, host: &dyn LogHost, seq: SeqNo, notice: Notice) {
         let mut sync = self.sync.lock();
         // A number alone is not enough: the numbers of unlogged operations never reach
@@ -76,8 +76,8 @@ impl Log {
             return;
         }
         sync.notices.waiting.push(Waiting { seq, end, notice });
-        // One wake-up for all notices that come before the next sync. Each of them with its own
-        // sync would undo group commit.
+        // One wake-up for all notices before the next sync. A sync for each of them would undo
+        // group commit.
         let thread_knows = std::mem::replace(&mut sync.notices.wants_sync, true);
         drop(sync);
         if !thread_knows {
@@ -85,11 +85,11 @@ impl Log {
         }
     }
 
-    /// Refuses the notices that wait, and those to come: the log was ended.
+    /// Refuses the waiting notices, and later ones: the log has ended.
     pub(in crate::db) fn shut_notices(&self, host: &dyn LogHost) {
         let mut sync = self.sync.lock();
-        // Under the lock under which notices are added: one that comes behind this is refused at
-        // once, and none waits for a sync that no thread will make.
+        // Under the lock under which notices are added: a later one is refused at once, and none
+        // waits for a sync that no thread will make.
         sync.notices.is_shut = true;
         let refused = sync.notices.take_all();
         drop(sync);
@@ -107,12 +107,12 @@ mod tests {
 
     use super::*;
 
-    /// A sync that began before a notice came says nothing about it.
+    /// A sync that began before a notice arrived does not cover it.
     #[test]
     fn a_notice_is_due_when_its_own_operations_are_durable() {
         let mut notices = Notices::default();
         let told = Arc::new(Mutex::new(Vec::new()));
-        // The last one is of an operation that passes no log.
+        // The last one is of an unlogged operation.
         for (seq, end) in [(3, 300), (1, 100), (2, 200), (9, 150)] {
             let told = told.clone();
             let notice: Notice = Box::new(move |_| told.lock().push(seq));

@@ -1,13 +1,13 @@
-//! Indexes of sections for sealed segments: written by the log thread, behind the last frame.
+//! Indexes of sections for sealed segments: written by the log thread, after the last frame.
 //!
-//! No writer waits for one, and none is synced: `wal/section_index.rs` says why that is enough.
+//! No writer waits for one, and none is synced: `wal/section_index.rs` explains why that is enough.
 
 use super::{Log, LogHost};
 use crate::error::Result;
 use crate::types::SeqNo;
 use crate::wal::{SectionIndexBuilder, SegmentWriter};
 
-/// A segment behind which the log goes on in another.
+/// A segment that the log has left for another one.
 pub(super) struct SealedSegment {
     pub(super) segment: SegmentWriter,
     /// The last logged sequence in it.
@@ -19,8 +19,8 @@ impl Log {
     /// Writes the indexes of the segments that were sealed since the last call and are still live.
     ///
     /// # Errors
-    /// Those of the appends. They concern nobody but who tells of failures: a segment without a whole index
-    /// is walked. The write is not tried again, because nobody knows what stands behind the frames then.
+    /// Those of the appends, for a report only: a segment without a whole index is walked. The write is not
+    /// tried again, because the content after the frames is unknown then.
     pub(in crate::db) fn index_sealed(&self, host: &dyn LogHost) -> Result<()> {
         let mut writer = self.lock(host);
         let sealed = std::mem::take(&mut writer.state.sealed);
@@ -28,21 +28,21 @@ impl Log {
         drop(writer);
         let mut result = Ok(());
         for segment in sealed {
-            // A segment may be removed meanwhile: an index in a file that goes harms nobody.
+            // A segment may be removed meanwhile: an index in a deleted file is harmless.
             result = result.and(self.write_index(host, segment));
         }
         result
     }
 
-    /// Lets go of the segments that wait for their indexes.
+    /// Drops the segments that wait for their indexes.
     pub(in crate::db) fn forget_sealed(&self, host: &dyn LogHost) {
         self.lock(host).state.sealed.clear();
     }
 
     fn write_index(&self, host: &dyn LogHost, sealed: SealedSegment) -> Result<()> {
         let SealedSegment { segment, last_seq, sections } = sealed;
-        // There is none behind a failed append, where nobody knows what stands: the frame was noted and is
-        // not in the segment.
+        // After a failed append no index is written: the index would list a frame that may not be in the
+        // segment.
         let index = sections.finish(segment.header(), segment.offset(), last_seq);
         let Some(index) = index else { return Ok(()) };
         segment.file().append(&index)?;

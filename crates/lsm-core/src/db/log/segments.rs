@@ -1,4 +1,4 @@
-//! Segments of the log: making and beginning them, keeping one in reserve, letting them go.
+//! Segments of the log: making and beginning them, keeping one in reserve, releasing them.
 
 use std::path::PathBuf;
 
@@ -15,11 +15,11 @@ use crate::wal::{
     Lsn, Reserved, SEGMENT_HEADER_BYTES, SectionIndexBuilder, SegmentHeader, SegmentWriter, salt_of,
 };
 
-/// A segment is made no shorter than this, if the options let it be so long.
+/// A segment is at least so long, if the options allow it.
 pub(super) const SEGMENT_BYTES_MIN: u64 = 256 << 10;
-/// A segment is made so many times as long as what was appended of late.
+/// A segment is so many times as long as the recent appends.
 const GROWTH: u64 = 8;
-/// A segment is made for at most so many appends of the size of late.
+/// A segment is made for at most so many appends of the recent size.
 const APPENDS_MAX: u64 = 128 << 10;
 
 impl Log {
@@ -31,8 +31,8 @@ impl Log {
         self.segment_name(number).path(&self.settings.dir)
     }
 
-    /// Deletes the file of a segment that no edit ever named: nobody knows of it. If that fails, the next
-    /// open does it.
+    /// Deletes the file of a segment that no edit ever named, so no other process knows it. If that
+    /// fails, the next open does it.
     pub(in crate::db) fn delete_unnamed(&self, number: FileNo) {
         // The space counts as taken until the file is gone.
         if self.settings.fs.delete(&self.segment_path(number)).is_ok() {
@@ -40,8 +40,8 @@ impl Log {
         }
     }
 
-    /// Lets go of segments that the manifest does not list any more, or that an edit named which failed
-    /// and is out of doubt. A secondary may read them.
+    /// Releases segments that the manifest does not list any more, or that a failed edit named which is
+    /// out of doubt. A secondary may read them.
     pub(in crate::db) fn let_go(
         &self,
         host: &dyn LogHost,
@@ -52,19 +52,18 @@ impl Log {
         host.let_go(files.collect());
     }
 
-    /// Makes a segment of `wanted` bytes whose header is not written yet, or as close to that as the
-    /// disk has room for, and of `needed` bytes at least. Nothing lists it.
+    /// Makes a segment of `wanted` bytes without a header yet, or as close to that as the disk has
+    /// room for, and of at least `needed` bytes. Nothing lists it.
     ///
     /// # Durability
     /// Name and zeros are durable once this returns. A header over durable zeros is torn to zeros
-    /// or not at all, so that one which is neither is known as damage.
+    /// or not at all, so any other content is known as damage.
     fn make_segment(&self, wanted: u64, needed: u64) -> Result<(Reserved, FileNo)> {
         let mut bytes = wanted.max(needed);
         loop {
-            // A new file for each attempt: it is not specified how much space a file keeps after a
-            // refused preallocation.
-            // From the counter of all files: a number that was used for a deleted segment must not
-            // name another file.
+            // A new file for each attempt: it is unspecified how much space a file keeps after a
+            // refused preallocation. From the counter of all files: a number that was used for a
+            // deleted segment must not name another file.
             let number = self.settings.numbers.allocate();
             let made = self.make_file(number, bytes);
             if !matches!(made, Ok(Ok(_))) {
@@ -79,7 +78,7 @@ impl Log {
         }
     }
 
-    /// A segment of `bytes` bytes, or inside the error that the disk has no room for so many.
+    /// A segment of `bytes` bytes; the inner error means that the disk has no room for so many.
     fn make_file(&self, number: FileNo, bytes: u64) -> Result<Result<Reserved>> {
         let path = self.segment_path(number);
         let file = self.settings.fs.open_append(&path, AppendMode::IfAbsent)?;
@@ -98,9 +97,10 @@ impl Log {
         Ok(Ok(reserved))
     }
 
-    /// The length of a new segment. A store that is hardly written to takes little; under load segments
-    /// reach their full length after a few, so that making them, which takes three syncs, is rare. Small
-    /// appends take long to fill one of the greatest length, and all that time the disk would hold it.
+    /// The length of a new segment. A store with few writes takes little space; under load segments
+    /// reach their full length after a few, so making them, which takes three syncs, is rare. Small
+    /// appends take long to fill one of the greatest length, and it would hold the disk space all that
+    /// time.
     pub(super) fn segment_bytes(&self, recent: Recent) -> u64 {
         let bytes_max = self.settings.segment_bytes_max;
         let bytes_min = SEGMENT_BYTES_MIN.min(bytes_max);
@@ -109,7 +109,7 @@ impl Log {
     }
 
     /// Registers a segment in the manifest; the same edit removes `spoiled` ones. If the manifest
-    /// refuses it is returned with the error.
+    /// refuses it, it is returned with the error.
     fn list_segment(
         &self,
         host: &dyn LogHost,
@@ -126,7 +126,7 @@ impl Log {
         }
     }
 
-    /// Keeps one segment ready behind the present one.
+    /// Keeps one segment ready after the present one.
     pub(super) fn ensure_reserve(&self, host: &dyn LogHost) -> Result<()> {
         let wants_reserve = self.lock(host).wants_reserve();
         if wants_reserve { self.make_reserve(host) } else { Ok(()) }
@@ -157,7 +157,7 @@ impl Log {
                 return Err(error);
             }
         };
-        // The log may have been begun anew meanwhile, without the reserve.
+        // A new log may have begun meanwhile, without the reserve.
         if !host.is_segment_listed(number)? {
             return Ok(());
         }
@@ -165,17 +165,17 @@ impl Log {
         if writer.state.reserve.is_none() && present.is_none_or(|present| present < number) {
             writer.state.reserve = Some((reserved, number));
         } else {
-            // The log went on meanwhile, in a segment with a larger number.
+            // The log continued meanwhile, in a segment with a larger number.
             writer.state.spoiled.push(number);
         }
         Ok(())
     }
 
-    /// Gives back what the log has reserved on the disk: a log at rest may stay there for long.
+    /// Frees the reserved space of the log on the disk: an idle log may stay so for long.
     ///
     /// # Cost
-    /// An edit of the manifest under the writer's lock, where there is a reserve. Not without the
-    /// lock: a segment that was begun meanwhile would stand behind one that is listed and empty,
+    /// An edit of the manifest under the writer's lock, if there is a reserve. Not without the
+    /// lock: a segment that was begun meanwhile would come after one that is listed and empty,
     /// which after a crash looks as if the log ended there.
     pub(in crate::db) fn release_reserve(&self, host: &dyn LogHost) -> Result<()> {
         let mut writer = self.lock(host);
@@ -184,7 +184,7 @@ impl Log {
         writer.state.recent.fade();
         writer.remove_unused()?;
         let unused = writer.state.segment.as_ref().map_or(0, SegmentWriter::unused);
-        // A little is left alone: later appends would have to take the space anew.
+        // A little is not freed: later appends would have to take the space again.
         if unused > SEGMENT_BYTES_MIN && self.settings.fs.caps().punch {
             writer.give_back()?;
         }
@@ -193,19 +193,19 @@ impl Log {
 
     /// The segments that lie wholly below `low`, whose removals go into a manifest edit. Not the
     /// spoiled ones: the next segment's edit removes those under the writer's lock, and a flush
-    /// that did so as well would remove one twice. Call [`Log::segments_removed`] when that edit
-    /// is durable.
+    /// that did so as well would remove one twice. Call [`Log::segments_removed`] when that edit is
+    /// durable.
     ///
     /// # Durability
-    /// The header behind each of them is durable: what is left of the log says how far it came,
-    /// so that the next open can tell a log that lost everything from one that never began.
+    /// The header after each of them is durable: the rest of the log shows how far it came, so that
+    /// the next open can distinguish a log that lost everything from one that never began.
     pub(in crate::db) fn obsolete_segments(
         &self,
         host: &dyn LogHost,
         low: Lsn,
     ) -> Result<Vec<FileNo>> {
         if self.failure().is_some() {
-            // They go when the log is begun anew; nothing can be made durable before.
+            // They are removed when a new log begins; nothing can be made durable before.
             return Ok(Vec::new());
         }
         // First, because leaving the present segment makes it obsolete as well.
@@ -221,14 +221,14 @@ impl Log {
         let first = writer.first_behind(&obsolete);
         drop(writer);
         // The header of the next segment names the end of the last one of these. It is durable before that
-        // goes.
+        // is removed.
         if let Some(first) = first.filter(|_| !obsolete.is_empty()) {
             self.sync_header(host, first.number)?;
         }
         Ok(obsolete)
     }
 
-    /// The last number before the segment that is the first one behind `obsolete`. Its header is durable: see
+    /// The last number before the segment that is the first one after `obsolete`. Its header is durable: see
     /// [`Log::obsolete_segments`].
     pub(in crate::db) fn last_seq_before_first_behind(
         &self,
@@ -238,11 +238,11 @@ impl Log {
         self.lock(host).first_behind(obsolete).map(|first| first.previous_seq)
     }
 
-    /// Begins the next segment if nothing in the present one is needed, so that a database of which
-    /// everything is flushed keeps no log; returns `low`, or the end of the log if it did.
+    /// Begins the next segment if nothing in the present one is needed, so that a fully flushed
+    /// database keeps no log; returns `low`, or the end of the log if it did.
     ///
-    /// A writer that comes meanwhile waits for a header at most: the file is made before the lock is
-    /// taken. Under load this does nothing, because the active memtable needs the present segment.
+    /// A concurrent writer waits at most for a header: the file is made before the lock is taken.
+    /// Under load this does nothing, because the active memtable needs the present segment.
     fn leave_spent_segment(&self, host: &dyn LogHost, low: Lsn) -> Result<Lsn> {
         if !self.lock(host).is_spent(low) {
             return Ok(low);
@@ -251,17 +251,17 @@ impl Log {
         // syncs.
         self.make_reserve(host)?;
         let mut writer = self.lock(host);
-        // A batch may have come while the lock was free.
+        // A batch may have been appended while the lock was free.
         if !writer.is_spent(low) {
             return Ok(low);
         }
-        // Memtable switches that are due may be in the buffer.
+        // Due memtable switches may be in the buffer.
         writer.append()?;
         writer.begin_segment(0)?;
         Ok(writer.lsn())
     }
 
-    /// Lets go of segments whose removal is durable.
+    /// Releases segments whose removal is durable.
     pub(in crate::db) fn segments_removed(&self, host: &dyn LogHost, numbers: &[FileNo]) {
         if numbers.is_empty() {
             return;
@@ -270,7 +270,7 @@ impl Log {
         // No later edit must name them again.
         writer.state.closed.retain(|closed| !numbers.contains(&closed.header.number));
         writer.state.spoiled.retain(|number| !numbers.contains(number));
-        // Nobody will read an index of them.
+        // Their indexes will not be read.
         let sealed = &mut writer.state.sealed;
         sealed.retain(|sealed| !numbers.contains(&sealed.segment.header().number));
         if let Some(first) = writer.first_behind(&[]) {
@@ -292,14 +292,14 @@ impl LogWriter<'_> {
     }
 
     /// Returns `true` if every batch of the log lies below `low`, and the present segment is longer
-    /// than a new one would be. Markers behind the last batch are of no use without it.
+    /// than a new one would be. Markers after the last batch are useless without it.
     fn is_spent(&self, low: Lsn) -> bool {
         let present = self.state.segment.as_ref();
         let is_long = present.is_some_and(|segment| segment.offset() > SEGMENT_BYTES_MIN);
         is_long && self.ends_below(low)
     }
 
-    /// The header of the first live segment behind `obsolete`, which are the first ones.
+    /// The header of the first live segment after `obsolete`, which are the first ones.
     fn first_behind(&self, obsolete: &[FileNo]) -> Option<SegmentHeader> {
         let closed = self.state.closed.get(obsolete.len()).map(|closed| closed.header);
         closed.or_else(|| self.state.segment.as_ref().map(|segment| *segment.header()))
@@ -320,25 +320,25 @@ impl LogWriter<'_> {
         Some(unlisted.swap_remove(fits))
     }
 
-    /// Has the manifest forget the reserve and all segments that will never be begun, and lets go of
+    /// Removes the reserve and all segments that will never be begun from the manifest, and releases
     /// them.
     pub(super) fn remove_unused(&mut self) -> Result<()> {
-        // As one that was overtaken: if the edit fails, the next segment's removes it.
+        // As a spoiled one: if the edit fails, the next segment's edit removes it.
         if let Some((_, number)) = self.state.reserve.take() {
             self.state.spoiled.push(number);
         }
         if self.state.spoiled.is_empty() && self.state.unlisted.is_empty() {
             return Ok(());
         }
-        // Before the files go: a listed segment without a file refuses the next open.
+        // Before the files are deleted: a listed segment without a file refuses the next open.
         self.host.install_edit(removals(&self.state.spoiled))?;
         self.let_go_of_unused();
         Ok(())
     }
 
-    /// Lets go of spoiled segments, whose removal is durable, and of those that the manifest refused.
-    /// The edit came behind each refusal and under this lock, so it went into a generation of the
-    /// manifest that does not know the refused ones.
+    /// Releases spoiled segments, whose removal is durable, and those that the manifest refused. The
+    /// edit came after each refusal and under this lock, so it went into a generation of the manifest
+    /// that does not have the refused ones.
     fn let_go_of_unused(&mut self) {
         let refused = std::mem::take(&mut self.state.unlisted);
         let refused = refused.into_iter().map(|(_, number)| number);
@@ -346,7 +346,7 @@ impl LogWriter<'_> {
         self.log.let_go(self.host, refused.chain(spoiled));
     }
 
-    /// Gives back the space behind the last frame of the present segment.
+    /// Frees the space after the last frame of the present segment.
     pub(super) fn give_back(&self) -> Result<()> {
         self.state.segment.as_ref().map_or(Ok(()), SegmentWriter::give_back)?;
         self.log.files.note_given_back();
@@ -364,7 +364,8 @@ impl LogWriter<'_> {
         self.state.closed.iter().copied().chain(present).collect()
     }
 
-    /// The header of a segment that follows the present one; every place below `durable` is.
+    /// The header of a segment that follows the present one; every place below `durable` is
+    /// durable.
     fn next_header(&self, number: FileNo, durable: Lsn) -> SegmentHeader {
         SegmentHeader {
             db: self.log.settings.db_id,
@@ -379,18 +380,18 @@ impl LogWriter<'_> {
         }
     }
 
-    /// Begins the next segment, with room for the memtable switches that are due and a frame of
-    /// `len` bytes. The buffer is empty.
+    /// Begins the next segment, with room for the due memtable switches and a frame of `len` bytes.
+    /// The buffer is empty.
     pub(super) fn begin_segment(&mut self, len: usize) -> Result<()> {
         assert!(self.state.buffer.is_empty(), "its frames belong to the present segment");
         let frames = self.state.switches_len_max() + len;
         let (reserved, number) = self.take_reserve(frames as u64)?;
         let header = self.next_header(number, self.log.durable_lsn());
-        // The reserve is listed in the manifest already, so nothing but the header is written here.
+        // The reserve is listed in the manifest already, so only the header is written here.
         let begun = reserved.begin(header);
         if begun.is_err() {
             // The header may be complete in the file, and it names the end of the present segment.
-            // An append to that segment would lie behind the named end, so the log must go on
+            // An append to that segment would lie after the named end, so the log must continue
             // elsewhere.
             self.state.spoiled.push(number);
             self.state.must_switch = true;
@@ -399,8 +400,8 @@ impl LogWriter<'_> {
         // After a normal change of segments the header needs no sync of its own: the next sync of
         // the log includes the file, and no frame in it is acknowledged as durable before.
         let replaces_failed = self.state.segment.as_ref().is_some_and(SegmentWriter::is_failed);
-        // Durability: what a failed append left behind the end is known not to count before the
-        // writers hear of it. The one sync under the writer's lock.
+        // Durability: the bytes of a failed append after the end are known not to count before its
+        // writers get the error. The one sync under the writer's lock.
         if replaces_failed && let Err(error) = segment.file().sync() {
             return Err(self.log.fail(self.host, error));
         }
@@ -413,8 +414,7 @@ impl LogWriter<'_> {
             self.state.closed.push_back(BegunSegment::of(&old));
             let last_seq = self.state.logged_seq;
             self.state.sealed.push(SealedSegment { segment: old, last_seq, sections });
-            // Although the thread may know of appends: it may sleep for a second, and a writer that fills the
-            // segment meanwhile makes the next one itself, which takes three syncs.
+            // The thread may sleep for a second, and a writer that fills the segment would make the next.
             self.host.wake_log_thread();
         }
         // The commit path seals memtables that pin too much of the log when it sees this, after the
@@ -464,15 +464,15 @@ impl LogWriter<'_> {
         }
     }
 
-    /// A durable segment that continues the log, with nothing of it below, and that nothing lists
-    /// yet: for [`LogWriter::restart`]. Frames that were not appended are thrown away.
+    /// A durable segment that continues the log, without any of it, and that nothing lists yet: for
+    /// [`LogWriter::restart`]. Frames that were not appended are discarded.
     pub(in crate::db) fn fresh_segment(&mut self) -> Result<SegmentWriter> {
-        // Memtable switches alone, which stay due: batches are in the buffer only while a group
-        // is under way.
+        // Only memtable switches, which stay due: batches are in the buffer only while a group is
+        // being committed.
         self.state.clear_buffer();
         let wanted = self.log.segment_bytes(self.state.recent);
         let (reserved, number) = self.log.make_segment(wanted, SEGMENT_HEADER_BYTES)?;
-        // The log before it is in tables when this segment counts.
+        // When this segment counts, the log before it is in tables.
         let header = self.next_header(number, self.lsn());
         let begun = reserved.begin(header).and_then(|segment| {
             segment.file().sync()?;
@@ -481,8 +481,8 @@ impl LogWriter<'_> {
         begun.inspect_err(|_| self.log.delete_unnamed(number))
     }
 
-    /// Goes on in `segment`, which is durable and listed, and behind which there is no other:
-    /// everything before it is in tables, and so as durable as can be. Ends the failure.
+    /// Continues in `segment`, which is durable and listed, and the last one: everything before it
+    /// is in tables, and so durable. Ends the failure.
     pub(in crate::db) fn restart(&mut self, segment: SegmentWriter) {
         assert!(self.state.buffer.is_empty() && segment.is_empty());
         self.log.note_restarted(&segment, self.state.logged_seq);

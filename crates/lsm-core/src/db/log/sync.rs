@@ -1,8 +1,8 @@
-//! Making the log durable: one sync for all who wait, and the latch after one failed.
+//! Making the log durable: one sync for all waiting threads, and the latch after a failed one.
 //!
-//! The latch is here because only a sync of the log can set it, and only a log that was begun
-//! anew can clear it. So this is the one owner of "the log takes no more", and there is no second
-//! copy of it that could disagree.
+//! The latch is here because only a sync of the log can set it, and only a new log can clear it. So
+//! this is the one owner of "the log takes no more writes", and there is no second copy that could
+//! disagree.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,22 +17,22 @@ use crate::hooks::catch_engine;
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::wal::{Lsn, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter};
 
-/// The places up to which the log is in the kernel and on the device, and what lies between.
+/// The ends of the log in the kernel and on the device, and the segments in between.
 pub(super) struct SyncState {
     pub(super) appended_lsn: Lsn,
     appended_seq: SeqNo,
     pub(super) durable_lsn: Lsn,
     pub(super) durable_seq: SeqNo,
     /// The largest number through which a caller was promised that every logged operation is durable.
-    /// Operations that pass no log have numbers that `durable_seq` does not come to.
+    /// Numbers of unlogged operations are never reached by `durable_seq`.
     pub(super) told_seq: SeqNo,
     /// The present segment, and closed ones before it that were not synced since.
     unsynced: Vec<UnsyncedSegment>,
-    /// `true` if somebody syncs.
+    /// `true` if a thread syncs.
     running: bool,
     /// Why the log takes no more.
     pub(super) failed: Option<Error>,
-    /// `true` if a frame behind the last sync attests it.
+    /// `true` if a frame after the last sync attests it.
     marked: bool,
     pub(super) notices: Notices,
 }
@@ -70,7 +70,7 @@ impl SyncState {
         }
     }
 
-    /// Returns `true` if the header of this segment is durable, or the segment is no more.
+    /// Returns `true` if the header of this segment is durable, or the segment is removed.
     fn is_headed(&self, number: FileNo) -> bool {
         let unsynced = self.unsynced.iter().find(|segment| segment.number == number);
         unsynced.is_none_or(|segment| segment.is_headed)
@@ -100,12 +100,12 @@ impl Log {
         Lsn(self.durable_lsn.load(Ordering::Acquire))
     }
 
-    /// Returns `true` if somebody wants to hear of a sync that has not begun.
+    /// Returns `true` if a notice waits for a sync that has not begun.
     pub(super) fn is_sync_wanted(&self) -> bool {
         self.sync.lock().notices.wants_sync
     }
 
-    /// Has the log thread sync what was appended, soon.
+    /// Requests a sync of the appended frames by the log thread.
     pub(in crate::db) fn want_sync(&self, host: &dyn LogHost) {
         let thread_knows = std::mem::replace(&mut self.sync.lock().notices.wants_sync, true);
         if !thread_knows {
@@ -122,35 +122,36 @@ impl Log {
     /// call.
     pub(in crate::db) fn durable_through(&self, visible: SeqNo) -> SeqNo {
         let mut sync = self.sync.lock();
-        // What readers see was appended before, if it passes the log.
+        // Visible operations were appended before, if they are logged.
         if sync.failed.is_none() && sync.durable_lsn >= sync.appended_lsn {
             sync.told_seq = sync.told_seq.max(visible);
         }
         sync.durable_seq.max(sync.told_seq)
     }
 
-    /// Notes that somebody hears of it: every logged operation through `seq` is durable.
+    /// Notes the promise to a caller that every logged operation through `seq` is durable.
     fn note_told(&self, seq: SeqNo) {
         let mut sync = self.sync.lock();
         sync.told_seq = sync.told_seq.max(seq);
     }
 
-    /// Why the log takes no more, if a sync failed and it was not begun anew since.
+    /// The error for which the log takes no more writes, if a sync failed and no new log has begun
+    /// since.
     pub(in crate::db) fn failure(&self) -> Option<Error> {
         self.sync.lock().failed.clone()
     }
 
-    /// Returns `true` if a sync failed, and the log was not begun anew since.
+    /// Returns `true` if a sync failed, and no new log has begun since.
     pub(in crate::db) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// An error if the log takes no more.
+    /// Returns an error if the log takes no more writes.
     pub(in crate::db) fn check(&self) -> Result<()> {
         if !self.has_failed() {
             return Ok(());
         }
-        // It may have been begun anew since.
+        // A new log may have begun since.
         self.failure().map_or(Ok(()), Err)
     }
 
@@ -158,7 +159,8 @@ impl Log {
     pub(in crate::db) fn chore(&self) -> LogChore {
         let sync = self.sync.lock();
         if sync.failed.is_some() {
-            // A failed log is left alone until it is begun anew: another sync would report success.
+            // A failed log is not touched until a new one begins: another sync would report
+            // success.
             LogChore::Rest
         } else if sync.durable_lsn < sync.appended_lsn {
             LogChore::Sync
@@ -177,13 +179,14 @@ impl Log {
 
     pub(super) fn note_begun(&self, segment: &SegmentWriter) {
         let mut sync = self.sync.lock();
-        // Kept until it is synced: a closed segment with frames that nobody synced must be synced
-        // before its successor.
+        // Kept until it is synced: a closed segment with unsynced frames must be synced before its
+        // successor.
         sync.unsynced.push(UnsyncedSegment::of(segment, false));
         sync.appended_lsn = segment.lsn();
     }
 
-    /// Everything before `segment` is in tables, and with it every operation through `seq`.
+    /// Notes that everything before `segment` is in tables, and with it every operation through
+    /// `seq`.
     pub(super) fn note_restarted(&self, segment: &SegmentWriter, seq: SeqNo) {
         let mut sync = self.sync.lock();
         assert!(!sync.running, "none begins while one has failed");
@@ -202,17 +205,17 @@ impl Log {
         self.synced.notify_all();
     }
 
-    /// Notes that the last sync is attested by a frame that ends at `lsn`, and that is durable.
+    /// Notes that a durable frame, which ends at `lsn`, attests the last sync.
     pub(super) fn note_marked(&self, lsn: Lsn) {
         let mut sync = self.sync.lock();
-        // A later sync has nothing behind it that attests it.
+        // A later sync has no frame after it that attests it.
         sync.marked |= sync.durable_lsn == lsn;
     }
 
-    /// Waits until the log is durable through `lsn`, syncing it if nobody does.
+    /// Waits until the log is durable through `lsn`; syncs it if no other thread does.
     ///
     /// # Errors
-    /// Those of the sync, or of one that failed before. The log takes no more then.
+    /// Those of the sync, or of one that failed before. The log takes no more writes then.
     pub(in crate::db) fn sync_through(&self, host: &dyn LogHost, lsn: Lsn) -> Result<()> {
         // The sync that runs may have read its target before this frame was appended, so the place is
         // compared again after it.
@@ -223,7 +226,7 @@ impl Log {
         let target_lsn = sync.appended_lsn;
         let target_seq = sync.appended_seq;
         let unsynced = sync.unsynced.clone();
-        // Before the sync as well: a notice that comes during it needs another one.
+        // Before the sync as well: a notice that arrives during it needs another one.
         sync.notices.wants_sync = false;
         // Not held during the sync: appends take this lock.
         drop(sync);
@@ -256,11 +259,11 @@ impl Log {
     /// A sync of each segment whose header is not durable yet: of one, if the log thread keeps up.
     pub(super) fn sync_header(&self, host: &dyn LogHost, number: FileNo) -> Result<()> {
         let Some(sync) = self.begin_sync(|sync| sync.is_headed(number))? else { return Ok(()) };
-        // In order: recovery takes a header that is torn in front of a sound one for damage.
+        // In order: recovery takes a torn header before an intact one for damage.
         let wanted = sync.unsynced.iter().filter(|it| it.number <= number && !it.is_headed);
         let wanted: Vec<_> = wanted.cloned().collect();
         drop(sync);
-        // Without segments that have durable headers: this calls no place durable.
+        // Without segments that have durable headers: this makes no place durable.
         let result = self.synced(host, || sync_segments(host, &wanted));
         let mut sync = self.sync.lock();
         sync.running = false;
@@ -272,7 +275,7 @@ impl Log {
         result
     }
 
-    /// Makes durable the header of the present segment, while there is little behind it.
+    /// Makes the header of the present segment durable, while there is little after it.
     pub(super) fn sync_present_header(&self, host: &dyn LogHost) -> Result<()> {
         let sync = self.sync.lock();
         let present = sync.unsynced.last().filter(|segment| !segment.is_headed);
@@ -285,7 +288,7 @@ impl Log {
         }
     }
 
-    /// Waits until nobody syncs and takes the turn; `None` as soon as it `is_done`.
+    /// Waits until no thread syncs and takes the turn; `None` as soon as it `is_done`.
     fn begin_sync(
         &self,
         is_done: impl Fn(&SyncState) -> bool,
@@ -304,15 +307,15 @@ impl Log {
             self.synced.wait(&mut sync);
         }
         // Only one thread syncs. The others wait for the condition variable and share the result;
-        // concurrent calls of `fdatasync` on one file would queue up in the kernel, and an error is
-        // reported to one of them alone.
+        // concurrent calls of `fdatasync` on one file would queue up in the kernel, and only one of
+        // them would get an error.
         sync.running = true;
         Ok(Some(sync))
     }
 
-    /// The outcome of a sync; the log takes no more after a failure.
+    /// Returns the outcome of a sync; the log takes no more writes after a failure.
     fn synced(&self, host: &dyn LogHost, sync: impl FnOnce() -> Result<()>) -> Result<()> {
-        // A panic is latched like an error. It must not leave `running` set: all who sync later would
+        // A panic is latched like an error. It must not leave `running` set: all later syncs would
         // wait for ever.
         let result = catch_engine("a sync of the log", sync);
         // Latched before `running` is reset. A second `fdatasync` of this file would report
@@ -324,14 +327,14 @@ impl Log {
         })
     }
 
-    /// Notes that the log is durable up to here; the notices that are due.
+    /// Notes that the log is durable up to here; returns the due notices.
     fn note_durable(&self, sync: &mut SyncState, lsn: Lsn, seq: SeqNo) -> Vec<Notice> {
-        // A sync that began before segments were removed ends behind that.
+        // A sync that began before segments were removed may end after that.
         sync.durable_lsn = sync.durable_lsn.max(lsn);
         self.durable_lsn.store(sync.durable_lsn.0, Ordering::Release);
         sync.durable_seq = sync.durable_seq.max(seq);
         // The log thread appends a frame that attests this sync. Without it, recovery could not
-        // tell rot in the last frames from a torn tail.
+        // distinguish rot in the last frames from a torn tail.
         sync.marked = false;
         // Taken under the lock and called without it: a notice may call the database.
         let (due, last) = sync.notices.take_due(seq, lsn);
@@ -343,7 +346,7 @@ impl Log {
     /// tables.
     pub(super) fn note_removed(&self, host: &dyn LogHost, first: &SegmentHeader) {
         let mut sync = self.sync.lock();
-        // Their files are closed. Otherwise the next sync would write what nobody reads.
+        // Their files are closed. Otherwise the next sync would write bytes that no one reads.
         sync.unsynced.retain(|segment| segment.number >= first.number);
         let begin = first.lsn_at(SEGMENT_HEADER_BYTES);
         let mut due = Vec::new();
@@ -357,7 +360,7 @@ impl Log {
         }
     }
 
-    /// Waits until everything that was appended is durable.
+    /// Waits until everything appended is durable.
     pub(in crate::db) fn sync_all(&self, host: &dyn LogHost) -> Result<()> {
         let lsn = self.sync.lock().appended_lsn;
         self.sync_through(host, lsn)
@@ -374,9 +377,9 @@ impl Log {
         Ok(())
     }
 
-    /// The last durable number, if a flush of `partition` through `seq` need not wait for the log: every batch
-    /// behind it is of that partition. The tables of the flush then hold all that a crash takes from the
-    /// log.
+    /// The last durable number, if a flush of `partition` through `seq` need not wait for the log: every later
+    /// batch is of that partition. Then the tables of the flush hold everything that a crash could remove from
+    /// the log.
     pub(in crate::db) fn durable_before_run(
         &self,
         host: &dyn LogHost,
@@ -386,22 +389,22 @@ impl Log {
         let sync = self.sync.lock();
         let failed = sync.failed.is_some();
         let durable = sync.durable_seq;
-        // Given back before the lock of the writer is taken, which comes before it in order. Meanwhile the
+        // Released before the lock of the writer is taken, which comes before it in order. Meanwhile the
         // durable part may only grow.
         drop(sync);
         let may_lag = !failed && durable < seq && self.lock(host).has_run_of(partition, durable);
         may_lag.then_some(durable)
     }
 
-    /// Takes no more until the log is begun anew, because of `error`, which a sync returned; the
-    /// error that everybody gets from now on.
+    /// Takes no more writes until a new log begins, because of `error` of a sync; returns the error
+    /// for all callers from now on.
     pub(super) fn fail(&self, host: &dyn LogHost, error: Error) -> Error {
         let message = "a sync of the log failed; writes are refused until the memtables are \
                        written to new files";
         let latched = Error::because(ErrorKind::ReadOnly, message, error);
         let mut sync = self.sync.lock();
         let is_news = sync.failed.is_none();
-        // The first error stays: later ones are its consequences, and all callers shall see one
+        // The first error stays: later ones are its consequences, and all callers should see one
         // cause.
         let latched = sync.failed.get_or_insert(latched).clone();
         self.has_failed.store(true, Ordering::Release);
@@ -417,13 +420,13 @@ impl Log {
         latched
     }
 
-    /// Takes no more until the log is begun anew, because of `error`, which a sync of values returned that
-    /// the log did not ask for.
+    /// Takes no more writes until a new log begins, because of `error`, the failure of a sync of values
+    /// that the log did not request.
     pub(in crate::db) fn begin_anew(&self, host: &dyn LogHost, error: &Error) {
         self.fail(host, error.clone());
     }
 
-    /// Waits until no sync is under way. None begins while one has failed.
+    /// Waits until no sync runs. None begins while one has failed.
     pub(in crate::db) fn wait_for_failed_sync(&self) {
         let mut sync = self.sync.lock();
         while sync.running {
@@ -438,10 +441,10 @@ fn sync_files(host: &dyn LogHost, segments: &[UnsyncedSegment]) -> Result<()> {
     // do as well; its start takes longer than what it saves for values of 64 KiB.
     host.begin_sync_of_values();
     sync_segments(host, segments)?;
-    // Durability: no place in the log counts as durable before the values are that handles below
-    // it point to. Their handles are in what was written, so their `put` has returned. The frames
-    // may be on the device before the values, as they may be without any sync: recovery reads the
-    // values of all frames that nothing behind them attests.
+    // Durability: no place in the log counts as durable before the values of the handles below it
+    // are. Their handles are written, so their `put` has returned. The frames may be on the device
+    // before the values, as they may be without any sync: recovery reads the values of all frames
+    // that no later one attests.
     host.sync_values()
 }
 

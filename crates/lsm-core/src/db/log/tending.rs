@@ -1,5 +1,5 @@
-//! The tasks of the log thread: syncs for those who do not wait, and after the interval; marks,
-//! keeps a reserve, gives it back, indexes sealed segments.
+//! The tasks of the log thread: syncs for callers that do not wait, and after the interval; marks;
+//! the reserve, which it keeps and frees; indexes of sealed segments.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use super::{Log, LogHost};
 use crate::error::Result;
 use crate::wal::Control;
 
-/// An idle log is marked this long after its last sync. What is due is looked at as often.
+/// An idle log is marked this long after its last sync. Due tasks are looked for as often.
 const MARK_AFTER: Duration = Duration::from_millis(10);
-/// A log that is never synced by itself is looked at this often.
+/// A log that is not synced by interval is looked at this often.
 const LOOK_AT_UNSYNCED: Duration = Duration::from_secs(1);
-/// A log at rest gives back what it has reserved after this long.
+/// An idle log frees its reserved space after this long.
 const RESERVE_KEPT: Duration = Duration::from_secs(1);
 
-/// Since when the log thread has seen the same chore.
+/// The present chore, and the time since which the log thread has seen it.
 #[derive(Default)]
 pub(super) struct LogWatch(Option<(LogChore, Duration)>);
 
 impl LogWatch {
-    /// For how long `chore` has been due, at `now`.
+    /// The time for which `chore` has been due, at `now`.
     fn age(&mut self, chore: LogChore, now: Duration) -> Duration {
         match self.0 {
-            // A clock that went back counts from where it is now: what is due waits for the
-            // interval once more, and not until the clock has caught up.
+            // After a clock went back, the count starts again: a due chore waits for the interval
+            // once more, and not until the clock has caught up.
             Some((same, since)) if same == chore && since <= now => now.saturating_sub(since),
             _ => {
                 self.0 = Some((chore, now));
@@ -36,7 +36,7 @@ impl LogWatch {
 }
 
 impl Log {
-    /// Has the log thread look, unless it knows already.
+    /// Wakes the log thread, unless it knows already.
     #[inline]
     pub(super) fn tell_thread(&self, host: &dyn LogHost) {
         // Loaded first: a swap at each append would write to a cache line that others read.
@@ -45,11 +45,11 @@ impl Log {
         }
     }
 
-    /// Syncs and marks the log as they fall due, and keeps a reserve while it is written to; says
-    /// when to look again, `None` for when the host is told.
+    /// Syncs and marks the log when due, and keeps a reserve while there are writes; returns the
+    /// time to look again, `None` for the next wake-up of the host.
     ///
-    /// `sync_interval` is how old what is not synced may become; zero leaves syncing to the
-    /// operating system and to commits that ask for it.
+    /// `sync_interval` is the maximum age of unsynced frames; zero leaves syncing to the operating
+    /// system and to commits that request it.
     pub(in crate::db) fn tend(
         &self,
         host: &dyn LogHost,
@@ -62,16 +62,16 @@ impl Log {
         match chore {
             LogChore::Rest => {
                 // Cleared before the second look. In the other order an append between the two
-                // would find `told` set and wake nobody, and its frame would wait for the next
-                // append.
+                // would find `told` set and not wake the thread, and its frame would wait for the
+                // next append.
                 self.told.store(false, Ordering::Release);
-                // An append before the store has seen `told` set and has woken nobody. The lock of
-                // `sync`, which each append and this look take, orders the two: an append behind
-                // the look finds `told` cleared, and one before it is seen.
+                // An append that ran before this store saw the flag set and did not wake the
+                // thread. Both sides take the lock of `sync`, so a later append sees the flag
+                // cleared, and an earlier append is visible here.
                 if self.chore() == LogChore::Rest {
                     return self.rest(host, age);
                 }
-                // This thread goes on by itself, so appends need not wake it.
+                // This thread continues anyway, so appends need not wake it.
                 self.told.store(true, Ordering::Release);
             }
             LogChore::Sync if self.is_sync_wanted() => self.sync_now(host)?,
@@ -84,37 +84,37 @@ impl Log {
             LogChore::Mark if age >= MARK_AFTER => self.mark(host)?,
             LogChore::Sync | LogChore::Mark => {}
         }
-        // While little stands behind the header: a flush that lets go of the segments before it needs it
+        // While there is little after the header: a flush that releases earlier segments needs it
         // durable, and would wait for all of a full segment.
         self.sync_present_header(host)?;
-        // Before the reserve, which a full disk may refuse for long: the sealed segments are held in
-        // memory, with their files open, until they are indexed.
+        // Before the reserve, which a full disk may refuse for long: the sealed segments stay in
+        // memory, with open files, until they are indexed.
         self.index_sealed(host)?;
-        // Behind the sync, so that a full disk does not prevent that.
+        // After the sync, so that a full disk does not prevent that.
         self.ensure_reserve(host)?;
         Ok(Some(next))
     }
 
     fn sync_now(&self, host: &dyn LogHost) -> Result<()> {
         self.sync_all(host)?;
-        // Frames that came during the sync have been unsynced since then at most, not since the
-        // last look.
+        // Frames that were appended during the sync have been unsynced since then at most, not
+        // since the last look.
         *self.watch.lock() = LogWatch::default();
         Ok(())
     }
 
-    /// Does the tasks of a log that has been at rest for `age`.
+    /// Does the tasks of a log that has been idle for `age`.
     fn rest(&self, host: &dyn LogHost, age: Duration) -> Result<Option<Duration>> {
         if age < RESERVE_KEPT {
             return Ok(Some(RESERVE_KEPT.saturating_sub(age)));
         }
-        // Not at once: between two bursts of writes the reserve would be given back and made again,
-        // at three syncs each.
+        // Not at once: between two bursts of writes the reserve would be freed and made again, at
+        // three syncs each.
         self.release_reserve(host)?;
         Ok(None)
     }
 
-    /// Does what is due now, without waiting for its age; `false` if there was nothing.
+    /// Does the due tasks now, without waiting for their age; `false` if there was none.
     pub(in crate::db) fn tend_now(&self, host: &dyn LogHost) -> Result<bool> {
         self.index_sealed(host)?;
         match self.chore() {
@@ -135,7 +135,7 @@ impl Log {
     fn mark(&self, host: &dyn LogHost) -> Result<()> {
         let mut writer = self.lock(host);
         host.check_open()?;
-        // Asked again under the lock: a group may have appended meanwhile. Its frames need a sync
+        // Checked again under the lock: a group may have appended meanwhile. Its frames need a sync
         // before a mark can attest them.
         if self.chore() != LogChore::Mark {
             return Ok(());

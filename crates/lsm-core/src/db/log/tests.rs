@@ -44,8 +44,8 @@ pub(super) fn begun_numbers(test: &TestLog, host: &TestHost) -> Vec<FileNo> {
     test.log.lock(host).begun().iter().map(|begun| begun.header.number).collect()
 }
 
-/// Shows `check` the batches that are read back after a power cut at this moment, of each kind. A kind in
-/// which sectors are lost by chance goes by the seed.
+/// Passes the batches that are read back after a power cut at this moment, of each kind, to `check`. The
+/// seed chooses the lost sectors.
 pub(super) fn after_each_crash(
     test: &TestLog,
     host: &TestHost,
@@ -108,9 +108,9 @@ fn one_sync_makes_everything_before_it_durable() {
     test.log.sync_through_seq(&host, crate::types::SeqNo::new(9).unwrap()).unwrap();
 }
 
-/// The whole frame reaches the file, the append reports an error all the same, and power goes
-/// before anything else is synced. The header of the next segment says that the frame does not
-/// count; if it were not durable before the writer hears of the error, the batch would come back.
+/// The whole frame reaches the file, the append returns an error all the same, and power fails
+/// before anything else is synced. The header of the next segment records that the frame does not
+/// count; if it were not durable before the writer gets the error, the batch would appear later.
 #[test]
 fn a_refused_batch_never_comes_back() {
     let mut cuts = 0;
@@ -142,12 +142,12 @@ fn after_a_failed_sync_the_log_takes_no_more_until_it_is_begun_anew() {
     test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
     let first = test.log.sync_all(&host).unwrap_err();
     assert_eq!(first.kind(), ErrorKind::ReadOnly);
-    // The file would sync now, and would lie: nothing asks it again.
+    // The file would sync now, and report success wrongly: nothing calls it again.
     let syncs = host.counters().wal_syncs.get();
     assert_eq!(test.log.sync_all(&host).unwrap_err().to_string(), first.to_string());
     assert_eq!(host.counters().wal_syncs.get(), syncs);
     assert_eq!(test.log.check().unwrap_err().to_string(), first.to_string());
-    assert_eq!(host.failures.lock().len(), 1, "told once");
+    assert_eq!(host.failures.lock().len(), 1, "reported once");
     assert_eq!(test.log.chore(), LogChore::Rest);
 
     let mut writer = test.log.lock(&host);
@@ -244,10 +244,10 @@ fn a_flush_need_not_wait_for_batches_of_its_own_partition() {
     assert_eq!(before(&test, &host, 2, last), Some(behind.get()));
     test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
     test.log.sync_all(&host).unwrap_err();
-    assert_eq!(before(&test, &host, 2, last), None, "after a failure the log is begun anew");
+    assert_eq!(before(&test, &host, 2, last), None, "after a failure a new log begins");
 }
 
-/// The thread may sleep for long where nothing is synced by itself, and knows of the appends all the time.
+/// The thread may sleep for long if nothing is synced by interval, and knows of the appends all the time.
 #[test]
 fn a_new_segment_wakes_the_log_thread_though_it_knows_of_appends() {
     let test = TestLog::new(SEGMENT);
@@ -257,11 +257,11 @@ fn a_new_segment_wakes_the_log_thread_though_it_knows_of_appends() {
     }
     assert_eq!(host.wakes.load(Ordering::Relaxed), 1, "by the first append alone");
     write(&test.log, &host, 1000).unwrap();
-    assert_eq!(host.wakes.load(Ordering::Relaxed), 2, "it is to make the segment behind this one");
+    assert_eq!(host.wakes.load(Ordering::Relaxed), 2, "it should make the segment after this one");
 }
 
-/// The log thread makes a header durable before there is much behind it, and says nothing of the segments
-/// before.
+/// The log thread makes a header durable before there is much after it, without making the segments
+/// before it durable.
 #[test]
 fn a_header_is_synced_alone_and_a_failure_is_one_of_the_log() {
     let test = TestLog::new(SEGMENT);
@@ -307,10 +307,10 @@ fn an_idle_log_is_synced_then_marked_then_left_alone() {
     assert!(test.log.lock(&host).lsn() > unmarked);
     assert_eq!(tend(111), Some(Duration::from_secs(1)), "then it gives its reserve back");
     write(&test.log, &host, 100).unwrap();
-    assert_eq!(host.wakes.load(Ordering::Relaxed), 2, "the thread is told, though it looks again");
+    assert_eq!(host.wakes.load(Ordering::Relaxed), 2, "the thread is woken, though it looks again");
     test.log.tend_now(&host).unwrap();
     test.log.tend_now(&host).unwrap();
-    assert_eq!(tend(2000), None, "nobody looks until it is told");
+    assert_eq!(tend(2000), None, "it does not look until it is woken");
 }
 
 /// An interval that is counted from a time that never comes again would never end.
@@ -495,7 +495,7 @@ fn a_segment_that_could_not_be_begun_leaves_the_manifest_with_the_next_one() {
     assert_eq!(batches_in(&test.mem, &host.listed()).unwrap(), [1, 2, 3, 4, seq]);
 }
 
-/// A sequence number, and what its notice was told.
+/// A sequence number, and the outcome that its notice got.
 type Answer = (u64, Result<(), ErrorKind>);
 
 /// The answers of notices, in the order of the calls.
@@ -549,7 +549,7 @@ fn a_notice_has_the_log_synced_without_waiting_for_the_interval() {
     assert_eq!(told.take(), [(5, Ok(()))]);
     test.log.tend(&host, Duration::from_millis(2), never).unwrap();
     assert_eq!(host.syncs(), syncs + 1);
-    // A number behind the log's end is of an operation without a log.
+    // A number after the log's end is of an operation without a log.
     told.ask(&test, &host, 9);
     assert_eq!(told.take(), [(9, Ok(()))]);
     write(&test.log, &host, 100).unwrap();
@@ -570,7 +570,7 @@ fn notices_hear_of_a_failed_sync_and_of_the_end() {
     assert!(test.log.sync_all(&host).is_err());
     assert_eq!(told.take(), [(1, Err(ErrorKind::ReadOnly))]);
     told.ask(&test, &host, 1);
-    assert_eq!(told.take(), [(1, Err(ErrorKind::ReadOnly))], "and so does who comes later");
+    assert_eq!(told.take(), [(1, Err(ErrorKind::ReadOnly))], "and so does a later one");
 
     let test = TestLog::new(SEGMENT);
     let host = TestHost::default();

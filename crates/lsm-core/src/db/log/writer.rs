@@ -1,7 +1,7 @@
 //! [`LogWriter`]: frames into the buffer, and the buffer into the present segment.
 //!
 //! Used by the leader of a group, for marks and for the clean end of the log. A frame is encoded
-//! for the place behind the buffer. So the caller asks [`LogWriter::has_room`] before it encodes,
+//! for the place after the buffer. So the caller checks [`LogWriter::has_room`] before it encodes,
 //! and appends the buffer first if there is no room.
 
 use std::collections::VecDeque;
@@ -20,10 +20,10 @@ use crate::wal::{
     frame,
 };
 
-/// A buffer that grew beyond this for one large batch is given back.
+/// A buffer that grew beyond this for one large batch is shrunk again.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
-/// The frame of a batch from this size on goes to the segment from where its sections lie, if it is alone
-/// in its group: a copy would cost more than further pieces of the append do.
+/// The frame of a batch from this size on goes to the segment from its sections' own buffers, if it is
+/// alone in its group: a copy would cost more than further pieces of the append do.
 const LONE_BATCH_BYTES: usize = 2 << 10;
 /// The same of any batch: a copy would cost more than a further call of the file does.
 const LARGE_BATCH_BYTES: usize = 64 << 10;
@@ -69,7 +69,7 @@ pub(super) struct WriterState {
     switches_encoded: usize,
 }
 
-/// The appends of late: all to the present segment, and less and less of what came before.
+/// The recent appends: all to the present segment, and less and less of earlier ones.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Recent {
     /// Calls of the file, with one frame or several.
@@ -78,14 +78,14 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    /// Counts what came before half: a segment is begun, or the log was at rest for a while.
+    /// Halves the earlier counts: a segment is begun, or the log was idle for some time.
     pub(super) fn fade(&mut self) {
         self.appends /= 2;
         self.bytes /= 2;
     }
 }
 
-/// The batches at the end of the log that are of one partition.
+/// The last batches of the log, all of one partition.
 struct PartitionRun {
     /// `None` for one batch over several partitions.
     partition: Option<PartitionId>,
@@ -118,7 +118,7 @@ impl WriterState {
         }
     }
 
-    /// Throws away what is encoded; the memtable switches in it stay due.
+    /// Discards the encoded frames; the memtable switches in them stay due.
     pub(super) fn clear_buffer(&mut self) {
         self.buffer.clear();
         self.encoded_seq = self.logged_seq;
@@ -129,19 +129,19 @@ impl WriterState {
         self.segment.as_ref().map_or(Lsn(0), SegmentWriter::lsn)
     }
 
-    /// Returns `true` if `len` more bytes fit behind the buffer.
+    /// Returns `true` if `len` more bytes fit after the buffer.
     fn fits(&self, len: usize) -> bool {
         let Some(segment) = &self.segment else { return false };
         // The buffer counts, because its frames go into the segment before this one.
         !self.must_switch && !segment.is_failed() && segment.fits(self.buffer.len() + len)
     }
 
-    /// The most that encoding the pending memtable switches takes, in bytes.
+    /// The maximum length of the encoded pending memtable switches, in bytes.
     pub(super) fn switches_len_max(&self) -> usize {
         (self.switches.len() - self.switches_encoded) * frame::CONTROL_FRAME_LEN_MAX
     }
 
-    /// Notes a batch before it is encoded: one that is refused ends the run as well.
+    /// Notes a batch before it is encoded: a refused one ends the run as well.
     fn note_run(&mut self, sections: &[Section<'_>]) {
         let partition = match sections {
             [section] => Some(section.partition),
@@ -152,7 +152,7 @@ impl WriterState {
         }
     }
 
-    /// The place behind the buffer, for a frame that attests `durable`.
+    /// The place after the buffer, for a frame that attests `durable`.
     fn place(&self, durable: Lsn) -> FramePlace {
         let segment = self.segment.as_ref().expect("a frame that fits has a segment");
         let header = segment.header();
@@ -163,8 +163,8 @@ impl WriterState {
             epoch: header.epoch,
             offset,
             lsn,
-            // A sync covers only what was appended, so this is a mere guard: the encoder panics
-            // where a frame attests more than lies before it.
+            // A sync covers only appended bytes, so this is only a guard: the encoder panics if a
+            // frame attests more than lies before it.
             durable: durable.min(lsn),
         }
     }
@@ -188,8 +188,8 @@ impl LogWriter<'_> {
         SeqNo::new(self.state.next_seq.get() - 1).expect("the next one is above it")
     }
 
-    /// Takes the next `count` sequence numbers and returns the first. They are used up even if
-    /// nothing comes of them.
+    /// Takes the next `count` sequence numbers and returns the first. They are used up even if the
+    /// operation fails.
     pub(in crate::db) fn take_seqs(&mut self, count: u64) -> SeqNo {
         let first = self.state.next_seq;
         self.state.next_seq = first.plus(count);
@@ -201,13 +201,13 @@ impl LogWriter<'_> {
         self.state.lsn()
     }
 
-    /// Returns `true` if a batch fits into the present segment behind what is encoded.
+    /// Returns `true` if a batch fits into the present segment after the encoded frames.
     pub(in crate::db) fn has_room(&self, sections: &[Section<'_>]) -> bool {
         self.state.fits(frame::batch_frame_len_max(sections) + self.state.switches_len_max())
     }
 
     /// Encodes a batch into the buffer, under the next `operations` sequence numbers, which the
-    /// caller takes; returns where its frame begins. Begins a segment if the present one has no
+    /// caller takes; returns the begin of its frame. Begins a segment if the present one has no
     /// room; the buffer is appended before that, see [`LogWriter::append`].
     ///
     /// # Errors
@@ -224,8 +224,8 @@ impl LogWriter<'_> {
         Ok(place.lsn)
     }
 
-    /// Returns `true` if a batch is so large that [`LogWriter::append_large`] is for it. `is_alone` says that
-    /// its group has no other.
+    /// Returns `true` if a batch should be appended by [`LogWriter::append_large`]. `is_alone` means that its
+    /// group has no other.
     pub(in crate::db) fn is_large(sections: &[Section<'_>], is_alone: bool) -> bool {
         let bytes: usize = sections.iter().map(|section| section.bytes.len()).sum();
         bytes >= if is_alone { LONE_BATCH_BYTES } else { LARGE_BATCH_BYTES }
@@ -254,14 +254,14 @@ impl LogWriter<'_> {
     }
 
     /// Makes room for a batch in the segment, and counts its sequence numbers as encoded. Returns the
-    /// place of its frame, behind the memtable switches that are due, its first sequence number, and
-    /// the last one of the frames before it.
+    /// place of its frame, after the due memtable switches, its first sequence number, and the last
+    /// one of the frames before it.
     fn begin_batch(
         &mut self,
         sections: &[Section<'_>],
         operations: u64,
     ) -> Result<(FramePlace, SeqNo, SeqNo)> {
-        // Asked again after the commit path: a failed append has already begun the next segment,
+        // Checked again after the commit path: a failed append has already begun the next segment,
         // and may have encoded memtable switches into it.
         if !self.has_room(sections) {
             let begun = self.begin_segment(frame::batch_frame_len_max(sections));
@@ -270,8 +270,7 @@ impl LogWriter<'_> {
         // The switches come first: replay assigns the operations of this frame to the new
         // memtables.
         self.encode_switches();
-        // `durable` may grow until the append. A smaller value is correct: a frame attests what it
-        // knows.
+        // `durable` may grow until the append. A smaller value is correct: a frame may attest less.
         let place = self.state.place(self.log.durable_lsn());
         self.state.note_run(sections);
         let first = self.state.next_seq;
@@ -282,20 +281,21 @@ impl LogWriter<'_> {
         Ok((place, first, previous))
     }
 
-    /// Notes that what the next frames hold for `partition` goes to `memtable`.
+    /// Notes that later operations of `partition` go to `memtable`.
     pub(in crate::db) fn note_switch(&mut self, partition: PartitionId, memtable: MemtableId) {
         self.state.switches.push(Control::MemtableSwitch { partition, memtable });
     }
 
-    /// Encodes the memtable switches that are not in the buffer yet: what follows goes to the new
+    /// Encodes the memtable switches that are not in the buffer yet: later operations go to the new
     /// memtables.
     pub(super) fn encode_switches(&mut self) {
         for idx in self.state.switches_encoded..self.state.switches.len() {
             let control = self.state.switches[idx];
             self.encode_control(control);
         }
-        // They leave the list with the append and not here: frames that are thrown away must be
-        // encoded again, or a replay would put what follows into memtables that are in tables.
+        // They leave the list with the append and not here: if their frames are discarded, they
+        // must be encoded again. Otherwise a replay would put later operations into memtables that
+        // are in tables.
         self.state.switches_encoded = self.state.switches.len();
     }
 
@@ -346,11 +346,11 @@ impl LogWriter<'_> {
         if let Err(error) = appended {
             self.log.note_refusal(&error);
             state.clear_buffer();
-            // Any part of the buffer may be in the file. The header of the next segment says that
-            // none of it counts, and is durable before the writers hear of the failure. The
-            // tempting alternative, a truncation of the file, is another write to a file that has
-            // just failed, and a crash may undo it. If no segment can be begun now, the next write
-            // tries again.
+            // Any part of the buffer may be in the file. The header of the next segment records
+            // that none of it counts, and is durable before the writers get the error. The tempting
+            // alternative, a truncation of the file, is another write to a file that has just
+            // failed, and a crash may undo it. If no segment can be begun now, the next write tries
+            // again.
             let _ = self.begin_segment(0);
             return Err(error);
         }
@@ -369,9 +369,9 @@ impl LogWriter<'_> {
         state.recent.appends += 1;
         state.recent.bytes = state.recent.bytes.saturating_add(len);
         self.host.counters().wal_bytes.add(len);
-        // After the append alone: a sync that reads this place must find the bytes in the file.
+        // Only after the append: a sync that reads this place must find the bytes in the file.
         self.log.note_appended(lsn, self.state.logged_seq);
-        // Told once for all appends until the thread has looked, see `tell_thread`.
+        // One wake-up for all appends until the thread has looked, see `tell_thread`.
         self.log.tell_thread(self.host);
         Ok(())
     }
@@ -381,8 +381,8 @@ impl LogWriter<'_> {
         self.state.batches_end <= low
     }
 
-    /// Returns `true` if all operations behind `durable` are of `partition`, those that were encoded and not
-    /// appended included.
+    /// Returns `true` if all operations after `durable` are of `partition`, including those that are encoded
+    /// and not appended.
     pub(super) fn has_run_of(&self, partition: PartitionId, durable: SeqNo) -> bool {
         let PartitionRun { partition: run_of, before } = self.state.run;
         run_of == Some(partition) && before <= durable
@@ -398,7 +398,7 @@ impl LogWriter<'_> {
         self.encode_switches();
         self.encode_control(control);
         self.append()?;
-        // A clean close is durable in the manifest, which must name no place behind a fence.
+        // A clean close is durable in the manifest, which must name no place after a fence.
         self.host.settle_log(self.state.lsn())
     }
 
@@ -421,7 +421,7 @@ impl LogWriter<'_> {
         // zeros, nothing in the log would show that they existed.
         self.host.install_edit(vec![Change::LogClosed(cut)])?;
         if self.log.settings.fs.caps().punch {
-            // The log is closed whatever becomes of this, and the next open removes the file.
+            // The log is closed even if this fails, and the next open removes the file.
             let _ = self.give_back();
         }
         Ok(())

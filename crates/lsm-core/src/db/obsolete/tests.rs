@@ -1,4 +1,4 @@
-//! Tables and values that somebody holds, and what is left when nobody does.
+//! Tables and values that are held, and their removal after their release.
 
 use super::*;
 use crate::clock::SystemClock;
@@ -36,10 +36,10 @@ fn a_table_goes_when_nobody_holds_it_any_more() {
     let (fs, obsolete) = obsolete();
     let table = table_in(&fs);
     obsolete.add(1, [&table].into_iter());
-    obsolete.remove().expect("nobody else is at it").unwrap();
+    obsolete.remove().expect("no other thread removes").unwrap();
     assert_eq!((files(&fs), obsolete.pinned_bytes()), (1, table.meta.bytes));
     drop(table);
-    obsolete.remove().expect("nobody else is at it").unwrap();
+    obsolete.remove().expect("no other thread removes").unwrap();
     assert!(files(&fs) == 0 && obsolete.is_empty());
 }
 
@@ -85,7 +85,7 @@ fn a_leased_file_of_an_earlier_epoch_counts_with_its_length() {
     assert_eq!((obsolete.leased_bytes_behind(3), obsolete.leased_bytes_behind(4)), (70, 0));
 }
 
-/// Notes its calls; refuses to take edits in while it is told to.
+/// Collects its calls; refuses edits while it is set to.
 #[derive(Default)]
 struct Store {
     calls: Mutex<Vec<String>>,
@@ -165,7 +165,7 @@ fn stores_hear_of_edits_in_order_and_reclaim_what_nobody_reads() {
     let (partition, reader) = with_dropped_values(&obsolete, store.clone());
     *store.refuses.lock() = true;
     obsolete.tell_stores();
-    assert!(obsolete.store_state(partition.id, &*store).is_none(), "edit 4 is not told yet");
+    assert!(obsolete.store_state(partition.id, &*store).is_none(), "edit 4 is not applied yet");
     *store.refuses.lock() = false;
     obsolete.tell_stores();
     obsolete.finish_removing().unwrap();
@@ -188,8 +188,8 @@ fn values_count_as_leased_when_nobody_here_reads_them() {
     assert_eq!((obsolete.leased_bytes_behind(4), obsolete.leased_bytes_behind(5)), (500, 0));
 }
 
-/// A compaction of a caller may empty the store while the background has a goal for it. The goal stayed for
-/// ever, and who waited for rest waited for ever.
+/// A compaction of a caller may empty the store while the background has a goal for it. The goal used to
+/// stay, and `wait_idle` waited for ever.
 #[test]
 fn a_goal_of_a_store_that_was_emptied_is_given_up() {
     let db = Db::builder("/db").fs(Arc::new(MemFs::new()));

@@ -1,8 +1,8 @@
 //! Files that a new epoch finds and does not need.
 //!
-//! Called once, when the manifest of the epoch is durable. It must never name what the manifest names.
-//! A secondary may read what an edit of an earlier epoch has named, so these files are only found here,
-//! and go the way of all obsolete files (`db/obsolete.rs`).
+//! Called once, when the manifest of the epoch is durable. It must never select a file that the
+//! manifest names. A secondary may read files of an earlier epoch, so these files are only found here,
+//! and deleted like all obsolete files (`db/obsolete.rs`).
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -25,9 +25,9 @@ pub(in crate::db) struct Leftovers {
 }
 
 impl Opening {
-    /// Finds what the new epoch, whose manifest ends in `version`, does not need. Removes what never had
-    /// a name of its own, and claims that are over; what cannot be removed now is tried again at the next
-    /// open.
+    /// Finds the files that the new epoch, whose manifest ends in `version`, does not need. Removes those
+    /// that never had a name of their own, and claims that are over; files that cannot be removed now are
+    /// tried again at the next open.
     pub(super) fn leftovers(
         &self,
         fs: &dyn Fs,
@@ -45,7 +45,8 @@ impl Opening {
             .flat_map(|partition| partition.tables())
             .map(|(_, table)| table.meta.file_name())
             .collect();
-        // The store knows its files from the edits. The handles would have to be read from all
+        // The store knows its files from the edits. Otherwise the handles would have to be read
+        // from all tables.
         // tables.
         for store in hooks.values().filter_map(|hooks| hooks.store.as_ref()) {
             let chunks = catch("a value store", || store.chunks())?;
@@ -64,13 +65,13 @@ impl Opening {
             }
         }
         for name in &self.temporary {
-            // Never finished, so never named: what was published has another name.
+            // Never finished, so never named: published files have other names.
             let _ = fs.delete(&dir.join(name));
         }
         remove_old_claims(fs, dir, self.claim)?;
         if let Some(recovered) = &self.recovered {
-            // The new generation has an edit behind its snapshot, so it counts whether the old ones go,
-            // stay or come back.
+            // The new generation has an edit after its snapshot, so it counts whether the old ones are
+            // deleted, stay or reappear.
             let edit = version.edit_number;
             let old = recovered.older.iter().chain([&recovered.generation]);
             let old = old.map(|name| (*name, edit));
@@ -91,7 +92,7 @@ fn remove_old_claims(fs: &dyn Fs, dir: &Path, own: Option<Epoch>) -> Result<()> 
     for name in fs.list_names(dir, "")? {
         let epoch = names::epoch_of_claim(&name).or(names::epoch_of_fork(&name));
         if epoch.is_some_and(|epoch| epoch < own) {
-            // As with other leftovers, a failure harms nothing, and the next open tries again.
+            // As with other leftovers, a failure is harmless, and the next open tries again.
             let _ = fs.delete(&dir.join(name));
         }
     }

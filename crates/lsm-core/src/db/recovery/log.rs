@@ -1,8 +1,8 @@
-//! The log of the old epoch: its segments, its replay, and the checks that it lost nothing.
+//! The log of the old epoch: its segments, its replay, and the checks that it is complete.
 //!
 //! Called by `recovery.rs` and `read_only.rs`. Nothing here writes.
 //!
-//! Invariant: the log is judged as a whole before anything that was replayed counts.
+//! Invariant: the log is verified as a whole before anything that was replayed counts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,9 +37,9 @@ impl Opening {
         for (number, epoch) in &self.version.log_segments {
             let name = FileName::new(FileKind::Wal, *number, *epoch);
             let path = name.path(files.dir);
-            // A segment is listed before a frame goes into it and removed from the list before it
-            // is deleted. So a missing file is a loss, and not a segment that was never made. Not looked
-            // for in the listing of the folder: beside a writer that is older than the manifest.
+            // A segment is listed before a frame goes into it and removed from the list before it is
+            // deleted. So a missing file is a loss, and not a segment that was never made. Not looked up
+            // in the listing of the folder: next to a writer that is older than the manifest.
             let file = match files.fs.open_read(&path) {
                 Err(error) if error.is_missing() => {
                     return Err(Error::corruption(path, None, "a segment of the log is missing"));
@@ -52,8 +52,8 @@ impl Opening {
     }
 
     /// The place at which the log must be cut because a value is missing that a handle points to.
-    /// Only frames that are not attested durable are asked. The values of the frames before them
-    /// were durable, too: if one of them is damaged, its key reports that, and the log goes on.
+    /// Only frames that are not attested durable are checked. The values of earlier frames were
+    /// durable, too: if one of them is damaged, its key reports that, and the log continues.
     fn handle_cut(&self, files: &LogFiles<'_>, hooks: &HooksOf) -> Result<Option<LogPlace>> {
         let stores: BTreeMap<_, _> = hooks
             .iter()
@@ -69,7 +69,7 @@ impl Opening {
         let _span = tracing::info_span!("recovery", segments).entered();
         let sources = self.log_sources(files)?;
         let mut reader = LogReader::new(sources, self.log_reading())?;
-        // The end of the log alone says what is attested, so the handles are collected first.
+        // Only the end of the log shows what is attested, so the handles are collected first.
         let mut named: Vec<(LogPlace, Lsn, Vec<NamedHandle>)> = Vec::new();
         while let Some(frame) = reader.next_frame()? {
             let handles = self.handles_of(&frame.record, &stores);
@@ -91,7 +91,7 @@ impl Opening {
         Ok(None)
     }
 
-    /// The facts that are known of the log before it is read.
+    /// The facts about the log that are known before it is read.
     pub(in crate::db) fn log_reading(&self) -> LogReaderOptions {
         let mut reading = LogReaderOptions::new(self.version.db_id);
         if let Some(recovered) = &self.recovered {
@@ -125,7 +125,7 @@ impl Opening {
                 let what = format!("the log is flushed through here, but was settled up to {end}");
                 Err(Error::corruption(path, place.offset, what))
             }
-            // Behind it where a segment was begun, of which not even the header was settled.
+            // After it if a segment was begun of which not even the header was settled.
             Some(lsn) if lsn >= end => Ok(place),
             // The writer has not begun its log.
             None if end == Lsn(0) => Ok(LogPlace { segment: FileNo(0), offset: 0 }),
@@ -145,7 +145,7 @@ impl Opening {
             if !stores.contains_key(&section.partition) {
                 continue;
             }
-            // Flushed values may have been moved or reclaimed since. Each section is judged alone,
+            // Flushed values may have been moved or reclaimed since. Each section is checked alone,
             // because a batch over two partitions may be flushed in one of them.
             if section.last_seq() <= self.version.partitions[&section.partition].flushed_through {
                 continue;
@@ -161,8 +161,8 @@ impl Opening {
         handles
     }
 
-    /// Replays the log; returns its end and what was replayed last. Whenever that takes
-    /// `bytes_max` of memory, `is_full` takes it out.
+    /// Replays the log; returns its end and the remaining memtables. Whenever they take `bytes_max`
+    /// of memory, `is_full` takes them out.
     pub(in crate::db) fn replay(
         &self,
         files: &LogFiles<'_>,
@@ -176,10 +176,10 @@ impl Opening {
         let paths: BTreeMap<_, _> =
             sources.iter().map(|source| (source.number, source.path.clone())).collect();
         let mut reading = self.log_reading();
-        // With frames missing before the end that the manifest knows, nothing in the log itself would
-        // show that the device lost them.
+        // If frames before the end in the manifest are missing, nothing in the log itself would show
+        // that the device lost them.
         reading.must_reach = self.version.log_must_reach();
-        // Known before the replay begins: a frame that was applied cannot be taken back.
+        // Known before the replay begins: an applied frame cannot be removed again.
         reading.cut = self.handle_cut(files, hooks)?.or(reading.cut);
         let mut reader = LogReader::new(sources, reading)?;
         let mut replay = Replay::new(Arc::new(SlabPool::new(bytes_max)));
@@ -194,8 +194,7 @@ impl Opening {
         // The verdict comes before the result is used: `Tables` removes its files if the log is
         // refused.
         let end = reader.end()?;
-        // Log and manifest check each other: each may have lost its end in a way that it cannot see
-        // itself.
+        // Log and manifest check each other: each may have lost its end without a sign in itself.
         self.check_manifest_reaches(end.manifest_edit, files.dir)?;
         self.check_unlisted_segments(files)?;
         tracing::info!(last_seq = end.last_seq.get(), "the log is replayed");
@@ -216,9 +215,9 @@ impl Opening {
         }
     }
 
-    /// A segment is begun only when the edit that lists it is durable, and its header says so. One
-    /// that is not listed is a leftover if the manifest has that edit; if not, the manifest lost
-    /// it, and taking the segment for a leftover would lose what it holds.
+    /// A segment is begun only when the edit that lists it is durable, and its header has the
+    /// number. An unlisted one is a leftover if the manifest has that edit; if not, the manifest
+    /// lost the edit, and treating the segment as a leftover would lose its content.
     fn check_unlisted_segments(&self, files: &LogFiles<'_>) -> Result<()> {
         for name in &self.names {
             if name.kind != FileKind::Wal || self.version.log_segments.contains_key(&name.number) {
@@ -226,12 +225,12 @@ impl Opening {
             }
             let path = name.path(files.dir);
             let file = match files.fs.open_read(&path) {
-                // A primary that was fenced may be about to delete what a settled edit dropped.
+                // A fenced primary may be about to delete files that a settled edit dropped.
                 Err(error) if self.fork.is_some() && error.is_missing() => continue,
                 opened => opened?,
             };
             if let Some(header) = SegmentHeader::read(&*file, &path)?
-                // A segment of another database in this folder says nothing about this manifest.
+                // A segment of another database in this folder is no evidence about this manifest.
                 && header.db == self.version.db_id
             {
                 self.check_manifest_reaches(header.manifest_edit, files.dir)?;

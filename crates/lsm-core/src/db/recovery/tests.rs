@@ -1,4 +1,4 @@
-//! Epochs begun over folders in memory that a crash left, and what is refused.
+//! Epochs begun over folders in memory after a crash, and refused ones.
 
 use super::*;
 use crate::clock::SystemClock;
@@ -39,7 +39,7 @@ fn names(fs: &Arc<dyn Fs>, ending: &str) -> Vec<String> {
     all.filter(|name| name.ends_with(ending)).collect()
 }
 
-/// The error of an epoch that must not begin, of damage in the file that ends so.
+/// Checks the error of an epoch that must not begin: damage in the file with this ending.
 fn check_refused(fs: &Arc<dyn Fs>, opening: Opening, file: &str, what: &str) {
     let before = names(fs, "");
     let error = begin(fs, opening).err().expect("it must not begin");
@@ -155,7 +155,7 @@ fn a_lease_that_cannot_be_read_holds_leftovers_and_fails_no_open() {
     assert!(faulty.fault_count() > 0);
     for held in [leftover.to_string(), segment.clone(), manifest.clone()] {
         let held_names = names(&folder, &held);
-        assert_eq!(held_names, [held], "whoever made the lease may read it");
+        assert_eq!(held_names, [held], "the maker of the lease may read it");
     }
     folder.delete(&lease).unwrap();
     faulty.heal();

@@ -1,4 +1,4 @@
-//! [`GroupWrites`]: what the earlier members of a group write, which is in no memtable yet.
+//! [`GroupWrites`]: the writes of the earlier members of a group, which are in no memtable yet.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -8,7 +8,7 @@ use super::seek::is_before_end;
 use crate::db::prepared::Prepared;
 use crate::types::{EntryKind, PartitionId};
 
-/// See the module. Filled only if a member of the group has requirements.
+/// The writes of a group. Filled only if a member of the group has requirements.
 #[derive(Default)]
 pub(in crate::db) struct GroupWrites<'a> {
     keys: BTreeSet<(PartitionId, &'a [u8])>,

@@ -1,4 +1,4 @@
-//! The search of a range for what was written behind a sequence.
+//! The search of a range for writes after a sequence.
 
 use std::ops::Bound;
 
@@ -40,7 +40,7 @@ pub(super) fn is_before_end(upper: &Bound<Vec<u8>>, key: &[u8]) -> bool {
     }
 }
 
-/// Searches `entries` for a key of `range` with an entry behind `after`.
+/// Searches `entries` for a key of `range` with an entry after `after`.
 pub(super) fn find_newer(
     entries: &mut impl InternalIter,
     (lower, upper): &Bounds,
@@ -54,7 +54,7 @@ pub(super) fn find_newer(
     }
     while entries.valid() {
         // Counted by key and not by entry: a key with many versions is one step, because `pass`
-        // jumps over them.
+        // skips them.
         if !steps.take() {
             return Ok(Look::GaveUp);
         }

@@ -1,8 +1,8 @@
 //! Values in doubt while jobs take turns to install their edits, some of which fail.
 //!
-//! Another thread may get the turn as soon as it is free, whatever the one before still does behind it. Here it
-//! always does: whoever ends a turn first runs the next job to its end, on the same thread. So each list of moves
-//! is one order of the steps, and the order that a thread cannot bring about is none.
+//! Another thread may get the turn as soon as it is free, before the previous holder has finished. Here it always
+//! does: the thread that ends a turn first runs the next job to its end. So each list of moves is one order of
+//! the steps, and orders that threads cannot produce are excluded.
 
 use std::collections::VecDeque;
 use std::sync::Weak;
@@ -23,9 +23,9 @@ const DEPTH_MAX: u32 = 4;
 struct Move {
     /// The edit fails.
     fails: bool,
-    /// The log begins anew, and no job ends; unless that is under way.
+    /// A new log begins, and no job ends; unless that is running.
     resumes: bool,
-    /// The work waits for the turn already when the one before ends.
+    /// The work waits for the turn already when the previous one ends.
     waits: bool,
 }
 
@@ -57,7 +57,7 @@ struct Interleaving {
 struct InterleavingState {
     moves: VecDeque<Move>,
     fates: Vec<ValueFate>,
-    /// Somebody has the turn to flush.
+    /// A thread has the turn to flush.
     resumes: bool,
 }
 
@@ -72,7 +72,7 @@ impl Interleaving {
         Arc::new(Interleaving { db, faults, partition, state: Mutex::new(state) })
     }
 
-    /// A value that checks, when it is let go, that no edit on disk may name it.
+    /// A value that checks, when it is dropped, that no edit on disk may name it.
     fn value(self: &Arc<Self>) -> (usize, PendingHandle) {
         let mut state = self.state.lock();
         let number = state.fates.len();
@@ -85,7 +85,7 @@ impl Interleaving {
             let fate = &mut state.fates[number];
             assert!(
                 matches!(*fate, ValueFate::InDoubt(behind) if durable > behind),
-                "value {number} is let go, {fate:?}; the last durable edit is {durable}"
+                "value {number} is dropped, {fate:?}; the last durable edit is {durable}"
             );
             *fate = ValueFate::LetGo;
         });
@@ -107,7 +107,7 @@ impl Interleaving {
         }
         let run = self.clone();
         *inner.catalog.at_release.lock() = Some(Box::new(move || {
-            // Known here to whoever comes next: the edit is durable, or it is not.
+            // Known here to the next job: whether the edit is durable.
             let durable = run.db.inner().catalog.durable_edit();
             let fate = if fails { ValueFate::InDoubt(durable) } else { ValueFate::Installed };
             run.state.lock().fates[number] = fate;
@@ -117,7 +117,7 @@ impl Interleaving {
         assert_eq!(installed.is_err(), fails, "{installed:?}");
     }
 
-    /// Begins the log anew, and within it runs the jobs that get the turn when the first one ends.
+    /// Begins a new log, and within it runs the jobs that get the turn when the first one ends.
     fn resume(self: &Arc<Self>, depth: u32) {
         let inner = self.db.inner();
         let run = self.clone();
@@ -126,7 +126,7 @@ impl Interleaving {
         self.state.lock().resumes = false;
     }
 
-    /// Runs the next job, if there is one and its thread is there.
+    /// Runs the next job, if there is one and its thread is ready.
     fn next_job(self: &Arc<Self>, depth: u32) {
         let mut state = self.state.lock();
         let Some(next) = state.moves.front().copied() else { return };

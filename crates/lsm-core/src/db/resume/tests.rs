@@ -1,4 +1,4 @@
-//! The edit of a resume, planned over versions that are drawn, and the files of one in doubt.
+//! The edit of a resume, planned over versions of drawings, and the files of one in doubt.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -104,13 +104,13 @@ fn files_in_doubt_gather_until_they_are_taken() {
     assert!(doubt.take().tables.is_empty());
     drop(values);
     assert_eq!(let_go.load(Ordering::Relaxed), 3);
-    // Nobody has seen that the manifest takes edits again.
+    // The manifest may still not take edits.
     drop(doubt.until_installed(vec![value(&let_go)]));
     drop(doubt);
     assert_eq!(let_go.load(Ordering::Relaxed), 3);
 }
 
-/// A value that counts when it is let go.
+/// A value that counts its drop.
 fn value(let_go: &Arc<AtomicUsize>) -> PendingHandle {
     let let_go = let_go.clone();
     PendingHandle::new(Vec::new(), move || {

@@ -1,4 +1,4 @@
-//! The pressure on writes and its cause: pure functions of what a partition holds.
+//! The pressure on writes and its cause: pure functions of the content of a partition.
 
 use crate::compaction::compaction_debt;
 use crate::partition::PartitionState;
@@ -27,7 +27,7 @@ pub(in crate::db) enum StallCause {
 }
 
 impl StallCause {
-    /// It in the words of health, stats and errors.
+    /// The cause in the words of health, stats and errors.
     pub(in crate::db) fn told(self) -> &'static str {
         match self {
             StallCause::Level0 => "level-0 tables",
@@ -37,7 +37,7 @@ impl StallCause {
     }
 }
 
-/// The strength with which writes are held back, in thousandths, and its cause.
+/// The strength of the delay of writes, in thousandths, and its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::db) struct Pressure {
     pub(in crate::db) permille: u32,
@@ -53,7 +53,7 @@ impl Pressure {
         if other.permille > self.permille { other } else { self }
     }
 
-    /// The part that listeners hear of when it changes: whether writes are stopped, and why.
+    /// The part that listeners get when it changes: whether writes are stopped, and the cause.
     pub(super) fn shown(self) -> Option<(bool, StallCause)> {
         (self.permille > 0).then_some((self.permille >= STOP, self.cause))
     }

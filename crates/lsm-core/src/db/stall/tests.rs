@@ -1,4 +1,4 @@
-//! Pressures and waits over partitions whose memtables and tables nobody moves.
+//! Pressures and waits over partitions without background work.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -133,7 +133,7 @@ fn an_update_looks_at_all_partitions_only_when_all_are_held_back_or_let_go() {
     assert_eq!(host.walks.load(Ordering::Relaxed), 1);
 }
 
-/// A sound partition waits for its own relief, whatever befell another.
+/// A healthy partition waits for its own relief, whatever the state of another.
 #[test]
 fn only_what_stands_in_the_way_of_the_stopped_partition_fails_its_writers() {
     let (host, partitions) = host(2);
@@ -169,7 +169,7 @@ fn what_is_owed_is_paid_in_full() {
     debt.pay(seconds(1), 900);
     assert_eq!(debt.left, seconds(19), "a higher pressure is for the writes that come");
     debt.pay(Duration::ZERO, 0);
-    assert_eq!(debt.left, Duration::ZERO, "nobody waits while the reason is gone");
+    assert_eq!(debt.left, Duration::ZERO, "no wait without a reason");
 }
 
 #[test]
@@ -205,5 +205,5 @@ fn health_names_those_that_are_held_back_and_for_how_long() {
         ("partition-0", StallCause::Sealed.told())
     );
     assert!(first.pressure_permille >= 500);
-    assert_eq!(first.since, minute, "it was told at the time 0");
+    assert_eq!(first.since, minute, "it was reported at the time 0");
 }

@@ -1,11 +1,11 @@
-//! [`CountedPart`]: how much counts of the files of an epoch that a reader follows, while another process takes the
+//! [`CountedPart`]: the part of the files of an epoch that counts for a reader, while another process takes the
 //! database over or has begun to.
 //!
-//! Used by secondaries (`follow/`) and by opens beside a writer. A claim alone takes nothing away from the old
-//! primary: its claimant may have died, or lost. A fence does, and the words that it fences say what counts
-//! (`shared/fence.rs`). They stay in the cursor file until a later epoch has begun.
+//! Used by secondaries (`follow/`) and by opens next to a writer. A claim alone does not affect the old
+//! primary: its claimant may have died, or lost. A fence does, and the fenced words are the end of the part
+//! that counts (`shared/fence.rs`). They stay in the cursor file until a later epoch has begun.
 //!
-//! Invariant: the cursor is looked at before the folder is listed. A cursor is fenced for good before a later epoch
+//! Invariant: the cursor is read before the folder is listed. A cursor is fenced for good before a later epoch
 //! begins, and deleted only by its own clean close or after that epoch has begun.
 
 use std::path::Path;
@@ -21,10 +21,10 @@ use crate::version::has_begun;
 /// The part of the files of an epoch that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountedPart {
-    /// All that its cursor, its log and its manifest say. Its writer was not fenced.
+    /// Everything in its cursor, its log and its manifest. Its writer was not fenced.
     AsWritten,
-    /// Exactly what its writer had settled when it was fenced. No later epoch has begun, so nothing was
-    /// acknowledged since.
+    /// Exactly the part that its writer had settled when it was fenced. No later epoch has begun, so
+    /// nothing was acknowledged since.
     Through(Settled),
     /// A later epoch has begun.
     Replaced,
@@ -60,7 +60,7 @@ pub(crate) fn counted_part(
         return Ok(CountedPart::Replaced);
     }
     if let Some((cursor, _)) = cursor {
-        // Both words are fenced before the state says so.
+        // Both words are fenced before the state shows it.
         return Ok(cursor.fenced_at().map_or(CountedPart::Replaced, CountedPart::Through));
     }
     let is_elsewhere = listed.contains(&names::cursor(epoch));

@@ -1,7 +1,7 @@
-//! [`Room`]: space that a promotion takes before it fences the old primary.
+//! [`Room`]: space that a promotion reserves before it fences the old primary.
 //!
 //! Used by `term.rs`. A promotion that finds the disk full after its fence would leave the database without a
-//! writer. So it takes the space before the fence, in a temporary file, and lets go of it when the fork is
+//! writer. So it reserves the space before the fence, in a temporary file, and frees it when the fork is
 //! written. Another process can take it in between: that is a moment, and the old primary writes nothing more.
 
 use std::path::{Path, PathBuf};
@@ -13,17 +13,18 @@ use crate::version::Fork;
 
 /// The commit cursor, names and headers.
 const FIXED_BYTES: u64 = 256 << 10;
-/// A table of a partition takes this much besides its entries, at most.
+/// A table of a partition takes this much in addition to its entries, at most.
 const TABLE_BYTES: u64 = 4 << 10;
 
-/// Space that is taken. Dropped, it is free again.
+/// Reserved space. Dropping it frees it.
 pub(super) struct Room<'a> {
     fs: &'a dyn Fs,
     path: PathBuf,
 }
 
 impl Room<'_> {
-    /// Takes the space that `fork` and the beginning of its epoch need, which may become a little more.
+    /// Reserves the space that `fork` and the beginning of its epoch need, which may become a little
+    /// more.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`]; otherwise those of the file system.
@@ -37,7 +38,7 @@ impl Room<'_> {
             );
             return Err(Error::new(ErrorKind::NoSpace, message));
         }
-        // A leftover of a process that dies goes with the next open, as one of a fork does.
+        // The next open removes a leftover of a dead process, as one of a fork.
         let name = format!("{}.{}-0.tmp", names::fork(fork.claim), std::process::id());
         let room = Room { fs, path: dir.join(name) };
         fs.delete(&room.path)?;
@@ -53,7 +54,7 @@ impl Drop for Room<'_> {
     }
 }
 
-/// The bytes of a fork, of the manifest that begins with its state, and of the tables of what is not flushed.
+/// The bytes of a fork, of the manifest that begins with its state, and of the tables of the unflushed data.
 fn needed(fs: &dyn Fs, dir: &Path, fork: &Fork) -> Result<u64> {
     let state = fork.encode()?.len() as u64;
     let log = unflushed_bytes(fs, dir, fork)?;

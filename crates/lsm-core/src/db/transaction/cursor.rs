@@ -1,10 +1,11 @@
-//! [`TransactionCursor`]: moves both ways over what a transaction sees, own writes included.
+//! [`TransactionCursor`]: moves both ways over the state that a transaction sees, including its own
+//! writes.
 //!
-//! Made of ranges, one for each time that the direction changes, so that what it passes is noted as
-//! what an iterator passes.
+//! Made of ranges, one for each change of direction, so that its reads are noted like those of an
+//! iterator.
 //!
-//! Invariant: `walk` stands behind the present key in its direction; without a present key it is of no
-//! use.
+//! Invariant: `walk` is just past the present key in its direction; without a present key it is not
+//! used.
 
 use std::ops::Bound;
 
@@ -38,7 +39,7 @@ impl<'a> TransactionCursor<'a> {
         TransactionCursor { transaction, partition, bounds, walk: None, present: None }
     }
 
-    /// Moves to the first key at or behind `lower`, or behind the lower bound if that comes later.
+    /// Moves to the first key at or after `lower`, or after the lower bound if that is later.
     fn walk_forward(&mut self, lower: Bound<Vec<u8>>) -> Result<()> {
         let own = self.bounds.0.clone();
         // The narrower range, because it is the one that is noted: a wider one would make the
@@ -70,7 +71,7 @@ impl<'a> TransactionCursor<'a> {
     }
 }
 
-/// Returns `true` if a range from `own` on begins behind one from `other` on.
+/// Returns `true` if a range from `own` on begins after one from `other` on.
 fn is_later(own: &Bound<Vec<u8>>, other: &Bound<Vec<u8>>) -> bool {
     match (own, other) {
         (Bound::Unbounded, _) => false,
@@ -134,8 +135,8 @@ impl ReadCursor for TransactionCursor<'_> {
     fn next(&mut self) -> Result<()> {
         let Some((key, _)) = &self.present else { return Ok(()) };
         match self.walk.take() {
-            // In the direction of the last move the same iterator goes on, and notes one range for
-            // all of the walk.
+            // In the direction of the last move the same iterator continues, and notes one range
+            // for all of the walk.
             Some((RangeEnd::Front, range)) => self.go_on(RangeEnd::Front, range),
             _ => self.walk_forward(Bound::Excluded(key.to_vec())),
         }

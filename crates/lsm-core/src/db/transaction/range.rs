@@ -1,4 +1,5 @@
-//! [`TransactionRange`]: what was stored at the snapshot, merged with what the transaction wrote.
+//! [`TransactionRange`]: the stored entries at the snapshot, merged with the writes of the
+//! transaction.
 
 use std::cmp::Ordering;
 
@@ -15,7 +16,7 @@ pub(super) enum RangeEnd {
     Back,
 }
 
-/// An iterator that can be looked into from both ends.
+/// An iterator with a peek at both ends.
 struct BothEnds<I: Iterator> {
     inner: I,
     front: Option<I::Item>,
@@ -31,7 +32,7 @@ impl<I: DoubleEndedIterator> BothEnds<I> {
         match end {
             RangeEnd::Front => {
                 if self.front.is_none() {
-                    // The last item may have been looked at from the other end.
+                    // The last item may have been peeked at from the other end.
                     self.front = self.inner.next().or_else(|| self.back.take());
                 }
                 self.front.as_ref()
@@ -121,8 +122,7 @@ impl TransactionRange {
                 let entry = self.stored.take(end)?;
                 match &entry {
                     Ok((key, _)) => self.scan.reach(end, key),
-                    // Without `finish`: what lies behind the damage was not read, and cannot
-                    // conflict.
+                    // Without `finish`: keys after the damage were not read, and cannot conflict.
                     Err(_) => self.has_ended = true,
                 }
                 return Some(entry);
@@ -139,8 +139,8 @@ impl TransactionRange {
         }
         if !self.has_ended {
             self.has_ended = true;
-            // The stretch between the last key and the end of the range was read too: a key that
-            // another transaction puts there is a conflict.
+            // The range between the last key and the end was read too: a key that another
+            // transaction puts there is a conflict.
             self.scan.finish();
         }
         None

@@ -12,7 +12,8 @@ use crate::partition::PartitionState;
 use crate::read::{Bounds, stored_bounds};
 use crate::types::{KeyForm, PartitionId, SeqNo};
 
-/// See the module. Behind a lock, so that reading needs no `&mut`, and a range no borrow.
+/// The reads of a transaction. Under a lock, so that reading needs no `&mut`, and a range no
+/// borrow.
 #[derive(Default)]
 pub(super) struct Reads(Mutex<BTreeMap<PartitionId, PartitionReads>>);
 
@@ -23,7 +24,7 @@ struct PartitionReads {
     scans: Vec<Scan>,
 }
 
-/// A range, and how far from each end it was read.
+/// A range, and the part that was read from each end.
 struct Scan {
     bounds: Bounds,
     front: Option<Vec<u8>>,
@@ -47,7 +48,7 @@ impl Reads {
         reads_of(&mut partitions, partition).keys.insert(stored);
     }
 
-    /// Notes a range of which nothing is read yet.
+    /// Notes a range without any reads yet.
     pub(super) fn begin_scan(
         reads: &Arc<Reads>,
         partition: &Arc<PartitionState>,
@@ -60,7 +61,7 @@ impl Reads {
         ScanMark { reads: reads.clone(), partition: partition.id, index: scans.len() - 1 }
     }
 
-    /// The requirements that all is as it was at the snapshot `at`.
+    /// The requirements that nothing has changed since the snapshot `at`.
     pub(super) fn requirements(&self, at: SeqNo) -> Vec<Requirement> {
         let mut requirements = Vec::new();
         for reads in self.0.lock().values() {
@@ -89,14 +90,14 @@ fn reads_of<'a>(
 }
 
 impl Scan {
-    /// The parts of the range of which somebody knows what is in them.
+    /// The parts of the range whose content was read.
     fn seen(&self) -> Vec<Bounds> {
-        // All of the range is one requirement then, also the parts in which there is no key.
+        // All of the range is one requirement then, including the parts without a key.
         if self.is_finished {
             return vec![self.bounds.clone()];
         }
         let (lower, upper) = &self.bounds;
-        // From each end up to a key. What lies between the two was not read and may change.
+        // From each end up to a key. The part between the two was not read and may change.
         let front = self.front.iter().map(|key| (lower.clone(), Bound::Included(key.clone())));
         let back = self.back.iter().map(|key| (Bound::Included(key.clone()), upper.clone()));
         front.chain(back).collect()
@@ -104,14 +105,14 @@ impl Scan {
 }
 
 impl ScanMark {
-    /// Notes that `key` was read, and with it that nothing else lies between `end` and it.
+    /// Notes that `key` was read, and that nothing else lies between `end` and it.
     pub(super) fn reach(&self, end: RangeEnd, key: &[u8]) {
         self.change(|scan, form| {
             let reached = match end {
                 RangeEnd::Front => scan.front.get_or_insert_default(),
                 RangeEnd::Back => scan.back.get_or_insert_default(),
             };
-            // The buffer is used again: an iterator comes here at every step.
+            // The buffer is used again: an iterator calls this at every step.
             reached.clear();
             form.with_stored(key, |key| reached.extend_from_slice(key));
         });

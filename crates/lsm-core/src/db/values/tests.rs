@@ -1,4 +1,4 @@
-//! The state of tending, and the choice of tables.
+//! The state of the maintenance, and the choice of tables.
 
 use super::*;
 use crate::compaction::drawing::{draw, seq};
@@ -15,7 +15,7 @@ fn a_memtable_is_old_when_it_had_entries_for_some_seconds() {
     assert!(!tending.is_old(ID, active, began));
     assert!(!tending.is_old(ID, active, just_before));
     assert!(tending.is_old(ID, active, began + FLUSH_AGE));
-    assert!(!tending.is_old(ID, active, began + FLUSH_AGE), "it counts anew once it was told");
+    assert!(!tending.is_old(ID, active, began + FLUSH_AGE), "it counts again once it was returned");
     assert!(!tending.is_old(ID, Some(MemtableId(8)), began + 3 * FLUSH_AGE), "another one");
     assert!(!tending.is_old(PartitionId(4), active, began + 9 * FLUSH_AGE));
 }
@@ -26,11 +26,7 @@ fn tables_that_overlap_are_merged_once_after_each_flush() {
     assert_eq!(tending.rest(ID, seq(10), Duration::ZERO), Rest::Busy);
     assert_eq!(tending.rest(ID, seq(10), QUIET_AGE), Rest::Unsettled);
     assert_eq!(tending.rest(ID, seq(10), 2 * QUIET_AGE), Rest::Settled);
-    assert_eq!(
-        tending.rest(ID, seq(20), 3 * QUIET_AGE),
-        Rest::Busy,
-        "a flush begins the wait anew"
-    );
+    assert_eq!(tending.rest(ID, seq(20), 3 * QUIET_AGE), Rest::Busy, "a flush restarts the wait");
     assert_eq!(tending.rest(ID, seq(20), 4 * QUIET_AGE), Rest::Unsettled);
 }
 
@@ -66,7 +62,7 @@ fn goal() -> Goal {
 fn one_thread_chooses_the_goal_behind_the_present_one() {
     let tending = ValueTending::default();
     let choice = tending.choose(ID, None).unwrap();
-    assert!(tending.choose(ID, None).is_none(), "somebody is at it");
+    assert!(tending.choose(ID, None).is_none(), "another one is choosing");
     let first = choice.set(Some(goal())).unwrap();
     drop(choice);
     assert!(tending.choose(ID, None).is_none(), "there is one");

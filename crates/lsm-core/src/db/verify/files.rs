@@ -1,9 +1,9 @@
-//! Which files are live, and what each of them must be.
+//! The live files, and the expected content of each.
 //!
-//! Called by `verify.rs`. A table is read by its own reader, a segment of the log as far as it was
-//! written at the call, the manifest as a whole, with what recovery would make of it. Each is read
-//! past the page cache. In memory is a piece of a table or of a segment, as large as its largest
-//! block or frame, or the manifest, which begins anew when it is long.
+//! Called by `verify.rs`. A table is read by its own reader, a segment of the log up to its length
+//! at the call, the manifest as a whole, with the result of a recovery. Each is read past the page
+//! cache. In memory is a piece of a table or of a segment, as large as its largest block or frame,
+//! or the manifest, which is replaced when it is long.
 //!
 //! Invariant: damage of a segment counts only if the segment is live after it was found.
 
@@ -141,16 +141,16 @@ impl DbInner {
     }
 }
 
-/// Damage of the index of sections of a segment. Nobody depends on it, but a device that damages it will
-/// damage other things.
+/// Damage of the index of sections of a segment. Nothing depends on it, but a device that damages it
+/// will damage other things.
 fn index_damage(file: &dyn File, path: &Path, begun: &BegunSegment) -> Option<Error> {
     let is_missing =
         begun.index_bytes > 0 && SectionIndex::read(file, &begun.header, begun.end).is_none();
     is_missing.then(|| Error::corruption(path, begun.end, "index of sections is damaged"))
 }
 
-/// The part of a segment that has frames to be read, if there is one. What is wrong with its header goes
-/// to `found`.
+/// The part of a segment that has frames to be read, if there is one. Damage of its header goes to
+/// `found`.
 fn begun_part(
     file: &dyn File,
     path: &Path,
@@ -176,7 +176,7 @@ fn begun_part(
     if expected.is_some_and(|begun| read.is_some_and(|read| read != begun.header)) {
         found.push(Error::corruption(path, 0, "segment has another header"));
     }
-    // Without a header that is known or read no frame can be told from other bytes.
+    // Without a known or valid header frames cannot be recognised.
     expected
         .or_else(|| read.map(|header| BegunSegment { header, end: part.bytes(), index_bytes: 0 }))
 }
@@ -204,7 +204,7 @@ impl VerifyRun<'_> {
     fn check_table(&mut self, partition: &str, level: usize, table: &Table) -> Result<bool> {
         // First the file as it is now. If it does not open, the reader that was opened earlier:
         // with its index, damage of the index on the disk does not hide other damage. A file whose
-        // name is gone is not read through an old handle.
+        // name is deleted is not read through an old handle.
         let refused = match table.open_apart(&self.db.tables) {
             Ok(reader) => {
                 let found = self.read_table(&reader, table)?;
@@ -217,12 +217,12 @@ impl VerifyRun<'_> {
             }
             Err(refused) => refused,
         };
-        // No damage: the primary may delete what this secondary has planned to read, and the run
-        // ends.
+        // No damage: the primary may delete files that this secondary has planned to read, and the
+        // run ends.
         if refused.kind() == ErrorKind::LeaseLost {
             return Err(refused);
         }
-        // Without a lease. The manifest does not name it any more, so it is live no longer.
+        // Without a lease. The manifest does not name it any more, so it is not live.
         if refused.kind() == ErrorKind::FileGone && self.db.is_beside {
             return Ok(false);
         }
@@ -231,8 +231,8 @@ impl VerifyRun<'_> {
             Some(reader) => self.read_table(reader, table)?,
             None => TableFindings::default(),
         };
-        // The old reader finds every block sound, so what keeps the file from opening is in none of
-        // them. Without this the next open would be the first to tell.
+        // The old reader finds every block intact, so the damage that prevents the open is in none
+        // of them. Without this only the next open would report it.
         if found.damage.is_empty() {
             found.damage.push(whole_table(refused));
         }
@@ -276,7 +276,7 @@ impl VerifyRun<'_> {
             let last = &meta.largest.user;
             let begins = found.first_key.unwrap_or_else(|| first.to_vec());
             let ends = found.last_key.unwrap_or_else(|| last.to_vec());
-            // A separator may lie behind the last key of its block.
+            // A separator may lie after the last key of its block.
             damage.keys = Some((begins, ends.min(last.to_vec())));
             damage
         }));
@@ -308,10 +308,10 @@ impl VerifyRun<'_> {
         let walk = survey(&*file, &header, SEGMENT_HEADER_BYTES..end, &mut |piece| {
             let (range, bad) = match piece {
                 SegmentPiece::Damaged { range, what } => (range, Some(what.to_owned())),
-                // Up to the end of what was written no zeros can stand: preallocated space lies
-                // behind it.
+                // There can be no zeros before the end of the written part: preallocated space
+                // comes after it.
                 SegmentPiece::Zeros(range) => (range, Some("frames are lost: zeros".to_owned())),
-                // It stands behind the last frame, which is not read here.
+                // Its place is after the last frame, which is not read here.
                 SegmentPiece::Index { range, .. } => {
                     (range, Some("frames are lost: an index of sections".to_owned()))
                 }
@@ -354,7 +354,7 @@ impl VerifyRun<'_> {
         partitions.iter().find(|partition| partition.id == id).map(|found| found.name.clone())
     }
 
-    /// Reads the present generation, and what recovery would make of all that are there.
+    /// Reads the present generation, and the result of a recovery from all generations.
     fn check_manifest(&mut self, bytes: u64) -> Result<bool> {
         let fs = &self.fs;
         let dir = &self.db.world.dir;
@@ -362,7 +362,7 @@ impl VerifyRun<'_> {
         // install something wait, and a writer that needs a new segment.
         let versions = self.db.catalog.edit()?;
         let (name, written) = versions.generation();
-        // A promotion is under way, and the state was that of its fork.
+        // There is an unfinished promotion, and the state was that of its fork.
         if written == Some(0) {
             let Some(claim) = pending_claim(fs, dir)? else { return Ok(false) };
             let current = versions.current().clone();
@@ -381,7 +381,7 @@ impl VerifyRun<'_> {
                 vec![missing(&error, &path, "the manifest is missing")]
             }
         };
-        // Beside a writer the generations that are listed may be gone when they are read, and the open has
+        // Next to a writer the listed generations may be deleted when they are read, and the open has
         // recovered them just now.
         if found.is_empty() && !self.db.is_beside {
             let names = fs.list(dir, "")?;
@@ -393,8 +393,8 @@ impl VerifyRun<'_> {
                 Ok(Some(_)) if written.is_none() => {}
                 Ok(Some(mut recovered)) => {
                     let current = versions.current();
-                    // Recovery also passes over the numbers of all files in the folder, which a
-                    // sound database need not have named.
+                    // Recovery also skips the numbers of all files in the folder, which an intact
+                    // database need not have named.
                     recovered.version.next_file = current.next_file;
                     if recovered.version != **current {
                         let what = format!(
@@ -417,15 +417,15 @@ impl VerifyRun<'_> {
 }
 
 impl VerifyRun<'_> {
-    /// Checks the fork of a promotion that is under way, which an open without writing has begun with. Where there
-    /// is none, the open found its state in files that the next open for writing judges.
+    /// Checks the fork of an unfinished promotion, with which a read-only open has begun. If there is none, the
+    /// open found its state in files that the next open for writing verifies.
     fn check_fork(&mut self, claim: Epoch, current: &DbVersion) -> bool {
         let path = self.db.world.dir.join(names::fork(claim));
         let damage = match Fork::read(&self.fs, &self.db.world.dir, claim) {
             Err(error) => error,
             Ok(None) => return false,
             Ok(Some(mut fork)) => {
-                // An open passes over the numbers of all files in the folder.
+                // An open skips the numbers of all files in the folder.
                 fork.version.next_file = current.next_file;
                 if fork.version == *current {
                     return true;
@@ -438,7 +438,7 @@ impl VerifyRun<'_> {
     }
 }
 
-/// Damage that keeps a table from being opened.
+/// Damage that prevents a table from being opened.
 fn whole_table(error: Error) -> TableDamage {
     let offset = error.damage().and_then(|damage| damage.offset);
     TableDamage { offset, first_key: None, last_key: None, error }
@@ -448,7 +448,7 @@ fn missing_manifest(path: &Path) -> Damage {
     Damage::of(&Error::corruption(path, None, "the manifest is missing"), path)
 }
 
-/// Why a file cannot be opened or read, where its absence says `what`.
+/// The damage of a file that cannot be opened or read; `what` describes a missing one.
 fn missing(error: &Error, path: &Path, what: &str) -> Damage {
     match error.is_missing() {
         true => Damage::of(&Error::corruption(path, None, what), path),
@@ -456,7 +456,7 @@ fn missing(error: &Error, path: &Path, what: &str) -> Damage {
     }
 }
 
-/// The number of operations in a section, if it holds as many as it says.
+/// The number of operations in a section, if it matches its frame.
 fn count_operations(section: &SectionRef<'_>) -> Result<u64, Malformed> {
     let mut reader = SectionReader::new(&section.bytes);
     let mut count = 0;

@@ -1,8 +1,8 @@
 //! The values that a table points to, in the value store of its partition.
 //!
-//! Called by `files.rs` for each sound table: so a value that is missing is damage of its keys.
+//! Called by `files.rs` for each intact table: so a missing value is damage of its keys.
 //!
-//! A value that cannot be read is a finding as damage is, and the values of other files are read all the same.
+//! A value that cannot be read is a finding like damage, and the values of other files are still read.
 //!
 //! Invariant: damage of a value counts only if its table is live after it was found. A table that
 //! was merged meanwhile may point to values that were moved since.

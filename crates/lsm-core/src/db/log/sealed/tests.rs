@@ -10,7 +10,7 @@ use crate::wal::{SectionIndex, SegmentHeader};
 
 const SEGMENT: u64 = 4096;
 
-/// The operations that the indexes of the sealed segments count, from the oldest segment on; `None` where
+/// The operations that the indexes of the sealed segments count, from the oldest segment on; `None` if
 /// there is no index.
 fn indexed(test: &TestLog, host: &TestHost) -> Vec<Option<u64>> {
     let begun = test.log.lock(host).begun();
@@ -47,7 +47,7 @@ fn a_sealed_segment_gets_an_index_of_all_its_sections() {
     assert_eq!(batches_in(&test.mem, &begun_numbers(&test, &host)).unwrap().len(), 11);
 }
 
-/// The memory of a segment that is gone is given back without a write to its file.
+/// The memory of a deleted segment is freed without a write to its file.
 #[test]
 fn a_segment_that_is_gone_gets_no_index() {
     let test = TestLog::new(SEGMENT);
@@ -63,7 +63,7 @@ fn a_segment_that_is_gone_gets_no_index() {
     assert!(test.log.lock(&host).state.sealed.is_empty());
 }
 
-/// A full disk refuses it for long, and each sealed segment holds memory and an open file.
+/// A full disk refuses the reserve for long, and each sealed segment holds memory and an open file.
 #[test]
 fn segments_are_indexed_although_no_reserve_can_be_made() {
     let test = TestLog::new(SEGMENT);
@@ -99,7 +99,7 @@ fn an_index_that_cannot_be_written_fails_no_write() {
     }
 }
 
-/// Nobody knows what the file holds behind its end then.
+/// The content of the file after its end is unknown then.
 #[test]
 fn a_segment_with_a_failed_append_gets_no_index() {
     let test = TestLog::new(SEGMENT);
@@ -115,7 +115,7 @@ fn a_segment_with_a_failed_append_gets_no_index() {
     assert_eq!(batches_in(&test.mem, &begun_numbers(&test, &host)).unwrap().len(), 5);
 }
 
-/// Power goes before the index is written, or after, with any of its sectors on the device.
+/// Power fails before the index is written, or after, with any of its sectors on the device.
 #[test]
 fn a_power_cut_around_an_index_loses_nothing_that_was_synced() {
     for seed in 0..200_u64 {
