@@ -1,15 +1,16 @@
 //! [`Db`]: an open database.
 //!
 //! Each method calls the engine's method of the same name (design note 8). The documentation of a
-//! method is in this file, where applications read it.
+//! method is where applications read it: in this file and in its folder.
+
+mod durable;
+mod inspect;
 
 use std::fmt;
 use std::path::Path;
 
-use lsm_core::db::{Durable, Health, LeaseHolder, VerifyOptions, VerifyReport};
 use lsm_core::error::Result;
 use lsm_core::options::Options;
-use lsm_core::stats::Stats;
 use lsm_core::types::SeqNo;
 
 use crate::batch::Batch;
@@ -165,94 +166,6 @@ impl Db {
         Snapshot(self.0.snapshot())
     }
 
-    /// Waits until every logged operation up to `seq` is on the device, and syncs the log if
-    /// needed.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if `seq` was not written
-    /// yet; the error of the sync, after which it is unknown whether the operations are durable.
-    ///
-    /// # Cost
-    /// One sync, shared by all who wait; none if a sync has passed `seq` already.
-    pub fn wait_durable(&self, seq: SeqNo) -> Result<()> {
-        self.0.wait_durable(seq)
-    }
-
-    /// Requests a sync of the log and calls `notice` when every logged operation up to `seq` is on the
-    /// device, or when the sync has failed. Returns without waiting, so the program needs no waiting
-    /// thread.
-    ///
-    /// `notice` is called exactly once. If the operations are durable already, it is called on this
-    /// thread before this method returns; otherwise it is called on a thread of the database. There it
-    /// must not block, because it would delay background work and other notices. A write that would
-    /// have to wait fails inside `notice`, as in an [`EventListener`](crate::EventListener). Closing the
-    /// database syncs the log first, and then calls the remaining notices.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if `seq` was not written
-    /// yet; [`ErrorKind::Closed`](crate::ErrorKind::Closed). In both cases `notice` is not called.
-    /// `notice` receives the error of a failed sync; then it is unknown whether the operations are
-    /// durable.
-    ///
-    /// # Cost
-    /// One sync for all notices and waiters that arrived during the previous sync.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::sync::mpsc;
-    ///
-    /// # use siltstone::Db;
-    /// # fn main() -> siltstone::Result<()> {
-    /// # let dir = tempfile::tempdir().expect("a temporary folder");
-    /// # let db = Db::open(dir.path())?;
-    /// let events = db.partition("events")?;
-    /// let (acknowledge, acknowledged) = mpsc::channel();
-    /// for n in 0..3_u32 {
-    ///     let commit = events.put(n.to_be_bytes(), "it happened")?;
-    ///     let acknowledge = acknowledge.clone();
-    ///     db.on_durable(commit.seq, move |outcome| {
-    ///         let _ = acknowledge.send((n, outcome));
-    ///     })?;
-    /// }
-    /// drop(acknowledge);
-    /// assert_eq!(acknowledged.iter().filter(|(_, outcome)| outcome.is_ok()).count(), 3);
-    /// # db.close()
-    /// # }
-    /// ```
-    pub fn on_durable(
-        &self,
-        seq: SeqNo,
-        notice: impl FnOnce(Result<()>) + Send + 'static,
-    ) -> Result<()> {
-        self.0.on_durable(seq, notice)
-    }
-
-    /// Requests a sync of the log and returns a future that is ready when every logged operation up to
-    /// `seq` is on the device, or when the sync has failed. It is [`Db::on_durable`] for async code and
-    /// works with any runtime. Dropping the future does not cancel the sync.
-    ///
-    /// # Errors
-    /// The future returns the errors of [`Db::on_durable`].
-    pub fn durable(&self, seq: SeqNo) -> Durable {
-        self.0.durable(seq)
-    }
-
-    /// Returns the sequence number through which every logged operation is on the device.
-    pub fn durable_seq(&self) -> SeqNo {
-        self.0.durable_seq()
-    }
-
-    /// Returns whether another process has taken the database over, by a promotion or an explicit
-    /// take-over: then no write of this handle succeeds any more
-    /// ([`ErrorKind::Fenced`](crate::ErrorKind::Fenced)). `false` does not promise that the next
-    /// write succeeds.
-    ///
-    /// # Cost
-    /// One load from memory.
-    pub fn is_fenced(&self) -> bool {
-        self.0.is_fenced()
-    }
-
     /// Returns the sequence number of the newest operation that readers see.
     pub fn visible_seq(&self) -> SeqNo {
         self.0.visible_seq()
@@ -303,59 +216,6 @@ impl Db {
     /// while memtables are sealed.
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
         self.0.checkpoint(dir)
-    }
-
-    /// Reads every live file and reports all damage. It reads each table with all of its contents, the
-    /// log up to its end at the time of the call, and the manifest. Reads bypass the block cache and,
-    /// if the system allows it, the page cache; bytes that are not synced yet come from the page cache.
-    /// Writes, flushes and compactions continue during the call. Nothing is repaired.
-    ///
-    /// # Errors
-    /// Damage and unreadable files are in the report; they are not errors of this call.
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) for a closed database;
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a mark of another
-    /// database.
-    ///
-    /// # Cost
-    /// Reads the whole database; [`VerifyOptions::bytes_per_second`] limits the rate. Holds the
-    /// index and the Bloom filter of one table in memory. A table that becomes obsolete stays until
-    /// this call has read it.
-    pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
-        self.0.verify(options)
-    }
-
-    /// Returns the secondaries that hold files of the database, as far as they are known: the
-    /// process of each and the age of the oldest state that it reads. [`Stats::leased_bytes`] is
-    /// the size of the files that they hold together, and
-    /// [`Options::leased_bytes_max`](crate::Options::leased_bytes_max) bounds it.
-    ///
-    /// # Errors
-    /// Those of the file system; a closed database.
-    ///
-    /// # Cost
-    /// Lists the folder and reads a small file for each secondary.
-    pub fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
-        self.0.lease_holders()
-    }
-
-    /// Returns the counters and sizes of the database and of each partition.
-    pub fn stats(&self) -> Stats {
-        self.0.stats()
-    }
-
-    /// Returns the health of the database: whether it accepts writes, whether background work keeps
-    /// up, and how far each resource is from its limit.
-    pub fn health(&self) -> Health {
-        self.0.health()
-    }
-
-    /// Confirms that the calendar is right: entries expire by it again.
-    ///
-    /// A calendar that jumps by more than a minute is not believed for an hour. Meanwhile entries
-    /// expire by the time that the monotonic clock expects, and [`Db::health`] reports the jump
-    /// (`Health::clock_jump`). Call this if the jump is right. Without a jump it has no effect.
-    pub fn confirm_clock(&self) {
-        self.0.confirm_clock();
     }
 
     /// Closes the database: flushes the partitions without a log and those with at least 1 MiB in

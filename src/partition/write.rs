@@ -1,0 +1,141 @@
+//! Writes to one [`Partition`]: puts, deletions and clears.
+
+use lsm_core::db::Commit;
+use lsm_core::error::Result;
+use lsm_core::options::WriteOptions;
+
+use super::Partition;
+
+/// Writing.
+impl Partition {
+    /// Sets `key` to `value`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) or
+    /// [`ErrorKind::ReservedKey`](crate::ErrorKind::ReservedKey); a dropped partition; a full disk; a
+    /// closed or read-only store. After an error the write is not visible and does not appear later.
+    ///
+    /// # Durability
+    /// [`Durability::Os`](crate::Durability::Os): the kernel has the write once this returns.
+    /// [`Partition::put_with`] and [`Db::wait_durable`](crate::Db::wait_durable) wait for the device.
+    /// In a partition without a log, the write is durable after a flush.
+    ///
+    /// # Cost
+    /// One append to the log for the whole group of writers that commit together. The writer waits if
+    /// compactions are behind.
+    #[inline]
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
+        self.0.put(key, value)
+    }
+
+    /// Sets `key` to `value` with the given options: a [`Durability`](crate::Durability), or
+    /// [`WriteOptions`].
+    ///
+    /// # Errors
+    /// The errors of [`Partition::put`]. With [`Durability::Sync`](crate::Durability::Sync) also
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) in a partition without a
+    /// log, and the error of the sync. If the sync fails, the write is visible, and it is unknown
+    /// whether it is durable.
+    ///
+    /// # Durability
+    /// With [`Durability::Sync`](crate::Durability::Sync), this write and every earlier logged write
+    /// are on the device once this returns.
+    ///
+    /// # Cost
+    /// That of [`Partition::put`]. [`Durability::Sync`](crate::Durability::Sync) adds one sync, which
+    /// all waiting writers share.
+    #[inline]
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<Commit> {
+        self.0.put_with(key, value, options)
+    }
+
+    /// Sets `key` to `value` as [`Partition::put`] does, but returns an error instead of waiting for
+    /// compactions.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WouldStall`](crate::ErrorKind::WouldStall) with the reason; nothing was written.
+    /// All other errors are those of [`Partition::put`].
+    #[inline]
+    pub fn try_put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
+        self.0.try_put(key, value)
+    }
+
+    /// Deletes `key`. A key that does not exist is no error. Errors, durability and cost are those
+    /// of [`Partition::put`].
+    #[inline]
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
+        self.0.delete(key)
+    }
+
+    /// Deletes `key` with the given options. Errors, durability and cost are those of
+    /// [`Partition::put_with`].
+    #[inline]
+    pub fn delete_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<Commit> {
+        self.0.delete_with(key, options)
+    }
+
+    /// Deletes every key, in one operation: of any partition, including `default`. Existing
+    /// snapshots and iterators still see the keys. [`Batch::clear`](crate::Batch::clear) does the
+    /// same together with other operations.
+    ///
+    /// A [requirement](crate::Batch::require) or a transaction that relies on a key of the
+    /// partition conflicts with it. Compaction filters are not called. Gaps stay listed, but do not
+    /// refuse reads of older entries.
+    ///
+    /// # Errors
+    /// Those of [`Partition::delete`].
+    ///
+    /// # Durability
+    /// That of [`Partition::delete`]: it is one record of the log.
+    ///
+    /// # Cost
+    /// That of one deletion, whatever the number of keys. Whole tables are deleted soon after, in
+    /// the background, without being read (those of a partition with large values are read). Until
+    /// then a scan skips them. The entries that an older snapshot sees take space until it is
+    /// dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn main() -> siltstone::Result<()> {
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// # let db = siltstone::Db::builder("/db").fs(fs).open()?;
+    /// let cache = db.partition("cache")?;
+    /// cache.put("key", "old")?;
+    /// let before = db.snapshot();
+    /// cache.clear()?;
+    /// assert!(cache.first()?.is_none());
+    /// assert_eq!(before.get(&cache, "key")?.as_deref(), Some(&b"old"[..]));
+    ///
+    /// // Replaces everything at once: no reader sees the partition empty.
+    /// db.batch().clear(&cache).put(&cache, "key", "new").commit(siltstone::Durability::Os)?;
+    /// # drop(before);
+    /// # db.close()
+    /// # }
+    /// ```
+    pub fn clear(&self) -> Result<Commit> {
+        // The engine has only the call with options.
+        self.0.clear_with(WriteOptions::default())
+    }
+
+    /// Deletes every key as [`Partition::clear`] does, with the given options. Errors and
+    /// durability are those of [`Partition::delete_with`].
+    pub fn clear_with(&self, options: impl Into<WriteOptions>) -> Result<Commit> {
+        self.0.clear_with(options)
+    }
+
+    /// Deletes `key` as [`Partition::delete`] does, but returns an error instead of waiting for
+    /// compactions. The errors are those of [`Partition::try_put`].
+    #[inline]
+    pub fn try_delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
+        self.0.try_delete(key)
+    }
+}
