@@ -12,7 +12,6 @@ use super::format::{MAGIC, PIECE_BYTES, RecordHead, StreamReader, StreamWriter};
 
 /// A partition that the header of a stream names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct StreamPartition {
     /// Its name.
     pub name: String,
