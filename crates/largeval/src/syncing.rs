@@ -156,21 +156,19 @@ impl Shared {
         let names: Vec<PathBuf> = unnamed.iter().map(|id| self.context.chunk_path(*id)).collect();
         // A synced file without a durable name in the folder is lost after a crash.
         let named = self.context.fs.sync_names(&self.context.dir, &names);
-        if let Err(error) = &named
-            && is_out_of_handles(error)
-        {
-            // No sync was begun, so nothing is in doubt.
-            let mut state = self.state.lock();
-            state.syncs.unnamed.extend(unnamed);
-            state.syncs.keep_unsynced(unsynced);
-            return named;
-        }
         let files: Vec<Arc<dyn File>> = unsynced.values().cloned().collect();
-        // Also files without unsynced bytes: later appends of their writers are refused.
+        // Names that are not known to be durable. Also of files without unsynced bytes: later appends of their
+        // writers are refused.
         let doubtful = if named.is_err() { unnamed } else { BTreeSet::new() };
         let result = named.and_then(|()| self.context.fs.sync_files(&files));
         result.map_err(|error| {
             let mut state = self.state.lock();
+            if is_out_of_handles(&error) {
+                // No sync has failed, so nothing is in doubt.
+                state.syncs.unnamed.extend(doubtful);
+                state.syncs.keep_unsynced(unsynced);
+                return error;
+            }
             let chunks: BTreeSet<ChunkId> = unsynced.into_keys().chain(doubtful).collect();
             self.condemn(&mut state, chunks, error)
         })

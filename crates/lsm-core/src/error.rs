@@ -12,6 +12,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::machine;
+
 /// The result of every fallible call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -199,8 +201,8 @@ impl Error {
     pub fn io(deed: &str, path: &Path, source: io::Error) -> Self {
         let message = format!("cannot {deed} {}: {source}", path.display());
         // By the deed: the system reports a failed sync as any other error, and it means that
-        // earlier writes may be lost.
-        let is_sync = deed.starts_with("sync");
+        // earlier writes may be lost. Without a handle the folder was not opened, so no sync was begun.
+        let is_sync = deed.starts_with("sync") && !machine::is_out_of_handles(&source);
         let kind = kind_of_io(&source);
         let source = ErrorCause::Io { error: source.into(), path: Some(path.to_owned()), is_sync };
         Self::build(kind, message, None, Some(source))
@@ -494,5 +496,8 @@ mod tests {
         assert!(e.is_retryable() && e.io_source().is_some());
         let told = Error::because(ErrorKind::ReadOnly, "refused", e);
         assert!(told.is_failed_sync() && told.path() == Some(Path::new("x")));
+        // It could not be opened.
+        let error = Error::io("sync the folder", Path::new("x"), machine::out_of_handles());
+        assert!(!error.is_failed_sync());
     }
 }

@@ -46,18 +46,26 @@ pub fn process_id() -> u32 {
     if cfg!(target_family = "wasm") { 1 } else { std::process::id() }
 }
 
+/// The errors of a process, and of a machine, without a handle for another open file.
+#[cfg(unix)]
+const OUT_OF_HANDLES: [i32; 2] =
+    [rustix::io::Errno::MFILE.raw_os_error(), rustix::io::Errno::NFILE.raw_os_error()];
+/// `ERROR_TOO_MANY_OPEN_FILES`, and `ERROR_NO_SYSTEM_RESOURCES`, of `winerror.h`.
+#[cfg(windows)]
+const OUT_OF_HANDLES: [i32; 2] = [4, 1450];
+/// `EMFILE` and `ENFILE` of WASI.
+#[cfg(not(any(unix, windows)))]
+const OUT_OF_HANDLES: [i32; 2] = [33, 41];
+
 /// Returns `true` if the process, or the machine, has no handle for another open file.
 pub fn is_out_of_handles(error: &io::Error) -> bool {
-    #[cfg(unix)]
-    const CODES: [i32; 2] =
-        [rustix::io::Errno::MFILE.raw_os_error(), rustix::io::Errno::NFILE.raw_os_error()];
-    /// `ERROR_TOO_MANY_OPEN_FILES`, and `ERROR_NO_SYSTEM_RESOURCES`, of `winerror.h`.
-    #[cfg(windows)]
-    const CODES: [i32; 2] = [4, 1450];
-    /// `EMFILE` and `ENFILE` of WASI.
-    #[cfg(not(any(unix, windows)))]
-    const CODES: [i32; 2] = [33, 41];
-    error.raw_os_error().is_some_and(|code| CODES.contains(&code))
+    error.raw_os_error().is_some_and(|code| OUT_OF_HANDLES.contains(&code))
+}
+
+/// The error of a process that has no handle for another open file, for file systems that fail on request.
+#[cfg(any(test, feature = "internals"))]
+pub fn out_of_handles() -> io::Error {
+    io::Error::from_raw_os_error(OUT_OF_HANDLES[0])
 }
 
 #[cfg(test)]

@@ -127,7 +127,11 @@ impl Store {
         let opened = self.open();
         let is_whole = closed.is_ok() && opened.is_ok();
         // An open that failed can be repeated.
-        self.db = Some(opened.or_else(|_| self.open()).unwrap());
+        let again = opened.or_else(|_| {
+            self.fs.heal();
+            self.open()
+        });
+        self.db = Some(again.unwrap());
         if is_whole {
             self.durable = self.puts.len();
         }
@@ -169,6 +173,7 @@ fn check_puts(fs: &MemFs, dir: &str, puts: &[(u32, bool)], is_verified: bool, wh
 fn run(fault: Option<FaultRule>, when: &str) -> Vec<FsOp> {
     let mut it = Store::new();
     let mut since_fault = 0;
+    let is_without_handle = fault.as_ref().is_some_and(|rule| rule.action == FaultAction::Emfile);
     it.fs.start_log();
     fault.into_iter().for_each(|rule| it.fs.add_rule(rule));
     for (n, step) in (0..).zip(STEPS) {
@@ -178,7 +183,14 @@ fn run(fault: Option<FaultRule>, when: &str) -> Vec<FsOp> {
             continue;
         }
         since_fault += 1;
-        if since_fault <= STEPS_WITH_CUTS {
+        if is_without_handle {
+            // A fault that lasts ends with the step.
+            it.fs.heal();
+            let health = it.db().health();
+            assert!(health.read_only.is_none(), "{when}, step {n}: {health}");
+            assert_eq!(value_store(it.db()).failure, None, "{when}, step {n}");
+        }
+        if since_fault <= STEPS_WITH_CUTS && !is_without_handle {
             it.check_cut(CrashOutcome::Nothing, &format!("{when}, cut after step {n}"));
         }
     }
@@ -201,6 +213,27 @@ fn no_acknowledged_value_rests_on_a_name_of_a_failed_sync_of_the_folder() {
     for op in syncs {
         let when = format!("{:?} of {} failed (op {})", op.kind, op.path.display(), op.index);
         run(Some(FaultRule::once(FaultAt::Op(op.index), FaultAction::SyncLost)), &when);
+    }
+}
+
+/// A file or folder that could not be opened for a sync is no failed sync: nothing is in doubt, and no call but
+/// those that need a handle fails.
+#[test]
+fn a_process_without_a_handle_has_no_failed_sync() {
+    let log = run(None, "without a fault");
+    let opens = log.iter().filter(|op| FaultAction::Emfile.can_happen_to(op.kind));
+    let opens: Vec<&FsOp> = opens.collect();
+    assert!(opens.len() > 50, "{} operations that open", opens.len());
+    for op in opens {
+        for sticky in [false, true] {
+            let at = FaultAt::Op(op.index);
+            let rule = FaultRule { at, action: FaultAction::Emfile, sticky };
+            let lasting = if sticky { "and all later ones" } else { "alone" };
+            let file = op.path.display();
+            let when =
+                format!("{:?} of {file} without a handle (op {}), {lasting}", op.kind, op.index);
+            run(Some(rule), &when);
+        }
     }
 }
 

@@ -30,6 +30,7 @@ use super::floors::settle_floors;
 use super::log_search::LogSearch;
 use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::is_out_of_handles;
 use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks, ValueStore, catch};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::{DecidingJob, JobSnapshots, Snapshots};
@@ -280,11 +281,13 @@ impl DbInner {
     /// Makes the values of a store durable.
     ///
     /// # Errors
-    /// Those of the store. Then a new log begins: frames of the old one may name values that were in the
-    /// sync, and the next sync would not cover them.
+    /// Those of the store. After a failed sync a new log begins: frames of the old one may name values that were
+    /// in the sync, and the next sync would not cover them.
     fn sync_store(&self, partition: &PartitionState, store: &Arc<dyn ValueStore>) -> Result<()> {
         let synced = partition.note_sync(store.sync());
-        if let Err(error) = &synced {
+        if let Err(error) = &synced
+            && !is_out_of_handles(error)
+        {
             self.log.begin_anew(self, error);
         }
         synced

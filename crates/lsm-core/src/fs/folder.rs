@@ -174,6 +174,8 @@ impl Fs for FolderFs {
         let is_there = put.is_err() && !self.fs.open_read(path).is_err_and(|e| e.is_missing());
         let mut names = self.names.lock();
         match &put {
+            // Without a handle its sync was not begun, and the next one saves it.
+            Err(error) if is_there && is_out_of_handles(error) => names.note_made(path),
             Err(error) if is_there => {
                 if let Some(dir) = path.parent() {
                     names.note_failed(dir, error);
@@ -349,6 +351,23 @@ mod tests {
             assert!(!it.fs.put_if_absent(&name("next"), b"edits").unwrap());
             assert_eq!(it.durable().contains(&"table".to_owned()), !is_doubtful);
         }
+    }
+
+    /// The folder could not be opened for the last step: nothing is in doubt, and the next sync saves the name.
+    #[test]
+    fn a_folder_that_cannot_be_opened_is_no_failed_sync() {
+        let it = Folder::new();
+        it.make("table");
+        it.fail(OpKind::SyncDir, FaultAction::Emfile);
+        assert!(is_out_of_handles(&it.sync("table").unwrap_err()));
+        it.sync("table").unwrap();
+        it.fail(OpKind::PutIfAbsent, FaultAction::Emfile);
+        it.fs.put_if_absent(&name("not published"), b"edits").unwrap_err();
+        it.fail(OpKind::PutIfAbsent, FaultAction::EmfileAtSync);
+        it.fs.put_if_absent(&name("published"), b"edits").unwrap_err();
+        assert_eq!(it.durable(), ["table"]);
+        it.sync("published").unwrap();
+        assert_eq!(it.durable(), ["published", "table"]);
     }
 
     #[test]

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::File;
+use super::{File, is_out_of_handles};
 use crate::error::Result;
 
 /// Syncs under way at once.
 const THREADS_MAX: usize = 16;
 
-/// Syncs all of them, also after one that fails; returns the first error.
+/// Syncs all of them, also after one that fails; returns the first error. A failed sync counts before a file
+/// that could not be opened for its sync, which leaves nothing in doubt.
 pub(super) fn sync_files(files: &[Arc<dyn File>]) -> Result<()> {
     let next = AtomicUsize::new(0);
     let outcome = Mutex::new(Ok(()));
@@ -36,7 +37,7 @@ fn sync_next(files: &[Arc<dyn File>], next: &AtomicUsize, outcome: &Mutex<Result
         // The others are synced all the same: each of them is condemned or durable by itself.
         if let Err(error) = file.sync() {
             let mut outcome = outcome.lock();
-            if outcome.is_ok() {
+            if outcome.as_ref().map_or_else(is_out_of_handles, |()| true) {
                 *outcome = Err(error);
             }
         }
@@ -67,5 +68,60 @@ mod tests {
         faults.start_log();
         assert!(sync_files(&files).is_err());
         assert_eq!(faults.take_log().len(), 100);
+    }
+
+    /// A file that is closed between its appends, as one of an `AppendedFile`.
+    struct Closed(FaultFs);
+
+    impl File for Closed {
+        fn append(&self, _: &[u8]) -> Result<()> {
+            unreachable!("it is only synced")
+        }
+
+        fn read_at(&self, _: u64, _: &mut [u8]) -> Result<usize> {
+            unreachable!("it is only synced")
+        }
+
+        fn read_at_uncached(&self, _: u64, _: &mut [u8]) -> Result<usize> {
+            unreachable!("it is only synced")
+        }
+
+        fn sync(&self) -> Result<()> {
+            self.0.open_append("/db/closed".as_ref(), AppendMode::Existing)?.sync()
+        }
+
+        fn len(&self) -> Result<u64> {
+            unreachable!("it is only synced")
+        }
+
+        fn preallocate(&self, _: u64) -> Result<()> {
+            unreachable!("it is only synced")
+        }
+
+        fn punch(&self, _: u64, _: u64) -> Result<()> {
+            unreachable!("it is only synced")
+        }
+    }
+
+    /// Has all operations of this kind fail.
+    fn fail_all(faults: &FaultFs, kind: OpKind, action: FaultAction) {
+        let at = FaultAt::Nth { kind, suffix: String::new(), nth: 0 };
+        faults.add_rule(FaultRule::sticky(at, action));
+    }
+
+    #[test]
+    fn a_failed_sync_counts_before_a_file_that_cannot_be_opened() {
+        let faults = FaultFs::over_mem(MemFs::new());
+        faults.create_dir("/db".as_ref()).unwrap();
+        faults.open_append("/db/closed".as_ref(), AppendMode::IfAbsent).unwrap();
+        let open = faults.open_append("/db/open".as_ref(), AppendMode::IfAbsent).unwrap();
+        let closed: Arc<dyn File> = Arc::new(Closed(faults.clone()));
+        for files in [[closed.clone(), open.clone()], [open, closed]] {
+            fail_all(&faults, OpKind::OpenExisting, FaultAction::Emfile);
+            assert!(is_out_of_handles(&sync_files(&files).unwrap_err()));
+            fail_all(&faults, OpKind::Sync, FaultAction::Eio);
+            assert!(sync_files(&files).unwrap_err().is_failed_sync());
+            faults.heal();
+        }
     }
 }

@@ -16,6 +16,7 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::is_out_of_handles;
 use crate::hooks::{PartitionHooks, Rules, ValueStore};
 use crate::memtable::{Memtable, SlabPool};
 use crate::types::{KeyForm, MemtableId, PartitionId};
@@ -331,7 +332,8 @@ impl PartitionState {
 
     /// Notes the outcome of a sync of the partition's store, and returns it.
     pub fn note_sync(&self, outcome: Result<()>) -> Result<()> {
-        if outcome.is_err() {
+        // Without a handle no sync was begun, so nothing is in doubt.
+        if outcome.as_ref().is_err_and(|error| !is_out_of_handles(error)) {
             self.failed_sync.store(true, Ordering::Release);
         }
         outcome.map_err(|error| error.in_partition(&self.name))

@@ -233,7 +233,7 @@ impl Fs for FaultFs {
             return self.shared.fs.put_if_absent(&path, content);
         };
         let failure = Error::io("publish", &path, action.error());
-        if matches!(action, FaultAction::Eio | FaultAction::Enospc) {
+        if matches!(action, FaultAction::Eio | FaultAction::Enospc | FaultAction::Emfile) {
             return Err(failure);
         }
         // All but the last step, the sync of the folder, which is lost or a lie.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 #[expect(unused_imports, reason = "the documentation links to them")]
 use crate::fs::{File, Fs};
+use crate::machine;
 
 /// The sort of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,6 +101,22 @@ impl OpKind {
         )
     }
 
+    fn takes_handle(self) -> bool {
+        matches!(
+            self,
+            OpKind::CreateDir
+                | OpKind::Create
+                | OpKind::OpenExisting
+                | OpKind::OpenRead
+                | OpKind::PutIfAbsent
+                | OpKind::List
+                | OpKind::SyncDir
+                | OpKind::Lock
+                | OpKind::LockShared
+                | OpKind::FreeBytes
+        )
+    }
+
     fn takes_space(self) -> bool {
         matches!(
             self,
@@ -165,6 +182,10 @@ pub enum FaultAction {
     /// It fails with [`io::ErrorKind::StorageFull`] and does nothing. Operations that can take
     /// space: creations, growth and syncs (of space that was promised and is missing).
     Enospc,
+    /// It fails as in a process that may open no other file, and does nothing. Operations that open one.
+    Emfile,
+    /// As [`FaultAction::Emfile`], in the last step of `put_if_absent`: the folder cannot be opened for its sync.
+    EmfileAtSync,
     /// So many bytes are appended, at most all, then it fails with an I/O error. Appends.
     ShortWrite(u64),
     /// As [`FaultAction::ShortWrite`], with [`io::ErrorKind::StorageFull`]. Appends.
@@ -184,10 +205,13 @@ pub enum FaultAction {
 }
 
 impl FaultAction {
-    fn can_happen_to(self, kind: OpKind) -> bool {
+    /// Returns `true` if an operation of this sort can break in this way.
+    pub fn can_happen_to(self, kind: OpKind) -> bool {
         match self {
             FaultAction::Eio | FaultAction::Panic => true,
             FaultAction::Enospc => kind.takes_space(),
+            FaultAction::Emfile => kind.takes_handle(),
+            FaultAction::EmfileAtSync => kind == OpKind::PutIfAbsent,
             FaultAction::ShortWrite(_) | FaultAction::ShortWriteNoSpace(_) => {
                 kind == OpKind::Append
             }
@@ -202,6 +226,7 @@ impl FaultAction {
             FaultAction::Enospc | FaultAction::ShortWriteNoSpace(_) => {
                 io::ErrorKind::StorageFull.into()
             }
+            FaultAction::Emfile | FaultAction::EmfileAtSync => machine::out_of_handles(),
             _ => io::Error::other("injected input/output error"),
         }
     }
