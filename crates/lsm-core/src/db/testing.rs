@@ -13,7 +13,7 @@ use super::prepared::Prepared;
 use crate::batch::SectionReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{FaultFs, FolderFs, Fs, MemFs};
+use crate::fs::{FaultFs, FolderFs, Fs, MemFs, OpenFiles};
 use crate::hooks::PartitionHooks;
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
@@ -40,6 +40,8 @@ pub(super) struct TestHost {
     pub(super) refused_key: Mutex<Option<String>>,
     /// The files that were released.
     pub(super) gone: Mutex<Vec<String>>,
+    /// The outcome of syncs of values, if they fail.
+    pub(super) values: Mutex<Option<Error>>,
     /// Groups that were committed.
     pub(super) groups: AtomicU64,
     counters: Counters,
@@ -96,7 +98,7 @@ impl LogHost for TestHost {
     fn begin_sync_of_values(&self) {}
 
     fn sync_values(&self) -> Result<()> {
-        Ok(())
+        self.values.lock().clone().map_or(Ok(()), Err)
     }
 
     fn check_open(&self) -> Result<()> {
@@ -181,12 +183,18 @@ pub(super) struct TestLog {
 impl TestLog {
     /// With segments of at most `segment_bytes_max` bytes.
     pub(super) fn new(segment_bytes_max: u64) -> TestLog {
+        TestLog::with_open_files(segment_bytes_max, usize::MAX)
+    }
+
+    /// The same, of a database that may have so many files open.
+    pub(super) fn with_open_files(segment_bytes_max: u64, open_files_max: usize) -> TestLog {
         let mem = MemFs::new();
         let faults = FaultFs::over_mem(mem.clone());
         faults.create_dir(Path::new(DIR)).unwrap();
         let folder = Arc::new(FolderFs::new(Arc::new(faults.clone())));
         let settings = LogSettings {
             fs: folder.clone(),
+            files: Arc::new(OpenFiles::new(folder.clone(), open_files_max)),
             dir: DIR.into(),
             db_id: DB,
             epoch: EPOCH,

@@ -122,7 +122,13 @@ impl OpenFiles {
 
     /// Returns `true` if so many files wait for a sync that it is time for one.
     pub fn is_crowded(&self) -> bool {
-        self.pinned_count() > (self.limit / 2).max(PINNED_MIN)
+        self.is_crowded_with(0)
+    }
+
+    /// Returns `true` if so many files wait for a sync, with `others` that are none of the set, that it is time for
+    /// one.
+    pub fn is_crowded_with(&self, others: usize) -> bool {
+        self.pinned_count() + others > (self.limit / 2).max(PINNED_MIN)
     }
 
     /// Returns the number of times that a file was opened again since the start.

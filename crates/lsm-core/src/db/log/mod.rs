@@ -7,6 +7,7 @@
 //! ```text
 //! writer.rs    frames into the buffer, the buffer into the segment
 //! segments.rs  new segments, the reserve, and removal
+//! handles.rs   syncs for want of handles: segments are open until they are synced
 //! marks.rs     places at which a replay may begin
 //! sealed.rs    the index of sections after the last frame of a sealed segment
 //! sync.rs      shared syncs, and the latch after a failed one
@@ -33,6 +34,7 @@
 //! Lock order: `writer`, then the locks of the host to install an edit, then `sync`.
 
 mod files;
+mod handles;
 mod marks;
 mod notices;
 mod sealed;
@@ -51,8 +53,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::world::World;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::Fs;
 use crate::fs::names::FileName;
+use crate::fs::{Fs, OpenFiles};
 use crate::options::Options;
 use crate::stats::Counters;
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, SeqNo};
@@ -120,6 +122,8 @@ const ROOM_BYTES: u64 = 256 << 10;
 /// The settings of a log, fixed for its life.
 pub(super) struct LogSettings {
     pub(super) fs: Arc<dyn Fs>,
+    /// The open files of the database, with which segments share the handles of the process.
+    pub(super) files: Arc<OpenFiles>,
     pub(super) dir: PathBuf,
     pub(super) db_id: DbId,
     pub(super) epoch: Epoch,
@@ -135,6 +139,7 @@ impl LogSettings {
     pub(super) fn new(world: &World, options: &Options) -> LogSettings {
         LogSettings {
             fs: world.fs.clone(),
+            files: world.files.clone(),
             dir: world.dir.clone(),
             db_id: world.db_id,
             epoch: world.epoch,

@@ -81,7 +81,7 @@ impl Log {
     /// A segment of `bytes` bytes; the inner error means that the disk has no room for so many.
     fn make_file(&self, number: FileNo, bytes: u64) -> Result<Result<Reserved>> {
         let path = self.segment_path(number);
-        let file = self.settings.fs.open_append(&path, AppendMode::IfAbsent)?;
+        let file = self.settings.files.open_append(&path, AppendMode::IfAbsent)?;
         let reserved = match SegmentWriter::create_reserved(file, &path, bytes) {
             Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Err(error)),
             reserved => reserved?,
@@ -385,7 +385,7 @@ impl LogWriter<'_> {
     pub(super) fn begin_segment(&mut self, len: usize) -> Result<()> {
         assert!(self.state.buffer.is_empty(), "its frames belong to the present segment");
         let frames = self.state.switches_len_max() + len;
-        let (reserved, number) = self.take_reserve(frames as u64)?;
+        let (reserved, number) = self.take_segment(frames as u64)?;
         let header = self.next_header(number, self.log.durable_lsn());
         // The reserve is listed in the manifest already, so only the header is written here.
         let begun = reserved.begin(header);
@@ -401,7 +401,7 @@ impl LogWriter<'_> {
         // the log includes the file, and no frame in it is acknowledged as durable before.
         let replaces_failed = self.state.segment.as_ref().is_some_and(SegmentWriter::is_failed);
         // Durability: the bytes of a failed append after the end are known not to count before its
-        // writers get the error. The one sync under the writer's lock.
+        // writers get the error.
         if replaces_failed && let Err(error) = segment.file().sync() {
             return Err(self.log.fail(self.host, error));
         }
@@ -426,7 +426,7 @@ impl LogWriter<'_> {
     }
 
     /// The reserve, or a new segment, with room for frames of `len` bytes; nothing is spoiled then.
-    fn take_reserve(&mut self, len: u64) -> Result<(Reserved, FileNo)> {
+    pub(super) fn take_reserve(&mut self, len: u64) -> Result<(Reserved, FileNo)> {
         let needed = len + SEGMENT_HEADER_BYTES;
         if let Some((reserved, number)) = self.state.reserve.take() {
             // A batch that is larger than the reserve gets a segment of its own length.

@@ -135,6 +135,11 @@ impl Log {
         sync.told_seq = sync.told_seq.max(seq);
     }
 
+    /// The number of segments that are open because they wait for a sync, with the present one.
+    pub(super) fn unsynced_count(&self) -> usize {
+        self.sync.lock().unsynced.len()
+    }
+
     /// The error for which the log takes no more writes, if a sync failed and no new log has begun
     /// since.
     pub(in crate::db) fn failure(&self) -> Option<Error> {
@@ -227,7 +232,7 @@ impl Log {
         let target_seq = sync.appended_seq;
         let unsynced = sync.unsynced.clone();
         // Before the sync as well: a notice that arrives during it needs another one.
-        sync.notices.wants_sync = false;
+        let was_wanted = std::mem::take(&mut sync.notices.wants_sync);
         // Not held during the sync: appends take this lock.
         drop(sync);
         let result = self.synced(host, || sync_files(host, &unsynced));
@@ -240,6 +245,9 @@ impl Log {
             let present = unsynced.last().map_or(FileNo(0), |segment| segment.number);
             sync.unsynced.retain(|segment| segment.number >= present);
             sync.note_headed(present);
+        } else if sync.failed.is_none() {
+            // It was not begun for want of a handle: whoever waits for it waits for the next one.
+            sync.notices.wants_sync |= was_wanted;
         }
         drop(sync);
         self.synced.notify_all();
