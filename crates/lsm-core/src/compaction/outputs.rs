@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{AppendMode, File, Fs};
+use crate::fs::{AppendMode, File, Fs, OpenFiles};
 use crate::hooks::{EndedBlock, HiddenSink, NoteForm, Properties};
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{BlockCache, FreshBlocks, SstIdentity, SstOptions, SstWriter};
@@ -31,6 +31,8 @@ const KEPT_MAX: usize = 16;
 pub struct TableFactory {
     /// The file system that holds the files.
     pub fs: Arc<dyn Fs>,
+    /// The open files of the database. Some are closed for a table if the process has no handle left.
+    pub files: Option<Arc<OpenFiles>>,
     /// Their folder.
     pub dir: PathBuf,
     /// The database that they name.
@@ -50,8 +52,11 @@ pub struct TableFactory {
 /// Files that become durable together: their bytes a number of them at a time, their names at the
 /// end. Used by a caller that makes thousands of small tables and names none of them before the
 /// last one is finished.
-#[derive(Default)]
-pub struct SyncLater(Mutex<Unsynced>);
+pub struct SyncLater {
+    /// Finished tables stay open up to this number.
+    unsynced_max: usize,
+    unsynced: Mutex<Unsynced>,
+}
 
 /// Finished tables: those whose bytes are to be synced, and the names of all.
 #[derive(Default)]
@@ -60,15 +65,21 @@ struct Unsynced {
     names: Vec<PathBuf>,
 }
 
-/// Finished tables stay open up to this number.
+/// Finished tables stay open up to this number, or half of the files that the database may have open.
 const UNSYNCED_MAX: usize = 64;
 
 impl SyncLater {
+    /// For a database that may have so many files open.
+    pub fn new(open_files_max: usize) -> SyncLater {
+        let unsynced_max = UNSYNCED_MAX.min((open_files_max / 2).max(1));
+        SyncLater { unsynced_max, unsynced: Mutex::default() }
+    }
+
     fn add(&self, fs: &dyn Fs, name: &Path, file: Arc<dyn File>) -> Result<()> {
-        let mut unsynced = self.0.lock();
+        let mut unsynced = self.unsynced.lock();
         unsynced.names.push(name.to_owned());
         unsynced.files.push(file);
-        if unsynced.files.len() < UNSYNCED_MAX {
+        if unsynced.files.len() < self.unsynced_max {
             return Ok(());
         }
         // Together, so that the disk can order the writes; the list is emptied first, because a
@@ -81,7 +92,7 @@ impl TableFactory {
     /// Makes the bytes and names of all tables durable whose syncs were left.
     pub fn sync_rest(&self) -> Result<()> {
         let Some(later) = &self.later else { return Ok(()) };
-        let Unsynced { files, names } = std::mem::take(&mut *later.0.lock());
+        let Unsynced { files, names } = std::mem::take(&mut *later.unsynced.lock());
         // Bytes before names: a name that is durable promises a whole table.
         self.fs.sync_files(&files)?;
         self.fs.sync_names(&self.dir, &names)
@@ -186,14 +197,17 @@ impl<'a> Outputs<'a> {
 
     #[cold]
     fn begin_table(&mut self) -> Result<()> {
-        let TableFactory { fs, dir, db_id, epoch, numbers, .. } = self.factory;
+        let TableFactory { fs, files, dir, db_id, epoch, numbers, .. } = self.factory;
         let file = numbers.allocate();
         let db_id = *db_id;
         let epoch = *epoch;
         let path = FileName::new(FileKind::Sst, file, epoch).path(dir);
         // The number is new; a file that has it all the same belongs to somebody else and is not
         // touched.
-        let handle = fs.open_append(&path, AppendMode::IfAbsent)?;
+        let handle = match files {
+            Some(files) => files.open_append(&path, AppendMode::IfAbsent)?,
+            None => fs.open_append(&path, AppendMode::IfAbsent)?,
+        };
         // Behind the open: a file that was there before must not be deleted when this is dropped.
         self.made.push(path);
         let identity = SstIdentity { db_id, file, epoch };
@@ -395,13 +409,14 @@ mod tests {
     /// The merge asks for the sync of its names at the end, and the kernel reports success.
     #[test]
     fn tables_that_were_in_a_failed_sync_of_the_folder_are_not_finished() {
-        for later in [None, Some(SyncLater::default())] {
+        for later in [None, Some(SyncLater::new(64))] {
             let faults = FaultFs::over_mem(MemFs::new());
             let fs = Arc::new(FolderFs::new(Arc::new(faults.clone())));
             let dir = PathBuf::from("/db");
             fs.create_dir(&dir).unwrap();
             let factory = TableFactory {
                 fs: fs.clone(),
+                files: None,
                 dir: dir.clone(),
                 db_id: DbId(7),
                 epoch: Epoch(1),

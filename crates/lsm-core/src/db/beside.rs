@@ -136,8 +136,7 @@ impl Opening {
         replay: &mut Replay,
         mut check_room: impl FnMut(&Replay) -> Result<()>,
     ) -> Result<SeqNo> {
-        let files = LogFiles { fs: &*world.fs, dir: &world.dir };
-        let sources = self.log_sources(&files)?;
+        let sources = self.log_sources(&LogFiles::of(world))?;
         let mut reading = self.log_reading();
         let mut must = self.version.log_must_reach();
         if let Some(reach) = committed.reach {

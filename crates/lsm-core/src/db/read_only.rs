@@ -74,7 +74,7 @@ impl Opening {
         let World { fs, dir, numbers, .. } = world;
         // Nothing can be flushed here, so the log must fit into memory, or the open is refused.
         let bytes_max = options.memtable_bytes_max();
-        let files = LogFiles { fs: &**fs, dir };
+        let files = LogFiles::of(world);
         let (replayed, mut replay) = match committed {
             None => {
                 let (end, replay) =

@@ -277,11 +277,12 @@ impl Opening {
         let dir = dir.as_path();
         let epoch = *epoch;
         // The tables share one sync of the folder: there may be thousands of them.
-        let factory = TableFactory { later: Some(SyncLater::default()), ..world.factory() };
+        let later = Some(SyncLater::new(options.open_files_max));
+        let factory = TableFactory { later, ..world.factory() };
         let mut tables = Tables::new(&self.version, &factory, hooks, clock.unix_time());
         let bytes_max = options.write_buffer_bytes;
         let (end, mut rest) =
-            self.replay(&LogFiles { fs: &**fs, dir }, bytes_max, hooks, |full| tables.write(full))?;
+            self.replay(&LogFiles::of(world), bytes_max, hooks, |full| tables.write(full))?;
         // The rest goes to tables as well, although a memtable would be faster. Otherwise the old
         // segments would have to stay, and the next recovery would replay a log of two epochs.
         tables.write(&mut rest)?;

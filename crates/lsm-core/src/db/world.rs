@@ -40,6 +40,7 @@ impl World {
     pub(super) fn factory(&self) -> TableFactory {
         TableFactory {
             fs: self.fs.clone(),
+            files: Some(self.files.clone()),
             dir: self.dir.clone(),
             db_id: self.db_id,
             epoch: self.epoch,

@@ -149,6 +149,7 @@ impl Bench {
         fs.create_dir(Path::new(DIR)).unwrap();
         let factory = TableFactory {
             fs: fs.clone(),
+            files: None,
             dir: DIR.into(),
             db_id: DbId(7),
             epoch: Epoch(1),

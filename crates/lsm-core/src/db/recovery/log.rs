@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use super::{HooksOf, Opening};
 use crate::batch::SectionReader;
+use crate::db::world::World;
 use crate::error::{Error, Result};
-use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
+use crate::fs::{File, Fs, OpenFiles, TableFile};
 use crate::hooks::{PartitionHooks, ValueStore};
 use crate::memtable::SlabPool;
 use crate::replay::Replay;
@@ -27,7 +28,23 @@ type NamedHandle = (PartitionId, Vec<u8>);
 /// The places of the segments of the log.
 pub(in crate::db) struct LogFiles<'a> {
     pub(in crate::db) fs: &'a dyn Fs,
+    /// The set that bounds how many of them are open at once; `None` is without bounds.
+    pub(in crate::db) files: Option<&'a Arc<OpenFiles>>,
     pub(in crate::db) dir: &'a Path,
+}
+
+impl<'a> LogFiles<'a> {
+    /// Those of this world. A log may have more segments than the process may have files open.
+    pub(in crate::db) fn of(world: &'a World) -> LogFiles<'a> {
+        LogFiles { fs: &*world.fs, files: Some(&world.files), dir: &world.dir }
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn File>> {
+        match self.files {
+            Some(files) => Ok(Arc::new(TableFile::open(files, path)?)),
+            None => self.fs.open_read(path),
+        }
+    }
 }
 
 impl Opening {
@@ -40,7 +57,7 @@ impl Opening {
             // A segment is listed before a frame goes into it and removed from the list before it is
             // deleted. So a missing file is a loss, and not a segment that was never made. Not looked up
             // in the listing of the folder: next to a writer that is older than the manifest.
-            let file = match files.fs.open_read(&path) {
+            let file = match files.open(&path) {
                 Err(error) if error.is_missing() => {
                     return Err(Error::corruption(path, None, "a segment of the log is missing"));
                 }
@@ -112,7 +129,7 @@ impl Opening {
         dir: &Path,
         end: Lsn,
     ) -> Result<LogPlace> {
-        let sources = self.log_sources(&LogFiles { fs, dir })?;
+        let sources = self.log_sources(&LogFiles { fs, files: None, dir })?;
         let reading = LogReaderOptions { reach: end, ..self.log_reading() };
         let mut reader = LogReader::new(sources, reading)?;
         while reader.next_frame()?.is_some() {}
