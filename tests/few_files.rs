@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use siltstone::secondary::{Level, Target};
+use siltstone::secondary::{Level, Secondary, Target};
 use siltstone::{
     Db, Durability, LargeValueOptions, Options, Partition, PartitionOptions, VerifyOptions,
 };
@@ -84,6 +84,164 @@ fn child_with_many_partitions() {
 #[test]
 fn partitions_with_large_values_need_no_open_file_each() {
     run_child("child_with_many_partitions");
+}
+
+/// A database of so many partitions, each with a large value and a stream, and a secondary in the same process. Neither
+/// has a file for each of them.
+fn check_many_partitions(dir: &Path, count: u32) {
+    let db = Db::open(dir).unwrap();
+    for number in 0..count {
+        partition(&db, number).put("k", short_value(number)).unwrap();
+    }
+    let writers = (0..count).step_by(3).map(|number| {
+        let mut writer = partition(&db, number).put_stream("stream", None).unwrap();
+        writer.write_all(&short_value(number)).unwrap();
+        writer
+    });
+    let writers: Vec<_> = writers.collect();
+    for writer in writers {
+        writer.commit(Durability::Os).unwrap();
+    }
+    db.partition("words").unwrap().put_with("k", "v", Durability::Sync).unwrap();
+    let secondary = Db::secondary(dir).unwrap();
+    check_secondary(&secondary, count);
+    check_short_values(&db, count);
+    db.flush().unwrap();
+    // Merges of the tables, and values in the same chunk files as before.
+    for number in 0..count {
+        partition(&db, number).put("other", short_value(number)).unwrap();
+    }
+    db.flush().unwrap();
+    (0..count).step_by(10).for_each(|number| partition(&db, number).compact(..).unwrap());
+    check_secondary(&secondary, count);
+    check_short_values(&db, count);
+    check_healthy(&db);
+    // Nothing of these is in a table: as a process that is killed.
+    for number in 0..count {
+        partition(&db, number).put("unflushed", short_value(number)).unwrap();
+    }
+    db.partition("words").unwrap().put_with("k", "w", Durability::Sync).unwrap();
+    drop(secondary);
+    let left = dir.with_extension("copy");
+    copy_folder(dir, &left);
+    db.close().unwrap();
+    for dir in [dir, &left] {
+        let db = Db::open(dir).unwrap();
+        check_short_values(&db, count);
+        for number in 0..count {
+            let found = partition(&db, number).get("unflushed").unwrap().unwrap();
+            assert_eq!(found, short_value(number), "{number}");
+        }
+        check_healthy(&db);
+        db.close().unwrap();
+    }
+}
+
+fn short_value(number: u32) -> Vec<u8> {
+    vec![number as u8; 20_000]
+}
+
+fn check_short_values(db: &Db, count: u32) {
+    for number in 0..count {
+        assert_eq!(partition(db, number).get("k").unwrap().unwrap(), short_value(number));
+    }
+    for number in (0..count).step_by(3) {
+        assert_eq!(partition(db, number).get("stream").unwrap().unwrap(), short_value(number));
+    }
+}
+
+fn check_secondary(secondary: &Secondary, count: u32) {
+    for number in 0..count {
+        let partition = secondary.partition(&format!("p{number}")).unwrap();
+        partition.sync(Target::Latest).unwrap();
+        let read = partition.at(Level::Strong).unwrap();
+        assert_eq!(read.get("k").unwrap().unwrap(), short_value(number), "{number}");
+    }
+}
+
+/// The files of a folder as a killed process leaves them.
+#[expect(clippy::disallowed_methods, reason = "the bytes are copied without the engine")]
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+/// Does nothing unless it is the child.
+#[test]
+fn child_with_400_partitions() {
+    let Some(dir) = folder(256) else { return };
+    check_many_partitions(&dir.join("db"), 400);
+}
+
+/// Does nothing unless it is the child.
+#[test]
+fn child_with_1000_partitions() {
+    let Some(dir) = folder(256) else { return };
+    check_many_partitions(&dir.join("db"), 1000);
+}
+
+#[test]
+fn four_hundred_partitions_with_large_values_work_with_256_files() {
+    run_child("child_with_400_partitions");
+}
+
+#[test]
+fn a_thousand_partitions_with_large_values_work_with_256_files() {
+    run_child("child_with_1000_partitions");
+}
+
+/// Does nothing unless it is the child.
+#[test]
+fn child_that_syncs_nothing() {
+    let Some(dir) = folder(64) else { return };
+    let options = Options::new().wal_segment_bytes(8 << 10).write_buffer_bytes(16 << 20);
+    // The log is synced by nothing but what needs it.
+    let options = options.sync_interval_ms(0);
+    let db = Db::builder(dir.join("db")).options(options).open().unwrap();
+    let words = db.partition("words").unwrap();
+    for number in 0..4000_u32 {
+        words.put_with(number.to_be_bytes(), [7; 400], Durability::Os).unwrap();
+    }
+    check_healthy(&db);
+    drop(words);
+    // Without a close, which would flush: as a process that is killed.
+    std::mem::forget(db);
+    copy_folder(&dir.join("db"), &dir.join("left"));
+    let db = Db::open(dir.join("left")).unwrap();
+    assert_eq!(db.partition("words").unwrap().iter().count(), 4000);
+}
+
+#[test]
+fn a_log_that_nothing_syncs_needs_no_open_file_for_each_segment() {
+    run_child("child_that_syncs_nothing");
+}
+
+/// Does nothing unless it is the child.
+#[test]
+fn child_that_recovers_many_partitions() {
+    let Some(dir) = folder(64) else { return };
+    let count = 200_u32;
+    let db = Db::open(dir.join("db")).unwrap();
+    for number in 0..count {
+        db.partition(&format!("p{number}")).unwrap().put("k", number.to_be_bytes()).unwrap();
+    }
+    db.partition("words").unwrap().put_with("k", "v", Durability::Sync).unwrap();
+    copy_folder(&dir.join("db"), &dir.join("left"));
+    let left = Db::open(dir.join("left")).unwrap();
+    for number in 0..count {
+        let found = left.partition(&format!("p{number}")).unwrap().get("k").unwrap();
+        assert_eq!(found.unwrap(), number.to_be_bytes());
+    }
+    check_healthy(&left);
+}
+
+/// Each of them gets a table, and up to 64 tables waited for one sync.
+#[test]
+fn a_recovery_needs_no_open_file_for_each_partition() {
+    run_child("child_that_recovers_many_partitions");
 }
 
 /// Does nothing unless it is the child.
