@@ -63,6 +63,19 @@ impl Builder {
 
     /// Sets the options. A secondary uses `cache_bytes`, `open_files_max` and `write_buffer_bytes`
     /// (the memory that it keeps for future memtables); the others have no effect.
+    ///
+    /// # Examples
+    /// ```
+    /// use lsm_core::options::Options;
+    /// use secondary::Secondary;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # lsm_core::Db::builder("/db").fs(fs.clone()).open()?.partition("users")?;
+    /// let options = Options::new().cache_bytes(64 << 20);
+    /// let secondary = Secondary::builder("/db").fs(fs).options(options).open()?;
+    /// assert_eq!(secondary.partition_names(), ["default", "users"]);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn options(mut self, options: Options) -> Builder {
         self.engine = self.engine.options(options);
         self
@@ -70,6 +83,18 @@ impl Builder {
 
     /// Sets whether the secondary takes a lease, which keeps the primary from deleting files that are read.
     /// Default: `true`. On a medium that cannot be written there is never a lease.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Secondary;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # lsm_core::Db::builder("/db").fs(fs.clone()).open()?.partition("users")?;
+    /// // Writes nothing; files may be deleted while they are read.
+    /// let secondary = Secondary::builder("/db").fs(fs).lease(false).open()?;
+    /// # drop(secondary);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn lease(mut self, takes_lease: bool) -> Builder {
         self.engine = self.engine.lease(takes_lease);
         self
@@ -81,6 +106,17 @@ impl Builder {
     /// [`Level::Session`] whose commit is flushed, and a strong read of a partition without
     /// unflushed data are served; others are [`ErrorKind::NotLogged`], and [`Level::Prefix`] is
     /// [`ErrorKind::Unsupported`].
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Secondary;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # lsm_core::Db::builder("/db").fs(fs.clone()).open()?.partition("users")?;
+    /// let secondary = Secondary::builder("/db").fs(fs).tables_only(true).open()?;
+    /// assert_eq!(secondary.memtable_bytes(), 0);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn tables_only(mut self, follows_tables_only: bool) -> Builder {
         self.engine = self.engine.tables_only(follows_tables_only);
         self
@@ -90,6 +126,17 @@ impl Builder {
     /// Default 1 GiB. A partition that would take more keeps its state until the primary has
     /// flushed: reads then return [`ErrorKind::LimitExceeded`], and with [`OnUnmet::Weaker`] the
     /// available state.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Secondary;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # lsm_core::Db::builder("/db").fs(fs.clone()).open()?.partition("users")?;
+    /// let secondary = Secondary::builder("/db").fs(fs).memtable_bytes_max(128 << 20).open()?;
+    /// # drop(secondary);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn memtable_bytes_max(mut self, bytes: u64) -> Builder {
         self.engine = self.engine.memtable_bytes_max(bytes);
         self
@@ -103,6 +150,18 @@ impl Builder {
     ///
     /// # Cost
     /// Reads the manifest. The log and the tables are read when a partition needs them.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::{Level, Secondary};
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # lsm_core::Db::builder("/db").fs(fs.clone()).open()?.partition("users")?;
+    /// let secondary = Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// assert!(users.at(Level::Strong)?.get("alice")?.is_none());
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn open(self) -> Result<Secondary> {
         let follower = self.engine.open()?;
         Ok(Secondary::new(follower, self.clock))

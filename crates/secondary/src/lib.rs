@@ -49,6 +49,7 @@ mod builder;
 mod lag;
 mod level;
 mod partition;
+mod reading;
 mod secondary;
 
 pub use background::Follow;
@@ -57,5 +58,6 @@ pub use lag::Lag;
 pub use level::{Level, OnUnmet, ReadOptions, Target};
 pub use lsm_core::db::Commit;
 pub use lsm_core::error::ErrorKind;
-pub use partition::{Reading, SecondaryPartition};
+pub use partition::SecondaryPartition;
+pub use reading::Reading;
 pub use secondary::{Secondary, SecondaryCut};

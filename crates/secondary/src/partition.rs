@@ -1,19 +1,16 @@
-//! [`SecondaryPartition`], and [`Reading`]: a partition that has caught up to the requested level.
+//! [`SecondaryPartition`]: a handle to a partition that catches up to the requested level.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use lsm_core::db::Commit;
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::follow::{FollowedMoment, FollowedPartition};
-use lsm_core::hooks::PartitionHooks;
-use lsm_core::raw::{self, Moment, ReadAtMoment, Walkable};
-use lsm_core::read::{Cursor, KeyRange, Keys, Range, ReadPoint};
+use lsm_core::follow::FollowedPartition;
 use lsm_core::types::Slice;
 
 use crate::background::Follow;
 use crate::lag::Lag;
 use crate::level::{Level, OnUnmet, ReadOptions, Target};
+use crate::reading::Reading;
 use crate::secondary::Secondary;
 
 /// Maximum number of retries of a read whose files were deleted.
@@ -28,6 +25,17 @@ pub struct SecondaryPartition {
 
 impl SecondaryPartition {
     /// Returns the name.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// assert_eq!(users.name(), "users");
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn name(&self) -> &str {
         self.followed.name()
     }
@@ -42,6 +50,20 @@ impl SecondaryPartition {
     /// # Cost
     /// The new edits of the manifest, the headers of the new frames of the log, and the partition's own
     /// sections. Nothing is read twice.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::{Level, Target};
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// users.sync(Target::Latest)?;
+    /// assert!(users.at(Level::Eventual)?.get("alice")?.is_some());
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn sync(&self, to: Target) -> Result<Commit> {
         self.secondary.sync_partition(&self.followed, to)
     }
@@ -50,6 +72,21 @@ impl SecondaryPartition {
     ///
     /// # Errors
     /// The errors of [`SecondaryPartition::read`].
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let now = users.at(Level::Strong)?; // every acknowledged commit
+    /// let mine = users.at(Level::Session(commit))?; // at least this commit
+    /// assert!(now.get("alice")?.is_some() && mine.get("alice")?.is_some());
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn at(&self, level: Level) -> Result<Reading> {
         self.read(&ReadOptions::new(level))
     }
@@ -62,19 +99,35 @@ impl SecondaryPartition {
     ///
     /// # Cost
     /// See [`Level`].
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use secondary::{Level, OnUnmet, ReadOptions};
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let options = ReadOptions::new(Level::Strong).wait(Duration::from_millis(10)).on_unmet(OnUnmet::Weaker);
+    /// let reading = users.read(&options)?;
+    /// println!("served at {:?}", reading.served());
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn read(&self, options: &ReadOptions) -> Result<Reading> {
         // The state is taken after this call. It may be newer than requested, because another
         // thread may sync in between, and never older.
         let unmet = match self.secondary.bring(&self.followed, options) {
             Ok(()) if options.level == Level::Prefix => match self.secondary.moment_in_cut(self)? {
-                Some(moment) => return Ok(Self::reading(moment, options.level)),
+                Some(moment) => return Ok(Reading::new(moment, options.level)),
                 None => {
                     let message = "the partition was created after the last sync of all partitions; call \
                                sync()";
                     Error::new(ErrorKind::PartitionNotFound, message)
                 }
             },
-            Ok(()) => return Ok(Self::reading(self.followed.moment()?, options.level)),
+            Ok(()) => return Ok(Reading::new(self.followed.moment()?, options.level)),
             Err(unmet) => unmet,
         };
         // Only if the state is older than requested. A weaker level would hide damage, or a dropped
@@ -88,19 +141,29 @@ impl SecondaryPartition {
         );
         if is_unmet && options.on_unmet == OnUnmet::Weaker {
             // Not from the cut, not even for a prefix: the partition by itself is at least as new.
-            return Ok(Self::reading(self.followed.moment()?, Level::Eventual));
+            return Ok(Reading::new(self.followed.moment()?, Level::Eventual));
         }
         Err(unmet)
-    }
-
-    fn reading(moment: FollowedMoment, served: Level) -> Reading {
-        Reading { moment, served }
     }
 
     /// Returns the value of `key` as of the last sync ([`Level::Eventual`]).
     ///
     /// # Errors
     /// Corruption; a dropped partition; [`ErrorKind::LeaseLost`] if its files are deleted repeatedly.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Target;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// users.sync(Target::Latest)?;
+    /// assert_eq!(users.get("alice")?.as_deref(), Some(&b"admin"[..]));
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.get_with(key, &ReadOptions::new(Level::Eventual))
     }
@@ -109,6 +172,20 @@ impl SecondaryPartition {
     ///
     /// # Errors
     /// As [`SecondaryPartition::read`] and [`SecondaryPartition::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::{Level, ReadOptions};
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let options = ReadOptions::new(Level::Strong);
+    /// assert_eq!(users.get_with("alice", &options)?.as_deref(), Some(&b"admin"[..]));
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
         let key = key.as_ref();
         self.read_again(options, |reading| reading.get(key))
@@ -120,6 +197,21 @@ impl SecondaryPartition {
     /// # Errors
     /// As [`SecondaryPartition::read`]; those of `read`; [`ErrorKind::LeaseLost`] if the files are deleted
     /// repeatedly.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::{Level, ReadOptions};
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let options = ReadOptions::new(Level::Strong);
+    /// let count = users.read_again(&options, |reading| Ok(reading.iter().count()))?;
+    /// assert_eq!(count, 1);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn read_again<T>(
         &self,
         options: &ReadOptions,
@@ -147,6 +239,21 @@ impl SecondaryPartition {
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if a thread cannot be started.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use secondary::Follow;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// users.follow(Follow::Every(Duration::from_millis(100)))?;
+    /// assert_eq!(users.followed(), Follow::Every(Duration::from_millis(100)));
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn follow(&self, follow: Follow) -> Result<()> {
         self.secondary.follow(&self.followed, follow)
     }
@@ -158,6 +265,22 @@ impl SecondaryPartition {
 
     /// Returns the error of the last attempt of [`follow`](Self::follow), if it failed. It is
     /// repeated.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Follow;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// users.follow(Follow::Eager)?;
+    /// if let Some(error) = users.follow_failure() {
+    ///     println!("tried again: {error}");
+    /// }
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn follow_failure(&self) -> Option<Error> {
         self.secondary.tending().failure_of(self.followed.id())
     }
@@ -172,11 +295,41 @@ impl SecondaryPartition {
     /// # Cost
     /// Looks at the commit cursor some ten thousand times a second; without one, reads the end of
     /// the log two hundred times a second. A flush may look like news once.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let seen = users.at(Level::Strong)?.as_of();
+    /// # primary.partition("users")?.put("bob", "author")?;
+    /// if let Some(reached) = users.wait_for_news(seen, Duration::from_secs(1))? {
+    ///     assert!(reached.seq > seen.seq);
+    /// }
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn wait_for_news(&self, seen: Commit, time: Duration) -> Result<Option<Commit>> {
         self.secondary.wait_for_news(&self.followed, seen, time)
     }
 
     /// Returns the distance of the partition from its primary.
+    ///
+    /// # Examples
+    /// ```
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let lag = users.lag();
+    /// println!("{:?} operations behind", lag.operations);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
     pub fn lag(&self) -> Lag {
         self.secondary.lag(&self.followed)
     }
@@ -186,91 +339,4 @@ fn is_gone(error: &Error) -> bool {
     // Deleted files of the engine and of large values have their own kinds of error. A value store
     // of the application may return the error of the file system.
     matches!(error.kind(), ErrorKind::FileGone | ErrorKind::LeaseLost) || error.is_missing()
-}
-
-/// An immutable view of a partition at its level. It is cheap to clone and protects the files that it
-/// reads.
-#[derive(Clone)]
-pub struct Reading {
-    moment: FollowedMoment,
-    served: Level,
-}
-
-impl Reading {
-    pub(crate) fn of_cut(moment: FollowedMoment) -> Reading {
-        Reading { moment, served: Level::Prefix }
-    }
-
-    /// Returns the level at which it was served: the requested level, or [`Level::Eventual`].
-    pub fn served(&self) -> Level {
-        self.served
-    }
-
-    /// Returns the read point of the partition, for reading its large values.
-    pub fn read_point(&self) -> ReadPoint {
-        self.moment.point()
-    }
-
-    /// Returns the last commit that it may see: the token for a later read that must not go back.
-    pub fn as_of(&self) -> Commit {
-        self.moment.commit()
-    }
-
-    /// Returns the value of `key`.
-    ///
-    /// # Errors
-    /// Corruption; [`ErrorKind::FileGone`] if no lease protects the files.
-    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.moment.get(key)
-    }
-
-    /// Returns the keys and values in `range`.
-    pub fn range(&self, range: impl KeyRange) -> Range {
-        self.moment.range(range)
-    }
-
-    /// Returns the keys that begin with `prefix`, and their values.
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
-        self.moment.prefix(prefix)
-    }
-
-    /// Returns all keys and values.
-    pub fn iter(&self) -> Range {
-        self.range(..)
-    }
-
-    /// Returns all keys.
-    pub fn keys(&self) -> Keys {
-        self.moment.keys()
-    }
-
-    /// Returns a cursor over all keys.
-    pub fn cursor(&self) -> Cursor {
-        self.cursor_in(..)
-    }
-
-    /// Returns a cursor over the keys in `range`.
-    pub fn cursor_in(&self, range: impl KeyRange) -> Cursor {
-        self.moment.cursor_in(range)
-    }
-}
-
-impl ReadAtMoment for Reading {
-    fn with_moment<T>(
-        &self,
-        key: &[u8],
-        look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
-    ) -> Result<T> {
-        self.moment.with_moment(key, look)
-    }
-
-    fn read_point(&self) -> Result<(ReadPoint, Arc<PartitionHooks>)> {
-        self.moment.read_point()
-    }
-}
-
-impl Walkable for Reading {
-    fn pin_raw(&self) -> Result<raw::Pin> {
-        self.moment.pin_raw()
-    }
 }

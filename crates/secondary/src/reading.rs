@@ -1,0 +1,238 @@
+//! [`Reading`]: a partition as it was when it had caught up to the requested level.
+
+use std::sync::Arc;
+
+use lsm_core::db::Commit;
+use lsm_core::error::Result;
+use lsm_core::follow::FollowedMoment;
+use lsm_core::hooks::PartitionHooks;
+use lsm_core::raw::{self, Moment, ReadAtMoment, Walkable};
+use lsm_core::read::{Cursor, KeyRange, Keys, Range, ReadPoint};
+use lsm_core::types::Slice;
+
+use crate::level::Level;
+
+/// An immutable view of a partition at its level. It is cheap to clone and protects the files that it
+/// reads.
+#[derive(Clone)]
+pub struct Reading {
+    moment: FollowedMoment,
+    served: Level,
+}
+
+impl Reading {
+    pub(crate) fn new(moment: FollowedMoment, served: Level) -> Reading {
+        Reading { moment, served }
+    }
+
+    pub(crate) fn of_cut(moment: FollowedMoment) -> Reading {
+        Reading { moment, served: Level::Prefix }
+    }
+
+    /// Returns the level at which it was served: the requested level, or [`Level::Eventual`].
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let reading = users.at(Level::Strong)?;
+    /// assert_eq!(reading.served(), Level::Strong);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn served(&self) -> Level {
+        self.served
+    }
+
+    /// Returns the read point of the partition, for reading its large values.
+    pub fn read_point(&self) -> ReadPoint {
+        self.moment.point()
+    }
+
+    /// Returns the last commit that it may see: the token for a later read that must not go back.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let reading = users.at(Level::Strong)?;
+    /// // A later read that does not go back.
+    /// users.at(Level::Session(reading.as_of()))?;
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn as_of(&self) -> Commit {
+        self.moment.commit()
+    }
+
+    /// Returns the value of `key`.
+    ///
+    /// # Errors
+    /// Corruption; [`ErrorKind::FileGone`](crate::ErrorKind::FileGone) if no lease protects the files.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let reading = users.at(Level::Strong)?;
+    /// assert_eq!(reading.get("alice")?.as_deref(), Some(&b"admin"[..]));
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.moment.get(key)
+    }
+
+    /// Returns the keys and values in `range`.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let reading = users.at(Level::Strong)?;
+    /// assert_eq!(reading.range("a".."b").count(), 1);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn range(&self, range: impl KeyRange) -> Range {
+        self.moment.range(range)
+    }
+
+    /// Returns the keys that begin with `prefix`, and their values.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let reading = users.at(Level::Strong)?;
+    /// assert_eq!(reading.prefix("al").count(), 1);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        self.moment.prefix(prefix)
+    }
+
+    /// Returns all keys and values.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let reading = users.at(Level::Strong)?;
+    /// for entry in reading.iter() {
+    ///     let (name, role) = entry?;
+    ///     println!("{} = {}", name.escape_ascii(), role.escape_ascii());
+    /// }
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn iter(&self) -> Range {
+        self.range(..)
+    }
+
+    /// Returns all keys.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let reading = users.at(Level::Strong)?;
+    /// assert_eq!(reading.keys().count(), 1);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn keys(&self) -> Keys {
+        self.moment.keys()
+    }
+
+    /// Returns a cursor over all keys.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let reading = users.at(Level::Strong)?;
+    /// let mut cursor = reading.cursor();
+    /// cursor.seek_to_first()?;
+    /// assert_eq!(cursor.key(), b"alice");
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn cursor(&self) -> Cursor {
+        self.cursor_in(..)
+    }
+
+    /// Returns a cursor over the keys in `range`.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let reading = users.at(Level::Strong)?;
+    /// let mut cursor = reading.cursor_in("b"..);
+    /// cursor.seek_to_first()?;
+    /// assert!(!cursor.valid());
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn cursor_in(&self, range: impl KeyRange) -> Cursor {
+        self.moment.cursor_in(range)
+    }
+}
+
+impl ReadAtMoment for Reading {
+    fn with_moment<T>(
+        &self,
+        key: &[u8],
+        look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
+    ) -> Result<T> {
+        self.moment.with_moment(key, look)
+    }
+
+    fn read_point(&self) -> Result<(ReadPoint, Arc<PartitionHooks>)> {
+        self.moment.read_point()
+    }
+}
+
+impl Walkable for Reading {
+    fn pin_raw(&self) -> Result<raw::Pin> {
+        self.moment.pin_raw()
+    }
+}
