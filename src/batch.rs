@@ -41,6 +41,17 @@ pub struct Batch(pub(crate) lsm_core::Batch);
 
 impl Batch {
     /// Sets `key` to `value` in `partition`.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// db.batch().put(&users, "alice", "admin").put(&users, "bob", "author").commit(Durability::Os)?;
+    /// assert_eq!(users.iter().count(), 2);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn put(
         self,
@@ -54,6 +65,19 @@ impl Batch {
     }
 
     /// Deletes `key` in `partition`. A key that does not exist is no error.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("bob", "author")?;
+    /// // Renames a key: no reader sees both, or none.
+    /// db.batch().delete(&users, "bob").put(&users, "robert", "author").commit(Durability::Os)?;
+    /// assert!(!users.contains("bob")? && users.contains("robert")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn delete(self, partition: &Partition, key: impl AsRef<[u8]>) -> Batch {
         Batch(self.0.delete(&partition.0, key))
@@ -61,6 +85,18 @@ impl Batch {
 
     /// Deletes every key that `partition` has at this place of the batch: what was written before it,
     /// by earlier operations of the batch too. See [`Partition::clear`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let cache = db.partition("cache")?;
+    /// cache.put("old", "1")?;
+    /// db.batch().clear(&cache).put(&cache, "new", "2").commit(Durability::Os)?;
+    /// assert_eq!(cache.iter().count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn clear(self, partition: &Partition) -> Batch {
         Batch(self.0.clear(&partition.0))
@@ -70,6 +106,23 @@ impl Batch {
     /// visible together with the other operations.
     ///
     /// [`BlobWriter::finish`]: crate::large_values::BlobWriter::finish
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::Write;
+    /// use siltstone::{Durability, LargeValueOptions, PartitionOptions};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().large_values(LargeValueOptions::default());
+    /// let films = db.partition_with("films", options)?;
+    /// let titles = db.partition("titles")?;
+    /// let mut writer = films.put_stream("1", None)?;
+    /// writer.write_all(&[7; 100_000])?;
+    /// let film = writer.finish()?;
+    /// db.batch().put_blob(film).put(&titles, "1", "A film").commit(Durability::Sync)?;
+    /// assert!(films.contains("1")? && titles.contains("1")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn put_blob(mut self, blob: PendingBlob) -> Batch {
         // The value knows its partition and key. Arguments here could contradict those in its chunk
         // file.
@@ -116,17 +169,48 @@ impl Batch {
     }
 
     /// Returns the part of the batch for `partition`, to add operations in place.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let squares = db.partition("squares")?;
+    /// let mut batch = db.batch();
+    /// for n in 0..100u32 {
+    ///     batch.of(&squares).put(n.to_be_bytes(), (n * n).to_be_bytes());
+    /// }
+    /// batch.commit(Durability::Os)?;
+    /// assert_eq!(squares.len_approx()?, 100);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn of<'a>(&'a mut self, partition: &'a Partition) -> PartitionBatch<'a> {
         PartitionBatch { batch: self, partition }
     }
 
     /// Returns the number of operations.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// let batch = db.batch().put(&users, "alice", "admin").delete(&users, "bob");
+    /// assert_eq!(batch.len(), 2);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
     /// Returns whether there is no operation.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// assert!(db.batch().is_empty());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -149,6 +233,18 @@ impl Batch {
     /// One append to the log for the whole group of batches that commit together.
     /// [`Durability::Sync`](crate::Durability::Sync) adds one sync, which all waiting writers share.
     /// The writer waits if compactions are behind.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// let commit = db.batch().put(&users, "alice", "admin").commit(Durability::Os)?;
+    /// // The commit names its place in the history, for example to wait for the device later.
+    /// db.wait_durable(commit.seq)?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
         // By value: a batch that was committed cannot be committed again by mistake.
         self.0.commit(options)
@@ -160,6 +256,19 @@ impl Batch {
     /// # Errors
     /// [`ErrorKind::WouldStall`](crate::ErrorKind::WouldStall) with the reason; nothing was written.
     /// All other errors are those of [`Batch::commit`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Durability, ErrorKind};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// match db.batch().put(&users, "alice", "admin").try_commit(Durability::Os) {
+    ///     Err(error) if error.kind() == ErrorKind::WouldStall => println!("busy: {error}"),
+    ///     committed => drop(committed?),
+    /// }
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn try_commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
         self.0.try_commit(options)
     }
@@ -179,6 +288,19 @@ pub struct PartitionBatch<'a> {
 
 impl PartitionBatch<'_> {
     /// Sets `key` to `value`.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// let mut batch = db.batch();
+    /// batch.of(&users).put("alice", "admin").put("bob", "author");
+    /// batch.commit(Durability::Os)?;
+    /// assert!(users.contains("bob")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> &mut Self {
         self.batch.0.add_put(&self.partition.0, key.as_ref(), value.as_ref());
@@ -186,6 +308,20 @@ impl PartitionBatch<'_> {
     }
 
     /// Deletes every key that the partition has at this place of the batch, as [`Batch::clear`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let cache = db.partition("cache")?;
+    /// cache.put("old", "1")?;
+    /// let mut batch = db.batch();
+    /// batch.of(&cache).clear().put("new", "2");
+    /// batch.commit(Durability::Os)?;
+    /// assert!(!cache.contains("old")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn clear(&mut self) -> &mut Self {
         self.batch.0.add_clear(&self.partition.0);
@@ -193,6 +329,19 @@ impl PartitionBatch<'_> {
     }
 
     /// Requires that no other writer has written to `key` after `at_most`, as [`Batch::require`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// let read_at = db.visible_seq();
+    /// let mut batch = db.batch();
+    /// batch.of(&users).require("alice", read_at).put("alice", "admin");
+    /// batch.commit(Durability::Os)?; // a conflict if alice was written after `read_at`
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn require(&mut self, key: impl AsRef<[u8]>, at_most: SeqNo) -> &mut Self {
         self.batch.0.add_require(&self.partition.0, key.as_ref(), at_most);
@@ -200,6 +349,20 @@ impl PartitionBatch<'_> {
     }
 
     /// Deletes `key`. A key that does not exist is no error.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut batch = db.batch();
+    /// batch.of(&users).delete("alice");
+    /// batch.commit(Durability::Os)?;
+    /// assert!(!users.contains("alice")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn delete(&mut self, key: impl AsRef<[u8]>) -> &mut Self {
         self.batch.0.add_delete(&self.partition.0, key.as_ref());

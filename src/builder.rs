@@ -56,24 +56,63 @@ impl Builder {
 
     /// Sets all options at once and replaces options that were set before. The page of [`Options`]
     /// has units, defaults and ranges.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Db, Options};
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// let options = Options::new().cache_bytes(64 << 20).compaction_threads(2);
+    /// let db = Db::builder("/db").fs(fs).options(options).open()?;
+    /// assert_eq!(db.options().compaction_threads, 2);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn options(mut self, options: Options) -> Builder {
         self.engine = self.engine.options(options);
         self
     }
 
     /// Sets the size of the block cache in bytes; see [`Options::cache_bytes`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// // In a container, whose limit the default does not know.
+    /// let db = Db::builder("/db").fs(fs).cache_bytes(128 << 20).open()?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn cache_bytes(mut self, bytes: u64) -> Builder {
         self.engine = self.engine.cache_bytes(bytes);
         self
     }
 
     /// Sets the memory for active memtables in bytes; see [`Options::write_buffer_bytes`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// let db = Db::builder("/db").fs(fs).write_buffer_bytes(16 << 20).open()?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn write_buffer_bytes(mut self, bytes: u64) -> Builder {
         self.engine = self.engine.write_buffer_bytes(bytes);
         self
     }
 
     /// Sets the maximum length of log segments in bytes; see [`Options::wal_segment_bytes`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// let db = Db::builder("/db").fs(fs).wal_segment_bytes(8 << 20).open()?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn wal_segment_bytes(mut self, bytes: u64) -> Builder {
         self.engine = self.engine.wal_segment_bytes(bytes);
         self
@@ -82,6 +121,16 @@ impl Builder {
     /// Sets the time, in milliseconds, within which a write of
     /// [`Durability::Os`](crate::Durability::Os) reaches the device; see
     /// [`Options::sync_interval_ms`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// // A power cut loses at most a tenth of a second of `Durability::Os`.
+    /// let db = Db::builder("/db").fs(fs).sync_interval_ms(100).open()?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn sync_interval_ms(mut self, interval_ms: u64) -> Builder {
         self.engine = self.engine.sync_interval_ms(interval_ms);
         self
@@ -89,6 +138,21 @@ impl Builder {
 
     /// Sets the file system that holds the database: [`MemFs`](crate::fs::MemFs) for tests, or an
     /// implementation by the application. Default: [`OsFs`](crate::fs::OsFs).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use siltstone::Db;
+    /// use siltstone::fs::MemFs;
+    ///
+    /// let fs = Arc::new(MemFs::new());
+    /// let db = Db::builder("/db").fs(fs.clone()).open()?;
+    /// db.partition("users")?.put("alice", "admin")?;
+    /// db.close()?;
+    /// // The file system outlives the database.
+    /// assert!(Db::builder("/db").fs(fs).open()?.has_partition("users"));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn fs(mut self, fs: Arc<dyn Fs>) -> Builder {
         self.engine = self.engine.fs(fs);
         self
@@ -96,12 +160,56 @@ impl Builder {
 
     /// Sets the clock. It times background work; the order of commits does not depend on it. Default:
     /// [`SystemClock`](crate::clock::SystemClock).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use siltstone::Db;
+    /// use siltstone::clock::Clock;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// /// A clock for tests, at a fixed time.
+    /// #[derive(Debug)]
+    /// struct Stopped;
+    ///
+    /// impl Clock for Stopped {
+    ///     fn now(&self) -> Duration {
+    ///         Duration::from_secs(1)
+    ///     }
+    ///
+    ///     fn unix_time(&self) -> Duration {
+    ///         Duration::from_secs(1_700_000_000)
+    ///     }
+    /// }
+    ///
+    /// let db = Db::builder("/db").fs(fs).clock(Arc::new(Stopped)).open()?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
         self.engine = self.engine.clock(clock);
         self
     }
 
     /// Adds a listener for background events. May be called several times.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use siltstone::{Db, Event, EventListener};
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// struct Print;
+    ///
+    /// impl EventListener for Print {
+    ///     fn on_event(&self, event: &Event) {
+    ///         println!("{event:?}");
+    ///     }
+    /// }
+    ///
+    /// let db = Db::builder("/db").fs(fs).listener(Arc::new(Print)).open()?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn listener(mut self, listener: Arc<dyn EventListener>) -> Builder {
         self.engine = self.engine.listener(listener);
         self
@@ -135,6 +243,19 @@ impl Builder {
     /// that no other process writes.
     ///
     /// [`Partition::export`]: crate::Partition::export
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Db, ErrorKind};
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// Db::builder("/db").fs(fs.clone()).open()?.partition("users")?.put("alice", "admin")?;
+    /// let db = Db::builder("/db").fs(fs).read_only(true).open()?;
+    /// let users = db.open_partition("users")?;
+    /// assert!(users.contains("alice")?);
+    /// assert_eq!(users.put("bob", "author").expect_err("nothing is written").kind(), ErrorKind::ReadOnly);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn read_only(mut self, is_read_only: bool) -> Builder {
         self.engine = self.engine.read_only(is_read_only);
         self
@@ -149,6 +270,18 @@ impl Builder {
     /// [`Options::write_buffer_bytes`](crate::Options::write_buffer_bytes). A lease, a small file
     /// in the folder, keeps the writer from deleting the tables that this handle reads, until the
     /// database is closed. If the folder cannot be written, there is no lease.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// let writer = Db::builder("/db").fs(fs.clone()).open()?;
+    /// writer.partition("users")?.put("alice", "admin")?;
+    /// let reader = Db::builder("/db").fs(fs).beside_writer(true).open()?;
+    /// assert!(reader.open_partition("users")?.contains("alice")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn beside_writer(mut self, is_beside: bool) -> Builder {
         self.engine = self.engine.beside_writer(is_beside);
         self
@@ -158,6 +291,20 @@ impl Builder {
     /// open for writing. That process is fenced, as by [`Db::promote`], which does the same for a
     /// secondary. Default: `false`; [`open`](Self::open) then returns
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked).
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Db, ErrorKind};
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// let old = Db::builder("/db").fs(fs.clone()).open()?;
+    /// let users = old.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let new = Db::builder("/db").fs(fs).take_over(true).open()?;
+    /// assert!(new.partition("users")?.contains("alice")?);
+    /// assert_eq!(users.put("bob", "author").expect_err("it is fenced").kind(), ErrorKind::Fenced);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn take_over(mut self, takes_over: bool) -> Builder {
         self.engine = self.engine.take_over(takes_over);
         self
@@ -173,6 +320,16 @@ impl Builder {
     ///
     /// [`open`](Self::open) returns [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if
     /// another metadata provider made the metadata of the partition.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Db, MetaHiveOptions};
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// // Usually with a replica or an error handler.
+    /// let db = Db::builder("/db").fs(fs).metahive("ledger", MetaHiveOptions::default()).open()?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn metahive(mut self, partition: &str, options: MetaHiveOptions) -> Builder {
         // By name, because the partition may not exist yet, and its id is known to the database
         // alone.
@@ -191,6 +348,17 @@ impl Builder {
     ///
     /// # Cost
     /// As [`Db::open`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// let db = Db::builder("/db").fs(fs).cache_bytes(64 << 20).open()?;
+    /// db.partition("users")?.put("alice", "admin")?;
+    /// db.close()?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn open(self) -> Result<Db> {
         // Also for an application without own hooks: a partition names MetaHive, expiry and large
         // values like any hook, and without this an open would not find their code.

@@ -39,6 +39,19 @@ impl Db {
     /// # Cost
     /// Reads the manifest and the part of the log that is not in tables, and writes that part to
     /// tables.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path();
+    /// let db = Db::open(path)?;
+    /// db.partition("users")?.put("alice", "admin")?;
+    /// db.close()?;
+    /// assert!(Db::open(path)?.partition("users")?.contains("alice")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Db> {
         // Through the builder, which adds the hooks of this crate. The engine's own open would find
         // none.
@@ -46,6 +59,17 @@ impl Db {
     }
 
     /// Returns a builder with default options for the database in the folder `path`.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path();
+    /// let db = Db::builder(path).cache_bytes(64 << 20).write_buffer_bytes(16 << 20).open()?;
+    /// assert_eq!(db.options().cache_bytes, 64 << 20);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder::new(path.as_ref())
     }
@@ -65,6 +89,15 @@ impl Db {
     ///
     /// # Cost
     /// An edit of the manifest, with its sync, if the partition is created.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// assert_eq!(db.partition("users")?.get("alice")?.as_deref(), Some(&b"admin"[..]));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn partition(&self, name: &str) -> Result<Partition> {
         self.0.partition(name).map(Partition)
     }
@@ -74,12 +107,30 @@ impl Db {
     /// # Errors
     /// [`ErrorKind::PartitionNotFound`](crate::ErrorKind::PartitionNotFound) if there is no such
     /// partition; otherwise as [`Db::partition`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::ErrorKind;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let missing = db.open_partition("usres").expect_err("a typing error");
+    /// assert_eq!(missing.kind(), ErrorKind::PartitionNotFound);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn open_partition(&self, name: &str) -> Result<Partition> {
         self.0.open_partition(name).map(Partition)
     }
 
     /// Returns whether there is a partition `name`. Another thread may drop it right after this call;
     /// [`Db::open_partition`] checks and opens in one step.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// db.partition("users")?;
+    /// assert!(db.has_partition("users") && !db.has_partition("posts"));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn has_partition(&self, name: &str) -> bool {
         self.0.has_partition(name)
     }
@@ -109,6 +160,18 @@ impl Db {
     /// # Cost
     /// An edit of the manifest if something changed. Turning MetaHive on reads all keys of the
     /// partition while writers wait.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Compression, PartitionOptions};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().compression(Compression::None);
+    /// db.partition_with("photos", options)?;
+    /// // The options are stored, so the name is enough later.
+    /// assert_eq!(db.partition("photos")?.options().get_compression(), Compression::None);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn partition_with(&self, name: &str, options: PartitionOptions) -> Result<Partition> {
         // Before the engine is asked, so that options of large values out of their range change
         // nothing.
@@ -117,11 +180,27 @@ impl Db {
     }
 
     /// Returns the options with which this handle opened the database.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// assert_eq!(db.options().sync_interval_ms, 1000);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn options(&self) -> &Options {
         self.0.options()
     }
 
     /// Returns the names of all partitions, in order.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// db.partition("users")?;
+    /// db.partition("posts")?;
+    /// assert_eq!(db.partition_names(), ["default", "posts", "users"]);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn partition_names(&self) -> Vec<String> {
         self.0.partition_names()
     }
@@ -139,11 +218,40 @@ impl Db {
     ///
     /// # Cost
     /// One edit of the manifest. A background thread takes the blocks of the tables out of the cache.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::ErrorKind;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let cache = db.partition("cache")?;
+    /// cache.put("key", "value")?;
+    /// db.drop_partition("cache")?;
+    /// let gone = cache.get("key").expect_err("the handle outlives its partition");
+    /// assert_eq!(gone.kind(), ErrorKind::PartitionNotFound);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn drop_partition(&self, name: &str) -> Result<()> {
         self.0.drop_partition(name)
     }
 
     /// Returns an empty batch.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// let posts = db.partition("posts")?;
+    /// db.batch()
+    ///     .put(&users, "bob", "author")
+    ///     .put(&posts, "bob/1", "hello")
+    ///     .delete(&users, "alice")
+    ///     .commit(Durability::Sync)?;
+    /// assert!(posts.contains("bob/1")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn batch(&self) -> Batch {
         Batch(self.0.batch())
@@ -153,6 +261,21 @@ impl Db {
     ///
     /// # Cost
     /// That of a snapshot, which the transaction holds until it ends.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// let mut transaction = db.transaction();
+    /// if !transaction.contains(&users, "alice")? {
+    ///     transaction.put(&users, "alice", "admin");
+    /// }
+    /// // Fails if another writer has added alice meanwhile.
+    /// transaction.commit(Durability::Os)?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn transaction(&self) -> Transaction {
         Transaction(self.0.transaction())
     }
@@ -162,11 +285,30 @@ impl Db {
     /// # Cost
     /// Pins no memory and no file. Compactions keep every version that the snapshot sees until its
     /// last clone is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.delete("alice")?;
+    /// assert!(before.contains(&users, "alice")? && !users.contains("alice")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.0.snapshot())
     }
 
     /// Returns the sequence number of the newest operation that readers see.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let commit = db.partition("users")?.put("alice", "admin")?;
+    /// assert_eq!(db.visible_seq(), commit.seq);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn visible_seq(&self) -> SeqNo {
         self.0.visible_seq()
     }
@@ -181,6 +323,19 @@ impl Db {
     ///
     /// # Cost
     /// One table and one edit of the manifest for each partition with data in memory.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::PartitionOptions;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// // Without a log, a write is durable after a flush.
+    /// let cache = db.partition_with("cache", PartitionOptions::new().logged(false))?;
+    /// cache.put("key", "value")?;
+    /// db.flush()?;
+    /// assert_eq!(cache.stats().levels[0].table_count, 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn flush(&self) -> Result<()> {
         self.0.flush()
     }
@@ -189,6 +344,16 @@ impl Db {
     ///
     /// # Errors
     /// The failure of background work, if it prevents the work from finishing.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.bulk_load((0..1000u32).map(|n| (n.to_be_bytes(), "user")))?;
+    /// // No flush or compaction runs when this returns, for example before a measurement.
+    /// db.wait_idle()?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn wait_idle(&self) -> Result<()> {
         self.0.wait_idle()
     }
@@ -214,6 +379,22 @@ impl Db {
     /// # Cost
     /// A flush of all partitions, a link or a copy of each table, and three syncs. Writers wait only
     /// while memtables are sealed.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path();
+    /// let db = Db::open(path.join("data"))?;
+    /// db.partition("users")?.put("alice", "admin")?;
+    /// db.checkpoint(path.join("monday"))?;
+    /// db.partition("users")?.delete("alice")?;
+    ///
+    /// let monday = Db::open(path.join("monday"))?;
+    /// assert!(monday.partition("users")?.contains("alice")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Result<()> {
         self.0.checkpoint(dir)
     }
@@ -232,6 +413,19 @@ impl Db {
     /// # Cost
     /// For each partition that is flushed: a table, its syncs and an edit of the manifest. In
     /// addition, two syncs of the log and an edit.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::ErrorKind;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// // Reports an error that a drop of the handles would hide.
+    /// db.close()?;
+    /// assert_eq!(users.get("alice").expect_err("it is closed").kind(), ErrorKind::Closed);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn close(self) -> Result<()> {
         self.0.close()
     }

@@ -28,11 +28,39 @@ impl Db {
     /// # Cost
     /// Reads the manifest. Writes only a lease of some bytes, see
     /// [`Builder::lease`](crate::secondary::Builder::lease).
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    /// use siltstone::secondary::Level;
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path();
+    /// let primary = Db::open(path)?; // in another process, as a rule
+    /// primary.partition("users")?.put("alice", "admin")?;
+    ///
+    /// let secondary = Db::secondary(path)?;
+    /// let users = secondary.partition("users")?;
+    /// assert!(users.at(Level::Strong)?.get("alice")?.is_some());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn secondary(path: impl AsRef<Path>) -> Result<Secondary> {
         Db::secondary_builder(path).open()
     }
 
     /// Returns options for [`Db::secondary`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// # let primary = siltstone::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// let secondary = Db::secondary_builder("/db").fs(fs).tables_only(true).open()?;
+    /// assert_eq!(secondary.memtable_bytes(), 0);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn secondary_builder(path: impl AsRef<Path>) -> Builder {
         // Asked after those that the application adds to the builder. A secondary writes no
         // metadata, so there are no options of MetaHive.
@@ -59,12 +87,39 @@ impl Db {
     ///
     /// # Cost
     /// As [`Db::open`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// # let primary = siltstone::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = Db::secondary_builder("/db").fs(fs).open()?;
+    /// let db = Db::promote(&secondary)?;
+    /// assert!(db.partition("users")?.contains("alice")?);
+    /// assert!(primary.is_fenced());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn promote(secondary: &Secondary) -> Result<Db> {
         Db::promotion(secondary).open()
     }
 
     /// Returns options for [`Db::promote`]. The builder has the file system and the clock of the
     /// secondary; the hooks of the application must be given again.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// # let primary = siltstone::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = Db::secondary_builder("/db").fs(fs).open()?;
+    /// let db = Db::promotion(&secondary).cache_bytes(256 << 20).open()?;
+    /// assert!(db.partition("users")?.contains("alice")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn promotion(secondary: &Secondary) -> crate::Builder {
         // An associated function of `Db`, because the crate `secondary` knows the engine alone: its
         // own `promote` returns a database of the engine.

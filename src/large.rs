@@ -1,6 +1,8 @@
 //! Streams of large values: the calls of a [`Partition`] and of its snapshots, and their writers.
 //! [`ReadBlobs`] has the reading calls as a trait.
 
+mod read_blobs;
+
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -10,12 +12,12 @@ use largeval::{BlobReader, BlobRef, BlobStat, ChunkInfo, Parallelism, Space};
 use lsm_core::db::Commit;
 use lsm_core::error::Result;
 use lsm_core::options::WriteOptions;
-use lsm_core::read::{KeyRange, ReadPoint};
+use lsm_core::read::KeyRange;
 use lsm_core::types::Slice;
 
 use crate::partition::Partition;
-use crate::secondary::{Level, ReadOptions, Reading, SecondaryPartition};
-use crate::snapshot::PartitionSnapshot;
+
+pub use self::read_blobs::ReadBlobs;
 
 /// A writer that streams the value of a key: [`Partition::put_stream`]. The value is not visible
 /// before it is committed. Dropping the writer discards the value.
@@ -32,6 +34,19 @@ pub struct BlobWriter(largeval::BlobWriter);
 
 impl BlobWriter {
     /// Returns the number of bytes that were written so far.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::Write;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// let media = db.partition_with("media", options)?;
+    /// let mut writer = media.put_stream("song", None)?;
+    /// writer.write_all(&[7; 1000])?;
+    /// assert_eq!(writer.written(), 1000);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn written(&self) -> u64 {
         self.0.written()
     }
@@ -42,6 +57,21 @@ impl BlobWriter {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the value does not have
     /// the length that was given to [`Partition::put_stream`]; the errors of the file. An error
     /// discards the value.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::Write;
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// let media = db.partition_with("media", options)?;
+    /// let mut writer = media.put_stream("song", Some(1000))?;
+    /// writer.write_all(&[7; 1000])?;
+    /// let song = writer.finish()?;
+    /// db.batch().put_blob(song).delete(&media, "old song").commit(Durability::Sync)?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn finish(self) -> Result<PendingBlob> {
         self.0.finish().map(PendingBlob)
     }
@@ -54,6 +84,20 @@ impl BlobWriter {
     /// # Durability
     /// That of `options`. With [`Durability::Sync`](crate::Durability::Sync), value and key are on the
     /// device once this returns.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::Write;
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// let media = db.partition_with("media", options)?;
+    /// let mut writer = media.put_stream("song", None)?;
+    /// writer.write_all(&[7; 1000])?;
+    /// writer.commit(Durability::Sync)?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
         self.0.commit(options)
     }
@@ -129,6 +173,22 @@ impl Partition {
     ///
     /// # Errors
     /// Those of [`Partition::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::{Read, Seek, SeekFrom};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// let media = db.partition_with("media", options)?;
+    /// media.put("song", vec![7; 100_000])?;
+    /// let mut song = media.open_blob("song")?.expect("it is there");
+    /// song.seek(SeekFrom::End(-10))?;
+    /// let mut end = Vec::new();
+    /// song.read_to_end(&mut end)?;
+    /// assert_eq!(end, [7; 10]);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn open_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobReader>> {
         // The point goes into the reader. It keeps the version that names the value, and with it
         // the chunk file.
@@ -144,6 +204,20 @@ impl Partition {
     ///
     /// # Cost
     /// That of a get, without the allocation of a buffer.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::large_values::Parallelism;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// let media = db.partition_with("media", options)?;
+    /// media.put("song", vec![7; 100_000])?;
+    /// let mut buffer = vec![0; 1 << 20]; // used again for each value
+    /// let len = media.get_into("song", &mut buffer, Parallelism::Auto)?.expect("it is there");
+    /// assert_eq!(len, 100_000);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn get_into(
         &self,
         key: impl AsRef<[u8]>,
@@ -196,6 +270,17 @@ impl Partition {
     ///
     /// # Cost
     /// For a large value: reads and verifies its checksums and the sub-blocks that overlap the range.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// let media = db.partition_with("media", options)?;
+    /// media.put("song", vec![7; 100_000])?;
+    /// let part = media.get_range("song", 50_000..50_010)?.expect("it is there");
+    /// assert_eq!(&part[..], [7; 10]);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Slice>> {
         largeval::get_range(self.0.read_point_at(None)?, key.as_ref(), range)
     }
@@ -205,11 +290,32 @@ impl Partition {
     ///
     /// # Errors
     /// Those of [`Partition::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// let media = db.partition_with("media", options)?;
+    /// media.put("song", vec![7; 100_000])?;
+    /// assert_eq!(media.stat_blob("song")?.expect("it is there").len, 100_000);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn stat_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobStat>> {
         largeval::stat_blob(self.0.read_point_at(None)?, key.as_ref())
     }
 
     /// Returns the space that the large values use; `None` if the partition has no large values.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// let media = db.partition_with("media", options)?;
+    /// media.put("song", vec![7; 100_000])?;
+    /// let space = media.space().expect("the partition has large values");
+    /// println!("{} bytes live, {} dead", space.live_bytes, space.dead_bytes);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn space(&self) -> Option<Space> {
         // `None` also where a value store of the application holds the values: its files are not
         // known here.
@@ -220,6 +326,16 @@ impl Partition {
 
     /// Returns the chunk files of the large values, oldest first; `None` if the partition has no large
     /// values.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// let media = db.partition_with("media", options)?;
+    /// media.put("song", vec![7; 100_000])?;
+    /// assert_eq!(media.chunks().expect("the partition has large values").len(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn chunks(&self) -> Option<Vec<ChunkInfo>> {
         Some(largeval::store_of(&self.0)?.chunk_infos())
     }
@@ -235,6 +351,18 @@ impl Partition {
     /// # Cost
     /// A flush, and a compaction of the overlapping tables. Values are moved out of chunk files with
     /// much garbage.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// let media = db.partition_with("media", options)?;
+    /// media.put("song", vec![7; 100_000])?;
+    /// media.delete("song")?;
+    /// media.reclaim()?;
+    /// assert_eq!(media.space().expect("the partition has large values").live_bytes, 0);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn reclaim(&self) -> Result<()> {
         self.0.reclaim_values()
     }
@@ -252,6 +380,19 @@ impl Partition {
     /// [`LargeValueOptions::move_bytes_per_second`](crate::LargeValueOptions::move_bytes_per_second), and
     /// the tables that name them are written, too. Until the old files are removed, the values take
     /// twice their space.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// let media = db.partition_with("media", options)?;
+    /// for n in [3u8, 1, 2] {
+    ///     media.put([n], vec![n; 100_000])?;
+    /// }
+    /// // A scan of them then reads one file from its begin to its end.
+    /// media.reallocate(..)?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn reallocate(&self, range: impl KeyRange) -> Result<()> {
         self.0.reallocate_values(range)
     }
@@ -266,132 +407,20 @@ impl Partition {
     ///
     /// # Cost
     /// That of [`Partition::reclaim`], about once per second while readers hold values.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().large_values(Default::default());
+    /// let media = db.partition_with("media", options)?;
+    /// media.put("song", vec![7; 100_000])?;
+    /// media.delete("song")?;
+    /// assert!(media.wait_reclaimed(Duration::from_secs(10))?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn wait_reclaimed(&self, timeout: Duration) -> Result<bool> {
         self.0.wait_values_reclaimed(timeout)
-    }
-}
-
-/// Large values of one partition: of a [`Partition`], of a partition as a snapshot sees it, or as a
-/// [`Secondary`](crate::secondary::Secondary) does. For code that works with all of them; each call
-/// is documented at [`Partition`].
-pub trait ReadBlobs {
-    /// Returns the read point of the partition.
-    ///
-    /// # Errors
-    /// A closed database; a dropped partition.
-    fn point(&self) -> Result<ReadPoint>;
-
-    /// As [`Partition::open_blob`].
-    ///
-    /// # Errors
-    /// Those of a get.
-    fn open_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobReader>> {
-        largeval::open_blob(self.point()?, key.as_ref())
-    }
-
-    /// As [`Partition::get_into`].
-    ///
-    /// # Errors
-    /// Those of a get; [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) if `buf` is
-    /// shorter than the value.
-    fn get_into(
-        &self,
-        key: impl AsRef<[u8]>,
-        buf: &mut [u8],
-        parallelism: Parallelism,
-    ) -> Result<Option<u64>> {
-        largeval::get_into(self.point()?, key.as_ref(), buf, parallelism)
-    }
-
-    /// As [`Partition::get_ref`].
-    ///
-    /// # Errors
-    /// Those of a get.
-    fn get_ref(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobRef>> {
-        largeval::get_ref(self.point()?, key.as_ref())
-    }
-
-    /// As [`Partition::get_range`].
-    ///
-    /// # Errors
-    /// Those of a get.
-    fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Slice>> {
-        largeval::get_range(self.point()?, key.as_ref(), range)
-    }
-
-    /// As [`Partition::stat_blob`].
-    ///
-    /// # Errors
-    /// Those of a get.
-    fn stat_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobStat>> {
-        largeval::stat_blob(self.point()?, key.as_ref())
-    }
-}
-
-impl ReadBlobs for Partition {
-    fn point(&self) -> Result<ReadPoint> {
-        self.0.read_point_at(None)
-    }
-}
-
-impl ReadBlobs for PartitionSnapshot {
-    fn point(&self) -> Result<ReadPoint> {
-        self.partition().0.read_point_at(Some(&self.snapshot().0))
-    }
-}
-
-impl ReadBlobs for Reading {
-    fn point(&self) -> Result<ReadPoint> {
-        // The reading has its read point already, and cannot fail like a partition that was closed
-        // or dropped.
-        Ok(self.read_point())
-    }
-}
-
-fn again<T>(partition: &SecondaryPartition, read: impl FnMut(&Reading) -> Result<T>) -> Result<T> {
-    // At the level of a plain get, which neither waits nor asks the primary.
-    partition.read_again(&ReadOptions::new(Level::Eventual), read)
-}
-
-/// As of the last sync ([`Level::Eventual`]). Without a lease the chunk file of a value may be
-/// deleted; then each call starts again with a newer state, as `get` of the partition does. An open
-/// reader does not.
-impl ReadBlobs for SecondaryPartition {
-    fn point(&self) -> Result<ReadPoint> {
-        Ok(self.at(Level::Eventual)?.read_point())
-    }
-
-    fn open_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobReader>> {
-        let key = key.as_ref();
-        // Written out for each call, although the trait has these bodies. The trait's read one
-        // state, and a chunk file that the primary deleted in between would fail the call.
-        again(self, |reading| reading.open_blob(key))
-    }
-
-    fn get_into(
-        &self,
-        key: impl AsRef<[u8]>,
-        buf: &mut [u8],
-        parallelism: Parallelism,
-    ) -> Result<Option<u64>> {
-        let key = key.as_ref();
-        // A failed attempt may leave a part of an older value in the buffer. The next one fills it
-        // from the front.
-        again(self, |reading| reading.get_into(key, buf, parallelism))
-    }
-
-    fn get_ref(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobRef>> {
-        let key = key.as_ref();
-        again(self, |reading| reading.get_ref(key))
-    }
-
-    fn get_range(&self, key: impl AsRef<[u8]>, range: Range<u64>) -> Result<Option<Slice>> {
-        let key = key.as_ref();
-        again(self, |reading| reading.get_range(key, range.clone()))
-    }
-
-    fn stat_blob(&self, key: impl AsRef<[u8]>) -> Result<Option<BlobStat>> {
-        let key = key.as_ref();
-        again(self, |reading| reading.stat_blob(key))
     }
 }

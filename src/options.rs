@@ -53,6 +53,13 @@ pub struct PartitionOptions {
 
 impl PartitionOptions {
     /// Returns the defaults, which name no hooks.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::PartitionOptions;
+    ///
+    /// assert_eq!(PartitionOptions::new().get_block_bytes(), 4096);
+    /// ```
     pub fn new() -> PartitionOptions {
         PartitionOptions::default()
     }
@@ -62,6 +69,17 @@ impl PartitionOptions {
     /// Without the log, a write costs less and is durable only after a flush. A batch cannot contain
     /// both logged and unlogged partitions. Default `true`, because a crash then loses no commit that
     /// was synced. Fixed when the partition is created.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::PartitionOptions;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// // A cache that may be lost in a crash.
+    /// let cache = db.partition_with("cache", PartitionOptions::new().logged(false))?;
+    /// assert!(!cache.options().get_logged());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn logged(mut self, logged: bool) -> PartitionOptions {
         self.stored.logged = logged;
         self
@@ -71,6 +89,15 @@ impl PartitionOptions {
     ///
     /// Tables in levels 0 and 1 are never compressed, because compactions rewrite them soon. Default
     /// [`Compression::Lz4`]. In effect for tables written from then on.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Compression, PartitionOptions};
+    ///
+    /// // Photos are compressed already.
+    /// let options = PartitionOptions::new().compression(Compression::None);
+    /// assert_eq!(options.get_compression(), Compression::None);
+    /// ```
     pub fn compression(mut self, compression: Compression) -> PartitionOptions {
         self.stored.compression = compression;
         self
@@ -81,6 +108,14 @@ impl PartitionOptions {
     /// A point read takes one block from the device. Small blocks make point reads cheaper; large
     /// blocks make scans faster, compression better and the index smaller. Default 4096, a page of the
     /// device; from 64 bytes to 1 MiB. In effect for tables written from then on.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::PartitionOptions;
+    ///
+    /// let options = PartitionOptions::new().block_bytes(16 << 10);
+    /// assert_eq!(options.get_block_bytes(), 16 << 10);
+    /// ```
     pub fn block_bytes(mut self, bytes: u32) -> PartitionOptions {
         self.stored.block_bytes = bytes;
         self
@@ -91,6 +126,14 @@ impl PartitionOptions {
     /// The filter avoids reads of tables that do not hold a key. Default 10, which gives a false
     /// positive rate of about 1 %; at most 32; 0 turns the filter off. In effect for tables written
     /// from then on.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::PartitionOptions;
+    ///
+    /// let options = PartitionOptions::new().bloom_bits_per_key(14);
+    /// assert_eq!(options.get_bloom_bits_per_key(), 14);
+    /// ```
     pub fn bloom_bits_per_key(mut self, bits: u32) -> PartitionOptions {
         self.stored.bloom_bits_per_key = bits;
         self
@@ -100,6 +143,14 @@ impl PartitionOptions {
     ///
     /// A compaction takes whole tables: small tables give smaller compactions, large tables give fewer
     /// files. Default 64 MiB, at least 1 KiB. In effect for tables written from then on.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::PartitionOptions;
+    ///
+    /// let options = PartitionOptions::new().table_bytes(32 << 20);
+    /// assert_eq!(options.get_table_bytes(), 32 << 20);
+    /// ```
     pub fn table_bytes(mut self, bytes: u64) -> PartitionOptions {
         self.stored.table_bytes = bytes;
         self
@@ -109,6 +160,14 @@ impl PartitionOptions {
     ///
     /// A read searches each table of level 0, so a small number makes reads cheaper; a large number
     /// gives fewer compactions. Default 4, at least 2. In effect at once.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::PartitionOptions;
+    ///
+    /// let options = PartitionOptions::new().level0_tables(8);
+    /// assert_eq!(options.get_level0_tables(), 8);
+    /// ```
     pub fn level0_tables(mut self, tables: u32) -> PartitionOptions {
         self.stored.level0_tables = tables;
         self
@@ -118,6 +177,14 @@ impl PartitionOptions {
     ///
     /// Default 256 MiB, which is four tables of level 0 with the default write buffer; at least 1
     /// KiB. In effect at once: levels above their target are compacted.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::PartitionOptions;
+    ///
+    /// let options = PartitionOptions::new().level_base_bytes(64 << 20);
+    /// assert_eq!(options.get_level_base_bytes(), 64 << 20);
+    /// ```
     pub fn level_base_bytes(mut self, bytes: u64) -> PartitionOptions {
         self.stored.level_base_bytes = bytes;
         self
@@ -127,6 +194,14 @@ impl PartitionOptions {
     ///
     /// A large ratio gives fewer levels and higher write amplification in each level. Default 10,
     /// from 2 to 100. In effect at once: levels above their target are compacted.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::PartitionOptions;
+    ///
+    /// let options = PartitionOptions::new().level_multiplier(8);
+    /// assert_eq!(options.get_level_multiplier(), 8);
+    /// ```
     pub fn level_multiplier(mut self, multiplier: u32) -> PartitionOptions {
         self.stored.level_multiplier = multiplier;
         self
@@ -141,6 +216,19 @@ impl PartitionOptions {
     /// turned on. It refuses MetaHive if it has such keys; delete them and compact the partition
     /// first. Entries in existing tables get their metadata in their next compaction. To turn MetaHive
     /// off, name hooks without it ([`hooks`](Self::hooks)): the next compactions remove the metadata.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{MetaHiveOptions, PartitionOptions};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().metahive(MetaHiveOptions::default());
+    /// let ledger = db.partition_with("ledger", options)?;
+    /// ledger.put("alice", "12")?;
+    /// ledger.flush()?;
+    /// assert!(ledger.verified_get("alice")?.is_some());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn metahive(mut self, options: MetaHiveOptions) -> PartitionOptions {
         self.metahive = Some(options);
         self
@@ -152,6 +240,18 @@ impl PartitionOptions {
     /// In a partition with data, new values follow the options at once; existing values move when
     /// their tables are compacted. [`LargeValueOptions::off`] moves them back in the same way. The
     /// filters of the partition stay, unless the options name other filters.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{LargeValueOptions, PartitionOptions};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().large_values(LargeValueOptions::default());
+    /// let photos = db.partition_with("photos", options)?;
+    /// photos.put("cat", vec![7; 1 << 20])?;
+    /// assert_eq!(photos.stat_blob("cat")?.expect("it is there").len, 1 << 20);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn large_values(mut self, options: LargeValueOptions) -> PartitionOptions {
         self.large_values = Some(options);
         self
@@ -159,6 +259,20 @@ impl PartitionOptions {
 
     /// Adds a compaction filter after the filters that are named already. Later opens find a filter of
     /// the application through [`Builder::hooks`](crate::Builder::hooks).
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    /// use siltstone::{PartitionOptions, PrefixDropFilter};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let filter = PrefixDropFilter::new(["tenant-7/"]);
+    /// let tenants = db.partition_with("tenants", PartitionOptions::new().filter(Arc::new(filter)))?;
+    /// tenants.put("tenant-7/key", "value")?;
+    /// tenants.compact(..)?;
+    /// assert!(tenants.get("tenant-7/key")?.is_none());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn filter(mut self, filter: Arc<dyn CompactionFilterFactory>) -> PartitionOptions {
         self.hooks.get_or_insert_default().filters.push(filter);
         self
@@ -174,6 +288,18 @@ impl PartitionOptions {
     /// Sets the hooks and replaces all hooks that are named already, including MetaHive. Options of
     /// [large values](Self::large_values) stay. [`Hooks::new`] turns all hooks off, but for a value store that
     /// the partition has.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Hooks, MetaHiveOptions, PartitionOptions};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().metahive(MetaHiveOptions::default());
+    /// let ledger = db.partition_with("ledger", options)?;
+    /// // Turns MetaHive off; the next compactions remove the metadata.
+    /// db.partition_with("ledger", ledger.options().hooks(Hooks::new()))?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn hooks(mut self, hooks: Hooks) -> PartitionOptions {
         self.hooks = Some(hooks);
         // Large values stay. A partition that has a store keeps it, so nothing here could take it

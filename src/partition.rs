@@ -25,12 +25,29 @@ pub struct Partition(pub(crate) lsm_core::Partition);
 /// Options and maintenance.
 impl Partition {
     /// Returns the name.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// assert_eq!(db.partition("users")?.name(), "users");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
     /// Returns the stored options. They name no hooks, so
     /// [`Db::partition_with`](crate::Db::partition_with) with these options leaves the hooks unchanged.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// // Changes one option and leaves the others.
+    /// db.partition_with("users", users.options().bloom_bits_per_key(14))?;
+    /// assert_eq!(users.options().get_bloom_bits_per_key(), 14);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn options(&self) -> PartitionOptions {
         // Without hooks, which means to `partition_with` that they stay. So options that are read,
         // changed and given back change nothing else.
@@ -48,6 +65,16 @@ impl Partition {
     ///
     /// # Cost
     /// One table and one edit of the manifest, if there is data in memory.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// users.flush()?;
+    /// assert_eq!(users.stats().levels[0].table_count, 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn flush(&self) -> Result<()> {
         self.0.flush()
     }
@@ -63,6 +90,18 @@ impl Partition {
     /// be removed; a table without overlap is moved and not rewritten. In a partition with
     /// compaction filters, MetaHive or large values it rewrites every table that has keys in
     /// `range`. Writers continue during the call.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let events = db.partition("events")?;
+    /// events.put("2026-01-01", "it happened")?;
+    /// events.delete("2026-01-01")?;
+    /// // Frees the space of what was deleted in January.
+    /// events.compact("2026-01".."2026-02")?;
+    /// assert_eq!(events.len_approx()?, 0);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn compact(&self, range: impl KeyRange) -> Result<()> {
         self.0.compact(range)
     }
@@ -86,6 +125,18 @@ impl Partition {
     ///
     /// # Cost
     /// Reads the range and writes it, with the compression of the deep levels of the partition.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// users.export(.., "/export")?;
+    /// let copy = db.partition("copy")?;
+    /// copy.ingest("/export")?;
+    /// assert_eq!(copy.get("alice")?.as_deref(), Some(&b"admin"[..]));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn export(&self, range: impl KeyRange, dir: impl AsRef<Path>) -> Result<ExportSummary> {
         self.0.export(range, dir)
     }
@@ -95,6 +146,20 @@ impl Partition {
     ///
     /// # Errors
     /// As for [`Partition::export`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{ExportOptions, MetaHiveOptions, PartitionOptions};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let options = PartitionOptions::new().metahive(MetaHiveOptions::default());
+    /// let ledger = db.partition_with("ledger", options)?;
+    /// ledger.put("alice", "12")?;
+    /// // For a partition without MetaHive.
+    /// let summary = ledger.export_with(.., "/export", ExportOptions::default().hidden_entries(false))?;
+    /// assert_eq!(summary.entries, 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn export_with(
         &self,
         range: impl KeyRange,
@@ -133,6 +198,18 @@ impl Partition {
     /// Reads the export once to check it. Flushes the memtables if they hold keys in its range.
     /// Writers wait for one edit of the manifest, and for a flush of the keys that were written into
     /// the range during this call.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let summary = users.export("a".."b", "/export")?;
+    /// users.clear()?;
+    /// assert_eq!(users.ingest("/export")?.entries, summary.entries);
+    /// assert!(users.contains("alice")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn ingest(&self, dir: impl AsRef<Path>) -> Result<IngestSummary> {
         self.0.ingest(dir)
     }
@@ -182,6 +259,21 @@ impl Partition {
     ///
     /// # Errors
     /// The errors of `fill` and of [`Partition::bulk_load`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let lines = db.partition("lines")?;
+    /// let text = "first\nsecond\n";
+    /// lines.bulk_load_by(|load| {
+    ///     for (number, line) in text.lines().enumerate() {
+    ///         load.put((number as u64).to_be_bytes(), line)?;
+    ///     }
+    ///     Ok::<(), siltstone::Error>(())
+    /// })?;
+    /// assert_eq!(lines.len_approx()?, 2);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn bulk_load_by<E: From<Error>>(
         &self,
         fill: impl FnOnce(&mut BulkLoad<'_>) -> Result<(), E>,

@@ -20,6 +20,14 @@ pub struct Snapshot(pub(crate) lsm_core::Snapshot);
 
 impl Snapshot {
     /// Returns the sequence number of the newest operation that the snapshot sees.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let commit = db.partition("users")?.put("alice", "admin")?;
+    /// assert_eq!(db.snapshot().seq(), commit.seq);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn seq(&self) -> SeqNo {
         self.0.seq()
     }
@@ -33,6 +41,18 @@ impl Snapshot {
     ///
     /// # Cost
     /// As [`Partition::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.put("alice", "author")?;
+    /// users.put("bob", "author")?;
+    /// assert_eq!(before.get(&users, "alice")?.as_deref(), Some(&b"admin"[..]));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn get(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.0.get(&partition.0, key)
@@ -40,6 +60,18 @@ impl Snapshot {
 
     /// Returns whether `key` existed in `partition`. Errors and cost are those of
     /// [`Snapshot::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.put("alice", "author")?;
+    /// users.put("bob", "author")?;
+    /// assert!(!before.contains(&users, "bob")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn contains(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<bool> {
         self.0.contains(&partition.0, key)
@@ -47,6 +79,21 @@ impl Snapshot {
 
     /// Returns `partition` as the snapshot sees it, for code that takes a
     /// [`Readable`](crate::Readable).
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Readable;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.put("alice", "author")?;
+    /// users.put("bob", "author")?;
+    /// // For code that takes any `Readable`.
+    /// assert_eq!(before.of(&users).keys().count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn of(&self, partition: &Partition) -> PartitionSnapshot {
         // Owned, so that iterators and threads may keep it. Both are counted references.
         PartitionSnapshot { snapshot: self.clone(), partition: partition.clone() }
@@ -54,32 +101,111 @@ impl Snapshot {
 
     /// Returns a double-ended iterator over the keys and values in `range` of `partition`. Errors are
     /// items, as for [`Partition::range`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.put("alice", "author")?;
+    /// users.put("bob", "author")?;
+    /// assert_eq!(before.range(&users, "a".."z").count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn range(&self, partition: &Partition, range: impl KeyRange) -> Range {
         self.0.range(&partition.0, range)
     }
 
     /// Returns all keys and values that were in `partition`. Double-ended.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.put("alice", "author")?;
+    /// users.put("bob", "author")?;
+    /// for entry in before.iter(&users) {
+    ///     let (name, role) = entry?;
+    ///     assert_eq!((&name[..], &role[..]), (&b"alice"[..], &b"admin"[..]));
+    /// }
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn iter(&self, partition: &Partition) -> Range {
         self.0.iter(&partition.0)
     }
 
     /// Returns the keys that began with `prefix`, and their values, in `partition`. Double-ended.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.put("alice", "author")?;
+    /// users.put("bob", "author")?;
+    /// assert_eq!(before.prefix(&users, "b").count(), 0);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn prefix(&self, partition: &Partition, prefix: impl AsRef<[u8]>) -> Range {
         self.0.prefix(&partition.0, prefix)
     }
 
     /// Returns a double-ended iterator over all keys of `partition`. It reads no large values.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.put("alice", "author")?;
+    /// users.put("bob", "author")?;
+    /// assert_eq!(before.keys(&users).count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn keys(&self, partition: &Partition) -> Keys {
         self.0.keys(&partition.0)
     }
 
     /// Returns a cursor over the keys that were in `range` of `partition`, as
     /// [`Partition::cursor_in`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.put("alice", "author")?;
+    /// users.put("bob", "author")?;
+    /// let mut cursor = before.cursor_in(&users, "b"..);
+    /// cursor.seek_to_first()?;
+    /// assert!(!cursor.valid());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn cursor_in(&self, partition: &Partition, range: impl KeyRange) -> Cursor {
         self.0.cursor_in(&partition.0, range)
     }
 
     /// Returns a cursor over `partition`. The first seek reports an error of this call.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.put("alice", "author")?;
+    /// users.put("bob", "author")?;
+    /// let mut cursor = before.cursor(&users);
+    /// cursor.seek_to_last()?;
+    /// assert_eq!(cursor.key(), b"alice");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn cursor(&self, partition: &Partition) -> Cursor {
         self.0.cursor(&partition.0)
     }
@@ -89,6 +215,19 @@ impl Snapshot {
     ///
     /// # Errors
     /// Those of [`Partition::verified_get`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().metahive(Default::default());
+    /// let ledger = db.partition_with("ledger", options)?;
+    /// ledger.put("alice", "12")?;
+    /// let before = db.snapshot();
+    /// ledger.put("alice", "7")?;
+    /// let verified = before.verified_get(&ledger, "alice")?.expect("it was there");
+    /// assert_eq!(&verified.value[..], b"12");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn verified_get(
         &self,
         partition: &Partition,
@@ -99,6 +238,18 @@ impl Snapshot {
 
     /// Returns the keys and values in `range` of `partition` that agree with their metadata, as
     /// [`Partition::verified_range`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().metahive(Default::default());
+    /// let ledger = db.partition_with("ledger", options)?;
+    /// ledger.put("alice", "12")?;
+    /// let before = db.snapshot();
+    /// ledger.put("alice", "7")?;
+    /// assert_eq!(before.verified_range(&ledger, ..).count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn verified_range(&self, partition: &Partition, range: impl KeyRange) -> VerifiedRange {
         metahive::verified_range_at(&self.0, &partition.0, range)
     }
@@ -119,11 +270,28 @@ pub struct PartitionSnapshot {
 
 impl PartitionSnapshot {
     /// Returns the snapshot.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// let view = db.snapshot().of(&users);
+    /// assert_eq!(view.snapshot().seq(), db.visible_seq());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
     /// Returns the partition.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// assert_eq!(db.snapshot().of(&users).partition().name(), "users");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn partition(&self) -> &Partition {
         &self.partition
     }

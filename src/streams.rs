@@ -62,12 +62,38 @@ impl StreamExport {
     }
 
     /// Sets the form of the stream.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::stream::{StreamExport, StreamFormat};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # db.partition("users")?.put("alice", "admin")?;
+    /// # db.partition("posts")?.put("alice/1", "hello")?;
+    /// let mut stream = Vec::new();
+    /// db.export_stream(&mut stream, &StreamExport::new().format(StreamFormat::BerkeleyText))?;
+    /// assert!(stream.starts_with(b"VERSION=3"));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn format(mut self, format: StreamFormat) -> StreamExport {
         self.format = format;
         self
     }
 
     /// Exports only the partitions `names`, in this order.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::stream::StreamExport;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # db.partition("users")?.put("alice", "admin")?;
+    /// # db.partition("posts")?.put("alice/1", "hello")?;
+    /// let mut stream = Vec::new();
+    /// let summary = db.export_stream(&mut stream, &StreamExport::new().partitions(["users"]))?;
+    /// assert_eq!(summary.entries, 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn partitions<N: Into<String>>(
         mut self,
         names: impl IntoIterator<Item = N>,
@@ -77,6 +103,19 @@ impl StreamExport {
     }
 
     /// Exports only the keys in `range`, of each partition.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::stream::StreamExport;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # db.partition("users")?.put("alice", "admin")?;
+    /// # db.partition("posts")?.put("alice/1", "hello")?;
+    /// let mut stream = Vec::new();
+    /// let summary = db.export_stream(&mut stream, &StreamExport::new().range("alice/".."b"))?;
+    /// assert_eq!(summary.entries, 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn range(mut self, range: impl KeyRange) -> StreamExport {
         // Copied: the export runs later, and a range of the caller may borrow its keys.
         self.range = range.bounds();
@@ -111,6 +150,19 @@ impl StreamImport {
 
     /// Imports into the partition `name`, whatever name the stream has. The stream must have one
     /// partition.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::stream::{StreamExport, StreamImport};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # db.partition("users")?.put("alice", "admin")?;
+    /// # let mut stream = Vec::new();
+    /// # db.export_stream(&mut stream, &StreamExport::new().partitions(["users"]))?;
+    /// db.import_stream(&stream[..], &StreamImport::new().partition("copy"))?;
+    /// assert!(db.partition("copy")?.contains("alice")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn partition(mut self, name: impl Into<String>) -> StreamImport {
         self.partition = Some(name.into());
         self
@@ -119,6 +171,19 @@ impl StreamImport {
     /// Sets whether an entry is skipped if the partition has it already, with the same value. With
     /// that, an import that was interrupted continues where it stopped: the stored value is read and
     /// compared, and nothing is written. Default `false`.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::stream::{StreamExport, StreamImport};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # db.partition("users")?.put("alice", "admin")?;
+    /// # let mut stream = Vec::new();
+    /// # db.export_stream(&mut stream, &StreamExport::new().partitions(["users"]))?;
+    /// let imported = db.import_stream(&stream[..], &StreamImport::new().resume(true))?;
+    /// assert_eq!((imported.entries, imported.skipped), (1, 1));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn resume(mut self, is_resuming: bool) -> StreamImport {
         self.is_resuming = is_resuming;
         self
@@ -132,6 +197,21 @@ impl StreamImport {
     }
 
     /// Sets the name of the source in errors, for example the path of a file. Default `stream`.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::stream::{StreamExport, StreamImport};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # db.partition("users")?.put("alice", "admin")?;
+    /// # let mut stream = Vec::new();
+    /// # db.export_stream(&mut stream, &StreamExport::new().partitions(["users"]))?;
+    /// stream.truncate(stream.len() - 1);
+    /// let options = StreamImport::new().source("users.stream");
+    /// let cut = db.import_stream(&stream[..], &options).expect_err("the end is missing");
+    /// assert!(cut.to_string().contains("users.stream"));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn source(mut self, name: impl Into<PathBuf>) -> StreamImport {
         self.source = name.into();
         self

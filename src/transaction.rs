@@ -62,6 +62,18 @@ pub struct Transaction(pub(crate) lsm_core::db::Transaction);
 impl Transaction {
     /// Returns the snapshot that the transaction reads. Reads through this snapshot are not validated
     /// and do not see the writes of the transaction.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "bob", "author");
+    /// // What the transaction began with: without its own writes.
+    /// assert!(!transaction.snapshot().contains(&users, "bob")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn snapshot(&self) -> Snapshot {
         // A clone, which may outlive the transaction: the snapshot ends with the last of both.
         Snapshot(self.0.snapshot().clone())
@@ -72,11 +84,34 @@ impl Transaction {
     ///
     /// # Errors
     /// The errors of [`Snapshot::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "bob", "author");
+    /// assert_eq!(transaction.get(&users, "bob")?.as_deref(), Some(&b"author"[..]));
+    /// assert!(users.get("bob")?.is_none()); // not before the commit
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn get(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.0.get(&partition.0, key)
     }
 
     /// Returns whether `key` exists in `partition`. Errors are those of [`Transaction::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "bob", "author");
+    /// assert!(transaction.contains(&users, "alice")? && transaction.contains(&users, "bob")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn contains(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<bool> {
         // By a get, which notes the key as read, also where it does not exist.
         Ok(self.get(partition, key)?.is_some())
@@ -85,11 +120,33 @@ impl Transaction {
     /// Returns a double-ended iterator over the keys and values in `range` of `partition`, with the
     /// writes that the transaction made before this call. Errors are items, as for
     /// [`Partition::range`]. Only the part that is iterated over is validated.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "bob", "author");
+    /// assert_eq!(transaction.range(&users, "a".."c").count(), 2);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn range(&self, partition: &Partition, range: impl KeyRange) -> TransactionRange {
         self.0.range(&partition.0, range)
     }
 
     /// Returns all keys and values in `partition`, as [`Transaction::range`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "bob", "author");
+    /// assert_eq!(transaction.iter(&users).count(), 2);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn iter(&self, partition: &Partition) -> TransactionRange {
         // Through `range`, which notes the part that is iterated over. A transaction that stops
         // early is not refused because of later keys.
@@ -98,22 +155,74 @@ impl Transaction {
 
     /// Returns the keys that begin with `prefix`, and their values, in `partition`, as
     /// [`Transaction::range`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "bob", "author");
+    /// assert_eq!(transaction.prefix(&users, "al").count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn prefix(&self, partition: &Partition, prefix: impl AsRef<[u8]>) -> TransactionRange {
         self.0.prefix(&partition.0, prefix)
     }
 
     /// Returns all keys of `partition`, as [`Transaction::iter`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "bob", "author");
+    /// assert_eq!(transaction.keys(&users).count(), 2);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn keys(&self, partition: &Partition) -> TransactionKeys {
         self.iter(partition).keys()
     }
 
     /// Returns a cursor over the keys of `partition`, with the own writes. What it passes counts as
     /// read. See [`ReadCursor`](crate::ReadCursor).
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::ReadCursor;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "bob", "author");
+    /// let mut cursor = transaction.cursor(&users);
+    /// cursor.seek_to_last()?;
+    /// assert_eq!(cursor.key(), b"bob");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn cursor<'a>(&'a self, partition: &'a Partition) -> TransactionCursor<'a> {
         self.cursor_in(partition, ..)
     }
 
     /// Returns a cursor over the keys in `range` of `partition`, as [`Transaction::cursor`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::ReadCursor;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "bob", "author");
+    /// let mut cursor = transaction.cursor_in(&users, .."b");
+    /// cursor.seek_to_last()?;
+    /// assert_eq!(cursor.key(), b"alice");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn cursor_in<'a>(
         &'a self,
         partition: &'a Partition,
@@ -124,16 +233,59 @@ impl Transaction {
 
     /// Returns `partition` as the transaction sees it, for code that takes a
     /// [`Readable`](crate::Readable).
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Readable;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "bob", "author");
+    /// // For code that takes any `Readable`.
+    /// assert_eq!(transaction.of(&users).iter().count(), 2);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn of<'a>(&'a self, partition: &'a Partition) -> PartitionTransaction<'a> {
         PartitionTransaction { transaction: self, partition }
     }
 
     /// Sets `key` to `value` in `partition`. If they exceed a limit, the commit returns the error.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "bob", "author");
+    /// transaction.commit(Durability::Os)?;
+    /// assert!(users.contains("bob")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn put(&mut self, partition: &Partition, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.0.put(&partition.0, key, value);
     }
 
     /// Deletes `key` in `partition`. A key that does not exist is no error.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "bob", "author");
+    /// transaction.delete(&users, "alice");
+    /// transaction.commit(Durability::Os)?;
+    /// assert!(!users.contains("alice")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn delete(&mut self, partition: &Partition, key: impl AsRef<[u8]>) {
         self.0.delete(&partition.0, key);
     }
@@ -155,6 +307,22 @@ impl Transaction {
     /// while other writers wait. With more than some thousand keys it first does so while other
     /// writers proceed. If tables were written since the transaction began, it reads them while other
     /// writers proceed.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::{Durability, ErrorKind};
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// let mut transaction = db.transaction();
+    /// assert!(transaction.get(&users, "alice")?.is_none());
+    /// transaction.put(&users, "alice", "admin");
+    ///
+    /// users.put("alice", "author")?; // another writer comes first
+    /// let refused = transaction.commit(Durability::Os).expect_err("alice was read");
+    /// assert_eq!(refused.kind(), ErrorKind::Conflict);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn commit(self, options: impl Into<WriteOptions>) -> Result<Commit> {
         self.0.commit(options)
     }

@@ -17,6 +17,19 @@ impl Db {
     ///
     /// # Cost
     /// One sync, shared by all who wait; none if a sync has passed `seq` already.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let events = db.partition("events")?;
+    /// let mut last = db.visible_seq();
+    /// for n in 0..100u32 {
+    ///     last = events.put(n.to_be_bytes(), "it happened")?.seq;
+    /// }
+    /// // One sync for all of them.
+    /// db.wait_durable(last)?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn wait_durable(&self, seq: SeqNo) -> Result<()> {
         self.0.wait_durable(seq)
     }
@@ -76,11 +89,37 @@ impl Db {
     ///
     /// # Errors
     /// The future returns the errors of [`Db::on_durable`].
+    ///
+    /// # Examples
+    /// ```
+    /// # use siltstone::{Db, Result};
+    /// # let db = Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// async fn record(db: &Db) -> Result<()> {
+    ///     let commit = db.partition("events")?.put("now", "it happened")?;
+    ///     db.durable(commit.seq).await
+    /// }
+    /// # // Without a runtime: once the log is synced, the future is ready at its first poll.
+    /// # let mut recorded = std::pin::pin!(record(&db));
+    /// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// # while recorded.as_mut().poll(&mut context).is_pending() {
+    /// #     db.wait_durable(db.visible_seq())?;
+    /// # }
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn durable(&self, seq: SeqNo) -> Durable {
         self.0.durable(seq)
     }
 
     /// Returns the sequence number through which every logged operation is on the device.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let commit = db.partition("events")?.put("now", "it happened")?;
+    /// db.wait_durable(commit.seq)?;
+    /// assert!(db.durable_seq() >= commit.seq);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn durable_seq(&self) -> SeqNo {
         self.0.durable_seq()
     }
@@ -92,6 +131,18 @@ impl Db {
     ///
     /// # Cost
     /// One load from memory.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// # let db = Db::builder("/db").fs(fs.clone()).open()?;
+    /// # db.partition("users")?;
+    /// let other = Db::builder("/db").fs(fs).take_over(true).open()?;
+    /// assert!(db.is_fenced() && !other.is_fenced());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn is_fenced(&self) -> bool {
         self.0.is_fenced()
     }

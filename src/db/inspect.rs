@@ -23,6 +23,17 @@ impl Db {
     /// Reads the whole database; [`VerifyOptions::bytes_per_second`] limits the rate. Holds the
     /// index and the Bloom filter of one table in memory. A table that becomes obsolete stays until
     /// this call has read it.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::VerifyOptions;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// db.partition("users")?.put("alice", "admin")?;
+    /// let report = db.verify(VerifyOptions::default().bytes_per_second(50 << 20))?;
+    /// assert!(report.is_sound(), "{:?}", report.damage());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         self.0.verify(options)
     }
@@ -37,17 +48,48 @@ impl Db {
     ///
     /// # Cost
     /// Lists the folder and reads a small file for each secondary.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// # let db = Db::builder("/db").fs(fs.clone()).open()?;
+    /// # db.partition("users")?;
+    /// let secondary = Db::secondary_builder("/db").fs(fs).open()?;
+    /// assert_eq!(db.lease_holders()?.len(), 1);
+    /// # drop(secondary);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
         self.0.lease_holders()
     }
 
     /// Returns the counters and sizes of the database and of each partition.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// db.partition("users")?.put("alice", "admin")?;
+    /// let stats = db.stats();
+    /// println!("{} bytes of memory, {} on disk", stats.memory_used_bytes, stats.disk_bytes);
+    /// assert!(stats.partitions.iter().any(|partition| partition.name == "users"));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn stats(&self) -> Stats {
         self.0.stats()
     }
 
     /// Returns the health of the database: whether it accepts writes, whether background work keeps
     /// up, and how far each resource is from its limit.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let health = db.health();
+    /// assert!(health.is_healthy(), "{health}");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn health(&self) -> Health {
         self.0.health()
     }
@@ -57,6 +99,15 @@ impl Db {
     /// A calendar that jumps by more than a minute is not believed for an hour. Meanwhile entries
     /// expire by the time that the monotonic clock expects, and [`Db::health`] reports the jump
     /// (`Health::clock_jump`). Call this if the jump is right. Without a jump it has no effect.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// // After a time service has corrected the calendar by more than a minute.
+    /// db.confirm_clock();
+    /// assert!(db.health().clock_jump.is_none());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn confirm_clock(&self) {
         self.0.confirm_clock();
     }

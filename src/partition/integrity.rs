@@ -14,6 +14,17 @@ impl Partition {
     /// Returns the gaps: ranges of keys whose entries are damaged beyond repair. A get in a gap
     /// returns an error unless a newer write answers it. A scan across a gap returns an error. Keys
     /// are in their stored form: some end in an additional zero byte if the partition accepts any key.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let ledger = db.partition("ledger")?;
+    /// for gap in ledger.gaps() {
+    ///     println!("lost between {} and {}", gap.from.escape_ascii(), gap.to.escape_ascii());
+    /// }
+    /// # assert!(ledger.gaps().is_empty());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn gaps(&self) -> Vec<Gap> {
         self.0.gaps()
     }
@@ -27,6 +38,19 @@ impl Partition {
     ///
     /// # Durability
     /// Durable once this returns.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().metahive(Default::default());
+    /// let ledger = db.partition_with("ledger", options)?;
+    /// ledger.put("alice", "12")?;
+    ///
+    /// // After a damaged device was replaced, or a replica is back.
+    /// let lost = ledger.repair(..)?;
+    /// assert!(lost.is_empty());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn repair(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
         self.0.repair(range)
     }
@@ -40,6 +64,20 @@ impl Partition {
     ///
     /// # Durability
     /// Durable once this returns.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().metahive(Default::default());
+    /// let ledger = db.partition_with("ledger", options)?;
+    /// ledger.put("alice", "12")?;
+    ///
+    /// // Reads of what is lost succeed again, and find nothing.
+    /// for gap in ledger.accept_loss(..)? {
+    ///     println!("gave up {}", gap.from.escape_ascii());
+    /// }
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn accept_loss(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
         self.0.accept_loss(range)
     }
@@ -60,6 +98,20 @@ impl Partition {
     ///
     /// # Cost
     /// That of a get, and a checksum of key and value.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().metahive(Default::default());
+    /// let ledger = db.partition_with("ledger", options)?;
+    /// ledger.put("alice", "12")?;
+    ///
+    /// ledger.flush()?;
+    /// let verified = ledger.verified_get("alice")?.expect("it is there");
+    /// assert_eq!(&verified.value[..], b"12");
+    /// println!("checked by {:?}", verified.by);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn verified_get(&self, key: impl AsRef<[u8]>) -> Result<Option<Verified>> {
         metahive::verified_get(&self.0, key)
@@ -73,6 +125,22 @@ impl Partition {
     ///
     /// # Cost
     /// That of a range, and a checksum for each entry of the blocks that are read.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().metahive(Default::default());
+    /// let ledger = db.partition_with("ledger", options)?;
+    /// ledger.put("alice", "12")?;
+    ///
+    /// let mut sum = 0;
+    /// for entry in ledger.verified_range("a".."n") {
+    ///     let (_, verified) = entry?;
+    ///     sum += verified.value.len();
+    /// }
+    /// assert_eq!(sum, 2);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn verified_range(&self, range: impl KeyRange) -> VerifiedRange {
         metahive::verified_range(&self.0, range)
     }
@@ -88,6 +156,20 @@ impl Partition {
     /// # Cost
     /// Reads all tables of the partition and bypasses every cache;
     /// [`ScrubOptions::bytes_per_second`] limits the rate.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::metahive::ScrubOptions;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().metahive(Default::default());
+    /// let ledger = db.partition_with("ledger", options)?;
+    /// ledger.put("alice", "12")?;
+    /// ledger.flush()?;
+    /// let report = ledger.scrub(ScrubOptions::default().bytes_per_second(50 << 20))?;
+    /// assert!(report.is_sound(), "{report}");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn scrub(&self, options: ScrubOptions<'_>) -> Result<ScrubReport> {
         metahive::scrub(&self.0, options)
     }
@@ -100,6 +182,18 @@ impl Partition {
     ///
     /// # Cost
     /// Reads one or a few blocks of each table whose range covers the key.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// # let options = siltstone::PartitionOptions::new().metahive(Default::default());
+    /// let ledger = db.partition_with("ledger", options)?;
+    /// ledger.put("alice", "12")?;
+    ///
+    /// ledger.flush()?;
+    /// println!("{}", ledger.explain("alice")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
         metahive::explain(&self.0, key.as_ref())
     }
@@ -112,6 +206,17 @@ impl Partition {
     ///
     /// # Cost
     /// The walk keeps the memtables in memory and the tables on disk until it is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// users.flush()?;
+    /// let walk = users.walk()?;
+    /// assert_eq!(walk.tables().count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn walk(&self) -> Result<Walk> {
         Walk::open(&self.0)
     }
@@ -124,6 +229,19 @@ impl Partition {
     ///
     /// # Cost
     /// Reads one or a few blocks of each table whose range covers the key.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// users.delete("alice")?;
+    /// for version in users.versions("alice")? {
+    ///     println!("{:?} {:?}", version.seq, version.kind);
+    /// }
+    /// # assert!(!users.versions("alice")?.is_empty());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn versions(&self, key: impl AsRef<[u8]>) -> Result<Vec<RawVersion>> {
         lsm_core::raw::versions(&self.0, key.as_ref())
     }

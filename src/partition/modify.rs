@@ -46,6 +46,19 @@ impl Partition {
 
     /// Updates `key` as [`Partition::update`] does, with the given options. Errors, durability
     /// and cost of each write are those of [`Partition::put_with`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let votes = db.partition("votes")?;
+    /// votes.update_with("yes", Durability::Sync, |old| {
+    ///     let old = old.map_or(0, |old| u64::from_be_bytes(old.try_into().expect("8 bytes")));
+    ///     Some((old + 1).to_be_bytes())
+    /// })?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn update_with<V: AsRef<[u8]>>(
         &self,
         key: impl AsRef<[u8]>,
@@ -95,6 +108,17 @@ impl Partition {
 
     /// Sets `key` as [`Partition::compare_and_set`] does, with the given options. Errors,
     /// durability and cost of the write are those of [`Partition::put_with`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let leases = db.partition("leases")?;
+    /// let swap = leases.compare_and_set_with("printer", None, Some(b"alice"), Durability::Sync)?;
+    /// assert!(swap.is_done());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn compare_and_set_with(
         &self,
         key: impl AsRef<[u8]>,

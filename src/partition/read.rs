@@ -21,12 +21,32 @@ impl Partition {
     /// # Cost
     /// Reads at most one data block per level-0 table and per deeper level, if it is not in the cache.
     /// Takes no lock. Allocates nothing if the key does not exist.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let role = users.get("alice")?.expect("it was just put");
+    /// assert_eq!(&role[..], b"admin");
+    /// assert!(users.get("bob")?.is_none());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.0.get(key)
     }
 
     /// Returns whether `key` exists. Errors and cost are those of [`Partition::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// assert!(users.contains("alice")? && !users.contains("bob")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         self.0.contains(key)
@@ -43,33 +63,112 @@ impl Partition {
     /// The first item searches every memtable, every level-0 table and one table of each deeper
     /// level. Each further item costs a few comparisons. The iterator keeps the memtables in memory
     /// and the tables on disk until it is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let scores = db.partition("scores")?;
+    /// for n in [3u32, 1, 2, 9] {
+    ///     scores.put(n.to_be_bytes(), "score")?;
+    /// }
+    /// let mut low = scores.range(..5u32.to_be_bytes());
+    /// let (first, _) = low.next().expect("1 is the first")?;
+    /// let (last, _) = low.next_back().expect("3 is the last below 5")?;
+    /// assert_eq!((&first[..], &last[..]), (&1u32.to_be_bytes()[..], &3u32.to_be_bytes()[..]));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn range(&self, range: impl KeyRange) -> Range {
         self.0.range(range)
     }
 
     /// Returns all keys and values, as [`Partition::range`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("bob", "author")?;
+    /// users.put("alice", "admin")?;
+    /// for entry in users.iter() {
+    ///     let (name, role) = entry?;
+    ///     println!("{} = {}", name.escape_ascii(), role.escape_ascii());
+    /// }
+    /// assert_eq!(users.iter().count(), 2);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn iter(&self) -> Range {
         self.0.iter()
     }
 
     /// Returns the keys that begin with `prefix`, and their values, as [`Partition::range`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let posts = db.partition("posts")?;
+    /// posts.put("alice/1", "hello")?;
+    /// posts.put("bob/1", "good morning")?;
+    /// posts.put("bob/2", "good night")?;
+    /// // The newest two of bob, newest first.
+    /// let newest: Vec<_> = posts.prefix("bob/").rev().take(2).collect::<siltstone::Result<_>>()?;
+    /// assert_eq!(&newest[0].1[..], b"good night");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         self.0.prefix(prefix)
     }
 
     /// Returns a double-ended iterator over all keys. It reads no large values.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let names: Vec<_> = users.keys().collect::<siltstone::Result<_>>()?;
+    /// assert_eq!(&names[0][..], b"alice");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn keys(&self) -> Keys {
         self.0.keys()
     }
 
     /// Returns a cursor over the partition as it is at the call. A cursor lends keys and values;
     /// [`Partition::range`] copies them. The first seek reports an error of this call.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// users.put("bob", "author")?;
+    /// let mut cursor = users.cursor();
+    /// cursor.seek("b")?;
+    /// assert_eq!((cursor.key(), cursor.value()?), (&b"bob"[..], &b"author"[..]));
+    /// cursor.prev()?;
+    /// assert_eq!(cursor.key(), b"alice");
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn cursor(&self) -> Cursor {
         self.0.cursor()
     }
 
     /// Returns a cursor over the keys in `range`. Every seek and move stays within the range and reads
     /// nothing outside of it. Otherwise as [`Partition::cursor`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// users.put("bob", "author")?;
+    /// let mut cursor = users.cursor_in("a".."b");
+    /// cursor.seek_to_last()?;
+    /// assert_eq!(cursor.key(), b"alice");
+    /// cursor.next()?;
+    /// assert!(!cursor.valid());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn cursor_in(&self, range: impl KeyRange) -> Cursor {
         self.0.cursor_in(range)
     }
@@ -81,6 +180,18 @@ impl Partition {
     ///
     /// # Cost
     /// That of the first item of [`Partition::range`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let queue = db.partition("queue")?;
+    /// queue.put(1u64.to_be_bytes(), "job")?;
+    /// while let Some((key, job)) = queue.first()? {
+    ///     println!("{}", job.escape_ascii());
+    ///     queue.delete(key)?;
+    /// }
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
         // An iterator reads nothing before its first step, so this costs one seek.
         self.iter().next().transpose()
@@ -88,6 +199,19 @@ impl Partition {
 
     /// Returns the last key and its value; `None` if the partition is empty. Errors and cost are
     /// those of [`Partition::first`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let log = db.partition("log")?;
+    /// log.put(41u64.to_be_bytes(), "entry")?;
+    /// let next = match log.last()? {
+    ///     Some((key, _)) => u64::from_be_bytes(key[..].try_into().expect("8 bytes")) + 1,
+    ///     None => 0,
+    /// };
+    /// assert_eq!(next, 42);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().next_back().transpose()
     }
@@ -101,6 +225,16 @@ impl Partition {
     ///
     /// # Cost
     /// A few additions for each table; reads no file.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// users.put("bob", "author")?;
+    /// assert_eq!(users.len_approx()?, 2);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn len_approx(&self) -> Result<u64> {
         self.0.len_approx()
     }
@@ -111,6 +245,16 @@ impl Partition {
     ///
     /// # Cost
     /// A few additions for each table of the partition, however many partitions there are.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// users.flush()?;
+    /// println!("{} tables on level 0", users.stats().levels[0].table_count);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn stats(&self) -> PartitionStats {
         self.0.stats()
     }

@@ -23,6 +23,17 @@ impl Partition {
     /// # Cost
     /// One append to the log for the whole group of writers that commit together. The writer waits if
     /// compactions are behind.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// users.put(b"bob", [1, 2, 3])?;
+    /// users.put(7u64.to_be_bytes(), String::from("sorted by number"))?;
+    /// assert_eq!(users.iter().count(), 3);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
         self.0.put(key, value)
@@ -44,6 +55,17 @@ impl Partition {
     /// # Cost
     /// That of [`Partition::put`]. [`Durability::Sync`](crate::Durability::Sync) adds one sync, which
     /// all waiting writers share.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let orders = db.partition("orders")?;
+    /// // On the device once this returns.
+    /// orders.put_with("17", "paid", Durability::Sync)?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn put_with(
         &self,
@@ -60,6 +82,19 @@ impl Partition {
     /// # Errors
     /// [`ErrorKind::WouldStall`](crate::ErrorKind::WouldStall) with the reason; nothing was written.
     /// All other errors are those of [`Partition::put`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::ErrorKind;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let metrics = db.partition("metrics")?;
+    /// match metrics.try_put("cpu", "0.7") {
+    ///     Err(error) if error.kind() == ErrorKind::WouldStall => println!("dropped: {error}"),
+    ///     put => drop(put?),
+    /// }
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn try_put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Commit> {
         self.0.try_put(key, value)
@@ -67,6 +102,17 @@ impl Partition {
 
     /// Deletes `key`. A key that does not exist is no error. Errors, durability and cost are those
     /// of [`Partition::put`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// users.delete("alice")?;
+    /// users.delete("nobody")?; // no error
+    /// assert!(users.get("alice")?.is_none());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
         self.0.delete(key)
@@ -74,6 +120,18 @@ impl Partition {
 
     /// Deletes `key` with the given options. Errors, durability and cost are those of
     /// [`Partition::put_with`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let sessions = db.partition("sessions")?;
+    /// sessions.put("token", "alice")?;
+    /// sessions.delete_with("token", Durability::Sync)?;
+    /// assert!(!sessions.contains("token")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn delete_with(
         &self,
@@ -128,12 +186,35 @@ impl Partition {
 
     /// Deletes every key as [`Partition::clear`] does, with the given options. Errors and
     /// durability are those of [`Partition::delete_with`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let cache = db.partition("cache")?;
+    /// cache.put("key", "value")?;
+    /// cache.clear_with(Durability::Sync)?;
+    /// assert!(cache.first()?.is_none());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     pub fn clear_with(&self, options: impl Into<WriteOptions>) -> Result<Commit> {
         self.0.clear_with(options)
     }
 
     /// Deletes `key` as [`Partition::delete`] does, but returns an error instead of waiting for
     /// compactions. The errors are those of [`Partition::try_put`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let metrics = db.partition("metrics")?;
+    /// metrics.put("cpu", "0.7")?;
+    /// if let Err(error) = metrics.try_delete("cpu") {
+    ///     println!("later: {error}");
+    /// }
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
     #[inline]
     pub fn try_delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
         self.0.try_delete(key)
