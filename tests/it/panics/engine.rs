@@ -75,7 +75,7 @@ fn a_panic_in_an_edit_refuses_further_edits_until_the_next_open() {
         assert_eq!(db.flush().unwrap_err().kind(), ErrorKind::Internal);
         fs.heal();
         let error = db.flush().unwrap_err();
-        assert!(error.to_string().contains("open the database anew"), "{error}");
+        assert!(error.to_string().contains("open the database again"), "{error}");
         // Writes and reads go on.
         for key in 0..100_u8 {
             p.put([key], [3; 50]).unwrap();

@@ -99,7 +99,7 @@ mod tests {
         }
         let error = retries.again(damage(9)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NeedsManifest);
-        assert!(error.to_string().contains("changed all the time"), "{error}");
+        assert!(error.to_string().contains("kept changing"), "{error}");
     }
 
     #[test]

@@ -242,9 +242,11 @@ fn the_files_of_secondaries_are_described() {
             texts.extend(description.lines.into_iter().map(|line| line.1));
         }
     }
-    for said in
-        ["commit cursor: Live", "cursor: slot 1, last sequence 1", "lease: holds what edits"]
-    {
+    for said in [
+        "commit cursor: Live",
+        "cursor: slot 1, last sequence 1",
+        "lease: holds the files that edits",
+    ] {
         assert!(texts.iter().any(|text| text.contains(said)), "{said}: {texts:?}");
     }
 }
