@@ -9,6 +9,7 @@
 #![expect(clippy::disallowed_methods, reason = "it reads the repository, not a database")]
 
 mod counts;
+mod cycles;
 mod dependencies;
 mod docs;
 mod floors;
