@@ -25,7 +25,7 @@ use crate::fs::{Fs, LockGuard};
 use crate::replay::Replay;
 use crate::shared::{CursorReader, CursorState, Lease};
 use crate::types::SeqNo;
-use crate::version::Missing;
+use crate::version::{Missing, is_named};
 use crate::wal::{LogReader, Lsn};
 
 /// Attempts while the writer changes the files.
@@ -43,7 +43,7 @@ impl HeldByLease {
     pub(super) fn missing(&self) -> Missing {
         match &self.lease {
             Some(lease) => Missing::DamageUnder(lease.lock().path().to_owned()),
-            None => Missing::DamageIfNamed,
+            None => Missing::DamageIf(is_named),
         }
     }
 }

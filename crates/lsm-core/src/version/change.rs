@@ -8,13 +8,12 @@
 //! 1. Numbers of tags are on disk: never renumbered, never reused.
 //! 2. [`Change::read`] accepts what [`Change::put`] wrote, and refuses everything else.
 
-use super::edit::EditFault;
 use super::record::{
-    put_all, put_cut, put_gap, put_hooks, put_meta, put_options, read_cut, read_gap, read_hooks,
-    read_level, read_meta, read_options, read_partition, read_seq, read_text,
+    EditFault, FlushedAhead, HookRecord, LogCut, put_all, put_cut, put_gap, put_hooks, put_meta,
+    put_options, read_cut, read_gap, read_hooks, read_level, read_meta, read_options,
+    read_partition, read_seq, read_text,
 };
 use super::table::SstMeta;
-use super::{FlushedAhead, HookRecord, LogCut};
 use crate::codec::{Reader, put_bytes, put_varint};
 use crate::options::PartitionOptions;
 use crate::types::{Epoch, FileNo, Gap, MemtableId, PartitionId, SeqNo};

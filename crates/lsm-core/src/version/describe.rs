@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::change::Change;
-use super::edit::{EditFault, VersionEdit};
+use super::edit::VersionEdit;
 use super::manifest::{Frame, FrameSeal, FrameSearch, HEADER_BYTES, read_header};
+use super::record::{EditFault, FlushedAhead, LogCut};
 use super::recover::read_all;
-use super::{FlushedAhead, LogCut};
 use crate::codec::describe_fields;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::FileName;

@@ -62,10 +62,9 @@
 //! 2. Decoding ends in an edit or an error whatever the bytes are, and allocates no more than a
 //!    small multiple of them.
 
-use std::fmt;
-
 use super::change::{Change, Tag};
-use crate::codec::{Malformed, Reader, put_bytes, put_varint};
+use super::record::EditFault;
+use crate::codec::{Reader, put_bytes, put_varint};
 
 /// A numbered set of changes that become true together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,30 +73,6 @@ pub struct VersionEdit {
     pub number: u64,
     /// In order.
     pub changes: Vec<Change>,
-}
-
-/// Bytes that are not an edit of this version of the code.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EditFault {
-    /// The bytes are damaged.
-    Malformed(Malformed),
-    /// The bytes need newer code, for this part.
-    Unsupported(String),
-}
-
-impl From<Malformed> for EditFault {
-    fn from(fault: Malformed) -> EditFault {
-        EditFault::Malformed(fault)
-    }
-}
-
-impl fmt::Display for EditFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            EditFault::Malformed(fault) => fault.fmt(f),
-            EditFault::Unsupported(what) => write!(f, "{what} is not known to this version"),
-        }
-    }
 }
 
 impl VersionEdit {

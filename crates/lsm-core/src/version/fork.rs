@@ -44,7 +44,8 @@ use std::path::Path;
 
 use super::DbVersion;
 use super::apply::{VersionBuilder, snapshot_edit};
-use super::edit::{EditFault, VersionEdit};
+use super::edit::VersionEdit;
+use super::record::EditFault;
 use super::recover::read_all;
 use crate::codec::{Malformed, Reader, checksum64, put_u32, put_u64, put_u128};
 use crate::error::{Error, ErrorKind, Result};

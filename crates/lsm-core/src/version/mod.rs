@@ -49,7 +49,7 @@ use std::sync::Arc;
 pub use apply::apply;
 pub use change::Change;
 pub use describe::{check_generation, describe};
-pub use edit::{EditFault, VersionEdit};
+pub use edit::VersionEdit;
 pub use expiries::{Expiries, ExpiryNotes};
 pub use fork::{
     CLAIM_BYTES, CLAIM_MAGIC, FORK_MAGIC, Fork, check_claim, claim_bytes, describe_claim,
@@ -60,52 +60,20 @@ pub use level::Level;
 pub use level_iter::LevelIter;
 pub use manifest::{MAGIC, Manifest};
 pub use partition_map::PartitionMap;
-pub use record::{put_hooks, put_meta, put_options, read_hooks, read_meta, read_options};
+pub use record::{
+    EditFault, FlushedAhead, HookKind, HookRecord, LogCut, put_hooks, put_meta, put_options,
+    read_hooks, read_meta, read_options,
+};
 pub(crate) use recover::read_all;
-pub use recover::{Recovered, age_of, has_begun, next_free, recover, recover_through};
+pub use recover::{Recovered, age_of, has_begun, is_named, next_free, recover, recover_through};
 pub use set::{PastGeneration, VersionSet};
 pub use table::{Bounds, Kept, Missing, SstMeta, Table, TableContext, UserRange};
 pub use tail::{ManifestTail, TailNews};
 
-use crate::hooks::Rules;
 use crate::limits::LEVEL_COUNT;
 use crate::options::PartitionOptions;
 use crate::types::{DbId, Epoch, FileNo, Floors, Gaps, PartitionId, SeqNo};
-use crate::wal::{LogPlace, Lsn, MustReach, Position};
-
-/// The kind of a hook. The numbers are on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum HookKind {
-    /// A compaction filter.
-    Filter = 1,
-    /// A value store.
-    ValueStore = 2,
-}
-
-impl HookKind {
-    /// The kind with the on-disk number `n`, if this version knows it.
-    pub fn from_u8(n: u8) -> Option<HookKind> {
-        match n {
-            1 => Some(HookKind::Filter),
-            2 => Some(HookKind::ValueStore),
-            _ => None,
-        }
-    }
-}
-
-/// A hook of a partition, in the order in which they run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HookRecord {
-    /// Its kind.
-    pub kind: HookKind,
-    /// Its name.
-    pub name: String,
-    /// Its parameters, in its own encoding.
-    pub params: Vec<u8>,
-    /// The rules that the engine enforces for it.
-    pub rules: Rules,
-}
+use crate::wal::{LogPlace, Lsn, MustReach};
 
 /// The state of one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,25 +130,6 @@ impl PartitionVersion {
     }
 }
 
-/// A place in the log, with the last sequence that counts before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogCut {
-    /// The segment; 0 if the log had none yet.
-    pub segment: FileNo,
-    /// Offset in it, in bytes.
-    pub offset: u64,
-    /// The last sequence before the place.
-    pub last_seq: SeqNo,
-}
-
-impl LogCut {
-    /// The same place, for a reader of the log to begin at.
-    pub fn position(&self) -> Position {
-        let place = LogPlace { segment: self.segment, offset: self.offset };
-        Position { place, last_seq: self.last_seq }
-    }
-}
-
 /// The state of the whole database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DbVersion {
@@ -210,23 +159,6 @@ pub struct DbVersion {
     pub flushed_ahead: Option<FlushedAhead>,
     /// The largest sequence known when the last edit was made.
     pub last_seq: SeqNo,
-}
-
-/// Proof that a flush needed no log sync: all operations after `durable` are in its tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlushedAhead {
-    /// Every operation up to this one is in tables, or comes before `durable`.
-    pub flushed: SeqNo,
-    /// The log was durable through this one.
-    pub durable: SeqNo,
-}
-
-impl FlushedAhead {
-    /// The same if the log is durable through `seq` as well; `None` if the log is no longer behind.
-    pub fn durable_through(self, seq: SeqNo) -> Option<FlushedAhead> {
-        let durable = self.durable.max(seq);
-        (durable < self.flushed).then_some(FlushedAhead { durable, ..self })
-    }
 }
 
 impl DbVersion {

@@ -8,10 +8,10 @@
 //!    range.
 //! 2. Fields ascend, so equal records have equal bytes.
 
-use super::Expiries;
-use super::edit::EditFault;
+use std::fmt;
+
+use super::expiries::Expiries;
 use super::table::{Bounds, Kept, SstMeta};
-use super::{HookKind, HookRecord, LogCut};
 use crate::codec::{Malformed, Reader, put_bytes, put_u128, put_varint};
 use crate::hooks::{Rules, WhenAbsent};
 use crate::limits::{INTERNAL_KEY_BYTES_MAX, TABLE_FIGURE_MAX};
@@ -20,6 +20,101 @@ use crate::sstable::SstIdentity;
 use crate::types::{
     DbId, EntryKind, Epoch, FileNo, Gap, InternalKey, KeyForm, PartitionId, SeqNo, Trailer,
 };
+use crate::wal::{LogPlace, Position};
+
+/// The kind of a hook. The numbers are on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum HookKind {
+    /// A compaction filter.
+    Filter = 1,
+    /// A value store.
+    ValueStore = 2,
+}
+
+impl HookKind {
+    /// The kind with the on-disk number `n`, if this version knows it.
+    pub fn from_u8(n: u8) -> Option<HookKind> {
+        match n {
+            1 => Some(HookKind::Filter),
+            2 => Some(HookKind::ValueStore),
+            _ => None,
+        }
+    }
+}
+
+/// A hook of a partition, in the order in which they run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookRecord {
+    /// Its kind.
+    pub kind: HookKind,
+    /// Its name.
+    pub name: String,
+    /// Its parameters, in its own encoding.
+    pub params: Vec<u8>,
+    /// The rules that the engine enforces for it.
+    pub rules: Rules,
+}
+
+/// A place in the log, with the last sequence that counts before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogCut {
+    /// The segment; 0 if the log had none yet.
+    pub segment: FileNo,
+    /// Offset in it, in bytes.
+    pub offset: u64,
+    /// The last sequence before the place.
+    pub last_seq: SeqNo,
+}
+
+impl LogCut {
+    /// The same place, for a reader of the log to begin at.
+    pub fn position(&self) -> Position {
+        let place = LogPlace { segment: self.segment, offset: self.offset };
+        Position { place, last_seq: self.last_seq }
+    }
+}
+
+/// Proof that a flush needed no log sync: all operations after `durable` are in its tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushedAhead {
+    /// Every operation up to this one is in tables, or comes before `durable`.
+    pub flushed: SeqNo,
+    /// The log was durable through this one.
+    pub durable: SeqNo,
+}
+
+impl FlushedAhead {
+    /// The same if the log is durable through `seq` as well; `None` if the log is no longer behind.
+    pub fn durable_through(self, seq: SeqNo) -> Option<FlushedAhead> {
+        let durable = self.durable.max(seq);
+        (durable < self.flushed).then_some(FlushedAhead { durable, ..self })
+    }
+}
+
+/// Bytes that are not an edit of this version of the code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EditFault {
+    /// The bytes are damaged.
+    Malformed(Malformed),
+    /// The bytes need newer code, for this part.
+    Unsupported(String),
+}
+
+impl From<Malformed> for EditFault {
+    fn from(fault: Malformed) -> EditFault {
+        EditFault::Malformed(fault)
+    }
+}
+
+impl fmt::Display for EditFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EditFault::Malformed(fault) => fault.fmt(f),
+            EditFault::Unsupported(what) => write!(f, "{what} is not known to this version"),
+        }
+    }
+}
 
 pub(super) fn put_all(out: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|n| put_varint(out, *n));

@@ -27,10 +27,12 @@ use std::path::Path;
 use super::DbVersion;
 use super::apply::{Refused, VersionBuilder};
 use super::change::Change;
-use super::edit::{EditFault, VersionEdit};
+use super::edit::VersionEdit;
 use super::manifest::{Frame, FrameSeal, FrameSearch, HEADER_BYTES, read_header};
+use super::record::EditFault;
+use super::table::TableContext;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::names::{FileKind, FileName};
+use crate::fs::names::{self, FileKind, FileName};
 use crate::fs::{File, Fs};
 use crate::types::{Epoch, FileNo};
 
@@ -424,4 +426,15 @@ pub(crate) fn read_all(file: &dyn File) -> Result<Vec<u8>> {
             return Ok(bytes);
         }
     }
+}
+
+/// Returns `true` if the manifest names the table at `path` now. The edit that drops a table is durable
+/// before the table is deleted, so a missing table that it names was not deleted by the primary.
+pub fn is_named(context: &TableContext, path: &Path) -> bool {
+    let TableContext { fs, dir, .. } = context;
+    let recovered = names::in_dir(&**fs, dir).and_then(|names| recover(&**fs, dir, &names));
+    // A manifest that cannot be read at the moment is no evidence.
+    let Ok(Some(Recovered { version, .. })) = recovered else { return false };
+    let mut tables = version.partitions.values().flat_map(|partition| partition.tables());
+    tables.any(|(_, table)| table.path(context) == path)
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::names::{self, FileKind, FileName};
+use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs, OpenFiles, TableFile};
 use crate::hooks::Ageing;
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
@@ -22,7 +22,7 @@ use crate::shared::CursorWriter;
 use crate::sstable::{BlockCache, Salvaged, SstIdentity, SstReader, SstSummary, salvage};
 use crate::types::{DbId, Epoch, FileNo, Gap, Gaps, InternalKey, SeqNo};
 
-use super::{Expiries, Recovered, recover};
+use super::Expiries;
 
 /// The bounds that do not belong to the table they bound. One byte on disk: bit 0 smallest, bit 1
 /// largest.
@@ -265,9 +265,9 @@ pub enum Missing {
     DamageUnlessFenced(Arc<CursorWriter>),
     /// Damage as long as the lease at this path exists. Afterwards the primary has deleted the table.
     DamageUnder(PathBuf),
-    /// Damage if the manifest of the folder still names it. Otherwise the primary has deleted it, and no
-    /// lease protects this reader.
-    DamageIfNamed,
+    /// Damage if this function finds the table in the manifest, as `is_named` does. Otherwise the primary
+    /// has deleted it, and no lease protects this reader.
+    DamageIf(fn(&TableContext, &Path) -> bool),
     /// The primary has deleted it: this is a secondary that no lease protects.
     Gone,
     /// The primary has deleted it: this is a secondary whose lease it revoked.
@@ -439,23 +439,12 @@ fn missing(context: &TableContext, path: &Path, error: Error) -> Error {
             Err(unknown) => unknown,
         },
         Missing::LeaseLost => lease_lost(error),
-        Missing::DamageIfNamed if is_named(context, path) => missing_table(path),
-        Missing::DamageIfNamed | Missing::Gone => {
+        Missing::DamageIf(is_named) if is_named(context, path) => missing_table(path),
+        Missing::DamageIf(_) | Missing::Gone => {
             let message = "the primary has deleted a table that is read here; read again";
             Error::because(ErrorKind::FileGone, message, error)
         }
     }
-}
-
-/// Returns `true` if the manifest names the table at `path` now. The edit that drops a table is durable
-/// before the table is deleted, so a missing table that it names was not deleted by the primary.
-fn is_named(context: &TableContext, path: &Path) -> bool {
-    let TableContext { fs, dir, .. } = context;
-    let recovered = names::in_dir(&**fs, dir).and_then(|names| recover(&**fs, dir, &names));
-    // A manifest that cannot be read at the moment is no evidence.
-    let Ok(Some(Recovered { version, .. })) = recovered else { return false };
-    let mut tables = version.partitions.values().flat_map(|partition| partition.tables());
-    tables.any(|(_, table)| table.path(context) == path)
 }
 
 fn missing_table(path: &Path) -> Error {

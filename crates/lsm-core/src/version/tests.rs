@@ -19,6 +19,7 @@ use super::*;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, MemFs};
+use crate::hooks::Rules;
 use crate::hooks::WhenAbsent;
 use crate::options::Compression;
 use crate::sstable::SstIdentity;
