@@ -50,27 +50,21 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::codec::{Malformed, Reader, varint_at};
+use crate::codec::{Malformed, Reader};
 use crate::memory::{BlockMemory, SlotPool};
-use crate::types::{InternalKey, Slice, Trailer};
+use crate::types::{InternalKey, Slice};
 
 use super::block_check::BlockPass;
 use super::block_data::{BlockData, Numbers};
-use super::block_hidden::HiddenEntries;
-use super::block_search::JoinedKey;
+use super::block_entry::{Head, bad};
 use super::block_tail::BlockTail;
+use super::hidden::HiddenEntries;
 use super::stored::StoredPayload;
 
-/// Every how manyth entry stores its key whole.
-pub(super) const RESTART_ENTRIES: u32 = 16;
 /// The counts of references of a block, and what owns its memory.
 const COUNTS_BYTES: usize = 16 + BlockMemory::OWN_BYTES;
 /// Shortest entry: a header and four one-byte varints.
 const ENTRY_BYTES_MIN: usize = 5;
-
-pub(super) const KIND_BITS: u8 = 0x0f;
-/// Why the head of an entry decodes.
-const DECODED: &str = "entries were decoded when the block was parsed";
 
 /// A parsed block.
 pub struct Block {
@@ -91,133 +85,6 @@ impl Deref for Block {
     fn deref(&self) -> &BlockData {
         &self.data
     }
-}
-
-/// The numbers in front of an entry.
-#[derive(Clone, Copy)]
-pub(super) struct Head {
-    pub header: u8,
-    pub shared: usize,
-    pub suffix_len: usize,
-    pub value_len: usize,
-    /// Sequence number less the base.
-    pub delta: u64,
-    /// Offset of the suffix in the payload.
-    pub suffix: usize,
-}
-
-impl Head {
-    /// Decodes the head at `at`. The 16 bytes behind the entries make it safe to load 8 at once.
-    #[inline(always)]
-    pub(super) fn decode(bytes: &[u8], at: usize) -> Option<Head> {
-        let word = u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?);
-        // The header and three lengths of one byte: nearly every entry. One load then decodes them
-        // all.
-        if word & 0x8080_8000 != 0 {
-            return Head::decode_long(bytes, at);
-        }
-        let (delta, delta_len) = match first_number((word >> 32) as u32) {
-            // The sequence passes the word.
-            None => varint_at(bytes, at + 4)?,
-            Some((kept, len)) => {
-                // A last byte of zero is a longer form of a number that has a shorter one.
-                if len > 1 && kept >> (8 * (len - 1)) == 0 {
-                    return None;
-                }
-                (joined_sevens(kept), len as usize)
-            }
-        };
-        Some(Head {
-            header: word as u8,
-            shared: usize::from((word >> 8) as u8),
-            suffix_len: usize::from((word >> 16) as u8),
-            value_len: usize::from((word >> 24) as u8),
-            delta,
-            suffix: at + 4 + delta_len,
-        })
-    }
-
-    /// As [`Head::decode`], of an entry that decoded when its block was parsed: the form of its numbers
-    /// is not checked again.
-    ///
-    /// # Panics
-    /// If no entry begins there.
-    #[inline(always)]
-    pub(super) fn known(bytes: &[u8], at: usize) -> Head {
-        let word = u64::from_le_bytes(*bytes[at..].first_chunk::<8>().expect(DECODED));
-        let number = first_number((word >> 32) as u32).filter(|_| word & 0x8080_8000 == 0);
-        let Some((kept, delta_len)) = number else {
-            return Head::known_long(bytes, at);
-        };
-        Head {
-            header: word as u8,
-            shared: usize::from((word >> 8) as u8),
-            suffix_len: usize::from((word >> 16) as u8),
-            value_len: usize::from((word >> 24) as u8),
-            delta: joined_sevens(kept),
-            suffix: at + 4 + delta_len as usize,
-        }
-    }
-
-    #[cold]
-    fn known_long(bytes: &[u8], at: usize) -> Head {
-        Head::decode(bytes, at).expect(DECODED)
-    }
-
-    #[cold]
-    fn decode_long(bytes: &[u8], at: usize) -> Option<Head> {
-        let header = *bytes.get(at)?;
-        let shared_at = at + 1;
-        let (shared, len) = varint_at(bytes, shared_at)?;
-        let suffix_len_at = shared_at + len;
-        let (suffix_len, len) = varint_at(bytes, suffix_len_at)?;
-        let value_len_at = suffix_len_at + len;
-        let (value_len, len) = varint_at(bytes, value_len_at)?;
-        let delta_at = value_len_at + len;
-        let (delta, len) = varint_at(bytes, delta_at)?;
-        Some(Head {
-            header,
-            shared: usize::try_from(shared).ok()?,
-            suffix_len: usize::try_from(suffix_len).ok()?,
-            value_len: usize::try_from(value_len).ok()?,
-            delta,
-            suffix: delta_at + len,
-        })
-    }
-}
-
-/// The bytes of the varint that four bytes begin with, and their number; `None` if it passes them.
-#[inline(always)]
-fn first_number(bytes: u32) -> Option<(u32, u32)> {
-    // A bit for each byte that ends a number.
-    let ends = !bytes & 0x8080_8080;
-    // Up to the first of them.
-    (ends != 0).then(|| (bytes & (ends ^ (ends - 1)), ends.trailing_zeros() / 8 + 1))
-}
-
-/// Joins the low seven bits of each of four bytes.
-#[inline(always)]
-fn joined_sevens(bytes: u32) -> u64 {
-    let pairs = bytes & 0x7f_007f | (bytes & 0x7f00_7f00) >> 1;
-    u64::from(pairs & 0x3fff | pairs >> 2 & 0xfff_c000)
-}
-
-/// The finding of a look-up: an entry without its user key, which is the one that was asked for.
-#[derive(Clone, Copy)]
-pub(super) struct BlockEntry {
-    /// The index among the visible entries.
-    pub at: usize,
-    pub trailer: Trailer,
-    /// Offset of the value in the payload.
-    pub value: usize,
-    pub value_len: usize,
-}
-
-/// The key of an entry, in pieces.
-#[derive(Clone, Copy)]
-pub(super) struct EntryKey<'a> {
-    pub key: JoinedKey<'a>,
-    pub trailer: Trailer,
 }
 
 impl Block {
@@ -341,8 +208,4 @@ impl Block {
         let user = [entry.key.shared, entry.key.suffix].concat();
         InternalKey { user: user.into(), trailer: entry.trailer }
     }
-}
-
-pub(super) fn bad(what: &'static str, at: usize) -> Malformed {
-    Malformed { what, at }
 }

@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::hooks::NoteForm;
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
-use super::block::{Head, RESTART_ENTRIES};
-use super::block_search::{JoinedKey, common_len, compare_tails};
+use super::block_entry::{Head, JoinedKey, RESTART_ENTRIES, compare_tails};
+use super::block_search::common_len;
 use super::block_tail::{TAIL_BYTES, put_common};
 use super::hidden::{HIDDEN_HEAD_BYTES_MAX, put_hidden, put_hidden_beside, short_payload};
 

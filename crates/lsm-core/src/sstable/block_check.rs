@@ -9,8 +9,9 @@ use crate::codec::{Malformed, Reader};
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::types::{EntryKind, SeqNo, Trailer, prefix8};
 
-use super::block::{Head, KIND_BITS, RESTART_ENTRIES, bad};
-use super::block_search::{JoinedKey, compare_joined, joined_word};
+use super::block_entry::{
+    Head, JoinedKey, KIND_BITS, RESTART_ENTRIES, bad, compare_joined, joined_word,
+};
 use super::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
 
 /// The one pass over a block's entries that makes them trusted.

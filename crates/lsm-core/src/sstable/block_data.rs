@@ -28,8 +28,7 @@ use std::sync::Arc;
 use crate::memory::{BlockMemory, LINE_BYTES, SlabStart, SlotPool, prefetch, prefetch_lines};
 use crate::types::{EntryKind, SeqNo, Slice, Trailer, prefix8};
 
-use super::block::{EntryKey, Head, KIND_BITS, RESTART_ENTRIES};
-use super::block_search::JoinedKey;
+use super::block_entry::{EntryKey, Head, JoinedKey, KIND_BITS, RESTART_ENTRIES};
 
 /// Words in front of those of the entries.
 const HEAD_WORDS: usize = 4;

@@ -5,18 +5,7 @@ use std::ops::Range;
 use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
 
 use super::block::Block;
-use super::hidden::{HiddenColumn, HiddenHead, Owner, hidden_trailer};
-
-/// The places of the hidden entries of a block.
-#[derive(Clone)]
-pub(super) enum HiddenEntries {
-    /// There are none.
-    None,
-    /// Among the visible ones, at these offsets.
-    Mixed(Box<[u32]>),
-    /// Each visible entry has one right behind it.
-    Column(HiddenColumn),
-}
+use super::hidden::{HiddenEntries, HiddenHead, Owner, hidden_trailer};
 
 impl Block {
     /// Number of hidden entries.

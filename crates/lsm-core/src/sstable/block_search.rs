@@ -7,30 +7,8 @@ use std::cmp::Ordering;
 
 use crate::types::{KeyRef, SeqNo, first_not_below, prefix8};
 
-use super::block::{BlockEntry, Head};
 use super::block_data::BlockData;
-
-/// A user key in two pieces: what it shares with its restart key, and the rest.
-#[derive(Clone, Copy)]
-pub(super) struct JoinedKey<'a> {
-    pub shared: &'a [u8],
-    pub suffix: &'a [u8],
-}
-
-impl JoinedKey<'_> {
-    /// Length of the key, in bytes.
-    #[inline]
-    pub(super) fn len(self) -> usize {
-        self.shared.len() + self.suffix.len()
-    }
-
-    /// Returns `true` if it is `key`.
-    pub(super) fn is(self, key: &[u8]) -> bool {
-        key.len() == self.shared.len() + self.suffix.len()
-            && key[self.shared.len()..] == *self.suffix
-            && key[..self.shared.len()] == *self.shared
-    }
-}
+use super::block_entry::{BlockEntry, Head, compare_tails};
 
 /// The place of a target in a block.
 #[derive(Clone, Copy)]
@@ -57,43 +35,6 @@ pub(super) fn common_len(a: &[u8], b: &[u8]) -> usize {
         len += 8;
     }
     len + a[len..].iter().zip(&b[len..]).take_while(|(a, b)| a == b).count()
-}
-
-/// The 8 bytes behind the first `common` as a word. `common` is at most the length of the shared
-/// piece, or that piece is empty.
-#[inline]
-pub(super) fn joined_word(key: JoinedKey<'_>, common: usize) -> u64 {
-    let Some(shared) = key.shared.get(common..) else {
-        return prefix8(&key.suffix[common - key.shared.len()..]);
-    };
-    match shared.len() {
-        0 => prefix8(key.suffix),
-        len @ 1..8 => prefix8(shared) | prefix8(key.suffix) >> (8 * len),
-        _ => prefix8(shared),
-    }
-}
-
-/// Order of two keys in pieces.
-pub(super) fn compare_joined(a: JoinedKey<'_>, b: JoinedKey<'_>) -> Ordering {
-    let split = a.shared.len().min(b.shared.len());
-    let (a_head, a_mid) = a.shared.split_at(split);
-    let (b_head, b_mid) = b.shared.split_at(split);
-    // One of the middles is empty.
-    a_head.cmp(b_head).then_with(|| {
-        if a_mid.is_empty() {
-            compare_tails(b_mid, b.suffix, a.suffix).reverse()
-        } else {
-            compare_tails(a_mid, a.suffix, b.suffix)
-        }
-    })
-}
-
-/// Order of `first` and `second` put together, against `other`.
-#[inline]
-pub(super) fn compare_tails(first: &[u8], second: &[u8], other: &[u8]) -> Ordering {
-    let split = first.len().min(other.len());
-    let (other_head, other_rest) = other.split_at(split);
-    first.cmp(other_head).then_with(|| second.cmp(other_rest))
 }
 
 impl BlockData {

@@ -1,7 +1,7 @@
 //! [`BlockTail`]: the numbers at the end of a block's payload, and the places that follow from them. `block.rs`
 //! describes the bytes.
 
-use super::block::RESTART_ENTRIES;
+use super::block_entry::RESTART_ENTRIES;
 use super::hidden::HiddenColumn;
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 

@@ -11,7 +11,8 @@ use crate::codec::describe_fields;
 use crate::error::Result;
 use crate::fs::File;
 
-use super::block::{Block, RESTART_ENTRIES};
+use super::block::Block;
+use super::block_entry::RESTART_ENTRIES;
 use super::block_tail::TAIL_BYTES;
 use super::footer::{FOOTER_FIELDS, Footer};
 use super::index::{Index, extent_at};

@@ -65,7 +65,7 @@ use crate::codec::{put_varint, varint_at};
 use crate::hooks::NOTED_BYTES_MAX;
 use crate::types::{EntryKind, SeqNo, Trailer};
 
-use super::block::Head;
+use super::block_entry::Head;
 
 /// The header of the usual hidden entry: near, with `back` and the sequence number left out. A length in
 /// its low bits makes it a short one.
@@ -92,6 +92,17 @@ pub(super) enum Owner {
     Near(usize),
     /// A stored key: start, length, and the sequence number less the block's base.
     Plain(usize, usize, u64),
+}
+
+/// The places of the hidden entries of a block.
+#[derive(Clone)]
+pub(super) enum HiddenEntries {
+    /// There are none.
+    None,
+    /// Among the visible ones, at these offsets.
+    Mixed(Box<[u32]>),
+    /// Each visible entry has one right behind it.
+    Column(HiddenColumn),
 }
 
 /// The payloads of hidden entries that lie behind all entries of a block, one for each visible entry.

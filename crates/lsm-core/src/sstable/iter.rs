@@ -16,7 +16,8 @@ use crate::error::Result;
 use crate::iter::{InternalIter, step_and_pass};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer, prefix8};
 
-use super::block::{Block, Head, RESTART_ENTRIES};
+use super::block::Block;
+use super::block_entry::{Head, RESTART_ENTRIES};
 use super::block_search::Near;
 use super::index::IndexCursor;
 use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};

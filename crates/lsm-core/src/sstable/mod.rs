@@ -42,6 +42,7 @@ mod block;
 mod block_builder;
 mod block_check;
 mod block_data;
+mod block_entry;
 mod block_hidden;
 mod block_search;
 mod block_tail;

@@ -5,7 +5,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::block::{Block, RESTART_ENTRIES};
+use super::block::Block;
+use super::block_entry::RESTART_ENTRIES;
 use super::hidden::{Owner, hidden_trailer};
 use super::suspect::Suspect;
 use crate::types::Trailer;

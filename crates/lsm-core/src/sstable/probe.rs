@@ -14,8 +14,7 @@ use crate::error::Result;
 use crate::memory::prefetch_lines;
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
-use super::block::{Head, KIND_BITS, RESTART_ENTRIES};
-use super::block_search::compare_tails;
+use super::block_entry::{Head, KIND_BITS, RESTART_ENTRIES, compare_tails};
 use super::block_tail::BlockTail;
 use super::hidden::{HIDDEN_BIT, HiddenHead};
 use super::packing::Packing;

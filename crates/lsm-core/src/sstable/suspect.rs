@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
 
-use super::block::{Head, RESTART_ENTRIES};
+use super::block_entry::{Head, RESTART_ENTRIES};
 use super::block_tail::BlockTail;
 use super::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
 use super::stored::StoredPayload;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use crate::types::{KeyRef, Trailer};
 
-use super::block::{Block, RESTART_ENTRIES};
-use super::block_search::compare_tails;
+use super::block::Block;
+use super::block_entry::{RESTART_ENTRIES, compare_tails};
 use super::probe::{GROUP_LINES, ProbedPayload};
 use super::stored::StoredPayload;
 

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
-use crate::sstable::block::{Head, KIND_BITS, RESTART_ENTRIES};
+use crate::sstable::block_entry::{Head, KIND_BITS, RESTART_ENTRIES};
 use crate::sstable::block_tail::BlockTail;
 use crate::sstable::hidden::{HIDDEN_BIT, HiddenColumn, HiddenHead, Owner};
 use crate::sstable::reader::SstReader;

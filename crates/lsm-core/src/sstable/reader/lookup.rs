@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::SstReader;
 use crate::error::Result;
-use crate::sstable::block::{Block, BlockEntry};
+use crate::sstable::block::Block;
+use crate::sstable::block_entry::BlockEntry;
 use crate::sstable::hidden::hidden_trailer;
 use crate::sstable::index::IndexCursor;
 use crate::sstable::mapped::MappedBlocks;
