@@ -19,8 +19,8 @@ use crate::types::{KeyRef, SeqNo, Slice, Trailer, prefix8};
 use super::block::Block;
 use super::block_entry::{Head, RESTART_ENTRIES};
 use super::block_search::Near;
-use super::index::IndexCursor;
-use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
+use super::index_cursor::IndexCursor;
+use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead, ReadMode};
 use super::reader::SstReader;
 use super::stored::{Access, Extent, LARGE_PAYLOAD_BYTES};
 use super::table_block::{BlockCheck, TableBlock};
@@ -36,18 +36,27 @@ const SHORT_BYTES: usize = 16;
 const GROUP: usize = RESTART_ENTRIES as usize;
 /// No group of entries has this number.
 const NO_GROUP: usize = usize::MAX;
-/// The way in which a cursor reads blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadMode {
-    /// One by one, through the block cache.
-    Cached,
-    /// Many at once, forward, without looking into the cache or filling it.
-    Streaming,
-}
 
 /// A cursor over the visible entries of a table. It keeps the table open.
 pub struct SstIter {
     walk: BlockWalk<VisibleEntries>,
+}
+
+impl SstReader {
+    /// A cursor over all entries, before the first.
+    pub fn iter(self: &Arc<Self>, mode: ReadMode) -> SstIter {
+        self.checked_iter(mode, None)
+    }
+
+    /// As [`SstReader::iter`], which shows each block to `check` before it hands out anything of it.
+    pub fn checked_iter(
+        self: &Arc<Self>,
+        mode: ReadMode,
+        check: Option<Arc<dyn BlockCheck>>,
+    ) -> SstIter {
+        let entries = VisibleEntries::new(mode, check, self.global_seq());
+        SstIter { walk: BlockWalk::new(self.clone(), entries) }
+    }
 }
 
 /// The visible entries of sound blocks.
@@ -87,15 +96,6 @@ struct VisibleEntries {
 }
 
 impl SstIter {
-    pub(super) fn new(
-        reader: Arc<SstReader>,
-        mode: ReadMode,
-        check: Option<Arc<dyn BlockCheck>>,
-    ) -> SstIter {
-        let entries = VisibleEntries::new(mode, check, reader.global_seq());
-        SstIter { walk: BlockWalk::new(reader, entries) }
-    }
-
     /// Returns the value as an owned string: small ones copied, large ones sharing the block. Only
     /// while [`InternalIter::valid`].
     pub fn value_slice(&self) -> Slice {
@@ -349,7 +349,7 @@ impl Entries for VisibleEntries {
     ) -> Result<CursorBlock> {
         // A check wants the block as a whole.
         if self.mode == ReadMode::Cached && self.check.is_none() {
-            let block = reader.cursor_block(index, extent)?;
+            let block = reader.cursor_block(index.number(), extent)?;
             match &block {
                 CursorBlock::Parsed(block) => {
                     self.enter_block(block);

@@ -17,7 +17,7 @@ mod strike;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::index::IndexCursor;
+use super::index_cursor::IndexCursor;
 use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
 use super::stored::{Access, Extent, LARGE_PAYLOAD_BYTES};

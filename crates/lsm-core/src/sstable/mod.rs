@@ -15,10 +15,12 @@
 //! ```text
 //! stored.rs, read_ahead.rs            a block in the file, and large reads
 //! block.rs, block_check.rs, block_tail.rs   a block in memory, its complete check, its numbers
+//! block_entry.rs                      the head and the key of an entry
 //! hidden.rs, block_hidden.rs          hidden entries as bytes, and in a block
 //! block_data.rs, block_search.rs      what a search goes by, and a key in a block
 //! probe.rs, unparsed.rs               a key, and a cursor, in a block that is used once or mapped
 //! index.rs, bloom.rs, footer.rs, properties.rs, tail.rs    the rest of the file
+//! index_cursor.rs                     a walk along the index
 //! reader.rs, reader/lookup.rs, table_block.rs   an open table, its point reads, a block for hooks
 //! walk.rs, iter.rs, raw.rs, present.rs   the cursors
 //! judged.rs, salvage.rs, suspect.rs   reading in spite of damage
@@ -52,6 +54,7 @@ mod footer;
 mod fresh;
 mod hidden;
 mod index;
+mod index_cursor;
 mod iter;
 mod judged;
 mod mapped;
@@ -87,10 +90,11 @@ pub use bloom::bloom_hash;
 pub use describe::describe;
 pub use footer::MAGIC;
 pub use fresh::FreshBlocks;
-pub use iter::{ReadMode, SstIter};
+pub use iter::SstIter;
 pub use judged::{JudgedBy, JudgedIter};
 pub use properties::SstProperties;
 pub use raw::{RawIter, RawMode};
+pub use read_ahead::ReadMode;
 pub use reader::SstReader;
 pub use salvage::{Salvaged, salvage};
 pub use table_block::{BlockCheck, EntryAt, Hidden, OpenTable, TableBlock};

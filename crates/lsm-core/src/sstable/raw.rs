@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::RawDamage;
 use super::block::Block;
-use super::index::IndexCursor;
+use super::index_cursor::IndexCursor;
 use super::present::{Body, Present};
 use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
@@ -349,49 +349,65 @@ fn read_suspect(reader: &SstReader, access: Access, extent: Extent, mend: bool) 
     Ok(Body::Suspect(suspect))
 }
 
-/// See [`SstReader::entry_at`].
-pub(super) fn entry_at(
-    reader: &SstReader,
-    block_offset: u64,
-    entry: u32,
-    uncached: bool,
-) -> Result<Option<OwnedEntry>> {
-    let mut index = IndexCursor::new();
-    // By a walk and not by a search: no key is known, only a place.
-    let mut extent = index.first(reader)?;
-    while extent.offset != block_offset {
-        match index.next(reader)? {
-            Some(next) => extent = next,
-            None => return Ok(None),
-        }
+impl SstReader {
+    /// A cursor over all entries, hidden ones included, before the first.
+    pub fn raw_iter(self: &Arc<Self>, mode: RawMode) -> RawIter {
+        RawIter::new(self.clone(), mode)
     }
-    let access = if uncached { Access::Uncached } else { Access::Plain };
-    // Mended if that is possible: the caller asks for one entry and compares it with what it knows.
-    let body = read_suspect(reader, access, extent, true)?;
-    let mut present = Present::new();
-    let suffix = &reader.properties().hidden_suffix;
-    let (visible, hidden) = match &body {
-        // Entries in front of it may be missing.
-        Body::Suspect(suspect) => match suspect.entries.iter().position(|it| it.index == entry) {
-            Some(at) => (at, 0),
-            None => return Ok(None),
-        },
-        Body::Sound(block) if (entry as usize) < block.len() + block.hidden_len() => {
-            block.counts_before(entry as usize)
+
+    /// The entry at a place that `RawIter::origin` named, read again from the file, past every
+    /// cache if `uncached`. `None` if there is no such block, or it does not decode so far.
+    ///
+    /// # Errors
+    /// `Corruption` of the index, `Io`. Where the block itself is damaged, the entry is not
+    /// [verified](OwnedEntry::verified).
+    ///
+    /// # Cost
+    /// Walks the index.
+    pub fn entry_at(
+        &self,
+        block_offset: u64,
+        entry: u32,
+        uncached: bool,
+    ) -> Result<Option<OwnedEntry>> {
+        let mut index = IndexCursor::new();
+        // By a walk and not by a search: no key is known, only a place.
+        let mut extent = index.first(self)?;
+        while extent.offset != block_offset {
+            match index.next(self)? {
+                Some(next) => extent = next,
+                None => return Ok(None),
+            }
         }
-        Body::Sound(_) => return Ok(None),
-    };
-    present.enter(&body, suffix, visible, hidden);
-    let Some(kind) = present.trailer.kind() else { return Ok(None) };
-    let verified = match &body {
-        Body::Sound(_) => true,
-        Body::Suspect(suspect) => suspect.is_mended,
-    };
-    Ok(Some(OwnedEntry {
-        key: present.key.clone(),
-        seq: present.trailer.seq(),
-        kind,
-        value: present.value(&body).to_vec(),
-        verified,
-    }))
+        let access = if uncached { Access::Uncached } else { Access::Plain };
+        // Mended if that is possible: the caller asks for one entry and compares it with what it knows.
+        let body = read_suspect(self, access, extent, true)?;
+        let mut present = Present::new();
+        let suffix = &self.properties().hidden_suffix;
+        let (visible, hidden) = match &body {
+            // Entries in front of it may be missing.
+            Body::Suspect(suspect) => match suspect.entries.iter().position(|it| it.index == entry)
+            {
+                Some(at) => (at, 0),
+                None => return Ok(None),
+            },
+            Body::Sound(block) if (entry as usize) < block.len() + block.hidden_len() => {
+                block.counts_before(entry as usize)
+            }
+            Body::Sound(_) => return Ok(None),
+        };
+        present.enter(&body, suffix, visible, hidden);
+        let Some(kind) = present.trailer.kind() else { return Ok(None) };
+        let verified = match &body {
+            Body::Sound(_) => true,
+            Body::Suspect(suspect) => suspect.is_mended,
+        };
+        Ok(Some(OwnedEntry {
+            key: present.key.clone(),
+            seq: present.trailer.seq(),
+            kind,
+            value: present.value(&body).to_vec(),
+            verified,
+        }))
+    }
 }

@@ -9,6 +9,15 @@ use crate::error::Result;
 /// Bytes that a streaming cursor reads at once.
 pub(super) const READ_AHEAD_BYTES: u64 = 256 << 10;
 
+/// The way in which a cursor reads blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadMode {
+    /// One by one, through the block cache.
+    Cached,
+    /// Many at once, forward, without looking into the cache or filling it.
+    Streaming,
+}
+
 /// A piece of the file that was read in one go.
 pub(super) struct ReadAhead {
     access: Access,

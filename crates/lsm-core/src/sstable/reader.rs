@@ -18,23 +18,18 @@ use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Result};
 use crate::fs::File;
-use crate::hooks;
 use crate::options::Compression;
 use crate::types::{FileNo, KeyRef, SeqNo};
 
-use super::RawMode;
 use super::block::Block;
 use super::bloom::Bloom;
 use super::footer::Footer;
-use super::index::{Index, IndexCursor, extent_at};
-use super::iter::{ReadMode, SstIter};
+use super::index::{Index, extent_at};
 use super::mapped::MappedBlocks;
 use super::probe::UNPARSED_BYTES_MAX;
 use super::properties::SstProperties;
-use super::raw::{self, RawIter};
 use super::stored::{Access, Extent, StoredPayload, TableSource};
-use super::table_block::BlockCheck;
-use super::tail::{TableParts, load_bloom, load_index, load_properties};
+use super::tail::{TableParts, load_bloom, load_index, load_properties, parse};
 use super::unparsed::{CursorBlock, UnparsedBlock};
 use super::{BlockCache, SstIdentity};
 
@@ -155,12 +150,12 @@ impl SstReader {
         self.mapped.as_ref().map_or(&[], MappedBlocks::file)
     }
 
-    /// The block at `extent`, which `index` is on, for a cursor: where it lies in the mapped file, from the cache,
+    /// The block at `extent`, the entry `number` of its index block, for a cursor: where it lies in the mapped file, from the cache,
     /// or as it was read if the cache does not want it (design note 18).
-    pub(super) fn cursor_block(&self, index: &IndexCursor, extent: Extent) -> Result<CursorBlock> {
+    pub(super) fn cursor_block(&self, number: usize, extent: Extent) -> Result<CursorBlock> {
         let may_have_hidden = self.hidden_suffix().is_some();
         if let Some(mapped) = &self.mapped {
-            let payload = mapped.payload(&self.source, index.number(), extent)?;
+            let payload = mapped.payload(&self.source, number, extent)?;
             let unparsed = payload.and_then(|payload| {
                 // It lies in memory, so the number fits.
                 UnparsedBlock::mapped(extent.offset as usize, payload, may_have_hidden)
@@ -170,11 +165,11 @@ impl SstReader {
                 None => self.read_block(extent, false).map(CursorBlock::Parsed),
             };
         }
-        self.index.prefetch_block(index.number());
+        self.index.prefetch_block(number);
         if let Some(block) =
             self.cache.as_ref().and_then(|cache| cache.get(self.file, extent.offset))
         {
-            self.index.note_block(index.number(), block.data());
+            self.index.note_block(number, block.data());
             return Ok(CursorBlock::Parsed(block));
         }
         let is_wanted = self.is_wanted(extent);
@@ -232,58 +227,6 @@ impl SstReader {
     #[must_use]
     pub fn placed(self, file: FileNo, global_seq: Option<SeqNo>) -> SstReader {
         SstReader { file, global_seq, ..self }
-    }
-
-    /// A cursor over all entries, before the first.
-    pub fn iter(self: &Arc<Self>, mode: ReadMode) -> SstIter {
-        self.checked_iter(mode, None)
-    }
-
-    /// As [`SstReader::iter`], which shows each block to `check` before it hands out anything of it.
-    pub fn checked_iter(
-        self: &Arc<Self>,
-        mode: ReadMode,
-        check: Option<Arc<dyn BlockCheck>>,
-    ) -> SstIter {
-        SstIter::new(self.clone(), mode, check)
-    }
-
-    /// A cursor over all entries, hidden ones included, before the first.
-    pub fn raw_iter(self: &Arc<Self>, mode: RawMode) -> RawIter {
-        RawIter::new(self.clone(), mode)
-    }
-
-    /// The entry at a place that `RawIter::origin` named, read again from the file, past every
-    /// cache if `uncached`. `None` if there is no such block, or it does not decode so far.
-    ///
-    /// # Errors
-    /// `Corruption` of the index, `Io`. Where the block itself is damaged, the entry is not
-    /// [verified](hooks::OwnedEntry::verified).
-    ///
-    /// # Cost
-    /// Walks the index.
-    pub fn entry_at(
-        &self,
-        block_offset: u64,
-        entry: u32,
-        uncached: bool,
-    ) -> Result<Option<hooks::OwnedEntry>> {
-        raw::entry_at(self, block_offset, entry, uncached)
-    }
-
-    /// Returns offset and stored length of each data block, in order. Ends behind the first error.
-    pub fn blocks(&self) -> impl Iterator<Item = Result<(u64, u64)>> {
-        let mut cursor = Some(IndexCursor::new());
-        let mut is_first = true;
-        std::iter::from_fn(move || {
-            let index = cursor.as_mut()?;
-            let next = if is_first { index.first(self).map(Some) } else { index.next(self) };
-            is_first = false;
-            if !matches!(next, Ok(Some(_))) {
-                cursor = None;
-            }
-            next.transpose().map(|extent| extent.map(|extent| (extent.offset, extent.len)))
-        })
     }
 
     /// The table's account of itself.
@@ -487,14 +430,4 @@ impl SstReader {
     pub(super) fn index(&self) -> &Index {
         &self.index
     }
-}
-
-pub(super) fn parse(
-    source: &TableSource,
-    extent: Extent,
-    payload: StoredPayload,
-    hidden_suffix: Option<&[u8]>,
-) -> Result<Block> {
-    Block::parse(payload, hidden_suffix)
-        .map_err(|e| source.corruption(extent.offset, e.to_string()))
 }

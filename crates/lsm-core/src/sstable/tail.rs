@@ -4,12 +4,12 @@
 //! the checksums of bloom and index and one of their own. This reveals a fault in memory that
 //! happened before a block's own checksum was made.
 
+use super::block::Block;
 use super::bloom::Bloom;
 use super::footer::{Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
 use super::index::Index;
 use super::properties::SstProperties;
-use super::reader::parse;
-use super::stored::{StoredPayload, TableSource};
+use super::stored::{Extent, StoredPayload, TableSource};
 use crate::error::Result;
 
 /// Everything of a table except its data blocks.
@@ -70,6 +70,16 @@ pub(super) fn load_index(
 ) -> Result<Index> {
     let expected = properties.tail_checksums.last().copied();
     index_of(source, footer, source.read_expected(footer.index, expected)?)
+}
+
+pub(super) fn parse(
+    source: &TableSource,
+    extent: Extent,
+    payload: StoredPayload,
+    hidden_suffix: Option<&[u8]>,
+) -> Result<Block> {
+    Block::parse(payload, hidden_suffix)
+        .map_err(|e| source.corruption(extent.offset, e.to_string()))
 }
 
 /// The top of the index in a payload.

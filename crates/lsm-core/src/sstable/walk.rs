@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use super::index::IndexCursor;
+use super::index_cursor::IndexCursor;
 use super::reader::SstReader;
 use super::stored::Extent;
 use crate::error::Result;

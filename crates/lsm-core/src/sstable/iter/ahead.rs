@@ -1,8 +1,9 @@
 //! Memory that a table cursor asks the processor for before it comes to it (design note 24).
 
-use super::{ReadMode, VisibleEntries};
+use super::VisibleEntries;
 use crate::memory::LINE_BYTES;
 use crate::sstable::block::Block;
+use crate::sstable::read_ahead::ReadMode;
 use crate::sstable::reader::SstReader;
 use crate::sstable::stored::Extent;
 

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::sstable::block::Block;
 use crate::sstable::block_entry::BlockEntry;
 use crate::sstable::hidden::hidden_trailer;
-use crate::sstable::index::IndexCursor;
+use crate::sstable::index_cursor::IndexCursor;
 use crate::sstable::mapped::MappedBlocks;
 use crate::sstable::probe::{Probed, probe};
 use crate::sstable::stored::Extent;
