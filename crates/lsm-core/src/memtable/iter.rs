@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::protection::{confirm, damaged_at, lost_entries};
 use super::skiplist::{ListCursor, NodeRef, SkipList, VersionRef};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hooks::Entry;
 use crate::iter::InternalIter;
 use crate::types::{KeyRef, Slice, prefix8};
@@ -179,4 +178,29 @@ impl InternalIter for MemtableIter {
         }
         self.look()
     }
+}
+
+/// Returns `true` if an entry has not changed since its insertion.
+pub(super) fn is_intact(node: NodeRef<'_>, version: VersionRef<'_>) -> bool {
+    confirm(node, version).0
+}
+
+/// As [`EntrySum::confirms`].
+#[inline]
+pub(super) fn confirm(node: NodeRef<'_>, version: VersionRef<'_>) -> (bool, Option<u64>) {
+    version.sum().confirms(node.key(), version.trailer(), version.value())
+}
+
+/// The error of an entry of `key` that has changed since its insertion.
+#[cold]
+pub(super) fn damaged_at(key: &[u8]) -> Error {
+    let what = "an entry changed in memory after it was written";
+    Error::corruption("memtable", None, what).at_key(key)
+}
+
+/// The error of a walk that met `met` of `count` entries.
+#[cold]
+pub(super) fn lost_entries(met: u64, count: u64) -> Error {
+    let what = format!("a memtable has {count} entries, and a walk over it met {met}");
+    Error::corruption("memtable", None, what)
 }

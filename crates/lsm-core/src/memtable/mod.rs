@@ -209,8 +209,8 @@ impl Memtable {
         let Some(version) = node.newest().at_most(Trailer::seek(seq)) else { return Ok(None) };
         // Only on request: a checksum at each get would read key and value once more.
         // more.
-        if !protection::is_intact(node, version) {
-            return Err(protection::damaged_at(key));
+        if !iter::is_intact(node, version) {
+            return Err(iter::damaged_at(key));
         }
         Ok(Some((version.trailer(), version.value_slice())))
     }

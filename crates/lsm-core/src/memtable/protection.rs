@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
+use super::iter::is_intact;
 use super::skiplist::{Inserted, NewEntry, NewValue, NodeRef, SkipList, VersionRef};
 use super::{Memtable, key_check};
 use crate::codec::checksum64;
-use crate::error::Error;
 use crate::types::{EntryKind, EntrySum, KeyRef, SeqNo, Trailer};
 
 /// Longest entry of which every single bit is tried, in bytes. That takes a second or less.
@@ -46,31 +46,6 @@ impl TrueEntry {
     fn sum(&self) -> Option<EntrySum> {
         EntrySum::of_entry(&self.key, self.trailer, &self.value)
     }
-}
-
-/// Returns `true` if an entry has not changed since its insertion.
-pub(super) fn is_intact(node: NodeRef<'_>, version: VersionRef<'_>) -> bool {
-    confirm(node, version).0
-}
-
-/// As [`EntrySum::confirms`].
-#[inline]
-pub(super) fn confirm(node: NodeRef<'_>, version: VersionRef<'_>) -> (bool, Option<u64>) {
-    version.sum().confirms(node.key(), version.trailer(), version.value())
-}
-
-/// The error of an entry of `key` that has changed since its insertion.
-#[cold]
-pub(super) fn damaged_at(key: &[u8]) -> Error {
-    let what = "an entry changed in memory after it was written";
-    Error::corruption("memtable", None, what).at_key(key)
-}
-
-/// The error of a walk that met `met` of `count` entries.
-#[cold]
-pub(super) fn lost_entries(met: u64, count: u64) -> Error {
-    let what = format!("a memtable has {count} entries, and a walk over it met {met}");
-    Error::corruption("memtable", None, what)
 }
 
 impl DamagedEntry {

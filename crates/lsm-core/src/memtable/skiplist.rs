@@ -30,19 +30,12 @@
 //! 5. A version's trailer is smaller than that of the version above it.
 
 mod ahead;
+mod atomic;
 mod cursor;
 mod lanes;
 mod node;
 mod version;
 mod writer;
-
-/// The atomics of the list, so that a model of it can be checked.
-mod atomic {
-    #[cfg(loom)]
-    pub(super) use loom::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
-    #[cfg(not(loom))]
-    pub(super) use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU64, Ordering};
-}
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;

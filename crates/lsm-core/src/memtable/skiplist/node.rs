@@ -6,7 +6,6 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use super::super::arena::ALIGNMENT;
-use super::SkipList;
 use super::atomic::{AtomicPtr, Ordering};
 use super::version::{Version, VersionRef};
 use crate::memory::prefetch_lines;
@@ -75,7 +74,7 @@ pub(super) unsafe fn key_of<'l>(node: NonNull<Node>) -> &'l [u8] {
 #[derive(Clone, Copy)]
 pub(in crate::memtable) struct NodeRef<'l> {
     pub(super) node: NonNull<Node>,
-    list: PhantomData<&'l SkipList>,
+    list: PhantomData<&'l ()>,
 }
 
 impl<'l> NodeRef<'l> {

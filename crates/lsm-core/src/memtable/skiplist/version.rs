@@ -9,7 +9,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::super::arena::ALIGNMENT;
-use super::SkipList;
 use crate::types::{EntrySum, Slice, Trailer};
 
 /// Set in [`Version::len_and_flags`] if the value lies in a buffer of its own.
@@ -64,7 +63,7 @@ pub(in crate::memtable) enum NewValue<'a> {
 #[derive(Clone, Copy)]
 pub(in crate::memtable) struct VersionRef<'l> {
     pub(super) version: NonNull<Version>,
-    list: PhantomData<&'l SkipList>,
+    list: PhantomData<&'l ()>,
 }
 
 impl<'l> VersionRef<'l> {
