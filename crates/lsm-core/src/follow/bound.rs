@@ -1,10 +1,64 @@
-//! [`Bound`]: the end of a round, and the source that shows that everything up to there is
-//! committed.
+//! [`SyncExtent`] and [`SyncReach`]: the extent of a round, as its caller wants it; [`Bound`]: the end of the
+//! round, and the source that shows that everything up to there is committed.
 //!
-//! Made by `tail.rs`, used by `round.rs`.
+//! Bounds are made by `tail.rs` and used by `round.rs`.
 
-use crate::types::SeqNo;
+use crate::types::{Epoch, PartitionId, SeqNo};
 use crate::wal::Lsn;
+
+/// The part of a database that should catch up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncExtent<'a> {
+    /// Every partition, all at one commit.
+    All,
+    /// These partitions, all at one commit; the others do not change.
+    Group(&'a [PartitionId]),
+    /// One partition; the others do not change.
+    Only(PartitionId),
+    /// The list of partitions, and none of their contents.
+    Layout,
+}
+
+impl SyncExtent<'_> {
+    /// Returns whether `id` catches up.
+    pub(super) fn has(self, id: PartitionId) -> bool {
+        match self {
+            SyncExtent::All => true,
+            SyncExtent::Group(group) => group.contains(&id),
+            SyncExtent::Only(only) => only == id,
+            SyncExtent::Layout => false,
+        }
+    }
+
+    /// Returns whether the partitions reach one common commit.
+    pub(super) fn is_cut(self) -> bool {
+        matches!(self, SyncExtent::All | SyncExtent::Group(_))
+    }
+}
+
+/// The commits up to which a sync catches up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncReach {
+    /// All.
+    Committed,
+    /// The durable ones, as far as the log attests them.
+    Durable,
+}
+
+/// The sequence and the edit that a partition must have to be complete at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncGoal {
+    pub(super) seq: u64,
+    pub(super) layout: u64,
+    pub(super) epoch: Epoch,
+}
+
+impl SyncGoal {
+    /// Returns whether the goal is of `epoch`.
+    pub fn is_of(&self, epoch: Epoch) -> bool {
+        self.epoch == epoch
+    }
+}
 
 /// The end of a round.
 #[derive(Clone, Copy)]

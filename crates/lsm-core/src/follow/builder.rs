@@ -36,6 +36,13 @@ pub struct FollowBuilder {
     random: Option<Box<dyn FnMut() -> u64 + Send>>,
 }
 
+impl Follower {
+    /// Options for following the database in the folder `path`.
+    pub fn builder(path: impl AsRef<Path>) -> FollowBuilder {
+        FollowBuilder::new(path.as_ref())
+    }
+}
+
 impl FollowBuilder {
     pub(super) fn new(path: &Path) -> FollowBuilder {
         FollowBuilder {

@@ -322,9 +322,18 @@ fn source(
 ) -> Result<SegmentSource> {
     let epoch = version.log_segments[&number];
     let path = FileName::new(FileKind::Wal, number, epoch).path(dir);
-    let file = TableFile::open(files, &path).map_err(|error| super::gone(&path, error))?;
+    let file = TableFile::open(files, &path).map_err(|error| gone(&path, error))?;
     // A live log may have many segments, so they count as open files, and a segment may be opened
     // again. Without a lease it may be deleted by then, as at any other look: a newer manifest does
     // not list it.
     Ok(SegmentSource { number, epoch, path, file: Arc::new(file) })
+}
+
+/// The error of a file that is not there: the primary deleted it.
+fn gone(path: &Path, error: Error) -> Error {
+    if error.is_missing() {
+        let message = format!("{} is gone", path.display());
+        return Error::because(ErrorKind::FileGone, message, error);
+    }
+    error
 }

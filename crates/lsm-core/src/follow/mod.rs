@@ -38,7 +38,7 @@ mod round;
 mod tail;
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -56,51 +56,13 @@ use crate::shared::{CursorReader, CursorState};
 use crate::types::{Epoch, Opened, PartitionId, SeqNo};
 use crate::version::TableContext;
 
+pub use bound::{SyncExtent, SyncGoal, SyncReach};
 pub use builder::FollowBuilder;
 pub use partition::{FollowedMoment, FollowedPartition};
 
 use partition::{Followed, Shown};
 use pins::Pins;
 use tail::Tail;
-
-/// The part of a database that should catch up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SyncExtent<'a> {
-    /// Every partition, all at one commit.
-    All,
-    /// These partitions, all at one commit; the others do not change.
-    Group(&'a [PartitionId]),
-    /// One partition; the others do not change.
-    Only(PartitionId),
-    /// The list of partitions, and none of their contents.
-    Layout,
-}
-
-impl SyncExtent<'_> {
-    /// Returns whether `id` catches up.
-    pub(super) fn has(self, id: PartitionId) -> bool {
-        match self {
-            SyncExtent::All => true,
-            SyncExtent::Group(group) => group.contains(&id),
-            SyncExtent::Only(only) => only == id,
-            SyncExtent::Layout => false,
-        }
-    }
-
-    /// Returns whether the partitions reach one common commit.
-    pub(super) fn is_cut(self) -> bool {
-        matches!(self, SyncExtent::All | SyncExtent::Group(_))
-    }
-}
-
-/// The commits up to which a sync catches up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SyncReach {
-    /// All.
-    Committed,
-    /// The durable ones, as far as the log attests them.
-    Durable,
-}
 
 /// The place that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,21 +80,6 @@ pub struct Reached {
     /// Everything that was committed when the call began is visible, according to the cursor, its
     /// fence or the closed database, and not only what the log attests.
     pub is_present: bool,
-}
-
-/// The sequence and the edit that a partition must have to be complete at a moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SyncGoal {
-    seq: u64,
-    layout: u64,
-    epoch: Epoch,
-}
-
-impl SyncGoal {
-    /// Returns whether the goal is of `epoch`.
-    pub fn is_of(&self, epoch: Epoch) -> bool {
-        self.epoch == epoch
-    }
 }
 
 /// All partitions at one commit. Cheap to clone.
@@ -220,11 +167,6 @@ struct FollowedPartitions {
 }
 
 impl Follower {
-    /// Options for following the database in the folder `path`.
-    pub fn builder(path: impl AsRef<Path>) -> FollowBuilder {
-        FollowBuilder::new(path.as_ref())
-    }
-
     /// Catches up with everything that the primary has committed by now, for the partitions of
     /// `extent`. Reads continue meanwhile, and see their old state.
     ///
@@ -432,13 +374,4 @@ impl Inner {
         let end = present.live_cursor()?.end();
         Some(end.saturating_sub(followed.reach()))
     }
-}
-
-/// The error of a file that is not there: the primary deleted it.
-fn gone(path: &Path, error: Error) -> Error {
-    if error.is_missing() {
-        let message = format!("{} is gone", path.display());
-        return Error::because(ErrorKind::FileGone, message, error);
-    }
-    error
 }

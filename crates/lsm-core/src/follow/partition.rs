@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
+use super::Inner;
+use super::bound::SyncGoal;
 use super::pins::EditPin;
-use super::{Inner, SyncGoal};
 use crate::db::Commit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PartitionHooks;
