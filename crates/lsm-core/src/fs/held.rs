@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::os;
 use super::sync_files::sync_files;
 use super::sys::{self, At, Folder};
-use super::{AppendMode, Caps, DirEntry, File, Fs, LockGuard, MapMode, OsFs, SharedWords};
+use super::{AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, OsFs, SharedWords};
 use crate::error::{Error, Result};
 use crate::types::Process;
 
@@ -146,12 +146,4 @@ impl Fs for HeldFs {
         // Another folder gets a handle of its own.
         OsFs.hold_dir(dir)
     }
-}
-
-/// A folder that a file system holds, see [`Fs::hold_dir`].
-pub struct HeldDir {
-    /// The path of the folder from now on.
-    pub path: PathBuf,
-    /// The file system to use from now on; `None` is the one that was called.
-    pub fs: Option<Arc<dyn Fs>>,
 }

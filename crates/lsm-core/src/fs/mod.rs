@@ -29,6 +29,15 @@ mod os;
 mod shared_map;
 mod sync_files;
 mod sys;
+
+/// A folder that a file system holds, see [`Fs::hold_dir`].
+pub struct HeldDir {
+    /// The path of the folder from now on.
+    pub path: PathBuf,
+    /// The file system to use from now on; `None` is the one that was called.
+    pub fs: Option<Arc<dyn Fs>>,
+}
+
 #[cfg(test)]
 mod tests;
 mod uncached;
@@ -50,7 +59,7 @@ pub use copying::{Placed, copy, link_or_copy};
 #[doc(hidden)]
 pub use fault::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, Observer, OpKind};
 pub(crate) use folder::FolderFs;
-pub use held::HeldDir;
+
 pub use mem::{CrashOutcome, MemFs, SyncLoss};
 pub(crate) use open_files::TableFile;
 pub use open_files::{OpenFiles, SharedFile, is_out_of_handles};
