@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use siltstone::Damage;
 
-use crate::bench::parse_bytes;
+use crate::bench::folder::parse_bytes;
 use crate::bytes::Bytes;
 use crate::engine::Existing;
 use crate::output::Failure;

@@ -14,8 +14,9 @@ use testkit::bench::large::{
 };
 use testkit::bench::measure::Memory;
 
+use super::folder::{Folder, PARTITION, parse_bytes};
 use super::large_files::FilePerValue;
-use super::{Folder, PARTITION, large_plots as plots, parse_bytes};
+use super::large_plots as plots;
 use crate::output::{Failure, Output, note};
 
 /// Space is reclaimed at most so often while a view keeps it.

@@ -7,6 +7,7 @@
 //! For the workloads and the measurements see `testkit::bench`.
 
 mod engine;
+pub(crate) mod folder;
 mod large;
 mod large_files;
 mod large_plots;
@@ -25,11 +26,9 @@ use testkit::bench::measure::{Usage, disk_bytes};
 use testkit::bench::{Bench, Engine, Kind, Outcome, Plan};
 
 use self::engine::Measured;
+use self::folder::{Folder, PARTITION, parse_bytes};
 use self::report::Report;
-use crate::output::{Failure, note};
-
-/// Name of the partition that is measured.
-const PARTITION: &str = "bench";
+use crate::output::Failure;
 
 /// Arguments of `bench`.
 #[derive(Debug, clap::Args)]
@@ -190,59 +189,6 @@ impl Args {
         };
         let partition = db.partition_with(PARTITION, options)?;
         Ok(Measured { db, partition, is_verified: self.verified })
-    }
-}
-
-/// A number of bytes with an optional unit: `4096`, `64KiB`, `256MiB`, `1GiB`.
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        _ => return Err(format!("unknown unit {unit:?}; use B, KiB, MiB or GiB")),
-    };
-    let number: u64 = number.parse().map_err(|_| "no number in front".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
-}
-
-/// The folder that is measured; a temporary one removes itself.
-enum Folder {
-    Temporary(tempfile::TempDir),
-    Given(PathBuf),
-}
-
-impl Folder {
-    fn new(given: Option<&Path>) -> Result<Folder, Failure> {
-        if let Some(path) = given {
-            return Ok(Folder::Given(path.to_owned()));
-        }
-        let made = tempfile::Builder::new().prefix("siltstone-bench-").tempdir();
-        made.map(Folder::Temporary)
-            .map_err(|e| Failure::Io(format!("cannot make a temporary folder: {e}")))
-    }
-
-    /// Removes a temporary folder, and prints the path of any other.
-    fn end(self) -> Result<(), Failure> {
-        match self {
-            Folder::Temporary(folder) => {
-                let path = folder.path().to_owned();
-                folder.close().map_err(|e| Failure::io("remove", &path, &e))
-            }
-            Folder::Given(path) => {
-                note(format_args!("the database stays in {}", path.display()));
-                Ok(())
-            }
-        }
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Folder::Temporary(folder) => folder.path(),
-            Folder::Given(path) => path,
-        }
     }
 }
 

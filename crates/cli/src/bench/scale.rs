@@ -11,7 +11,7 @@ use siltstone::{Compression, Db, Options, Partition, PartitionOptions};
 use testkit::Rng;
 use testkit::bench::measure::{Memory, Usage};
 
-use super::{Folder, PARTITION, parse_bytes};
+use super::folder::{Folder, PARTITION, parse_bytes};
 use crate::output::{Failure, Output};
 
 /// Operations of a measurement that is over soon.

@@ -21,6 +21,7 @@ mod node;
 mod plot;
 mod report;
 mod rounds;
+mod series;
 
 use std::path::{Path, PathBuf};
 
@@ -32,8 +33,8 @@ use testkit::rng::mix64;
 use testkit::workload::{KeySpace, Zipfian};
 
 use self::link::Node;
-use self::rounds::Measured;
-use crate::bench::Folder;
+use self::series::{Load, Measured, Way};
+use crate::bench::folder::Folder;
 use crate::output::{Failure, Output, note};
 use crate::svg;
 
@@ -74,65 +75,6 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-/// A workload of the thesis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Load {
-    /// Writes alone
-    #[value(name = "W")]
-    Writes,
-    /// Half writes
-    #[value(name = "A")]
-    Mixed,
-    /// Reads alone
-    #[value(name = "C")]
-    Reads,
-}
-
-impl Load {
-    const ALL: [Load; 3] = [Load::Writes, Load::Mixed, Load::Reads];
-
-    fn name(self) -> &'static str {
-        match self {
-            Load::Writes => "W",
-            Load::Mixed => "A",
-            Load::Reads => "C",
-        }
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Load::Writes => "W: writes alone",
-            Load::Mixed => "A: half writes, each followed by a read of its key",
-            Load::Reads => "C: reads alone",
-        }
-    }
-
-    /// The ways that differ in it.
-    fn ways(self) -> &'static [Way] {
-        match self {
-            Load::Writes => &[Way::Baseline, Way::Offloaded],
-            Load::Mixed | Load::Reads => &[Way::Baseline, Way::Offloaded, Way::Optimal],
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Baseline,
-    Offloaded,
-    Optimal,
-}
-
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Way::Baseline => "baseline",
-            Way::Offloaded => "offloaded",
-            Way::Optimal => "optimal",
-        }
-    }
 }
 
 /// The processes of one run.

@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use super::Way;
-use super::rounds::{Series, Spread};
+use super::series::{Series, Spread, Way};
 use crate::svg::page;
 
 const WIDTH: f64 = 640.0;
@@ -92,7 +91,7 @@ fn y_of(rate: f64, most: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rounds::Measured;
+    use super::super::series::Measured;
     use super::*;
 
     #[test]

@@ -4,8 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::Load;
-use super::rounds::{Series, Spread};
+use super::series::{Load, Series, Spread};
 
 fn spread(of: Spread) -> Value {
     json!({ "median": of.median, "lower_quartile": of.low, "upper_quartile": of.high })
@@ -89,8 +88,7 @@ fn of_one(of: &Series, base: &Series) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::scid::Way;
-    use crate::bench::scid::rounds::Measured;
+    use crate::bench::scid::series::{Measured, Way};
 
     #[test]
     fn the_table_has_a_row_for_each_share_and_a_ratio_for_each_way_but_the_baseline() {
