@@ -34,7 +34,6 @@ mod mapped;
 mod moving;
 mod options;
 mod packing;
-mod refusal;
 mod shared;
 mod space;
 mod store;

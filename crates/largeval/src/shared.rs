@@ -23,9 +23,8 @@ use crate::chunks::{Chunk, Chunks, DeadChunk};
 use crate::format::{CHUNK_HEADER_BYTES, Form, Handle, chunk_header};
 use crate::mapped::MappedChunk;
 use crate::options::LargeValueOptions;
-use crate::refusal::PutRefusal;
 use crate::syncing::Syncs;
-use crate::writing::{BlockWriter, ChunkWriter};
+use crate::writing::{BlockWriter, ChunkWriter, PutRefusal};
 
 /// Idle writers: so many puts can run at the same time without making a chunk file.
 const IDLE_WRITERS_MAX: usize = 4;
