@@ -7,7 +7,7 @@ use lsm_core::error::{Error, Result};
 use lsm_core::options::Durability;
 
 use super::format::PIECE_BYTES;
-use super::{StreamImport, StreamSummary};
+use super::options::{StreamImport, StreamSummary};
 use crate::batch::Batch;
 use crate::db::Db;
 use crate::large::BlobWriter;

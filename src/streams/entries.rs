@@ -7,17 +7,8 @@ use std::path::PathBuf;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::limits::{PARTITIONS_MAX, check_key, check_partition_name};
 
-use super::StreamSummary;
 use super::format::{MAGIC, PIECE_BYTES, RecordHead, StreamReader, StreamWriter};
-
-/// A partition that the header of a stream names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamPartition {
-    /// Its name.
-    pub name: String,
-    /// An import gives large values to the partition, if it has no entry.
-    pub has_large_values: bool,
-}
+use super::options::{StreamPartition, StreamSummary};
 
 /// Writes a stream in [`StreamFormat::Checked`](super::StreamFormat::Checked) of entries that come from
 /// elsewhere, for example from another engine. [`Db::import_stream`](crate::Db::import_stream) reads it. A

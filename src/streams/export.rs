@@ -8,7 +8,8 @@ use lsm_core::error::Result;
 
 use super::arriving::each_piece;
 use super::format::{PIECE_BYTES, StreamWriter};
-use super::{StreamExport, StreamFormat, StreamPartition, StreamSummary, text};
+use super::options::{StreamExport, StreamFormat, StreamPartition, StreamSummary};
+use super::text;
 use crate::db::Db;
 use crate::large::ReadBlobs;
 use crate::partition::Partition;

@@ -34,7 +34,7 @@ use lsm_core::codec::{Malformed, Reader, checksum64_seeded, put_u32, put_u64};
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::limits::{PARTITIONS_MAX, USER_KEY_BYTES_MAX};
 
-use super::StreamPartition;
+use super::options::StreamPartition;
 
 /// The first bytes of a stream.
 pub(super) const MAGIC: [u8; 8] = *b"siltstrm";

@@ -7,7 +7,8 @@ use lsm_core::error::{Error, ErrorKind, Result};
 use super::arriving::Importer;
 use super::entries::EntryReader;
 use super::format::MAGIC;
-use super::{StreamImport, StreamSummary, text};
+use super::options::{StreamImport, StreamSummary};
+use super::text;
 use crate::db::Db;
 use crate::partition::Partition;
 

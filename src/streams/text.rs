@@ -27,7 +27,7 @@ use lsm_core::limits::USER_KEY_BYTES_MAX;
 use super::arriving::{Arriving, Importer};
 use super::export::Exported;
 use super::format::PIECE_BYTES;
-use super::{StreamImport, StreamSummary};
+use super::options::{StreamImport, StreamSummary};
 use crate::partition::Partition;
 
 /// The first bytes of a text.

@@ -12,13 +12,8 @@ use crate::source::{Source, sources};
 /// Files that may import each other in a circle: a type, its cursor and its parts.
 const CYCLE_FILES_MAX: usize = 3;
 /// Folders with larger cycles: the number of files in the largest one.
-const LARGE_CYCLES: [(&str, usize); 5] = [
-    ("crates/cli/src/bench", 8),
-    ("crates/largeval/src", 4),
-    ("crates/lsm-core/src/db", 40),
-    ("crates/metahive/src", 9),
-    ("src/streams", 7),
-];
+const LARGE_CYCLES: [(&str, usize); 2] =
+    [("crates/lsm-core/src/db", 40), ("crates/metahive/src", 9)];
 
 type Names = Vec<String>;
 
