@@ -22,6 +22,45 @@ pub struct Builder {
     hooks: Option<Arc<dyn HookProvider>>,
 }
 
+impl Secondary {
+    /// Opens the database in the folder `path`, which another process may have open.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::{Level, Secondary};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path();
+    /// # let primary = lsm_core::Db::open(path)?;
+    /// # primary.partition("users")?.put("alice", "admin")?;
+    /// let secondary = Secondary::open(path)?;
+    /// assert!(secondary.partition("users")?.at(Level::Strong)?.get("alice")?.is_some());
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn open(path: impl AsRef<Path>) -> Result<Secondary> {
+        Secondary::builder(path).open()
+    }
+
+    /// Returns options for opening the database in the folder `path`.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Secondary;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// let secondary = Secondary::builder("/db").fs(fs).memtable_bytes_max(256 << 20).open()?;
+    /// # drop(secondary);
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder::new(path.as_ref())
+    }
+}
+
 impl Builder {
     pub(crate) fn new(path: &Path) -> Builder {
         Builder {

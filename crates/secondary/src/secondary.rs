@@ -10,7 +10,6 @@
 
 mod catch_up;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +23,6 @@ use parking_lot::Mutex;
 
 use self::catch_up::behind;
 use crate::background::FollowThread;
-use crate::builder::Builder;
 use crate::lag::CompleteAt;
 use crate::level::Target;
 use crate::partition::SecondaryPartition;
@@ -93,43 +91,6 @@ fn commit_of(reached: Reached) -> Commit {
 }
 
 impl Secondary {
-    /// Opens the database in the folder `path`, which another process may have open.
-    ///
-    /// # Errors
-    /// As [`Builder::open`].
-    ///
-    /// # Examples
-    /// ```
-    /// use secondary::{Level, Secondary};
-    ///
-    /// # let folder = tempfile::tempdir()?;
-    /// # let path = folder.path();
-    /// # let primary = lsm_core::Db::open(path)?;
-    /// # primary.partition("users")?.put("alice", "admin")?;
-    /// let secondary = Secondary::open(path)?;
-    /// assert!(secondary.partition("users")?.at(Level::Strong)?.get("alice")?.is_some());
-    /// # Ok::<(), lsm_core::Error>(())
-    /// ```
-    pub fn open(path: impl AsRef<Path>) -> Result<Secondary> {
-        Secondary::builder(path).open()
-    }
-
-    /// Returns options for opening the database in the folder `path`.
-    ///
-    /// # Examples
-    /// ```
-    /// use secondary::Secondary;
-    ///
-    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
-    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
-    /// let secondary = Secondary::builder("/db").fs(fs).memtable_bytes_max(256 << 20).open()?;
-    /// # drop(secondary);
-    /// # Ok::<(), lsm_core::Error>(())
-    /// ```
-    pub fn builder(path: impl AsRef<Path>) -> Builder {
-        Builder::new(path.as_ref())
-    }
-
     pub(crate) fn new(follower: Follower, clock: Arc<dyn Clock>) -> Secondary {
         let complete_at = Mutex::default();
         let tending = FollowThread::default();
@@ -222,7 +183,7 @@ impl Secondary {
     /// Catches up for some partitions, and returns them at one commit. The others do not change.
     ///
     /// # Errors
-    /// As [`SecondaryPartition::sync`]; [`ErrorKind::Unsupported`] with [`Builder::tables_only`].
+    /// As [`SecondaryPartition::sync`]; [`ErrorKind::Unsupported`] with [`Builder::tables_only`](crate::Builder::tables_only).
     ///
     /// # Examples
     /// ```
