@@ -62,6 +62,14 @@ impl Compression {
 const COMPACTION_THREADS_DEFAULT_MAX: usize = 16;
 
 /// Options of a database. They are not stored: each open may choose other values.
+///
+/// # Examples
+/// ```
+/// use lsm_core::options::Options;
+///
+/// let options = Options::new().cache_bytes(64 << 20).write_buffer_bytes(16 << 20);
+/// assert_eq!(options.sync_interval_ms, 1000); // the default
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {

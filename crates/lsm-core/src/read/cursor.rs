@@ -99,6 +99,18 @@ impl ReadPoint {
 /// # Cost
 /// A seek searches every memtable, every level-0 table and one table of each deeper level; a move
 /// costs a few comparisons. Both read blocks that are not in the cache.
+///
+/// # Examples
+/// ```
+/// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+/// # let db = lsm_core::Db::builder("/db").fs(fs).open()?;
+/// let users = db.partition("users")?;
+/// users.put("bob", "author")?;
+/// let mut cursor = users.cursor();
+/// cursor.seek("a")?;
+/// assert_eq!((cursor.key(), cursor.value()?), (&b"bob"[..], &b"author"[..]));
+/// # Ok::<(), lsm_core::Error>(())
+/// ```
 pub struct Cursor {
     /// With the read point, which remembers walks over tombstones.
     entries: VisibleIter<MergeIter<Source>, Option<ReadPoint>>,

@@ -7,6 +7,23 @@ use crate::error::Result;
 /// the first seek, and after a move that failed, it is on no key.
 ///
 /// Implemented by [`Cursor`], and by the cursor of a transaction.
+///
+/// # Examples
+/// ```
+/// use lsm_core::read::ReadCursor;
+///
+/// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+/// # let db = lsm_core::Db::builder("/db").fs(fs).open()?;
+/// let users = db.partition("users")?;
+/// users.put("alice", "admin")?;
+/// users.put("bob", "author")?;
+/// fn last_key(cursor: &mut impl ReadCursor) -> lsm_core::Result<Vec<u8>> {
+///     cursor.seek_to_last()?;
+///     Ok(cursor.key().to_vec())
+/// }
+/// assert_eq!(last_key(&mut users.cursor())?, b"bob");
+/// # Ok::<(), lsm_core::Error>(())
+/// ```
 pub trait ReadCursor {
     /// Returns `true` if the cursor is on a key.
     fn valid(&self) -> bool;

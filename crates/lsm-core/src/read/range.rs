@@ -71,6 +71,21 @@ enum End {
 /// A double-ended iterator over the keys and values of a range. It ends after an error; a new
 /// iterator can start after the damage. From the second large value of an end on, the next ones are
 /// read from the device while the caller uses the present one.
+///
+/// # Examples
+/// ```
+/// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+/// # let db = lsm_core::Db::builder("/db").fs(fs).open()?;
+/// let users = db.partition("users")?;
+/// users.put("alice", "admin")?;
+/// users.put("bob", "author")?;
+/// let mut range = users.range("a"..);
+/// let (first, _) = range.next().expect("two keys")?;
+/// let (last, _) = range.next_back().expect("two keys")?;
+/// assert_eq!((&first[..], &last[..]), (&b"alice"[..], &b"bob"[..]));
+/// assert!(range.next().is_none());
+/// # Ok::<(), lsm_core::Error>(())
+/// ```
 pub struct Range {
     bounds: Bounds,
     point: Result<ReadPoint>,
