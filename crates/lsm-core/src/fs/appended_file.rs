@@ -165,7 +165,7 @@ impl Drop for AppendedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::{Fs, MemFs};
+    use crate::fs::{Caps, DirEntry, Fs, LockGuard, MemFs};
 
     fn path(number: usize) -> std::path::PathBuf {
         format!("/d/{number}").into()
@@ -200,6 +200,90 @@ mod tests {
             assert_eq!(content(file), *b"\0ab\x01ab\x02ab");
             assert_eq!(file.len().unwrap(), 9);
         }
+    }
+
+    /// Called after the next open of an existing file.
+    type Call = Box<dyn FnOnce() + Send>;
+
+    /// A file system in which another thread is fast: it does something just after a file was opened.
+    #[derive(Clone)]
+    struct Busy(MemFs, Arc<Mutex<Option<Call>>>);
+
+    impl Fs for Busy {
+        fn caps(&self) -> Caps {
+            self.0.caps()
+        }
+
+        fn create_dir(&self, dir: &Path) -> Result<()> {
+            self.0.create_dir(dir)
+        }
+
+        fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
+            let file = self.0.open_append(path, mode)?;
+            let call = if mode == AppendMode::Existing { self.1.lock().take() } else { None };
+            call.into_iter().for_each(|call| call());
+            Ok(file)
+        }
+
+        fn open_read(&self, path: &Path) -> Result<Arc<dyn File>> {
+            self.0.open_read(path)
+        }
+
+        fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
+            self.0.put_if_absent(path, content)
+        }
+
+        fn list(&self, dir: &Path, prefix: &str) -> Result<Vec<DirEntry>> {
+            self.0.list(dir, prefix)
+        }
+
+        fn delete(&self, path: &Path) -> Result<()> {
+            self.0.delete(path)
+        }
+
+        fn link(&self, from: &Path, to: &Path) -> Result<()> {
+            self.0.link(from, to)
+        }
+
+        fn sync_dir(&self, dir: &Path) -> Result<()> {
+            self.0.sync_dir(dir)
+        }
+
+        fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+            self.0.try_lock(path)
+        }
+
+        fn try_lock_shared(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+            self.0.try_lock_shared(path)
+        }
+
+        fn free_bytes(&self, dir: &Path) -> Result<u64> {
+            self.0.free_bytes(dir)
+        }
+    }
+
+    /// A reader opened the file, and a writer appended to it, synced it and closed it, before the reader put its
+    /// handle into the slot. The next append used that handle, and overwrote the bytes of the writer.
+    #[test]
+    fn a_handle_from_before_an_append_is_not_used_for_the_next_one() {
+        let mem = MemFs::new();
+        mem.create_dir(Path::new("/d")).unwrap();
+        let busy = Busy(mem, Arc::default());
+        let set = Arc::new(OpenFiles::new(Arc::new(busy.clone()), 1));
+        let file = set.create(&path(0)).unwrap();
+        file.append(b"first ").unwrap();
+        file.sync().unwrap();
+        // Closes the one at rest.
+        let others: Vec<_> = (1..4).map(|number| set.create(&path(number)).unwrap()).collect();
+        let writer = file.clone();
+        *busy.1.lock() = Some(Box::new(move || {
+            writer.append(b"second ").unwrap();
+            writer.sync().unwrap();
+            others.iter().for_each(|other| drop(other.shared().file().unwrap()));
+        }));
+        assert!(content(&file).starts_with(b"first "));
+        file.append(b"third").unwrap();
+        assert_eq!(content(&file), b"first second third");
     }
 
     #[test]

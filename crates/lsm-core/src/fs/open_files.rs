@@ -14,7 +14,8 @@
 //!    opened, and those that wait for a sync.
 //! 2. A file that is closed and opened again is the same file: no name of the database is used
 //!    twice, and no file is deleted while it may be read.
-//! 3. Lock order: a file's slot and the queue are never held together.
+//! 3. A handle is not used if another thread has opened and closed the file since it was opened.
+//! 4. Lock order: a file's slot and the queue are never held together.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -51,13 +52,21 @@ pub struct OpenFiles {
 pub struct SharedFile {
     set: Arc<OpenFiles>,
     path: Arc<Path>,
-    slot: Mutex<Option<Arc<dyn File>>>,
+    slot: Mutex<HandleSlot>,
     /// It is opened for appending.
     is_appended: AtomicBool,
     /// It must not be closed. Only `set_pinned` changes it, and the count of the set with it.
     is_pinned: AtomicBool,
     /// `true` if it was read since it came to its place in the queue. Relaxed: a hint.
     is_used: AtomicBool,
+}
+
+/// The handle of a [`SharedFile`], if it is open.
+struct HandleSlot {
+    file: Option<Arc<dyn File>>,
+    /// The number of handles so far. A handle that was opened before the last of them is discarded: it would
+    /// append where the file ended then.
+    fillings: u64,
 }
 
 impl OpenFiles {
@@ -90,7 +99,7 @@ impl OpenFiles {
         let shared = Arc::new(SharedFile {
             set: self.clone(),
             path: path.into(),
-            slot: Mutex::new(Some(file)),
+            slot: Mutex::new(HandleSlot { file: Some(file), fillings: 1 }),
             is_appended: AtomicBool::new(false),
             is_pinned: AtomicBool::new(false),
             is_used: AtomicBool::new(true),
@@ -215,7 +224,7 @@ impl SharedFile {
     pub fn file(self: &Arc<Self>) -> Result<Arc<dyn File>> {
         self.set.process.check()?;
         self.is_used.store(true, Ordering::Relaxed);
-        if let Some(file) = &*self.slot.lock() {
+        if let Some(file) = &self.slot.lock().file {
             return Ok(file.clone());
         }
         self.open_again()
@@ -223,22 +232,29 @@ impl SharedFile {
 
     #[cold]
     fn open_again(self: &Arc<Self>) -> Result<Arc<dyn File>> {
-        // Without the lock of the slot: opening a file may close others, which locks their slots.
-        let file = match self.is_appended.load(Ordering::Acquire) {
-            true => self.set.open_append(&self.path, AppendMode::Existing)?,
-            false => self.set.open_now(&self.path)?,
-        };
-        {
+        loop {
+            let before = self.slot.lock().fillings;
+            // Without the lock of the slot: opening a file may close others, which locks their slots.
+            let file = match self.is_appended.load(Ordering::Acquire) {
+                true => self.set.open_append(&self.path, AppendMode::Existing)?,
+                false => self.set.open_now(&self.path)?,
+            };
             let mut slot = self.slot.lock();
-            if let Some(other) = &*slot {
+            if let Some(other) = &slot.file {
                 // Another thread was faster.
                 return Ok(other.clone());
             }
-            *slot = Some(file.clone());
+            if slot.fillings != before {
+                // Another thread has opened it, perhaps appended, and it was closed again. This handle appends
+                // where the file ended before that, over those bytes.
+                continue;
+            }
+            *slot = HandleSlot { file: Some(file.clone()), fillings: before + 1 };
+            drop(slot);
+            self.set.reopened.fetch_add(1, Ordering::Relaxed);
+            self.set.admit(self);
+            return Ok(file);
         }
-        self.set.reopened.fetch_add(1, Ordering::Relaxed);
-        self.set.admit(self);
-        Ok(file)
     }
 
     /// Sets whether it is opened for appending from now on, or for reading.
@@ -261,7 +277,7 @@ impl SharedFile {
 
     fn close(&self) {
         let mut slot = self.slot.lock();
-        if !self.is_pinned.load(Ordering::Acquire) && slot.take().is_some() {
+        if !self.is_pinned.load(Ordering::Acquire) && slot.file.take().is_some() {
             self.set.open.fetch_sub(1, Ordering::Relaxed);
         }
     }
