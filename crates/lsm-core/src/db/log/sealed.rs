@@ -2,9 +2,10 @@
 //!
 //! No writer waits for one, and none is synced: `wal/section_index.rs` explains why that is enough.
 
-use super::{Log, LogHost};
+use super::writer::WriterState;
+use super::{Log, LogHost, LogWriter};
 use crate::error::Result;
-use crate::types::SeqNo;
+use crate::types::{FileNo, SeqNo};
 use crate::wal::{SectionIndexBuilder, SegmentWriter};
 
 /// A segment that the log has left for another one.
@@ -40,22 +41,53 @@ impl Log {
     }
 
     fn write_index(&self, host: &dyn LogHost, sealed: SealedSegment) -> Result<()> {
+        if let Some((number, len)) = self.append_index(sealed)? {
+            self.lock(host).state.note_index(number, len);
+        }
+        Ok(())
+    }
+
+    /// The segment with its index, and the length of that; `None` for a segment that gets none.
+    fn append_index(&self, sealed: SealedSegment) -> Result<Option<(FileNo, u64)>> {
         let SealedSegment { segment, last_seq, sections } = sealed;
         // After a failed append no index is written: the index would list a frame that may not be in the
         // segment.
         let index = sections.finish(segment.header(), segment.offset(), last_seq);
-        let Some(index) = index else { return Ok(()) };
+        let Some(index) = index else { return Ok(None) };
         segment.file().append(&index)?;
         let number = segment.header().number;
         let len = index.len() as u64;
         self.files.note_grown(number, segment.offset() + len);
-        // For verification, which reads it from here on.
-        let mut writer = self.lock(host);
-        let mut closed = writer.state.closed.iter_mut();
+        Ok(Some((number, len)))
+    }
+}
+
+impl LogWriter<'_> {
+    /// Writes the indexes of the sealed segments, and closes these. The log thread usually does that, without the
+    /// lock of the writer.
+    ///
+    /// # Errors
+    /// As [`Log::index_sealed`].
+    pub(super) fn index_sealed(&mut self) -> Result<()> {
+        let mut result = Ok(());
+        for segment in std::mem::take(&mut self.state.sealed) {
+            match self.log.append_index(segment) {
+                Ok(Some((number, len))) => self.state.note_index(number, len),
+                Ok(None) => {}
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
+    }
+}
+
+impl WriterState {
+    /// Notes the index of a segment, for verification, which reads it from here on.
+    fn note_index(&mut self, number: FileNo, len: u64) {
+        let mut closed = self.closed.iter_mut();
         if let Some(closed) = closed.find(|closed| closed.header.number == number) {
             closed.index_bytes = len;
         }
-        Ok(())
     }
 }
 
