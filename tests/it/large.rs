@@ -8,6 +8,7 @@ mod damage;
 mod full;
 mod gaps;
 mod kill;
+#[cfg(unix)]
 mod lent;
 mod limits;
 mod names;

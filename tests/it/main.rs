@@ -49,6 +49,7 @@ mod shelf;
 mod sim;
 mod space;
 mod store_edits;
+#[cfg(unix)]
 mod strays;
 mod stream;
 mod transactions;

@@ -1,6 +1,7 @@
 //! The reading subcommands if nothing can be written: a full disk, a read-only medium, a folder of
 //! another user.
 
+#![cfg(unix)]
 #![expect(clippy::disallowed_methods, reason = "folders and mounts are outside every database")]
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 

@@ -77,6 +77,7 @@ fn a_cursor_of_another_database_epoch_or_run_is_not_believed() {
 }
 
 /// It may lead to a file of another program.
+#[cfg(unix)]
 #[test]
 fn a_link_under_the_name_of_a_cursor_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
