@@ -6,19 +6,14 @@ use lsm_core::fs::MemFs;
 use metahive::MetaHiveOptions;
 use siltstone::large_values::Parallelism;
 use siltstone::{BackgroundMode, Db, LargeValueOptions, Partition, PartitionOptions};
-use testkit::Rng;
+
+use crate::store::stepped;
 
 const KEYS: u64 = 64;
 const VALUE: [u8; 10] = [7; 10];
 
 fn open() -> Db {
-    let mut rng = Rng::new(1);
-    Db::builder("/db")
-        .fs(Arc::new(MemFs::new()))
-        .background(BackgroundMode::Stepped)
-        .random(move || rng.next_u64())
-        .open()
-        .unwrap()
+    stepped(Arc::new(MemFs::new()), "/db", 1).open().unwrap()
 }
 
 /// Of many calls that of the fewest allocations: now and then one of them begins a new piece of a

@@ -1,6 +1,5 @@
 //! Clearing a partition: what it hides from whom, what survives, and how the space comes back.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,24 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lsm_core::fs::{CrashOutcome, FaultFs, Fs, FsOp, MemFs, OpKind};
 use siltstone::metahive::ScrubOptions;
 use siltstone::{
-    BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions, Options,
-    Partition, PartitionOptions, Slice,
+    Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions, Options, Partition,
+    PartitionOptions, Slice,
 };
 use testkit::Rng;
 
 use crate::clock::ManualClock;
-
-type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+use crate::store::{Content, stepped};
 
 fn open_on(fs: Arc<dyn Fs>, dir: &str, clock: &ManualClock) -> Db {
-    Db::builder(dir)
-        .fs(fs)
-        .clock(Arc::new(clock.clone()))
-        .options(Options::new().write_buffer_bytes(64 << 10))
-        .background(BackgroundMode::Stepped)
-        .random(|| 7)
-        .open()
-        .unwrap()
+    let builder = stepped(fs, dir, 7).clock(Arc::new(clock.clone()));
+    builder.options(Options::new().write_buffer_bytes(64 << 10)).open().unwrap()
 }
 
 fn open(fs: &MemFs) -> Db {

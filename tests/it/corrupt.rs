@@ -18,10 +18,10 @@ use std::sync::Arc;
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
 use lsm_core::internals::names::{FileKind, FileName};
 use lsm_core::internals::version::recover;
-use siltstone::{
-    BackgroundMode, Compression, Db, Error, ErrorKind, Options, Partition, PartitionOptions,
-};
+use siltstone::{Compression, Db, Error, ErrorKind, Options, Partition, PartitionOptions};
 use testkit::Rng;
+
+use crate::store::stepped;
 
 const DIR: &str = "/db";
 const PARTITIONS: [&str; 3] = ["default", "packed", "plain"];
@@ -51,13 +51,9 @@ fn partition_options(compression: Compression) -> PartitionOptions {
 /// The log is mapped with even seeds: one epoch of each store has it so, and one has not. Tables are with every third
 /// seed.
 fn open(fs: &MemFs, seed: u64) -> siltstone::Result<Db> {
-    let mut rng = Rng::new(seed);
-    Db::builder(DIR)
-        .fs(Arc::new(fs.clone()))
-        .options(options().wal_mapped(seed.is_multiple_of(2)).tables_mapped(seed.is_multiple_of(3)))
-        .background(BackgroundMode::Stepped)
-        .random(move || rng.next_u64())
-        .open()
+    let options =
+        options().wal_mapped(seed.is_multiple_of(2)).tables_mapped(seed.is_multiple_of(3));
+    stepped(Arc::new(fs.clone()), DIR, seed).options(options).open()
 }
 
 fn copy_of(fs: &MemFs) -> MemFs {

@@ -13,12 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lsm_core::fs::{Fs, MemFs};
 use proptest::prelude::*;
 use siltstone::{
-    BackgroundMode, Db, Durability, ErrorKind, ExportSummary, Options, Partition, PartitionOptions,
-    Slice, Snapshot,
+    Db, Durability, ErrorKind, ExportSummary, Options, Partition, PartitionOptions, Slice, Snapshot,
 };
-use testkit::Rng;
 
-type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+use crate::store::{Content, content, stepped};
 
 fn options() -> Options {
     Options::new()
@@ -29,13 +27,7 @@ fn options() -> Options {
 }
 
 fn try_open(fs: Arc<dyn Fs>, dir: &str, salt: u64) -> siltstone::Result<Db> {
-    let mut random = Rng::new(salt);
-    Db::builder(dir)
-        .options(options())
-        .fs(fs)
-        .background(BackgroundMode::Stepped)
-        .random(move || random.next_u64())
-        .open()
+    stepped(fs, dir, salt).options(options()).open()
 }
 
 /// A store that runs in steps; the salt makes its database id.
@@ -55,10 +47,6 @@ fn small() -> PartitionOptions {
 
 fn collect(range: impl Iterator<Item = siltstone::Result<(Slice, Slice)>>) -> Content {
     range.map(|pair| pair.unwrap()).map(|(k, v)| (k.to_vec(), v.to_vec())).collect()
-}
-
-fn content(partition: &Partition) -> Content {
-    collect(partition.iter())
 }
 
 fn within(content: &Content, range: &(Bound<Vec<u8>>, Bound<Vec<u8>>)) -> Content {

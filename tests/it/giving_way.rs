@@ -10,10 +10,11 @@ use lsm_core::fs::{CrashOutcome, FaultFs, Fs, FsOp, MemFs};
 use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Decision, Entry, Event, EventListener, Job, JobKind,
 };
-use siltstone::{BackgroundMode, Db, Error, ErrorKind, Partition, PartitionOptions, Result};
+use siltstone::{Db, Error, ErrorKind, Partition, PartitionOptions, Result};
 use testkit::Rng;
 
 use crate::clock::ManualClock;
+use crate::store::stepped;
 
 /// Called with the number of each entry of a deep merge.
 type Deed = Box<dyn FnMut(u64) + Send>;
@@ -105,15 +106,8 @@ const OTHERS: [u64; 8] = [1500, 1501, 1502, 1503, 5000, 5001, 5002, 5003];
 const WRITTEN: [u64; 8] = [1500, 1502, 1501, 1503, 5000, 5002, 5001, 5003];
 
 fn open(fs: Arc<dyn Fs>, clock: &ManualClock, ended: &Ended) -> Db {
-    let mut rng = Rng::new(5);
-    Db::builder("/db")
-        .fs(fs)
-        .random(move || rng.next_u64())
-        .background(BackgroundMode::Stepped)
-        .clock(Arc::new(clock.clone()))
-        .listener(Arc::new(ended.clone()))
-        .open()
-        .unwrap()
+    let builder = stepped(fs, "/db", 5).clock(Arc::new(clock.clone()));
+    builder.listener(Arc::new(ended.clone())).open().unwrap()
 }
 
 fn deep_options(interrupter: &Arc<Interrupter>) -> PartitionOptions {

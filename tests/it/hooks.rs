@@ -23,6 +23,7 @@ use siltstone::{
 use testkit::Rng;
 
 use crate::shelf::{Shelf, ShelfProvider};
+use crate::store::content;
 
 /// Tiny limits, so that every path runs.
 fn builder(fs: &MemFs, seed: u64) -> Builder {
@@ -38,10 +39,6 @@ fn builder(fs: &MemFs, seed: u64) -> Builder {
 
 fn tiny() -> PartitionOptions {
     PartitionOptions::new().block_bytes(128).table_bytes(1 << 10).level_base_bytes(2 << 10)
-}
-
-fn all(p: &Partition) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    p.iter().map(|kv| kv.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
 }
 
 // ---- filters that decide ----------------------------------------------------------------------
@@ -72,7 +69,7 @@ fn a_ttl_filter_deletes_what_expired_and_leaves_snapshots_alone() {
         p.put(n.to_be_bytes(), (n / 2).to_be_bytes()).unwrap();
     }
     p.compact(..).unwrap();
-    assert!(all(&p).is_empty());
+    assert!(content(&p).is_empty());
     db.wait_idle().unwrap();
     assert_eq!(db.stats().partitions[1].levels.iter().map(|l| l.entry_count).sum::<u64>(), 0);
 }
@@ -105,12 +102,12 @@ proptest! {
                     p.delete(key).unwrap();
                     model.remove(&key[..]);
                 }
-                3 if snapshots.len() < 3 => snapshots.push((db.snapshot(), model.clone(), all(&p))),
+                3 if snapshots.len() < 3 => snapshots.push((db.snapshot(), model.clone(), content(&p))),
                 3 => drop(snapshots.remove(usize::from(*arg) % 3)),
                 4 => db.flush().unwrap(),
                 _ => p.compact(..).unwrap(),
             }
-            let seen = all(&p);
+            let seen = content(&p);
             for (key, value) in &model {
                 let got = seen.get(key);
                 prop_assert!(got == Some(value) || (got.is_none() && key[0] == b'd'));
@@ -158,7 +155,7 @@ fn a_snapshot_taken_while_a_filter_decides_keeps_its_view() {
     let filter = Arc::new(Meddler(Mutex::new(Some(db.clone())), taken.clone()));
     let p = db.partition_with("p", tiny().filter(filter)).unwrap();
     p.compact(..).unwrap();
-    assert!(all(&p).is_empty());
+    assert!(content(&p).is_empty());
     let snapshot = taken.lock().unwrap().take().unwrap();
     assert_eq!(snapshot.iter(&p).count(), 50);
     assert_eq!(snapshot.get(&p, [3]).unwrap().as_deref(), Some(&[3; 50][..]));

@@ -14,26 +14,22 @@ use lsm_core::codec::{checksum64, checksum64_seeded};
 use lsm_core::fs::{CrashOutcome, MemFs};
 use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::secondary::{Level, Target};
-use siltstone::{BackgroundMode, Compression, Db, Options, PartitionOptions, TtlFilter, TtlRule};
+use siltstone::{Compression, Db, Options, PartitionOptions, TtlFilter, TtlRule};
 use testkit::Rng;
+
+use crate::store::stepped;
 
 const DIR: &str = "/db";
 const CHILD: &str = "SILTSTONE_HOSTILE_CHILD";
 const CASES: usize = 6000;
 
 fn open(fs: &MemFs) -> siltstone::Result<Db> {
-    let mut rng = Rng::new(3);
     let options = Options::new()
         .wal_segment_bytes(4 << 10)
         .write_buffer_bytes(1 << 20)
         .cache_bytes(1 << 20)
         .compaction_threads(1);
-    Db::builder(DIR)
-        .fs(Arc::new(fs.clone()))
-        .options(options)
-        .background(BackgroundMode::Stepped)
-        .random(move || rng.next_u64())
-        .open()
+    stepped(Arc::new(fs.clone()), DIR, 3).options(options).open()
 }
 
 fn build() -> MemFs {

@@ -31,6 +31,7 @@ use siltstone::{
 use testkit::Rng;
 
 use crate::clock::ManualClock;
+use crate::store::content;
 
 const THRESHOLD: usize = 256;
 
@@ -78,10 +79,6 @@ fn value_store(db: &Db) -> ValueStoreStats {
 
 fn value(rng: &mut Rng, len: usize) -> Vec<u8> {
     (0..len).map(|_| rng.next_u64() as u8).collect()
-}
-
-fn content(p: &Partition) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    p.iter().map(|pair| pair.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
 }
 
 /// Lets time pass until nothing is left to do.

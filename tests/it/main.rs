@@ -48,6 +48,7 @@ mod rot;
 mod shelf;
 mod sim;
 mod space;
+mod store;
 mod store_edits;
 #[cfg(unix)]
 mod strays;

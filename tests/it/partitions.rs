@@ -5,23 +5,13 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
 use lsm_core::fs::{CrashOutcome, FaultFs, Fs, FsOp, MemFs, OpKind};
-use siltstone::{BackgroundMode, Db, ErrorKind, Options};
-use testkit::Rng;
+use siltstone::{Db, ErrorKind, Options};
+
+use crate::store::{settle, stepped};
 
 fn open(fs: Arc<dyn Fs>) -> Db {
-    let mut random = Rng::new(1);
     let options = Options::new().cache_bytes(0).write_buffer_bytes(1 << 20);
-    Db::builder("/db")
-        .options(options.wal_segment_bytes(1 << 20))
-        .fs(fs)
-        .background(BackgroundMode::Stepped)
-        .random(move || random.next_u64())
-        .open()
-        .unwrap()
-}
-
-fn settle(db: &Db) {
-    while db.step().unwrap() {}
+    stepped(fs, "/db", 1).options(options.wal_segment_bytes(1 << 20)).open().unwrap()
 }
 
 fn tables(fs: &MemFs) -> usize {

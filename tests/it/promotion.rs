@@ -1,7 +1,6 @@
 //! Promotions of a whole store: a primary with large values and MetaHive, stopped at each of its storage
 //! operations, and the calls of an application.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{CrashOutcome, FaultFs, Fs, MemFs};
@@ -11,6 +10,8 @@ use siltstone::{
     Partition, PartitionOptions, Result, VerifyOptions,
 };
 use testkit::Rng;
+
+use crate::store;
 
 fn builder(fs: &Arc<dyn Fs>) -> siltstone::Builder {
     let options = Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(16 << 10);
@@ -32,9 +33,8 @@ fn media(db: &Db) -> Partition {
     db.partition_with("media", options.metahive(MetaHiveOptions::new())).unwrap()
 }
 
-fn content(db: &Db) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let entries = db.open_partition("media").unwrap().iter().map(Result::unwrap);
-    entries.map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+fn content(db: &Db) -> store::Content {
+    store::content(&db.open_partition("media").unwrap())
 }
 
 /// Does a random deed with large and small values.

@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lsm_core::fs::MemFs;
 use siltstone::secondary::{Level, Secondary};
 use siltstone::{
-    BackgroundMode, Compression, Db, Durability, LargeValueOptions, MetaHiveOptions, Options,
-    Partition, PartitionOptions, Snapshot,
+    Compression, Db, Durability, LargeValueOptions, MetaHiveOptions, Options, Partition,
+    PartitionOptions, Snapshot,
 };
 use testkit::Rng;
+
+use crate::store::stepped;
 
 /// Keys are below this.
 const KEYS: u32 = 400;
@@ -42,13 +44,8 @@ struct World {
 }
 
 fn open(fs: &MemFs, options: &PartitionOptions) -> (Db, Partition) {
-    let db = Db::builder("/db")
-        .fs(Arc::new(fs.clone()))
-        .options(Options::new().write_buffer_bytes(32 << 10))
-        .background(BackgroundMode::Stepped)
-        .random(|| 7)
-        .open()
-        .unwrap();
+    let builder = stepped(Arc::new(fs.clone()), "/db", 7);
+    let db = builder.options(Options::new().write_buffer_bytes(32 << 10)).open().unwrap();
     let p = db.partition_with("p", options.clone()).unwrap();
     (db, p)
 }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
 use siltstone::{
-    BackgroundMode, Builder, Db, Durability, Error, ErrorKind, Options, Partition, PartitionOptions,
+    BackgroundMode, Builder, Db, Durability, Error, ErrorKind, Options, PartitionOptions,
 };
+
+use crate::store::{Content, content};
 
 const DIR: &str = "/db";
 
@@ -17,7 +19,7 @@ fn builder(fs: impl Fs) -> Builder {
 }
 
 /// A store with a table, a deletion of what is in it, and entries in the log alone.
-fn fill(mem: &MemFs) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn fill(mem: &MemFs) -> Content {
     let db = builder(mem.clone()).open().unwrap();
     let p = db.partition("p").unwrap();
     for number in 0..200u32 {
@@ -28,14 +30,9 @@ fn fill(mem: &MemFs) -> Vec<(Vec<u8>, Vec<u8>)> {
         p.put(number.to_be_bytes(), format!("second {number}")).unwrap();
     }
     p.delete(7u32.to_be_bytes()).unwrap();
-    let expected = contents(&p);
+    let expected = content(&p);
     db.close().unwrap();
     expected
-}
-
-fn contents(p: &Partition) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let entries = p.iter().map(Result::unwrap);
-    entries.map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
 }
 
 fn kind_of<T>(result: Result<T, Error>) -> Option<ErrorKind> {
@@ -49,7 +46,7 @@ fn everything_is_read_and_nothing_is_asked_to_change() {
     let fs = FaultFs::over_mem(mem);
     let db = builder(fs.clone()).read_only(true).open().unwrap();
     let p = db.partition("p").unwrap();
-    assert_eq!(contents(&p), expected);
+    assert_eq!(content(&p), expected);
     assert_eq!(p.get(7u32.to_be_bytes()).unwrap(), None);
     assert_eq!(p.get(299u32.to_be_bytes()).unwrap().as_deref(), Some(&b"second 299"[..]));
     let snapshot = db.snapshot();
@@ -80,7 +77,7 @@ fn an_open_reads_each_segment_of_the_log_once() {
     fs.add_rule(FaultRule::sticky(at, FaultAction::Eio));
     let db = builder(fs.clone()).read_only(true).open().unwrap();
     assert!(nth > 0 && fs.fault_count() == 0);
-    assert_eq!(contents(&db.partition("p").unwrap()), expected);
+    assert_eq!(content(&db.partition("p").unwrap()), expected);
     assert_eq!(db.stats().wal_disk_bytes, bytes);
 }
 
@@ -119,7 +116,7 @@ fn a_full_disk_is_read_and_exported_to_another_one() {
     assert_eq!(kind_of(builder(fs.clone()).open()), Some(ErrorKind::NoSpace));
     let before = mem.list(Path::new(DIR), "").unwrap();
     let db = builder(fs.clone()).read_only(true).open().unwrap();
-    assert_eq!(contents(&db.partition("p").unwrap()), expected);
+    assert_eq!(content(&db.partition("p").unwrap()), expected);
     drop(db);
     assert_eq!(mem.list(Path::new(DIR), "").unwrap(), before);
     let db = builder(mem.clone()).read_only(true).open().unwrap();
@@ -129,7 +126,7 @@ fn a_full_disk_is_read_and_exported_to_another_one() {
     let copy = Db::builder("/copy").fs(Arc::new(mem.clone())).open().unwrap();
     let p = copy.partition("p").unwrap();
     p.ingest("/out").unwrap();
-    assert_eq!(contents(&p), expected);
+    assert_eq!(content(&p), expected);
 }
 
 /// Each attempt to open wrote the replayed log to a table, and left it there when the manifest had
@@ -162,7 +159,7 @@ fn an_open_that_fails_for_want_of_space_leaves_no_tables() {
     }
     assert!(failures >= 5, "{failures} failures");
     let db = builder(mem).open().unwrap();
-    assert_eq!(contents(&db.partition("p").unwrap()), expected);
+    assert_eq!(content(&db.partition("p").unwrap()), expected);
 }
 
 /// As root every folder can be written to; what counts is that it is not even tried.
@@ -175,7 +172,7 @@ fn a_folder_that_takes_no_change_is_read() {
     assert_eq!(kind_of(builder(fs.clone()).open()), Some(ErrorKind::Io));
     let tried = fs.mutation_count();
     let db = builder(fs.clone()).read_only(true).open().unwrap();
-    assert_eq!(contents(&db.partition("p").unwrap()), expected);
+    assert_eq!(content(&db.partition("p").unwrap()), expected);
     db.close().unwrap();
     assert_eq!(fs.mutation_count(), tried);
 }
@@ -187,7 +184,7 @@ fn readers_share_the_lock_and_exclude_writers() {
     let readers = [(); 2].map(|()| builder(mem.clone()).read_only(true).open().unwrap());
     assert_eq!(kind_of(builder(mem.clone()).open()), Some(ErrorKind::Locked));
     for db in readers {
-        assert_eq!(contents(&db.partition("p").unwrap()), expected);
+        assert_eq!(content(&db.partition("p").unwrap()), expected);
     }
     let writer = builder(mem.clone()).open().unwrap();
     assert_eq!(kind_of(builder(mem.clone()).read_only(true).open()), Some(ErrorKind::Locked));
@@ -195,7 +192,7 @@ fn readers_share_the_lock_and_exclude_writers() {
     // A copy without the lock file.
     mem.delete(&Path::new(DIR).join("LOCK")).unwrap();
     let db = builder(mem.clone()).read_only(true).open().unwrap();
-    assert_eq!(contents(&db.partition("p").unwrap()), expected);
+    assert_eq!(content(&db.partition("p").unwrap()), expected);
 }
 
 #[test]
@@ -228,5 +225,5 @@ fn a_log_beyond_the_memory_budget_is_refused_and_named() {
     assert_eq!(refused.kind(), ErrorKind::LimitExceeded);
     assert!(refused.to_string().contains("write_buffer_bytes"), "{refused}");
     let db = builder(mem).write_buffer_bytes(1 << 20).read_only(true).open().unwrap();
-    assert_eq!(contents(&db.partition("p").unwrap()).len(), 100);
+    assert_eq!(content(&db.partition("p").unwrap()).len(), 100);
 }

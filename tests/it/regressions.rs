@@ -7,6 +7,8 @@ use lsm_core::fs::{CrashOutcome, Fs, MemFs};
 use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Options, Partition};
 use testkit::rng::Rng;
 
+use crate::store::stepped;
+
 fn tiny() -> Options {
     let options = Options::new().cache_bytes(0).write_buffer_bytes(4 << 10);
     options.wal_segment_bytes(4 << 10).wal_bytes_max(8 << 10)
@@ -22,10 +24,7 @@ fn open_roomy(fs: &MemFs) -> (Db, Partition) {
 }
 
 fn open_with(fs: &MemFs, options: Options) -> (Db, Partition) {
-    let mut random = Rng::new(1);
-    let builder = Db::builder("/db").fs(Arc::new(fs.clone())).options(options);
-    let builder = builder.background(BackgroundMode::Stepped).random(move || random.next_u64());
-    let db = builder.open().unwrap();
+    let db = stepped(Arc::new(fs.clone()), "/db", 1).options(options).open().unwrap();
     let partition = db.partition("p").unwrap();
     (db, partition)
 }

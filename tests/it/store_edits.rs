@@ -8,6 +8,7 @@ use siltstone::hooks::ValueStore;
 use siltstone::{BackgroundMode, Db, Durability, Hooks, Options, PartitionOptions};
 
 use crate::shelf::{Blow, Shelf, ShelfProvider};
+use crate::store::stepped;
 
 const LEN: usize = 200;
 
@@ -16,14 +17,8 @@ fn open(fs: &MemFs, shelf: &Shelf) -> Db {
 }
 
 fn open_on(fs: Arc<dyn Fs>, shelf: &Shelf) -> Db {
-    Db::builder("/db")
-        .fs(fs)
-        .options(Options::new().write_buffer_bytes(64 << 10))
-        .background(BackgroundMode::Stepped)
-        .random(|| 7)
-        .hooks(Arc::new(ShelfProvider(shelf.clone())))
-        .open()
-        .unwrap()
+    let builder = stepped(fs, "/db", 7).options(Options::new().write_buffer_bytes(64 << 10));
+    builder.hooks(Arc::new(ShelfProvider(shelf.clone()))).open().unwrap()
 }
 
 fn options(shelf: &Shelf) -> PartitionOptions {

@@ -12,12 +12,11 @@ use lsm_core::codec::{checksum64_seeded, checksum128};
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
 use siltstone::limits::USER_KEY_BYTES_MAX;
 use siltstone::stream::{StreamExport, StreamFormat, StreamImport};
-use siltstone::{
-    BackgroundMode, Db, Error, ErrorKind, LargeValueOptions, Options, PartitionOptions,
-};
+use siltstone::{Db, Error, ErrorKind, LargeValueOptions, Options, PartitionOptions};
 use testkit::{Rng, assert_golden, hexdump};
 
 use crate::fixtures;
+use crate::store::stepped;
 
 /// Bytes of a piece of a value.
 const PIECE: usize = 256 << 10;
@@ -26,13 +25,8 @@ const PIECE: usize = 256 << 10;
 type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
 fn open(fs: &MemFs) -> Db {
-    Db::builder("/db")
-        .fs(Arc::new(fs.clone()))
-        .options(Options::new().write_buffer_bytes(8 << 20))
-        .background(BackgroundMode::Stepped)
-        .random(|| 7)
-        .open()
-        .unwrap()
+    let options = Options::new().write_buffer_bytes(8 << 20);
+    stepped(Arc::new(fs.clone()), "/db", 7).options(options).open().unwrap()
 }
 
 fn content(db: &Db) -> Content {

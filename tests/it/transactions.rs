@@ -12,10 +12,12 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use lsm_core::fs::{CrashOutcome, MemFs};
 use siltstone::{
-    BackgroundMode, Db, Durability, ErrorKind, MetaHiveOptions, Options, Partition,
-    PartitionOptions, Readable, Result, Slice, Swap,
+    Db, Durability, ErrorKind, MetaHiveOptions, Options, Partition, PartitionOptions, Readable,
+    Result, Slice, Swap,
 };
 use testkit::Rng;
+
+use crate::store;
 
 /// Options under which a few kilobytes are flushed and compacted many times.
 fn small() -> Options {
@@ -32,8 +34,7 @@ fn open(fs: &MemFs) -> Db {
 
 /// Under which nothing is flushed unless the test says so.
 fn stepped(fs: &MemFs) -> Db {
-    let builder = Db::builder("/db").options(Options::new()).fs(Arc::new(fs.clone()));
-    builder.background(BackgroundMode::Stepped).open().unwrap()
+    store::stepped(Arc::new(fs.clone()), "/db", 7).open().unwrap()
 }
 
 fn number(bytes: &[u8]) -> u64 {

@@ -15,6 +15,7 @@ use testkit::Rng;
 
 use crate::clock::ManualClock;
 use crate::shelf::NoHooks;
+use crate::store::settle;
 
 fn builder(fs: &MemFs, clock: &ManualClock) -> Builder {
     let mut random = Rng::new(1);
@@ -38,10 +39,6 @@ fn rule() -> TtlRule {
 
 fn with(rule: &TtlRule) -> PartitionOptions {
     small().filter(Arc::new(TtlFilter::stored(rule)))
-}
-
-fn settle(db: &Db) {
-    while db.step().unwrap() {}
 }
 
 /// Puts keys `from..to`, each of which expires at the second of its number.

@@ -9,6 +9,8 @@ use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, OpKin
 
 use super::*;
 
+use crate::store;
+
 /// The entries that the old primary had acknowledged. Frozen with the first version of forks.
 fn expected() -> BTreeMap<Vec<u8>, Vec<u8>> {
     let entry = |n: u32| (format!("key {n:02}").into_bytes(), format!("value {n}").into_bytes());
@@ -51,9 +53,8 @@ fn write() -> (MemFs, MemFs) {
     (unfinished, next.crash_clone(CrashOutcome::Everything, &mut || 0))
 }
 
-fn content(db: &Db) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let entries = db.open_partition("p").unwrap().iter().map(|entry| entry.unwrap());
-    entries.map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+fn content(db: &Db) -> store::Content {
+    store::content(&db.open_partition("p").unwrap())
 }
 
 /// Opens it for reading, finishes the promotion, and lives on.

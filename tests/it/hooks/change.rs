@@ -73,7 +73,7 @@ fn no_job_runs_with_hooks_that_are_refused() {
     let p = db.partition_with("p", tiny()).unwrap();
     fill(&db, &p);
     p.put(b"z\x01", "reserved").unwrap();
-    let before = all(&p);
+    let before = content(&p);
     let stepping = db.clone();
     once_at(
         &fs,
@@ -88,10 +88,10 @@ fn no_job_runs_with_hooks_that_are_refused() {
     assert_eq!(refused.kind(), ErrorKind::ReservedKey);
     fs.clear_observer();
     assert!(db.stats().compaction_count > 0, "the compaction ran");
-    assert!(all(&p) == before, "{} of {} entries are left", p.iter().count(), before.len());
+    assert!(content(&p) == before, "{} of {} entries are left", p.iter().count(), before.len());
     p.put(b"y\x01", "not reserved").unwrap();
     p.compact(..).unwrap();
-    assert_eq!(all(&p).len(), before.len() + 1);
+    assert_eq!(content(&p).len(), before.len() + 1);
     check_sound(&db);
 }
 
@@ -161,7 +161,7 @@ fn a_job_installs_nothing_that_it_made_under_hooks_that_are_gone() {
     fs.clear_observer();
     p.put("b", "value").unwrap();
     p.compact(..).unwrap();
-    assert_eq!(all(&p).len(), 2);
+    assert_eq!(content(&p).len(), 2);
     check_sound(&db);
 }
 
@@ -177,6 +177,6 @@ fn a_bulk_load_installs_no_table_that_the_partition_could_not_compact() {
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unsupported);
     p.put("b", "value").unwrap();
     p.compact(..).unwrap();
-    assert_eq!(all(&p).len(), 1);
+    assert_eq!(content(&p).len(), 1);
     check_sound(&db);
 }

@@ -206,7 +206,7 @@ proptest! {
                 }
                 _ => db.flush().unwrap(),
             }
-            prop_assert_eq!(&all(&p), &model);
+            prop_assert_eq!(&content(&p), &model);
             let back: Vec<_> = p.keys().rev().map(|k| k.unwrap().to_vec()).collect();
             prop_assert!(back.iter().rev().eq(model.keys()));
             for (key, value) in &model {

@@ -4,17 +4,15 @@
 //! both. So a handle whose value is gone shows, and so does half a batch.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, FsOp, MemFs, OpKind};
-use siltstone::{
-    BackgroundMode, Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result,
-};
+use siltstone::{Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result};
 use testkit::Rng;
 
 use crate::crash::seed_or;
 use crate::shelf::{Blow, Shelf, ShelfProvider};
+use crate::store::stepped;
 
 const KEYS: u64 = 12;
 
@@ -80,15 +78,9 @@ struct World {
 }
 
 fn open(fs: Arc<dyn lsm_core::fs::Fs>, shelf: &Shelf) -> Result<Db> {
-    let mut rng = Rng::new(17);
     let options = Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(8 << 10);
-    Db::builder(Path::new("/db"))
-        .fs(fs)
-        .options(options)
-        .background(BackgroundMode::Stepped)
-        .random(move || rng.next_u64())
-        .hooks(Arc::new(ShelfProvider(shelf.clone())))
-        .open()
+    let builder = stepped(fs, "/db", 17).options(options);
+    builder.hooks(Arc::new(ShelfProvider(shelf.clone()))).open()
 }
 
 /// The keys of a partition, and the number that begins each value.

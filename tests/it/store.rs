@@ -1,0 +1,39 @@
+//! The common part of the families of tests: a database that runs in steps, and what is in it.
+//!
+//! `testkit` cannot have it, because it knows no engine type.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use lsm_core::fs::Fs;
+use siltstone::{BackgroundMode, Builder, Db, Partition};
+use testkit::Rng;
+
+/// The keys and values of a partition.
+pub type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Returns a builder of the database in `dir` that does background work when it is told to, one step at
+/// a time. The seed makes its random numbers, and so its id.
+pub fn stepped(fs: Arc<dyn Fs>, dir: impl AsRef<Path>, seed: u64) -> Builder {
+    let mut random = Rng::new(seed);
+    let builder = Db::builder(dir).fs(fs).background(BackgroundMode::Stepped);
+    builder.random(move || random.next_u64())
+}
+
+/// Does background work until nothing is left to do.
+pub fn settle(db: &Db) {
+    while db.step().unwrap() {}
+}
+
+/// Returns everything in a partition, as a scan finds it: each key once, in order.
+pub fn content(partition: &Partition) -> Content {
+    let mut content = Content::new();
+    for entry in partition.iter() {
+        let (key, value) = entry.unwrap();
+        let last = content.last_key_value().map(|(last, _)| last);
+        assert!(last.is_none_or(|last| last[..] < key[..]), "the scan is out of order at {key:?}");
+        content.insert(key.to_vec(), value.to_vec());
+    }
+    content
+}
