@@ -103,7 +103,7 @@ fn health_says_that_the_folder_was_deleted() {
 
 /// Otherwise secondaries find strong reads refused, without a reason.
 #[test]
-fn health_says_that_there_is_no_commit_cursor_until_the_next_open() {
+fn health_says_that_there_is_no_commit_cursor() {
     let scene = tempfile::tempdir().unwrap();
     let dir = scene.path().join("db");
     Db::open(&dir).unwrap().close().unwrap();

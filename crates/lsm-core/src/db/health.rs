@@ -122,8 +122,8 @@ pub struct Health {
     pub deleted: Option<String>,
     /// The error of the last batch, if the log had no space for it, until there is room for small batches.
     pub refused: Option<String>,
-    /// The error for which this open has no commit cursor: until the next open, secondaries have no strong reads
-    /// while it writes, and none can take the database over from it.
+    /// The error for which there is no commit cursor at present: secondaries have no strong reads, and none can take
+    /// the database over. The cursor is tried again every second, later every 8 seconds.
     pub cursor_failure: Option<String>,
     /// Partitions whose writers are delayed, by name.
     pub stalls: Vec<StallHealth>,
@@ -185,7 +185,7 @@ impl fmt::Display for Health {
         if let Some(why) = &self.cursor_failure {
             writeln!(
                 f,
-                "secondaries have no strong reads until the next open: no commit cursor: {why}"
+                "no commit cursor, which is tried again; until it is made, secondaries have no strong reads: {why}"
             )?;
         }
         for stall in &self.stalls {
@@ -297,7 +297,7 @@ impl DbInner {
                 soft: self.world.files.limit() as u64,
                 hard: open_files_limit(),
             },
-            cursor_failure: self.cursor.failure().map(ToString::to_string),
+            cursor_failure: self.cursor.failure().map(|error| error.to_string()),
             clock_jump: self.clock_jump(),
         }
     }

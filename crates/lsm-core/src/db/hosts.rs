@@ -258,12 +258,19 @@ impl Worker for DbInner {
         }
         // First: writers may need it within milliseconds, and a sync takes longer.
         self.slabs.prepare();
+        // Before the log, which fails where the disk is full.
+        let cursor = self.tend_cursor();
         let sync_interval = Duration::from_millis(self.options.sync_interval_ms);
-        self.log.tend(self, self.background.now(), sync_interval)
+        let log = self.log.tend(self, self.background.now(), sync_interval)?;
+        Ok(log.into_iter().chain(cursor).min())
     }
 
     fn tend_log_now(&self) -> Result<bool> {
-        if self.cursor.is_fenced() { Ok(false) } else { self.log.tend_now(self) }
+        if self.cursor.is_fenced() {
+            return Ok(false);
+        }
+        self.tend_cursor();
+        self.log.tend_now(self)
     }
 
     fn remove_obsolete(&self) -> Result<()> {

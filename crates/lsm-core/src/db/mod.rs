@@ -31,6 +31,7 @@ mod hosts;
 mod inject;
 mod job;
 mod jobs;
+mod late_cursor;
 mod leases;
 mod log;
 mod log_search;

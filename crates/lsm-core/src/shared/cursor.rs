@@ -37,22 +37,26 @@
 //!    they count. So operations that a dead writer had stored there and not published are in its
 //!    files.
 //! 5. `state` is superseded before the next epoch acknowledges a write. The cursor of an epoch
-//!    exists before its manifest.
+//!    exists before its manifest; or it could not be made then, and appears later, live and with all
+//!    that was settled: see `cursor/words.rs`.
 //! 6. The top bit of words 16 and 17 is the fence: another process sets it, see `shared/fence.rs`,
 //!    and it is never cleared. The writer replaces such a word by compare and exchange, after the
 //!    write of the frame or edit and before anything follows from it. So for each frame and edit
 //!    exactly one holds: the writer has settled it, and the other process has found that here; or
 //!    it is refused.
 
+mod words;
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use self::words::{CursorFile, CursorWords};
 use super::fence::Settled;
 use crate::codec::checksum64;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{DirEntry, Fs, LockGuard, MapMode, SharedWords, names};
+use crate::fs::{DirEntry, Fs, MapMode, SharedWords, names};
 use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
 
 /// The first word, in the byte order of the machine.
@@ -116,41 +120,44 @@ pub(super) fn checksum_of(fixed: &[u64; FIXED_WORDS]) -> u64 {
 
 /// The primary's side of the cursor of its epoch. If the medium maps no files, it stores nothing.
 pub struct CursorWriter {
-    words: Option<Arc<dyn SharedWords>>,
-    /// The reason why it could not be made, although files can be mapped.
-    failure: Option<Error>,
+    words: CursorWords,
+    /// The first words of the file.
+    fixed: [u64; FIXED_WORDS],
     epoch: Epoch,
-    /// Shows secondaries that the writer lives. Not the lock of the folder: a secondary that checks
-    /// a lock holds it for a moment, and would keep the next writer out.
-    _lock: Option<Box<dyn LockGuard>>,
 }
 
 impl CursorWriter {
     /// Makes the cursor of an epoch that is about to begin.
     pub fn create(fs: &dyn Fs, dir: &Path, db: DbId, epoch: Epoch) -> CursorWriter {
         let Some(machine_run) = fs.machine_run() else { return CursorWriter::none() };
+        let fixed = fixed_words(VERSION, db, epoch, machine_run);
         let path = dir.join(names::cursor(epoch));
-        let mut words = fs.map_words(&path, MapMode::Create(WORDS));
-        if words.is_err() && fs.delete(&path).is_ok() {
-            // An open of this epoch may have failed before.
-            words = fs.map_words(&path, MapMode::Create(WORDS));
-        }
-        // No write depends on the cursor. Without it, secondaries read the log instead.
-        let failure = words.as_ref().err().cloned();
-        let words = words.ok().flatten();
-        let mut lock = None;
-        if let Some(words) = &words {
-            lock = fs.try_lock(&path).ok().flatten();
-            let words = words.words();
-            words[LOCKED_AT].store(u64::from(lock.is_some()), Ordering::Relaxed);
-            let fixed = fixed_words(VERSION, db, epoch, machine_run);
-            words[CHECKSUM_AT].store(checksum_of(&fixed), Ordering::Relaxed);
-            // The magic last: a secondary that finds it finds the other words.
-            for (at, word) in fixed.iter().enumerate().rev() {
-                words[at].store(*word, Ordering::Release);
+        let words = match CursorFile::make(fs, &path) {
+            Ok(None) => return CursorWriter::none(),
+            Ok(Some(file)) => {
+                file.publish(&fixed);
+                CursorWords::of_file(file)
             }
-        }
-        CursorWriter { words, failure, epoch, _lock: lock }
+            // No write depends on the file. Until it is made, secondaries read the log instead.
+            Err(error) => CursorWords::in_memory(path, error),
+        };
+        CursorWriter { words, fixed, epoch }
+    }
+
+    /// The part that says when the file is tried again, if it could not be made.
+    pub fn later(&self) -> &CursorWords {
+        &self.words
+    }
+
+    /// Has `file` say what the epoch has settled, and believed from then on. The caller stands between two groups
+    /// of commits and two edits of the manifest: of what is stored meanwhile the file has nothing, so it could be
+    /// fenced before what was acknowledged.
+    pub fn appear(&self, file: CursorFile) {
+        self.words.move_to(file, &self.fixed, |words| {
+            // A change of partitions is noted after its edit, by a thread that may be stopped in between.
+            let edit = words[EDIT_AT].load(Ordering::Relaxed);
+            words[LAYOUT_AT].store(edit, Ordering::Relaxed);
+        });
     }
 
     /// Notes that the epoch begins after `visible` and with the manifest edit `edit`, once that
@@ -169,12 +176,13 @@ impl CursorWriter {
 
     /// Returns a cursor that stores nothing and cannot be fenced.
     pub fn none() -> CursorWriter {
-        CursorWriter { words: None, failure: None, epoch: Epoch::default(), _lock: None }
+        let fixed = [0; FIXED_WORDS];
+        CursorWriter { words: CursorWords::none(), fixed, epoch: Epoch::default() }
     }
 
-    /// Returns the reason why the cursor could not be made, if it could not.
-    pub fn failure(&self) -> Option<&Error> {
-        self.failure.as_ref()
+    /// Returns the reason why there is no file at present, if it could not be made.
+    pub fn failure(&self) -> Option<Error> {
+        self.words.failure()
     }
 
     /// Settles the log through `end`: frames before it are written, and the writer may act on them.
@@ -200,8 +208,8 @@ impl CursorWriter {
 
     #[inline]
     fn settle(&self, at: usize, value: u64) -> Result<()> {
-        let Some(words) = &self.words else { return Ok(()) };
-        let word = &words.words()[at];
+        let Some(words) = self.words.get() else { return Ok(()) };
+        let word = &words[at];
         let before = word.load(Ordering::Relaxed);
         // Only this writer and a process that fences it store here, so a failed exchange is a
         // fence. Release: the fencing process finds the frame or edit in its file.
@@ -222,10 +230,8 @@ impl CursorWriter {
     /// Returns `true` if another process has fenced this writer.
     #[inline]
     pub fn is_fenced(&self) -> bool {
-        let words = self.words.as_ref();
-        words.is_some_and(|words| {
-            words.words()[SETTLED_END_AT].load(Ordering::Relaxed) & FENCED != 0
-        })
+        let words = self.words.of_others();
+        words.is_some_and(|words| words[SETTLED_END_AT].load(Ordering::Relaxed) & FENCED != 0)
     }
 
     #[cold]
@@ -238,8 +244,8 @@ impl CursorWriter {
     }
 
     fn change_state(&self, from: u64, to: u64) -> Result<()> {
-        let Some(words) = &self.words else { return Ok(()) };
-        let state = &words.words()[STATE_AT];
+        let Some(words) = self.words.get() else { return Ok(()) };
+        let state = &words[STATE_AT];
         // Never over the mark of another epoch.
         match state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(()),
@@ -280,8 +286,8 @@ impl CursorWriter {
     }
 
     fn store(&self, at: usize, value: u64) {
-        if let Some(words) = &self.words {
-            words.words()[at].store(value, Ordering::Release);
+        if let Some(words) = self.words.get() {
+            words[at].store(value, Ordering::Release);
         }
     }
 
@@ -294,8 +300,7 @@ impl CursorWriter {
     /// Notes that everything through `visible` is seen by readers, and lies before `end` in the log.
     #[inline]
     pub fn publish(&self, end: u64, visible: SeqNo) {
-        if let Some(words) = &self.words {
-            let words = words.words();
+        if let Some(words) = self.words.get() {
             // `end` before `visible`, see invariant 2.
             words[END_AT].store(end, Ordering::Release);
             words[VISIBLE_AT].store(visible.get(), Ordering::Release);
@@ -326,7 +331,7 @@ impl CursorWriter {
     /// Those of the file system; [`ErrorKind::Fenced`], and then the file stays: it shows the next
     /// epoch where this one ended.
     pub fn close(&self, fs: &dyn Fs, dir: &Path, epoch: Epoch) -> Result<()> {
-        if self.words.is_none() {
+        if self.words.of_others().is_none() {
             return Ok(());
         }
         // The state is fenced last, so it does not say yet that a fence has begun.

@@ -8,6 +8,7 @@
 
 mod claimants;
 mod folders;
+mod late_cursor;
 mod readers;
 mod room;
 mod witnesses;

@@ -261,6 +261,10 @@ impl Fs for FaultFs {
 
     /// Not counted: such a file has no durable content.
     fn map_words(&self, path: &Path, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
+        // Words that are there are memory: no access to them is an operation.
+        if matches!(mode, MapMode::Create(_)) {
+            self.check_path(OpKind::MapWords, "map", path)?;
+        }
         self.shared.fs.map_words(path, mode)
     }
 

@@ -56,11 +56,13 @@ pub enum OpKind {
     Punch,
     /// [`Fs::free_bytes`].
     FreeBytes,
+    /// [`Fs::map_words`] of a new name.
+    MapWords,
 }
 
 impl OpKind {
     /// Every kind, for tests that count their coverage.
-    pub const ALL: [OpKind; 21] = [
+    pub const ALL: [OpKind; 22] = [
         OpKind::CreateDir,
         OpKind::Create,
         OpKind::OpenExisting,
@@ -82,6 +84,7 @@ impl OpKind {
         OpKind::Map,
         OpKind::Punch,
         OpKind::FreeBytes,
+        OpKind::MapWords,
     ];
 
     /// Returns `true` if it can change the state after a crash. (The first lock creates its file.)
@@ -98,6 +101,7 @@ impl OpKind {
                 | OpKind::Len
                 | OpKind::Map
                 | OpKind::FreeBytes
+                | OpKind::MapWords
         )
     }
 
@@ -128,6 +132,7 @@ impl OpKind {
                 | OpKind::Append
                 | OpKind::Sync
                 | OpKind::Preallocate
+                | OpKind::MapWords
         )
     }
 }

@@ -60,6 +60,7 @@ fn every_kind(fs: &FaultFs) -> Vec<(OpKind, Result<()>)> {
         (OpKind::BeginNextSync, file.begin_next_sync()),
         (OpKind::Len, file.len().map(drop)),
         (OpKind::FreeBytes, fs.free_bytes(dir).map(drop)),
+        (OpKind::MapWords, fs.map_words(Path::new("/e/w"), MapMode::Create(1)).map(drop)),
     ]);
     done
 }

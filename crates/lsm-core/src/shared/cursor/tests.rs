@@ -1,7 +1,8 @@
 //! Words, bytes and states of the commit cursor.
 
 use super::*;
-use crate::fs::{AppendMode, MemFs, OsFs};
+use crate::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind, OsFs};
+use crate::shared::{OldCursor, Settled};
 
 const DIR: &str = "/db";
 
@@ -156,4 +157,58 @@ fn a_writer_is_dead_when_its_lock_is_free_and_it_has_not_closed() {
     words.words()[STATE_AT].store(CLOSED, Ordering::Release);
     drop(next);
     assert!(!reader.is_writer_dead(&fs, dir, Epoch(4)), "it has closed the database");
+}
+
+fn claimant(fs: &MemFs) -> Option<OldCursor> {
+    OldCursor::open(fs, DIR.as_ref(), DbId(9), Epoch(3)).unwrap()
+}
+
+/// It is believed with all words, or not at all, and a fence takes what was settled before there was a file.
+#[test]
+fn a_file_that_is_made_later_says_all_that_was_settled() {
+    let mem = folder();
+    let fault = FaultFs::over_mem(mem.clone());
+    let at = FaultAt::Nth { kind: OpKind::MapWords, suffix: String::new(), nth: 0 };
+    fault.add_rule(FaultRule::sticky(at, FaultAction::Enospc));
+    let dir: &Path = DIR.as_ref();
+    let writer = CursorWriter::create(&fault, dir, DbId(9), Epoch(3));
+    assert_eq!(writer.failure().unwrap().kind(), ErrorKind::NoSpace);
+    writer.note_edit(4, FileNo(2));
+    writer.begin(4, seq(40)).unwrap();
+    writer.settle_end(80).unwrap();
+    writer.touch(PartitionId(7), seq(41));
+    writer.publish(80, seq(41));
+    writer.settle_edit(5).unwrap();
+    writer.note_edit(5, FileNo(2));
+    assert!(!writer.is_fenced() && open(&mem, 3).is_none());
+    assert!(writer.later().make_file(&fault).is_none());
+    fault.heal();
+    let file = writer.later().make_file(&fault).unwrap();
+    assert!(open(&mem, 3).is_none() && claimant(&mem).is_none(), "it says nothing yet");
+    writer.appear(file);
+    assert!(writer.failure().is_none());
+    let reader = open(&mem, 3).unwrap();
+    assert_eq!(
+        (reader.state(), reader.end(), reader.visible().unwrap()),
+        (CursorState::Live, 80, seq(41))
+    );
+    assert_eq!((reader.edit(), reader.generation(), reader.layout_edit()), (5, FileNo(2), 5));
+    assert_eq!([7, 8].map(|id| reader.last_seq_of(PartitionId(id))), [41, 40]);
+    assert!(claimant(&mem).unwrap().is_live(&mem), "the lock of its process is held");
+    assert_eq!(claimant(&mem).unwrap().fence(), Some(Settled { end: 80, edit: 5 }));
+    assert!(writer.is_fenced());
+    assert_eq!(writer.settle_end(96).unwrap_err().kind(), ErrorKind::Fenced);
+    assert_eq!(writer.settle_edit(6).unwrap_err().kind(), ErrorKind::Fenced);
+}
+
+/// A close has no file to delete, and a file that comes too late is none of its epoch.
+#[test]
+fn an_epoch_ends_without_a_file() {
+    let mem = folder();
+    let fault = FaultFs::over_mem(mem.clone());
+    let at = FaultAt::Nth { kind: OpKind::MapWords, suffix: String::new(), nth: 0 };
+    fault.add_rule(FaultRule::sticky(at, FaultAction::Eio));
+    let writer = CursorWriter::create(&fault, DIR.as_ref(), DbId(9), Epoch(3));
+    writer.begin(1, seq(40)).unwrap();
+    writer.close(&fault, DIR.as_ref(), Epoch(3)).unwrap();
 }
