@@ -1,6 +1,8 @@
 //! Chunk files that the device does not give back: their keys alone are affected.
 
-use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
+use std::collections::BTreeSet;
+
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
 
 use super::*;
 
@@ -172,4 +174,88 @@ fn a_value_in_doubt_that_cannot_be_read_keeps_nothing_from_being_written_again()
     fs.heal();
     p.compact(..).unwrap();
     assert_eq!(p.get([0]).unwrap().unwrap(), vec![0; 2000]);
+}
+
+/// The names of all chunk files.
+fn chunks(mem: &MemFs) -> BTreeSet<String> {
+    let all = mem.list("/db".as_ref(), "").unwrap().into_iter().map(|entry| entry.name);
+    all.filter(|name| name.ends_with(".chunk")).collect()
+}
+
+/// The name of the chunk file that `make` makes.
+fn chunk_of(mem: &MemFs, make: impl FnOnce()) -> String {
+    let before = chunks(mem);
+    make();
+    chunks(mem).difference(&before).next().unwrap().clone()
+}
+
+/// A folder that was left without a close, whose log names a value in each of three files. An older one of `k` is
+/// in a table. Returns the name of the file of the newest `k`.
+fn left() -> (MemFs, String) {
+    let mem = MemFs::new();
+    let db = open(&mem);
+    let p = db.partition_with("p", options()).unwrap();
+    p.put("k", vec![1; 2000]).unwrap();
+    p.flush().unwrap();
+    p.put("before", vec![2; 2000]).unwrap();
+    let chunk = chunk_of(&mem, || {
+        p.put("k", vec![3; 2000]).unwrap();
+    });
+    p.put("after", vec![4; 2000]).unwrap();
+    p.put("small", "5").unwrap();
+    (mem.crash_clone(CrashOutcome::Everything, &mut || 0), chunk)
+}
+
+fn check_left(p: &Partition, reads_k: bool, context: &str) {
+    for (key, byte) in [("before", 2), ("after", 4)] {
+        assert_eq!(p.get(key).unwrap().unwrap(), vec![byte; 2000], "{context}");
+    }
+    assert_eq!(p.get("small").unwrap().unwrap(), b"5", "{context}");
+    match p.get("k") {
+        Ok(found) => assert!(reads_k && found.unwrap() == vec![3; 2000], "{context}"),
+        Err(error) => assert!(!reads_k && error.kind() == ErrorKind::Io, "{context}: {error}"),
+    }
+}
+
+/// The whole database was closed to everybody, for one file that the device does not give back.
+#[test]
+fn a_value_of_the_log_that_cannot_be_read_keeps_no_database_from_being_opened() {
+    for kind in [OpKind::Read, OpKind::OpenRead, OpKind::OpenExisting] {
+        for is_read_only in [true, false] {
+            let context = format!("{kind:?}, read only {is_read_only}");
+            let (mem, chunk) = left();
+            let fs = FaultFs::over_mem(mem.clone());
+            let at = FaultAt::Nth { kind, suffix: chunk, nth: 0 };
+            fs.add_rule(FaultRule::sticky(at, FaultAction::Eio));
+            let clock = ManualClock::default();
+            let db = match is_read_only {
+                true => Db::builder("/db").fs(Arc::new(fs.clone())).read_only(true).open(),
+                false => open_with(Arc::new(fs.clone()), "/db", &clock),
+            };
+            let db = db.unwrap_or_else(|error| panic!("{context}: {error}"));
+            let p = db.partition("p").unwrap();
+            // Never the older value.
+            check_left(&p, kind == OpKind::OpenExisting, &context);
+            fs.heal();
+            check_left(&p, true, &context);
+            db.close().unwrap();
+            let db = open(&mem);
+            check_left(&db.partition("p").unwrap(), true, &context);
+            assert!(db.verify(Default::default()).unwrap().is_sound(), "{context}");
+        }
+    }
+}
+
+/// After a failed sync it is unknown which bytes the device has. The error names the file.
+#[test]
+fn a_value_of_the_log_that_cannot_be_synced_refuses_the_open_and_changes_nothing() {
+    let (mem, chunk) = left();
+    let fs = FaultFs::over_mem(mem.clone());
+    let at = FaultAt::Nth { kind: OpKind::Sync, suffix: chunk.clone(), nth: 0 };
+    fs.add_rule(FaultRule::once(at, FaultAction::Eio));
+    let before = mem.paths();
+    let refused = open_with(Arc::new(fs), "/db", &ManualClock::default()).err().unwrap();
+    assert!(refused.is_failed_sync() && refused.to_string().contains(&chunk), "{refused}");
+    assert_eq!(mem.paths(), before);
+    check_left(&open(&mem).partition("p").unwrap(), true, "the next open");
 }

@@ -5,16 +5,18 @@
 //! Invariant: the log is verified as a whole before anything that was replayed counts.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::{HooksOf, Opening};
 use crate::batch::SectionReader;
 use crate::db::world::World;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs, OpenFiles, TableFile};
 use crate::hooks::{PartitionHooks, ValueStore};
+use crate::machine::is_out_of_handles;
 use crate::memtable::SlabPool;
 use crate::replay::Replay;
 use crate::types::{EntryKind, FileNo, PartitionId};
@@ -45,6 +47,19 @@ impl<'a> LogFiles<'a> {
             None => self.fs.open_read(path),
         }
     }
+}
+
+/// Returns `true` if the device does not give a file's bytes. Other errors say nothing of the bytes: of a file that
+/// may not be opened, or a process without memory or free descriptors, the next open knows more. After a failed
+/// sync the device may have other bytes than the reads show.
+fn is_unreadable(error: &Error) -> bool {
+    use io::ErrorKind::{Interrupted, OutOfMemory, PermissionDenied, ReadOnlyFilesystem};
+    let Some(source) = error.io_source().filter(|_| error.kind() == ErrorKind::Io) else {
+        return false;
+    };
+    let passes =
+        matches!(source.kind(), Interrupted | OutOfMemory | PermissionDenied | ReadOnlyFilesystem);
+    !passes && !is_out_of_handles(source) && !error.is_failed_sync()
 }
 
 impl Opening {
@@ -98,10 +113,17 @@ impl Opening {
         let durable = reader.end()?.durable;
         for (place, _, handles) in named.iter().filter(|(_, lsn, _)| *lsn >= durable) {
             for (partition, handle) in handles {
-                if !stores[partition].probe(handle)? {
+                match stores[partition].probe(handle) {
+                    Ok(true) => {}
                     // At the first such frame and not at that key alone: a log without one of its
                     // commits would be no prefix.
-                    return Ok(Some(*place));
+                    Ok(false) => return Ok(Some(*place)),
+                    // Its commit may have been acknowledged, so the log does not end there, and an older
+                    // value is never shown in its place. Reads of the key report the error.
+                    Err(error) if is_unreadable(&error) => {
+                        tracing::warn!(%error, "a value of the log cannot be read; its key is kept");
+                    }
+                    Err(error) => return Err(error),
                 }
             }
         }
