@@ -268,7 +268,8 @@ impl Secondary {
     /// reports all damage. Only the committed part of the log and the manifest is verified.
     ///
     /// # Errors
-    /// Those of the file system; a limit if the unflushed data takes more than 1 GiB.
+    /// Those of the file system, if neither manifest nor tables can be read; a limit if the unflushed data takes
+    /// more than 1 GiB. Damage of the log or the manifest is a finding, and no error.
     ///
     /// # Cost
     /// Reads the whole database; [`VerifyOptions::bytes_per_second`] limits the rate.

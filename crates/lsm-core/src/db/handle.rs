@@ -17,7 +17,7 @@ use super::moment::Observation;
 use super::open::Builder;
 use super::transaction::Transaction;
 use super::verify::{VerifyOptions, VerifyReport};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::hooks::{Hooks, ValueStore};
 use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
@@ -239,7 +239,16 @@ impl Db {
 
     /// Reads every live file and reports all damage.
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
-        self.inner().verify(options)
+        self.inner().verify(options, None)
+    }
+
+    /// As [`Db::verify`], of a database in which `found` was found before.
+    pub(crate) fn verify_with(
+        &self,
+        options: VerifyOptions<'_>,
+        found: Option<Damage>,
+    ) -> Result<VerifyReport> {
+        self.inner().verify(options, found)
     }
 
     /// Returns the secondaries that hold files of the database.

@@ -60,6 +60,7 @@ pub struct Builder {
     inject: Injections,
     access: OpenMode,
     takes_over: bool,
+    skips_log: bool,
 }
 
 /// The way in which a folder is opened.
@@ -90,6 +91,7 @@ impl Builder {
             inject: Injections::default(),
             access: OpenMode::Writing,
             takes_over: false,
+            skips_log: false,
         }
     }
 
@@ -153,6 +155,13 @@ impl Builder {
     /// this is an open like any other.
     pub fn take_over(mut self, takes_over: bool) -> Builder {
         self.takes_over = takes_over;
+        self
+    }
+
+    /// Sets whether an open beside a writer reads nothing of the log: to verify the rest of a database whose
+    /// log is damaged. Default: `false`.
+    pub(crate) fn skips_log(mut self, skips_log: bool) -> Builder {
+        self.skips_log = skips_log;
         self
     }
 
@@ -237,6 +246,7 @@ impl Builder {
             provider: hook_provider.as_deref(),
             events: &events,
             access,
+            skips_log: self.skips_log,
             term: term.as_ref(),
         };
         let (world, hooks, begun) = folder.start(&mut *random)?;
@@ -261,8 +271,8 @@ impl Builder {
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let snapshots = Arc::new(Snapshots::default());
         let tables = table_context(&world, block_cache, missing, options.tables_mapped);
-        let runner = job_runner(&world, &tables, &snapshots, &events, &inject);
         start(Arc::new(DbInner {
+            runner: job_runner(&world, &tables, &snapshots, &events, &inject),
             world,
             stall: Stall::new(options.write_buffer_bytes),
             options,
@@ -273,7 +283,6 @@ impl Builder {
             snapshots,
             counters: Counters::default(),
             hook_provider,
-            runner,
             inject,
             catalog,
             log,
@@ -300,6 +309,7 @@ struct Start<'a> {
     provider: Option<&'a dyn HookProvider>,
     events: &'a Arc<Events>,
     access: OpenMode,
+    skips_log: bool,
     /// Of a writer.
     term: Option<&'a Term>,
 }
@@ -315,7 +325,7 @@ impl Start<'_> {
 
     /// Reads what is there, and makes of it what was asked for.
     fn begin(&self, random: &mut dyn FnMut() -> u64) -> Result<Started> {
-        let Start { fs, dir, clock, options, provider, events, access, term } = *self;
+        let Start { fs, dir, clock, options, provider, events, access, skips_log, term } = *self;
         let is_writing = access == OpenMode::Writing;
         let fork = match term {
             Some(term) => term.fork(&**fs, dir)?,
@@ -334,6 +344,7 @@ impl Start<'_> {
         let hooks = opening.hooks(&world, provider)?;
         let begun = match access {
             OpenMode::Writing => opening.begin_epoch(&world, options, &hooks)?,
+            OpenMode::Beside if skips_log => opening.without_log(&world, options),
             OpenMode::Beside if !is_forked => {
                 let committed = opening.committed(&**fs, dir)?;
                 opening.replay_into_memory(&world, options, &hooks, Some(&committed))?

@@ -9,6 +9,7 @@
 //! 2. Damage that recovery refuses is refused here: a read-only open is no reason to believe
 //!    damage.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,11 +21,11 @@ use super::world::World;
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{Fs, LockGuard};
-use crate::memtable::SlabPool;
+use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
 use crate::replay::Replay;
 use crate::shared::CursorWriter;
-use crate::types::FileNo;
+use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{Manifest, VersionSet};
 
 /// Stands for the lock of a folder in which no process could have taken one.
@@ -71,7 +72,6 @@ impl Opening {
         hooks: &HooksOf,
         committed: Option<&CommittedPart>,
     ) -> Result<Begun> {
-        let World { fs, dir, numbers, .. } = world;
         // Nothing can be flushed here, so the log must fit into memory, or the open is refused.
         let bytes_max = options.memtable_bytes_max();
         let files = LogFiles::of(world);
@@ -90,6 +90,23 @@ impl Opening {
                 (last_seq, replay)
             }
         };
+        Ok(self.without_epoch(world, options, replayed, replay.take()))
+    }
+
+    /// Begins no epoch, and reads nothing of the log.
+    pub(super) fn without_log(self, world: &World, options: &Options) -> Begun {
+        self.without_epoch(world, options, SeqNo::ZERO, BTreeMap::new())
+    }
+
+    /// The state of the manifest, with memtables of what was replayed of the log, through `replayed`.
+    fn without_epoch(
+        self,
+        world: &World,
+        options: &Options,
+        replayed: SeqNo,
+        memtables: BTreeMap<PartitionId, Arc<Memtable>>,
+    ) -> Begun {
+        let World { fs, dir, numbers, .. } = world;
         let segments = self.segment_lengths();
         let recovered = self.recovered.as_ref();
         let recovered = recovered.expect("without a database nothing is opened read-only");
@@ -107,15 +124,8 @@ impl Opening {
             manifest,
             cursor.clone(),
         );
-        let memtables = replay.take();
-        Ok(Begun {
-            versions,
-            last_seq,
-            memtables,
-            segments,
-            leftovers: Leftovers::default(),
-            cursor,
-        })
+        let leftovers = Leftovers::default();
+        Begun { versions, last_seq, memtables, segments, leftovers, cursor }
     }
 
     /// The live segments, with their lengths in bytes in the folder.

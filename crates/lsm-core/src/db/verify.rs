@@ -59,6 +59,11 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
+    /// The report of a database that cannot be read.
+    pub(crate) fn of_damage(found: Damage) -> VerifyReport {
+        VerifyReport { damage: vec![found], ..VerifyReport::default() }
+    }
+
     /// All damage, file by file in the order of the file numbers.
     pub fn damage(&self) -> &[Damage] {
         &self.damage
@@ -180,8 +185,12 @@ impl DbInner {
         damage
     }
 
-    /// Verifies all live files.
-    pub(super) fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
+    /// Verifies all live files. `found` was found before.
+    pub(super) fn verify(
+        &self,
+        options: VerifyOptions<'_>,
+        found: Option<Damage>,
+    ) -> Result<VerifyReport> {
         self.check_not_closed()?;
         let start = SweepMark::start(self.world.db_id, None);
         let mut run = VerifyRun {
@@ -189,7 +198,7 @@ impl DbInner {
             fs: Uncached(self.world.fs.clone()),
             sweep: Sweep::new(options, start, self.background.clock().clone())?,
             is_stopped: false,
-            damage: self.lost(),
+            damage: found.into_iter().chain(self.lost()).collect(),
             read: Read::default(),
         };
         let mut units = self.plan_verify()?;

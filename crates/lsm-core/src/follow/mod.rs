@@ -10,6 +10,7 @@
 //! round.rs      one catching up: cursor, manifest, log, then the partitions that were asked for
 //! attach.rs     the manifest of a folder, at first and after each change
 //! layout.rs     which partitions there are, and their hooks
+//! verify.rs     the verification of all files
 //! tail.rs       the places in manifest and log, and how they move on
 //!   bound.rs           how far a round goes, and who says so
 //!   version/tail.rs   the manifest, edit by edit
@@ -36,6 +37,7 @@ mod partition;
 mod pins;
 mod round;
 mod tail;
+mod verify;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -63,6 +65,7 @@ pub use partition::{FollowedMoment, FollowedPartition};
 use partition::{Followed, Shown};
 use pins::Pins;
 use tail::Tail;
+use verify::verify_beside;
 
 /// The place that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,35 +292,31 @@ impl Follower {
     /// of the primary is read into memory meanwhile.
     ///
     /// # Errors
-    /// As [`Db::verify`](crate::db::Db::verify); a limit if the unflushed data takes more than 1
-    /// GiB.
+    /// As [`Db::verify`](crate::db::Db::verify); those of the folder and of the manifest, but for damage; a limit if
+    /// the unflushed data takes more than 1 GiB.
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         let inner = &*self.inner;
         // No cache: verification reads every block once, past every cache.
         let world = Options { cache_bytes: 0, write_buffer_bytes: 256 << 20, ..Options::default() };
-        let builder = Db::builder(&inner.dir).options(world).fs(inner.fs.clone());
-        let builder = builder.clock(inner.clock.clone()).beside_writer(true);
-        let builder = match &inner.provider {
+        verify_beside(|| self.db_builder(&world), &inner.dir, options)
+    }
+
+    /// A builder of the same folder, with the same file system, clock and hooks.
+    fn db_builder(&self, options: &Options) -> Builder {
+        let inner = &*self.inner;
+        let builder = Db::builder(&inner.dir).options(options.clone()).fs(inner.fs.clone());
+        let builder = builder.clock(inner.clock.clone());
+        match &inner.provider {
             Some(provider) => builder.hooks(provider.clone()),
             None => builder,
-        };
-        let db = builder.open()?;
-        let report = db.verify(options)?;
-        db.close()?;
-        Ok(report)
+        }
     }
 
     /// Returns a builder that opens the database in the place of its primary, see
     /// [`Builder::take_over`](crate::db::Builder::take_over): in the same folder, with the same file system,
     /// clock and hooks.
     pub fn promotion(&self) -> Builder {
-        let inner = &*self.inner;
-        let builder = Db::builder(&inner.dir).fs(inner.fs.clone()).clock(inner.clock.clone());
-        let builder = builder.take_over(true);
-        match &inner.provider {
-            Some(provider) => builder.hooks(provider.clone()),
-            None => builder,
-        }
+        self.db_builder(&Options::default()).take_over(true)
     }
 
     /// Returns the memory of the memtables, in bytes.

@@ -4,9 +4,9 @@
 //! A reader that takes damage for the end of the log silently shows an older state as the present
 //! one.
 
-use lsm_core::db::VerifyOptions;
+use lsm_core::db::{VerifyOptions, VerifyReport};
 use lsm_core::error::Result;
-use lsm_core::fs::CrashOutcome;
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
 use secondary::{Level, ReadOptions, Target};
 
 use super::*;
@@ -103,8 +103,28 @@ fn read_at(follower: &Secondary, level: Level) -> Result<Whole> {
     Ok(whole)
 }
 
+fn has_ending(path: &Path, ending: &str) -> bool {
+    path.extension().is_some_and(|it| it == ending)
+}
+
+/// The first file with this ending.
+fn file_of(mem: &MemFs, ending: &str) -> std::path::PathBuf {
+    mem.paths().into_iter().find(|path| has_ending(path, ending)).unwrap()
+}
+
+fn report_of(follower: &Secondary) -> VerifyReport {
+    follower.verify(VerifyOptions::default()).unwrap()
+}
+
+/// The report says it, and the tables are read, too: an open secondary always has a report.
 fn verified(fs: &Arc<dyn Fs>) -> Result<bool> {
-    Ok(follower(fs)?.verify(VerifyOptions::default())?.is_sound())
+    let report = report_of(&follower(fs)?);
+    let damage = report.damage();
+    assert!(damage.iter().all(|damage| has_ending(&damage.file, "wal")), "{damage:?}");
+    let tables = fs.list_names(DIR.as_ref(), "").unwrap();
+    let tables = tables.iter().filter(|name| name.ends_with(".sst")).count() as u64;
+    assert!(tables > 0 && report.files >= tables, "{report}");
+    Ok(report.is_sound())
 }
 
 /// Each segment with the number of bytes to flip.
@@ -278,4 +298,48 @@ fn a_flip_in_what_a_secondary_has_yet_to_read_is_damage() {
         assert!(refused > 4, "{refused}");
         assert!(synced(&follower, Target::Durable).unwrap() == whole);
     }
+}
+
+/// The call used to return the error of the first damaged frame, and nothing was known of the rest.
+#[test]
+fn damage_of_log_manifest_and_table_are_findings_of_one_report() {
+    let mem = MemFs::new();
+    let fs: Arc<dyn Fs> = Arc::new(mem.clone());
+    let (_db, _) = written(&fs);
+    let follower = follower(&fs).unwrap();
+    assert!(report_of(&follower).is_sound());
+    let (segment, offset) = places(&mem).swap_remove(10);
+    mem.corrupt(&segment, offset as u64, 1).unwrap();
+    let table = file_of(&mem, "sst");
+    mem.corrupt(&table, 20, 1).unwrap();
+    let report = report_of(&follower);
+    let files: Vec<_> = report.damage().iter().map(|damage| damage.file.clone()).collect();
+    assert!(files.contains(&segment) && files.contains(&table), "{files:?}");
+    // Without a manifest no table is known.
+    let manifest = file_of(&mem, "manifest");
+    mem.corrupt(&manifest, 70, 1).unwrap();
+    let report = report_of(&follower);
+    assert!(report.damage().iter().any(|damage| damage.file == manifest), "{report}");
+    mem.corrupt(&manifest, 70, 1).unwrap();
+    mem.corrupt(&segment, offset as u64, 1).unwrap();
+    mem.corrupt(&table, 20, 1).unwrap();
+    assert!(report_of(&follower).is_sound());
+}
+
+/// As damage: what cannot be read is a finding, as in `Db::verify`.
+#[test]
+fn a_log_that_cannot_be_read_is_a_finding() {
+    let mem = MemFs::new();
+    let plain: Arc<dyn Fs> = Arc::new(mem.clone());
+    let (_db, _) = written(&plain);
+    let fault = FaultFs::over_mem(mem);
+    let follower = follower(&(Arc::new(fault.clone()) as Arc<dyn Fs>)).unwrap();
+    for kind in [OpKind::OpenRead, OpKind::Read] {
+        let at = FaultAt::Nth { kind, suffix: ".wal".to_owned(), nth: 0 };
+        fault.add_rule(FaultRule::sticky(at, FaultAction::Eio));
+        let report = follower.verify(VerifyOptions::default()).unwrap();
+        assert!(!report.is_sound() && report.files > 0, "{kind:?}: {report}");
+        fault.heal();
+    }
+    assert!(follower.verify(VerifyOptions::default()).unwrap().is_sound());
 }
