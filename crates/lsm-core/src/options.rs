@@ -84,7 +84,8 @@ pub struct Options {
     pub write_buffer_bytes: u64,
     /// Maximum length of a log segment in bytes. The recent writes determine the length of a new segment:
     /// eight times their bytes, but no more than 131,072 writes of their size take, from 256 KiB to this
-    /// maximum or to the size of the write buffer, whichever is less; shorter if the disk lacks space.
+    /// maximum or to the size of the write buffer, whichever is less; shorter if the disk lacks space. After an open
+    /// the least length is 4 KiB, and doubles with each segment.
     /// Default 64 MiB, from 4 KiB to 1 TiB. A larger frame gets its own segment.
     pub wal_segment_bytes: u64,
     /// `true` if small writes to the log may go through a shared memory mapping, on systems and file

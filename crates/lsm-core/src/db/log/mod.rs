@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! writer.rs    frames into the buffer, the buffer into the segment
-//! segments.rs  new segments, the reserve, and removal
+//! segments.rs  new segments, the reserve, and removal; their lengths: lengths.rs
 //! handles.rs   syncs for want of handles: segments are open until they are synced
 //! marks.rs     places at which a replay may begin
 //! sealed.rs    the index of sections after the last frame of a sealed segment
@@ -35,6 +35,7 @@
 
 mod files;
 mod handles;
+mod lengths;
 mod marks;
 mod notices;
 mod sealed;
@@ -65,7 +66,7 @@ pub(super) use notices::Notice;
 pub(super) use writer::LogWriter;
 
 use files::SegmentFiles;
-use segments::SEGMENT_BYTES_MIN;
+use lengths::SEGMENT_BYTES_MIN;
 use sync::SyncState;
 use tending::LogWatch;
 use writer::WriterState;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::lengths::{Recent, SEGMENT_BYTES_MIN};
 use super::sealed::SealedSegment;
-use super::writer::Recent;
 use super::{Log, LogHost, LogWriter};
 use crate::db::verify::BegunSegment;
 use crate::error::{Error, ErrorKind, Result};
@@ -14,13 +14,6 @@ use crate::version::Change;
 use crate::wal::{
     Lsn, Reserved, SEGMENT_HEADER_BYTES, SectionIndexBuilder, SegmentHeader, SegmentWriter, salt_of,
 };
-
-/// A segment is at least so long, if the options allow it.
-pub(super) const SEGMENT_BYTES_MIN: u64 = 256 << 10;
-/// A segment is so many times as long as the recent appends.
-const GROWTH: u64 = 8;
-/// A segment is made for at most so many appends of the recent size.
-const APPENDS_MAX: u64 = 128 << 10;
 
 impl Log {
     fn segment_name(&self, number: FileNo) -> FileName {
@@ -97,15 +90,9 @@ impl Log {
         Ok(Ok(reserved))
     }
 
-    /// The length of a new segment. A store with few writes takes little space; under load segments
-    /// reach their full length after a few, so making them, which takes three syncs, is rare. Small
-    /// appends take long to fill one of the greatest length, and it would hold the disk space all that
-    /// time.
+    /// The length of a new segment.
     pub(super) fn segment_bytes(&self, recent: Recent) -> u64 {
-        let bytes_max = self.settings.segment_bytes_max;
-        let bytes_min = SEGMENT_BYTES_MIN.min(bytes_max);
-        let filled = (recent.bytes / recent.appends.max(1)).saturating_mul(APPENDS_MAX);
-        recent.bytes.saturating_mul(GROWTH).min(filled).clamp(bytes_min, bytes_max)
+        recent.segment_bytes(self.settings.segment_bytes_max)
     }
 
     /// Registers a segment in the manifest; the same edit removes `spoiled` ones. If the manifest
@@ -408,6 +395,7 @@ impl LogWriter<'_> {
         // Before the first frame: a sync that begins now must include this file.
         self.log.note_begun(&segment);
         self.log.files.note_begun(number, segment.offset());
+        self.state.recent.segments = self.state.recent.segments.saturating_add(1);
         self.state.recent.fade();
         let sections = std::mem::take(&mut self.state.sections);
         if let Some(old) = self.state.segment.replace(segment) {

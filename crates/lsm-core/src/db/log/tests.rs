@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::segments::SEGMENT_BYTES_MIN;
+use super::lengths::{FIRST_SEGMENT_BYTES, SEGMENT_BYTES_MIN};
 use super::sync::LogChore;
 use super::{Log, LogHost};
 use crate::db::testing::{DIR, TestHost, TestLog, batches_in};
@@ -347,7 +347,7 @@ fn segments_grow_with_what_is_written_and_shrink_at_rest() {
     let test = TestLog::new(64 << 20);
     let host = TestHost::default();
     write(&test.log, &host, 10).unwrap();
-    assert_eq!(lengths(&test), [SEGMENT_BYTES_MIN], "a store that was hardly written to");
+    assert_eq!(lengths(&test), [FIRST_SEGMENT_BYTES], "a store that was hardly written to");
     write_many(&test, &host, 100, 1 << 20);
     let grown = lengths(&test);
     assert_eq!(grown.iter().max(), Some(&(64 << 20)), "{grown:?}");
@@ -362,6 +362,24 @@ fn segments_grow_with_what_is_written_and_shrink_at_rest() {
     }
     let recent = test.log.lock(&host).state.recent;
     assert_eq!(test.log.segment_bytes(recent), SEGMENT_BYTES_MIN);
+}
+
+/// Each segment takes three syncs, and a place in the manifest as long as it is live.
+#[test]
+fn segments_of_a_writer_who_writes_little_do_not_stay_short() {
+    let test = TestLog::new(64 << 20);
+    let host = TestHost::default();
+    let mut made = Vec::new();
+    for _ in 0..20_000 {
+        write(&test.log, &host, 100).unwrap();
+        // At rest between any two, which forgets what was written of late.
+        test.log.sync_all(&host).unwrap();
+        test.log.release_reserve(&host).unwrap();
+        made = lengths(&test);
+    }
+    let doubled: Vec<u64> = (0..7).map(|n| FIRST_SEGMENT_BYTES << n).collect();
+    assert_eq!(made[..7], doubled);
+    assert!(made.len() > 8 && made[7..].iter().all(|len| *len == SEGMENT_BYTES_MIN), "{made:?}");
 }
 
 #[test]

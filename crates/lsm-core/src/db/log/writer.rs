@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use parking_lot::MutexGuard;
 
+use super::lengths::Recent;
 use super::marks::Marks;
 use super::sealed::SealedSegment;
 use super::{Log, LogHost};
@@ -67,22 +68,6 @@ pub(super) struct WriterState {
     /// Memtable switches that are not in the log yet, and how many of them are in the buffer.
     switches: Vec<Control>,
     switches_encoded: usize,
-}
-
-/// The recent appends: all to the present segment, and less and less of earlier ones.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Recent {
-    /// Calls of the file, with one frame or several.
-    pub(super) appends: u64,
-    pub(super) bytes: u64,
-}
-
-impl Recent {
-    /// Halves the earlier counts: a segment is begun, or the log was idle for some time.
-    pub(super) fn fade(&mut self) {
-        self.appends /= 2;
-        self.bytes /= 2;
-    }
 }
 
 /// The last batches of the log, all of one partition.
