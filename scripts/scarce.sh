@@ -28,7 +28,14 @@ left_out() {
         few_files four_hundred_partitions_with_large_values_work_with_256_files "sets a limit of 256, which is above the hard limit" \
         few_files a_thousand_partitions_with_large_values_work_with_256_files "sets a limit of 256, which is above the hard limit"
       ;;
-    disk) ;;
+    disk)
+      printf '%s\t%s\t%s\n' \
+        large a_folder_with_a_huge_file_is_loaded_compared_and_given_back "its file of more than 64 MiB is there twice" \
+        large a_value_from_a_file_is_streamed_into_a_partition_with_large_values "its file of more than 64 MiB is there twice" \
+        large entries_of_any_size_go_through_a_pipe_and_a_cut_import_goes_on "its file of more than 64 MiB is there twice" \
+        memory a_value_of_914_mb_goes_in_and_out_with_64_mib_of_memory "the value has 914 MB" \
+        memory a_large_value_is_copied_once "databases with a log of 64 MiB each"
+      ;;
   esac
 }
 
@@ -102,6 +109,8 @@ if [[ "${1:-}" == --inner ]]; then
 fi
 
 work="$(mktemp -d)"
+# Tests run commands as another user, who has to come to the disk.
+chmod 755 "$work"
 trap 'rm -rf "$work"' EXIT
 export SCARCE_WORK="$work" THREADS="$threads"
 
