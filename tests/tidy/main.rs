@@ -12,6 +12,7 @@ mod counts;
 mod cycles;
 mod dependencies;
 mod docs;
+mod examples;
 mod floors;
 mod names;
 mod packages;
