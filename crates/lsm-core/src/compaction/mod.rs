@@ -6,6 +6,7 @@
 //! ```text
 //! leveled.rs    the size that each level should have, and its score
 //! picker.rs     the next job: a `Compaction`
+//! asked.rs      the same for a range that the user asked for
 //! place.rs      the level of a table that comes from outside
 //! run.rs        one run of a job: flush, compaction or export, each a `Merge`
 //! inputs.rs     the cursors over memtables and tables; replacements.rs has repaired entries
@@ -33,6 +34,7 @@
 //! 3. Deeper entries are older: no job moves an entry below an older entry of its key. No job drops
 //!    a tombstone above an older entry of its key.
 
+mod asked;
 mod clip;
 #[cfg(test)]
 pub(crate) mod drawing;
@@ -57,12 +59,13 @@ mod tests;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+pub use asked::RangePick;
 pub use clip::Clip;
 pub use fill::Fill;
 pub use job_iter::JobIter;
 pub use leveled::{Shape, compaction_debt};
 pub use outputs::{Outputs, SyncLater, TableFactory};
-pub use picker::{Picker, RangePick};
+pub use picker::Picker;
 pub use place::ingest_level;
 pub use rules::{KeyBelow, Ruling, Survival};
 pub use run::{JobOutcome, Merge, RunContext};

@@ -31,7 +31,7 @@ use crate::version::{HookKind, PartitionVersion, SstMeta, Table, UserRange};
 /// A job grows by neighbours that cost nothing up to this many tables' worth of bytes. Without a
 /// bound one job could take a whole level, hold its inputs on the device until it is done, and keep
 /// every other job of the level waiting.
-const GROWN_TABLES_MAX: u64 = 25;
+pub(super) const GROWN_TABLES_MAX: u64 = 25;
 /// A table is moved only if it overlaps less than this many tables' worth of grandparents: more
 /// would make its next compaction too large.
 pub(super) const GRANDPARENT_TABLES_MAX: u64 = 10;
@@ -58,17 +58,6 @@ pub struct Picker<'a> {
     /// The tables that are rewritten because enough of them can go: kept for snapshots that were
     /// released, or expired.
     pub outdated: &'a BTreeSet<FileNo>,
-}
-
-/// The next step of a compaction that the user asked for.
-#[derive(Debug)]
-pub enum RangePick {
-    /// This job.
-    Due(Compaction),
-    /// Running jobs are in the way; ask again when one is done.
-    Blocked,
-    /// The range lies in the last level, without tombstones that could go.
-    Done,
 }
 
 /// Returns `true` if a quarter of the table's entries are tombstones: such a table comes first within
@@ -125,72 +114,10 @@ impl Picker<'_> {
         job.filter(|_| score >= 1.0).map(|job| Compaction { score, ..job })
     }
 
-    /// The next job that brings the range nearer to the last level, where its tombstones go.
-    pub fn pick_range(&self, range: UserRange<'_>, through: SeqNo) -> RangePick {
-        if let Some(job) = self.cleared() {
-            return RangePick::Due(job);
-        }
-        let base = Shape::of(self.version).base;
-        // From above: what a level gives down is then part of the next step. From below the last level
-        // would be rewritten once for each level above it.
-        let mut waits = false;
-        if self.version.levels[0]
-            .tables()
-            .iter()
-            // Tables that are newer than the request are not its business: with them it would not
-            // end while somebody writes.
-            .any(|table: &Arc<Table>| table.meta.overlaps(range) && table.meta.oldest() <= through)
-        {
-            match self.level0(base, range, Trigger::Range) {
-                Some(job) => return RangePick::Due(job),
-                None => waits = true,
-            }
-        }
-        for level in 1..LAST {
-            let tables = self.version.levels[level].overlapping(range);
-            // Any table above the last level is unfinished work, also if it is busy now.
-            waits |= !tables.is_empty();
-            for (at, table) in tables.iter().enumerate() {
-                // A long run saves merges. It fails as a whole if one table that it overlaps is
-                // busy, so the first table alone is tried behind it.
-                let run = &tables[at..at + self.run_length(&tables[at..])];
-                let job = self
-                    .step(level, run, Trigger::Range)
-                    .or_else(|| self.step(level, std::slice::from_ref(table), Trigger::Range));
-                if let Some(job) = job {
-                    return RangePick::Due(job);
-                }
-            }
-        }
-        if waits {
-            return RangePick::Blocked;
-        }
-        if let Some(job) = self.elision(range, |meta: &SstMeta| meta.tombstones > 0) {
-            return RangePick::Due(job);
-        }
-        for table in self.version.levels[LAST].overlapping(range) {
-            let is_asked_for = self.rewrite_before.is_some_and(|before| table.meta.file < before);
-            if is_asked_for || table.meta.droppable(self.held) > 0 {
-                let run = self.extend(LAST, std::slice::from_ref(table));
-                return match self.job((LAST, run), (LAST, &[]), Trigger::Elision) {
-                    Some(job) => RangePick::Due(job),
-                    None => RangePick::Blocked,
-                };
-            }
-        }
-        // A running job may write tables here that have something to drop: the range is done only
-        // when none is left.
-        let last = self.version.levels[LAST].overlapping(range);
-        if last.iter().any(|table| self.busy.has(table.meta.file)) {
-            return RangePick::Blocked;
-        }
-        RangePick::Done
-    }
-
     /// The tables that nobody sees anything of since the partition was cleared: all at once, without
     /// reading them. Where values are stored apart they are read, and rewritten to nothing, for the
     /// store to hear which values go.
-    fn cleared(&self) -> Option<Compaction> {
+    pub(super) fn cleared(&self) -> Option<Compaction> {
         if self.version.floors.is_empty() {
             return None;
         }
@@ -242,18 +169,6 @@ impl Picker<'_> {
         self.held.get(first).is_none_or(|snapshot| *snapshot >= floor)
     }
 
-    /// The number of tables, from the first on, that make one job.
-    fn run_length(&self, tables: &[Arc<Table>]) -> usize {
-        let mut room = self.version.options.table_bytes.saturating_mul(GROWN_TABLES_MAX);
-        let fitting = tables.iter().take_while(|table| {
-            let fits = !self.busy.has(table.meta.file) && table.meta.bytes <= room;
-            room = room.saturating_sub(table.meta.bytes);
-            fits
-        });
-        // One table at least, also if it is larger than the room or busy: then `step` decides.
-        fitting.count().max(1)
-    }
-
     /// The idle tables of a level in the order in which they should be compacted. Taking the table
     /// that overlaps least of the next level would write less at first, and could leave the
     /// others for long, with all that is overwritten in them.
@@ -288,7 +203,7 @@ impl Picker<'_> {
 
     /// A table whose tombstones all go when it is rewritten where it is: nothing lies below, and
     /// no snapshot is older than any of its entries.
-    fn elision(
+    pub(super) fn elision(
         &self,
         range: UserRange<'_>,
         wanted: impl Fn(&SstMeta) -> bool,
@@ -360,7 +275,12 @@ impl Picker<'_> {
     /// Level 0 into the base level: from the oldest table in the range, with all that overlap. The
     /// oldest alone would keep versions in order as well; with what overlaps it, each table of the
     /// base level is rewritten once, and not once a flush.
-    fn level0(&self, base: usize, range: UserRange<'_>, trigger: Trigger) -> Option<Compaction> {
+    pub(super) fn level0(
+        &self,
+        base: usize,
+        range: UserRange<'_>,
+        trigger: Trigger,
+    ) -> Option<Compaction> {
         let all = self.version.levels[0].tables();
         let target = &self.version.levels[base];
         // The level lists its newest table first. The oldest is taken first, because no table may
@@ -384,7 +304,12 @@ impl Picker<'_> {
     }
 
     /// A run of a level into the next one.
-    fn step(&self, level: usize, run: &[Arc<Table>], trigger: Trigger) -> Option<Compaction> {
+    pub(super) fn step(
+        &self,
+        level: usize,
+        run: &[Arc<Table>],
+        trigger: Trigger,
+    ) -> Option<Compaction> {
         let here = &self.version.levels[level];
         let next = &self.version.levels[level + 1];
         let run = self.extend(level, run);
@@ -405,7 +330,7 @@ impl Picker<'_> {
     }
 
     /// The run and the neighbours that a filter wants in the same job.
-    fn extend(&self, level: usize, run: &[Arc<Table>]) -> Vec<Arc<Table>> {
+    pub(super) fn extend(&self, level: usize, run: &[Arc<Table>]) -> Vec<Arc<Table>> {
         let (Some(first), Some(last)) = (run.first(), run.last()) else {
             return Vec::new();
         };
@@ -429,7 +354,7 @@ impl Picker<'_> {
     }
 
     /// The job of these inputs, unless a running one is in the way.
-    fn job(
+    pub(super) fn job(
         &self,
         (level_from, run): (usize, Vec<Arc<Table>>),
         (level_to, below): (usize, &[Arc<Table>]),
