@@ -85,11 +85,14 @@ impl Partition {
     /// # Errors
     /// The errors of the flush and of the compaction. After an error no data is lost.
     ///
+    /// # Cost
     /// Rewrites the tables above the bottom level that have keys in `range`, the tables of the
     /// bottom level that they overlap, and the tables of the bottom level from which something can
-    /// be removed; a table without overlap is moved and not rewritten. In a partition with
-    /// compaction filters, MetaHive or large values it rewrites every table that has keys in
-    /// `range`. Writers continue during the call.
+    /// be removed; a table without overlap is moved and not rewritten. Neighbours of the bottom level
+    /// that have less than a quarter of [`table_bytes`](crate::PartitionOptions::table_bytes) each are
+    /// merged, each table once; one that has nearly all bytes of such a run stays, from 1 MiB on. In a
+    /// partition with compaction filters, MetaHive or large values it rewrites every table that has
+    /// keys in `range`. Writers continue during the call.
     ///
     /// # Examples
     /// ```

@@ -47,6 +47,7 @@ mod resume;
 mod rot;
 mod shelf;
 mod sim;
+mod small_tables;
 mod space;
 mod store;
 mod store_edits;

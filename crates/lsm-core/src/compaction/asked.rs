@@ -11,8 +11,19 @@ use std::sync::Arc;
 use super::leveled::{LAST, Shape};
 use super::picker::{GROWN_TABLES_MAX, Picker};
 use super::{Compaction, Trigger};
-use crate::types::SeqNo;
+use crate::types::{FileNo, SeqNo};
 use crate::version::{SstMeta, Table, UserRange};
+
+/// The end of a compaction that the user asked for.
+#[derive(Clone, Copy, Debug)]
+pub enum Finish {
+    /// The range lies in the last level.
+    LastLevel,
+    /// And it has nothing that could go.
+    Clean,
+    /// And among its tables with smaller numbers than this, small neighbours were merged.
+    Packed(FileNo),
+}
 
 /// The next step of a compaction that the user asked for.
 #[derive(Debug)]
@@ -21,13 +32,26 @@ pub enum RangePick {
     Due(Compaction),
     /// Running jobs are in the way; ask again when one is done.
     Blocked,
-    /// The range lies in the last level, without tombstones that could go.
+    /// The end is reached.
     Done,
 }
 
 impl Picker<'_> {
-    /// The next job that brings the range nearer to the last level, where its tombstones go.
-    pub fn pick_range(&self, range: UserRange<'_>, through: SeqNo) -> RangePick {
+    /// The next job that brings the range nearer to `finish`.
+    pub fn pick_range(&self, range: UserRange<'_>, through: SeqNo, finish: Finish) -> RangePick {
+        match (self.descent(range, through), finish) {
+            (RangePick::Done, Finish::Clean) => self.tidying(range),
+            // First, because what it rewrites is then done for the other steps as well.
+            (RangePick::Done, Finish::Packed(before)) => match self.small_asked(range, before) {
+                Some(job) => RangePick::Due(job),
+                None => self.tidying(range),
+            },
+            (picked, _) => picked,
+        }
+    }
+
+    /// The next job that brings the range nearer to the last level.
+    fn descent(&self, range: UserRange<'_>, through: SeqNo) -> RangePick {
         if let Some(job) = self.cleared() {
             return RangePick::Due(job);
         }
@@ -63,9 +87,11 @@ impl Picker<'_> {
                 }
             }
         }
-        if waits {
-            return RangePick::Blocked;
-        }
+        if waits { RangePick::Blocked } else { RangePick::Done }
+    }
+
+    /// The next rewrite of tables of the last level from which something can go, or that filters are to see.
+    fn tidying(&self, range: UserRange<'_>) -> RangePick {
         if let Some(job) = self.elision(range, |meta: &SstMeta| meta.tombstones > 0) {
             return RangePick::Due(job);
         }

@@ -7,6 +7,7 @@
 //! leveled.rs    the size that each level should have, and its score
 //! picker.rs     the next job: a `Compaction`
 //! asked.rs      the same for a range that the user asked for
+//! small.rs      the same for neighbours that are much smaller than a table
 //! place.rs      the level of a table that comes from outside
 //! run.rs        one run of a job: flush, compaction or export, each a `Merge`
 //! inputs.rs     the cursors over memtables and tables; replacements.rs has repaired entries
@@ -50,6 +51,7 @@ mod place;
 mod replacements;
 mod rules;
 mod run;
+mod small;
 mod split;
 mod stages;
 mod survivors;
@@ -59,7 +61,7 @@ mod tests;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-pub use asked::RangePick;
+pub use asked::{Finish, RangePick};
 pub use clip::Clip;
 pub use fill::Fill;
 pub use job_iter::JobIter;
@@ -101,6 +103,8 @@ pub enum Trigger {
     Outdated,
     /// Nobody sees anything of a table since the partition was cleared.
     Cleared,
+    /// Many neighbours are much smaller than a table.
+    Small,
     /// The user asked for a range.
     Range,
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::split::Measure;
 use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, File, Fs, OpenFiles};
@@ -322,8 +323,11 @@ impl<'a> Outputs<'a> {
     }
 
     /// Length of the table under way, in bytes.
-    pub(super) fn bytes(&self) -> u64 {
-        self.writer.as_ref().map_or(0, SstWriter::estimated_bytes)
+    pub(super) fn bytes(&self, measure: Measure) -> u64 {
+        self.writer.as_ref().map_or(0, |writer| match measure {
+            Measure::Estimated => writer.estimated_bytes(),
+            Measure::Written => writer.written_bytes(),
+        })
     }
 
     /// Ends the table under way, if there is one, with what filters noted in it.

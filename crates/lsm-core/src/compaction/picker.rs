@@ -8,7 +8,8 @@
 //! 2. the level with the highest score, if that is at least 1;
 //! 3. a table of which half the entries are tombstones;
 //! 4. an elision;
-//! 5. a table from which much can go, because snapshots were released or entries expired.
+//! 5. a table from which much can go, because snapshots were released or entries expired;
+//! 6. many neighbours that are much smaller than a table (`small.rs`).
 //!
 //! Within a level, tables with many tombstones come first. The others have their turn by key, so
 //! that all parts of a level are rewritten equally often.
@@ -104,6 +105,7 @@ impl Picker<'_> {
         self.laden()
             .or_else(|| self.elision(UserRange::ALL, is_tombstone_heavy))
             .or_else(|| self.outdated(shape.base))
+            .or_else(|| self.small())
     }
 
     /// The merge of level 0, if it is due and no running job is in the way.

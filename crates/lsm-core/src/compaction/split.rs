@@ -8,6 +8,10 @@
 //! - when it overlaps so much of the level below that its own compaction would be too large;
 //! - from half its size on, at the boundaries of tables of that level, so that later jobs share
 //!   fewer tables.
+//!
+//! Invariant: where a job rewrites, on their level, tables that fit into one, each output but the last has
+//! [`PartitionOptions::table_bytes`](crate::options::PartitionOptions::table_bytes) in its file. Otherwise
+//! `small.rs` would merge what a rewrite has cut, without end.
 
 use std::sync::Arc;
 
@@ -15,12 +19,23 @@ use super::Compaction;
 use super::picker::GRANDPARENT_TABLES_MAX;
 use crate::version::Table;
 
+/// The length of an output, as it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// The length of the file if it were finished now, about. Of the block under way it is not known how
+    /// small it will be.
+    Estimated,
+    /// The bytes of finished blocks: the file is longer.
+    Written,
+}
+
 /// The rule, with its place among the grandparents.
 #[derive(Debug)]
 pub struct Split {
     grandparents: Vec<Arc<Table>>,
     table_bytes: u64,
     overlap_bytes_max: u64,
+    measure: Measure,
     at: usize,
     /// Bytes of grandparents that the present output has passed.
     overlap_bytes: u64,
@@ -29,7 +44,11 @@ pub struct Split {
 impl Split {
     /// Returns the rule of a job whose outputs should have `table_bytes`.
     pub fn new(job: &Compaction, table_bytes: u64) -> Split {
-        Split { grandparents: job.grandparents.clone(), ..Split::by_size(table_bytes) }
+        let split = Split::by_size(table_bytes);
+        if job.level_from == job.level_to && job.bytes() <= table_bytes {
+            return Split { measure: Measure::Written, ..split };
+        }
+        Split { grandparents: job.grandparents.clone(), ..split }
     }
 
     /// Returns the rule that ends outputs by length alone.
@@ -38,9 +57,16 @@ impl Split {
             grandparents: Vec::new(),
             table_bytes,
             overlap_bytes_max: table_bytes.saturating_mul(GRANDPARENT_TABLES_MAX),
+            measure: Measure::Estimated,
             at: 0,
             overlap_bytes: 0,
         }
+    }
+
+    /// The length that [`Split::ends_before`] is to be asked with.
+    #[inline]
+    pub fn measure(&self) -> Measure {
+        self.measure
     }
 
     /// Returns `true` if the present output, of `bytes` so far, should end before the user key.

@@ -6,6 +6,7 @@ mod simulated;
 use std::fmt::Write;
 
 use super::drawing::{draw, empty, seq};
+use super::split::Measure;
 use super::*;
 use crate::types::{EntryKind, Floors, InternalKey, SeqNo, Trailer};
 use crate::version::{Change, DbVersion, PartitionVersion, SstMeta, VersionEdit, apply};
@@ -172,7 +173,8 @@ fn nobody_writes_where_a_running_job_may_put_a_table() {
     // Between the two tables of level 6 there is none, but a new one may span the gap.
     let after = draw("L0: 11:f-g 10:f-g 9:a-b 8:a-b\nL6: 1:a-b 2:m-n");
     assert!(picker(&after, &busy, &cursors).pick().is_none());
-    let waits = picker(&after, &busy, &cursors).pick_range(UserRange::ALL, SeqNo::MAX);
+    let waits =
+        picker(&after, &busy, &cursors).pick_range(UserRange::ALL, SeqNo::MAX, Finish::Clean);
     assert!(matches!(waits, RangePick::Blocked));
     busy.release(&job);
     assert!(picker(&after, &busy, &cursors).pick().is_some() && busy.is_empty());
@@ -186,7 +188,7 @@ fn a_range_goes_to_the_bottom_step_by_step() {
     let mut jobs = Vec::new();
     let range = UserRange::new(b"a", b"d");
     loop {
-        match picker(&version, &busy, &cursors).pick_range(range, SeqNo::MAX) {
+        match picker(&version, &busy, &cursors).pick_range(range, SeqNo::MAX, Finish::Clean) {
             RangePick::Due(job) => {
                 busy.claim(&job);
                 jobs.push(print(&job));
@@ -198,14 +200,15 @@ fn a_range_goes_to_the_bottom_step_by_step() {
     assert_eq!(jobs, ["L0[9] L5[5] -> L5 Merge Range above [1,2]"]);
     let version = draw("L0: 8:x-z\nL6: 1:a-b 2:c-d!1");
     let nobody = Busy::default();
-    let RangePick::Due(job) = picker(&version, &nobody, &cursors).pick_range(range, SeqNo::MAX)
+    let RangePick::Due(job) =
+        picker(&version, &nobody, &cursors).pick_range(range, SeqNo::MAX, Finish::Clean)
     else {
         panic!("a tombstone is left")
     };
     assert_eq!(print(&job), "L6[2] -> L6 Merge Elision bottom");
     let outside = UserRange::new(b"a", b"b");
     assert!(matches!(
-        picker(&version, &nobody, &cursors).pick_range(outside, SeqNo::MAX),
+        picker(&version, &nobody, &cursors).pick_range(outside, SeqNo::MAX, Finish::Clean),
         RangePick::Done
     ));
 }
@@ -232,7 +235,7 @@ fn an_output_ends_at_its_size_at_a_boundary_or_over_too_many_grandparents() {
     let busy = Busy::default();
     let cursors = Cursors::default();
     let RangePick::Due(job) =
-        picker(&version, &busy, &cursors).pick_range(UserRange::ALL, SeqNo::MAX)
+        picker(&version, &busy, &cursors).pick_range(UserRange::ALL, SeqNo::MAX, Finish::Clean)
     else {
         panic!("level 5 is not the last")
     };
@@ -247,6 +250,34 @@ fn an_output_ends_at_its_size_at_a_boundary_or_over_too_many_grandparents() {
     assert!(!split.ends_before(b"gh", 1), "800");
     let mut split = Split::new(&job, 100);
     assert!(!split.ends_before(b"a", 1) && split.ends_before(b"x", 1), "1210");
+}
+
+/// The rule of a job over some tables of a level and all of the one below its output.
+fn split_of(level_from: usize, tables: std::ops::Range<usize>, level_to: usize) -> Split {
+    let version = draw("L0: 9:a-z*10\nL5: 1:a-b*50 2:c-d*50 3:e-f*100\nL6: 4:a-z*9000");
+    let inputs = vec![(level_from, version.levels[level_from].tables()[tables].to_vec())];
+    let job = Compaction {
+        level_from,
+        level_to,
+        inputs,
+        method: Method::Merge,
+        bottom: false,
+        grandparents: version.levels[level_to + 1].tables().to_vec(),
+        trigger: Trigger::Small,
+        score: 0.0,
+    };
+    Split::new(&job, 100)
+}
+
+#[test]
+fn what_fits_into_one_table_is_not_cut_by_an_estimate_on_its_level() {
+    let mut split = split_of(5, 0..2, 5);
+    assert_eq!(split.measure(), Measure::Written);
+    // The next level plays no part.
+    assert!(!split.ends_before(b"zz", 99) && split.ends_before(b"zzz", 100));
+    assert_eq!(split_of(5, 2..3, 5).measure(), Measure::Written);
+    assert_eq!(split_of(5, 0..3, 5).measure(), Measure::Estimated, "more than a table");
+    assert_eq!(split_of(0, 0..1, 5).measure(), Measure::Estimated, "to another level");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use super::DbInner;
 use super::errors::Reason;
 use super::job::{Installation, JobTables, gaps_added};
 use super::jobs::{Claimed, FlushTurn, PickedSound, RangeGoal};
-use crate::compaction::{Compaction, Merge, Method};
+use crate::compaction::{Compaction, Finish, Merge, Method};
 use crate::error::Result;
 use crate::hooks::{Event, catch_engine};
 use crate::partition::PartitionState;
@@ -264,8 +264,13 @@ impl DbInner {
             range,
             through: self.commit.visible_seq(),
             rewrite_before: rewrites_all.then(|| self.world.numbers.allocate()),
+            finish: Finish::LastLevel,
         };
-        self.reach(partition, goal)
+        self.reach(partition, goal)?;
+        // After the tables of the range are where they stay: those that exist now are merged with their
+        // neighbours once, so that the call ends however the outputs are cut.
+        let finish = Finish::Packed(self.world.numbers.allocate());
+        self.reach(partition, RangeGoal { finish, ..goal })
     }
 
     /// Returns `true` if there is something to flush, to compact or to remove.

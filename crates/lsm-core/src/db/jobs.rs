@@ -23,7 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use due::{JobsState, PickContext};
 
-use crate::compaction::{Compaction, RangePick, ingest_level};
+use crate::compaction::{Compaction, Finish, RangePick, ingest_level};
 use crate::error::{Error, Result};
 use crate::partition::{PartitionState, WorkList};
 use crate::types::{FileNo, PartitionId, SeqNo};
@@ -94,7 +94,7 @@ pub(super) enum RangeStep {
     Run(Claimed),
     /// A running job is in the way; try again when it is done.
     Wait,
-    /// The range lies in the last level.
+    /// The goal is reached.
     Done,
     /// Nothing runs and the range cannot be compacted; with the error, if damage is the reason.
     Stuck(Option<Error>),
@@ -108,6 +108,8 @@ pub(super) struct RangeGoal<'a> {
     pub(super) through: SeqNo,
     /// Every table with a smaller number is to be rewritten.
     pub(super) rewrite_before: Option<FileNo>,
+    /// The end.
+    pub(super) finish: Finish,
 }
 
 /// The right to flush: while it lives, only its holder flushes.
@@ -233,7 +235,7 @@ impl Jobs {
         let moment = PickContext::of(host);
         let before = goal.rewrite_before;
         let picked = claim.with_picker(partition, &version, &moment, before, &NONE, |picker| {
-            picker.pick_range(goal.range, goal.through)
+            picker.pick_range(goal.range, goal.through, goal.finish)
         })?;
         Ok(match picked {
             RangePick::Done => RangeStep::Done,

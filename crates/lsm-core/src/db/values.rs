@@ -27,6 +27,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::jobs::{JobsHost, RangeGoal, RangeStep};
 use super::{BackgroundMode, DbInner};
+use crate::compaction::Finish;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{KeySpan, ValueStore};
 use crate::partition::PartitionState;
@@ -98,7 +99,8 @@ pub(super) struct Goal {
 impl Goal {
     pub(super) fn as_range(&self) -> RangeGoal<'_> {
         let range = UserRange { start: Some(&self.span.smallest), end: Some(&self.span.largest) };
-        RangeGoal { range, through: self.through, rewrite_before: self.rewrite_before }
+        let finish = Finish::Clean;
+        RangeGoal { range, through: self.through, rewrite_before: self.rewrite_before, finish }
     }
 }
 

@@ -284,6 +284,11 @@ impl SstWriter {
         self.out.offset() + open as u64 + self.bloom.payload_bytes()
     }
 
+    /// Length of the finished blocks, in bytes.
+    pub fn written_bytes(&self) -> u64 {
+        self.out.offset()
+    }
+
     /// The visible user key that was added last, if there is one.
     pub fn last_user_key(&self) -> Option<&[u8]> {
         self.smallest.as_ref().map(|_| self.last_visible().user)

@@ -38,7 +38,8 @@ impl Writing<'_, '_> {
         let ends = match (next, &mut self.split) {
             (None, _) => true,
             (Some(user), Some(split)) => {
-                cut != Cut::Forbidden && split.ends_before(user, self.outputs.bytes())
+                cut != Cut::Forbidden
+                    && split.ends_before(user, self.outputs.bytes(split.measure()))
             }
             (Some(_), None) => false,
         };
