@@ -151,6 +151,25 @@ fn what_has_expired_goes_when_small_tables_are_merged() {
     assert!(db.verify(Default::default()).unwrap().is_sound());
 }
 
+/// Threads find no time in a process that lives for milliseconds.
+#[test]
+fn a_close_does_merges_that_cost_little() {
+    let fs = MemFs::new();
+    for n in 0..60 {
+        let db = open(&fs, BackgroundMode::Threads);
+        db.partition("p").unwrap().put(key(n), key(n)).unwrap();
+        db.close().unwrap();
+    }
+    let db = open(&fs, BackgroundMode::Threads);
+    let p = db.partition("p").unwrap();
+    assert!(table_count(&p) <= FEW, "{}", table_count(&p));
+    check(&p, short, 0..60);
+}
+
+fn is_left(n: u32) -> bool {
+    n % 3 != 1
+}
+
 #[test]
 fn deleted_keys_and_several_partitions_stay_as_they_are_read() {
     let fs = MemFs::new();

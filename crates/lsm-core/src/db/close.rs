@@ -13,6 +13,10 @@ use crate::types::Opened;
 /// A close flushes the partitions with so many bytes in memtables. The next open would replay them
 /// from the log, which takes longer, and then flush them all the same.
 const FLUSHED_BYTES_MIN: u64 = 1 << 20;
+/// A close does so many compactions that are due, if they read no more than so many bytes together. A process
+/// that lives for milliseconds leaves its threads no time for any, and the next one leaves one more table.
+const MERGES_MAX: usize = 4;
+const MERGED_BYTES_MAX: u64 = 1 << 20;
 
 /// The lock of an open database; dropped, the database is closed.
 pub(super) struct HeldLock {
@@ -46,6 +50,7 @@ impl DbInner {
         // A first flush while writers continue, so that little is left when they are refused.
         let flushed = self.flush_unlogged();
         self.flush_large();
+        self.merge_little();
         let mut between = self.between_groups();
         // Set between two groups: earlier writers were answered, later ones are refused.
         self.closed.store(true, Ordering::Release);
@@ -122,6 +127,23 @@ impl DbInner {
             return;
         }
         let _ = self.seal_and_flush(&large);
+    }
+
+    /// Does compactions that are due and cost little. The next process tries one that fails again, so the
+    /// close does not fail with it.
+    fn merge_little(&self) {
+        // In steps the owner says when work is done.
+        if self.background.mode() != BackgroundMode::Threads || self.log.has_failed() {
+            return;
+        }
+        let mut left = MERGED_BYTES_MAX;
+        for _ in 0..MERGES_MAX {
+            let Some(claimed) = self.jobs.pick_cheap(self, left) else { return };
+            left -= claimed.compaction.bytes();
+            if self.run_in_background(&claimed).is_err() {
+                return;
+            }
+        }
     }
 
     fn seal_unlogged(&self, between: &mut LogWriter<'_>) -> Vec<Arc<PartitionState>> {

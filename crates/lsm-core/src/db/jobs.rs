@@ -135,26 +135,33 @@ impl Jobs {
     /// # Errors
     /// If none can be picked because of the hooks of a partition.
     pub(super) fn pick(&self, host: &impl JobsHost) -> Result<Option<Claimed>> {
-        let (claimed, failing) = self.pick_most_urgent(host, true);
+        let (claimed, failing) = self.pick_most_urgent(host, true, u64::MAX);
         if claimed.is_some() { Ok(claimed) } else { failing.map(|_| None) }
     }
 
     /// As [`Jobs::pick`], but skips the partitions whose last compaction failed, or whose hooks
     /// return an error.
     pub(super) fn pick_sound(&self, host: &impl JobsHost) -> PickedSound {
-        match self.pick_most_urgent(host, false) {
+        match self.pick_most_urgent(host, false, u64::MAX) {
             (Some(claimed), _) => PickedSound::Due(Box::new(claimed)),
             (None, Ok(false)) => PickedSound::Nothing,
             (None, _) => PickedSound::OnlyFailing,
         }
     }
 
+    /// As [`Jobs::pick_sound`], of the compactions that read no more than so many bytes.
+    pub(super) fn pick_cheap(&self, host: &impl JobsHost, bytes_max: u64) -> Option<Claimed> {
+        self.pick_most_urgent(host, false, bytes_max).0
+    }
+
     /// The most urgent compaction, claimed; one of a partition whose last one failed only if no other is
-    /// due and `tried_again`. Also returns whether one was skipped, or the error of hooks.
+    /// due and `tried_again`; none that reads more than `bytes_max`. Also returns whether one was skipped,
+    /// or the error of hooks.
     fn pick_most_urgent(
         &self,
         host: &impl JobsHost,
         tried_again: bool,
+        bytes_max: u64,
     ) -> (Option<Claimed>, Result<bool>) {
         let mut state = self.state.lock();
         // The most urgent one over all partitions, not the next in turn: a partition that stalls
@@ -174,6 +181,7 @@ impl Jobs {
                     failing = failing.and(Err(error));
                 }
                 Ok(None) => claim.failure = None,
+                Ok(Some((job, _))) if job.bytes() > bytes_max => {}
                 Ok(Some(_)) if claim.failure.is_some() && !tried_again => {
                     failing = failing.map(|_| true);
                 }
