@@ -239,8 +239,8 @@ impl Builder {
     ///
     /// Several handles and processes may read at the same time. While a reader has the database open,
     /// an open for writing returns [`ErrorKind::Locked`](crate::ErrorKind::Locked), and vice versa. If
-    /// the file `LOCK` is missing or cannot be opened, there is no such protection: then make sure
-    /// that no other process writes.
+    /// the file `LOCK` is missing or cannot be opened, there is no such protection. If another process
+    /// writes then, reads of what it deletes return [`ErrorKind::FileGone`](crate::ErrorKind::FileGone).
     ///
     /// [`Partition::export`]: crate::Partition::export
     ///
@@ -269,7 +269,8 @@ impl Builder {
     /// The data that the writer has not flushed is replayed into memory, at most four times
     /// [`Options::write_buffer_bytes`](crate::Options::write_buffer_bytes). A lease, a small file
     /// in the folder, keeps the writer from deleting the tables that this handle reads, until the
-    /// database is closed. If the folder cannot be written, there is no lease.
+    /// database is closed. If the folder cannot be written, there is no lease, and reads of files that the
+    /// writer has deleted return [`ErrorKind::FileGone`](crate::ErrorKind::FileGone).
     ///
     /// # Examples
     /// ```

@@ -15,6 +15,7 @@ mod names;
 mod reclaim;
 mod syncs;
 mod unreadable;
+mod vanishing;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};

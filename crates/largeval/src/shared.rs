@@ -13,7 +13,7 @@ use std::time::Duration;
 use lsm_core::clock::Pace;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::{File, SharedFile};
-use lsm_core::hooks::{ChunkChange, ChunkId, PendingHandle, StoreContext};
+use lsm_core::hooks::{ChunkChange, ChunkId, PendingHandle, StoreContext, StoreSection};
 use lsm_core::options::Compression;
 use lsm_core::types::Process;
 use parking_lot::Mutex;
@@ -344,12 +344,12 @@ impl Shared {
         drop(state);
         if let Some(shared) = known {
             let path = shared.path().clone();
-            let file = shared.file().map_err(|error| self.unopened(&path, error))?;
+            let file = shared.file().map_err(|error| self.unopened(chunk, &path, error))?;
             return Ok(OpenChunk { file, path });
         }
         let path = self.context.chunk_path(chunk);
         let opened = self.context.files.open(&path).and_then(|shared| Ok((shared.file()?, shared)));
-        let (file, shared) = opened.map_err(|error| self.unopened(&path, error))?;
+        let (file, shared) = opened.map_err(|error| self.unopened(chunk, &path, error))?;
         let path = shared.path().clone();
         // Two readers may have opened it at once. The last user of the other file closes it.
         let closed = self.state.lock().keep_open(chunk, shared);
@@ -369,7 +369,10 @@ impl Shared {
     }
 
     /// The error of a chunk file that could not be opened.
-    fn unopened(&self, path: &Path, error: Error) -> Error {
+    fn unopened(&self, chunk: ChunkId, path: &Path, error: Error) -> Error {
+        if let Some(other) = self.context.other.as_ref().filter(|_| error.is_missing()) {
+            return other.missing(&self.context, path, error, |sections| names(sections, chunk));
+        }
         match (error.is_missing(), self.context.is_following) {
             // Only this store deletes the files of an open database, and not before the last reader
             // is done.
@@ -441,6 +444,13 @@ impl Shared {
         }
         result
     }
+}
+
+/// Returns `true` if a table names values of the chunk file, by the sections of a store.
+fn names(sections: &[StoreSection], chunk: ChunkId) -> bool {
+    let mut named = Chunks::default();
+    let are_whole = sections.iter().all(|(number, section)| named.apply(*number, section).is_ok());
+    are_whole && named.by_id.get(&chunk).is_some_and(Chunk::has_named_values)
 }
 
 #[cfg(test)]

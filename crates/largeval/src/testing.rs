@@ -25,5 +25,6 @@ pub fn context(fs: &MemFs, clock: Arc<dyn Clock>) -> StoreContext {
         events: EventQueue::default(),
         wishes: StoreWishes::default(),
         is_following: false,
+        other: None,
     }
 }

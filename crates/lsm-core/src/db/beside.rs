@@ -10,7 +10,8 @@
 //! 2. Only operations that are committed according to the commit cursor, or without one the log, are
 //!    replayed.
 //! 3. A file that disappeared or is about to change is a reason to start again. It is damage only if
-//!    the lease still exists.
+//!    the lease still exists, or if the newest manifest names it.
+//! 4. An open for reading that finds no lock to take excludes no writer, so it does the same.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,11 +22,12 @@ use super::recovery::{LogFiles, Opening};
 use super::retries::Retries;
 use super::world::World;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{Fs, LockGuard};
+use crate::fs::{Fs, LockGuard, names};
+use crate::hooks::OtherWriter;
 use crate::replay::Replay;
 use crate::shared::{CursorReader, CursorState, Lease};
 use crate::types::SeqNo;
-use crate::version::{Missing, is_named};
+use crate::version::{Missing, is_named, recover};
 use crate::wal::{LogReader, Lsn};
 
 /// Attempts while the writer changes the files.
@@ -46,6 +48,23 @@ impl HeldByLease {
             None => Missing::DamageIf(is_named),
         }
     }
+}
+
+/// The process that may write the folder `dir`, by the meaning of a table that is not there; `None` if none may.
+pub(super) fn other_writer(fs: &Arc<dyn Fs>, dir: &Path, missing: &Missing) -> Option<OtherWriter> {
+    let lease = match missing {
+        Missing::DamageUnder(lease) => Some(lease.clone()),
+        Missing::DamageIf(_) => None,
+        _ => return None,
+    };
+    let fs = fs.clone();
+    let dir = dir.to_owned();
+    Some(OtherWriter::new(lease, move |partition| {
+        let names = names::in_dir(&*fs, &dir).ok()?;
+        let recovered = recover(&*fs, &dir, &names).ok()??;
+        let partition = recovered.version.partitions.get(partition)?;
+        Some(partition.store_sections.clone())
+    }))
 }
 
 /// The commits of the writer at one moment.

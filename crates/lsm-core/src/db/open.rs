@@ -26,7 +26,7 @@ use super::obsolete::ObsoleteFiles;
 use super::read_only::lock_for_reading;
 use super::recovery::{Begun, HooksOf, Opening};
 use super::stall::Stall;
-use super::term::{Term, fork_beside, fork_for_reading, locked};
+use super::term::{Term, fork_beside, fork_for_reading};
 use super::world::World;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
@@ -35,7 +35,7 @@ use crate::compaction::TableFactory;
 use crate::error::ErrorKind;
 use crate::error::Result;
 use crate::fs::{FolderFs, Fs, LockGuard, OsFs};
-use crate::hooks::{EventListener, HookProvider, Origin, OwnedEntry};
+use crate::hooks::{EventListener, HookProvider, Origin, OtherWriter, OwnedEntry};
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
 use crate::partition::PartitionState;
@@ -158,7 +158,7 @@ impl Builder {
         self
     }
 
-    /// Sets whether an open beside a writer reads nothing of the log: to verify the rest of a database whose
+    /// Sets whether an open while another process writes reads nothing of the log: to verify the rest of a database whose
     /// log is damaged. Default: `false`.
     pub(crate) fn skips_log(mut self, skips_log: bool) -> Builder {
         self.skips_log = skips_log;
@@ -247,6 +247,7 @@ impl Builder {
             events: &events,
             access,
             skips_log: self.skips_log,
+            missing: &missing,
             term: term.as_ref(),
         };
         let (world, hooks, begun) = folder.start(&mut *random)?;
@@ -270,13 +271,13 @@ impl Builder {
         let log = Log::new(LogSettings::new(&world, &options), last_seq);
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let snapshots = Arc::new(Snapshots::default());
-        let tables = table_context(&world, block_cache, missing, options.tables_mapped);
+        let tables = world.table_context(block_cache, missing, options.tables_mapped);
         start(Arc::new(DbInner {
             runner: job_runner(&world, &tables, &snapshots, &events, &inject),
+            is_beside: world.other.is_some(),
             world,
             stall: Stall::new(options.write_buffer_bytes),
             options,
-            is_beside: access == OpenMode::Beside,
             tables,
             cache,
             slabs,
@@ -310,6 +311,7 @@ struct Start<'a> {
     events: &'a Arc<Events>,
     access: OpenMode,
     skips_log: bool,
+    missing: &'a Missing,
     /// Of a writer.
     term: Option<&'a Term>,
 }
@@ -317,15 +319,20 @@ struct Start<'a> {
 impl Start<'_> {
     /// As [`Start::begin`], again and again while a writer changes what is read.
     fn start(&self, random: &mut dyn FnMut() -> u64) -> Result<Started> {
-        match self.access {
-            OpenMode::Writing | OpenMode::Reading => self.begin(random),
-            OpenMode::Beside => beside::settled(|| self.begin(random)),
+        match beside::other_writer(self.fs, self.dir, self.missing) {
+            None => self.begin(random, None),
+            Some(other) => beside::settled(|| self.begin(random, Some(other.clone()))),
         }
     }
 
     /// Reads what is there, and makes of it what was asked for.
-    fn begin(&self, random: &mut dyn FnMut() -> u64) -> Result<Started> {
-        let Start { fs, dir, clock, options, provider, events, access, skips_log, term } = *self;
+    fn begin(
+        &self,
+        random: &mut dyn FnMut() -> u64,
+        other: Option<OtherWriter>,
+    ) -> Result<Started> {
+        let Start { fs, dir, clock, options, provider, events, access, skips_log, term, .. } =
+            *self;
         let is_writing = access == OpenMode::Writing;
         let fork = match term {
             Some(term) => term.fork(&**fs, dir)?,
@@ -339,8 +346,9 @@ impl Start<'_> {
             None => Opening::read(&**fs, dir, is_writing.then_some(random))?,
         };
         opening.claim = term.and_then(Term::claim);
-        let world =
+        let mut world =
             opening.world(fs, dir, clock, options.open_files_max, !is_writing, events.queue())?;
+        world.other = other;
         let hooks = opening.hooks(&world, provider)?;
         let begun = match access {
             OpenMode::Writing => opening.begin_epoch(&world, options, &hooks)?,
@@ -386,7 +394,9 @@ impl DbFolder {
                 lock
             }
             OpenMode::Reading => {
-                lock_for_reading(&*fs, &dir)?.ok_or_else(|| locked(&dir, "is already open"))?
+                let held = lock_for_reading(&*fs, &dir)?;
+                missing = held.missing;
+                held.guard
             }
             OpenMode::Beside => {
                 let held = beside::hold(&fs, &dir, Box::new(random_from_hasher_keys))?;
@@ -419,24 +429,6 @@ fn job_runner(
         calendar: Calendar::new(world.clock.clone(), events.clone()),
         inject: inject.entries.clone(),
     }
-}
-
-/// The means to open the tables.
-fn table_context(
-    world: &World,
-    cache: Option<Arc<dyn BlockCache>>,
-    missing: Missing,
-    are_mapped: bool,
-) -> Arc<TableContext> {
-    Arc::new(TableContext {
-        missing,
-        fs: world.fs.clone(),
-        dir: world.dir.clone(),
-        db_id: world.db_id,
-        cache,
-        are_mapped,
-        files: Some(world.files.clone()),
-    })
 }
 
 /// Adds the partitions of `version` with their hooks, and with what the log held of them and no

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::beside::CommittedPart;
 use super::recovery::{Begun, HooksOf, Leftovers, LogFiles, Opening};
-use super::term::{lock_path, newest_claim};
+use super::term::{lock_path, locked, newest_claim};
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
@@ -26,24 +26,36 @@ use crate::options::Options;
 use crate::replay::Replay;
 use crate::shared::CursorWriter;
 use crate::types::{FileNo, PartitionId, SeqNo};
-use crate::version::{Manifest, VersionSet};
+use crate::version::{Manifest, Missing, VersionSet, is_named};
 
 /// Stands for the lock of a folder in which no process could have taken one.
 struct NoLock;
 
 impl LockGuard for NoLock {}
 
-/// Takes the lock of writers shared; `None` if a writer holds it. Without a lock file there is no writer, and
-/// one that may not be opened belongs to another user: then no writer is excluded.
-pub(super) fn lock_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+/// The lock of writers, taken shared.
+pub(super) struct ReadLock {
+    pub(super) guard: Box<dyn LockGuard>,
+    /// The meaning of a table that is not there. Without a lock another process may write meanwhile.
+    pub(super) missing: Missing,
+}
+
+/// Takes the lock of writers shared. Without a lock file there is no writer, and one that may not be opened belongs to
+/// another user: then no writer is excluded.
+///
+/// # Errors
+/// [`Locked`](crate::ErrorKind::Locked) if a writer holds it; those of the file system.
+pub(super) fn lock_for_reading(fs: &dyn Fs, dir: &Path) -> Result<ReadLock> {
     let claim = newest_claim(fs, dir)?;
-    let taken: Option<Box<dyn LockGuard>> = match fs.try_lock_shared(&lock_path(dir, claim)) {
-        Err(error) if is_absent(&error) => Some(Box::new(NoLock)),
-        taken => taken?,
+    let taken = match fs.try_lock_shared(&lock_path(dir, claim)) {
+        Err(error) if is_absent(&error) => {
+            Some(ReadLock { guard: Box::new(NoLock), missing: Missing::DamageIf(is_named) })
+        }
+        taken => taken?.map(|guard| ReadLock { guard, missing: Missing::Damage }),
     };
     // After a concurrent claim another lock counts, and its holder writes.
     let is_newest = newest_claim(fs, dir)? == claim;
-    Ok(taken.filter(|_| is_newest))
+    taken.filter(|_| is_newest).ok_or_else(|| locked(dir, "is already open"))
 }
 
 /// Returns `true` if a lock cannot be taken because its file is missing or belongs to another user.

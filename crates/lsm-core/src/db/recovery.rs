@@ -229,6 +229,7 @@ impl Opening {
             epoch,
             numbers: Arc::new(FileNumbers::new(next_file)),
             is_read_only,
+            other: None,
             events,
             wishes: StoreWishes::default(),
         })

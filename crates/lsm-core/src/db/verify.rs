@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Invariants:
-//! 1. An intact store is never reported as damaged, whatever runs: a file is verified only up to
+//! 1. An intact store is never reported as damaged, whatever runs, also in another process: a file is verified only up to
 //!    its length at the call, and damage counts only while the file is live.
 //! 2. A file is reported whole or not at all, as in every [`Sweep`]. One that cannot be read is reported as far as it
 //!    was, with the reason.
@@ -150,6 +150,12 @@ impl VerifyRun<'_> {
                 self.read.files += u64::from(is_read);
                 Ok(())
             }
+            // Another process has deleted it, without a lease. The newest manifest does not name it.
+            Err(error) if self.is_deleted_elsewhere(&error) => {
+                self.damage.truncate(damage);
+                self.read = read;
+                Ok(())
+            }
             Err(error) if self.ends_run(&error) => {
                 // A run that continues from here begins with this file, and would count it twice.
                 self.damage.truncate(damage);
@@ -163,6 +169,10 @@ impl VerifyRun<'_> {
                 Ok(())
             }
         }
+    }
+
+    fn is_deleted_elsewhere(&self, error: &Error) -> bool {
+        self.db.is_beside && error.kind() == ErrorKind::FileGone && !self.is_stopped
     }
 
     /// Returns `true` if the error means that nothing more should be read, not that something cannot be read.

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use crate::clock::Clock;
 use crate::compaction::TableFactory;
 use crate::fs::{Fs, OpenFiles};
-use crate::hooks::{EventQueue, StoreContext, StoreWishes};
+use crate::hooks::{EventQueue, OtherWriter, StoreContext, StoreWishes};
+use crate::sstable::BlockCache;
 use crate::types::{DbId, Epoch, FileNumbers, PartitionId, Process};
+use crate::version::{Missing, TableContext};
 
 /// The folder of a database, the epoch of its writer, and its clock.
 #[derive(Clone)]
@@ -28,6 +30,8 @@ pub(super) struct World {
     pub(super) numbers: Arc<FileNumbers>,
     /// Nothing is written: no thread runs, and memtables have the entries of the log.
     pub(super) is_read_only: bool,
+    /// The process that may write meanwhile.
+    pub(super) other: Option<OtherWriter>,
     /// Queues the events of hooks for listeners.
     pub(super) events: EventQueue,
     /// The wishes of value stores.
@@ -51,6 +55,24 @@ impl World {
         }
     }
 
+    /// The means to open the tables.
+    pub(super) fn table_context(
+        &self,
+        cache: Option<Arc<dyn BlockCache>>,
+        missing: Missing,
+        are_mapped: bool,
+    ) -> Arc<TableContext> {
+        Arc::new(TableContext {
+            missing,
+            fs: self.fs.clone(),
+            dir: self.dir.clone(),
+            db_id: self.db_id,
+            cache,
+            are_mapped,
+            files: Some(self.files.clone()),
+        })
+    }
+
     /// The context in which the value store of a partition is opened.
     pub(super) fn store_context(&self, partition: PartitionId, name: &Arc<str>) -> StoreContext {
         StoreContext {
@@ -67,6 +89,7 @@ impl World {
             events: self.events.clone(),
             wishes: self.wishes.clone(),
             is_following: false,
+            other: self.other.clone(),
         }
     }
 }

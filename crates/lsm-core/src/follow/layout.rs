@@ -84,6 +84,7 @@ impl Inner {
             numbers: Arc::new(FileNumbers::new(version.next_file)),
             is_read_only: true,
             is_following: true,
+            other: None,
             events: EventQueue::default(),
             // It syncs nothing.
             wishes: StoreWishes::default(),

@@ -49,7 +49,7 @@ pub use store::{
     AddedValue, Carry, JobValues, KeySpan, PendingHandle, StoreEdit, StoreSection, ValueStore,
     ValueStoreFactory,
 };
-pub use store_context::{ChunkId, EventQueue, StoreContext, StoreWishes};
+pub use store_context::{ChunkId, EventQueue, OtherWriter, StoreContext, StoreWishes};
 
 pub(crate) use expiry::KnownAgeing;
 pub(crate) use guarded::{catch, catch_blamed, catch_engine, guarded_filter};

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{ChunkChange, Event};
+use super::{ChunkChange, Event, StoreSection};
 use crate::clock::Clock;
+use crate::error::{Error, ErrorKind};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{Fs, OpenFiles};
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
@@ -65,10 +66,68 @@ pub struct StoreContext {
     /// Another process writes, and deletes files: one that is not there is
     /// [`FileGone`](crate::error::ErrorKind::FileGone), and no damage.
     pub is_following: bool,
+    /// Another process that may write, although this is no secondary that follows it.
+    pub other: Option<OtherWriter>,
     /// Takes what listeners are to be told.
     pub events: EventQueue,
     /// Takes the wishes for a sync of the log and for a flush.
     pub wishes: StoreWishes,
+}
+
+/// Returns the sections of a partition's store in the newest manifest; `None` without that.
+type NewestSections = dyn Fn(PartitionId) -> Option<Vec<StoreSection>> + Send + Sync;
+
+/// A process that may write the database, and delete files that it does not need.
+#[derive(Clone)]
+pub struct OtherWriter {
+    /// Holds the files as long as it is there.
+    lease: Option<PathBuf>,
+    newest: Arc<NewestSections>,
+}
+
+impl OtherWriter {
+    /// One that deletes nothing as long as the file `lease` is there.
+    pub(crate) fn new(
+        lease: Option<PathBuf>,
+        newest: impl Fn(PartitionId) -> Option<Vec<StoreSection>> + Send + Sync + 'static,
+    ) -> OtherWriter {
+        OtherWriter { lease, newest: Arc::new(newest) }
+    }
+
+    /// The error of the chunk file `path`, whose open failed with `error` because it is not there. It is damage only
+    /// if the lease is there, or if the newest manifest still `names` the file.
+    pub fn missing(
+        &self,
+        context: &StoreContext,
+        path: &Path,
+        error: Error,
+        names: impl FnOnce(&[StoreSection]) -> bool,
+    ) -> Error {
+        if let Some(lease) = &self.lease {
+            return match context.fs.open_read(lease) {
+                Ok(_) => missing_chunk(path),
+                Err(gone) if gone.is_missing() => {
+                    let message = "the primary has deleted the lease that held a chunk file";
+                    Error::because(ErrorKind::LeaseLost, message, error)
+                }
+                // The lease may be there or not, so neither verdict would be true.
+                Err(unknown) => unknown,
+            };
+        }
+        // Looked at after the file was not found: the edit that lets go of a file is durable before the file is
+        // deleted.
+        match (self.newest)(context.partition) {
+            Some(sections) if names(&sections) => missing_chunk(path),
+            _ => {
+                let message = "the primary has deleted a chunk file that is read here";
+                Error::because(ErrorKind::FileGone, message, error)
+            }
+        }
+    }
+}
+
+fn missing_chunk(path: &Path) -> Error {
+    Error::corruption(path, None, "a chunk file is missing")
 }
 
 /// The wishes of value stores, which the engine fulfils in the background, behind the next commit.

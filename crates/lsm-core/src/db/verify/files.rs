@@ -222,8 +222,8 @@ impl VerifyRun<'_> {
         if refused.kind() == ErrorKind::LeaseLost {
             return Err(refused);
         }
-        // Without a lease. The manifest does not name it any more, so it is not live.
-        if refused.kind() == ErrorKind::FileGone && self.db.is_beside {
+        // Without a lease. The manifest does not name it any more, so it is live no longer.
+        if self.is_deleted_elsewhere(&refused) {
             return Ok(false);
         }
         let opened = table.opened().filter(|_| !self.is_gone(&table.path(&self.db.tables)));
