@@ -16,6 +16,7 @@ mod concurrent;
 mod contract;
 mod corrupt;
 mod crash;
+mod disk;
 mod durable;
 mod exchange;
 mod facade;

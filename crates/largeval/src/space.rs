@@ -11,7 +11,9 @@ use crate::store::LargeStore;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Space {
-    /// Length of all chunk files, with those that could not be removed yet.
+    /// Length of all chunk files, as the folder has them: also of those that are being written, by streams and by
+    /// compactions, and of those that could not be removed yet. Without tables, and without what exports and checkpoints
+    /// write to other folders.
     pub total_bytes: u64,
     /// Values that tables name, with their keys and checksums.
     pub live_bytes: u64,

@@ -165,9 +165,9 @@ pub struct Stats {
     pub wal_disk_bytes: u64,
     /// Bytes of the manifest.
     pub manifest_disk_bytes: u64,
-    /// Bytes of the database on the disk: live tables, obsolete files that readers hold, chunk files,
-    /// log and manifest. A table that a flush, a compaction or an ingest writes counts as soon as it is
-    /// installed, and an export never.
+    /// Bytes of the database on the disk, as its folder has them: live tables, those that are being written, obsolete
+    /// files that wait for readers or for their deletion, chunk files, log, manifest and commit cursor. Without locks,
+    /// claims and leases, which have some bytes each, and without what exports and checkpoints write to other folders.
     pub disk_bytes: u64,
     /// Bytes of obsolete files and large values that no view here holds: secondaries may read them still,
     /// or they are about to be deleted.

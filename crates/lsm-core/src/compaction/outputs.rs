@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use super::split::Measure;
 use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{AppendMode, File, Fs, OpenFiles};
+use crate::fs::{AppendMode, File, FilesUnderWay, Fs, OpenFiles};
 use crate::hooks::{EndedBlock, HiddenSink, NoteForm, Properties};
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::{BlockCache, FreshBlocks, SstIdentity, SstOptions, SstWriter};
@@ -48,6 +48,8 @@ pub struct TableFactory {
     pub cache: Option<Arc<dyn BlockCache>>,
     /// Tables are read through mappings: blocks that are not compressed go into no cache.
     pub are_mapped: bool,
+    /// Counts the tables until they are listed; `None` where they are none of the database.
+    pub under_way: Option<Arc<FilesUnderWay>>,
 }
 
 /// Files that become durable together: their bytes a number of them at a time, their names at the
@@ -210,6 +212,9 @@ impl<'a> Outputs<'a> {
             None => fs.open_append(&path, AppendMode::IfAbsent)?,
         };
         // Behind the open: a file that was there before must not be deleted when this is dropped.
+        if let Some(under_way) = &self.factory.under_way {
+            under_way.add(&path);
+        }
         self.made.push(path);
         let identity = SstIdentity { db_id, file, epoch };
         let mut writer = SstWriter::new(handle, identity, self.base_seq, self.options);
@@ -400,6 +405,9 @@ impl Drop for Outputs<'_> {
         for path in &self.made {
             // A file that cannot be removed is an orphan until the next open.
             let _ = self.factory.fs.delete(path);
+            if let Some(under_way) = &self.factory.under_way {
+                under_way.remove(path);
+            }
         }
     }
 }
@@ -428,6 +436,7 @@ mod tests {
                 later,
                 cache: None,
                 are_mapped: false,
+                under_way: None,
             };
             faults.set_observer(Arc::new({
                 let faults = faults.clone();

@@ -24,6 +24,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use super::obsolete::ObsoleteFiles;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
+use crate::fs::names::FileName;
 use crate::partition::{PartitionState, WorkList};
 use crate::shared::CursorWriter;
 use crate::types::{MemtableId, PartitionId};
@@ -282,11 +283,13 @@ impl Editing<'_> {
     /// # Cost
     /// One append and one sync; now and then a new generation.
     pub(super) fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
+        let tables: Vec<FileName> = changes.iter().filter_map(added_table).collect();
         let installed = self.versions.install(changes).map(|version| version.edit_number);
         let manifest_bytes = self.versions.manifest_bytes();
         // Also after an error: the append may have made the file longer.
         self.catalog.manifest_bytes.store(manifest_bytes, Ordering::Relaxed);
         let edit_number = installed?;
+        self.catalog.obsolete.note_listed(&tables);
         self.catalog.edit_number.store(edit_number, Ordering::Release);
         // After the sync of the manifest: a secondary that learns of the edit here must find it
         // there.
@@ -294,6 +297,13 @@ impl Editing<'_> {
         self.catalog.cursor.note_edit(edit_number, generation.number);
         self.catalog.obsolete.add_generations(self.versions.take_past());
         Ok(self.versions.current())
+    }
+}
+
+fn added_table(change: &Change) -> Option<FileName> {
+    match change {
+        Change::TableAdded { meta, .. } => Some(meta.file_name()),
+        _ => None,
     }
 }
 

@@ -37,8 +37,8 @@ use super::DbInner;
 use super::errors::Reason;
 use super::leases::{Holds, LeaseBook};
 use crate::error::Result;
-use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
+use crate::fs::{FilesUnderWay, Fs};
 use crate::hooks::{Event, ValueStore, catch, catch_engine};
 use crate::partition::PartitionState;
 use crate::types::PartitionId;
@@ -94,6 +94,7 @@ pub(super) struct ObsoleteFiles {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
     leases: LeaseBook,
+    under_way: Arc<FilesUnderWay>,
     waiting: Mutex<Vec<WaitingFile>>,
     /// Tables of dropped partitions whose blocks leave the cache in the next turn.
     stale: Mutex<Vec<Arc<Table>>>,
@@ -106,11 +107,17 @@ pub(super) struct ObsoleteFiles {
 
 impl ObsoleteFiles {
     /// Of files in the folder `dir`.
-    pub(super) fn new(fs: Arc<dyn Fs>, dir: PathBuf, leases: LeaseBook) -> ObsoleteFiles {
+    pub(super) fn new(
+        fs: Arc<dyn Fs>,
+        dir: PathBuf,
+        leases: LeaseBook,
+        under_way: Arc<FilesUnderWay>,
+    ) -> ObsoleteFiles {
         ObsoleteFiles {
             fs,
             dir,
             leases,
+            under_way,
             waiting: Mutex::default(),
             stale: Mutex::default(),
             values: Mutex::default(),
@@ -151,10 +158,17 @@ impl ObsoleteFiles {
     /// Adds files, with their lengths in bytes, that the durable edit `edit`, or an earlier one, dropped. A
     /// secondary may read them, and nothing in this process does.
     pub(super) fn add_files(&self, edit: u64, files: impl IntoIterator<Item = (FileName, u64)>) {
-        let files = files.into_iter();
-        let files =
-            files.map(|(name, bytes)| WaitingFile { name, bytes, table: Weak::new(), edit });
+        let files = files.into_iter().map(|(name, bytes)| {
+            self.under_way.remove(&name.path(&self.dir));
+            WaitingFile { name, bytes, table: Weak::new(), edit }
+        });
+        let files: Vec<_> = files.collect();
         self.waiting.lock().extend(files);
+    }
+
+    /// Notes that an edit of `changes` lists the tables that it adds.
+    pub(super) fn note_listed(&self, added: &[FileName]) {
+        added.iter().for_each(|name| self.under_way.remove(&name.path(&self.dir)));
     }
 
     /// Adds generations of the manifest that are history.

@@ -232,7 +232,6 @@ impl Builder {
         self.options.check()?;
         let _span = tracing::info_span!("open", dir = %self.dir.display()).entered();
         let Builder { dir, options, fs, clock, mode, random, listeners, inject, access, .. } = self;
-        let hook_provider = self.hooks;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         let events = Arc::new(Events::new(listeners));
         let found = DbFolder::find(fs, &dir, access, self.takes_over)?;
@@ -243,7 +242,7 @@ impl Builder {
             dir: &dir,
             clock: &clock,
             options: &options,
-            provider: hook_provider.as_deref(),
+            provider: self.hooks.as_deref(),
             events: &events,
             access,
             skips_log: self.skips_log,
@@ -256,12 +255,12 @@ impl Builder {
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
         let leases = LeaseBook::new(clock.clone(), options.leased_bytes_max);
-        let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.clone(), leases));
+        let under_way = world.under_way.clone();
+        let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.clone(), leases, under_way));
         let catalog = Catalog::new(versions, cursor.clone(), obsolete.clone());
         if access == OpenMode::Writing {
             missing = Missing::DamageUnlessFenced(cursor.clone());
-            // After the new cursor is complete and before the first write is acknowledged: a
-            // secondary must not follow an old cursor past a new commit.
+            // Complete before the first write is acknowledged: no secondary follows an old cursor past a new commit.
             cursor.begin(version.edit_number, last_seq)?;
             CursorWriter::supersede_others(&*fs, &dir, version.epoch)?;
         }
@@ -283,7 +282,7 @@ impl Builder {
             slabs,
             snapshots,
             counters: Counters::default(),
-            hook_provider,
+            hook_provider: self.hooks,
             inject,
             catalog,
             log,

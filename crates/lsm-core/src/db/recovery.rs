@@ -228,6 +228,7 @@ impl Opening {
             db_id: self.version.db_id,
             epoch,
             numbers: Arc::new(FileNumbers::new(next_file)),
+            under_way: Arc::default(),
             is_read_only,
             other: None,
             events,
@@ -278,8 +279,9 @@ impl Opening {
         let dir = dir.as_path();
         let epoch = *epoch;
         // The tables share one sync of the folder: there may be thousands of them.
+        // A database that is being opened has no statistics yet.
         let later = Some(SyncLater::new(options.open_files_max));
-        let factory = TableFactory { later, ..world.factory() };
+        let factory = TableFactory { later, under_way: None, ..world.factory() };
         let mut tables = Tables::new(&self.version, &factory, hooks, clock.unix_time());
         let bytes_max = options.write_buffer_bytes;
         let (end, mut rest) =

@@ -115,6 +115,8 @@ impl DbInner {
             + stores.map(|store| store.bytes).sum::<u64>()
             + self.obsolete.pinned_bytes()
             + leased_file_bytes
+            + self.world.under_way.bytes(&*self.world.fs)
+            + self.cursor.later().file_bytes()
             + stats.wal_disk_bytes
             + stats.manifest_disk_bytes;
         stats.memory_budget_bytes =

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::compaction::TableFactory;
-use crate::fs::{Fs, OpenFiles};
+use crate::fs::{FilesUnderWay, Fs, OpenFiles};
 use crate::hooks::{EventQueue, OtherWriter, StoreContext, StoreWishes};
 use crate::sstable::BlockCache;
 use crate::types::{DbId, Epoch, FileNumbers, PartitionId, Process};
@@ -28,6 +28,8 @@ pub(super) struct World {
     pub(super) epoch: Epoch,
     /// The source of the numbers of new files.
     pub(super) numbers: Arc<FileNumbers>,
+    /// Tables that are being written.
+    pub(super) under_way: Arc<FilesUnderWay>,
     /// Nothing is written: no thread runs, and memtables have the entries of the log.
     pub(super) is_read_only: bool,
     /// The process that may write meanwhile.
@@ -52,6 +54,7 @@ impl World {
             later: None,
             cache: None,
             are_mapped: false,
+            under_way: Some(self.under_way.clone()),
         }
     }
 

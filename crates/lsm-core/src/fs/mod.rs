@@ -41,6 +41,7 @@ pub struct HeldDir {
 #[cfg(test)]
 mod tests;
 mod uncached;
+mod under_way;
 mod whole;
 mod words;
 #[cfg(target_os = "linux")]
@@ -64,6 +65,7 @@ pub use mem::{CrashOutcome, MemFs, SyncLoss};
 pub(crate) use open_files::TableFile;
 pub use open_files::{OpenFiles, SharedFile, is_out_of_handles};
 pub use os::OsFs;
+pub use under_way::FilesUnderWay;
 pub use words::{MapMode, SharedWords};
 
 pub(crate) use uncached::Uncached;

@@ -13,8 +13,7 @@
 //!    4 epoch
 //!    5 machine run       see `Fs::machine_run`; in another run, the file must not be believed
 //!    6 checksum          XXH3-64 of the words before, as bytes
-//!    8 state             0 opening: nothing else counts yet, 1 live, 2 closed, 3 superseded by
-//!                        another epoch
+//!    8 state             0 opening: nothing else counts yet, 1 live, 2 closed, 3 superseded
 //!    9 edit              the last manifest edit that is durable
 //!   10 generation        file number of the manifest generation that has it
 //!   11 layout edit       the last edit that made, changed or dropped a partition
@@ -178,6 +177,11 @@ impl CursorWriter {
     pub fn none() -> CursorWriter {
         let fixed = [0; FIXED_WORDS];
         CursorWriter { words: CursorWords::none(), fixed, epoch: Epoch::default() }
+    }
+
+    /// Returns the length of the file; 0 without one.
+    pub fn file_bytes(&self) -> u64 {
+        self.words.of_others().map_or(0, |words| words.len() as u64 * 8)
     }
 
     /// Returns the reason why there is no file at present, if it could not be made.

@@ -25,7 +25,7 @@ fn catalog() -> Catalog {
     let numbers = Arc::new(FileNumbers::new(FileNo(2)));
     let cursor = Arc::new(CursorWriter::none());
     let leases = LeaseBook::new(Arc::new(SystemClock::new()), u64::MAX);
-    let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.to_owned(), leases));
+    let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.to_owned(), leases, Arc::default()));
     let set =
         VersionSet::new(fs, dir.to_owned(), numbers, 1 << 20, version, manifest, cursor.clone());
     Catalog::new(set, cursor, obsolete)

@@ -293,6 +293,7 @@ impl<'a> Arrival<'a> {
             let meta = SstMeta { file, epoch, foreign, ..meta.clone() };
             // Noted before the copy, because a failed copy leaves a part of the file.
             self.made.push(to.clone());
+            self.db.world.under_way.add(&to);
             // A link is the file that was checked. A copy is new bytes, which are checked again.
             if self.place_file(&from, &to)? == Placed::Copied {
                 let context = self.context(&self.db.world.dir, description.db_id);
@@ -336,6 +337,7 @@ impl Drop for Arrival<'_> {
         for path in &self.made {
             // A file that cannot be removed is an orphan until the next open.
             let _ = self.db.world.fs.delete(path);
+            self.db.world.under_way.remove(path);
         }
         // After the deletions, so that a close does not release the folder before them.
         drop(self.entered.take());

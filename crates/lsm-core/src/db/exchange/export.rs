@@ -169,7 +169,8 @@ impl DbInner {
             ..PartitionHooks::default()
         };
         // Numbers of this database: no other table anywhere has the same identity.
-        let factory = TableFactory { dir: dir.to_owned(), ..self.world.factory() };
+        let dir_of_export = dir.to_owned();
+        let factory = TableFactory { dir: dir_of_export, under_way: None, ..self.world.factory() };
         // Only the newest version inside the clip is exported.
         let snapshots = JobSnapshots { respected: vec![point.seq], registered: Vec::new() };
         let memtables: Vec<_> = point.view.memtables().cloned().collect();

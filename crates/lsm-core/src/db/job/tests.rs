@@ -157,6 +157,7 @@ impl Bench {
             later: None,
             cache: None,
             are_mapped: false,
+            under_way: None,
         };
         let heard = Arc::new(Heard::default());
         let events = Arc::new(Events::new(vec![heard.clone()]));
