@@ -18,10 +18,9 @@ use lsm_core::hooks::{
 };
 use lsm_core::types::SeqNo;
 
-use crate::budget::Budget;
 use crate::checksum;
 use crate::counts::Counts;
-use crate::mend;
+use crate::mend::{self, SEARCHES_IN_VAIN_MAX};
 use crate::metahive::Shared;
 use crate::payload::{HEAD_BYTES, METADATA_BYTES, Payload};
 use crate::repair::RepairOptions;
@@ -44,9 +43,10 @@ pub(crate) struct HiveJudge {
     /// Sound metadata is believed, because the filter compares entries: see `told`.
     is_told: bool,
 
-    pub(crate) budget: Budget,
     /// Damaged blocks of which a second reading was the same.
     pub(crate) read_in_vain: u64,
+    /// Searches for a flipped bit that found none.
+    searched_in_vain: u64,
     /// The span that the next block belongs to, how many of its blocks have come, their digest, and
     /// whether some of it is lost.
     span: usize,
@@ -76,7 +76,6 @@ impl HiveJudge {
         options: RepairOptions,
         sources: Arc<dyn JudgeSources>,
     ) -> HiveJudge {
-        let budget = Budget::of_bytes(table.bytes);
         let is_told = table.is_compared_later && shared.is_integrity && seal.is_some();
         HiveJudge {
             shared,
@@ -85,8 +84,8 @@ impl HiveJudge {
             options,
             sources,
             is_told,
-            budget,
             read_in_vain: 0,
+            searched_in_vain: 0,
             span: 0,
             span_blocks: 0,
             span_digest: 0,
@@ -100,6 +99,16 @@ impl HiveJudge {
             findings: Vec::new(),
             counts: Counts::default(),
         }
+    }
+
+    /// Returns `true` if a search for a flipped bit may begin.
+    pub(crate) fn may_search(&self) -> bool {
+        self.searched_in_vain < SEARCHES_IN_VAIN_MAX
+    }
+
+    /// Counts a search for a flipped bit.
+    pub(crate) fn searched(&mut self, has_found: bool) {
+        self.searched_in_vain += u64::from(!has_found);
     }
 
     /// The checksum of an entry, and what its metadata says of it. In a table that is not sealed

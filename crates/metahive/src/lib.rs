@@ -78,7 +78,6 @@
 //! [`ErrorHandler`] control the repair of damaged entries.
 
 mod bits;
-mod budget;
 pub mod checksum;
 mod cluster;
 mod counts;

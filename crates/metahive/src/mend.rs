@@ -8,11 +8,13 @@
 //! one-bit search   one bit of the block turned, such that its checksum or all metadata agree
 //! then, for each entry that still disagrees with its metadata:
 //! one-bit search   the entry's own bytes with one bit turned
-//! another key      its bytes under a key that its neighbours or other tables suggest
 //! log              the write-ahead log, if the entry is still in one
 //! replica          a copy elsewhere, through the application
-//! two-bit search   its bytes with two bits turned
 //! ```
+//!
+//! Damage of a whole file must not keep a job busy for hours. After [`SEARCHES_IN_VAIN_MAX`] searches that
+//! found nothing, the other blocks of the table are not searched. The limit counts searches and not time,
+//! so that the same damage always has the same result.
 //!
 //! The order of neighbours is checked after all of them were repaired: while a prefix that they
 //! share is damaged, each of them is out of order.
@@ -25,6 +27,8 @@
 
 mod entry;
 
+use std::collections::{BTreeSet, HashMap};
+
 use lsm_core::hooks::{
     DamagedBlock, DecodedBlock, DecodedEntry, Entry, Fault, Mended, OwnedEntry, Piece,
 };
@@ -36,20 +40,16 @@ use crate::payload::Payload;
 
 use entry::repaired;
 
-/// Most keys that other tables are asked for.
+/// Most keys of other tables under which a replica is asked for an entry.
 const KEYS_ASKED: usize = 256;
 /// Most damaged entries of a block that lead a search for the bit that damaged them all.
 const LEADS_MAX: usize = 4;
-/// Work of a one-bit search in an entry, in nanoseconds a byte.
-const ONE_BIT_NS: u64 = 70;
-/// Work of a two-bit search, in nanoseconds for two bytes against one another.
-const TWO_BIT_NS: u64 = 280;
-/// Work of asking other tables for keys, in nanoseconds.
-const KEYS_NS: u64 = 300_000;
 /// Damaged blocks of a table that are read a second time although that has helped none so far.
 const READ_AGAIN_MAX: u64 = 16;
-/// Work of looking for an operation in the log, in nanoseconds.
-const LOG_NS: u64 = 2_000_000;
+/// Searches in a table that find nothing, until no other one begins.
+pub(crate) const SEARCHES_IN_VAIN_MAX: u64 = 64;
+/// Longest block of which every bit is tried; of a longer one those around the first damage.
+const EVERY_BIT_BYTES_MAX: usize = 8 << 10;
 
 /// A sound entry, with its checksum.
 struct Sound {
@@ -111,14 +111,14 @@ pub(crate) fn mend(judge: &mut HiveJudge, block: &mut dyn DamagedBlock) -> Mende
     if let Some(all) = payload.as_ref().and_then(|payload| by_leads(judge, block, payload)) {
         return accept(judge, block, all, "one-bit search");
     }
-    if !block.is_verified(&stored)
-        // The budget last: it is spent only where the search would run.
-        && judge.budget.take(checksum_search_ns(stored.len()))
-        && let Some(turned) = block.with_one_bit_turned(&stored)
-    {
-        payload = block.unpack(&turned);
-        if let Some(all) = payload.as_ref().and_then(|payload| whole(judge, block, payload)) {
-            return accept(judge, block, all, "one-bit search");
+    if !block.is_verified(&stored) && judge.may_search() {
+        let turned = block.with_one_bit_turned(&stored);
+        judge.searched(turned.is_some());
+        if let Some(turned) = turned {
+            payload = block.unpack(&turned);
+            if let Some(all) = payload.as_ref().and_then(|payload| whole(judge, block, payload)) {
+                return accept(judge, block, all, "one-bit search");
+            }
         }
     }
     // Entry by entry needs the metadata of a sealed table.
@@ -129,12 +129,6 @@ pub(crate) fn mend(judge: &mut HiveJudge, block: &mut dyn DamagedBlock) -> Mende
         return accept(judge, block, all, "one-bit search");
     }
     entry_by_entry(judge, block, &payload)
-}
-
-/// A checksum of the block for each of its bits.
-fn checksum_search_ns(len: usize) -> u64 {
-    let len = len as u64;
-    8 * len * (20 + len / 10)
 }
 
 fn stored_entry<'a>(owned: &'a OwnedEntry, judge: &HiveJudge) -> Entry<'a> {
@@ -228,10 +222,9 @@ fn fault(
         }
     };
     let mut what = what.to_owned();
-    if judge.budget.refused > 0 {
-        // Otherwise this would read like a search that found nothing, and a larger limit would not
-        // be tried.
-        what += "; some searches for flipped bits were cut off for lack of time";
+    if !judge.may_search() {
+        // Otherwise this would read like a search that found nothing.
+        what += "; no bit was searched for, because too many searches in this table were in vain";
     }
     Fault { key, seq, kind, value, at, what, detail: Vec::new() }
 }
@@ -308,7 +301,9 @@ fn by_leads(
         leads += 1;
         // Of a prefix that entries share, the bit lies in the restart key: turned there, it is
         // turned for all of them.
-        let Some(bit) = bits::one_bit_at(&of.entry, &metadata) else { continue };
+        let found = bits::one_bit(&of.entry, &metadata);
+        judge.searched(found.is_some());
+        let Some((bit, _)) = found else { continue };
         let Some(at) = place_of(of, bit) else { continue };
         let mut turned = payload.to_vec();
         turned[at / 8] ^= 1 << (at % 8);
@@ -319,13 +314,9 @@ fn by_leads(
     None
 }
 
-fn len_of(of: &DecodedEntry) -> usize {
-    of.entry.key.len() + of.entry.value.len()
-}
-
-fn takes_one_bit(judge: &mut HiveJudge, of: &DecodedEntry) -> bool {
-    let len = len_of(of);
-    len <= judge.options.one_bit_bytes_max && judge.budget.take(ONE_BIT_NS * (64 + len as u64))
+fn takes_one_bit(judge: &HiveJudge, of: &DecodedEntry) -> bool {
+    let len = of.entry.key.len() + of.entry.value.len();
+    len <= judge.options.one_bit_bytes_max && judge.may_search()
 }
 
 /// Returns the bit of the block that a bit of the entry is; a sequence number is not stored bit by bit.
@@ -363,11 +354,13 @@ fn by_every_bit(
     let near = start.min(payload.len())..end.min(payload.len());
     // The base of all sequence numbers: one bit of it damages every entry of the block.
     let tail = payload.len().saturating_sub(16)..payload.len().saturating_sub(8);
-    for range in [near, tail, 0..payload.len()] {
-        // Every candidate is decoded and verified up to its first damage.
-        if !judge.budget.take(8 * range.len() as u64 * payload.len() as u64) {
-            continue;
-        }
+    // Every candidate is decoded and verified up to its first damage, so that the cost of all of them grows
+    // with the square of the length.
+    let all = 0..if payload.len() <= EVERY_BIT_BYTES_MAX { payload.len() } else { 0 };
+    if !judge.may_search() {
+        return None;
+    }
+    for range in [near, tail, all] {
         let mut turned = payload.to_vec();
         for byte in range {
             for bit in 0..8 {
@@ -379,6 +372,7 @@ fn by_every_bit(
             }
         }
     }
+    judge.searched(false);
     None
 }
 
@@ -398,10 +392,12 @@ fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: 
         });
     }
     let digest = judge.digest_of(block.index());
+    let log = logged(judge, &all);
     for at in 0..all.len() {
+        let logged = log.get(&decoded.entries[at].entry.seq);
         // Computed for each entry anew: every repaired entry leaves one unknown less.
         let missing = digest.and_then(|digest| missing_at(&all, at, digest));
-        if let Some(sound) = repaired(judge, block, &all, at, missing) {
+        if let Some(sound) = repaired(judge, block, &all, at, missing, logged) {
             all[at] = Candidate::Sound(sound);
         }
     }
@@ -417,6 +413,19 @@ fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: 
         return all_lost(judge, block, decoded);
     }
     tell(judge, block, all)
+}
+
+/// The operations of the log with the sequence numbers of the damaged entries: read once for all of them.
+fn logged(judge: &HiveJudge, all: &[Candidate]) -> HashMap<SeqNo, OwnedEntry> {
+    let unknown = all.iter().filter_map(|found| match found {
+        Candidate::Sound(_) => None,
+        Candidate::Unknown(of, _) => Some(of.entry.seq),
+    });
+    let unknown: BTreeSet<SeqNo> = unknown.collect();
+    if unknown.is_empty() || !judge.options.log {
+        return HashMap::new();
+    }
+    judge.sources.in_log(&unknown)
 }
 
 /// The sum of what all entries should be, if it is known of each.

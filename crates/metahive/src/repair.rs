@@ -7,7 +7,6 @@
 //! re-read          the device, bypassing every cache, because the damage may be in memory
 //! key of metadata  the bytes of the entry under the key of its metadata
 //! one-bit search   the bytes of the entry with one bit flipped
-//! two-bit search   the bytes of the entry with two bits flipped
 //! log              the write-ahead log, if it still has the entry
 //! replica          another copy, through the application
 //! ```
@@ -70,9 +69,6 @@ pub struct RepairOptions {
     /// Maximum length of an entry (key and value) for the search of one bit. Default 65,536 bytes,
     /// about 2 s; 0 turns the search off.
     pub one_bit_bytes_max: usize,
-    /// Maximum length of an entry for the search of two bits. Default 512 bytes, about 0.2 s; 0 turns
-    /// the search off.
-    pub two_bit_bytes_max: usize,
     /// `true` if repairs read the log. Default: `true`.
     pub log: bool,
     /// The replica. Default: none.
@@ -86,7 +82,6 @@ impl Default for RepairOptions {
         RepairOptions {
             retries_max: 3,
             one_bit_bytes_max: 64 << 10,
-            two_bit_bytes_max: 512,
             log: true,
             replica: None,
             error_handler: None,
@@ -99,7 +94,6 @@ impl fmt::Debug for RepairOptions {
         f.debug_struct("RepairOptions")
             .field("retries_max", &self.retries_max)
             .field("one_bit_bytes_max", &self.one_bit_bytes_max)
-            .field("two_bit_bytes_max", &self.two_bit_bytes_max)
             .field("log", &self.log)
             .finish_non_exhaustive()
     }
@@ -286,21 +280,13 @@ impl Ladder<'_> {
         let entry = self.found.clone()?;
         let metadata = Payload::decode(self.detail.payload.as_ref()?).ok()?;
         let len = entry.key.len() + entry.value.len();
-        if len <= self.options.one_bit_bytes_max {
-            // The order as well: a wrong bit of the key could agree with the checksum by chance,
-            // and would put the entry elsewhere.
-            let found = bits::one_bit(&entry, &metadata, |entry| self.is_in_order(entry));
-            if let Some(entry) = found {
-                return Some((entry, "one-bit search"));
-            }
+        if len > self.options.one_bit_bytes_max {
+            return None;
         }
-        if len <= self.options.two_bit_bytes_max {
-            let found = bits::two_bits(&entry, &metadata, |entry| self.is_in_order(entry));
-            if let Some(entry) = found {
-                return Some((entry, "two-bit search"));
-            }
-        }
-        None
+        let (_, entry) = bits::one_bit(&entry, &metadata)?;
+        // The order as well: a wrong bit of the key could agree with the checksum by chance,
+        // and would put the entry elsewhere.
+        self.is_in_order(&entry).then_some((entry, "one-bit search"))
     }
 
     /// Returns `true` if the entry may stand where it stands: between its neighbours, under a key that

@@ -144,22 +144,43 @@ pub(super) fn no_log() -> RepairOptions {
 
 #[test]
 fn a_bit_that_flips_on_the_medium_is_turned_back() {
-    for masks in [&[0x10][..], &[0x01, 0x80]] {
-        let (it, log) = harmed(masks, no_log());
-        let error = it.p.get(key_of(137)).unwrap_err();
-        assert!(error.is_corruption(), "before the compaction");
-        it.p.put(key_of(137).repeat(2), "inside").unwrap();
-        it.p.compact(..).unwrap();
-        it.p.delete(key_of(137).repeat(2)).unwrap();
-        let source = if masks.len() == 1 { "one-bit search" } else { "two-bit search" };
-        assert_eq!(log.take(), (vec![source.to_owned()], Content::new()));
-        it.check(b"");
-        it.p.compact(..).unwrap();
-        it.check(b"");
-        census(&it.fs).assert_all_sealed();
-        // The neighbours of the damaged block were kept by their metadata.
-        assert!(it.provider.0.counts().suspects_accepted > 1);
+    let (it, log) = harmed(&[0x10], no_log());
+    let error = it.p.get(key_of(137)).unwrap_err();
+    assert!(error.is_corruption(), "before the compaction");
+    it.p.put(key_of(137).repeat(2), "inside").unwrap();
+    it.p.compact(..).unwrap();
+    it.p.delete(key_of(137).repeat(2)).unwrap();
+    assert_eq!(log.take(), (vec!["one-bit search".to_owned()], Content::new()));
+    it.check(b"");
+    it.p.compact(..).unwrap();
+    it.check(b"");
+    census(&it.fs).assert_all_sealed();
+    // The neighbours of the damaged block were kept by their metadata.
+    assert!(it.provider.0.counts().suspects_accepted > 1);
+}
+
+/// Two bits of an entry come from the log, if it still has the entry.
+#[test]
+fn two_bits_that_flip_on_the_medium_are_repaired_from_the_log() {
+    let fs = MemFs::new();
+    let log = Arc::new(Log::default());
+    let provider = Provider::new(MetaHive::default());
+    let open = builder(Arc::new(fs.clone()), 9).hooks(Arc::new(provider.clone()));
+    let db = open.listener(log.clone()).open().unwrap();
+    let p = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap();
+    // A partition that is not flushed keeps the log.
+    let other = db.partition("other").unwrap();
+    other.put("a", "b").unwrap();
+    let value = "value 137 ".repeat(4);
+    for n in 136..139 {
+        p.put(key_of(n), format!("value {n} ").repeat(4)).unwrap();
     }
+    p.flush().unwrap();
+    assert_eq!(harm(&fs, value.as_bytes(), &[0x01, 0x80]), 1);
+    p.compact(..).unwrap();
+    assert_eq!(p.get(key_of(137)).unwrap().as_deref(), Some(value.as_bytes()));
+    let (repaired, quarantined) = log.take();
+    assert_eq!((repaired, quarantined.len()), (vec!["log".to_owned()], 0));
 }
 
 #[test]
@@ -244,37 +265,40 @@ fn what_no_source_repairs_reads_as_corruption_and_no_compaction_stops_at_it() {
     census(&it.fs).assert_all_sealed();
 }
 
-/// The events of a compaction over a value of `len` bytes of which two bits are wrong.
-fn told_of_two_bits(len: usize) -> Vec<String> {
-    let repair = RepairOptions { two_bit_bytes_max: 1 << 20, ..no_log() };
-    let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().repair_options(repair)));
+/// Searches end after a number of them that found nothing, and the gap says so.
+#[test]
+fn searches_in_vain_end_and_are_told() {
     let fs = MemFs::new();
     let log = Arc::new(Log::default());
+    let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().repair_options(no_log())));
     let open = builder(Arc::new(fs.clone()), 9).hooks(Arc::new(provider.clone()));
     let db = open.listener(log.clone()).open().unwrap();
-    let options = tiny().compression(Compression::None).hooks(provider.hooks());
-    let p = db.partition_with("p", options).unwrap();
-    let mut rng = Rng::new(3);
-    let value: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
-    p.put("a", "before").unwrap();
-    p.put("b", &value).unwrap();
-    p.put("c", "behind").unwrap();
+    let options = tiny().compression(Compression::None).table_bytes(1 << 20);
+    let p = db.partition_with("p", options.hooks(provider.hooks())).unwrap();
+    for n in 0..400 {
+        p.put(key_of(n), format!("value {n} ").repeat(4)).unwrap();
+    }
     db.flush().unwrap();
-    assert_eq!(harm(&fs, &value, &[1, 0, 1]), 1);
+    let mut harmed = 0;
+    for n in (0..400).step_by(3) {
+        harmed += harm(&fs, format!("value {n} ").repeat(4).as_bytes(), &[0x01, 0x80]);
+    }
+    assert!(harmed > 100);
+    p.put(key_of(0).repeat(2), "makes the compaction write").unwrap();
     p.compact(..).unwrap();
-    let found = p.get("b").map(|found| found.as_deref() == Some(&value[..]));
-    assert!(found.is_ok_and(|is_whole| is_whole) || !p.gaps().is_empty());
-    log.0.lock().unwrap().drain(..).map(|event| format!("{event:?}")).collect()
-}
-
-/// The work of a search for two bits grows with the square of the length.
-#[test]
-fn a_search_that_would_take_too_long_is_cut_off_and_told() {
-    let told = told_of_two_bits(40);
-    assert!(told.iter().any(|event| event.contains("two-bit search")), "{told:?}");
-    assert!(!told.iter().any(|event| event.contains("cut off")), "{told:?}");
-    let told = told_of_two_bits(3000);
-    assert!(told.iter().any(|event| event.contains("cut off for lack of time")), "{told:?}");
+    let events = std::mem::take(&mut *log.0.lock().unwrap());
+    let told = events.iter().filter(|event| format!("{event:?}").contains("in vain"));
+    assert!(told.count() > 10);
+    for n in 0..400 {
+        let found = p.get(key_of(n));
+        let is_true = |found: &Option<siltstone::Slice>| {
+            found.as_deref() == Some(format!("value {n} ").repeat(4).as_bytes())
+        };
+        assert!(
+            found.as_ref().map_or_else(siltstone::Error::is_corruption, is_true),
+            "{n}: {found:?}"
+        );
+    }
 }
 
 #[test]

@@ -116,6 +116,14 @@ impl LogSearch {
         self.read.lock().get_or_insert_with(|| self.read(&self.foreseen)).of(seq)
     }
 
+    /// Returns the operations of `seqs`, as far as the live segments of the log have them and can be read.
+    ///
+    /// # Cost
+    /// Reads the log, at most to its end.
+    pub(super) fn find_all(&self, seqs: &BTreeSet<SeqNo>) -> HashMap<SeqNo, OwnedEntry> {
+        self.read(seqs).entries
+    }
+
     /// Reads the log until all of `wanted` are found.
     fn read(&self, wanted: &BTreeSet<SeqNo>) -> LogFindings {
         let mut findings = LogFindings::default();

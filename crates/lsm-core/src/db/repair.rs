@@ -4,6 +4,7 @@
 //! their order; this file gives it the sources that only the engine has, the table read again past
 //! every cache and the log, and reports the outcome of each entry to listeners.
 
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -56,10 +57,10 @@ struct JudgedFrom {
 }
 
 impl JudgeSources for JudgedFrom {
-    fn in_log(&self, seq: SeqNo) -> Option<OwnedEntry> {
+    fn in_log(&self, seqs: &BTreeSet<SeqNo>) -> HashMap<SeqNo, OwnedEntry> {
         // Entries that are not flushed are in the log, and many that were flushed a short time ago.
         // An error counts as "not found", because the judge has other sources.
-        self.log.find(seq).ok().flatten()
+        self.log.find_all(seqs)
     }
 
     fn keys_between(&self, from: &[u8], to: &[u8], count: usize) -> Vec<Vec<u8>> {

@@ -9,7 +9,7 @@
 //! 1. Nothing of a block is handed over before all of it was judged.
 //! 2. Where entries are lost the walk tells between which sound ones: see [`Gap`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
@@ -307,8 +307,8 @@ pub type Inject = dyn Fn(Origin, &mut OwnedEntry) + Send + Sync;
 
 /// The sources of the judges of a job beside the table itself.
 pub trait JudgeSources: Send + Sync {
-    /// The operation with this sequence number in the log, if it is still there.
-    fn in_log(&self, seq: SeqNo) -> Option<OwnedEntry>;
+    /// The operations with these sequence numbers in the log, as far as it still has them.
+    fn in_log(&self, seqs: &BTreeSet<SeqNo>) -> HashMap<SeqNo, OwnedEntry>;
 
     /// Stored keys of the partition from `from` to `to`, whatever their versions are, at most
     /// `count` of them.

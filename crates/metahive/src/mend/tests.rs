@@ -18,8 +18,8 @@ use crate::table_seal::{Span, TableSeal};
 struct Nowhere;
 
 impl JudgeSources for Nowhere {
-    fn in_log(&self, _: SeqNo) -> Option<OwnedEntry> {
-        None
+    fn in_log(&self, _: &BTreeSet<SeqNo>) -> HashMap<SeqNo, OwnedEntry> {
+        HashMap::new()
     }
 
     fn keys_between(&self, _: &[u8], _: &[u8], _: usize) -> Vec<Vec<u8>> {
