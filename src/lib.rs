@@ -255,9 +255,9 @@ pub mod hooks {
         AddedValue, Carry, ChunkChange, ChunkId, CompactionFilter, CompactionFilterFactory, Cut,
         Decision, Emitter, EndedBlock, Entry, Event, EventListener, EventQueue, Expiry, Fault,
         Faults, HiddenSink, HookProvider, Hooks, Input, InputTable, Job, JobKind, NOTED_BYTES_MAX,
-        NoteForm, Origin, OwnedEntry, PartitionHooks, Patch, PendingHandle, Properties,
-        RepairSources, Rules, StoreContext, StoreEdit, StoreSection, StoreWishes, ValueStore,
-        ValueStoreFactory, WhenAbsent,
+        NoteForm, Origin, Output, OwnedEntry, PartitionHooks, PendingHandle, Properties, Rules,
+        StoreContext, StoreEdit, StoreSection, StoreWishes, ValueStore, ValueStoreFactory,
+        WhenAbsent,
     };
     pub use lsm_core::types::{EntryKind, FileNo, PartitionId, VALUE_SEED};
 }

@@ -1,4 +1,4 @@
-//! Compaction filters, hidden entries, repairs and a value store, through the whole engine.
+//! Compaction filters, hidden entries and a value store, through the whole engine.
 
 mod change;
 mod sealer;
@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use lsm_core::codec::checksum64_seeded;
 use lsm_core::fs::{CrashOutcome, MemFs};
 use lsm_core::hooks::{
-    CompactionFilter, CompactionFilterFactory, Cut, Emitter, Entry, Event, EventListener, Fault,
-    Faults, HookProvider, Hooks, Input, InputTable, Job, Origin, Patch, Properties, RepairSources,
-    Rules, WhenAbsent,
+    CompactionFilter, CompactionFilterFactory, Cut, Emitter, EndedBlock, Entry, Fault, Faults,
+    HookProvider, Hooks, Input, InputTable, Job, Origin, Output, Properties, Rules, Vouched,
+    WhenAbsent,
 };
 use lsm_core::types::{EntryKind, KeyForm, SeqNo, VALUE_SEED};
 use proptest::prelude::*;
@@ -311,7 +311,7 @@ fn properties_of_filters_are_told_to_the_next_job() {
     struct Reader(Arc<Mutex<Vec<InputTable>>>);
     struct ReaderJob;
     impl CompactionFilter for ReaderJob {
-        fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
+        fn finish_table(&mut self, _: &[EndedBlock], properties: &mut Properties) -> Result<()> {
             properties.0.insert("note".to_owned(), vec![42]);
             Ok(())
         }

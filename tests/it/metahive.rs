@@ -12,12 +12,13 @@ mod faulty;
 mod flips;
 mod judged;
 mod model;
+mod repairs;
 mod restore;
 mod scrub;
 mod spans;
 mod verified;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 

@@ -34,10 +34,6 @@ impl Fuse {
         *self.0.lock().unwrap() = None;
     }
 
-    pub fn is_set(&self, call: &str) -> bool {
-        self.0.lock().unwrap().is_some_and(|(set, _)| set == call)
-    }
-
     /// At the begin of `call`.
     pub fn pass(&self, call: &str) -> Result<()> {
         let set = self.0.lock().unwrap().filter(|(set, _)| *set == call);

@@ -6,14 +6,13 @@
 //!
 //! The filter passes an entry on before it has read the metadata of the entry, because metadata
 //! sorts behind all versions of its key. This is safe: when the metadata arrives and disagrees, the
-//! filter reports a fault, and a job with faults installs nothing. The filter emits the metadata of
+//! filter reports a fault, and a job with a fault installs nothing. The filter emits the metadata of
 //! the output at `boundary`, after the metadata of the input. It uses the checksums that it
 //! computed when the entries came in.
 //!
-//! The judges of the input tables compare entries with their metadata, and the filter compares again,
-//! because memory may change in between. In the first run of a job the filter alone compares: the
-//! judges believe the metadata, and a fault ends the run. A run without damage so hashes each entry
-//! once.
+//! In a compaction the filter alone compares entries with their metadata: the judges of the input tables
+//! hand on what the metadata says. So a compaction hashes each entry once. In a repair and in an export
+//! the judges compare, and the filter compares again, because memory may change in between.
 //!
 //! Invariants:
 //! 1. The checksum of an untouched survivor is the one that was compared with its metadata: it is
@@ -22,7 +21,6 @@
 //! 3. Between an entry and its metadata no cut is allowed within the bounds of a group.
 //! 4. In a table that is sealed, nothing is made anew and nothing is dropped without a fault.
 
-mod halves;
 mod output;
 mod spans;
 mod verify;
@@ -31,16 +29,17 @@ use std::sync::Arc;
 
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{
-    CompactionFilter, Cut, Emitter, EndedBlock, Entry, Fault, Faults, Input, Job, JobKind,
-    NoteForm, Origin, Properties, Vouched,
+    CompactionFilter, Cut, Emitter, EndedBlock, Entry, Fault, Faults, Input, Job, JobKind, Origin,
+    Output, Properties, Vouched,
 };
-use lsm_core::types::{EntryKind, SeqNo};
+use lsm_core::types::{KeyRef, SeqNo};
 
 use crate::checksum;
 use crate::cluster::{Cluster, Made, SURVIVES};
 use crate::counts::Counts;
+use crate::judge::NOT_SEALED;
 use crate::metahive::Shared;
-use crate::payload::{Metadata, Payload, metadata_key_precedes};
+use crate::payload::{Payload, metadata_key_precedes};
 use crate::table_seal::{PROPERTY, TableSeal};
 use crate::verdict::Verdict;
 
@@ -48,7 +47,7 @@ use output::provided;
 use spans::Spans;
 use verify::Judge;
 
-use crate::judge::NOT_SEALED;
+pub(crate) use verify::{Cause, NotedFault};
 
 /// Most bytes of other keys that may lie between an entry and its metadata in one block.
 pub const GROUP_OTHER_BYTES_MAX: u64 = 64 << 10;
@@ -133,16 +132,64 @@ impl HiveFilter {
         self.judge.may_be_metadata(entry, at)
     }
 
-    /// Behind the last input: adds to `faults` what only the end shows, and returns the number of
-    /// entries, what else was counted, and which metadata is damaged while its entry is not.
-    pub(crate) fn finish_verifying(
-        mut self,
-        faults: &mut Faults,
-    ) -> (u64, Counts, Vec<(Fault, Verdict)>) {
+    /// Behind the last input: the number of entries, what else was counted, the faults, and which metadata
+    /// is damaged while its entry is not.
+    pub(crate) fn finish_verifying(mut self) -> VerifiedEntries {
         self.close_until(None);
-        let of_metadata = std::mem::take(&mut self.judge.metadata_faults);
-        self.judge.report(faults);
-        (self.judge.entries(), self.judge.counts, of_metadata)
+        VerifiedEntries {
+            entries: self.judge.entries(),
+            counts: self.judge.counts,
+            faults: std::mem::take(&mut self.judge.faults),
+            of_metadata: std::mem::take(&mut self.judge.metadata_faults),
+        }
+    }
+
+    /// Takes an entry of a table whose blocks no judge has seen, a hidden one too.
+    pub(crate) fn take(&mut self, entry: &Entry<'_>, at: Origin) -> Input {
+        // Metadata is taken and never written, so no output may follow it.
+        self.last_input = LastInput::None;
+        // That of an entry before, which was dropped, is not this one's.
+        self.carried = None;
+        if self.judge.may_be_metadata(entry, at) {
+            self.judge.take_metadata(entry, at, &mut self.open);
+            return Input::Take;
+        }
+        // Behind the metadata: the seal of a table counts entries alone.
+        self.judge.count(at);
+        self.close_until(Some(entry.key));
+        let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
+        if self.block_sums.is_some() {
+            self.add_to_block(at.block_offset, sum);
+        }
+        let is_integrity = self.shared.is_integrity;
+        let cluster = self.open_cluster(entry.key);
+        cluster.push(entry, sum, at);
+        if !is_integrity {
+            cluster.values.push(entry.value.to_vec());
+            cluster.made.push(Made::default());
+        }
+        self.last_input = LastInput::InCluster(entry.stored_seq);
+        Input::Pass
+    }
+
+    /// Notes blocks of the output that have ended.
+    fn blocks_ended(&mut self, blocks: &[EndedBlock]) {
+        for block in blocks {
+            self.table_sealed += block.notes;
+            self.table_keys += block.notes;
+            self.judge.counts.sealed += block.notes;
+            self.spans.block_ended(block.sum_of_notes, block.is_forced);
+            if block.is_forced {
+                self.count_forced_cut();
+            }
+        }
+    }
+
+    fn take_ended(&mut self, out: &mut Emitter<'_>) {
+        if let Some(ended) = out.ended_blocks() {
+            self.blocks_ended(ended);
+            ended.clear();
+        }
     }
 
     /// Puts the cluster of `key` on top, unless it is there.
@@ -187,64 +234,43 @@ impl HiveFilter {
     }
 }
 
-/// Returns `true` if the blocks of one table come as they are: nothing was put in the place of entries.
+/// The result of the verification of a table.
+pub(crate) struct VerifiedEntries {
+    /// The number of its entries.
+    pub(crate) entries: u64,
+    pub(crate) counts: Counts,
+    pub(crate) faults: Vec<NotedFault>,
+    /// Metadata that is damaged while its entry is not.
+    pub(crate) of_metadata: Vec<(Fault, Verdict)>,
+}
+
+/// Returns `true` if the blocks of one table come as they are.
 fn is_table_alone(job: &Job<'_>) -> bool {
-    job.kind == JobKind::Compaction
-        && !job.partial
-        && job.inputs.len() == 1
-        && job.repaired.is_empty()
+    job.kind == JobKind::Compaction && !job.partial && job.inputs.len() == 1
 }
 
 impl CompactionFilter for HiveFilter {
-    fn takes_inputs(&self) -> bool {
-        // Nothing to compare with: entries of memtables have no metadata yet, and checksums of
-        // their own.
-        !self.is_flush
-    }
-
-    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
-        // Metadata is taken and never written, so no output may follow it.
-        self.last_input = LastInput::None;
-        // That of an entry before, which was dropped, is not this one's.
-        self.carried = None;
-        if self.judge.may_be_metadata(&entry, at) {
-            self.judge.take_metadata(&entry, at, &mut self.open, faults);
-            return Ok(Input::Take);
-        }
-        // Behind the metadata: the seal of a table counts entries alone.
-        self.judge.count(at);
-        self.close_until(Some(entry.key));
-        let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
-        if self.block_sums.is_some() {
-            self.add_to_block(at.block_offset, sum);
-        }
-        let is_integrity = self.shared.is_integrity;
-        let cluster = self.open_cluster(entry.key);
-        cluster.push(&entry, sum, at);
-        if !is_integrity {
-            cluster.values.push(entry.value.to_vec());
-            cluster.made.push(Made::default());
-        }
-        self.last_input = LastInput::InCluster(entry.stored_seq);
-        Ok(Input::Pass)
-    }
-
-    fn input_vouched(
+    fn input(
         &mut self,
         entry: &Entry<'_>,
         at: &Origin,
-        vouched: &Vouched<'_>,
+        vouched: Option<&Vouched<'_>>,
         faults: &mut Faults,
     ) -> Result<Input> {
+        let Some(vouched) = vouched else {
+            let taken = self.take(entry, *at);
+            self.judge.report(faults);
+            return Ok(taken);
+        };
         // Its judge has counted, and what comes here beside is a part of the table.
         self.judge.is_whole = false;
         if vouched.note == NOT_SEALED && !self.are_all_sealed {
-            return self.input(*entry, *at, faults);
+            return Ok(self.take(entry, *at));
         }
         // The judge saw the bytes as they lay in their block; what came since is damage in memory.
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
         if sum != vouched.note {
-            self.judge.push_changed(entry, *at, *vouched, faults);
+            self.judge.push_changed(entry, *at, faults);
         }
         if !self.shared.is_integrity {
             self.carried = vouched.hidden.map(<[u8]>::to_vec);
@@ -254,21 +280,20 @@ impl CompactionFilter for HiveFilter {
         Ok(Input::Pass)
     }
 
-    fn output(
-        &mut self,
-        entry: &Entry<'_>,
-        untouched_from: Option<SeqNo>,
-        value_sum: Option<u64>,
-    ) -> Result<()> {
+    fn output(&mut self, output: &Output<'_>) -> Result<u64> {
+        let Output { entry, untouched_from, value_sum, is_noted } = output;
+        if *is_noted {
+            return self.sum_of_output(entry, *untouched_from, *value_sum);
+        }
         let bytes = (entry.key.len() + entry.value.len()) as u64;
         if let LastInput::InCluster(stored) = self.last_input {
             self.last_input = LastInput::None;
-            let sum = self.changed_in_cluster(entry, untouched_from, stored)?;
+            let sum = self.changed_in_cluster(entry, *untouched_from, stored)?;
             self.survive(bytes, sum);
-            self.make(entry, untouched_from);
-            return Ok(());
+            self.make(entry, *untouched_from);
+            return Ok(sum);
         }
-        let sum = self.sum_of_output(entry, untouched_from, value_sum)?;
+        let sum = self.sum_of_output(entry, *untouched_from, *value_sum)?;
         let is_integrity = self.shared.is_integrity;
         let cluster = self.open_cluster(entry.key);
         cluster.push_judged(entry.seq, entry.kind, sum);
@@ -276,50 +301,15 @@ impl CompactionFilter for HiveFilter {
             cluster.made.push(Made::default());
         }
         self.survive(bytes, sum);
-        self.make(entry, untouched_from);
-        Ok(())
+        self.make(entry, *untouched_from);
+        Ok(sum)
     }
 
-    fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
-        // `input_vouched` makes clusters of the entries of tables that are not sealed. The engine does not
-        // know of that, and would take a note back too late.
-        let takes_notes = self.shared.is_integrity && self.are_all_sealed;
-        takes_notes.then(|| Arc::new(Metadata) as Arc<dyn NoteForm>)
-    }
-
-    fn note(
-        &mut self,
-        entry: &Entry<'_>,
-        untouched_from: Option<SeqNo>,
-        value_sum: Option<u64>,
-    ) -> Result<u64> {
-        self.sum_of_output(entry, untouched_from, value_sum)
-    }
-
-    fn take_back(
-        &mut self,
-        key: &[u8],
-        seq: SeqNo,
-        kind: EntryKind,
-        bytes: u64,
-        note: u64,
-    ) -> Result<()> {
+    fn take_back(&mut self, key: KeyRef<'_>, bytes: u64, note: u64) -> Result<()> {
         debug_assert!(self.open.is_empty(), "nothing was opened behind the entry");
-        self.open_cluster(key).push_judged(seq, kind, note);
+        let kind = key.trailer.kind().ok_or_else(out_of_step)?;
+        self.open_cluster(key.user).push_judged(key.trailer.seq(), kind, note);
         self.survive(bytes, note);
-        Ok(())
-    }
-
-    fn blocks_ended(&mut self, blocks: &[EndedBlock]) -> Result<()> {
-        for block in blocks {
-            self.table_sealed += block.notes;
-            self.table_keys += block.notes;
-            self.judge.counts.sealed += block.notes;
-            self.spans.block_ended(block.sum_of_notes, block.is_forced);
-            if block.is_forced {
-                self.count_forced_cut();
-            }
-        }
         Ok(())
     }
 
@@ -329,24 +319,26 @@ impl CompactionFilter for HiveFilter {
         out: &mut Emitter<'_>,
         faults: &mut Faults,
     ) -> Result<Cut> {
+        // Those in front of what is written here: such a block ends in front of `next`.
+        self.take_ended(out);
         self.spans.boundary();
         self.close_until(next);
         self.emit_ready(out)?;
-        if next.is_none() {
-            self.judge.report(faults);
-            // With faults the job runs again, over what a repair puts in their places.
-            if faults.is_empty() {
-                self.judge.check_counts()?;
-                if let Some(sums) = &self.block_sums {
-                    self.judge.check_digests(sums)?;
-                }
+        self.judge.report(faults);
+        if next.is_none() && faults.first().is_none() {
+            self.judge.check_counts()?;
+            if let Some(sums) = &self.block_sums {
+                self.judge.check_digests(sums)?;
             }
-            return Ok(Cut::Allowed);
         }
-        Ok(self.cut())
+        let cut = if next.is_some() { self.cut() } else { Cut::Allowed };
+        // And those that the metadata itself ended.
+        self.take_ended(out);
+        Ok(cut)
     }
 
-    fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
+    fn finish_table(&mut self, blocks: &[EndedBlock], properties: &mut Properties) -> Result<()> {
+        self.blocks_ended(blocks);
         let mut seal = TableSeal {
             provider: self.shared.provider.name().to_owned(),
             sealed: std::mem::take(&mut self.table_sealed),

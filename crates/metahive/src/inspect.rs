@@ -12,16 +12,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::hooks::{
-    CompactionFilter, Entry, Fault, Faults, InputTable, Job, JobKind, Origin, PartitionHooks,
-    as_any,
-};
+use lsm_core::hooks::{Entry, Fault, InputTable, Job, JobKind, Origin, PartitionHooks, as_any};
 use lsm_core::raw::{RawEntry, RawTable, Walk};
 use lsm_core::types::{EntryKind, KeyForm, SeqNo};
 
 use crate::counts::Counts;
-use crate::detail::{Cause, Detail};
-use crate::filter::HiveFilter;
+use crate::filter::{Cause, HiveFilter, NotedFault, VerifiedEntries};
 use crate::metahive::{MetaHive, Shared};
 use crate::payload::entry_key;
 use crate::provider::Integrity;
@@ -141,7 +137,7 @@ impl Inspector {
         };
         let filter = HiveFilter::start(self.shared.clone(), &job)?;
         let key_form = self.key_form;
-        Ok(Ok(Inspection { seal, key_form, filter, faults: Faults::default() }))
+        Ok(Ok(Inspection { seal, key_form, filter }))
     }
 }
 
@@ -151,7 +147,6 @@ pub(crate) struct Inspection {
     pub(crate) seal: Option<TableSeal>,
     key_form: KeyForm,
     filter: HiveFilter,
-    faults: Faults,
 }
 
 impl Inspection {
@@ -161,8 +156,8 @@ impl Inspection {
 
     /// Takes the next entry, hidden ones as well.
     #[inline]
-    pub(crate) fn take(&mut self, entry: &RawEntry<'_>) -> Result<()> {
-        self.filter.input(stored(entry), entry.at, &mut self.faults).map(drop)
+    pub(crate) fn take(&mut self, entry: &RawEntry<'_>) {
+        self.filter.take(&stored(entry), entry.at);
     }
 
     /// Returns `true` if the filter takes the entry for metadata.
@@ -174,15 +169,14 @@ impl Inspection {
     pub(crate) fn finish(mut self) -> Inspected {
         let sums = self.filter.block_sums.take().unwrap_or_default();
         let incomplete = self.seal.as_ref().map_or_else(Vec::new, |seal| seal.incomplete(&sums));
-        let (entries, counts, of_metadata) = self.filter.finish_verifying(&mut self.faults);
+        let VerifiedEntries { entries, counts, faults, of_metadata } =
+            self.filter.finish_verifying();
         let orphans = counts.orphans_dropped;
         let mut inspected = Inspected { entries, counts, orphans, faults: Vec::new(), incomplete };
-        for fault in self.faults.into_parts().0 {
-            let detail = Detail::decode(&fault.detail);
-            let detail = detail.expect("the filter of this very process encoded it");
-            inspected.orphans += u64::from(detail.cause == Cause::Orphan);
+        for NotedFault { fault, cause, is_sealed } in faults {
+            inspected.orphans += u64::from(cause == Cause::Orphan);
             // In a sealed table no entry has a key of this ending: it is metadata, or was.
-            let of = entry_key(&fault.key).filter(|_| detail.is_sealed).unwrap_or(&fault.key);
+            let of = entry_key(&fault.key).filter(|_| is_sealed).unwrap_or(&fault.key);
             let key = self.key_form.user(of);
             inspected.faults.push(EntryFault::new(key, &fault, Verdict::DataCorrupt));
         }

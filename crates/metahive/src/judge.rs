@@ -215,7 +215,6 @@ impl HiveJudge {
             value: Vec::new(),
             at: self.origin(0, 0),
             what: what.to_owned(),
-            detail: Vec::new(),
         };
         self.pending.push((fault, "made anew from its entry".to_owned()));
     }
@@ -223,7 +222,7 @@ impl HiveJudge {
 
 impl TableJudge for HiveJudge {
     /// The checksum of an entry according to its metadata, if both copies in it agree and the filter
-    /// compares the entry with it. A damaged entry then ends the run, and the next run compares here.
+    /// compares the entry with it. A damaged entry then fails the job, and the repair compares here.
     #[inline]
     fn told(&mut self, hidden: &[u8]) -> Option<u64> {
         if !self.is_told {

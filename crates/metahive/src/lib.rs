@@ -81,7 +81,6 @@ mod bits;
 pub mod checksum;
 mod cluster;
 mod counts;
-mod detail;
 mod explain;
 mod filter;
 pub mod group;

@@ -48,7 +48,7 @@ const LEADS_MAX: usize = 4;
 const READ_AGAIN_MAX: u64 = 16;
 /// Searches in a table that find nothing, until no other one begins.
 pub(crate) const SEARCHES_IN_VAIN_MAX: u64 = 64;
-/// Longest block of which every bit is tried; of a longer one those around the first damage.
+/// Longest block in which every bit is tried; in a longer one, those around the first damage.
 const EVERY_BIT_BYTES_MAX: usize = 8 << 10;
 
 /// A sound entry, with its checksum.
@@ -226,7 +226,7 @@ fn fault(
         // Otherwise this would read like a search that found nothing.
         what += "; no bit was searched for, because too many searches in this table were in vain";
     }
-    Fault { key, seq, kind, value, at, what, detail: Vec::new() }
+    Fault { key, seq, kind, value, at, what }
 }
 
 fn piece(judge: &HiveJudge, decoded: DecodedEntry, note: u64) -> Piece {

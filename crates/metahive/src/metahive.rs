@@ -1,15 +1,15 @@
 //! [`MetaHive`]: the factory that a partition names.
 //!
 //! The facade makes one for each partition that asks for it; the engine stores its name,
-//! parameters and rules, starts a filter from it for each job, and asks it for repairs.
+//! parameters and rules, starts a filter from it for each job, and takes judges of tables from it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lsm_core::codec::{Reader, put_bytes};
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{
-    CompactionFilter, CompactionFilterFactory, Entry, Fault, InputTable, Job, JudgeSources,
-    JudgedTable, OwnedEntry, Patch, RepairSources, Rules, TableJudge, WhenAbsent,
+    CompactionFilter, CompactionFilterFactory, Entry, InputTable, Job, JudgeSources, JudgedTable,
+    NoteForm, OwnedEntry, Rules, TableJudge, WhenAbsent,
 };
 use lsm_core::types::Gap;
 
@@ -20,9 +20,9 @@ use crate::counts::Counts;
 use crate::filter::HiveFilter;
 use crate::judge::HiveJudge;
 use crate::options::MetaHiveOptions;
-use crate::payload::{LONG_METADATA_BYTES, METADATA_BYTES, SUFFIX};
+use crate::payload::{LONG_METADATA_BYTES, METADATA_BYTES, Metadata, SUFFIX};
 use crate::provider::{Integrity, MetadataProvider};
-use crate::repair::{self, RepairOptions};
+use crate::repair::RepairOptions;
 use crate::table_seal::TableSeal;
 
 /// The state that the factory and its filters share.
@@ -210,6 +210,10 @@ impl CompactionFilterFactory for MetaHive {
         }
     }
 
+    fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
+        self.shared.is_integrity.then(|| Arc::new(Metadata) as Arc<dyn NoteForm>)
+    }
+
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
         Ok(Box::new(HiveFilter::start(self.shared.clone(), job)?))
     }
@@ -244,10 +248,6 @@ impl CompactionFilterFactory for MetaHive {
             Some(replica) => replica.fetch_range(&gap.from, &gap.to, gap.through),
             None => Ok(None),
         }
-    }
-
-    fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
-        repair::repair(faults, sources, &self.repair, &self.shared)
     }
 }
 

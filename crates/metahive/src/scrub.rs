@@ -217,7 +217,7 @@ impl ScrubRun<'_> {
                         // fault of it.
                         poisons.push(self.poison(&entry));
                     }
-                    inspection.take(&entry)?;
+                    inspection.take(&entry);
                     let is_handle = entry.kind == EntryKind::Handle && !entry.hidden;
                     if is_handle && !self.value(&table, &entry, report)? {
                         return Ok(false);

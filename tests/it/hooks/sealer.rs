@@ -1,4 +1,4 @@
-//! A filter that keeps a hidden entry beside each entry and repairs from another copy.
+//! A filter that keeps a hidden entry for each entry, and knows no repair.
 
 use super::*;
 
@@ -9,8 +9,6 @@ struct Sealer {
     /// Outputs that came with a checksum of their value.
     confirmed: Arc<AtomicU64>,
     key_form: KeyForm,
-    /// The value that a repair puts in the place of a damaged one.
-    good: Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>,
 }
 
 const SUFFIX: u8 = 1;
@@ -51,26 +49,19 @@ impl CompactionFilterFactory for Sealer {
         let pending = Vec::new();
         Ok(Box::new(SealerJob { sealer: self.clone(), read, pending }))
     }
-
-    fn repair(&self, faults: &[Fault], _sources: &mut dyn RepairSources) -> Vec<Patch> {
-        let patch = |fault: &Fault| match self.good.lock().unwrap().get(&fault.key) {
-            Some(value) => Patch::Replace {
-                key: fault.key.clone(),
-                seq: fault.seq,
-                kind: EntryKind::Value,
-                value: value.clone(),
-                source: "memory".to_owned(),
-            },
-            None => Patch::Poison,
-        };
-        faults.iter().map(patch).collect()
-    }
 }
 
 impl CompactionFilter for SealerJob {
-    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+    fn input(
+        &mut self,
+        entry: &Entry<'_>,
+        at: &Origin,
+        _vouched: Option<&Vouched<'_>>,
+        faults: &mut Faults,
+    ) -> Result<Input> {
         if !entry.hidden {
-            self.read.insert((entry.key.to_vec(), entry.seq.get()), (sum(entry), at, entry.kind));
+            let read = (sum(*entry), *at, entry.kind);
+            self.read.insert((entry.key.to_vec(), entry.seq.get()), read);
             return Ok(Input::Pass);
         }
         let owner = (entry.key[..entry.key.len() - 1].to_vec(), entry.seq.get());
@@ -84,26 +75,21 @@ impl CompactionFilter for SealerJob {
                     value: Vec::new(),
                     at,
                     what: "the sum does not agree".to_owned(),
-                    detail: Vec::new(),
                 });
             }
         }
         Ok(Input::Take)
     }
 
-    fn output(
-        &mut self,
-        entry: &Entry<'_>,
-        _untouched_from: Option<SeqNo>,
-        value_sum: Option<u64>,
-    ) -> Result<()> {
+    fn output(&mut self, output: &Output<'_>) -> Result<u64> {
+        let Output { entry, value_sum, .. } = *output;
         if let Some(value_sum) = value_sum {
             assert_eq!(value_sum, checksum64_seeded(entry.value, VALUE_SEED));
             self.sealer.confirmed.fetch_add(1, Ordering::Relaxed);
         }
         let key = [entry.key, &[SUFFIX]].concat();
-        self.pending.push((key, entry.seq, sum(*entry)));
-        Ok(())
+        self.pending.push((key, entry.seq, sum(entry)));
+        Ok(0)
     }
 
     fn boundary(
@@ -120,7 +106,7 @@ impl CompactionFilter for SealerJob {
         Ok(if self.pending.is_empty() { Cut::Allowed } else { Cut::Forbidden })
     }
 
-    fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
+    fn finish_table(&mut self, _: &[EndedBlock], properties: &mut Properties) -> Result<()> {
         properties.0.insert("sealer".to_owned(), b"yes".to_vec());
         Ok(())
     }
@@ -139,22 +125,6 @@ impl HookProvider for Provider {
             PrefixDropFilter::NAME => Some(Arc::new(PrefixDropFilter::from_params(params)?)),
             _ => None,
         }
-    }
-}
-
-#[derive(Default)]
-struct Log(Mutex<Vec<String>>);
-
-impl EventListener for Log {
-    fn on_event(&self, event: &Event) {
-        let text = match event {
-            Event::Repaired { source, .. } => format!("repaired: {source}"),
-            Event::Quarantined { damage, .. } => {
-                format!("quarantined: {}", damage.key.as_deref().unwrap_or_default().escape_ascii())
-            }
-            _ => return,
-        };
-        self.0.lock().unwrap().push(text);
     }
 }
 
@@ -224,13 +194,12 @@ proptest! {
     }
 }
 
-/// A store with sealed tables on two levels.
-fn sealed_store(fs: &MemFs, sealer: &Sealer, log: &Arc<Log>) -> (Db, Partition) {
+/// A store with sealed tables, in which a fault of memory strikes one entry each time it is read from a
+/// table.
+fn sealed_store(fs: &MemFs, sealer: &Sealer) -> (Db, Partition) {
     let db = builder(fs, 5)
         .hooks(Arc::new(Provider(sealer.clone())))
-        .listener(log.clone())
         .inject(|at, entry| {
-            // A memory fault in one entry, each time it is read from a table.
             if at.file.is_some() && entry.key == b"bad" && entry.kind == EntryKind::Value {
                 entry.value[3] ^= 0x10;
             }
@@ -263,51 +232,25 @@ fn a_flush_hands_the_checksums_of_values_on() {
     assert_eq!(sealer.confirmed.load(Ordering::Relaxed), 3);
 }
 
+/// Without judges nothing repairs a table: the compaction fails, and changes nothing.
 #[test]
-fn a_damaged_entry_is_repaired_where_somebody_knows_it() {
-    let log = Arc::new(Log::default());
+fn a_fault_fails_the_compaction_and_names_table_and_key() {
     let sealer = Sealer::default();
-    sealer.good.lock().unwrap().insert(b"bad".to_vec(), vec![7; 30]);
-    let (_db, p) = sealed_store(&MemFs::new(), &sealer, &log);
-    p.compact(..).unwrap();
+    let (_db, p) = sealed_store(&MemFs::new(), &sealer);
+    let error = p.compact(..).unwrap_err();
+    assert!(error.is_corruption());
+    let damage = error.damage().unwrap();
+    assert_eq!(damage.key.as_deref(), Some(&b"bad"[..]));
+    assert_eq!(damage.file.extension().unwrap(), "sst");
+    assert!(sealer.checked.load(Ordering::Relaxed) > 0);
     assert_eq!(p.get("bad").unwrap().as_deref(), Some(&[7; 30][..]));
-    assert_eq!(*log.0.lock().unwrap(), ["repaired: memory"]);
-    assert!(sealer.checked.load(Ordering::Relaxed) >= 101);
-}
-
-#[test]
-fn what_cannot_be_repaired_reads_as_corruption_until_it_is_overwritten() {
-    let fs = MemFs::new();
-    let log = Arc::new(Log::default());
-    let sealer = Sealer::default();
-    let (db, p) = sealed_store(&fs, &sealer, &log);
-    p.compact(..).unwrap();
-    assert_eq!(*log.0.lock().unwrap(), ["quarantined: bad"]);
-    let check = |p: &Partition| {
-        let error = p.get("bad").unwrap_err();
-        assert!(error.is_corruption());
-        assert_eq!(error.damage().unwrap().key.as_deref(), Some(&b"bad"[..]));
-        assert_eq!(p.prefix("k").flatten().count(), 100);
-    };
-    check(&p);
-    drop(p);
-    db.close().unwrap();
-    let db = builder(&fs, 6).hooks(Arc::new(Provider(sealer))).open().unwrap();
-    let p = db.partition("p").unwrap();
-    check(&p);
-    p.compact(..).unwrap();
-    check(&p);
-    p.put("bad", "new").unwrap();
-    p.compact(..).unwrap();
-    assert_eq!(p.get("bad").unwrap().as_deref(), Some(&b"new"[..]));
+    assert_eq!(p.prefix("k").flatten().count(), 100);
 }
 
 #[test]
 fn a_node_without_the_filter_reads_everything_and_cleans_up() {
     let fs = MemFs::new();
-    let log = Arc::new(Log::default());
-    let sealer = Sealer::default();
-    let (db, p) = sealed_store(&fs, &sealer, &log);
+    let (db, p) = sealed_store(&fs, &Sealer::default());
     drop(p);
     db.close().unwrap();
     let db = builder(&fs, 6).open().unwrap();

@@ -2,9 +2,8 @@
 //! are the same, byte for byte.
 
 use lsm_core::hooks::{
-    CompactionFilter, Cut, Decision, Emitter, EndedBlock, Entry, Fault, Faults, Input, InputTable,
-    Job, JudgeSources, JudgedTable, Origin, Patch, Properties, RepairSources, Rules, TableJudge,
-    Vouched,
+    CompactionFilter, Cut, Decision, Emitter, EndedBlock, Entry, Faults, Input, InputTable, Job,
+    JudgeSources, JudgedTable, Origin, Output, Properties, Rules, TableJudge, Vouched,
 };
 use lsm_core::types::KeyForm;
 use siltstone::Result;
@@ -55,48 +54,27 @@ impl CompactionFilterFactory for Apart {
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
         Ok(Box::new(ApartJob(self.0.start(job)?)))
     }
-
-    fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
-        self.0.repair(faults, sources)
-    }
 }
 
 struct ApartJob(Box<dyn CompactionFilter>);
 
 impl CompactionFilter for ApartJob {
-    fn takes_inputs(&self) -> bool {
-        self.0.takes_inputs()
-    }
-
-    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
-        self.0.input(entry, at, faults)
-    }
-
-    fn input_vouched(
+    fn input(
         &mut self,
         entry: &Entry<'_>,
         at: &Origin,
-        vouched: &Vouched<'_>,
+        vouched: Option<&Vouched<'_>>,
         faults: &mut Faults,
     ) -> Result<Input> {
-        self.0.input_vouched(entry, at, vouched, faults)
+        self.0.input(entry, at, vouched, faults)
     }
 
     fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
         self.0.decide(entry)
     }
 
-    fn output(
-        &mut self,
-        entry: &Entry<'_>,
-        untouched_from: Option<SeqNo>,
-        value_sum: Option<u64>,
-    ) -> Result<()> {
-        self.0.output(entry, untouched_from, value_sum)
-    }
-
-    fn blocks_ended(&mut self, blocks: &[EndedBlock]) -> Result<()> {
-        self.0.blocks_ended(blocks)
+    fn output(&mut self, output: &Output<'_>) -> Result<u64> {
+        self.0.output(output)
     }
 
     fn boundary(
@@ -108,8 +86,8 @@ impl CompactionFilter for ApartJob {
         self.0.boundary(next, out, faults)
     }
 
-    fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
-        self.0.finish_table(properties)
+    fn finish_table(&mut self, blocks: &[EndedBlock], properties: &mut Properties) -> Result<()> {
+        self.0.finish_table(blocks, properties)
     }
 }
 

@@ -2,8 +2,8 @@
 //! table is made whose blocks all verify, and in which a pair is not what it should be.
 
 use lsm_core::hooks::{
-    CompactionFilter, Cut, Decision, Emitter, EndedBlock, Entry, Fault, Faults, Input, Job, Origin,
-    Patch, Properties, RepairSources, Rules,
+    CompactionFilter, Cut, Decision, Emitter, EndedBlock, Entry, Faults, HiddenSink, Input, Job,
+    Origin, Output, Properties, Rules, Vouched,
 };
 use metahive::table_seal::PROPERTY;
 use siltstone::Result;
@@ -86,10 +86,6 @@ impl CompactionFilterFactory for Faulty {
         let on_seal = self.on_seal;
         Ok(Box::new(FaultyFilter { inner: self.hive.start(job)?, fault, on_seal }))
     }
-
-    fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
-        self.hive.repair(faults, sources)
-    }
 }
 
 struct FaultyFilter {
@@ -98,26 +94,42 @@ struct FaultyFilter {
     on_seal: OnSeal,
 }
 
+/// Changes metadata on its way.
+struct Changing<'c, 'o> {
+    out: &'c mut Emitter<'o>,
+    fault: &'c OnMetadata,
+}
+
+impl HiddenSink for Changing<'_, '_> {
+    fn add(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
+        for (key, payload) in (self.fault)(entry_key(key).unwrap(), payload) {
+            self.out.emit(&[&key[..], &[SUFFIX]].concat(), seq, &payload)?;
+        }
+        Ok(())
+    }
+
+    fn ended_blocks(&mut self) -> Option<&mut Vec<EndedBlock>> {
+        self.out.ended_blocks()
+    }
+}
+
 impl CompactionFilter for FaultyFilter {
-    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
-        self.inner.input(entry, at, faults)
+    fn input(
+        &mut self,
+        entry: &Entry<'_>,
+        at: &Origin,
+        vouched: Option<&Vouched<'_>>,
+        faults: &mut Faults,
+    ) -> Result<Input> {
+        self.inner.input(entry, at, vouched, faults)
     }
 
     fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
         self.inner.decide(entry)
     }
 
-    fn output(
-        &mut self,
-        entry: &Entry<'_>,
-        untouched_from: Option<SeqNo>,
-        value_sum: Option<u64>,
-    ) -> Result<()> {
-        self.inner.output(entry, untouched_from, value_sum)
-    }
-
-    fn blocks_ended(&mut self, blocks: &[EndedBlock]) -> Result<()> {
-        self.inner.blocks_ended(blocks)
+    fn output(&mut self, output: &Output<'_>) -> Result<u64> {
+        self.inner.output(output)
     }
 
     fn boundary(
@@ -126,22 +138,12 @@ impl CompactionFilter for FaultyFilter {
         out: &mut Emitter<'_>,
         faults: &mut Faults,
     ) -> Result<Cut> {
-        let mut emitted = Vec::new();
-        let fault = self.fault.clone();
-        let mut sink = |key: &[u8], seq: SeqNo, payload: &[u8]| {
-            let all = fault(entry_key(key).unwrap(), payload);
-            emitted.extend(all.into_iter().map(|(key, payload)| (key, seq, payload)));
-            Ok(())
-        };
-        let cut = self.inner.boundary(next, &mut Emitter::new(&mut sink), faults)?;
-        for (key, seq, payload) in emitted {
-            out.emit(&[&key[..], &[SUFFIX]].concat(), seq, &payload)?;
-        }
-        Ok(cut)
+        let fault = &*self.fault;
+        self.inner.boundary(next, &mut Emitter::new(&mut Changing { out, fault }), faults)
     }
 
-    fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
-        self.inner.finish_table(properties)?;
+    fn finish_table(&mut self, blocks: &[EndedBlock], properties: &mut Properties) -> Result<()> {
+        self.inner.finish_table(blocks, properties)?;
         let seal = TableSeal::of(properties, "integrity")?.unwrap();
         let seal = (self.on_seal)(seal);
         properties.0.insert(PROPERTY.to_owned(), seal.encode());

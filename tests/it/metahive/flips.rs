@@ -5,7 +5,6 @@
 //! it happens before the block is written, by a fault in memory or in the program: then its
 //! checksum agrees, and only the metadata can tell.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use lsm_core::codec::checksum64_seeded;

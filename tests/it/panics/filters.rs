@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use lsm_core::hooks::{
-    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, EndedBlock, Entry, Fault,
-    Faults, Input, Job, NoteForm, Origin, Patch, Properties, RepairSources, Rules,
+    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, EndedBlock, Entry, Faults,
+    Input, Job, NoteForm, Origin, Output, Properties, Rules, Vouched,
 };
-use lsm_core::types::SeqNo;
 use siltstone::Result;
 
 use crate::shelf::Fuse;
@@ -44,33 +43,20 @@ impl CompactionFilterFactory for Fused {
         Ok(Box::new(self.clone()))
     }
 
-    fn repair(&self, faults: &[Fault], _sources: &mut dyn RepairSources) -> Vec<Patch> {
-        self.fuse.pass("repair").unwrap();
-        // They were never damaged.
-        faults
-            .iter()
-            .map(|fault: &Fault| {
-                let Fault { key, seq, kind, value, .. } = fault.clone();
-                Patch::Replace { key, seq, kind, value, source: "the fault itself".to_owned() }
-            })
-            .collect()
+    fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
+        self.seals.then(|| Arc::new(self.clone()) as Arc<dyn NoteForm>)
     }
 }
 
 impl CompactionFilter for Fused {
-    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
+    fn input(
+        &mut self,
+        _entry: &Entry<'_>,
+        _at: &Origin,
+        _vouched: Option<&Vouched<'_>>,
+        _faults: &mut Faults,
+    ) -> Result<Input> {
         self.fuse.pass("input")?;
-        if self.fuse.is_set("repair") && at.file.is_some() {
-            faults.push(Fault {
-                key: entry.key.to_vec(),
-                seq: entry.stored_seq,
-                kind: entry.kind,
-                value: entry.value.to_vec(),
-                at,
-                what: "a test says so".to_owned(),
-                detail: Vec::new(),
-            });
-        }
         Ok(Input::Pass)
     }
 
@@ -79,30 +65,8 @@ impl CompactionFilter for Fused {
         Ok(Decision::Keep)
     }
 
-    fn output(
-        &mut self,
-        _entry: &Entry<'_>,
-        _untouched_from: Option<SeqNo>,
-        _value_sum: Option<u64>,
-    ) -> Result<()> {
-        self.fuse.pass("output")
-    }
-
-    fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
-        Some(Arc::new(self.clone()))
-    }
-
-    fn note(
-        &mut self,
-        _entry: &Entry<'_>,
-        _untouched_from: Option<SeqNo>,
-        _value_sum: Option<u64>,
-    ) -> Result<u64> {
-        self.fuse.pass("note").map(|()| 7)
-    }
-
-    fn blocks_ended(&mut self, _blocks: &[EndedBlock]) -> Result<()> {
-        self.fuse.pass("blocks_ended")
+    fn output(&mut self, _output: &Output<'_>) -> Result<u64> {
+        self.fuse.pass("output").map(|()| 7)
     }
 
     fn boundary(
@@ -112,11 +76,10 @@ impl CompactionFilter for Fused {
         _faults: &mut Faults,
     ) -> Result<Cut> {
         self.fuse.pass("boundary")?;
-        // Otherwise every entry is noted.
-        Ok(if self.fuse.is_set("output") { Cut::Allowed } else { Cut::Idle })
+        Ok(Cut::Idle)
     }
 
-    fn finish_table(&mut self, _properties: &mut Properties) -> Result<()> {
+    fn finish_table(&mut self, _: &[EndedBlock], _: &mut Properties) -> Result<()> {
         if self.seals { self.fuse.pass("finish_table") } else { Ok(()) }
     }
 }

@@ -66,9 +66,8 @@ impl<'a> Fill<'a> {
     pub fn finish(self) -> Result<(Vec<SstMeta>, JobValues)> {
         match self.writing.finish()? {
             JobOutcome::Done { tables, values, .. } => Ok((tables, values)),
-            JobOutcome::Faulty(_) => {
-                let what = "a loaded entry changed in memory";
-                Err(Error::corruption(&self.factory.dir, None, what))
+            JobOutcome::Faulty(fault) => {
+                Err(Error::corruption(&self.factory.dir, None, fault.what).at_key(&fault.key))
             }
         }
     }

@@ -1,19 +1,17 @@
 //! [`MergeInput`]: a sorted input of a merge: a memtable, a table, or the tables of a level.
 //!
 //! Opened by `run.rs`. If a filter of the partition seals, the merge also reads the hidden entries
-//! and the place of each entry, because a repair needs the place. All other partitions use the
-//! plain readers.
+//! and the place of each entry, because an error names the place. All other partitions use the
+//! plain readers. Damage of an input fails the merge, but for that of a repair, which reads on.
 //!
 //! Invariant: inputs never change. They bypass the block cache: a merge reads each block once, and
 //! would drive out the blocks that readers use.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::JobIter;
 use super::job_iter::{JobEntry, asked_one_by_one};
-use super::replacements::Replacements;
 use super::rules::is_plausible;
-use super::{JobIter, Stages};
 use crate::error::{Error, Result};
 use crate::hooks::{Fault, InputTable, JobFindings, Origin, PartitionHooks, Vouched};
 use crate::iter::{InternalIter, forward_to_variants};
@@ -33,32 +31,10 @@ pub(super) enum MergeInput {
     Raw(LevelIter<RawIter>, usize),
     /// The same, block by block as the filter's judges find them.
     Judged(LevelIter<JudgedIter>, usize),
-    /// The entries that repairs put in the place of others, where they sort.
-    Repaired(Replacements),
-}
-
-impl MergeInput {
-    /// The replacements of `stages` as one more input, if there are any.
-    pub(super) fn replacements<'t>(
-        stages: &Stages<'_>,
-        tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
-    ) -> Option<MergeInput> {
-        if stages.patches.is_empty() {
-            return None;
-        }
-        // An ingested table has one number for all its entries. Patches know the stored one.
-        let global: HashMap<_, _> = tables
-            .filter_map(|(_, table)| Some((table.meta.file, table.meta.global_seq?)))
-            .collect();
-        let suffix = &stages.hooks().rules.reserved_suffix;
-        let replacements =
-            Replacements::new(stages.patches, suffix, |file| global.get(&file).copied());
-        (!replacements.is_empty()).then_some(MergeInput::Repaired(replacements))
-    }
 }
 
 impl InternalIter for MergeInput {
-    forward_to_variants!(MergeInput: Memtable, Level, Raw, Judged, Repaired);
+    forward_to_variants!(MergeInput: Memtable, Level, Raw, Judged);
 
     fn key(&self) -> KeyRef<'_> {
         match self {
@@ -73,7 +49,6 @@ impl InternalIter for MergeInput {
                 }
             }
             MergeInput::Judged(cursor, _) => cursor.key(),
-            MergeInput::Repaired(cursor) => cursor.key(),
         }
     }
 }
@@ -97,13 +72,8 @@ impl JobIter for MergeInput {
     fn is_hidden(&self) -> bool {
         match self {
             MergeInput::Raw(iter, _) => iter.on_table().hidden(),
-            MergeInput::Repaired(iter) => iter.is_hidden(),
             _ => false,
         }
-    }
-
-    fn is_replacement(&self) -> bool {
-        matches!(self, MergeInput::Repaired(_))
     }
 
     #[inline]
@@ -111,6 +81,13 @@ impl JobIter for MergeInput {
         match self {
             MergeInput::Judged(iter, level) => Some(iter.on_table().present(*level).1),
             _ => None,
+        }
+    }
+
+    fn read_again(&mut self) -> Result<bool> {
+        match self {
+            MergeInput::Judged(iter, _) => iter.on_table_mut().read_again(),
+            _ => Ok(false),
         }
     }
 
@@ -127,7 +104,6 @@ impl JobIter for MergeInput {
             MergeInput::Memtable(iter) => iter.key().trailer.seq(),
             MergeInput::Raw(iter, _) => iter.on_table().key().trailer.seq(),
             MergeInput::Judged(iter, level) => iter.on_table().present(*level).0.stored_seq,
-            MergeInput::Repaired(iter) => iter.stored_seq(),
         }
     }
 
@@ -140,7 +116,6 @@ impl JobIter for MergeInput {
                 Origin { file, level, block_offset, entry, block_verified }
             }
             MergeInput::Judged(iter, level) => iter.on_table().present(*level).2,
-            MergeInput::Repaired(iter) => iter.origin(),
             // Of tables only a filter that seals asks.
             _ => Origin::MEMTABLE,
         }
@@ -157,9 +132,7 @@ pub(super) fn open_inputs(
     // A plain reader is faster and leaves hidden entries out, so it is used unless a filter seals.
     let raw = hooks.seals() && judges.is_none();
     let suffix = &hooks.rules.reserved_suffix;
-    // One flipped bit is corrected. A block that lacks an entry fails the job, because its table
-    // would be replaced without that entry.
-    let mode = RawMode::Rewrite;
+    let mode = RawMode::Streaming;
     let mut inputs = Vec::new();
     for (level, tables) in levels.iter().filter(|(_, tables)| !tables.is_empty()) {
         // Tables of level 0 overlap: each is a level of its own.
@@ -197,9 +170,8 @@ fn may_reach(left: &Table, right: &Table, suffix: &[u8]) -> bool {
     (1..first.len()).any(|len| first[len..] <= *suffix && left.meta.covers(&first[..len]))
 }
 
-/// Opens what can be made of the tables that do not open, and leaves out those of which nothing can
-/// be made: all that they held is lost. A partition whose filter judges its blocks goes on without
-/// them, because a table that stays in its way for good helps nobody.
+/// For a repair: opens the tables, rebuilding those that do not open. A table that cannot be rebuilt is
+/// left out, and all of its entries are lost.
 ///
 /// # Errors
 /// `Io`: the table may be there at the next try.
@@ -242,7 +214,6 @@ fn fault_of(table: &Table, level: usize, what: String) -> Fault {
         value: Vec::new(),
         at: Origin { file: Some(table.meta.file), level, ..Origin::MEMTABLE },
         what,
-        detail: Vec::new(),
     }
 }
 

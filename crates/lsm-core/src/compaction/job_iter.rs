@@ -1,5 +1,6 @@
 //! [`JobIter`]: a cursor over the inputs of a job, for the loop of `survivors.rs`.
 
+use crate::error::Result;
 use crate::hooks::{Entry, Origin, Vouched};
 use crate::iter::{InternalIter, MergeIter};
 use crate::types::SeqNo;
@@ -42,14 +43,15 @@ pub trait JobIter: InternalIter {
         Origin::MEMTABLE
     }
 
-    /// Returns `true` if a repair put the entry in the place of another.
-    fn is_replacement(&self) -> bool {
-        false
-    }
-
     /// The entry's sequence number in its file.
     fn stored_seq(&self) -> SeqNo {
         self.key().trailer.seq()
+    }
+
+    /// Reads the block of the present entry again, from the device. Returns `false` if that is not possible:
+    /// the cursor is then of no use any more.
+    fn read_again(&mut self) -> Result<bool> {
+        Ok(false)
     }
 
     /// Returns `true` if nothing but the end of an input shows whether it has all that was written
@@ -94,12 +96,12 @@ impl<I: JobIter> JobIter for MergeIter<I> {
         self.current().origin()
     }
 
-    fn is_replacement(&self) -> bool {
-        self.current().is_replacement()
-    }
-
     fn stored_seq(&self) -> SeqNo {
         self.current().stored_seq()
+    }
+
+    fn read_again(&mut self) -> Result<bool> {
+        self.current_mut().read_again()
     }
 
     fn must_walk_all(&self) -> bool {

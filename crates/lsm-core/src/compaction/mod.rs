@@ -48,7 +48,6 @@ mod leveled;
 mod outputs;
 mod picker;
 mod place;
-mod replacements;
 mod rules;
 mod run;
 mod small;
@@ -72,7 +71,7 @@ pub use place::ingest_level;
 pub use rules::{KeyBelow, Ruling, Survival};
 pub use run::{JobOutcome, Merge, RunContext};
 pub use split::Split;
-pub use stages::{Patches, Stages, place_of};
+pub use stages::Stages;
 
 use crate::types::FileNo;
 use crate::version::{SstMeta, Table, UserRange};
@@ -107,6 +106,8 @@ pub enum Trigger {
     Small,
     /// The user asked for a range.
     Range,
+    /// A job found it damaged: rewritten in place.
+    Repair,
 }
 
 /// A compaction of one partition.
@@ -131,6 +132,20 @@ pub struct Compaction {
 }
 
 impl Compaction {
+    /// The repair of a damaged table of `level`, in place.
+    pub fn repair(level: usize, table: Arc<Table>) -> Compaction {
+        Compaction {
+            level_from: level,
+            level_to: level,
+            inputs: vec![(level, vec![table])],
+            method: Method::Merge,
+            bottom: false,
+            grandparents: Vec::new(),
+            trigger: Trigger::Repair,
+            score: 1.0,
+        }
+    }
+
     /// All inputs with their levels.
     pub fn tables(&self) -> impl Iterator<Item = (usize, &Arc<Table>)> {
         self.inputs.iter().flat_map(|(level, tables)| tables.iter().map(|table| (*level, table)))

@@ -398,6 +398,10 @@ impl HiddenSink for Outputs<'_> {
         let key = KeyRef::new(key, Trailer::new(seq, EntryKind::Tombstone));
         self.writer()?.add_hidden(key, payload)
     }
+
+    fn ended_blocks(&mut self) -> Option<&mut Vec<EndedBlock>> {
+        Outputs::ended_blocks(self)
+    }
 }
 
 impl Drop for Outputs<'_> {

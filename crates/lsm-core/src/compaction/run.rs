@@ -9,14 +9,14 @@
 //!    leaves the syncs to its maker. `run` installs nothing.
 //! 2. When it fails, the inputs are unchanged. It removes the files that it wrote; files that
 //!    cannot be removed are leftovers for the next open.
-//! 3. It may run again over the same inputs, because a run does not change a merge.
+//! 3. Damage of an input fails it. Only a repair ([`Trigger::Repair`]) reads on, and says what was lost.
 
 use std::sync::Arc;
 
 use super::inputs::{MergeInput, blame, input_tables, open_inputs, open_or_leave_out};
 use super::leveled::level_compression;
 use super::survivors::write_survivors;
-use super::{Clip, Compaction, KeyBelow, Outputs, Split, Stages, TableFactory};
+use super::{Clip, Compaction, KeyBelow, Outputs, Split, Stages, TableFactory, Trigger};
 use crate::error::Result;
 use crate::hooks::{
     Fault, Findings, InputTable, Job, JobFindings, JobKind, JobValues, JudgeSources,
@@ -161,36 +161,35 @@ impl<'a> Merge<'a> {
         let RunContext { factory, tables, mut stages, should_stop, sources } = context;
         stages.floors = self.floors.clone();
         let findings = JobFindings::default();
-        // A copy: the merge may run again, and a table that does not open today may open then.
         let mut readable = self.tables.clone();
         let mut readers = Arc::new(Readers::default());
         let mut judges = None;
-        // Before the inputs are opened, because opening a damaged table would end the job.
         if let Some((factory, sources)) = stages.hooks().judging().zip(sources) {
-            let suffix = &stages.hooks().rules.reserved_suffix;
-            readers = Arc::new(open_or_leave_out(&mut readable, tables, suffix, &findings)?);
+            if self.is_repair() {
+                // Before the inputs are opened, because opening a damaged table would end the job.
+                let suffix = &stages.hooks().rules.reserved_suffix;
+                readers = Arc::new(open_or_leave_out(&mut readable, tables, suffix, &findings)?);
+            }
             let inputs = input_tables(flat(&readable), tables, &readers)?;
             let levels = flat(&readable).map(|(level, _)| level);
             let inputs = levels.zip(inputs);
             let judge =
                 Judges::new(readers.clone(), factory.clone(), sources, findings.clone(), inputs);
-            let judge = judge.compared_later(stages.ends_at_fault);
+            let judge = judge.of_repair(self.is_repair()).compared_later(self.compares_later());
             judges = Some(Arc::new(judge.struck_by(stages.inject.cloned())));
         }
         // Checked, because what is written from here on is all that is left of the entries.
         let memtables = self.memtables.iter().map(|memtable| memtable.checked_iter());
         let mut inputs: Vec<MergeInput> = memtables.map(MergeInput::Memtable).collect();
         inputs.extend(open_inputs(&readable, tables, stages.hooks(), judges.as_ref())?);
-        inputs.extend(MergeInput::replacements(&stages, self.input_tables()));
         self.start(&mut stages, input_tables(flat(&readable), tables, &readers)?)?;
         let mut outputs = self.outputs(factory, &stages);
         if self.clip.is_some() {
             outputs.values_only(&tables.dir);
         }
         let mut entries = MergeIter::new(inputs);
-        // A loss that this job finds counts at once: it reaches the version only with the job's
-        // edit.
-        let below = self.below().and_lost(judges.as_ref().map(|_| findings.clone()));
+        // A loss that a repair finds counts at once: it reaches the version only with the job's edit.
+        let below = self.below().and_lost(self.is_repair().then(|| findings.clone()));
         let split = self.split();
         let outcome =
             write_survivors(&mut entries, self.clip, stages, below, split, outputs, should_stop)
@@ -202,9 +201,14 @@ impl<'a> Merge<'a> {
     }
 
     /// Returns `true` if the filter that seals sees all that the judges see, so that a run may leave the
-    /// comparison to it. It sees a part of the tables in an export, and none in a flush.
-    pub fn compares_later(&self) -> bool {
-        self.kind == JobKind::Compaction && self.clip.is_none()
+    /// comparison to it. It sees a part of the tables in an export, and none in a flush. A repair compares
+    /// block by block.
+    fn compares_later(&self) -> bool {
+        self.kind == JobKind::Compaction && self.clip.is_none() && !self.is_repair()
+    }
+
+    fn is_repair(&self) -> bool {
+        self.compaction.is_some_and(|compaction| compaction.trigger == Trigger::Repair)
     }
 
     /// The closed gaps that the merge knows: what they hide is left out of its tables.
@@ -220,14 +224,12 @@ impl<'a> Merge<'a> {
 
     /// Starts the filters.
     fn start(&self, stages: &mut Stages<'_>, inputs: Vec<InputTable>) -> Result<()> {
-        let repaired = stages.repaired();
         stages.start(&Job {
             level_from: self.level_from,
             level_to: self.level_to,
             bottom: self.bottom,
             snapshots: stages.registered(),
             inputs: &inputs,
-            repaired: &repaired,
             partial: self.clip.is_some(),
             ..Job::new(&self.version.name, self.kind)
         })
@@ -248,6 +250,10 @@ impl<'a> Merge<'a> {
     fn below(&self) -> KeyBelow {
         match self.kind {
             JobKind::Flush => KeyBelow::for_flush(self.version),
+            // Tables of level 0 may lie below one another.
+            JobKind::Compaction if self.is_repair() && self.level_to == 0 => {
+                KeyBelow::for_flush(self.version)
+            }
             JobKind::Compaction => KeyBelow::new(self.version, self.level_to),
         }
     }
@@ -257,7 +263,9 @@ impl<'a> Merge<'a> {
     fn split(&self) -> Option<Split> {
         let table_bytes = self.version.options.table_bytes;
         match (self.kind, self.compaction) {
+            // So does a repair: a table of level 0 must not become two.
             (JobKind::Flush, _) => None,
+            (_, Some(_)) if self.is_repair() => None,
             (JobKind::Compaction, Some(compaction)) => Some(Split::new(compaction, table_bytes)),
             (JobKind::Compaction, None) => Some(Split::by_size(table_bytes)),
         }
@@ -281,8 +289,8 @@ pub enum JobOutcome {
         /// Inputs whose number of entries is not the one that was noted.
         miscounted: Vec<Fault>,
     },
-    /// Damaged entries; nothing was written.
-    Faulty(Vec<Fault>),
+    /// A damaged entry; nothing was written.
+    Faulty(Fault),
 }
 
 impl JobOutcome {

@@ -3,27 +3,17 @@
 //! The code that runs the job makes them, `run.rs` starts them, and the loop of `survivors.rs`
 //! calls them. `crate::hooks` describes the order of the stages.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    Ageing, CompactionFilter, Decision, Entry, Inject, Job, JobKind, NOTED_BYTES_MAX, NoteForm,
-    Origin, PartitionHooks, Patch, Properties, catch,
+    Ageing, CompactionFilter, Decision, EndedBlock, Entry, Inject, Job, JobKind, NOTED_BYTES_MAX,
+    NoteForm, PartitionHooks, Properties, catch,
 };
 use crate::types::{EntryKind, Floors, KeyForm, SeqNo};
 
-/// The patches of faulty entries, by their places: see [`place_of`].
-pub type Patches = HashMap<Origin, Patch>;
-
-/// A place without what a patch changes: whether the block verified.
-pub fn place_of(at: Origin) -> Origin {
-    Origin { block_verified: true, ..at }
-}
-
 /// The hooks of one job.
-#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub struct Stages<'a> {
     pub(super) hooks: &'a PartitionHooks,
     /// The job's, once they are started.
@@ -33,16 +23,12 @@ pub struct Stages<'a> {
     /// No frame of the log will name the job's values, and a sync of some may have failed: the store
     /// gives those other places that are in doubt.
     pub(super) rescues: bool,
-    /// The run ends at its first fault, and the job runs again without this: see
-    /// [`JudgedTable::is_compared_later`](crate::hooks::JudgedTable::is_compared_later).
-    pub(super) ends_at_fault: bool,
     /// The snapshots that the survival rules respect.
     pub(super) snapshots: &'a [SeqNo],
     /// The snapshots that deciding filters respect: the registered ones alone.
     registered: &'a [SeqNo],
     /// The floors that the survival rules know.
     pub(super) floors: Floors,
-    pub(super) patches: &'a Patches,
     pub(super) inject: Option<&'a Arc<Inject>>,
     pub(super) deciding: Vec<Box<dyn CompactionFilter>>,
     pub(super) sealing: Option<Box<dyn CompactionFilter>>,
@@ -71,7 +57,6 @@ impl<'a> Stages<'a> {
         hooks: &'a PartitionHooks,
         snapshots: &'a [SeqNo],
         registered: &'a [SeqNo],
-        patches: &'a Patches,
         inject: Option<&'a Arc<Inject>>,
     ) -> Stages<'a> {
         Stages {
@@ -79,11 +64,9 @@ impl<'a> Stages<'a> {
             kind: JobKind::Flush,
             may_carry: false,
             rescues: false,
-            ends_at_fault: false,
             snapshots,
             registered,
             floors: Floors::default(),
-            patches,
             inject,
             deciding: Vec::new(),
             sealing: None,
@@ -99,12 +82,6 @@ impl<'a> Stages<'a> {
     #[must_use]
     pub fn rescuing(self, rescues: bool) -> Stages<'a> {
         Stages { rescues, ..self }
-    }
-
-    /// With a run that ends at its first fault, if `ends_at_fault`.
-    #[must_use]
-    pub fn ending_at_fault(self, ends_at_fault: bool) -> Stages<'a> {
-        Stages { ends_at_fault, ..self }
     }
 
     /// With what a job asks about the age of entries: the rule, also where its filter takes no part,
@@ -157,13 +134,6 @@ impl<'a> Stages<'a> {
         self.hooks
     }
 
-    /// The places that patches change, ascending.
-    pub(super) fn repaired(&self) -> Vec<Origin> {
-        let mut places: Vec<_> = self.patches.keys().copied().collect();
-        places.sort();
-        places
-    }
-
     /// The registered snapshots, ascending.
     pub fn registered(&self) -> &'a [SeqNo] {
         self.registered
@@ -180,8 +150,9 @@ impl<'a> Stages<'a> {
             let filter = factory.start(job)?;
             // At most one seals, which registration checks.
             if factory.seals() {
-                self.takes_inputs = filter.takes_inputs();
-                self.note_form = filter.note_form();
+                // Entries of memtables have no hidden entries to compare with yet.
+                self.takes_inputs = job.kind == JobKind::Compaction;
+                self.note_form = factory.note_form();
                 check_note_form(self.note_form.as_ref().map(|form| form.payload_bytes()))?;
                 self.sealing = Some(filter);
             } else {
@@ -191,11 +162,12 @@ impl<'a> Stages<'a> {
         Ok(())
     }
 
-    pub(super) fn finish_table(&mut self) -> Result<Properties> {
+    /// The properties of a table that ends; `blocks` have ended since the last boundary.
+    pub(super) fn finish_table(&mut self, blocks: &[EndedBlock]) -> Result<Properties> {
         let mut properties = Properties::default();
         // In the order in which they see entries.
         for filter in self.deciding.iter_mut().chain(self.sealing.as_mut()) {
-            filter.finish_table(&mut properties)?;
+            filter.finish_table(blocks, &mut properties)?;
         }
         Ok(properties)
     }

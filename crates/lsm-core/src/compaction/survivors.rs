@@ -7,14 +7,10 @@
 //! Invariants:
 //! 1. Written entries ascend strictly, whatever the inputs claim. An entry out of order is damage
 //!    and never reaches a table.
-//! 2. A run with faults installs nothing: the loop reads to the end and returns the faults instead
-//!    of tables. An entry that the loop itself finds out of place is no fault, because a damaged
-//!    neighbour may be the cause. It fails the job if no fault is found.
+//! 2. A run with a fault installs nothing: the loop ends there, and returns the fault instead of tables.
 //! 3. All versions of a user key are in one table.
 
 mod boundary;
-
-use std::collections::HashSet;
 
 use super::clip::ClipSide;
 use super::job_iter::JobEntry;
@@ -22,15 +18,13 @@ use super::last_keys::LastKeys;
 use super::last_value::LastValue;
 use super::rules::is_plausible;
 use super::stages::Expires;
-use super::{
-    Clip, JobIter, JobOutcome, KeyBelow, Outputs, Ruling, Split, Stages, Survival, place_of,
-};
+use super::{Clip, JobIter, JobOutcome, KeyBelow, Outputs, Ruling, Split, Stages, Survival};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    AddedValue, Carry, Decision, Entry, Fault, Faults, Input, JobKind, JobValues, Origin,
-    OwnedEntry, Patch, ValueStore, catch_blamed,
+    AddedValue, Carry, Decision, Entry, Fault, Faults, Inject, Input, JobKind, JobValues,
+    OwnedEntry, ValueStore, catch_blamed,
 };
-use crate::types::{EntryKind, FileNo, Gaps, InGap, KeyRef, SeqNo, Trailer};
+use crate::types::{EntryKind, Gaps, InGap, KeyRef, SeqNo, Trailer};
 
 use boundary::Noting;
 
@@ -46,12 +40,9 @@ pub(super) struct Writing<'a, 'o> {
     outputs: Outputs<'o>,
     /// Found by the filter that seals.
     faults: Faults,
-    /// The error of an entry that did not fit, if there was one: without a fault of the filter, why
-    /// the job fails.
-    misfit: Option<Error>,
+    /// Entries that had changed in memory, and were read again.
+    mended: Vec<(Fault, String)>,
     values: JobValues,
-    /// The blocks whose damage was noted.
-    suspects: HashSet<(Option<FileNo>, u64)>,
     /// The keys read last and written last.
     keys: LastKeys,
     /// The value read last, for comparison with a twin.
@@ -155,9 +146,8 @@ impl<'a, 'o> Writing<'a, 'o> {
             split,
             outputs,
             faults: Faults::default(),
-            misfit: None,
+            mended: Vec::new(),
             values: JobValues { sync_failures, ..JobValues::default() },
-            suspects: HashSet::new(),
             keys: LastKeys::new(),
             last_value: LastValue::default(),
             closed_gaps,
@@ -174,71 +164,51 @@ impl<'a, 'o> Writing<'a, 'o> {
         Writing { closed_gaps: Gaps::default(), ..self }
     }
 
-    /// Takes in the entry under the cursor, unless a patch takes it away.
-    fn read<I: JobIter>(&mut self, entries: &I) -> Result<()> {
-        let wants_place = self.stages.takes_inputs || !self.stages.patches.is_empty();
-        let present = entries.present(wants_place);
-        let JobEntry { entry, at, vouched, .. } = present;
-        let Entry { value, stored_seq, kind, hidden, .. } = entry;
-        if !at.block_verified {
-            self.note_suspect(entry, at);
+    /// Takes in the entry under the cursor.
+    fn read<I: JobIter>(&mut self, entries: &mut I) -> Result<()> {
+        let present = entries.present(self.stages.takes_inputs);
+        match self.stages.inject {
+            None => self.take(&present)?,
+            Some(inject) => self.take_struck(&present, &**inject)?,
         }
-        let is_as_read = self.stages.patches.is_empty() && self.stages.inject.is_none();
-        // A replacement stands at the place of what it replaces: looked up, it would be passed over
-        // as well.
-        if is_as_read || entries.is_replacement() {
-            return self.take(&present);
+        if self.is_over() { self.read_again(entries) } else { Ok(()) }
+    }
+
+    /// Takes in the entry under the cursor once more: it may have changed in memory after its block was
+    /// verified. If it is damaged again the fault stays.
+    #[cold]
+    fn read_again<I: JobIter>(&mut self, entries: &mut I) -> Result<()> {
+        if !entries.read_again()? {
+            return Ok(());
         }
-        let mut owned = OwnedEntry {
-            key: entry.key.to_vec(),
-            seq: stored_seq,
-            kind,
-            value: value.to_vec(),
-            verified: at.block_verified,
-        };
-        // Faults for tests strike what was read, before any patch repairs it.
-        if let Some(inject) = self.stages.inject {
-            inject(at, &mut owned);
+        let fault = self.faults.take_first();
+        self.take(&entries.present(self.stages.takes_inputs))?;
+        if !self.is_over() {
+            self.mended.extend(fault.map(|fault| (fault, "re-read".to_owned())));
         }
-        match self.stages.patches.get(&place_of(at)) {
-            None => {}
-            // The merge has the replacement at its own place.
-            Some(Patch::Leave | Patch::Replace { .. }) => return Ok(()),
-            Some(Patch::Poison) => {
-                owned.kind = EntryKind::Poison;
-                owned.value.clear();
-            }
-        }
+        Ok(())
+    }
+
+    /// Takes in an entry as a fault of memory leaves it, for tests.
+    #[cold]
+    fn take_struck(&mut self, present: &JobEntry<'_>, inject: &Inject) -> Result<()> {
+        let JobEntry { entry, at, vouched, value_sum } = *present;
+        let Entry { key, value, seq, stored_seq, kind, hidden } = entry;
+        let key = key.to_vec();
+        let value = value.to_vec();
+        let mut owned = OwnedEntry { key, seq: stored_seq, kind, value, verified: true };
+        inject(at, &mut owned);
+        let OwnedEntry { key, seq: struck_seq, kind, value, .. } = &owned;
         // An ingested file's entries all count under the file's sequence number.
-        let seq = if entry.seq == stored_seq { owned.seq } else { entry.seq };
-        let key = &owned.key[..];
-        let value = &owned.value[..];
-        let stored_seq = owned.seq;
-        let kind = owned.kind;
+        let seq = if seq == stored_seq { *struck_seq } else { seq };
+        let stored_seq = *struck_seq;
+        let kind = *kind;
         let entry = Entry { key, seq, stored_seq, kind, value, hidden };
         // What was confirmed is handed on, as it is where a fault strikes no copy.
-        self.take(&JobEntry { entry, at, vouched, value_sum: present.value_sum })
+        self.take(&JobEntry { entry, at, vouched, value_sum })
     }
 
-    /// Notes the block of a suspect entry, once.
-    #[cold]
-    fn note_suspect(&mut self, entry: Entry<'_>, at: Origin) {
-        if !self.suspects.insert((at.file, at.block_offset)) {
-            return;
-        }
-        let fault = Fault {
-            key: entry.key.to_vec(),
-            seq: entry.stored_seq,
-            kind: entry.kind,
-            value: Vec::new(),
-            at,
-            what: "the block that begins with this key does not verify".to_owned(),
-            detail: Vec::new(),
-        };
-        self.faults.mended(fault, "entry by entry");
-    }
-
-    /// Takes in an entry that no patch takes away.
+    /// Takes in an entry.
     pub(super) fn take(&mut self, present: &JobEntry<'_>) -> Result<()> {
         let JobEntry { entry, at, vouched, value_sum } = present;
         self.value_sum = *value_sum;
@@ -247,8 +217,8 @@ impl<'a, 'o> Writing<'a, 'o> {
         if let Some(sealing) = self.stages.sealing.as_mut().filter(|_| self.stages.takes_inputs) {
             self.judged = vouched.as_ref().map(|vouched| vouched.note);
             let taken = match vouched {
-                Some(vouched) => sealing.input_vouched(entry, at, vouched, &mut self.faults)?,
-                None => self.take_input(entry, *at)?,
+                Some(vouched) => sealing.input(entry, at, Some(vouched), &mut self.faults)?,
+                None => self.take_input(entry, at)?,
             };
             if taken == Input::Take {
                 return Ok(());
@@ -278,7 +248,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         match self.survival.keep(key.trailer, is_version, || below.may_lie_below(key.user)) {
             Ruling::Keep => {
                 self.note_first_flush(entry);
-                self.keep(entry, *at)?;
+                self.keep(entry)?;
             }
             Ruling::Drop => {
                 self.note_first_flush(entry);
@@ -297,11 +267,11 @@ impl<'a, 'o> Writing<'a, 'o> {
         Ok(())
     }
 
-    /// Returns `true` if only the next run counts. A damaged entry, or one behind it, reaches neither a
-    /// hook nor a table: it may sort in front of what has been written.
+    /// Returns `true` if there is a fault. A damaged entry, or one behind it, reaches neither a hook nor a
+    /// table: it may sort in front of what has been written.
     #[inline]
     fn is_over(&self) -> bool {
-        self.stages.ends_at_fault && !self.faults.is_empty()
+        self.faults.first().is_some()
     }
 
     /// Returns `true` if the entry is older than a loss that was accepted: it is never seen again.
@@ -310,37 +280,23 @@ impl<'a, 'o> Writing<'a, 'o> {
         self.closed_gaps.judge(entry.key, SeqNo::MAX, Some(entry.seq)).0 == InGap::Hidden
     }
 
-    /// Handles an entry that does not fit here.
-    fn damaged(&mut self, entry: Entry<'_>, what: &str) -> Result<()> {
-        self.misfit(Error::corruption(self.outputs.dir(), None, what).at_key(entry.key))
-    }
-
-    /// Notes the error of an entry that does not fit, or returns it. A filter that seals reads on,
-    /// because it may know of the damaged entry that made this one seem wrong: a key that has grown
-    /// puts all that follow it out of order.
-    fn misfit(&mut self, error: Error) -> Result<()> {
-        if self.stages.sealing.is_none() {
-            return Err(error);
-        }
-        self.misfit.get_or_insert(error);
-        Ok(())
+    /// The error of an entry that does not fit here.
+    fn damaged(&self, entry: Entry<'_>, what: &str) -> Result<()> {
+        Err(Error::corruption(self.outputs.dir(), None, what).at_key(entry.key))
     }
 
     /// Has the filters decide on a survivor and writes what is left of it.
-    fn keep(&mut self, entry: Entry<'_>, at: Origin) -> Result<()> {
+    fn keep(&mut self, entry: Entry<'_>) -> Result<()> {
         // A poison stays whatever a filter decides: without it the damage would be hidden.
         let decidable = matches!(entry.kind, EntryKind::Value | EntryKind::Handle);
         self.seen_by = self.stages.seen_by(entry.seq, self.keys.newer());
         let decision = if self.stages.deciding.is_empty() || !decidable || self.seen_by.is_some() {
             None
         } else {
-            match self.stages.decide(entry) {
-                Err(error) => return self.misfit(error),
-                Ok(decision) => decision,
-            }
+            self.stages.decide(entry)?
         };
         match decision {
-            None | Some(Decision::Keep) => self.carry(entry, at),
+            None | Some(Decision::Keep) => self.carry(entry),
             Some(Decision::Replace(value)) => {
                 self.drop_handle(entry);
                 self.write(Entry { kind: EntryKind::Value, value: &value, ..entry }, None)
@@ -360,20 +316,16 @@ impl<'a, 'o> Writing<'a, 'o> {
     }
 
     /// Writes an entry as it is, or with the handle of a value that moved.
-    fn carry(&mut self, entry: Entry<'_>, at: Origin) -> Result<()> {
+    fn carry(&mut self, entry: Entry<'_>) -> Result<()> {
         let carried = match self.carrier(entry) {
             Some(store) if self.stages.may_carry => store.carry(entry),
             Some(store) => store.rescue(entry),
             None => Ok(Carry::Stay),
         };
-        let carried = match carried {
-            Err(error) => return self.misfit(error.at_key(entry.key)),
-            Ok(carried) => carried,
-        };
-        match carried {
+        match carried.map_err(|error| error.at_key(entry.key))? {
             Carry::Stay => {
-                let trusted = at.block_verified && entry.kind != EntryKind::Poison;
-                self.write(entry, trusted.then_some(entry.stored_seq))
+                let is_untouched = entry.kind != EntryKind::Poison;
+                self.write(entry, is_untouched.then_some(entry.stored_seq))
             }
             Carry::Moved(pending) => {
                 self.has_moved = true;
@@ -473,19 +425,14 @@ impl<'a, 'o> Writing<'a, 'o> {
         if !self.is_over() {
             self.boundary(None)?;
         }
-        // Faults before the misfit: a repair of them may make the misfit vanish in the next run.
-        let (faults, mended) = self.faults.into_parts();
-        if !faults.is_empty() {
-            return Ok(JobOutcome::Faulty(faults));
-        }
-        if let Some(error) = self.misfit {
-            return Err(error);
+        if let Some(fault) = self.faults.first() {
+            return Ok(JobOutcome::Faulty(fault.clone()));
         }
         let tables = self.outputs.finish()?;
         Ok(JobOutcome::Done {
             tables,
             values: self.values,
-            mended,
+            mended: self.mended,
             lost: Vec::new(),
             gaps: Vec::new(),
             miscounted: Vec::new(),

@@ -12,7 +12,7 @@
 //!
 //! Invariants:
 //! 1. A failed compaction changes nothing but the list of skipped tables: its inputs stay in the
-//!    version, and its outputs are removed.
+//!    version, and its outputs are removed. A damaged input is repaired by `repair.rs`.
 //! 2. A deep merge has at least half of the time of its thread, except for the end of the last merge
 //!    that it gave way to. A merge of a level 0 gives way to none, so at most two run at once.
 
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use super::DbInner;
 use super::errors::Reason;
-use super::job::{Installation, JobTables, gaps_added};
+use super::job::{Installation, JobTables};
 use super::jobs::{Claimed, FlushTurn, PickedSound, RangeGoal};
 use crate::compaction::{Compaction, Finish, Merge, Method};
 use crate::error::Result;
@@ -57,7 +57,11 @@ impl GivingWay {
 }
 
 /// The changes that install a compaction: its inputs leave, its outputs come.
-fn changes(partition: PartitionId, compaction: &Compaction, outputs: &[SstMeta]) -> Vec<Change> {
+pub(super) fn changes(
+    partition: PartitionId,
+    compaction: &Compaction,
+    outputs: &[SstMeta],
+) -> Vec<Change> {
     let removed = compaction.tables().map(|(level, table)| Change::TableRemoved {
         partition,
         level: level as u8,
@@ -136,8 +140,9 @@ impl DbInner {
         way.given.set(way.given.get() + took);
     }
 
-    /// Runs a claimed compaction and installs its result; releases the claim unless an input is
-    /// damaged. If the partition was dropped meanwhile, that is the error.
+    /// Runs a claimed compaction and installs its result, or repairs the damaged input, after which the
+    /// compaction is due again. Releases the claim unless an input is damaged beyond that. If the partition
+    /// was dropped meanwhile, that is the error.
     pub(super) fn run_claimed(&self, claimed: &Claimed, way: Option<&GivingWay>) -> Result<()> {
         let partition = &claimed.partition;
         // The claim is released also after a panic: inputs that stayed claimed would never be
@@ -147,16 +152,17 @@ impl DbInner {
             partition.check_live().err().unwrap_or(error.in_partition(&partition.name))
         });
         if let Err(error) = &result
+            && let Some(repaired) = self.repair_input(claimed, error)
+        {
+            return repaired;
+        }
+        if let Err(error) = &result
             && let Some(damage) = error.damage()
         {
             self.events.tell(&Event::Corruption(damage.clone()));
         }
         // After the installation, so that the next pick sees the new version.
         self.jobs.finish(claimed, result.as_ref().map(Vec::as_slice));
-        let gaps_before = claimed.version.gaps.open().count();
-        if partition.view().version.gaps.open().count() > gaps_before {
-            self.retry_gaps(partition);
-        }
         result.map(drop)
     }
 
@@ -196,7 +202,7 @@ impl DbInner {
         }
         let job = self.runner.start(self, partition);
         let merge = Merge::compaction(compaction, version);
-        let JobTables { tables, values, gaps, clear_of, miscounted: _, is_repaired } =
+        let JobTables { tables, values, clear_of, .. } =
             self.runner.run(self, &job, &merge, &|| {
                 // A compaction may give up at any time, because its inputs are still live. A close
                 // would otherwise wait for minutes.
@@ -206,8 +212,7 @@ impl DbInner {
                 }
                 is_unwanted
             })?;
-        let mut changes = changes(partition.id, compaction, &tables);
-        changes.extend(gaps_added(partition.id, &gaps));
+        let changes = changes(partition.id, compaction, &tables);
         let installed = self.install_job(
             partition,
             Installation {
@@ -216,7 +221,6 @@ impl DbInner {
                 values,
                 clear_of,
                 holds: &|current| current.hooks == job.view.version.hooks,
-                is_foreign: is_repaired,
                 ..Installation::of(changes)
             },
         )?;

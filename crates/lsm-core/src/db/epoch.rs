@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::floors::floors_added;
 use super::recovery::HooksOf;
-use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
+use crate::compaction::{JobOutcome, Merge, RunContext, Stages, TableFactory};
 use crate::error::{Error, Result};
 use crate::fs::names::FileName;
 use crate::hooks::{AddedValue, StoreEdit, catch};
@@ -114,8 +114,7 @@ impl<'a> Tables<'a> {
             // Above the last snapshot nothing is dropped: with one at 0 every version stays, with
             // one at the maximum the newest version of each key.
             let snapshots = [if keep_all { SeqNo::ZERO } else { SeqNo::MAX }];
-            let patches = Patches::default();
-            let stages = Stages::new(&hooks, &snapshots, &[], &patches, None);
+            let stages = Stages::new(&hooks, &snapshots, &[], None);
             let stages = stages.ageing(ageing, self.unix_time, hooks.rules.key_form)?;
             let merge = Merge::flush(&[memtable], partition);
             let context = RunContext {

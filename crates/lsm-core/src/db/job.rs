@@ -1,23 +1,14 @@
-//! [`JobRunner`]: a flush, a compaction or an export runs until it has tables, which are then
+//! [`JobRunner`]: a flush, a compaction, an export or a repair runs until it has tables, which are then
 //! installed.
 //!
-//! ```text
-//! run the merge -> tables ---------------------------------> install (not for an export)
-//!      ^  \-> faults -> repair them outside of it -\
-//!       \------------- run it again ---------------/
-//! ```
-//!
-//! `flush.rs`, `compaction.rs` and `exchange/export.rs` choose the merge. The partition's filter
-//! chooses the attempts for a faulty entry, and their order; `repair.rs` gives it the sources that
-//! only the engine has. This file counts the rounds, and reports to listeners.
+//! `flush.rs`, `compaction.rs`, `repair.rs` and `exchange/export.rs` choose the merge.
 //!
 //! Invariants:
-//! 1. Faulty entries reach no table: a run with a fault has no outputs.
-//! 2. A run never waits for a repair: the filter repairs between two runs, when nothing of the job
-//!    is running, so it may read anything.
-//! 3. Everything that an edit names is durable before the edit: table bytes and names, and the
+//! 1. Faulty entries reach no table: a run with a fault has no outputs, and ends as corruption that
+//!    names the table and the block.
+//! 2. Everything that an edit names is durable before the edit: table bytes and names, and the
 //!    values that tables point to. Inputs are released only after the edit.
-//! 4. Hooks are those of the last durable edit. A job that ran with others installs nothing, and is
+//! 3. Hooks are those of the last durable edit. A job that ran with others installs nothing, and is
 //!    run again: its outputs may be meaningless to the present hooks.
 
 use std::collections::BTreeMap;
@@ -28,18 +19,14 @@ use super::calendar::Calendar;
 use super::events::Events;
 use super::floors::settle_floors;
 use super::log_search::LogSearch;
-use crate::compaction::{JobOutcome, Merge, Patches, RunContext, Stages, TableFactory};
-use crate::error::{Error, ErrorKind, Result};
+use crate::compaction::{JobOutcome, Merge, RunContext, Stages, TableFactory};
+use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::fs::is_out_of_handles;
 use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks, ValueStore, catch};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::{DecidingJob, JobSnapshots, Snapshots};
 use crate::types::{Epoch, FileNo, Gap, Gaps, MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta, Table, TableContext};
-
-/// Maximum number of runs of a job over its repaired entries; if there are still new faults then,
-/// it fails.
-const REPAIR_ROUNDS: usize = 8;
 
 /// The source in the event of a table whose number of entries was recorded wrongly.
 const RECOUNTED: &str = "the digests of its blocks";
@@ -169,11 +156,10 @@ impl JobRunner {
         StartedJob { view, hooks, snapshots, deciding: Some(deciding), rescues: false }
     }
 
-    /// Runs a merge of inputs of the job's view until it has tables: faults are repaired between
-    /// the runs.
+    /// Runs a merge of inputs of the job's view until it has tables.
     ///
     /// # Errors
-    /// Those of [`Merge::run`]; corruption if every run finds new faults.
+    /// Those of [`Merge::run`]; corruption if an entry is damaged.
     pub(super) fn run(
         &self,
         host: &dyn JobHost,
@@ -194,66 +180,36 @@ impl JobRunner {
         should_stop: &dyn Fn() -> bool,
     ) -> Result<JobTables> {
         let StartedJob { view, hooks, snapshots, .. } = job;
-        let mut patches = Patches::default();
-        let is_judged = hooks.judging().is_some();
-        // The first run of a job with judges compares each entry once, only to find out whether there
-        // is damage: then the next run lets the judges compare, which repair block by block.
-        let mut is_first = is_judged && merge.compares_later();
-        let rounds = REPAIR_ROUNDS + usize::from(is_first);
-        // Bounded: memory that fails repeatedly must end the job with an error.
-        for _ in 0..=rounds {
-            let stages = Stages::new(
-                hooks,
-                &snapshots.respected,
-                &snapshots.registered,
-                &patches,
-                self.inject.as_ref(),
-            );
-            let unix_time = self.calendar.unix_time();
-            let stages = stages.rescuing(job.rescues).ending_at_fault(is_first);
-            let stages = stages.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
-            let sources = is_judged.then(|| self.judge_sources(host, view));
-            let tables = &self.tables;
-            let context = RunContext { factory, tables, stages, should_stop, sources };
-            let outcome = merge.run(context)?;
-            let is_first = std::mem::take(&mut is_first);
-            match (outcome, hooks.sealing()) {
-                // The judges repair before a filter is called.
-                (JobOutcome::Faulty(_), _) if is_first => {}
-                (JobOutcome::Done { tables, values, mended, lost, gaps, miscounted }, _) => {
-                    let is_repaired = !mended.is_empty() || !patches.is_empty();
-                    let counted = miscounted.iter().map(|fault| (fault.clone(), RECOUNTED.into()));
-                    for (fault, source) in mended.into_iter().chain(counted) {
-                        self.events.tell(&Event::Corruption(self.damage_of(view, &fault)));
-                        self.events.tell(&Event::Repaired {
-                            partition: view.version.name.to_string(),
-                            key: fault.key,
-                            source,
-                        });
-                    }
-                    self.tell_lost(view, lost, &gaps);
-                    let clear_of = merge.closed_gaps();
-                    return Ok(JobTables {
-                        tables,
-                        values,
-                        gaps,
-                        miscounted,
-                        clear_of,
-                        is_repaired,
+        let JobSnapshots { respected, registered } = snapshots;
+        let stages = Stages::new(hooks, respected, registered, self.inject.as_ref());
+        let unix_time = self.calendar.unix_time();
+        let stages = stages.rescuing(job.rescues);
+        let stages = stages.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
+        let sources = hooks.judging().map(|_| self.judge_sources(host, view));
+        let tables = &self.tables;
+        let context = RunContext { factory, tables, stages, should_stop, sources };
+        match merge.run(context)? {
+            JobOutcome::Faulty(fault) => {
+                let Damage { file, offset, what, .. } = self.damage_of(view, &fault);
+                let error = Error::corruption(file, offset, what).at_key(&fault.key);
+                Err(error.in_partition(&view.version.name))
+            }
+            JobOutcome::Done { tables, values, mended, lost, gaps, miscounted } => {
+                let is_repaired = !mended.is_empty();
+                let counted = miscounted.iter().map(|fault| (fault.clone(), RECOUNTED.into()));
+                for (fault, source) in mended.into_iter().chain(counted) {
+                    self.events.tell(&Event::Corruption(self.damage_of(view, &fault)));
+                    self.events.tell(&Event::Repaired {
+                        partition: view.version.name.to_string(),
+                        key: fault.key,
+                        source,
                     });
                 }
-                (JobOutcome::Faulty(faults), Some(filter)) => {
-                    // Repairs run between two runs: a panic of a repair then leaves no half-written
-                    // table.
-                    catch("a repair", || self.repair(host, view, filter, faults, &mut patches))?;
-                }
-                // Without a filter there are no sources for a repair.
-                (JobOutcome::Faulty(_), None) => break,
+                self.tell_lost(view, lost, &gaps);
+                let clear_of = merge.closed_gaps();
+                Ok(JobTables { tables, values, gaps, miscounted, clear_of, is_repaired })
             }
         }
-        let what = "every run of a compaction finds new damage";
-        let error = Error::corruption(&self.factory.dir, None, what);
-        Err(error.in_partition(&view.version.name))
     }
 
     /// A search of the log, foreseeing these numbers.

@@ -1,55 +1,42 @@
-//! Repairs: a patch for each entry that a run of a job found faulty.
+//! Repairs: one job over one damaged table, in the table's own level.
 //!
-//! Called by `job.rs` between two runs. The filter that found the fault chooses the attempts and
-//! their order; this file gives it the sources that only the engine has, the table read again past
-//! every cache and the log, and reports the outcome of each entry to listeners.
+//! A compaction or an export stops at damage, with an error that names the table. Then the table is
+//! repaired here, and the work is tried again. If the filter of the partition judges blocks, it says what
+//! takes the place of a damaged one. Of what no source has, the edit keeps a gap.
+//!
+//! ```text
+//! compaction -> corruption that names one of its tables
+//!   -> its claim becomes one of that table alone -> read on in spite of damage, write a table
+//!   -> one edit: the damaged table leaves, the repaired one comes, gaps are kept
+//!   -> the compaction is picked again
+//! ```
+//!
+//! Invariants:
+//! 1. Until the edit, readers see the damaged table, and get errors from it. A crash leaves it as it was.
+//! 2. A repair needs room for one table.
+//! 3. Repairs of one table end: after [`REPAIRS_MAX`] of them in a row, which each led to other damage in
+//!    what they made, the damage is final.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::job::{JobHost, JobRunner};
+use super::DbInner;
+use super::job::{Installation, JobHost, JobRunner, JobTables, gaps_added};
+use super::jobs::{Claimed, RepairStep};
 use super::log_search::LogSearch;
-use crate::compaction::{Patches, place_of};
-use crate::error::{Damage, Result};
+use crate::compaction::Merge;
+use crate::error::{Damage, Error, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::hooks::{
-    CompactionFilterFactory, Event, Fault, JudgeSources, Origin, OwnedEntry, Patch, RepairSources,
-};
+use crate::hooks::{Event, Fault, JudgeSources, OwnedEntry, catch_engine};
 use crate::iter::InternalIter;
-use crate::partition::ReadView;
+use crate::partition::{PartitionState, ReadView};
 use crate::read::{Source, lost as lost_in};
-use crate::types::{EntryKind, Gap, KeyRef, SeqNo};
-use crate::version::TableContext;
+use crate::types::{Gap, KeyRef, SeqNo};
+use crate::version::{PartitionVersion, SstMeta, Table, TableContext};
 
-/// The sources of a filter's repair.
-struct Sources<'a> {
-    tables: &'a Arc<TableContext>,
-    log: LogSearch,
-    view: Arc<ReadView>,
-}
-
-impl RepairSources for Sources<'_> {
-    fn reread(&mut self, at: &Origin) -> Result<Option<OwnedEntry>> {
-        let Some(file) = at.file else { return Ok(None) };
-        let mut tables = self.view.version.tables();
-        let Some((_, table)) = tables.find(|(_, table)| table.meta.file == file) else {
-            return Ok(None);
-        };
-        // Past the caches: the fault may be in the cached block alone.
-        table.reader(self.tables)?.entry_at(at.block_offset, at.entry, true)
-    }
-
-    fn in_log(&mut self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
-        // By the number alone, which may be damaged itself and then names another operation. The
-        // key distinguishes the two.
-        let found = self.log.find(seq)?;
-        Ok(found.filter(|entry| entry.key == key))
-    }
-}
-
-/// The sources of the judges of a job. It keeps no reference to the database, because a walk over
-/// tables outlives the call that made it.
+/// The sources of the judges of a job. It holds on to nothing of the database, because a walk over
+/// tables lives longer than the call that made it.
 struct JudgedFrom {
     log: LogSearch,
     view: Arc<ReadView>,
@@ -84,60 +71,134 @@ impl JudgeSources for JudgedFrom {
     }
 }
 
-/// The bytes of a faulty entry. A filter need not keep them.
-fn found(fault: &Fault, sources: &mut dyn RepairSources) -> Vec<u8> {
-    if !fault.value.is_empty() {
-        return fault.value.clone();
-    }
-    // Only for the event, so a failure costs nothing but its bytes.
-    let entry = sources.reread(&fault.at).ok().flatten();
-    entry.map_or_else(Vec::new, |entry| entry.value)
-}
-
-impl JobRunner {
-    /// Finds a patch for each fault of a job over inputs of `view`.
-    pub(super) fn repair(
+impl DbInner {
+    /// The table of a partition that a corruption names, with its level, if a repair may help.
+    fn repairable<'t>(
         &self,
-        host: &dyn JobHost,
-        view: &Arc<ReadView>,
-        filter: &Arc<dyn CompactionFilterFactory>,
-        faults: Vec<Fault>,
-        patches: &mut Patches,
-    ) {
-        let seqs = faults.iter().map(|fault| fault.seq);
-        let log = self.log_search(host, view, seqs);
-        let mut sources = Sources { tables: &self.tables, log, view: view.clone() };
-        // A patch that was tried before and is faulty again is not tried a second time: the entry
-        // becomes a poison.
-        let (tried, new): (Vec<_>, Vec<_>) =
-            faults.into_iter().partition(|fault| patches.contains_key(&place_of(fault.at)));
-        let given = filter.repair(&new, &mut sources);
-        // Faults for which the filter gives no patch must not pass as intact.
-        let given = given.into_iter().chain(std::iter::repeat(Patch::Poison));
-        let poison = tried.into_iter().map(|fault| (fault, Patch::Poison));
-        for (fault, patch) in new.into_iter().zip(given).chain(poison) {
-            let mut damage = self.damage_of(view, &fault);
-            self.events.tell(&Event::Corruption(damage.clone()));
-            match &patch {
-                Patch::Replace { kind: EntryKind::Poison, key, .. } => {
-                    damage.key = Some(key.clone());
-                    self.events.tell(&Event::Quarantined { damage, value: fault.value });
+        partition: &PartitionState,
+        error: &Error,
+        mut tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
+    ) -> Option<(usize, Arc<Table>)> {
+        let damage = error.damage()?;
+        partition.hooks().judging()?;
+        let found = tables.find(|(_, table)| table.path(&self.tables) == damage.file);
+        found.map(|(level, table)| (level, table.clone()))
+    }
+
+    /// Repairs the input that made a compaction fail with `error`, in the place of the compaction.
+    /// `None` if that cannot help: the claim is then as it was.
+    ///
+    /// # Errors
+    /// Those of writing and installing the table.
+    pub(super) fn repair_input(&self, claimed: &Claimed, error: &Error) -> Option<Result<()>> {
+        let tables = claimed.compaction.tables();
+        let (level, table) = self.repairable(&claimed.partition, error, tables)?;
+        let repair = self.jobs.begin_repair(claimed, level, table)?;
+        Some(self.run_repair(&repair, error))
+    }
+
+    /// Repairs the table of `version` that made an export fail with `error`. Returns `false` if that cannot
+    /// help.
+    ///
+    /// # Errors
+    /// Those of writing and installing the table.
+    pub(super) fn repair_table(
+        &self,
+        partition: &Arc<PartitionState>,
+        version: &PartitionVersion,
+        error: &Error,
+    ) -> Result<bool> {
+        // A file of the value store is no table.
+        if self.world.is_read_only || self.repairable(partition, error, version.tables()).is_none()
+        {
+            return Ok(false);
+        }
+        loop {
+            self.check_open()?;
+            let view = partition.view();
+            let found = self.repairable(partition, error, view.version.tables());
+            // Otherwise another job has replaced it.
+            let Some((level, table)) = found else { return Ok(true) };
+            match self.jobs.pick_repair(partition, level, table) {
+                RepairStep::Run(repair) => {
+                    self.run_repair(&repair, error)?;
+                    return Ok(true);
                 }
-                Patch::Replace { key, source, .. } => self.events.tell(&Event::Repaired {
-                    partition: view.version.name.to_string(),
-                    key: key.clone(),
-                    source: source.clone(),
-                }),
-                Patch::Poison => {
-                    let value = found(&fault, &mut sources);
-                    self.events.tell(&Event::Quarantined { damage, value });
-                }
-                Patch::Leave => {}
+                RepairStep::Wait => self.background.wait_for_news(),
+                RepairStep::Final => return Ok(false),
             }
-            patches.insert(place_of(fault.at), patch);
         }
     }
 
+    /// Runs a claimed repair, installs its result and gives the claim back. Corruption of the repair itself
+    /// is no error: the work that found the damage is tried again.
+    fn run_repair(&self, repair: &Claimed, error: &Error) -> Result<()> {
+        let partition = &repair.partition;
+        let result = catch_engine("a repair", || self.rewrite(repair, error));
+        self.jobs.finish_repair(repair, result.as_ref().map(Vec::as_slice));
+        if partition.view().version.gaps.open().count() > repair.version.gaps.open().count() {
+            self.retry_gaps(partition);
+        }
+        match result {
+            Err(error) if !error.is_corruption() => {
+                partition.check_live()?;
+                let bytes = repair.compaction.bytes();
+                let what =
+                    format!("the repair of a table of {bytes} bytes, which needs room for another");
+                Err(Error::because(error.kind(), what, error).in_partition(&partition.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes and installs what takes the place of a damaged table.
+    fn rewrite(&self, repair: &Claimed, error: &Error) -> Result<Vec<SstMeta>> {
+        let Claimed { partition, compaction, version } = repair;
+        self.catalog.edit()?.ensure_writable()?;
+        let job = self.runner.start(self, partition);
+        let merge = Merge::compaction(compaction, version);
+        let made = self
+            .runner
+            .run(self, &job, &merge, &|| self.background.is_stopping() || partition.is_dropped())?;
+        let JobTables { tables, values, gaps, miscounted, clear_of, is_repaired } = made;
+        if !is_repaired && gaps.is_empty() && miscounted.is_empty() {
+            // The damage was in memory: what the repair has read is sound.
+            self.tell_read_again(partition, error);
+        }
+        let mut changes = super::compaction::changes(partition.id, compaction, &tables);
+        changes.extend(gaps_added(partition.id, &gaps));
+        let is_installed = self.install_job(
+            partition,
+            Installation {
+                removed: compaction.tables().map(|(_, table)| table.clone()).collect(),
+                made: &tables,
+                values,
+                clear_of,
+                holds: &|current| current.hooks == job.view.version.hooks,
+                is_foreign: is_repaired,
+                ..Installation::of(changes)
+            },
+        )?;
+        if !is_installed {
+            return Ok(Vec::new());
+        }
+        self.counters.compaction_read_bytes.add(compaction.bytes());
+        self.counters.compaction_written_bytes.add(tables.iter().map(|meta| meta.bytes).sum());
+        Ok(tables)
+    }
+
+    fn tell_read_again(&self, partition: &PartitionState, error: &Error) {
+        let Some(damage) = error.damage() else { return };
+        self.events.tell(&Event::Corruption(damage.clone()));
+        self.events.tell(&Event::Repaired {
+            partition: partition.name.to_string(),
+            key: damage.key.clone().unwrap_or_default(),
+            source: "re-read".to_owned(),
+        });
+    }
+}
+
+impl JobRunner {
     /// The sources of the judges of a job over `view`.
     pub(super) fn judge_sources(
         &self,
@@ -148,7 +209,7 @@ impl JobRunner {
         Arc::new(JudgedFrom { log, view: view.clone(), tables: self.tables.clone() })
     }
 
-    /// Reports damage beyond repair, with the keys around it.
+    /// Tells of what is damaged beyond repair, and between which keys it stood.
     pub(super) fn tell_lost(&self, view: &ReadView, lost: Vec<Fault>, gaps: &[Gap]) {
         for fault in lost {
             let damage = self.damage_of(view, &fault);
@@ -163,7 +224,7 @@ impl JobRunner {
         }
     }
 
-    /// The report of a fault in an input of `view`.
+    /// The report of a fault in an input that `view` has.
     pub(super) fn damage_of(&self, view: &ReadView, fault: &Fault) -> Damage {
         let file = match fault.at.file {
             None => PathBuf::from("memtable"),

@@ -2,7 +2,7 @@
 //!
 //! A flush or compaction calls them through `compaction/survivors.rs` (input, boundary, output) and
 //! `compaction/stages.rs` (decide, `finish_table`); an ingest shows entries to the sealing filter in
-//! `db/exchange/arrival.rs`; repairs are asked for by `db/job.rs`.
+//! `db/exchange/arrival.rs`.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::{
     Vouched,
 };
 use crate::error::Result;
-use crate::types::{EntryKind, FileNo, Gap, KeyForm, SeqNo};
+use crate::types::{EntryKind, FileNo, Gap, KeyForm, KeyRef, SeqNo};
 
 /// The kind of work that a filter takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +44,6 @@ pub struct Job<'a> {
     pub snapshots: &'a [SeqNo],
     /// The input tables with their properties; none for a flush.
     pub inputs: &'a [InputTable],
-    /// Places whose entries are what repairs put there, or are known to be damaged. In the first
-    /// run none.
-    pub repaired: &'a [Origin],
     /// `true` if entries of the inputs are left out, because they are outside of the range that an
     /// export reads.
     pub partial: bool,
@@ -67,7 +64,6 @@ impl<'a> Job<'a> {
             bottom: false,
             snapshots: &[],
             inputs: &[],
-            repaired: &[],
             partial: false,
             unix_time: Duration::ZERO,
             key_form: KeyForm::AsGiven,
@@ -199,15 +195,22 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         Ok(None)
     }
 
+    /// Returns the form of hidden entries that are made of notes, if the filter has one. The engine asks
+    /// once, when the factory is attached. Without a [reserved suffix](Rules::reserved_suffix) it has no
+    /// effect. Default: `None`.
+    ///
+    /// Behind a boundary at which the filter is [idle](Cut::Idle), the first version of a user key is
+    /// [noted](Output::is_noted): the engine makes its hidden entry of the note. As long as the hidden entry
+    /// of each such entry sorts before the next key, no [`boundary`](CompactionFilter::boundary) is called
+    /// either. If another version of the key of such an entry comes, or a key that sorts before its hidden
+    /// entry, or an [`input`](CompactionFilter::input) without a note, the engine first calls
+    /// [`take_back`](CompactionFilter::take_back).
+    fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
+        None
+    }
+
     /// A filter for a job.
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>>;
-
-    /// Returns the patches for the faulty entries of one run, in their order. An entry without a patch
-    /// is poisoned. Called outside of jobs and locks; it may read, and it may take long.
-    fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
-        let _ = (faults, sources);
-        Vec::new()
-    }
 }
 
 /// The answer of a filter to an input entry.
@@ -235,38 +238,43 @@ pub enum Decision {
 pub enum Cut {
     /// A block and a table may end here.
     Allowed,
-    /// The same, and no hidden entry is to come: the engine may [note](CompactionFilter::note_form) the
-    /// next entries.
+    /// The same, and no hidden entry is to come: the engine may
+    /// [note](CompactionFilterFactory::note_form) the next entries.
     Idle,
     /// The next entries belong in the same block, and in the same table.
     Forbidden,
 }
 
+/// An entry that a job is about to write, in its final form.
+#[derive(Clone, Copy, Debug)]
+pub struct Output<'a> {
+    /// The entry.
+    pub entry: Entry<'a>,
+    /// Its stored sequence number, if key, kind and value are unchanged bytes of the input.
+    pub untouched_from: Option<SeqNo>,
+    /// The XXH3-64 of the value under [`VALUE_SEED`](crate::types::VALUE_SEED), which agrees with what came
+    /// into the memtable; `None` where nothing has confirmed it.
+    pub value_sum: Option<u64>,
+    /// `true` if its hidden entry is made of the note on it: see
+    /// [`note_form`](CompactionFilterFactory::note_form). If not, the filter emits one at a boundary.
+    pub is_noted: bool,
+}
+
 /// Takes part in one flush or compaction. Entries come in internal order.
 pub trait CompactionFilter: Send {
-    /// Returns `false` if the filter lets every input pass: then the engine does not call
-    /// [`input`](Self::input). The engine asks once, before the first entry. Default: `true`.
-    fn takes_inputs(&self) -> bool {
-        true
-    }
-
-    /// Every entry of the inputs, hidden ones included. Only for a filter that
-    /// [seals](CompactionFilterFactory::seals).
-    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
-        let _ = (entry, at, faults);
-        Ok(Input::Pass)
-    }
-
-    /// A visible entry of an input whose block was judged; its hidden entry is not shown.
-    fn input_vouched(
+    /// Receives an entry of an input table of a compaction. Only for a filter that
+    /// [seals](CompactionFilterFactory::seals). Of a table whose blocks are judged, these are the visible
+    /// entries, each with the note of the judge; of others all entries, hidden ones included. A fault fails
+    /// the job.
+    fn input(
         &mut self,
         entry: &Entry<'_>,
         at: &Origin,
-        vouched: &Vouched<'_>,
+        vouched: Option<&Vouched<'_>>,
         faults: &mut Faults,
     ) -> Result<Input> {
-        let _ = vouched;
-        self.input(*entry, *at, faults)
+        let _ = (entry, at, vouched, faults);
+        Ok(Input::Pass)
     }
 
     /// An entry that the engine would keep and that no registered snapshot sees: none lies in
@@ -276,72 +284,24 @@ pub trait CompactionFilter: Send {
         Ok(Decision::Keep)
     }
 
-    /// Receives a surviving entry in its final form. `untouched_from` is its stored sequence number if
-    /// key, kind and value are unchanged bytes of the input. `value_sum` is the XXH3-64 of the value under
-    /// [`VALUE_SEED`](crate::types::VALUE_SEED), which agrees with what came into the memtable; it is `None`
-    /// where nothing has confirmed it.
-    fn output(
-        &mut self,
-        entry: &Entry<'_>,
-        untouched_from: Option<SeqNo>,
-        value_sum: Option<u64>,
-    ) -> Result<()> {
-        let _ = (entry, untouched_from, value_sum);
-        Ok(())
-    }
-
-    /// Returns the form of hidden entries that are made of notes, if the filter has one. The engine asks
-    /// once, before the first entry. Without a [reserved suffix](Rules::reserved_suffix) it has no effect.
-    /// Default: `None`.
-    ///
-    /// Behind a boundary at which the filter is [idle](Cut::Idle), the engine does not show it the first
-    /// version of a user key as [`output`](Self::output), but takes a note on it and writes its hidden entry
-    /// by itself. As long as the hidden entry of each such entry sorts before the next key, no
-    /// [`boundary`](Self::boundary) is called either. If another version of the key of such an entry comes, or a
-    /// key that sorts before its hidden entry, or an [`input`](Self::input), the engine first calls
-    /// [`take_back`](Self::take_back).
-    fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
-        None
-    }
-
-    /// Returns the note on an entry; the parameters are those of [`output`](Self::output). For an entry that
-    /// is written as its judge has seen it, the note is that of the judge ([`Vouched::note`]), and this is not
-    /// called.
-    fn note(
-        &mut self,
-        entry: &Entry<'_>,
-        untouched_from: Option<SeqNo>,
-        value_sum: Option<u64>,
-    ) -> Result<u64> {
-        let _ = (entry, untouched_from, value_sum);
+    /// Receives a surviving entry, and returns the note on it if it [is noted](Output::is_noted). Of a noted
+    /// entry that is written as its judge has seen it, the note is that of the judge ([`Vouched::note`]), and
+    /// this is not called.
+    fn output(&mut self, output: &Output<'_>) -> Result<u64> {
+        let _ = output;
         Ok(0)
     }
 
-    /// The entry that was written last has no hidden entry after all: the filter emits it at a boundary, as
-    /// if [`output`](Self::output) had been called. `bytes` is the length of its key and value.
-    fn take_back(
-        &mut self,
-        key: &[u8],
-        seq: SeqNo,
-        kind: EntryKind,
-        bytes: u64,
-        note: u64,
-    ) -> Result<()> {
-        let _ = (key, seq, kind, bytes, note);
-        Ok(())
-    }
-
-    /// Blocks of the table under way have ended since the last call of this. A block that was not forced ended in
-    /// front of the first entry behind a boundary. The engine calls this before each call of
-    /// [`boundary`](Self::boundary), and behind it for blocks that its hidden entries ended.
-    fn blocks_ended(&mut self, blocks: &[EndedBlock]) -> Result<()> {
-        let _ = blocks;
+    /// The noted entry that was written last has no hidden entry after all: the filter emits it at a boundary,
+    /// as if it had not been noted. `bytes` is the length of its key and value.
+    fn take_back(&mut self, key: KeyRef<'_>, bytes: u64, note: u64) -> Result<()> {
+        let _ = (key, bytes, note);
         Ok(())
     }
 
     /// Emits the hidden entries that sort before `next`, and returns whether a block and a table may end
     /// here. Called before each new user key of the output, and with `None` at the end; see
-    /// [`note_form`](Self::note_form).
+    /// [`note_form`](CompactionFilterFactory::note_form).
     fn boundary(
         &mut self,
         next: Option<&[u8]>,
@@ -352,9 +312,10 @@ pub trait CompactionFilter: Send {
         Ok(Cut::Allowed)
     }
 
-    /// Adds properties to a table of the output when the table ends. All of its blocks have ended.
-    fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
-        let _ = properties;
+    /// Adds properties to a table of the output when the table ends. `blocks` are those that have ended since
+    /// the last boundary; all of the table have ended.
+    fn finish_table(&mut self, blocks: &[EndedBlock], properties: &mut Properties) -> Result<()> {
+        let _ = (blocks, properties);
         Ok(())
     }
 }
@@ -364,6 +325,11 @@ pub trait CompactionFilter: Send {
 pub trait HiddenSink {
     /// Takes a hidden entry.
     fn add(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()>;
+
+    /// The blocks of the table under way that have ended and were not taken out. Default: none.
+    fn ended_blocks(&mut self) -> Option<&mut Vec<EndedBlock>> {
+        None
+    }
 }
 
 impl<F: FnMut(&[u8], SeqNo, &[u8]) -> Result<()>> HiddenSink for F {
@@ -388,6 +354,13 @@ impl<'a> Emitter<'a> {
     pub fn emit(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
         self.sink.add(key, seq, payload)
     }
+
+    /// The blocks of the table under way that have ended since they were taken out last, those that hidden
+    /// entries ended included. A block that was not forced ended in front of the first entry behind a
+    /// boundary.
+    pub fn ended_blocks(&mut self) -> Option<&mut Vec<EndedBlock>> {
+        self.sink.ended_blocks().filter(|ended| !ended.is_empty())
+    }
 }
 
 /// An entry that a filter found damaged.
@@ -405,70 +378,32 @@ pub struct Fault {
     pub at: Origin,
     /// The defect, in one phrase.
     pub what: String,
-    /// For the filter's own repair.
-    pub detail: Vec<u8>,
 }
 
-/// The damage that a job has found so far.
+/// The damage that a filter has found so far.
 #[derive(Debug, Default)]
-pub struct Faults {
-    faults: Vec<Fault>,
-    mended: Vec<(Fault, String)>,
-}
+pub struct Faults(Vec<Fault>);
 
 impl Faults {
-    /// Notes a fault: the job installs nothing, and runs again once it is repaired.
+    /// Notes a fault: the job installs nothing.
     pub fn push(&mut self, fault: Fault) {
-        self.faults.push(fault);
+        self.0.push(fault);
     }
 
-    /// Notes damage that the job itself repairs from `source`. Listeners get the event when the result
-    /// of the job is installed.
-    pub fn mended(&mut self, fault: Fault, source: &str) {
-        self.mended.push((fault, source.to_owned()));
+    /// The first fault.
+    pub fn first(&self) -> Option<&Fault> {
+        self.0.first()
     }
 
-    /// Returns `true` if there is no fault.
-    pub fn is_empty(&self) -> bool {
-        self.faults.is_empty()
+    /// Takes the first out, if there is one.
+    pub(crate) fn take_first(&mut self) -> Option<Fault> {
+        (!self.0.is_empty()).then(|| self.0.remove(0))
     }
 
-    /// The faults, and what was mended.
-    pub fn into_parts(self) -> (Vec<Fault>, Vec<(Fault, String)>) {
-        (self.faults, self.mended)
+    /// All of them, in the order in which they were found.
+    pub fn into_all(self) -> Vec<Fault> {
+        self.0
     }
-}
-
-/// The replacement of a faulty entry in the next run of the job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Patch {
-    /// These bytes.
-    Replace {
-        /// The key.
-        key: Vec<u8>,
-        /// The sequence number.
-        seq: SeqNo,
-        /// The kind.
-        kind: EntryKind,
-        /// The value.
-        value: Vec<u8>,
-        /// The source of the bytes: "re-read", "one-bit search", ...
-        source: String,
-    },
-    /// A poison: reads of the key return corruption until it is overwritten.
-    Poison,
-    /// Nothing: the entry is dropped. Only valid for a hidden entry.
-    Leave,
-}
-
-/// The sources of a repair.
-pub trait RepairSources {
-    /// Reads the entry at the same place again and bypasses every cache. Returns key, sequence number,
-    /// kind and value, and whether the block verified.
-    fn reread(&mut self, at: &Origin) -> Result<Option<OwnedEntry>>;
-
-    /// Returns the entry with this key and sequence number from the log, if the log still has it.
-    fn in_log(&mut self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>>;
 }
 
 /// An entry by itself.

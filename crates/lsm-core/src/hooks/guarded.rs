@@ -25,11 +25,11 @@ use std::time::Duration;
 
 use super::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, EndedBlock, Entry, Expiry,
-    Fault, Faults, Input, InputTable, Job, JudgeSources, JudgedTable, NoteForm, Origin, OwnedEntry,
-    Patch, Properties, RepairSources, Rules, TableJudge, Vouched,
+    Faults, Input, InputTable, Job, JudgeSources, JudgedTable, NoteForm, Origin, Output,
+    OwnedEntry, Properties, Rules, TableJudge, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{EntryKind, Gap, KeyForm, SeqNo};
+use crate::types::{Gap, KeyForm, KeyRef};
 
 /// Runs `code` of a hook; a panic becomes an error. `who` names the hook if the payload of the
 /// panic does not.
@@ -153,6 +153,10 @@ pub fn guarded_filter(
         Who { partition: partition.clone(), kind: "compaction filter", name: filter.name().into() };
     let expiry = filter.expiry().map(|expiry| GuardedExpiry { who: who.clone(), expiry });
     let expiry = expiry.map(|expiry| Arc::new(expiry) as Arc<dyn Expiry>);
+    let note_form = filter.note_form().map(|form| {
+        let payload_bytes = form.payload_bytes();
+        Arc::new(GuardedForm { who: who.clone(), payload_bytes, form: Some(form) }) as Arc<_>
+    });
     Arc::new(GuardedFilter {
         who,
         params: filter.params(),
@@ -161,6 +165,7 @@ pub fn guarded_filter(
         decides: filter.decides(),
         judges: filter.judges(),
         expiry,
+        note_form,
         filter: filter.clone(),
     })
 }
@@ -182,6 +187,7 @@ struct GuardedFilter {
     decides: bool,
     judges: bool,
     expiry: Option<Arc<dyn Expiry>>,
+    note_form: Option<Arc<dyn NoteForm>>,
     filter: Arc<dyn CompactionFilterFactory>,
 }
 
@@ -226,6 +232,10 @@ impl CompactionFilterFactory for GuardedFilter {
         self.expiry.clone()
     }
 
+    fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
+        self.note_form.clone()
+    }
+
     fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
         self.who.unwind("joined", || self.filter.joined(left_largest, right_smallest))
     }
@@ -252,10 +262,6 @@ impl CompactionFilterFactory for GuardedFilter {
 
     fn restore(&self, gap: &Gap) -> Result<Option<Vec<OwnedEntry>>> {
         self.who.call("restore", || self.filter.restore(gap))
-    }
-
-    fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
-        self.who.unwind("repair", || self.filter.repair(faults, sources))
     }
 }
 
@@ -301,74 +307,28 @@ impl GuardedJob {
 }
 
 impl CompactionFilter for GuardedJob {
-    fn takes_inputs(&self) -> bool {
-        let filter = self.filter.as_ref().expect("only the drop takes it");
-        // A filter that panics here is asked for each input: that call has an error to return.
-        catch("a compaction filter", || filter.takes_inputs()).unwrap_or(true)
-    }
-
-    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
-        self.call("input", |filter| filter.input(entry, at, faults))
-    }
-
-    fn input_vouched(
+    fn input(
         &mut self,
         entry: &Entry<'_>,
         at: &Origin,
-        vouched: &Vouched<'_>,
+        vouched: Option<&Vouched<'_>>,
         faults: &mut Faults,
     ) -> Result<Input> {
         let filter = self.filter.as_mut().expect("only the drop takes it");
-        self.who.blamed("input_vouched", || filter.input_vouched(entry, at, vouched, faults))
+        self.who.blamed("input", || filter.input(entry, at, vouched, faults))
     }
 
     fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
         self.call("decide", |filter| filter.decide(entry))
     }
 
-    fn output(
-        &mut self,
-        entry: &Entry<'_>,
-        untouched_from: Option<SeqNo>,
-        value_sum: Option<u64>,
-    ) -> Result<()> {
-        self.call("output", |filter| filter.output(entry, untouched_from, value_sum))
-    }
-
-    fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
-        let filter = self.filter.as_ref().expect("only the drop takes it");
-        // A filter that panics here is asked in the usual way: those calls have errors to return.
-        let asked = catch("a compaction filter", || {
-            let form = filter.note_form()?;
-            Some((form.payload_bytes(), form))
-        });
-        let (payload_bytes, form) = asked.unwrap_or(None)?;
-        Some(Arc::new(GuardedForm { who: self.who.clone(), payload_bytes, form: Some(form) }))
-    }
-
-    fn note(
-        &mut self,
-        entry: &Entry<'_>,
-        untouched_from: Option<SeqNo>,
-        value_sum: Option<u64>,
-    ) -> Result<u64> {
+    fn output(&mut self, output: &Output<'_>) -> Result<u64> {
         let filter = self.filter.as_mut().expect("only the drop takes it");
-        self.who.blamed("note", || filter.note(entry, untouched_from, value_sum))
+        self.who.blamed("output", || filter.output(output))
     }
 
-    fn take_back(
-        &mut self,
-        key: &[u8],
-        seq: SeqNo,
-        kind: EntryKind,
-        bytes: u64,
-        note: u64,
-    ) -> Result<()> {
-        self.call("take_back", |filter| filter.take_back(key, seq, kind, bytes, note))
-    }
-
-    fn blocks_ended(&mut self, blocks: &[EndedBlock]) -> Result<()> {
-        self.call("blocks_ended", |filter| filter.blocks_ended(blocks))
+    fn take_back(&mut self, key: KeyRef<'_>, bytes: u64, note: u64) -> Result<()> {
+        self.call("take_back", |filter| filter.take_back(key, bytes, note))
     }
 
     fn boundary(
@@ -380,8 +340,8 @@ impl CompactionFilter for GuardedJob {
         self.call("boundary", |filter| filter.boundary(next, out, faults))
     }
 
-    fn finish_table(&mut self, properties: &mut Properties) -> Result<()> {
-        self.call("finish_table", |filter| filter.finish_table(properties))
+    fn finish_table(&mut self, blocks: &[EndedBlock], properties: &mut Properties) -> Result<()> {
+        self.call("finish_table", |filter| filter.finish_table(blocks, properties))
     }
 }
 

@@ -36,9 +36,8 @@ pub struct JudgedTable {
     pub global_seq: Option<SeqNo>,
     /// The number of its hidden entries.
     pub hidden: u64,
-    /// `true` if every entry that the judge lets through comes to the filter, and the job runs again
-    /// from its start, with `false` here, if the filter finds a fault. The judge may then leave a
-    /// comparison to the filter that the filter makes anyway.
+    /// `true` if every entry that the judge lets through comes to the filter. The judge may then leave a
+    /// comparison to the filter that the filter makes anyway. `false` in a repair.
     pub is_compared_later: bool,
 }
 
@@ -232,8 +231,6 @@ pub struct Vouched<'a> {
     pub note: u64,
     /// The payload of its hidden entry, without the 8 bytes in front, if there is one.
     pub hidden: Option<&'a [u8]>,
-    /// As [`JudgedTable::is_compared_later`].
-    pub is_compared_later: bool,
 }
 
 /// The findings of the walks of a job, all of them together.

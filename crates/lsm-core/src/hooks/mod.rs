@@ -13,10 +13,9 @@
 //!
 //! Invariants:
 //! 1. No hook is called under a lock of the engine, unless its doc says so.
-//! 2. An `Err` fails the job: nothing is installed, the inputs stay. A fault does not: the job
-//!    reads on to its end, installs nothing, each fault is repaired outside the job, and the job
-//!    runs again over the patched entries. A first run that only looks for damage ends at its first
-//!    fault: no other hook is called for the entry, or for one behind it.
+//! 2. An `Err` fails the job: nothing is installed, the inputs stay. So does a fault: no other hook is
+//!    called for the entry, or for one behind it. If the filter has judges, the job runs again, and they
+//!    compare each block.
 //! 3. A panic of a hook is an `Err` of the call that it happened in, or of the job where that call
 //!    has none to return: see `guarded.rs`.
 
@@ -36,7 +35,7 @@ pub use event::{ChunkChange, Event, EventListener};
 pub use expiry::{Ageing, Expiry};
 pub use filter::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Fault, Faults, HiddenSink,
-    Input, InputTable, Job, JobKind, OwnedEntry, Patch, Properties, RepairSources,
+    Input, InputTable, Job, JobKind, Output, OwnedEntry, Properties,
 };
 pub use guarded::as_any;
 pub use guarded_store::store_as_any;

@@ -68,6 +68,11 @@ impl<I: InternalIter> MergeIter<I> {
         &self.sources[self.top.source]
     }
 
+    /// The same, to be changed in anything but its place.
+    pub fn current_mut(&mut self) -> &mut I {
+        &mut self.sources[self.top.source]
+    }
+
     /// The sources that are not at their ends.
     pub fn valid_sources(&self) -> impl Iterator<Item = &I> {
         let heads = std::iter::once(&self.top).chain(&self.rest);

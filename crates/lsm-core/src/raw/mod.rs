@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 pub use describe::{Description, FileFormat, describe, describe_path};
 pub use reading::{Found, Moment, ReadAtMoment, TablePlace, Witness, read};
-pub use versions::{RawVersion, reread, versions};
+pub use versions::{RawVersion, versions};
 
 pub use crate::hooks::{Origin, OwnedEntry};
 pub use crate::sstable::{

@@ -1,12 +1,10 @@
-//! [`versions`]: all stored versions of one key, and [`reread`]: one entry once more.
+//! [`versions`]: all stored versions of one key.
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{
-    EntryKind, Origin, OwnedEntry, RawEntry, RawMode, RawTable, TableWalk, Walk, Walkable, entry_of,
-};
+use super::{EntryKind, Origin, RawEntry, RawMode, RawTable, TableWalk, Walk, Walkable, entry_of};
 use crate::error::Result;
 use crate::iter::InternalIter;
 use crate::memtable::Memtable;
@@ -120,22 +118,4 @@ fn in_memtable(
         iter.next()?;
     }
     Ok(())
-}
-
-/// The entry at a place that a walk named, read again from the device, past every cache. `None`
-/// if the table is no longer live, or no entry decodes there; always for a memtable.
-///
-/// # Errors
-/// A closed or dropped partition, corruption of the table's index, `Io`. Where the block is
-/// damaged, the entry is not [verified](OwnedEntry::verified).
-///
-/// # Cost
-/// Walks the table's index.
-pub fn reread(partition: &impl Walkable, at: &Origin) -> Result<Option<OwnedEntry>> {
-    let walk = Walk::open(partition)?;
-    let Some(table) = walk.tables().find(|table| Some(table.meta().file) == at.file) else {
-        return Ok(None);
-    };
-    let entry = table.reader()?.entry_at(at.block_offset, at.entry, true);
-    entry.map_err(|error| error.in_partition(walk.partition()))
 }

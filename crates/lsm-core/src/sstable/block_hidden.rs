@@ -178,20 +178,6 @@ impl Block {
         InternalKey { user: user.into(), trailer }
     }
 
-    /// Returns the numbers of visible and of hidden entries before entry `i` of all.
-    pub(super) fn counts_before(&self, i: usize) -> (usize, usize) {
-        let mut visible = 0;
-        let mut hidden = 0;
-        while visible + hidden < i {
-            if self.is_hidden_next(visible, hidden) {
-                hidden += 1;
-            } else {
-                visible += 1;
-            }
-        }
-        (visible, hidden)
-    }
-
     /// Returns `true` if the last entry is a hidden one with this user key: then the next block may
     /// hold visible entries of it.
     pub(super) fn ends_hidden_with(&self, user_key: &[u8], hidden_suffix: &[u8]) -> bool {

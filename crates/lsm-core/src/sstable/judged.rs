@@ -7,7 +7,8 @@
 //! Invariants:
 //! 1. Entries come in strictly ascending internal order, and the judge accepted each of them.
 //! 2. Where entries are lost, the findings of the job have a gap between the sound ones.
-//! 3. No damage of a block or of the index ends the walk. `Io` does.
+//! 3. Damage of a block or of the index ends the walk as corruption that names the block, but for the walk of
+//!    a repair, which goes on behind it. `Io` ends both.
 
 mod blocks;
 mod decode;
@@ -15,6 +16,7 @@ mod mend;
 mod strike;
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::index_cursor::IndexCursor;
@@ -39,8 +41,12 @@ pub struct JudgedBy {
     pub table: JudgedTable,
     /// Those of the job.
     pub findings: JobFindings,
+    /// The path of its file, for errors.
+    pub path: PathBuf,
     /// Faults of memory that strike hidden entries before they are judged, for tests.
     pub inject: Option<Arc<Inject>>,
+    /// The walk goes on behind damage, and the judge mends what it can.
+    pub is_repair: bool,
 }
 
 /// The sound entry that a gap begins behind.
@@ -129,8 +135,7 @@ impl JudgedIter {
             entry: slot.index,
             block_verified: true,
         };
-        let is_compared_later = self.by.table.is_compared_later;
-        (entry, Vouched { note: self.decoder.notes[self.at], hidden, is_compared_later }, at)
+        (entry, Vouched { note: self.decoder.notes[self.at], hidden }, at)
     }
 
     #[inline]
@@ -151,8 +156,7 @@ impl JudgedIter {
             }
             self.number += 1;
         }
-        self.end();
-        Ok(())
+        self.end()
     }
 
     fn block(&self) -> Option<Extent> {
@@ -160,7 +164,7 @@ impl JudgedIter {
     }
 
     /// Ends the walk behind the last block.
-    fn end(&mut self) {
+    fn end(&mut self) -> Result<()> {
         let end = self.by.table.keys.1.clone();
         if self.is_cut_short {
             self.is_lost_behind = true;
@@ -172,10 +176,16 @@ impl JudgedIter {
         }
         // The judge's totals are those of a whole walk.
         if !self.is_from_start || self.is_cut_short {
-            return;
+            return Ok(());
         }
         match self.by.judge.end(self.number) {
             TableVerdict::Whole => {}
+            TableVerdict::Lost if !self.by.is_repair => {
+                return Err(self.damaged(None, "entries of the table are missing"));
+            }
+            TableVerdict::Miscounted(what) if !self.by.is_repair => {
+                return Err(self.damaged(None, &what));
+            }
             TableVerdict::Lost => {
                 let first = self.by.table.keys.0.clone();
                 self.add_gap_between(&first, SeqNo::MAX, &end, true);
@@ -185,6 +195,13 @@ impl JudgedIter {
                 self.by.findings.add(|findings| findings.miscounted.push(fault));
             }
         }
+        Ok(())
+    }
+
+    /// The error of the table, or of the block at an offset.
+    #[cold]
+    fn damaged(&self, offset: Option<u64>, what: &str) -> Error {
+        Error::corruption(&self.by.path, offset, what)
     }
 
     /// Takes in the block at `extent` as far as it is sound.
@@ -194,10 +211,15 @@ impl JudgedIter {
             Ok(len) => catch("a filter's judge", || self.judge(len))?,
             // Bytes that cannot be read now may be there later, so other errors fail the job and
             // lose nothing.
-            Err(error) if error.is_corruption() => BlockVerdict::Damaged,
+            Err(error) if error.is_corruption() && self.by.is_repair => BlockVerdict::Damaged,
             Err(error) => return Err(error),
         };
         match verdict {
+            BlockVerdict::Damaged | BlockVerdict::AllDamaged if !self.by.is_repair => {
+                let what = "entries of the block are missing, or disagree with their metadata";
+                let error = self.damaged(Some(extent.offset), what);
+                return Err(error.between_keys(&self.before.key, &self.by.table.keys.1));
+            }
             BlockVerdict::Damaged => self.mend(extent)?,
             BlockVerdict::AllDamaged => self.lose_span(),
             BlockVerdict::Sound | BlockVerdict::Later => {
@@ -402,15 +424,12 @@ impl InternalIter for JudgedIter {
 
     /// Only once, before any other move.
     fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        if self.reader.is_walked_only() || self.by.judge.must_walk_all() {
-            return self.seek_from_first(target);
+        if self.by.judge.must_walk_all() {
+            self.seek_to_first()?;
+            return self.pass_until(target);
         }
         let mut index = IndexCursor::new();
-        let found = match index.seek(&self.reader, target) {
-            // A damaged index cannot be searched, but its blocks can be walked.
-            Err(error) if error.is_corruption() => return self.seek_from_first(target),
-            found => found?,
-        };
+        let found = index.seek(&self.reader, target)?;
         self.is_valid = false;
         let Some(extent) = found else { return Ok(()) };
         // The entries before this block are not read. The separator before it bounds a loss at its
@@ -450,12 +469,6 @@ impl InternalIter for JudgedIter {
 }
 
 impl JudgedIter {
-    #[cold]
-    fn seek_from_first(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.seek_to_first()?;
-        self.pass_until(target)
-    }
-
     fn pass_until(&mut self, target: KeyRef<'_>) -> Result<()> {
         while self.is_valid && self.key() < target {
             self.next()?;

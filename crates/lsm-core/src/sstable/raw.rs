@@ -23,7 +23,6 @@ use super::stored::{Access, Extent};
 use super::suspect::Suspect;
 use super::walk::{BlockWalk, Entries};
 use crate::error::{Error, Result};
-use crate::hooks::OwnedEntry;
 use crate::iter::InternalIter;
 use crate::types::KeyRef;
 
@@ -42,10 +41,6 @@ pub enum RawMode {
     /// Many blocks at once, forward, without looking into the block cache or filling it. A damaged
     /// block is an error.
     Streaming,
-    /// As [`RawMode::Streaming`], and tolerant, for callers that replace what they read. A single
-    /// flipped bit of a damaged block is corrected by its checksum, and the entries of the block
-    /// still count as suspect. A block in which not every entry decodes is an error.
-    Rewrite,
     /// As [`RawMode::Streaming`], and tolerant, from the device: past every cache where the system
     /// allows it.
     Scrub,
@@ -60,16 +55,11 @@ impl RawMode {
     }
 
     fn reads_ahead(self) -> bool {
-        matches!(self, RawMode::Streaming | RawMode::Rewrite | RawMode::Scrub)
+        matches!(self, RawMode::Streaming | RawMode::Scrub)
     }
 
     fn is_tolerant(self) -> bool {
-        matches!(self, RawMode::Suspects | RawMode::Rewrite | RawMode::Scrub)
-    }
-
-    /// Returns `true` if suspect entries are of use only when none of their block is missing.
-    fn needs_all(self) -> bool {
-        self == RawMode::Rewrite
+        matches!(self, RawMode::Suspects | RawMode::Scrub)
     }
 }
 
@@ -193,7 +183,7 @@ impl AllEntries {
         error: Error,
     ) -> Result<Body> {
         // Past every cache: a bit that flipped in a cache is then not taken for damage of the file.
-        let body = read_suspect(reader, Access::Uncached, extent, self.mode.needs_all())?;
+        let body = read_suspect(reader, extent)?;
         let mut suspect = match body {
             Body::Suspect(suspect) => suspect,
             // The damage was in a cache, and not in the file.
@@ -203,10 +193,6 @@ impl AllEntries {
         // and out of order it would end the walk of the caller.
         let (before, end) = index.bounds(reader);
         suspect.keep_ordered(before.as_ref(), &end);
-        // The missing entries would be lost for good when the table is replaced.
-        if self.mode.needs_all() && !suspect.is_complete {
-            return Err(error);
-        }
         // Seeks may come back to the block; it is told once.
         if self.damage.iter().all(|known| known.block_offset != extent.offset) {
             self.damage.push(RawDamage {
@@ -328,11 +314,11 @@ impl Entries for AllEntries {
     }
 }
 
-/// Reads a block that may be damaged; if `mend`, a flipped bit is turned back. Bytes that cannot be
-/// read at all are a block of nothing.
-fn read_suspect(reader: &SstReader, access: Access, extent: Extent, mend: bool) -> Result<Body> {
+/// Reads a block that may be damaged, past every cache. Bytes that cannot be read at all are a block of
+/// nothing.
+fn read_suspect(reader: &SstReader, extent: Extent) -> Result<Body> {
     let source = reader.source();
-    let stored = match source.read_stored(access, extent) {
+    let stored = match source.read_stored(Access::Uncached, extent) {
         // The block ends behind the end of the file, which was cut. The walk goes on behind it.
         Err(error) if error.is_corruption() => return Ok(Body::Suspect(Suspect::default())),
         stored => stored?,
@@ -341,73 +327,14 @@ fn read_suspect(reader: &SstReader, access: Access, extent: Extent, mend: bool) 
     if let Ok(block) = reader.open_block(extent, &stored) {
         return Ok(Body::Sound(block));
     }
-    let mended = if mend { source.with_one_bit_turned(extent.offset, &stored) } else { None };
-    let payload = source.unpack_unverified(extent.offset, mended.as_ref().unwrap_or(&stored));
+    let payload = source.unpack_unverified(extent.offset, &stored);
     let suspect = payload.map(|payload| Suspect::decode(&payload, reader.hidden_suffix()));
-    let mut suspect = suspect.unwrap_or_default();
-    suspect.is_mended = mended.is_some();
-    Ok(Body::Suspect(suspect))
+    Ok(Body::Suspect(suspect.unwrap_or_default()))
 }
 
 impl SstReader {
     /// A cursor over all entries, hidden ones included, before the first.
     pub fn raw_iter(self: &Arc<Self>, mode: RawMode) -> RawIter {
         RawIter::new(self.clone(), mode)
-    }
-
-    /// The entry at a place that `RawIter::origin` named, read again from the file, past every
-    /// cache if `uncached`. `None` if there is no such block, or it does not decode so far.
-    ///
-    /// # Errors
-    /// `Corruption` of the index, `Io`. Where the block itself is damaged, the entry is not
-    /// [verified](OwnedEntry::verified).
-    ///
-    /// # Cost
-    /// Walks the index.
-    pub fn entry_at(
-        &self,
-        block_offset: u64,
-        entry: u32,
-        uncached: bool,
-    ) -> Result<Option<OwnedEntry>> {
-        let mut index = IndexCursor::new();
-        // By a walk and not by a search: no key is known, only a place.
-        let mut extent = index.first(self)?;
-        while extent.offset != block_offset {
-            match index.next(self)? {
-                Some(next) => extent = next,
-                None => return Ok(None),
-            }
-        }
-        let access = if uncached { Access::Uncached } else { Access::Plain };
-        // Mended if that is possible: the caller asks for one entry and compares it with what it knows.
-        let body = read_suspect(self, access, extent, true)?;
-        let mut present = Present::new();
-        let suffix = &self.properties().hidden_suffix;
-        let (visible, hidden) = match &body {
-            // Entries in front of it may be missing.
-            Body::Suspect(suspect) => match suspect.entries.iter().position(|it| it.index == entry)
-            {
-                Some(at) => (at, 0),
-                None => return Ok(None),
-            },
-            Body::Sound(block) if (entry as usize) < block.len() + block.hidden_len() => {
-                block.counts_before(entry as usize)
-            }
-            Body::Sound(_) => return Ok(None),
-        };
-        present.enter(&body, suffix, visible, hidden);
-        let Some(kind) = present.trailer.kind() else { return Ok(None) };
-        let verified = match &body {
-            Body::Sound(_) => true,
-            Body::Suspect(suspect) => suspect.is_mended,
-        };
-        Ok(Some(OwnedEntry {
-            key: present.key.clone(),
-            seq: present.trailer.seq(),
-            kind,
-            value: present.value(&body).to_vec(),
-            verified,
-        }))
     }
 }

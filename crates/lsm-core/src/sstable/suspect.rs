@@ -22,9 +22,6 @@ pub(super) struct Suspect {
     suffix: Vec<u8>,
     base_seq: u64,
     pub entries: Vec<SuspectEntry>,
-    /// `true` if one bit was turned and the checksum of the block then agreed. The entries are then
-    /// what was written. They still count as suspect, so that the damage is reported.
-    pub is_mended: bool,
     /// `true` if the walk came to the end of the block and nothing was left out.
     pub is_complete: bool,
 }

@@ -50,6 +50,7 @@ pub struct Judges {
     inputs: HashMap<FileNo, (usize, InputTable)>,
     inject: Option<Arc<Inject>>,
     is_compared_later: bool,
+    is_repair: bool,
 }
 
 impl Judges {
@@ -70,6 +71,7 @@ impl Judges {
             inputs,
             inject: None,
             is_compared_later: false,
+            is_repair: false,
         }
     }
 
@@ -77,6 +79,12 @@ impl Judges {
     #[must_use]
     pub fn struck_by(self, inject: Option<Arc<Inject>>) -> Judges {
         Judges { inject, ..self }
+    }
+
+    /// With walks that read on in spite of damage, if they are those of a repair.
+    #[must_use]
+    pub fn of_repair(self, is_repair: bool) -> Judges {
+        Judges { is_repair, ..self }
     }
 
     /// Tells the judges whether the filter compares every entry: see
@@ -98,7 +106,10 @@ impl Judges {
         let table = self.table(meta, *level);
         let judge = self.factory.judge(input, &table, &self.sources)?;
         let judge = judge.ok_or_else(|| without_judge(meta.file))?;
-        Ok(JudgedBy { judge, table, findings: self.findings.clone(), inject: self.inject.clone() })
+        let path = input.path.clone();
+        let findings = self.findings.clone();
+        let inject = self.inject.clone();
+        Ok(JudgedBy { judge, table, path, findings, inject, is_repair: self.is_repair })
     }
 
     /// The description of a table for its judge.

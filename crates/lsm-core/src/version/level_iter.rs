@@ -121,6 +121,11 @@ impl<C: TableCursor> LevelIter<C> {
         self.table.as_ref().expect("a valid cursor is on a table")
     }
 
+    /// The same, to be changed in anything but its place.
+    pub fn on_table_mut(&mut self) -> &mut C {
+        self.table.as_mut().expect("a valid cursor is on a table")
+    }
+
     /// Moves to the table at `index` and places its cursor; past either end, to no table.
     fn enter(
         &mut self,

@@ -161,7 +161,10 @@ impl HiveFilter {
 
     /// Returns the answer for a cut here: not while a pair is open, unless it lies too far apart.
     pub(super) fn cut(&mut self) -> Cut {
-        let mut cut = if self.open.is_empty() { Cut::Idle } else { Cut::Allowed };
+        // `input` makes clusters of the entries of tables that are not sealed. The engine does not know of
+        // that, and would take a note back too late.
+        let is_idle = self.open.is_empty() && self.are_all_sealed && self.shared.is_integrity;
+        let mut cut = if is_idle { Cut::Idle } else { Cut::Allowed };
         for cluster in &mut self.open {
             if cluster.survivors == 0 || cluster.is_split {
                 continue;

@@ -5,28 +5,39 @@
 //! without an entry, as in the paper. In a sealed table both are faults.
 //!
 //! Invariants:
-//! 1. Every slot is judged once: by its metadata, by what the table's seal keeps, by what a repair
-//!    put there, or as missing.
+//! 1. Every slot is judged once: by its metadata, by what the table's seal keeps, or as missing.
 //! 2. An entry of a damaged block is good only if its metadata says so.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use lsm_core::error::{Error, Result};
-use lsm_core::hooks::{Entry, Fault, Faults, Job, Origin, Vouched};
-use lsm_core::types::{EntryKind, FileNo, SeqNo};
+use lsm_core::hooks::{Entry, Fault, Faults, Job, Origin};
+use lsm_core::types::{EntryKind, FileNo};
 
 use crate::cluster::{Cluster, JUDGED};
 use crate::counts::Counts;
-use crate::detail::{Cause, Detail, EntryPlace};
 use crate::metahive::Shared;
 use crate::payload::{HEAD_BYTES, Payload, entry_key};
 use crate::table_seal::{INCOMPLETE, TableSeal};
 use crate::verdict::{Verdict, judge};
 
-use super::halves::{Half, join, push};
-use super::provided;
+/// The sort of damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The entry disagrees with its metadata, or has none where it must have some.
+    Entry,
+    /// The metadata has no entry.
+    Orphan,
+}
+
+/// A fault, and what is known of it.
+pub(crate) struct NotedFault {
+    pub(crate) fault: Fault,
+    pub(crate) cause: Cause,
+    /// `true` if the table has metadata for each entry.
+    pub(crate) is_sealed: bool,
+}
 
 /// An input of the job.
 struct CountedTable {
@@ -42,9 +53,6 @@ struct CountedTable {
 pub(super) struct Judge {
     // Fixed after the start.
     pub(super) shared: Arc<Shared>,
-    /// The places that repairs filled: an entry that came out of the log has no metadata to agree
-    /// with, and a poisoned one disagrees for ever.
-    repaired: HashSet<EntryPlace>,
     /// All entries of the inputs come.
     pub(super) is_whole: bool,
 
@@ -53,13 +61,9 @@ pub(super) struct Judge {
     /// The table that the last entry came from.
     last_table: usize,
 
-    /// Entries without metadata, and metadata without entries, that must not be.
-    unpaired: Vec<Half>,
-    orphans: Vec<Half>,
-    /// Entries that a repair put there and no metadata has come for: what may still come, because
-    /// another entry's damage put it elsewhere, is no orphan.
-    settled: Vec<(Vec<u8>, SeqNo, Option<FileNo>)>,
-    /// Metadata that is damaged while its entry is not: the job writes it anew.
+    /// Not reported yet.
+    pub(super) faults: Vec<NotedFault>,
+    /// Metadata that is damaged while its entry is not.
     pub(super) metadata_faults: Vec<(Fault, Verdict)>,
     pub(super) counts: Counts,
 }
@@ -76,13 +80,10 @@ impl Judge {
         tables.sort_unstable_by_key(|table| table.file);
         Ok(Judge {
             shared,
-            repaired: job.repaired.iter().map(EntryPlace::from).collect(),
             is_whole: !job.partial,
             tables,
             last_table: 0,
-            unpaired: Vec::new(),
-            orphans: Vec::new(),
-            settled: Vec::new(),
+            faults: Vec::new(),
             metadata_faults: Vec::new(),
             counts: Counts::default(),
         })
@@ -176,7 +177,6 @@ impl Judge {
         entry: &Entry<'_>,
         at: Origin,
         open: &mut [Box<Cluster>],
-        faults: &mut Faults,
     ) {
         let key = entry_key(entry.key);
         // From the top of the stack: metadata nearly always belongs to the last cluster.
@@ -197,8 +197,7 @@ impl Judge {
                 let verdict = self.judge_slot(cluster, slot, entry.value, is_whole, at);
                 if verdict == Verdict::DataCorrupt {
                     let what = "the entry disagrees with its metadata";
-                    let half = self.half(cluster, slot, what, Some(entry.value));
-                    push(faults, half, &mut self.counts);
+                    self.note_slot(cluster, slot, what);
                 }
                 return;
             }
@@ -223,13 +222,11 @@ impl Judge {
             self.ask_provider(cluster, slot, payload)
         };
         match verdict {
-            Verdict::DataCorrupt if !self.is_repaired(cluster, slot) => {
+            Verdict::DataCorrupt => {
                 cluster.judged(slot);
                 return Verdict::DataCorrupt;
             }
             Verdict::Valid if is_whole => {}
-            // A repair put the entry there, and the metadata is that of the entry before.
-            Verdict::DataCorrupt => self.counts.metadata_rebuilt += 1,
             damage => {
                 self.counts.metadata_rebuilt += 1;
                 self.note_metadata(cluster, slot, damage, at);
@@ -264,7 +261,6 @@ impl Judge {
             value: Vec::new(),
             at,
             what: what.to_owned(),
-            detail: Vec::new(),
         };
         self.metadata_faults.push((fault, verdict));
     }
@@ -292,13 +288,6 @@ impl Judge {
         verdict
     }
 
-    /// Returns `true` if a repair has put the entry there.
-    fn is_repaired(&self, cluster: &Cluster, slot: usize) -> bool {
-        // The first question answers for nearly every job, and saves the search for the place.
-        !self.repaired.is_empty()
-            && self.repaired.contains(&EntryPlace::from(&cluster.origin(slot)))
-    }
-
     /// Judges what no metadata has come for.
     pub(super) fn judge_rest(&mut self, cluster: &mut Cluster) {
         for slot in 0..cluster.slots.len() {
@@ -312,8 +301,7 @@ impl Judge {
             if let Some(payload) = kept.map(<[u8]>::to_vec) {
                 if self.judge_slot(cluster, slot, &payload, true, at) == Verdict::DataCorrupt {
                     let what = "the entry disagrees with the metadata in the table's properties";
-                    let half = self.half(cluster, slot, what, Some(&payload));
-                    self.unpaired.push(half);
+                    self.note_slot(cluster, slot, what);
                 }
                 continue;
             }
@@ -330,76 +318,45 @@ impl Judge {
                     continue;
                 }
             };
-            if self.is_repaired(cluster, slot) {
-                let seq = cluster.stored_seq(slot);
-                self.settled.push((cluster.key.clone(), seq, at.file));
-            } else {
-                let half = self.half(cluster, slot, what, None);
-                self.unpaired.push(half);
-            }
+            self.note_slot(cluster, slot, what);
             cluster.judged(slot);
         }
     }
 
-    fn half(&self, cluster: &Cluster, slot: usize, what: &str, payload: Option<&[u8]>) -> Half {
+    /// Notes the fault of a slot.
+    #[cold]
+    fn note_slot(&mut self, cluster: &Cluster, slot: usize, what: &str) {
         let at = cluster.origin(slot);
-        let cause = if payload.is_some() { Cause::Disagrees } else { Cause::Unpaired };
-        Half {
-            fault: Fault {
-                key: cluster.key.clone(),
-                seq: cluster.stored_seq(slot),
-                kind: cluster.slots[slot].kind(),
-                // Only a provider keeps values. A repair reads the entry again by its place.
-                value: cluster.values.get(slot).cloned().unwrap_or_default(),
-                at,
-                what: what.to_owned(),
-                detail: Vec::new(),
-            },
-            detail: Detail {
-                cause,
-                is_sealed: self.seal_of(at.file).is_some(),
-                payload: payload.map(<[u8]>::to_vec),
-                partner: None,
-            },
-        }
+        let fault = Fault {
+            key: cluster.key.clone(),
+            seq: cluster.stored_seq(slot),
+            kind: cluster.slots[slot].kind(),
+            // Only a provider keeps values.
+            value: cluster.values.get(slot).cloned().unwrap_or_default(),
+            at,
+            what: what.to_owned(),
+        };
+        self.note(fault, Cause::Entry);
+    }
+
+    fn note(&mut self, fault: Fault, cause: Cause) {
+        self.counts.faults += 1;
+        let is_sealed = self.seal_of(fault.at.file).is_some();
+        self.faults.push(NotedFault { fault, cause, is_sealed });
     }
 
     /// An entry that its judge found good, or left to this comparison, is not what was written.
     #[cold]
-    pub(super) fn push_changed(
-        &mut self,
-        entry: &Entry<'_>,
-        at: Origin,
-        vouched: Vouched<'_>,
-        faults: &mut Faults,
-    ) {
-        let fault = Fault {
+    pub(super) fn push_changed(&mut self, entry: &Entry<'_>, at: Origin, faults: &mut Faults) {
+        self.counts.faults += 1;
+        faults.push(Fault {
             key: entry.key.to_vec(),
             seq: entry.stored_seq,
             kind: entry.kind,
             value: Vec::new(),
             at,
-            what: String::new(),
-            detail: Vec::new(),
-        };
-        // The judge only believed the metadata, in the first run. This ends that run, and in the
-        // next one the judge compares.
-        if vouched.is_compared_later {
-            // Not counted, and without words: it only ends this run, and the next one finds out what is
-            // damaged.
-            return faults.push(fault);
-        }
-        let what = "the entry changed in memory after it was verified".to_owned();
-        let fault = Fault { what, ..fault };
-        // Of integrity the metadata is made from the note, with which it agreed. Only the provider
-        // itself can read that of a provider.
-        let payload = match vouched.hidden {
-            Some(hidden) if !self.shared.is_integrity => provided(entry.stored_seq, hidden),
-            _ => Payload::new(entry.stored_seq, vouched.note).encode(),
-        };
-        let cause = Cause::Disagrees;
-        let detail = Detail { cause, is_sealed: true, payload: Some(payload), partner: None };
-        push(faults, Half { fault, detail }, &mut self.counts);
+            what: "the entry disagrees with its metadata".to_owned(),
+        });
     }
 
     fn take_orphan(&mut self, entry: &Entry<'_>, at: Origin) {
@@ -411,7 +368,7 @@ impl Judge {
         let is_data =
             !entry.hidden && (entry.kind != EntryKind::Tombstone || entry.value.is_empty());
         let (cause, what) = if is_data {
-            (Cause::Unpaired, "the entry's key has the ending of metadata")
+            (Cause::Entry, "the entry's key has the ending of metadata")
         } else {
             (Cause::Orphan, "metadata without its entry in a table that is sealed")
         };
@@ -422,36 +379,15 @@ impl Judge {
             value: entry.value.to_vec(),
             at,
             what: what.to_owned(),
-            detail: Vec::new(),
         };
-        let payload = (!is_data).then(|| entry.value.to_vec());
-        let half =
-            Half { fault, detail: Detail { cause, is_sealed: true, payload, partner: None } };
-        if is_data { &mut self.unpaired } else { &mut self.orphans }.push(half);
+        self.note(fault, cause);
     }
 
-    /// At the end of the job: reports the halves, those that belong together in one another's
-    /// words.
+    /// Hands the faults over to the job. Metadata that is damaged alone is none: the job makes it again.
+    #[inline]
     pub(super) fn report(&mut self, faults: &mut Faults) {
-        let mut orphans = std::mem::take(&mut self.orphans);
-        // First, so that metadata of a repaired entry does not become the other half of a damaged
-        // one.
-        for (key, seq, file) in self.settled.drain(..) {
-            orphans.retain(|Half { fault, .. }| {
-                let is_its_own = entry_key(&fault.key) == Some(&key[..]) && fault.seq == seq;
-                !is_its_own || fault.at.file != file
-            });
-        }
-        join(&mut self.unpaired, &mut orphans);
-        for half in self.unpaired.drain(..) {
-            push(faults, half, &mut self.counts);
-        }
-        for orphan in orphans {
-            push(faults, orphan, &mut self.counts);
-        }
-        for (fault, _) in self.metadata_faults.drain(..) {
-            // No fault of the job: the output has new metadata, and the run need not be repeated.
-            faults.mended(fault, "made anew from its entry");
+        if !self.faults.is_empty() {
+            self.faults.drain(..).for_each(|found| faults.push(found.fault));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use lsm_core::Result;
 use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, EndedBlock, Entry, Fault,
-    Faults, Input, InputTable, Job, JobKind, Origin, OwnedEntry, Patch, Properties, RepairSources,
+    Faults, HiddenSink, Input, InputTable, Job, JobKind, Origin, Output, Properties,
 };
 use lsm_core::internals::compaction::{Ruling, Survival};
 use lsm_core::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
@@ -101,7 +101,6 @@ pub struct Engine {
     pub block_bytes: usize,
     pub table_bytes: usize,
     pub snapshots: Vec<SeqNo>,
-    pub patches: HashMap<(Option<FileNo>, u64, u32), Patch>,
     pub decision: fn(&Entry<'_>) -> Decision,
     /// The first boundary behind a block that was cut by force.
     pub forced_at: Option<usize>,
@@ -114,7 +113,6 @@ impl Default for Engine {
             block_bytes: 100,
             table_bytes: usize::MAX,
             snapshots: vec![SeqNo::MAX],
-            patches: HashMap::new(),
             decision: |_| Decision::Keep,
             forced_at: None,
             next_file: 1000,
@@ -124,6 +122,7 @@ impl Default for Engine {
 
 struct Outputs {
     tables: Vec<Table>,
+    ended: Vec<EndedBlock>,
     block: u64,
     block_bytes: usize,
     table_bytes: usize,
@@ -137,6 +136,27 @@ impl Outputs {
         self.table_bytes += key.len() + value.len();
         let entry = Stored { key, seq, kind, value, hidden, block: self.block };
         self.tables.last_mut().unwrap().entries.push(entry);
+    }
+
+    fn end_block(&mut self, is_forced: bool) {
+        self.ended.push(EndedBlock { is_forced, ..EndedBlock::default() });
+    }
+
+    fn finish_table(&mut self, filter: &mut dyn CompactionFilter) {
+        let last = self.tables.last_mut().unwrap();
+        filter.finish_table(&self.ended, &mut last.properties).unwrap();
+        self.ended.clear();
+    }
+}
+
+impl HiddenSink for Outputs {
+    fn add(&mut self, key: &[u8], seq: SeqNo, payload: &[u8]) -> Result<()> {
+        Outputs::add(self, key, seq, EntryKind::Tombstone, payload, true);
+        Ok(())
+    }
+
+    fn ended_blocks(&mut self) -> Option<&mut Vec<EndedBlock>> {
+        Some(&mut self.ended)
     }
 }
 
@@ -158,49 +178,13 @@ impl Engine {
         self.run(hive, JobKind::Compaction, inputs).1
     }
 
-    /// Runs, repairs what is faulty with what `sources` have, runs again.
-    pub fn compact_repaired(
-        &mut self,
-        hive: &MetaHive,
-        inputs: &[Table],
-        sources: &mut Sources,
-    ) -> (Vec<Table>, Vec<Patch>) {
-        let mut given = Vec::new();
-        let faults = self.faults(hive, inputs);
-        let patches = hive.repair(&faults, sources);
-        for (fault, patch) in faults.into_iter().zip(patches) {
-            let patch = match patch {
-                Patch::Poison => Patch::Replace {
-                    key: fault.key,
-                    seq: fault.seq,
-                    kind: EntryKind::Poison,
-                    value: fault.value,
-                    source: "poison".to_owned(),
-                },
-                other => other,
-            };
-            given.push(patch.clone());
-            self.patches.insert((fault.at.file, fault.at.block_offset, fault.at.entry), patch);
-        }
-        (self.compact(hive, inputs), given)
-    }
-
-    fn merged(&self, kind: JobKind, inputs: &[Table]) -> Vec<(Stored, SeqNo, Origin)> {
+    fn merged(kind: JobKind, inputs: &[Table]) -> Vec<(Stored, SeqNo, Origin)> {
         let mut merged = Vec::new();
         for table in inputs {
             for (at, entry) in table.entries.iter().enumerate() {
                 let flush = kind == JobKind::Flush;
                 let at = if flush { Origin::MEMTABLE } else { table.origin(at) };
                 let mut entry = entry.clone();
-                match self.patches.get(&(at.file, at.block_offset, at.entry)) {
-                    Some(Patch::Leave) => continue,
-                    Some(Patch::Replace { key, seq, kind, value, .. }) => {
-                        (entry.key, entry.seq) = (key.clone(), *seq);
-                        (entry.kind, entry.value) = (*kind, value.clone());
-                        entry.hidden = false;
-                    }
-                    _ => {}
-                }
                 let stored_seq = entry.seq;
                 entry.seq = table.ingested_at.map_or(stored_seq, seq);
                 merged.push((entry, stored_seq, at));
@@ -227,33 +211,23 @@ impl Engine {
             .collect();
         let level_from = 0;
         let level_to = usize::from(kind == JobKind::Compaction);
-        let repaired: Vec<_> = self
-            .patches
-            .keys()
-            .map(|&(file, block_offset, entry)| Origin {
-                file,
-                block_offset,
-                entry,
-                ..Origin::MEMTABLE
-            })
-            .collect();
         let job = Job {
             level_from,
             level_to,
             snapshots: &self.snapshots,
             inputs: &named,
-            repaired: &repaired,
             ..Job::new("p", kind)
         };
         let mut filter = hive.start(&job).unwrap();
         let mut faults = Faults::default();
-        let mut out = Outputs { tables: vec![], block: 0, block_bytes: 0, table_bytes: 0 };
+        let mut out =
+            Outputs { tables: vec![], ended: vec![], block: 0, block_bytes: 0, table_bytes: 0 };
         out.tables.push(Table { file: self.next_file, ..Table::default() });
         let mut survival = Survival::new(&self.snapshots);
         let mut last_read: Option<Vec<u8>> = None;
         let mut last_key: Option<Vec<u8>> = None;
         let mut boundaries = 0;
-        for (stored, stored_seq, at) in self.merged(kind, inputs) {
+        for (stored, stored_seq, at) in Engine::merged(kind, inputs) {
             let entry = Entry {
                 key: &stored.key,
                 seq: stored.seq,
@@ -262,7 +236,9 @@ impl Engine {
                 value: &stored.value,
                 hidden: stored.hidden,
             };
-            if filter.input(entry, at, &mut faults).unwrap() == Input::Take {
+            // A flush shows the filter no inputs.
+            let is_input = kind == JobKind::Compaction;
+            if is_input && filter.input(&entry, &at, None, &mut faults).unwrap() == Input::Take {
                 continue;
             }
             let is_version = last_read.as_ref() == Some(&stored.key);
@@ -272,7 +248,7 @@ impl Engine {
             }
             if last_key.as_ref() != Some(&stored.key) {
                 if self.forced_at == Some(boundaries) {
-                    end_block(&mut *filter, true);
+                    out.end_block(true);
                 }
                 boundaries += 1;
                 let cut = emit(&mut *filter, Some(&stored.key), &mut out, &mut faults);
@@ -290,39 +266,39 @@ impl Engine {
                 }
             };
             let written = Entry { stored_seq: written.seq, ..written };
-            filter.output(&written, untouched, None).unwrap();
+            let output = Output {
+                entry: written,
+                untouched_from: untouched,
+                value_sum: None,
+                is_noted: false,
+            };
+            filter.output(&output).unwrap();
             out.add(written.key, written.seq, written.kind, written.value, false);
         }
         if self.forced_at == Some(boundaries) {
-            end_block(&mut *filter, true);
+            out.end_block(true);
         }
         emit(&mut *filter, None, &mut out, &mut faults);
-        end_block(&mut *filter, false);
-        let last = out.tables.last_mut().unwrap();
-        filter.finish_table(&mut last.properties).unwrap();
-        self.next_file = last.file + 1;
-        (out.tables, faults.into_parts().0)
+        out.end_block(false);
+        out.finish_table(&mut *filter);
+        self.next_file = out.tables.last().unwrap().file + 1;
+        (out.tables, faults.into_all())
     }
 
     fn cut(&self, filter: &mut dyn CompactionFilter, out: &mut Outputs) {
         let ends_table = out.table_bytes >= self.table_bytes;
         if out.block_bytes >= self.block_bytes || ends_table {
-            end_block(filter, false);
+            out.end_block(false);
             out.block += 1;
             out.block_bytes = 0;
         }
         if ends_table {
-            let last = out.tables.last_mut().unwrap();
-            filter.finish_table(&mut last.properties).unwrap();
-            let file = last.file + 1;
+            out.finish_table(filter);
+            let file = out.tables.last().unwrap().file + 1;
             out.tables.push(Table { file, ..Table::default() });
             (out.block, out.block_bytes, out.table_bytes) = (0, 0, 0);
         }
     }
-}
-
-fn end_block(filter: &mut dyn CompactionFilter, is_forced: bool) {
-    filter.blocks_ended(&[EndedBlock { is_forced, ..EndedBlock::default() }]).unwrap();
 }
 
 fn emit(
@@ -331,11 +307,7 @@ fn emit(
     out: &mut Outputs,
     faults: &mut Faults,
 ) -> Cut {
-    let mut sink = |key: &[u8], seq: SeqNo, payload: &[u8]| -> Result<()> {
-        out.add(key, seq, EntryKind::Tombstone, payload, true);
-        Ok(())
-    };
-    filter.boundary(next, &mut Emitter::new(&mut sink), faults).unwrap()
+    filter.boundary(next, &mut Emitter::new(out), faults).unwrap()
 }
 
 /// Checks what every finished table must be: in order, each entry with its own sound metadata,
@@ -383,37 +355,4 @@ pub fn check_sealed(tables: &[Table]) -> usize {
 pub fn verdict(entry: &Stored, payload: &[u8]) -> Verdict {
     let sum = metahive::checksum::of_entry(&entry.key, &entry.value, entry.seq, entry.kind);
     judge(sum, &Payload::decode(payload).unwrap())
-}
-
-/// The medium as it is, and a log.
-#[derive(Default)]
-pub struct Sources {
-    pub medium: Vec<Table>,
-    pub log: Vec<OwnedEntry>,
-    pub rereads: usize,
-}
-
-impl Sources {
-    pub fn of(tables: &[Table]) -> Sources {
-        Sources { medium: tables.to_vec(), ..Sources::default() }
-    }
-}
-
-impl RepairSources for Sources {
-    fn reread(&mut self, at: &Origin) -> Result<Option<OwnedEntry>> {
-        self.rereads += 1;
-        let table = self.medium.iter().find(|table| Some(FileNo(table.file)) == at.file).unwrap();
-        let mut block = table.entries.iter().filter(|e| e.block == at.block_offset);
-        Ok(block.nth(at.entry as usize).map(|entry| OwnedEntry {
-            key: entry.key.clone(),
-            seq: entry.seq,
-            kind: entry.kind,
-            value: entry.value.clone(),
-            verified: !table.is_damaged,
-        }))
-    }
-
-    fn in_log(&mut self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
-        Ok(self.log.iter().find(|entry| entry.key == key && entry.seq == seq).cloned())
-    }
 }

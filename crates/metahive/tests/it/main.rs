@@ -6,6 +6,5 @@ mod damage;
 mod engine;
 mod memory;
 mod order;
-mod repair;
 mod seal;
 mod vouched;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lsm_core::Result;
 use lsm_core::hooks::{
-    CompactionFilterFactory, Decision, Emitter, Faults, HiddenSink, Job, JobKind,
+    CompactionFilterFactory, Decision, Emitter, Faults, HiddenSink, Job, JobKind, Output,
 };
 use lsm_core::types::SeqNo;
 use metahive::group::{State, verify_group};
@@ -99,7 +99,9 @@ fn a_flush_seals_the_checksum_that_it_has_confirmed() {
         let mut out = Emitter::new(&mut emitted);
         let mut faults = Faults::default();
         filter.boundary(Some(b"k"), &mut out, &mut faults).unwrap();
-        filter.output(&entry, Some(entry.seq), Some(confirmed)).unwrap();
+        let untouched_from = Some(entry.seq);
+        let value_sum = Some(confirmed);
+        filter.output(&Output { entry, untouched_from, value_sum, is_noted: false }).unwrap();
         filter.boundary(None, &mut out, &mut faults).unwrap();
         let [payload] = &emitted.0[..] else { panic!("{:?}", emitted.0) };
         assert_eq!(crate::engine::verdict(&stored, payload), verdict);

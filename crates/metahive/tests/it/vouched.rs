@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use lsm_core::Result;
 use lsm_core::hooks::{
-    CompactionFilterFactory, Emitter, Entry, Faults, HiddenSink, Job, JobKind, Origin, Patch,
+    CompactionFilterFactory, Emitter, Entry, Faults, HiddenSink, Job, JobKind, Origin, Output,
     Vouched,
 };
 use lsm_core::types::{EntryKind, FileNo, SeqNo};
 use metahive::{MetaHive, MetaHiveOptions, Statistics, checksum};
 
-use crate::engine::{Sources, Stored, Table, seq};
+use crate::engine::seq;
 
 /// The first entry of the first block of a table.
 const AT: Origin = Origin { file: Some(FileNo(1)), ..Origin::MEMTABLE };
@@ -51,33 +51,29 @@ fn the_metadata_of_a_dropped_entry_is_not_carried_on_to_the_next() {
     let mut faults = Faults::default();
     let dropped = entry(b"a", 5, &[1; 10]);
     let hidden = figures(10);
-    let vouched =
-        Vouched { note: sum_of(&dropped), hidden: Some(&hidden), is_compared_later: false };
-    filter.input_vouched(&dropped, &AT, &vouched, &mut faults).unwrap();
+    let vouched = Vouched { note: sum_of(&dropped), hidden: Some(&hidden) };
+    filter.input(&dropped, &AT, Some(&vouched), &mut faults).unwrap();
     // Of a table that is not sealed.
     let next = entry(b"b", 3, &[2; 60]);
-    filter.input(next, AT, &mut faults).unwrap();
-    filter.output(&next, Some(seq(3)), None).unwrap();
+    filter.input(&next, &AT, None, &mut faults).unwrap();
+    let untouched_from = Some(seq(3));
+    let output = Output { entry: next, untouched_from, value_sum: None, is_noted: false };
+    filter.output(&output).unwrap();
     let mut emitted = Emitted::default();
     filter.boundary(None, &mut Emitter::new(&mut emitted), &mut faults).unwrap();
-    assert!(faults.is_empty());
+    assert!(faults.first().is_none());
     assert_eq!(emitted.0, [(b"b\x01".to_vec(), 60)]);
 }
 
 #[test]
-fn an_entry_that_changed_in_memory_is_compared_with_the_metadata_of_its_provider() {
-    let hive = statistics();
-    let mut filter = hive.start(&Job::new("p", JobKind::Compaction)).unwrap();
+fn an_entry_that_changed_in_memory_after_its_judge_is_a_fault() {
+    let mut filter = statistics().start(&Job::new("p", JobKind::Compaction)).unwrap();
     let mut faults = Faults::default();
     let was = entry(b"a", 5, &[1; 10]);
     let hidden = figures(10);
-    let vouched = Vouched { note: sum_of(&was), hidden: Some(&hidden), is_compared_later: false };
+    let vouched = Vouched { note: sum_of(&was), hidden: Some(&hidden) };
     let is = entry(b"a", 5, &[9; 10]);
-    filter.input_vouched(&is, &AT, &vouched, &mut faults).unwrap();
-    let (faults, _) = faults.into_parts();
-    // Its metadata lies in another block, where a second reading of the entry does not see it.
-    let medium = Table::new(1, vec![Stored::value(b"a", 5, &[1; 10])]);
-    let patches = hive.repair(&faults, &mut Sources::of(&[medium]));
-    let [Patch::Replace { value, .. }] = &patches[..] else { panic!("{patches:?}") };
-    assert_eq!(value, &[1; 10]);
+    filter.input(&is, &AT, Some(&vouched), &mut faults).unwrap();
+    let fault = faults.first().unwrap();
+    assert_eq!((&fault.key[..], fault.at), (&b"a"[..], AT));
 }

@@ -8,13 +8,12 @@
 //! Invariants:
 //! 1. In front of a call that shows the filter an entry by itself, the entry written last has no hidden entry
 //!    that another one could sort in front of: the note on it is taken back where that may be.
-//! 2. The filter hears of the blocks that have ended before each boundary at which it is called, and of those
-//!    that its hidden entries ended right behind it.
+//! 2. The filter finds the blocks that have ended in what it is given at a boundary, and at the end of a table.
 
 use super::Writing;
 use crate::error::Result;
-use crate::hooks::{Cut, Emitter, Entry, Input, Origin};
-use crate::types::{KeyRef, SeqNo, hidden_precedes};
+use crate::hooks::{Cut, Emitter, Entry, Input, Origin, Output};
+use crate::types::{KeyRef, SeqNo, Trailer, hidden_precedes};
 
 /// The state of a loop that makes hidden entries of notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +50,8 @@ impl Writing<'_, '_> {
 
     fn end_table(&mut self) -> Result<()> {
         self.outputs.end_last_block()?;
-        self.tell_blocks()?;
-        let properties = self.stages.finish_table()?;
+        let ended = self.outputs.ended_blocks().map(std::mem::take).unwrap_or_default();
+        let properties = self.stages.finish_table(&ended)?;
         self.outputs.end_table(properties)?;
         if let Some(split) = &mut self.split {
             split.begin();
@@ -94,11 +93,13 @@ impl Writing<'_, '_> {
             return Ok(self.judged);
         }
         let value_sum = self.value_sum.filter(|_| untouched_from.is_some());
+        let entry = *entry;
+        let note =
+            sealing.output(&Output { entry, untouched_from, value_sum, is_noted: takes_note })?;
         if takes_note {
-            return sealing.note(entry, untouched_from, value_sum).map(Some);
+            return Ok(Some(note));
         }
         self.noting = Noting::Off;
-        sealing.output(entry, untouched_from, value_sum)?;
         Ok(None)
     }
 
@@ -112,7 +113,10 @@ impl Writing<'_, '_> {
         }
         self.noting = Noting::Off;
         match &mut self.stages.sealing {
-            Some(sealing) => sealing.take_back(entry.key, entry.seq, entry.kind, bytes, note),
+            Some(sealing) => {
+                let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
+                sealing.take_back(key, bytes, note)
+            }
             None => Ok(()),
         }
     }
@@ -122,13 +126,9 @@ impl Writing<'_, '_> {
         if next.is_some() {
             self.take_back()?;
         }
-        // In front of what is written here: such a block ends in front of `next`.
-        self.tell_blocks()?;
         let Some(sealing) = &mut self.stages.sealing else { return Ok(Cut::Allowed) };
         let mut out = Emitter::new(&mut self.outputs);
         let cut = sealing.boundary(next, &mut out, &mut self.faults)?;
-        // And of those that its own hidden entries ended.
-        self.tell_blocks()?;
         let may_note = cut == Cut::Idle && self.outputs.takes_notes();
         self.noting = if may_note { Noting::Idle } else { Noting::Off };
         self.outputs.allow_cut(cut != Cut::Forbidden);
@@ -158,33 +158,21 @@ impl Writing<'_, '_> {
     fn take_back_note(&mut self, note: u64, bytes: u64) -> Result<()> {
         self.noting = Noting::Off;
         self.outputs.take_back_note(note);
-        let KeyRef { user, trailer } = self.keys.written().expect("it was written");
-        let kind = trailer.kind().expect("a written entry has a kind");
+        let key = self.keys.written().expect("it was written");
         match &mut self.stages.sealing {
-            Some(sealing) => sealing.take_back(user, trailer.seq(), kind, bytes, note),
+            Some(sealing) => sealing.take_back(key, bytes, note),
             None => Ok(()),
         }
     }
 
     /// Shows the filter an input without a judge's note, which it may keep until its metadata comes. The
     /// hidden entry of the entry written last sorts before that, or belongs to the same key.
-    pub(super) fn take_input(&mut self, entry: &Entry<'_>, at: Origin) -> Result<Input> {
+    pub(super) fn take_input(&mut self, entry: &Entry<'_>, at: &Origin) -> Result<Input> {
         self.take_back()?;
         self.noting = Noting::Off;
         match &mut self.stages.sealing {
-            Some(sealing) => sealing.input(*entry, at, &mut self.faults),
+            Some(sealing) => sealing.input(entry, at, None, &mut self.faults),
             None => Ok(Input::Pass),
         }
-    }
-
-    /// Tells the filter of the blocks that have ended.
-    fn tell_blocks(&mut self) -> Result<()> {
-        let Some(sealing) = &mut self.stages.sealing else { return Ok(()) };
-        let Some(ended) = self.outputs.ended_blocks().filter(|ended| !ended.is_empty()) else {
-            return Ok(());
-        };
-        let told = sealing.blocks_ended(ended);
-        ended.clear();
-        told
     }
 }

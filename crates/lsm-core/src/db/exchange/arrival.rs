@@ -21,7 +21,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Placed, copy, link_or_copy};
 use crate::hooks::{
     CompactionFilterFactory, Emitter, Entry, Faults, InputTable, Job, JobKind, JobValues, Origin,
-    PartitionHooks, Properties, Rules,
+    PartitionHooks, Properties, Rules, catch_blamed,
 };
 use crate::iter::InternalIter;
 use crate::limits::check_key;
@@ -238,12 +238,12 @@ impl<'a> Arrival<'a> {
             let kind = key.trailer.kind().expect("a stored entry has a kind");
             let at = Origin { file: Some(file), level, block_offset, entry, block_verified };
             let entry = Entry { key: key.user, seq, stored_seq: seq, kind, value, hidden };
-            filter.input(entry, at, &mut faults)?;
+            catch_blamed(|| filter.input(&entry, &at, None, &mut faults))?;
             entries.next()?;
         }
         let mut sink = |_: &[u8], _: SeqNo, _: &[u8]| Ok(());
         filter.boundary(None, &mut Emitter::new(&mut sink), &mut faults)?;
-        match faults.into_parts().0.first() {
+        match faults.first() {
             None => Ok(()),
             Some(fault) => {
                 let path = table.path(context);

@@ -11,7 +11,7 @@
 
 use super::arrival::Arrival;
 use super::ingest::IngestSummary;
-use crate::compaction::{Fill, Patches, Stages};
+use crate::compaction::{Fill, Stages};
 use crate::db::hooked::check_complete;
 use crate::db::write::check_value;
 use crate::db::{DbInner, Partition};
@@ -139,9 +139,7 @@ impl Partition {
             filters: hooks.sealing().into_iter().cloned().collect(),
             ..(*hooks).clone()
         };
-        let patches = Patches::default();
-        let stages =
-            Stages::new(&sealing, &[SeqNo::MAX], &[], &patches, db.inject.entries.as_ref());
+        let stages = Stages::new(&sealing, &[SeqNo::MAX], &[], db.inject.entries.as_ref());
         let unix_time = db.runner.calendar.unix_time();
         let stages = stages.ageing(hooks.ageing().cloned(), unix_time, state.key_form)?;
         let seq = SeqNo::new(STORED_SEQ).expect("it is in range");

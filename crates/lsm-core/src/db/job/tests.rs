@@ -1,7 +1,6 @@
 //! Jobs over a file system in memory: the tables that they make, and the handling of faults.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -12,7 +11,7 @@ use crate::compaction::{Compaction, Method, Trigger};
 use crate::fs::{CrashOutcome, Fs, MemFs};
 use crate::hooks::{
     CompactionFilter, CompactionFilterFactory, Entry, EventListener, Fault, Faults, Input, Job,
-    Origin, Patch, RepairSources, Rules,
+    Origin, Rules, Vouched,
 };
 use crate::iter::InternalIter;
 use crate::memtable::{Memtable, SlabPool, TrueEntry};
@@ -22,30 +21,8 @@ use crate::version::{Level, PartitionVersion};
 
 const DIR: &str = "/db";
 
-/// The faults that a filter finds.
-#[derive(Clone, Copy, PartialEq)]
-enum Finds {
-    /// Every entry whose value is `bad`.
-    Bad,
-    /// Every entry with the key `b` that is not marked as damaged.
-    AlwaysB,
-    /// In each run the entry after the one of the run before.
-    NextEntry,
-}
-
-/// A filter that seals nothing and finds faults. It repairs an entry with the bytes of the file,
-/// after `good, not `.
-struct Suspecting {
-    finds: Finds,
-    runs: AtomicUsize,
-}
-
-/// One run.
-struct Looking {
-    finds: Finds,
-    run: usize,
-    seen: usize,
-}
+/// A filter that seals nothing and finds a fault in every entry whose value is `bad`.
+struct Suspecting;
 
 impl CompactionFilterFactory for Suspecting {
     fn name(&self) -> &'static str {
@@ -61,43 +38,26 @@ impl CompactionFilterFactory for Suspecting {
     }
 
     fn start(&self, _: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
-        let run = self.runs.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(Looking { finds: self.finds, run, seen: 0 }))
-    }
-
-    fn repair(&self, faults: &[Fault], sources: &mut dyn RepairSources) -> Vec<Patch> {
-        let mut patches = Vec::new();
-        for fault in faults {
-            let stored = sources.reread(&fault.at).unwrap().expect("the table has the entry");
-            patches.push(Patch::Replace {
-                key: stored.key,
-                seq: stored.seq,
-                kind: EntryKind::Value,
-                value: [b"good, not ", &stored.value[..]].concat(),
-                source: "the test".to_owned(),
-            });
-        }
-        patches
+        Ok(Box::new(Suspecting))
     }
 }
 
-impl CompactionFilter for Looking {
-    fn input(&mut self, entry: Entry<'_>, at: Origin, faults: &mut Faults) -> Result<Input> {
-        let is_faulty = match self.finds {
-            Finds::Bad => entry.value == b"bad",
-            Finds::AlwaysB => entry.key == b"b" && entry.kind != EntryKind::Poison,
-            Finds::NextEntry => self.seen == self.run,
-        };
-        self.seen += 1;
-        if is_faulty {
+impl CompactionFilter for Suspecting {
+    fn input(
+        &mut self,
+        entry: &Entry<'_>,
+        at: &Origin,
+        _: Option<&Vouched<'_>>,
+        faults: &mut Faults,
+    ) -> Result<Input> {
+        if entry.value == b"bad" {
             faults.push(Fault {
                 key: entry.key.to_vec(),
                 seq: entry.seq,
                 kind: entry.kind,
                 value: entry.value.to_vec(),
-                at,
+                at: *at,
                 what: "suspected".to_owned(),
-                detail: Vec::new(),
             });
         }
         Ok(Input::Pass)
@@ -172,13 +132,12 @@ impl Bench {
         Bench { fs, runner, heard }
     }
 
-    /// A job over `version`, with this filter if there is one.
-    fn job(&self, version: PartitionVersion, filter: Option<Finds>) -> StartedJob {
+    /// A job over `version`, with the filter if it `is_suspecting`.
+    fn job(&self, version: PartitionVersion, is_suspecting: bool) -> StartedJob {
         let mut hooks = PartitionHooks::default();
-        if let Some(finds) = filter {
-            let filter = Suspecting { finds, runs: AtomicUsize::new(0) };
-            hooks.rules = filter.rules();
-            hooks.filters.push(Arc::new(filter));
+        if is_suspecting {
+            hooks.rules = Suspecting.rules();
+            hooks.filters.push(Arc::new(Suspecting));
         }
         let slabs = Arc::new(SlabPool::new(0));
         let partition =
@@ -189,7 +148,7 @@ impl Bench {
     /// A version with these keys and values in one table of level 0.
     fn version(&self, entries: &[(&str, &str)]) -> PartitionVersion {
         let version = PartitionVersion { options: Arc::default(), ..draw("") };
-        let job = self.job(version.clone(), None);
+        let job = self.job(version.clone(), false);
         let memtables = [memtable(entries)];
         let merge = Merge::flush(&memtables, &version);
         let made = self.runner.run(&NoLog, &job, &merge, &|| false).unwrap();
@@ -200,7 +159,7 @@ impl Bench {
     }
 
     /// Rewrites the tables of level 0 under a filter; keys and values that result.
-    fn rewrite(&self, version: PartitionVersion, finds: Finds) -> Result<Vec<String>> {
+    fn rewrite(&self, version: PartitionVersion) -> Result<Vec<String>> {
         let compaction = Compaction {
             level_from: 0,
             level_to: 6,
@@ -211,7 +170,7 @@ impl Bench {
             trigger: Trigger::Level0,
             score: 1.0,
         };
-        let job = self.job(version.clone(), Some(finds));
+        let job = self.job(version.clone(), true);
         let merge = Merge::compaction(&compaction, &version);
         let made = self.runner.run(&NoLog, &job, &merge, &|| false);
         self.runner.events.deliver();
@@ -268,36 +227,20 @@ fn a_flush_makes_a_table_that_is_durable_and_tells_nobody() {
 }
 
 #[test]
-fn a_fault_is_repaired_between_two_runs_and_told_once() {
+fn a_fault_fails_the_job_with_its_table_and_leaves_none() {
     let bench = Bench::new();
     let version = bench.version(&[("a", "1"), ("b", "bad"), ("c", "3")]);
-    let entries = bench.rewrite(version, Finds::Bad).unwrap();
-    assert_eq!(entries, ["a=1", "b=good, not bad", "c=3"]);
-    assert_eq!(bench.heard(), ["damage at b", "b by the test"]);
-}
-
-#[test]
-fn what_a_repair_did_not_mend_is_marked_as_damaged() {
-    let bench = Bench::new();
-    let version = bench.version(&[("a", "1"), ("b", "2")]);
-    let entries = bench.rewrite(version, Finds::AlwaysB).unwrap();
-    assert_eq!(entries, ["a=1", "b=damaged"]);
-    let told = ["damage at b", "b by the test", "damage at b", "lost b"];
-    assert_eq!(bench.heard(), told);
-}
-
-#[test]
-fn a_job_that_finds_new_faults_in_every_run_is_given_up_and_leaves_no_table() {
-    let bench = Bench::new();
-    let keys: Vec<String> = (10..30).map(|number| number.to_string()).collect();
-    let entries: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "value")).collect();
-    let version = bench.version(&entries);
+    let table = version.levels[0].tables()[0].clone();
     let files = bench.fs.list(Path::new(DIR), "").unwrap().len();
-    let error = bench.rewrite(version, Finds::NextEntry).unwrap_err();
-    assert!(error.is_corruption(), "{error}");
-    assert_eq!(error.damage().unwrap().partition.as_deref(), Some("default"));
-    assert_eq!(bench.heard().len(), 2 * (REPAIR_ROUNDS + 1));
+    let error = bench.rewrite(version).unwrap_err();
+    let damage = error.damage().unwrap();
+    assert_eq!(damage.partition.as_deref(), Some("default"));
+    assert_eq!(damage.file, table.path(&bench.runner.tables));
+    assert_eq!((damage.offset, damage.key.as_deref()), (Some(0), Some(&b"b"[..])));
+    assert_eq!(bench.heard(), [""; 0]);
     assert_eq!(bench.fs.list(Path::new(DIR), "").unwrap().len(), files);
+    let version = bench.version(&[("a", "1"), ("b", "2")]);
+    assert_eq!(bench.rewrite(version).unwrap(), ["a=1", "b=2"]);
 }
 
 #[test]

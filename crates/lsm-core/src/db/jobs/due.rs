@@ -44,6 +44,8 @@ pub(super) struct Claims {
     pub(super) failure: Option<Error>,
     /// Why some tables stay claimed.
     pub(super) damage: Option<Error>,
+    /// Tables that repairs made, or could not repair, and how many repairs in a row led to each.
+    pub(super) repairs: HashMap<FileNo, u32>,
     /// `true` if a table keeps entries for snapshots, held or released, has some that expire, or
     /// tombstones that a snapshot keeps.
     waits_for_time: bool,

@@ -4,7 +4,7 @@ use super::JudgedIter;
 use crate::error::Result;
 use crate::hooks::{Fault, Origin};
 use crate::sstable::salvage::blocks_between;
-use crate::sstable::stored::Extent;
+use crate::sstable::stored::{Access, Extent};
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 impl JudgedIter {
@@ -16,7 +16,7 @@ impl JudgedIter {
             match block {
                 Ok((offset, len)) => self.blocks.push(Extent { offset, len }),
                 // The list ends there by itself: the iterator returns nothing behind an error.
-                Err(error) if error.is_corruption() => is_damaged = true,
+                Err(error) if error.is_corruption() && self.by.is_repair => is_damaged = true,
                 Err(error) => return Err(error),
             }
         }
@@ -34,6 +34,28 @@ impl JudgedIter {
             self.by.findings.add(|findings| findings.repaired.push((fault, source)));
         }
         Ok(())
+    }
+
+    /// Reads the block of the present entry again, past every cache and into other memory. Returns `false` if
+    /// it cannot be read or decoded: then the walk is of no use any more.
+    #[cold]
+    pub fn read_again(&mut self) -> Result<bool> {
+        let Some(extent) = self.block() else { return Ok(false) };
+        let source = self.reader.source();
+        self.bytes = Vec::new();
+        let read = source.read_stored(Access::Uncached, extent);
+        let read =
+            read.and_then(|stored| source.open_into(extent.offset, &stored, &mut self.bytes));
+        let len = match read {
+            Err(error) if error.is_corruption() => return Ok(false),
+            read => read?,
+        };
+        // The judge has judged the block: its notes stay.
+        let notes = std::mem::take(&mut self.decoder.notes);
+        let is_whole = self.decoder.decode(&self.bytes[..len], &self.reader);
+        let is_same = is_whole && notes.len() == self.decoder.slots.len();
+        self.decoder.notes = notes;
+        Ok(is_same)
     }
 
     /// Returns `true` if the entries ascend, from the last sound one on, within what the manifest
@@ -86,7 +108,6 @@ impl JudgedIter {
                 block_verified: false,
             },
             what,
-            detail: Vec::new(),
         }
     }
 }

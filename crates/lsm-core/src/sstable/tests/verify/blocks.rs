@@ -2,14 +2,28 @@
 
 use super::*;
 
+/// The numbers of visible and of hidden entries before entry `i` of all.
+fn counts_before(block: &Block, i: usize) -> (usize, usize) {
+    let mut visible = 0;
+    let mut hidden = 0;
+    while visible + hidden < i {
+        if block.is_hidden_next(visible, hidden) {
+            hidden += 1;
+        } else {
+            visible += 1;
+        }
+    }
+    (visible, hidden)
+}
+
 /// Walks a block that parsed, hidden entries included: whatever it holds, it must be in order.
 fn use_block(block: &Block, suffix: &[u8]) {
     let mut last: Option<InternalKey> = None;
     let mut user = Vec::new();
     let count = block.len() + block.hidden_len();
     for i in 0..count {
-        let (visible, hidden) = block.counts_before(i);
-        let is_hidden = block.counts_before(i + 1).0 == visible;
+        let (visible, hidden) = counts_before(block, i);
+        let is_hidden = counts_before(block, i + 1).0 == visible;
         let trailer = if is_hidden {
             let head = block.hidden_head(hidden);
             let trailer = block.hidden_key(hidden, suffix, &mut user);
