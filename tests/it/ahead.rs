@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{CrashOutcome, FaultFs, Fs, FsOp, MemFs, OpKind};
 use lsm_core::internals::names::FileName;
-use lsm_core::internals::version::{FlushedAhead, recover};
+use lsm_core::internals::version::{FlushBeyondSync, recover};
 use siltstone::secondary::{Level, Secondary, Target};
 use siltstone::{BackgroundMode, Builder, Db, Durability, Options, Partition, Readable};
 use testkit::Rng;
@@ -43,15 +43,15 @@ fn sort(path: &Path) -> Option<&'static str> {
 }
 
 /// The lead of the last flush over the log, as the manifest has it.
-fn ahead(fs: &MemFs) -> Option<FlushedAhead> {
+fn ahead(fs: &MemFs) -> Option<FlushBeyondSync> {
     ahead_in(fs, DIR)
 }
 
-fn ahead_in(fs: &MemFs, dir: &str) -> Option<FlushedAhead> {
+fn ahead_in(fs: &MemFs, dir: &str) -> Option<FlushBeyondSync> {
     let dir = Path::new(dir);
     let entries = fs.list(dir, "").unwrap();
     let names: Vec<_> = entries.iter().filter_map(|entry| FileName::parse(&entry.name)).collect();
-    recover(fs, dir, &names).unwrap()?.version.flushed_ahead
+    recover(fs, dir, &names).unwrap()?.version.flush_beyond_sync
 }
 
 #[test]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::codec::{Malformed, Reader, VARINT_BYTES_MAX, put_bytes, put_varint, zeroed};
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
-use crate::types::{COPIED_VALUE_BYTES_MAX, EntryKind, Operation, OperationSum, SectionBytes};
+use crate::types::{COPIED_VALUE_BYTES_MAX, EntryKind, Operation, OperationChecksum, SectionBytes};
 
 /// Bytes of an operation beside its key and value, at most.
 const OPERATION_HEAD_BYTES_MAX: usize = 1 + 2 * VARINT_BYTES_MAX;
@@ -30,7 +30,7 @@ pub struct SectionBuilder {
     /// The only operation, if it is a large one; then there is nothing in `bytes`.
     shared: Option<Arc<[u8]>>,
     /// Made of what [`SectionBuilder::push`] was given, one an operation.
-    sums: Vec<OperationSum>,
+    sums: Vec<OperationChecksum>,
     /// Memory for the places that [`damaged_key`] finds.
     places: Vec<Operation>,
 }
@@ -48,7 +48,7 @@ impl SectionBuilder {
     /// Appends an operation. The caller has checked every limit.
     pub fn push(&mut self, kind: EntryKind, key: &[u8], value: &[u8]) {
         // Before anything is copied.
-        let sum = OperationSum::new(kind, key, value);
+        let sum = OperationChecksum::new(kind, key, value);
         // In memory that the memtable shares from the start: a value of 1 GiB has one copy, not two. A shorter
         // one is copied by the memtable, and a buffer that is used again costs less.
         if value.len() > COPIED_VALUE_BYTES_MAX && self.sums.is_empty() {
@@ -78,7 +78,7 @@ impl SectionBuilder {
 
     /// The encoded operations, their checksums and memory for their places: lent, but for a large operation that
     /// is alone, which the builder lets go of.
-    pub fn lend(&mut self) -> (SectionBytes<'_>, &[OperationSum], &mut Vec<Operation>) {
+    pub fn lend(&mut self) -> (SectionBytes<'_>, &[OperationChecksum], &mut Vec<Operation>) {
         let bytes = match self.shared.take() {
             Some(shared) => SectionBytes::Shared(shared),
             None => SectionBytes::Lent(&self.bytes),
@@ -88,7 +88,7 @@ impl SectionBuilder {
 
     /// The checksums of each operation, of the bytes that it was made of.
     #[cfg(test)]
-    pub fn sums(&self) -> &[OperationSum] {
+    pub fn sums(&self) -> &[OperationChecksum] {
         &self.sums
     }
 }
@@ -120,7 +120,7 @@ fn encode_shared(kind: EntryKind, key: &[u8], value: &[u8]) -> Arc<[u8]> {
 /// The section is not one.
 pub fn damaged_key<'s>(
     section: &'s [u8],
-    sums: &[OperationSum],
+    sums: &[OperationChecksum],
     places: &mut Vec<Operation>,
 ) -> Result<Option<&'s [u8]>, Malformed> {
     places.clear();
@@ -131,7 +131,7 @@ pub fn damaged_key<'s>(
         let key = &section[operation.key.clone()];
         // The sum was made of the bytes of the caller, so it covers the time in which they were
         // encoded.
-        if OperationSum::new(operation.kind, key, &section[operation.value.clone()]) != *sum {
+        if OperationChecksum::new(operation.kind, key, &section[operation.value.clone()]) != *sum {
             return Ok(Some(key));
         }
         places.push(operation);

@@ -13,7 +13,7 @@ use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::error::{Error, Result};
 use crate::memtable::{Memtable, MemtableWriter, NotNewer, SlabPool};
-use crate::types::{MemtableId, OperationSum, PartitionId, SectionBytes};
+use crate::types::{MemtableId, OperationChecksum, PartitionId, SectionBytes};
 use crate::version::DbVersion;
 use crate::wal::{FrameRef, Record, SectionRef};
 
@@ -107,7 +107,7 @@ pub fn insert_section(
         let value = &buffer[operation.value.clone()];
         // Made of the bytes in the log, whose checksum was just verified. The checksums of the
         // caller are not in the log.
-        let sums = OperationSum::new(operation.kind, key, value);
+        let sums = OperationChecksum::new(operation.kind, key, value);
         memory += writer
             .insert(seq, lsn, sums, &buffer, &operation)
             .map_err(|NotNewer| Malformed { what: "sequence numbers go back", at: 0 })?;

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{PartitionHooks, as_any};
-use lsm_core::raw::{self, BlockCheck, Found, Moment, ReadAtMoment, TableBlock, Witness};
+use lsm_core::raw::{self, BlockCheck, Found, PinnedView, ReadAt, TableBlock, Witness};
 use lsm_core::read::{Cursor, KeyRange};
 use lsm_core::types::{SeqNo, Slice};
 use lsm_core::{Partition, Snapshot};
@@ -76,10 +76,7 @@ pub enum By {
 /// a get, except for about one in a hundred, which verifies a block. In a table without a bloom, each
 /// miss verifies a block.
 #[inline]
-pub fn verified_get(
-    partition: &impl ReadAtMoment,
-    key: impl AsRef<[u8]>,
-) -> Result<Option<Verified>> {
+pub fn verified_get(partition: &impl ReadAt, key: impl AsRef<[u8]>) -> Result<Option<Verified>> {
     get(partition, key.as_ref())
 }
 
@@ -106,7 +103,7 @@ pub fn verified_get_at(
 ///
 /// # Cost
 /// That of a scan, and a checksum of each entry of each block.
-pub fn verified_range(partition: &impl ReadAtMoment, range: impl KeyRange) -> VerifiedRange {
+pub fn verified_range(partition: &impl ReadAt, range: impl KeyRange) -> VerifiedRange {
     VerifiedRange::new(partition, range)
 }
 
@@ -130,7 +127,7 @@ fn hive_of<'a>(hooks: &'a PartitionHooks, partition: &str) -> Result<&'a MetaHiv
 }
 
 #[inline]
-fn get(of: &impl ReadAtMoment, key: &[u8]) -> Result<Option<Verified>> {
+fn get(of: &impl ReadAt, key: &[u8]) -> Result<Option<Verified>> {
     of.with_moment(key, |moment, key| {
         let check = EntryCheck::of(hive_of(moment.hooks, moment.partition)?);
         match answer(check, moment, key, false) {
@@ -145,7 +142,7 @@ fn get(of: &impl ReadAtMoment, key: &[u8]) -> Result<Option<Verified>> {
 #[inline]
 fn answer(
     check: EntryCheck<'_>,
-    moment: &Moment<'_>,
+    moment: &PinnedView<'_>,
     key: &[u8],
     is_fresh: bool,
 ) -> Result<Option<Verified>, Doubt> {
@@ -165,7 +162,7 @@ fn answer(
 #[cold]
 fn answer_again(
     check: EntryCheck<'_>,
-    moment: &Moment<'_>,
+    moment: &PinnedView<'_>,
     key: &[u8],
     mut error: Error,
 ) -> Result<Option<Verified>> {
@@ -271,7 +268,7 @@ enum RangeState {
 }
 
 impl VerifiedRange {
-    fn new(of: &impl ReadAtMoment, range: impl KeyRange) -> VerifiedRange {
+    fn new(of: &impl ReadAt, range: impl KeyRange) -> VerifiedRange {
         let point = of.read_point().and_then(|(point, hooks)| {
             // Asked for now and not at the first block: memtables have no blocks, so the keys of a
             // partition without MetaHive would come out as if they were verified.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use lsm_core::db::Commit;
 use lsm_core::error::Result;
-use lsm_core::follow::FollowedMoment;
+use lsm_core::follow::ReplicaView;
 use lsm_core::hooks::PartitionHooks;
-use lsm_core::raw::{self, Moment, ReadAtMoment, Walkable};
+use lsm_core::raw::{self, PinnedView, ReadAt, Walkable};
 use lsm_core::read::{Cursor, KeyRange, Keys, Range, ReadPoint};
 use lsm_core::types::Slice;
 
@@ -16,16 +16,16 @@ use crate::level::Level;
 /// reads.
 #[derive(Clone)]
 pub struct Reading {
-    moment: FollowedMoment,
+    moment: ReplicaView,
     served: Level,
 }
 
 impl Reading {
-    pub(crate) fn new(moment: FollowedMoment, served: Level) -> Reading {
+    pub(crate) fn new(moment: ReplicaView, served: Level) -> Reading {
         Reading { moment, served }
     }
 
-    pub(crate) fn of_cut(moment: FollowedMoment) -> Reading {
+    pub(crate) fn of_cut(moment: ReplicaView) -> Reading {
         Reading { moment, served: Level::Prefix }
     }
 
@@ -217,11 +217,11 @@ impl Reading {
     }
 }
 
-impl ReadAtMoment for Reading {
+impl ReadAt for Reading {
     fn with_moment<T>(
         &self,
         key: &[u8],
-        look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
+        look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,
     ) -> Result<T> {
         self.moment.with_moment(key, look)
     }

@@ -17,7 +17,7 @@ use lsm_core::Db;
 use lsm_core::clock::Clock;
 use lsm_core::db::{Commit, VerifyOptions, VerifyReport};
 use lsm_core::error::{ErrorKind, Result};
-use lsm_core::follow::{FollowedCut, Follower, Reached, SyncExtent, SyncReach};
+use lsm_core::follow::{FollowedCut, Follower, SyncExtent, SyncReach, SyncResult};
 use lsm_core::types::PartitionId;
 use parking_lot::Mutex;
 
@@ -86,7 +86,7 @@ impl SecondaryCut {
     }
 }
 
-fn commit_of(reached: Reached) -> Commit {
+fn commit_of(reached: SyncResult) -> Commit {
     Commit { seq: reached.seq, epoch: reached.epoch }
 }
 
@@ -173,7 +173,7 @@ impl Secondary {
         Ok(commit_of(reached))
     }
 
-    fn sync_extent(&self, extent: SyncExtent<'_>, to: Target) -> Result<Reached> {
+    fn sync_extent(&self, extent: SyncExtent<'_>, to: Target) -> Result<SyncResult> {
         match to {
             Target::Latest | Target::Token(_) => self.0.follower.sync(extent),
             Target::Durable => self.0.follower.sync_durable(extent),

@@ -23,8 +23,8 @@
 //! 2. `bytes` is the sum of the weights of all blocks; a thread that changes a shard adds the
 //!    difference before it releases the lock of the shard.
 
-mod ghosts;
-mod places;
+mod admission;
+mod hash_table;
 mod shard;
 
 use std::cell::Cell;
@@ -34,8 +34,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::RwLock;
 
-use self::ghosts::Ghosts;
-use self::places::Area;
+use self::admission::AdmissionFilter;
+use self::hash_table::TableAddress;
 use self::shard::{CachedBlock, Shard};
 use crate::memory::{Closed, SLAB_BYTES, SlotPool};
 use crate::sstable::{Block, BlockCache, BlockData};
@@ -87,8 +87,8 @@ pub struct Blocks {
     /// None with capacity 0, otherwise a power of two.
     shards: Box<[RwLock<Shard>]>,
     /// Of each shard.
-    areas: Box<[Area]>,
-    ghosts: Arc<Ghosts>,
+    areas: Box<[TableAddress]>,
+    admission: Arc<AdmissionFilter>,
     capacity: u64,
     /// No other one takes the locks.
     process: Process,
@@ -106,12 +106,13 @@ impl Blocks {
             0 => 0,
             _ => 1 << (capacity / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2(),
         };
-        let ghosts = Arc::new(Ghosts::new(capacity));
-        let shards = (0..count).map(|_| RwLock::new(Shard::new(capacity / count, ghosts.clone())));
+        let admission = Arc::new(AdmissionFilter::new(capacity));
+        let shards =
+            (0..count).map(|_| RwLock::new(Shard::new(capacity / count, admission.clone())));
         Blocks {
             shards: shards.collect(),
-            areas: (0..count).map(|_| Area::default()).collect(),
-            ghosts,
+            areas: (0..count).map(|_| TableAddress::default()).collect(),
+            admission,
             capacity,
             process: Process::current(),
             slots: Arc::new(SlotPool::new(capacity / IDLE_PART)),
@@ -248,8 +249,8 @@ impl BlockCache for Blocks {
         if shard.read().has_room(memory_bytes) {
             return true;
         }
-        if !self.ghosts.has(hash) {
-            self.ghosts.note(hash);
+        if !self.admission.has(hash) {
+            self.admission.note(hash);
             return false;
         }
         // The lock ends with the statement: blocks are dropped without it.

@@ -2,10 +2,10 @@
 //!
 //! Used by [`Blocks`](super::Blocks) alone, which has many shards. The policy is S3-FIFO (Yang et
 //! al., SOSP 2023). New blocks enter a short queue, the young one. Blocks that are used again while
-//! they are in it move to the queue of the old ones. The others leave the cache and become ghosts
-//! (`ghosts.rs`): one that returns is old at once. So a scan passes through the young queue and
+//! they are in it move to the queue of the old ones. The others leave the cache and are remembered
+//! (`admission.rs`): one that returns is old at once. So a scan passes through the young queue and
 //! does not evict old blocks. In a full shard, blocks that are read skip the young queue: a first
-//! request makes a ghost, and a second one an old block, if the block that is next to be evicted
+//! request is remembered, and a second one makes an old block, if the block that is next to be evicted
 //! was not used.
 //!
 //! Blocks of deleted tables are removed at once. Their keys stay in the queues until they come to
@@ -21,8 +21,8 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::ghosts::Ghosts;
-use super::places::Places;
+use super::admission::AdmissionFilter;
+use super::hash_table::HashTable;
 use super::{Key, Mix};
 use crate::memory::{SlabStart, prefetch};
 use crate::sstable::{Block, BlockData, BlockLines};
@@ -42,7 +42,7 @@ const LOOKS: usize = 2;
 /// Uses beyond this number are not counted: a block that was used often leaves after as many turns.
 const USES_MAX: u8 = 3;
 
-/// A block in the shard. With its key it has the size of a cache line (`places.rs`).
+/// A block in the shard. With its key it has the size of a cache line (`hash_table.rs`).
 pub(super) struct CachedBlock {
     block: Arc<Block>,
     /// The data of the block, here for searches that need nothing else of it.
@@ -53,7 +53,7 @@ pub(super) struct CachedBlock {
     uses: AtomicU8,
 }
 
-const _: () = assert!(Places::<CachedBlock>::PLACE_BYTES == 64, "a cache line");
+const _: () = assert!(HashTable::<CachedBlock>::PLACE_BYTES == 64, "a cache line");
 
 impl CachedBlock {
     /// The lines of the count of references, and of what a search needs first.
@@ -91,10 +91,10 @@ impl FirstLines {
 
 /// Blocks under one lock, with the S3-FIFO queues.
 pub(super) struct Shard {
-    kept: Places<CachedBlock>,
+    kept: HashTable<CachedBlock>,
     young: VecDeque<Key>,
     old: VecDeque<Key>,
-    ghosts: Arc<Ghosts>,
+    admission: Arc<AdmissionFilter>,
     /// Keys in the queues whose blocks were taken out, at most.
     void_keys: usize,
     bytes: u64,
@@ -104,12 +104,12 @@ pub(super) struct Shard {
 
 impl Shard {
     /// An empty shard of `capacity` bytes.
-    pub(super) fn new(capacity: u64, ghosts: Arc<Ghosts>) -> Shard {
+    pub(super) fn new(capacity: u64, admission: Arc<AdmissionFilter>) -> Shard {
         Shard {
-            kept: Places::new(),
+            kept: HashTable::new(),
             young: VecDeque::new(),
             old: VecDeque::new(),
-            ghosts,
+            admission,
             void_keys: 0,
             bytes: 0,
             young_bytes: 0,
@@ -118,7 +118,7 @@ impl Shard {
     }
 
     /// The places of its blocks.
-    pub(super) fn places(&self) -> &Places<CachedBlock> {
+    pub(super) fn places(&self) -> &HashTable<CachedBlock> {
         &self.kept
     }
 
@@ -161,7 +161,7 @@ impl Shard {
             kept.data = block.data().clone();
             gone.push(std::mem::replace(&mut kept.block, block));
         } else {
-            let is_old = self.ghosts.has(hash);
+            let is_old = self.admission.has(hash);
             if is_old {
                 self.old.push_back(key);
             } else {
@@ -261,7 +261,7 @@ impl Shard {
             let kept = self.kept.remove(key, hash).expect("it was just found");
             self.bytes -= weight;
             if !kept.is_old {
-                self.ghosts.note(hash);
+                self.admission.note(hash);
             }
             return Some(kept.block);
         }

@@ -8,7 +8,7 @@ use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::test_file::TestFile;
 use crate::sstable::{
-    FreshBlocks, ReadMode, SstIdentity, SstOptions, SstReader, SstWriter, bloom_hash,
+    CachePrepopulation, ReadMode, SstIdentity, SstOptions, SstReader, SstWriter, bloom_hash,
 };
 use crate::types::{DbId, EntryKind, Epoch, KeyRef, SeqNo, Trailer};
 
@@ -226,7 +226,11 @@ fn n_used(file: u64) -> u8 {
 }
 
 /// Writes a table of small entries, whose blocks go to the cache by way of `fresh`.
-fn written(file: FileNo, fresh: Arc<FreshBlocks>, compression: Compression) -> Arc<TestFile> {
+fn written(
+    file: FileNo,
+    fresh: Arc<CachePrepopulation>,
+    compression: Compression,
+) -> Arc<TestFile> {
     let identity = SstIdentity { db_id: DbId(1), file, epoch: Epoch(1) };
     let stored = Arc::new(TestFile::default());
     let options = SstOptions { block_bytes: 1024, compression, bloom_bits_per_key: 0 };
@@ -245,7 +249,7 @@ fn written_blocks_are_those_that_a_reader_finds_and_go_with_a_job_that_fails() {
     for compression in [Compression::None, Compression::Lz4] {
         let cache = Arc::new(Blocks::new(1 << 20));
         let file = FileNo(3);
-        let fresh = Arc::new(FreshBlocks::new(cache.clone()));
+        let fresh = Arc::new(CachePrepopulation::new(cache.clone()));
         let stored = written(file, fresh.clone(), compression);
         let blocks = cache.stats().blocks;
         assert!(blocks > 8, "{blocks} blocks");
@@ -267,7 +271,7 @@ fn written_blocks_are_those_that_a_reader_finds_and_go_with_a_job_that_fails() {
         let trailers = if compression == Compression::None { 9 * blocks } else { 0 };
         assert_eq!((cache.stats().blocks, cache.stats().bytes), (blocks, bytes + trailers));
         // Those of a job that has its tables stay.
-        let fresh = Arc::new(FreshBlocks::new(cache.clone()));
+        let fresh = Arc::new(CachePrepopulation::new(cache.clone()));
         written(FileNo(4), fresh.clone(), compression);
         fresh.keep();
         drop(fresh);

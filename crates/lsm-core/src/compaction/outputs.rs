@@ -21,7 +21,7 @@ use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, File, FilesUnderWay, Fs, OpenFiles};
 use crate::hooks::{EndedBlock, HiddenSink, NoteForm, Properties};
 use crate::options::{Compression, PartitionOptions};
-use crate::sstable::{BlockCache, FreshBlocks, SstIdentity, SstOptions, SstWriter};
+use crate::sstable::{BlockCache, CachePrepopulation, SstIdentity, SstOptions, SstWriter};
 use crate::types::{DbId, EntryKind, Epoch, FileNumbers, KeyForm, KeyRef, SeqNo, Trailer};
 use crate::version::{ExpiryNotes, Kept, Missing, SstMeta, TableContext};
 
@@ -137,7 +137,7 @@ pub struct Outputs<'a> {
     cut_allowed: bool,
     /// Readers come before the tables, for which writers wait only if level 0 is full.
     is_paced: bool,
-    fresh: Option<Arc<FreshBlocks>>,
+    fresh: Option<Arc<CachePrepopulation>>,
     writer: Option<SstWriter>,
     finished: Vec<SstMeta>,
     /// Every file made so far, finished or not.
@@ -171,7 +171,7 @@ impl<'a> Outputs<'a> {
             folder: factory.dir.clone(),
             cut_allowed: true,
             is_paced: false,
-            fresh: cache.map(|cache| Arc::new(FreshBlocks::new(cache))),
+            fresh: cache.map(|cache| Arc::new(CachePrepopulation::new(cache))),
             writer: None,
             finished: Vec::new(),
             made: Vec::new(),

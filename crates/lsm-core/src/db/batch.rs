@@ -224,7 +224,7 @@ impl Batch {
         value: &[u8],
     ) -> Result<()> {
         let db = self.db.inner();
-        db.world.process.check()?;
+        db.context.process.check()?;
         check_key(key)?;
         let state = partition.state();
         check_value(&db.options, state, value)?;
@@ -292,7 +292,7 @@ impl Batch {
             return Err(refused);
         }
         let db = self.db.inner();
-        db.world.process.check()?;
+        db.context.process.check()?;
         let states = || self.sections.iter().map(|(state, _, _)| &**state);
         states().try_for_each(|state| check_write(state, options))?;
         match admission {
@@ -311,7 +311,7 @@ impl Batch {
                 // at that number.
                 let seq = db.commit.visible_seq();
                 requirements.map_or(Ok(()), |mut required| db.prove(&mut required))?;
-                return Ok(Commit { seq, epoch: db.world.epoch });
+                return Ok(Commit { seq, epoch: db.context.epoch });
             }
             // The usual batch, without a list of sections.
             (Some((state, rules, section)), 0) => {

@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::DbInner;
-use super::flush::OldLog;
+use super::context::DbContext;
+use super::flush::LogRetention;
 use super::handle::Db;
-use super::world::World;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{Fs, link_or_copy};
@@ -61,13 +61,14 @@ impl Db {
 impl DbInner {
     fn checkpoint(&self, dir: &Path) -> Result<()> {
         self.check_open()?;
-        make_empty_folder(&*self.world.fs, dir)?;
+        make_empty_folder(&*self.context.fs, dir)?;
         let (version, last_seq, pinned) = self.version_at_one_commit()?;
         // A number of this database: the copy is the same database, and its next open continues
         // above it.
-        let name = FileName::new(FileKind::Manifest, self.world.numbers.allocate(), version.epoch);
+        let name =
+            FileName::new(FileKind::Manifest, self.context.numbers.allocate(), version.epoch);
         let mut made = Vec::new();
-        let World { fs, dir: from, .. } = &self.world;
+        let DbContext { fs, dir: from, .. } = &self.context;
         let written = link_tables(&**fs, from, dir, &version, &mut made)
             .and_then(|()| copy_values(dir, &version, &pinned, &mut made))
             .and_then(|()| write_manifest(&**fs, dir, &version, last_seq, name));
@@ -95,7 +96,7 @@ impl DbInner {
         drop(between);
         for (partition, newest) in partitions.iter().zip(sealed) {
             if let Some(newest) = newest.filter(|_| !partition.is_dropped()) {
-                self.flush_partition(&no_other_flush, partition, newest.id, OldLog::Release)?;
+                self.flush_partition(&no_other_flush, partition, newest.id, LogRetention::Release)?;
             }
         }
         self.background.wake_all();
@@ -142,7 +143,7 @@ fn write_manifest(
     copy.log_cut = Some(LogCut { segment: FileNo(0), offset: 0, last_seq: copy.last_seq });
     copy.log_closed = None;
     copy.replay_from = None;
-    copy.flushed_ahead = None;
+    copy.flush_beyond_sync = None;
     Manifest::create(fs, dir, name, &copy)?;
     Ok(())
 }

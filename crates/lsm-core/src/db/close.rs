@@ -27,12 +27,12 @@ pub(super) struct HeldLock {
 impl DbInner {
     /// Ends everything: background work, the log, the lock. Once; later calls are no-ops.
     pub(super) fn close(&self) -> Result<()> {
-        self.world.process.check()?;
+        self.context.process.check()?;
         let mut lock = self.lock.lock();
         if lock.is_none() {
             return Ok(());
         }
-        if self.world.is_read_only {
+        if self.context.is_read_only {
             self.closed.store(true, Ordering::Release);
             self.background.stop();
             // An export may run.
@@ -68,7 +68,7 @@ impl DbInner {
         // As long as the folder is locked: later a deletion could hit a file of the next process.
         let removed = self.remove_obsolete();
         // After a concurrent fence this returns the error, and the cursor does not change.
-        let told = self.cursor.close(&*self.world.fs, &self.world.dir, self.world.epoch);
+        let told = self.cursor.close(&*self.context.fs, &self.context.dir, self.context.epoch);
         // Last: the next process may open the database as soon as the lock is free.
         *lock = None;
         flushed.and(ended).and(removed).and(told)

@@ -25,7 +25,7 @@
 //!    database over may fence this one at any moment: then the group is refused, and is in neither
 //!    history. A check before the write would not suffice: the process may be stopped after it.
 //!
-//! Lock order: the log's writer, then the queue; the locks of the host come after the writer.
+//! Lock order: the log's writer, then the queue; the locks of the environment come after the writer.
 
 mod members;
 mod queue;
@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::members::{Member, MemberState, append, encode, settle};
 use self::queue::{Answer, Queue, Request, Turn};
-use super::log::{Log, LogHost, LogWriter};
+use super::log::{Log, LogEnv, LogWriter};
 use super::prepared::Prepared;
 use super::require::{GroupWrites, Refusal};
 use crate::error::Result;
@@ -55,7 +55,7 @@ pub struct Commit {
 }
 
 /// The calls of the commit path to the rest of the database.
-pub(super) trait CommitHost: LogHost {
+pub(super) trait CommitEnv: LogEnv {
     /// The term of this writer.
     fn epoch(&self) -> Epoch;
 
@@ -165,7 +165,7 @@ impl CommitPath {
     pub(super) fn commit(
         &self,
         log: &Log,
-        host: &dyn CommitHost,
+        env: &dyn CommitEnv,
         batch: Prepared<'_>,
     ) -> Result<Committed, Refusal> {
         // A writer that finds a leader waits until it is answered or promoted.
@@ -177,19 +177,19 @@ impl CommitPath {
             // Returns at once if the sync of the leader covered this frame. Each follower syncs for
             // itself, so a leader that asked for no sync need not.
             let synced =
-                if request.batch.asks_sync() { log.sync_through(host, end) } else { Ok(()) };
+                if request.batch.asks_sync() { log.sync_through(env, end) } else { Ok(()) };
             return Ok(Committed { commit, synced });
         }
 
         // Followers are taken only once the log is locked. Writers queue up while the previous
         // group runs, and a group that takes all of them needs fewer appends.
         let own = turn.batch();
-        let mut writer = log.lock(host);
+        let mut writer = log.lock(env);
         let followers = self.queue.take_followers(own);
         let mut writes = GroupWrites::default();
         let is_alone = followers.is_empty();
         // The usual group has one member, and no list is allocated for it.
-        let mut lone = [encode(host, &mut writer, &mut [], &mut writes, own, is_alone)];
+        let mut lone = [encode(env, &mut writer, &mut [], &mut writes, own, is_alone)];
         let mut list = Vec::new();
         let group = if is_alone {
             &mut lone[..]
@@ -198,7 +198,7 @@ impl CommitPath {
             list.extend(lone);
             for request in &followers {
                 let batch = &request.batch;
-                let member = encode(host, &mut writer, &mut list, &mut writes, batch, false);
+                let member = encode(env, &mut writer, &mut list, &mut writes, batch, false);
                 list.push(member);
             }
             &mut list[..]
@@ -206,21 +206,21 @@ impl CommitPath {
         // One write for all of them, before the memtables: an entry that a reader saw and that no
         // log has would be lost after a crash of the process alone.
         append(&mut writer, group);
-        let is_settled = settle(host, &writer, group);
+        let is_settled = settle(env, &writer, group);
         let end = writer.lsn();
         if is_settled {
-            self.show(host, &mut writer, group);
+            self.show(env, &mut writer, group);
         }
         drop(writer);
 
         // The next group may begin. A sync under the lock of the log would delay writers that did
         // not ask for one.
         self.queue.hand_over();
-        let epoch = host.epoch();
+        let epoch = env.epoch();
         // Before the sync, because these members did not ask for it.
         answer(&followers, group, false, epoch, end);
         let leads_sync = own.asks_sync() && group.iter().any(|m| !m.is_refused());
-        let synced = if leads_sync { log.sync_through(host, end) } else { Ok(()) };
+        let synced = if leads_sync { log.sync_through(env, end) } else { Ok(()) };
         // Members that asked for a sync are woken once, after the sync of the leader.
         answer(&followers, group, true, epoch, end);
         let (commit, _) = group[0].outcome(epoch, end)?;
@@ -228,12 +228,12 @@ impl CommitPath {
     }
 
     /// Applies a group and publishes it.
-    fn show(&self, host: &dyn CommitHost, writer: &mut LogWriter<'_>, group: &[Member<'_>]) {
+    fn show(&self, env: &dyn CommitEnv, writer: &mut LogWriter<'_>, group: &[Member<'_>]) {
         // In the order of the log, and only members that are in it, as in a replay. Concurrent
         // inserts, as in RocksDB, would need a memtable with several writers.
         let mut cleared = Vec::new();
         for member in group.iter().filter(|member| !member.is_refused()) {
-            self.apply(host, member, &mut cleared);
+            self.apply(env, member, &mut cleared);
         }
         // Published at once, so that readers see all of a batch or nothing of it.
         self.publish(writer);
@@ -242,14 +242,14 @@ impl CommitPath {
         self.applied_lsn.store(writer.lsn().0, Ordering::Release);
         // Still under the lock of the log. A memtable that is sealed here has all of this group and
         // nothing of the next one, so its switch can be written before the next frame.
-        host.after_group(writer, cleared);
+        env.after_group(writer, cleared);
     }
 
     /// Inserts a member's operations into the memtables, and adds the partitions that it clears to
     /// `cleared`.
     fn apply(
         &self,
-        host: &dyn CommitHost,
+        env: &dyn CommitEnv,
         member: &Member<'_>,
         cleared: &mut Vec<Arc<PartitionState>>,
     ) {
@@ -290,8 +290,8 @@ impl CommitPath {
                 cleared.push(Arc::clone(&section.partition));
             }
         }
-        host.counters().user_bytes.add(user_bytes);
-        host.counters().batches.add(1);
+        env.counters().user_bytes.add(user_bytes);
+        env.counters().batches.add(1);
         // Once a batch: each addition takes the cache line away from the threads that read the sum.
         self.active_bytes.fetch_add(memory, Ordering::Relaxed);
     }

@@ -34,7 +34,7 @@ use crate::types::PartitionId;
 use crate::version::{Change, SstMeta, UserRange};
 
 /// A deep merge that gives way to merges of level 0.
-pub(super) struct GivingWay {
+pub(super) struct L0Preemption {
     started: Duration,
     /// The time that they took.
     given: Cell<Duration>,
@@ -42,15 +42,15 @@ pub(super) struct GivingWay {
     seen: Cell<u64>,
 }
 
-impl GivingWay {
-    fn of(compaction: &Compaction, now: Duration) -> Option<GivingWay> {
+impl L0Preemption {
+    fn of(compaction: &Compaction, now: Duration) -> Option<L0Preemption> {
         let given = Cell::new(Duration::ZERO);
         let seen = Cell::new(u64::MAX);
-        (compaction.level_from > 0).then_some(GivingWay { started: now, given, seen })
+        (compaction.level_from > 0).then_some(L0Preemption { started: now, given, seen })
     }
 
     /// Returns `true` if the merge has run at least as long as it has given way.
-    fn may_give(&self, now: Duration) -> bool {
+    fn may_yield(&self, now: Duration) -> bool {
         let given = self.given.get();
         now.saturating_sub(self.started).saturating_sub(given) >= given
     }
@@ -99,8 +99,8 @@ impl DbInner {
 
     /// Runs a claimed compaction for no particular caller.
     pub(super) fn run_in_background(&self, claimed: &Claimed) -> Result<bool> {
-        let way = GivingWay::of(&claimed.compaction, self.background.now());
-        match self.run_claimed(claimed, way.as_ref()) {
+        let preemption = L0Preemption::of(&claimed.compaction, self.background.now());
+        match self.run_claimed(claimed, preemption.as_ref()) {
             Ok(()) => {
                 self.background.wake_all();
                 Ok(true)
@@ -116,19 +116,19 @@ impl DbInner {
 
     /// Runs a due merge of a level 0 that no other thread takes, if there is one. Called in the middle
     /// of a deep merge, without a lock.
-    fn give_way(&self, way: &GivingWay) {
+    fn run_preempting(&self, preemption: &L0Preemption) {
         let news = self.jobs.news();
         // A sleeping thread takes due work. Checked again at the next look, because it may take
         // something else.
-        if way.seen.get() == news || self.background.has_idle_compactor() {
+        if preemption.seen.get() == news || self.background.has_idle_compactor() {
             return;
         }
         let began = self.background.now();
-        if !way.may_give(began) {
+        if !preemption.may_yield(began) {
             return;
         }
         // Before the pick, so that later changes count as news.
-        way.seen.set(news);
+        preemption.seen.set(news);
         let Some(claimed) = self.jobs.pick_level0(self) else { return };
         let attempt = self.background.begin();
         if let Err(error) = self.run_in_background(&claimed) {
@@ -137,17 +137,17 @@ impl DbInner {
         }
         // No listener is called here: one that closes the database would wait for the deep merge.
         let took = self.background.now().saturating_sub(began);
-        way.given.set(way.given.get() + took);
+        preemption.given.set(preemption.given.get() + took);
     }
 
     /// Runs a claimed compaction and installs its result, or repairs the damaged input, after which the
     /// compaction is due again. Releases the claim unless an input is damaged beyond that. If the partition
     /// was dropped meanwhile, that is the error.
-    pub(super) fn run_claimed(&self, claimed: &Claimed, way: Option<&GivingWay>) -> Result<()> {
+    pub(super) fn run_claimed(&self, claimed: &Claimed, l0: Option<&L0Preemption>) -> Result<()> {
         let partition = &claimed.partition;
         // The claim is released also after a panic: inputs that stayed claimed would never be
         // compacted again, and a close would wait for the job.
-        let result = catch_engine("a compaction", || self.run_compaction(claimed, way));
+        let result = catch_engine("a compaction", || self.run_compaction(claimed, l0));
         let result = result.map_err(|error| {
             partition.check_live().err().unwrap_or(error.in_partition(&partition.name))
         });
@@ -167,7 +167,7 @@ impl DbInner {
     }
 
     /// Runs a compaction and installs its result; returns the tables that it made or moved.
-    fn run_compaction(&self, claimed: &Claimed, way: Option<&GivingWay>) -> Result<Vec<SstMeta>> {
+    fn run_compaction(&self, claimed: &Claimed, l0: Option<&L0Preemption>) -> Result<Vec<SstMeta>> {
         let Claimed { partition, compaction, version } = claimed;
         // Before the work, because without a manifest its result could not be installed.
         self.catalog.edit()?.ensure_writable()?;
@@ -207,8 +207,8 @@ impl DbInner {
                 // A compaction may give up at any time, because its inputs are still live. A close
                 // would otherwise wait for minutes.
                 let is_unwanted = self.background.is_stopping() || partition.is_dropped();
-                if !is_unwanted && let Some(way) = way {
-                    self.give_way(way);
+                if !is_unwanted && let Some(preemption) = l0 {
+                    self.run_preempting(preemption);
                 }
                 is_unwanted
             })?;
@@ -267,13 +267,13 @@ impl DbInner {
         let goal = RangeGoal {
             range,
             through: self.commit.visible_seq(),
-            rewrite_before: rewrites_all.then(|| self.world.numbers.allocate()),
+            rewrite_before: rewrites_all.then(|| self.context.numbers.allocate()),
             finish: Finish::LastLevel,
         };
         self.reach(partition, goal)?;
         // After the tables of the range are where they stay: those that exist now are merged with their
         // neighbours once, so that the call ends however the outputs are cut.
-        let finish = Finish::Packed(self.world.numbers.allocate());
+        let finish = Finish::Packed(self.context.numbers.allocate());
         self.reach(partition, RangeGoal { finish, ..goal })
     }
 

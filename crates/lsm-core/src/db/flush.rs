@@ -26,11 +26,11 @@ use crate::memtable::{Memtable, floors_of};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::DecidingJob;
 use crate::types::{FileNo, Floors, MemtableId, PartitionId, SeqNo};
-use crate::version::{Change, FlushedAhead, HookRecord, LogCut};
+use crate::version::{Change, FlushBeyondSync, HookRecord, LogCut};
 
 /// The treatment of log segments that are not needed any more.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum OldLog {
+pub(super) enum LogRetention {
     /// Releases them. Takes the lock of the log's writer.
     Release,
     /// Leaves them to the next flush, for a caller that holds that lock. Waits for the log.
@@ -60,7 +60,7 @@ struct ReleasedLog {
     /// The place where a replay begins from now on.
     replay_from: Option<LogCut>,
     /// The flush did not wait for the log.
-    ahead: Option<FlushedAhead>,
+    ahead: Option<FlushBeyondSync>,
     /// No batch in the log is needed any more.
     is_spent: bool,
 }
@@ -129,7 +129,7 @@ impl DbInner {
             return Ok(false);
         };
         let flushed = catch_engine("a flush", || {
-            self.flush_partition(&turn, &partition, newest, OldLog::Release)
+            self.flush_partition(&turn, &partition, newest, LogRetention::Release)
         });
         // Also a success: a partition whose flush works again is chosen by size.
         turn.note(&partition, flushed.is_ok());
@@ -162,7 +162,7 @@ impl DbInner {
         turn: &FlushTurn<'_>,
         partition: &Arc<PartitionState>,
         through: MemtableId,
-        old_log: OldLog,
+        old_log: LogRetention,
     ) -> Result<()> {
         // Before the work, because without a manifest its result could not be installed.
         self.catalog.edit()?.ensure_writable()?;
@@ -187,7 +187,7 @@ impl DbInner {
         changes.extend(removed.map(|file| Change::SegmentRemoved { file: *file }));
         // If the edit fails, a later flush records a later place.
         changes.extend(released.replay_from.map(Change::ReplayFrom));
-        changes.extend(released.ahead.map(Change::FlushedAhead));
+        changes.extend(released.ahead.map(Change::FlushBeyondSync));
         // The removed segments no longer show which sequence numbers were used, and partitions
         // without a log never had frames. Without this change a number could be reused.
         changes.push(Change::LastSeq(self.commit.visible_seq()));
@@ -232,9 +232,9 @@ impl DbInner {
         partition: &PartitionState,
         last_seq: SeqNo,
         through: MemtableId,
-        old_log: OldLog,
+        old_log: LogRetention,
     ) -> Result<ReleasedLog> {
-        if let OldLog::Keep = old_log {
+        if let LogRetention::Keep = old_log {
             self.wait_for_log(partition, last_seq)?;
             return Ok(ReleasedLog::default());
         }
@@ -245,7 +245,7 @@ impl DbInner {
             _ => None,
         };
         match durable {
-            Some(durable) => released.ahead = Some(FlushedAhead { flushed: last_seq, durable }),
+            Some(durable) => released.ahead = Some(FlushBeyondSync { flushed: last_seq, durable }),
             None => self.wait_for_log(partition, last_seq)?,
         }
         // The memtables of this flush need no segment any more, because the edit that removes the segments

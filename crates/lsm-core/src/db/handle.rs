@@ -1,5 +1,5 @@
 //! The engine's handles: [`Db`], [`Partition`], [`Snapshot`]. Each call is a few lines over the
-//! parts that do the work. The reads of a partition are in `moment.rs`, its writes in `write.rs`.
+//! parts that do the work. The reads of a partition are in `reads.rs`, its writes in `write.rs`.
 //!
 //! Applications use the types of the same names of siltstone, where errors, durability and cost of
 //! each call are documented.
@@ -13,8 +13,8 @@ use super::batch::Batch;
 use super::durable::Durable;
 use super::health::Health;
 use super::leases::LeaseHolder;
-use super::moment::Observation;
 use super::open::Builder;
+use super::reads::ViewAt;
 use super::transaction::Transaction;
 use super::verify::{VerifyOptions, VerifyReport};
 use crate::error::{Damage, Error, ErrorKind, Result};
@@ -227,7 +227,7 @@ impl Db {
     /// The failure of background work that prevents it from being done.
     pub fn wait_idle(&self) -> Result<()> {
         self.inner().check_not_closed()?;
-        if self.inner().world.is_read_only {
+        if self.inner().context.is_read_only {
             return Ok(());
         }
         self.inner().background.wait_idle(&**self.inner())?;
@@ -277,7 +277,7 @@ impl Db {
     /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
     /// work; `false` if there was none.
     pub fn step(&self) -> Result<bool> {
-        if self.inner().world.is_read_only {
+        if self.inner().context.is_read_only {
             return self.inner().check_not_closed().map(|()| false);
         }
         self.inner().background.step(&**self.inner())
@@ -299,7 +299,7 @@ impl Db {
 
 impl fmt::Debug for Db {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Db").field("path", &self.inner().world.dir).finish_non_exhaustive()
+        f.debug_struct("Db").field("path", &self.inner().context.dir).finish_non_exhaustive()
     }
 }
 
@@ -368,7 +368,7 @@ impl Partition {
     /// Returns about how many keys there are: entries of memtables and tables, less two for each
     /// tombstone of a table.
     pub fn len_approx(&self) -> Result<u64> {
-        let Observation { view, seq } = self.observe(None)?;
+        let ViewAt { view, seq } = self.observe(None)?;
         let floor = view.floor_at(seq);
         // Entries below a clear still exist, and no reader sees them.
         let memtables = view.memtables().filter(|memtable| memtable.last_seq() >= floor);

@@ -263,7 +263,7 @@ fn write_store(f: &mut fmt::Formatter<'_>, name: &str, store: &ValueStoreStats) 
 impl DbInner {
     /// Returns the health of the database.
     pub(super) fn health(&self) -> Health {
-        if let Err(error) = self.world.process.check() {
+        if let Err(error) = self.context.process.check() {
             return Health { read_only: Some(error.to_string()), ..Health::default() };
         }
         let now = self.background.now();
@@ -293,8 +293,8 @@ impl DbInner {
             oldest_snapshot: self.snapshots.oldest_since().map(|since| now.saturating_sub(since)),
             pinned_obsolete_bytes: self.obsolete.pinned_bytes(),
             open_files: Gauge {
-                value: self.world.files.open_count() as u64,
-                soft: self.world.files.limit() as u64,
+                value: self.context.files.open_count() as u64,
+                soft: self.context.files.limit() as u64,
                 hard: open_files_limit(),
             },
             cursor_failure: self.cursor.failure().map(|error| error.to_string()),
@@ -307,10 +307,10 @@ impl DbInner {
     /// The error of a file that should always exist, if it is missing. Next to a writer, files may
     /// disappear.
     fn deleted_files(&self) -> Option<Error> {
-        if self.is_beside || self.cursor.is_fenced() || !self.is_own() {
+        if self.has_live_writer || self.cursor.is_fenced() || !self.is_own() {
             return None;
         }
-        self.catalog.missing_manifest(&*self.world.fs, &self.world.dir)
+        self.catalog.missing_manifest(&*self.context.fs, &self.context.dir)
     }
 }
 

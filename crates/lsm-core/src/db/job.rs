@@ -109,7 +109,7 @@ fn is_made(made: &[SstMeta], table: &Table) -> bool {
 }
 
 /// The calls of jobs to the rest of the database.
-pub(super) trait JobHost {
+pub(super) trait JobEnv {
     /// The newest sequence number that readers see.
     fn visible_seq(&self) -> SeqNo;
 
@@ -144,15 +144,15 @@ pub(super) struct JobRunner {
 
 impl JobRunner {
     /// Begins a flush or a compaction of a partition.
-    pub(super) fn start(&self, host: &dyn JobHost, partition: &Arc<PartitionState>) -> StartedJob {
+    pub(super) fn start(&self, env: &dyn JobEnv, partition: &Arc<PartitionState>) -> StartedJob {
         let view = partition.pin();
         let hooks = partition.hooks();
         if !hooks.decides() {
-            let snapshots = self.snapshots.for_job(|| host.visible_seq());
+            let snapshots = self.snapshots.for_job(|| env.visible_seq());
             return StartedJob { view, hooks, snapshots, deciding: None, rescues: false };
         }
         let (snapshots, deciding) =
-            self.snapshots.for_deciding_job(partition, || host.visible_seq());
+            self.snapshots.for_deciding_job(partition, || env.visible_seq());
         StartedJob { view, hooks, snapshots, deciding: Some(deciding), rescues: false }
     }
 
@@ -162,19 +162,19 @@ impl JobRunner {
     /// Those of [`Merge::run`]; corruption if an entry is damaged.
     pub(super) fn run(
         &self,
-        host: &dyn JobHost,
+        env: &dyn JobEnv,
         job: &StartedJob,
         merge: &Merge<'_>,
         should_stop: &dyn Fn() -> bool,
     ) -> Result<JobTables> {
-        self.run_into(&self.factory, host, job, merge, should_stop)
+        self.run_into(&self.factory, env, job, merge, should_stop)
     }
 
     /// As [`JobRunner::run`], into tables of another maker.
     pub(super) fn run_into(
         &self,
         factory: &TableFactory,
-        host: &dyn JobHost,
+        env: &dyn JobEnv,
         job: &StartedJob,
         merge: &Merge<'_>,
         should_stop: &dyn Fn() -> bool,
@@ -185,7 +185,7 @@ impl JobRunner {
         let unix_time = self.calendar.unix_time();
         let stages = stages.rescuing(job.rescues);
         let stages = stages.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
-        let sources = hooks.judging().map(|_| self.judge_sources(host, view));
+        let sources = hooks.judging().map(|_| self.judge_sources(env, view));
         let tables = &self.tables;
         let context = RunContext { factory, tables, stages, should_stop, sources };
         match merge.run(context)? {
@@ -215,11 +215,11 @@ impl JobRunner {
     /// A search of the log, foreseeing these numbers.
     pub(super) fn log_search(
         &self,
-        host: &dyn JobHost,
+        env: &dyn JobEnv,
         view: &ReadView,
         foreseen: impl IntoIterator<Item = SeqNo>,
     ) -> LogSearch {
-        LogSearch::new(&self.factory, host.log_segments(), view.version.id, foreseen)
+        LogSearch::new(&self.factory, env.log_segments(), view.version.id, foreseen)
     }
 }
 
@@ -309,7 +309,7 @@ impl DbInner {
             });
         }
         // A failed edit may be on disk all the same, and one of its tables may name the values.
-        let carried = self.in_doubt.until_installed(values.carried);
+        let carried = self.unconfirmed.until_installed(values.carried);
         let installed = editing.install(changes);
         let version = installed.inspect_err(|_| doubt_hooks(partition, hooks.as_ref()))?;
         carried.keep();
@@ -328,7 +328,7 @@ impl DbInner {
         // The manifest has no failed edit any more. Taken under its lock: as soon as that is free,
         // another edit may fail and note values that may be named. Dropped without it: a store may
         // remove files.
-        let doubtful = self.in_doubt.take_values();
+        let doubtful = self.unconfirmed.take_values();
         drop(editing);
         drop(doubtful);
         // After the edit: until it is durable, a crash needs the inputs.

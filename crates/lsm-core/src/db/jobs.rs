@@ -2,7 +2,7 @@
 //!
 //! Called by `flush.rs` and `compaction.rs` before and after their work; by ingests, which put
 //! tables into levels during running compactions; by callers that wait for the end of all jobs. It
-//! opens no file and installs nothing. It reads the state of the database through its [`JobsHost`].
+//! opens no file and installs nothing. It reads the state of the database through its [`JobsEnv`].
 //!
 //! Invariants:
 //! 1. Only the holder of the [`FlushTurn`] flushes.
@@ -12,7 +12,7 @@
 //! 3. A table that turned out damaged stays claimed: it is not compacted again until the next open,
 //!    and the rest of the partition continues.
 
-mod due;
+mod triggers;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use due::{JobsState, PickContext};
+use triggers::{JobsState, PickContext};
 
 use crate::compaction::{Compaction, Finish, RangePick, ingest_level};
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, Table, UserRange};
 
 /// The calls of [`Jobs`] to the database, under its lock: they take no lock above that.
-pub(super) trait JobsHost {
+pub(super) trait JobsEnv {
     /// The partition with that id, if it exists.
     fn partition(&self, id: PartitionId) -> Option<Arc<PartitionState>>;
 
@@ -147,15 +147,15 @@ impl Jobs {
     ///
     /// # Errors
     /// If none can be picked because of the hooks of a partition.
-    pub(super) fn pick(&self, host: &impl JobsHost) -> Result<Option<Claimed>> {
-        let (claimed, failing) = self.pick_most_urgent(host, true, u64::MAX);
+    pub(super) fn pick(&self, env: &impl JobsEnv) -> Result<Option<Claimed>> {
+        let (claimed, failing) = self.pick_most_urgent(env, true, u64::MAX);
         if claimed.is_some() { Ok(claimed) } else { failing.map(|_| None) }
     }
 
     /// As [`Jobs::pick`], but skips the partitions whose last compaction failed, or whose hooks
     /// return an error.
-    pub(super) fn pick_sound(&self, host: &impl JobsHost) -> PickedSound {
-        match self.pick_most_urgent(host, false, u64::MAX) {
+    pub(super) fn pick_sound(&self, env: &impl JobsEnv) -> PickedSound {
+        match self.pick_most_urgent(env, false, u64::MAX) {
             (Some(claimed), _) => PickedSound::Due(Box::new(claimed)),
             (None, Ok(false)) => PickedSound::Nothing,
             (None, _) => PickedSound::OnlyFailing,
@@ -163,8 +163,8 @@ impl Jobs {
     }
 
     /// As [`Jobs::pick_sound`], of the compactions that read no more than so many bytes.
-    pub(super) fn pick_cheap(&self, host: &impl JobsHost, bytes_max: u64) -> Option<Claimed> {
-        self.pick_most_urgent(host, false, bytes_max).0
+    pub(super) fn pick_cheap(&self, env: &impl JobsEnv, bytes_max: u64) -> Option<Claimed> {
+        self.pick_most_urgent(env, false, bytes_max).0
     }
 
     /// The most urgent compaction, claimed; one of a partition whose last one failed only if no other is
@@ -172,7 +172,7 @@ impl Jobs {
     /// or the error of hooks.
     fn pick_most_urgent(
         &self,
-        host: &impl JobsHost,
+        env: &impl JobsEnv,
         tried_again: bool,
         bytes_max: u64,
     ) -> (Option<Claimed>, Result<bool>) {
@@ -182,8 +182,8 @@ impl Jobs {
         let mut best: Option<Claimed> = None;
         let mut best_rank = (false, f64::NEG_INFINITY);
         let mut failing = Ok(false);
-        let moment = PickContext::of(host);
-        for partition in state.take_candidates(host, &moment) {
+        let moment = PickContext::of(env);
+        for partition in state.take_candidates(env, &moment) {
             let picked = state.look_at(&partition, &moment);
             let claim = state.claims.entry(partition.id).or_default();
             match picked {
@@ -220,9 +220,9 @@ impl Jobs {
 
     /// Picks and claims the most urgent merge of a level 0, if one is due in a partition whose last
     /// compaction did not fail.
-    pub(super) fn pick_level0(&self, host: &impl JobsHost) -> Option<Claimed> {
+    pub(super) fn pick_level0(&self, env: &impl JobsEnv) -> Option<Claimed> {
         let mut state = self.state.lock();
-        let due = state.level0_due(host);
+        let due = state.level0_due(env);
         let (partition, compaction, version) =
             due.into_iter().max_by(|a, b| a.1.score.total_cmp(&b.1.score))?;
         state.claim(partition.id, &compaction);
@@ -246,14 +246,14 @@ impl Jobs {
     /// If a hook of the partition panics.
     pub(super) fn pick_range(
         &self,
-        host: &impl JobsHost,
+        env: &impl JobsEnv,
         partition: &Arc<PartitionState>,
         goal: RangeGoal<'_>,
     ) -> Result<RangeStep> {
         let mut state = self.state.lock();
         let claim = state.claims.entry(partition.id).or_default();
         let version = partition.view().version.clone();
-        let moment = PickContext::of(host);
+        let moment = PickContext::of(env);
         let before = goal.rewrite_before;
         let picked = claim.with_picker(partition, &version, &moment, before, &NONE, |picker| {
             picker.pick_range(goal.range, goal.through, goal.finish)
@@ -413,17 +413,17 @@ impl Jobs {
     }
 
     /// Returns `true` if something runs, or could be picked.
-    pub(super) fn has_work(&self, host: &impl JobsHost) -> bool {
+    pub(super) fn has_work(&self, env: &impl JobsEnv) -> bool {
         let mut state = self.state.lock();
-        let moment = PickContext::of(host);
+        let moment = PickContext::of(env);
         let mut is_due = false;
         // All of them, even if one is known to be due: candidates that are taken out and not looked
         // at would be forgotten.
-        for partition in state.take_candidates(host, &moment) {
+        for partition in state.take_candidates(env, &moment) {
             // A refusal by hooks counts as work: the attempt reports the error.
             is_due |= !matches!(state.look_at(&partition, &moment), Ok(None));
         }
-        is_due || state.running > 0 || host.has_sealed()
+        is_due || state.running > 0 || env.has_sealed()
     }
 
     /// Returns `true` if a table may become due without any call, because snapshots are released or

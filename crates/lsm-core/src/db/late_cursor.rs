@@ -1,6 +1,6 @@
 //! The commit cursor of an epoch that began without one, because its file could not be made.
 //!
-//! Called by the thread that tends the log (`hosts.rs`). Until there is a file, secondaries read what the log
+//! Called by the thread that tends the log (`env.rs`). Until there is a file, secondaries read what the log
 //! attests, and no process can take the database over. See `shared/cursor/words.rs`.
 
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl DbInner {
 
     fn make_cursor(&self) {
         let later = self.cursor.later();
-        let Some(file) = later.make_file(&*self.world.fs) else { return };
+        let Some(file) = later.make_file(&*self.context.fs) else { return };
         // Both, so that nothing is settled, published or installed meanwhile: what the file lacked would be
         // acknowledged here, and cut off by a fence.
         let between = self.between_groups();

@@ -1,4 +1,4 @@
-//! [`LeaseBook`]: the files that secondaries hold, and the limit of the time.
+//! [`LeaseTable`]: the files that secondaries hold, and the limit of the time.
 //!
 //! Called by `obsolete.rs`, in its turn, before files are deleted; never by a write. The bytes of a
 //! lease are described in `shared/lease.rs`.
@@ -65,22 +65,22 @@ impl Holds {
 }
 
 /// The length of a lease, and the time at which it was first seen.
-struct Growth {
+struct LastGrowth {
     bytes: u64,
     at: Duration,
 }
 
 /// The leases of other machines, and the limit of what leases hold.
-pub(super) struct LeaseBook {
+pub(super) struct LeaseTable {
     clock: Arc<dyn Clock>,
     bytes_max: u64,
     /// Leases of other machines, by name.
-    remote: Mutex<HashMap<String, Growth>>,
+    remote: Mutex<HashMap<String, LastGrowth>>,
 }
 
-impl LeaseBook {
-    pub(super) fn new(clock: Arc<dyn Clock>, bytes_max: u64) -> LeaseBook {
-        LeaseBook { clock, bytes_max, remote: Mutex::default() }
+impl LeaseTable {
+    pub(super) fn new(clock: Arc<dyn Clock>, bytes_max: u64) -> LeaseTable {
+        LeaseTable { clock, bytes_max, remote: Mutex::default() }
     }
 
     /// Reads the leases of secondaries. `held_bytes` returns the bytes that they hold if they need
@@ -127,10 +127,10 @@ impl LeaseBook {
             if lease.is_local {
                 return false;
             }
-            let seen = Growth { bytes: lease.bytes, at: now };
+            let seen = LastGrowth { bytes: lease.bytes, at: now };
             let growth = remote.entry(lease.name.clone()).or_insert(seen);
             if growth.bytes != lease.bytes {
-                *growth = Growth { bytes: lease.bytes, at: now };
+                *growth = LastGrowth { bytes: lease.bytes, at: now };
             }
             now.saturating_sub(growth.at) >= TIME_TO_LIVE
         });
@@ -146,7 +146,7 @@ impl DbInner {
     pub(super) fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
         self.check_not_closed()?;
         let present = self.catalog.durable_edit();
-        let leases = held_leases(&*self.world.fs, &self.world.dir)?;
+        let leases = held_leases(&*self.context.fs, &self.context.dir)?;
         let holders = leases.iter().map(|lease| LeaseHolder {
             process: lease.process,
             is_local: lease.is_local,
@@ -160,7 +160,7 @@ impl DbInner {
     /// Bytes of tables and segments in the folder that are in no version: next to a writer, files
     /// that secondaries hold and that jobs are writing. 0 if the folder cannot be listed.
     pub(super) fn unnamed_file_bytes(&self) -> u64 {
-        let entries = self.world.fs.list(&self.world.dir, "").unwrap_or_default();
+        let entries = self.context.fs.list(&self.context.dir, "").unwrap_or_default();
         let version = self.catalog.current();
         let tables = version.partitions.values().flat_map(|partition| partition.tables());
         let live: HashSet<FileNo> = tables.map(|(_, table)| table.meta.file).collect();
@@ -188,9 +188,9 @@ mod tests {
 
     /// A clock that tests set, in seconds.
     #[derive(Default)]
-    struct Hand(AtomicU64);
+    struct ManualClock(AtomicU64);
 
-    impl Clock for Hand {
+    impl Clock for ManualClock {
         fn now(&self) -> Duration {
             Duration::from_secs(self.0.load(Ordering::Relaxed))
         }
@@ -224,17 +224,17 @@ mod tests {
     #[test]
     fn beyond_the_limit_the_lease_that_holds_most_is_taken_away() {
         let fs = folder();
-        let book = LeaseBook::new(Arc::new(Hand::default()), 100);
+        let table = LeaseTable::new(Arc::new(ManualClock::default()), 100);
         let mut old = lease(&fs, 1, 3);
         let new = lease(&fs, 2, 8);
         // Each edit dropped 20 bytes, and the present one is 10.
-        let holds = book.holds(&*fs, DIR.as_ref(), |released| (10 - released) * 20).unwrap();
+        let holds = table.holds(&*fs, DIR.as_ref(), |released| (10 - released) * 20).unwrap();
         assert!(holds.release(8) && !holds.release(9));
         let lost = old.check().unwrap_err();
         assert_eq!(lost.kind(), crate::error::ErrorKind::LeaseLost);
         new.check().unwrap();
         old.renew().unwrap();
-        let holds = book.holds(&*fs, DIR.as_ref(), |_| 0).unwrap();
+        let holds = table.holds(&*fs, DIR.as_ref(), |_| 0).unwrap();
         assert!(!holds.release(1), "a fresh lease holds everything");
     }
 
@@ -252,8 +252,8 @@ mod tests {
 
     #[test]
     fn a_lease_of_another_machine_lasts_while_it_grows() {
-        let clock = Arc::new(Hand::default());
-        let book = LeaseBook::new(clock.clone(), u64::MAX);
+        let clock = Arc::new(ManualClock::default());
+        let table = LeaseTable::new(clock.clone(), u64::MAX);
         let here = folder();
         let elsewhere = folder();
         let mut lease = lease(&elsewhere, 1, 3);
@@ -263,7 +263,7 @@ mod tests {
                 lease.advance(3, clock.now()).unwrap();
             }
             copy_leases(&*elsewhere, &*here);
-            let holds = book.holds(&*here, DIR.as_ref(), |_| 0).unwrap();
+            let holds = table.holds(&*here, DIR.as_ref(), |_| 0).unwrap();
             assert_eq!(holds.release(4), is_released, "{second} s");
         }
     }

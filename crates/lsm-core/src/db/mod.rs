@@ -6,18 +6,20 @@
 //! `job.rs` runs one; `stall.rs` slows writers down, `obsolete.rs` deletes files, `verify.rs` reads
 //! all of them; `checkpoint.rs` and `exchange/` copy to and from other folders; `errors.rs` defines
 //! the reaction to failures and `resume.rs` recovers from the worst; `health.rs`, `stats.rs` and the
-//! listeners of `events.rs` report. `hosts.rs` connects the parts.
+//! listeners of `events.rs` report. `env.rs` connects the parts.
 
 mod background;
 mod batch;
-mod beside;
 mod calendar;
 mod catalog;
 mod checkpoint;
 mod close;
 mod commit;
 mod compaction;
+mod concurrent_reader;
+mod context;
 mod durable;
+mod env;
 mod epoch;
 pub(crate) mod errors;
 mod events;
@@ -26,8 +28,7 @@ mod floors;
 mod flush;
 mod handle;
 mod health;
-pub(crate) mod hooked;
-mod hosts;
+pub(crate) mod hook_binding;
 mod inject;
 mod job;
 mod jobs;
@@ -38,12 +39,13 @@ mod log_search;
 mod loss;
 mod mend;
 mod modify;
-mod moment;
 mod obsolete;
 pub(crate) mod open;
+pub(crate) mod ownership;
 mod partitions;
 mod prepared;
 mod read_only;
+mod reads;
 mod reclaim;
 mod recount;
 mod recovery;
@@ -55,13 +57,11 @@ pub(crate) mod retries;
 mod schedule;
 mod stall;
 mod stats;
-pub(crate) mod term;
 #[cfg(test)]
 mod testing;
 mod transaction;
 mod values;
 mod verify;
-mod world;
 mod write;
 
 use std::sync::Arc;
@@ -100,23 +100,23 @@ use background::Background;
 use catalog::Catalog;
 use close::HeldLock;
 use commit::CommitPath;
+use context::DbContext;
 use events::Events;
 use job::JobRunner;
 use jobs::Jobs;
 use log::Log;
 use obsolete::ObsoleteFiles;
-use resume::InDoubt;
+use resume::UnconfirmedFiles;
 use stall::Stall;
 use values::ValueTending;
-use world::World;
 
 /// The state that the handles of one open database share.
 pub(crate) struct DbInner {
     // Fixed after the open.
-    world: World,
+    context: DbContext,
     options: Options,
     /// Another process may write meanwhile, so that files of the log and the manifest change.
-    is_beside: bool,
+    has_live_writer: bool,
     tables: Arc<TableContext>,
     cache: Arc<Blocks>,
     /// Memory of the memtables.
@@ -139,7 +139,7 @@ pub(crate) struct DbInner {
     stall: Stall,
     obsolete: Arc<ObsoleteFiles>,
     events: Arc<Events>,
-    in_doubt: InDoubt,
+    unconfirmed: UnconfirmedFiles,
 
     closed: AtomicBool,
     lock: Mutex<Option<HeldLock>>,
@@ -157,15 +157,15 @@ impl DbInner {
     pub(super) fn check_writable(&self) -> Result<()> {
         self.check_not_closed()?;
         self.cursor.check()?;
-        if self.world.is_read_only { Err(Error::read_only()) } else { Ok(()) }
+        if self.context.is_read_only { Err(Error::read_only()) } else { Ok(()) }
     }
 
     /// The error of writes, if the database takes none.
     pub(super) fn why_read_only(&self) -> Option<Error> {
-        if let Err(error) = self.world.process.check() {
+        if let Err(error) = self.context.process.check() {
             return Some(error);
         }
-        if self.world.is_read_only {
+        if self.context.is_read_only {
             return Some(Error::read_only());
         }
         self.cursor.check().err().or_else(|| self.log.failure())
@@ -173,13 +173,13 @@ impl DbInner {
 
     /// Returns `false` in a child of the process that opened the database. Nothing is locked or written there.
     pub(super) fn is_own(&self) -> bool {
-        self.world.process.is_current()
+        self.context.process.is_current()
     }
 
     /// Returns an error if the database is closed, or belongs to a parent process.
     #[inline]
     pub(super) fn check_not_closed(&self) -> Result<()> {
-        self.world.process.check()?;
+        self.context.process.check()?;
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::closed());
         }

@@ -35,7 +35,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::DbInner;
 use super::errors::Reason;
-use super::leases::{Holds, LeaseBook};
+use super::leases::{Holds, LeaseTable};
 use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{FilesUnderWay, Fs};
@@ -93,7 +93,7 @@ type Untold = (u64, Arc<dyn ValueStore>, Arc<[u8]>);
 pub(super) struct ObsoleteFiles {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
-    leases: LeaseBook,
+    leases: LeaseTable,
     under_way: Arc<FilesUnderWay>,
     waiting: Mutex<Vec<WaitingFile>>,
     /// Tables of dropped partitions whose blocks leave the cache in the next turn.
@@ -110,7 +110,7 @@ impl ObsoleteFiles {
     pub(super) fn new(
         fs: Arc<dyn Fs>,
         dir: PathBuf,
-        leases: LeaseBook,
+        leases: LeaseTable,
         under_way: Arc<FilesUnderWay>,
     ) -> ObsoleteFiles {
         ObsoleteFiles {
@@ -471,7 +471,7 @@ impl DbInner {
     /// failed to.
     fn remove_unnamed_values(&self) -> Result<()> {
         let mut removed = Ok(());
-        for id in self.world.wishes.take_removals() {
+        for id in self.context.wishes.take_removals() {
             // Those of a dropped partition are removed at the next open.
             if let Some(store) = self.catalog.with_id(id).and_then(|found| found.store().cloned()) {
                 removed = removed.and(store.reclaim(0));

@@ -11,23 +11,23 @@ use parking_lot::Mutex;
 
 use super::DbInner;
 use super::background::{Background, BackgroundMode};
-use super::beside;
 use super::calendar::Calendar;
 use super::catalog::Catalog;
 use super::close::HeldLock;
 use super::commit::CommitPath;
+use super::concurrent_reader;
+use super::context::DbContext;
 use super::events::Events;
 use super::handle::Db;
 use super::inject::{InMemory, Injections};
 use super::job::JobRunner;
-use super::leases::LeaseBook;
+use super::leases::LeaseTable;
 use super::log::{Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
+use super::ownership::{WriterEpoch, fork_for_reading, fork_with_live_writer};
 use super::read_only::lock_for_reading;
 use super::recovery::{Begun, HooksOf, Opening};
 use super::stall::Stall;
-use super::term::{Term, fork_beside, fork_for_reading};
-use super::world::World;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::compaction::TableFactory;
@@ -46,7 +46,7 @@ use crate::stats::Counters;
 use crate::types::{Opened, PartitionId};
 use crate::version::{DbVersion, Missing, TableContext};
 
-/// Options for opening a database, and the world that it lives in.
+/// Options for opening a database, its file system, its clock and its threads.
 #[must_use = "a builder does nothing until it opens"]
 pub struct Builder {
     dir: PathBuf,
@@ -71,11 +71,11 @@ enum OpenMode {
     /// While nobody writes.
     Reading,
     /// While somebody may write.
-    Beside,
+    WithLiveWriter,
 }
 
 /// A folder as it was found, and what was made of it.
-type Started = (World, HooksOf, Begun);
+type Started = (DbContext, HooksOf, Begun);
 
 impl Builder {
     pub(super) fn new(dir: &Path) -> Builder {
@@ -141,8 +141,8 @@ impl Builder {
     ///
     /// The lock is neither asked for nor held. A lease, a file of some bytes, holds the tables until the
     /// database is closed; where nothing can be written there is none.
-    pub fn beside_writer(mut self, is_beside: bool) -> Builder {
-        self.access = if is_beside { OpenMode::Beside } else { OpenMode::Writing };
+    pub fn beside_writer(mut self, has_live_writer: bool) -> Builder {
+        self.access = if has_live_writer { OpenMode::WithLiveWriter } else { OpenMode::Writing };
         self
     }
 
@@ -249,13 +249,13 @@ impl Builder {
             missing: &missing,
             term: term.as_ref(),
         };
-        let (world, hooks, begun) = folder.start(&mut *random)?;
-        let Begun { versions, last_seq, memtables, segments, leftovers, cursor } = begun;
+        let (context, hooks, begun) = folder.start(&mut *random)?;
+        let Begun { versions, last_seq, memtables, segments, orphans, cursor } = begun;
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
-        let leases = LeaseBook::new(clock.clone(), options.leased_bytes_max);
-        let under_way = world.under_way.clone();
+        let leases = LeaseTable::new(clock.clone(), options.leased_bytes_max);
+        let under_way = context.under_way.clone();
         let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.clone(), leases, under_way));
         let catalog = Catalog::new(versions, cursor.clone(), obsolete.clone());
         if access == OpenMode::Writing {
@@ -265,16 +265,16 @@ impl Builder {
             CursorWriter::supersede_others(&*fs, &dir, version.epoch)?;
         }
         add_partitions(&catalog, &version, &hooks, memtables, &slabs);
-        obsolete.add_files(version.edit_number, leftovers.files);
-        obsolete.add_generations(leftovers.generations);
-        let log = Log::new(LogSettings::new(&world, &options), last_seq);
+        obsolete.add_files(version.edit_number, orphans.files);
+        obsolete.add_generations(orphans.generations);
+        let log = Log::new(LogSettings::new(&context, &options), last_seq);
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let snapshots = Arc::new(Snapshots::default());
-        let tables = world.table_context(block_cache, missing, options.tables_mapped);
+        let tables = context.table_context(block_cache, missing, options.tables_mapped);
         start(Arc::new(DbInner {
-            runner: job_runner(&world, &tables, &snapshots, &events, &inject),
-            is_beside: world.other.is_some(),
-            world,
+            runner: job_runner(&context, &tables, &snapshots, &events, &inject),
+            has_live_writer: context.other.is_some(),
+            context,
             stall: Stall::new(options.write_buffer_bytes),
             options,
             tables,
@@ -293,7 +293,7 @@ impl Builder {
             values: super::ValueTending::default(),
             obsolete,
             events,
-            in_doubt: super::InDoubt::default(),
+            unconfirmed: super::UnconfirmedFiles::default(),
             closed: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
         }))
@@ -312,15 +312,15 @@ struct Start<'a> {
     skips_log: bool,
     missing: &'a Missing,
     /// Of a writer.
-    term: Option<&'a Term>,
+    term: Option<&'a WriterEpoch>,
 }
 
 impl Start<'_> {
     /// As [`Start::begin`], again and again while a writer changes what is read.
     fn start(&self, random: &mut dyn FnMut() -> u64) -> Result<Started> {
-        match beside::other_writer(self.fs, self.dir, self.missing) {
+        match concurrent_reader::other_writer(self.fs, self.dir, self.missing) {
             None => self.begin(random, None),
-            Some(other) => beside::settled(|| self.begin(random, Some(other.clone()))),
+            Some(other) => concurrent_reader::settled(|| self.begin(random, Some(other.clone()))),
         }
     }
 
@@ -335,7 +335,7 @@ impl Start<'_> {
         let is_writing = access == OpenMode::Writing;
         let fork = match term {
             Some(term) => term.fork(&**fs, dir)?,
-            None if access == OpenMode::Beside => fork_beside(&**fs, dir)?,
+            None if access == OpenMode::WithLiveWriter => fork_with_live_writer(&**fs, dir)?,
             None => fork_for_reading(&**fs, dir)?,
         };
         let is_forked = fork.is_some();
@@ -344,24 +344,24 @@ impl Start<'_> {
             // A reader gets no random numbers, so it cannot make a database.
             None => Opening::read(&**fs, dir, is_writing.then_some(random))?,
         };
-        opening.claim = term.and_then(Term::claim);
-        let mut world =
-            opening.world(fs, dir, clock, options.open_files_max, !is_writing, events.queue())?;
-        world.other = other;
-        let hooks = opening.hooks(&world, provider)?;
+        opening.claim = term.and_then(WriterEpoch::claim);
+        let mut context =
+            opening.context(fs, dir, clock, options.open_files_max, !is_writing, events.queue())?;
+        context.other = other;
+        let hooks = opening.hooks(&context, provider)?;
         let begun = match access {
-            OpenMode::Writing => opening.begin_epoch(&world, options, &hooks)?,
-            OpenMode::Beside if skips_log => opening.without_log(&world, options),
-            OpenMode::Beside if !is_forked => {
+            OpenMode::Writing => opening.begin_epoch(&context, options, &hooks)?,
+            OpenMode::WithLiveWriter if skips_log => opening.without_log(&context, options),
+            OpenMode::WithLiveWriter if !is_forked => {
                 let committed = opening.committed(&**fs, dir)?;
-                opening.replay_into_memory(&world, options, &hooks, Some(&committed))?
+                opening.replay_into_memory(&context, options, &hooks, Some(&committed))?
             }
             // After a fence nothing more is committed.
-            OpenMode::Reading | OpenMode::Beside => {
-                opening.replay_into_memory(&world, options, &hooks, None)?
+            OpenMode::Reading | OpenMode::WithLiveWriter => {
+                opening.replay_into_memory(&context, options, &hooks, None)?
             }
         };
-        Ok((world, hooks, begun))
+        Ok((context, hooks, begun))
     }
 }
 
@@ -371,7 +371,7 @@ struct DbFolder {
     dir: PathBuf,
     lock: HeldLock,
     missing: Missing,
-    term: Option<Term>,
+    term: Option<WriterEpoch>,
 }
 
 impl DbFolder {
@@ -388,7 +388,7 @@ impl DbFolder {
         let lock: Box<dyn LockGuard> = match access {
             // Before anything is read: what another writer changes meanwhile would be read half.
             OpenMode::Writing => {
-                let (taken, lock) = Term::take(&*fs, &dir, takes_over)?;
+                let (taken, lock) = WriterEpoch::take(&*fs, &dir, takes_over)?;
                 term = Some(taken);
                 lock
             }
@@ -397,8 +397,8 @@ impl DbFolder {
                 missing = held.missing;
                 held.guard
             }
-            OpenMode::Beside => {
-                let held = beside::hold(&fs, &dir, Box::new(random_from_hasher_keys))?;
+            OpenMode::WithLiveWriter => {
+                let held = concurrent_reader::hold(&fs, &dir, Box::new(random_from_hasher_keys))?;
                 missing = held.missing();
                 Box::new(held)
             }
@@ -410,7 +410,7 @@ impl DbFolder {
 
 /// The means by which jobs run.
 fn job_runner(
-    world: &World,
+    context: &DbContext,
     tables: &Arc<TableContext>,
     snapshots: &Arc<Snapshots>,
     events: &Arc<Events>,
@@ -420,12 +420,12 @@ fn job_runner(
         factory: TableFactory {
             cache: tables.cache.clone(),
             are_mapped: tables.are_mapped,
-            ..world.factory()
+            ..context.factory()
         },
         tables: tables.clone(),
         snapshots: snapshots.clone(),
         events: events.clone(),
-        calendar: Calendar::new(world.clock.clone(), events.clone()),
+        calendar: Calendar::new(context.clock.clone(), events.clone()),
         inject: inject.entries.clone(),
     }
 }
@@ -461,7 +461,7 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
     inner.catalog.set_store_state(move |id| weak.upgrade()?.store_state(id));
     let db = Db::new(inner);
     let inner = db.inner();
-    if !inner.world.is_read_only {
+    if !inner.context.is_read_only {
         // Last, because the threads use all other parts.
         inner.background.start(inner, inner.options.compaction_threads)?;
         for partition in &partitions {

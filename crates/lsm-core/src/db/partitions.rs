@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::DbInner;
-use super::hooked::{attached, check_complete, records_of};
+use super::hook_binding::{attached, check_complete, records_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Hooks, StoreEdit, catch};
 use crate::limits::{PARTITIONS_MAX, check_partition_name};
@@ -74,7 +74,7 @@ impl DbInner {
         // Never that of a dropped partition: the log may still have frames that name it.
         let id = current.next_partition;
         let created_at_edit = current.edit_number + 1;
-        let attached = attached(&self.world, id, &name.into(), &hooks, &records, None)?;
+        let attached = attached(&self.context, id, &name.into(), &hooks, &records, None)?;
         let created = Change::PartitionCreated {
             id,
             name: name.to_owned(),

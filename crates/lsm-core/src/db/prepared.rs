@@ -8,7 +8,7 @@ use super::require::Requirements;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::{Durability, WriteOptions};
 use crate::partition::PartitionState;
-use crate::types::{EntryKind, Operation, OperationSum, SectionBytes};
+use crate::types::{EntryKind, Operation, OperationChecksum, SectionBytes};
 use crate::wal::Section;
 
 /// The operations of a batch on one partition, encoded and hashed outside any lock.
@@ -20,7 +20,7 @@ pub(super) struct PreparedSection<'a> {
     /// The bytes for the memtable, if a test injects others.
     pub(super) injected: Option<SectionBytes<'a>>,
     /// The checksum of each operation, computed over the caller's own bytes.
-    pub(super) sums: PerOperation<'a, OperationSum>,
+    pub(super) sums: PerOperation<'a, OperationChecksum>,
     /// The operations as ranges of `bytes`, found when the section was checked. No later step decodes `bytes`
     /// again: if a bit flips in a length since then, a step would fail or read another operation, when the batch
     /// can no longer be refused.

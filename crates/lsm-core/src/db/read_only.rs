@@ -14,10 +14,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::beside::CommittedPart;
-use super::recovery::{Begun, HooksOf, Leftovers, LogFiles, Opening};
-use super::term::{lock_path, locked, newest_claim};
-use super::world::World;
+use super::concurrent_reader::CommittedPart;
+use super::context::DbContext;
+use super::ownership::{lock_path, locked, newest_claim};
+use super::recovery::{Begun, HooksOf, LogFiles, Opening, OrphanFiles};
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{Fs, LockGuard};
@@ -79,14 +79,14 @@ impl Opening {
     /// recovery.
     pub(super) fn replay_into_memory(
         self,
-        world: &World,
+        context: &DbContext,
         options: &Options,
         hooks: &HooksOf,
         committed: Option<&CommittedPart>,
     ) -> Result<Begun> {
         // Nothing can be flushed here, so the log must fit into memory, or the open is refused.
         let bytes_max = options.memtable_bytes_max();
-        let files = LogFiles::of(world);
+        let files = LogFiles::of(context);
         let (replayed, mut replay) = match committed {
             None => {
                 let (end, replay) =
@@ -95,30 +95,31 @@ impl Opening {
             }
             Some(committed) => {
                 let mut replay = Replay::new(Arc::new(SlabPool::new(bytes_max)));
-                let last_seq = self.replay_committed(world, committed, &mut replay, |replay| {
-                    let is_full = replay.bytes() >= bytes_max;
-                    if is_full { Err(too_large(replay, bytes_max)) } else { Ok(()) }
-                })?;
+                let last_seq =
+                    self.replay_committed(context, committed, &mut replay, |replay| {
+                        let is_full = replay.bytes() >= bytes_max;
+                        if is_full { Err(too_large(replay, bytes_max)) } else { Ok(()) }
+                    })?;
                 (last_seq, replay)
             }
         };
-        Ok(self.without_epoch(world, options, replayed, replay.take()))
+        Ok(self.without_epoch(context, options, replayed, replay.take()))
     }
 
     /// Begins no epoch, and reads nothing of the log.
-    pub(super) fn without_log(self, world: &World, options: &Options) -> Begun {
-        self.without_epoch(world, options, SeqNo::ZERO, BTreeMap::new())
+    pub(super) fn without_log(self, context: &DbContext, options: &Options) -> Begun {
+        self.without_epoch(context, options, SeqNo::ZERO, BTreeMap::new())
     }
 
     /// The state of the manifest, with memtables of what was replayed of the log, through `replayed`.
     fn without_epoch(
         self,
-        world: &World,
+        context: &DbContext,
         options: &Options,
         replayed: SeqNo,
         memtables: BTreeMap<PartitionId, Arc<Memtable>>,
     ) -> Begun {
-        let World { fs, dir, numbers, .. } = world;
+        let DbContext { fs, dir, numbers, .. } = context;
         let segments = self.segment_lengths();
         let recovered = self.recovered.as_ref();
         let recovered = recovered.expect("without a database nothing is opened read-only");
@@ -136,8 +137,8 @@ impl Opening {
             manifest,
             cursor.clone(),
         );
-        let leftovers = Leftovers::default();
-        Begun { versions, last_seq, memtables, segments, leftovers, cursor }
+        let orphans = OrphanFiles::default();
+        Begun { versions, last_seq, memtables, segments, orphans, cursor }
     }
 
     /// The live segments, with their lengths in bytes in the folder.

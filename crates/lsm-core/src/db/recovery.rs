@@ -11,20 +11,20 @@
 //! 4. Files that the new generation does not name are deleted as soon as no secondary reads them,
 //!    except foreign ones, which are never touched.
 
-mod leftovers;
 mod log;
+mod orphans;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub(super) use leftovers::Leftovers;
 pub(super) use log::LogFiles;
+pub(super) use orphans::OrphanFiles;
 
+use super::context::DbContext;
 use super::epoch::{Tables, store_sections};
-use super::hooked::resolve;
+use super::hook_binding::resolve;
 use super::partitions::DEFAULT;
-use super::world::World;
 use crate::clock::Clock;
 use crate::compaction::{SyncLater, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
@@ -67,7 +67,7 @@ pub(super) struct Begun {
     /// The segments that stay, with their bytes.
     pub(super) segments: Vec<(FileNo, u64)>,
     /// Files of epochs before.
-    pub(super) leftovers: Leftovers,
+    pub(super) orphans: OrphanFiles,
     /// Tells secondaries of the epoch.
     pub(super) cursor: Arc<CursorWriter>,
 }
@@ -80,7 +80,7 @@ pub(super) struct Opening {
     taken: Vec<FileName>,
     /// Their lengths in bytes.
     lengths: HashMap<FileName, u64>,
-    /// Leftovers of files that were never finished.
+    /// The remains of files that were never finished.
     temporary: Vec<String>,
     pub(super) recovered: Option<Recovered>,
     pub(super) version: DbVersion,
@@ -203,7 +203,7 @@ impl Opening {
     ///
     /// # Errors
     /// A limit, if a number is used up.
-    pub(super) fn world(
+    pub(super) fn context(
         &self,
         fs: &Arc<dyn Fs>,
         dir: &Path,
@@ -211,7 +211,7 @@ impl Opening {
         open_files_max: usize,
         is_read_only: bool,
         events: EventQueue,
-    ) -> Result<World> {
+    ) -> Result<DbContext> {
         let next_file = self.next_file();
         // A reader uses no numbers, so it may open a database that has none left.
         if !is_read_only {
@@ -219,7 +219,7 @@ impl Opening {
             check_room("edit numbers", self.version.edit_number, u64::MAX)?;
         }
         let epoch = if is_read_only { self.version.epoch } else { self.next_epoch()? };
-        Ok(World {
+        Ok(DbContext {
             process: Process::current(),
             fs: fs.clone(),
             dir: dir.to_owned(),
@@ -239,7 +239,7 @@ impl Opening {
     /// The hooks of every partition, whose stores have applied the sections in the manifest.
     pub(super) fn hooks(
         &self,
-        world: &World,
+        context: &DbContext,
         provider: Option<&dyn HookProvider>,
     ) -> Result<HooksOf> {
         let mut all = HooksOf::new();
@@ -249,7 +249,7 @@ impl Opening {
                 &partition.hooks,
                 provider,
                 Some(&|factory: &dyn ValueStoreFactory| {
-                    open_store(factory, world.store_context(partition.id, &partition.name))
+                    open_store(factory, context.store_context(partition.id, &partition.name))
                 }),
             )?;
             if let Some(store) = &hooks.store {
@@ -271,21 +271,21 @@ impl Opening {
     /// later crash leaves old files, and the new generation counts.
     pub(super) fn begin_epoch(
         self,
-        world: &World,
+        context: &DbContext,
         options: &Options,
         hooks: &HooksOf,
     ) -> Result<Begun> {
-        let World { fs, dir, epoch, numbers, clock, .. } = world;
+        let DbContext { fs, dir, epoch, numbers, clock, .. } = context;
         let dir = dir.as_path();
         let epoch = *epoch;
         // The tables share one sync of the folder: there may be thousands of them.
         // A database that is being opened has no statistics yet.
         let later = Some(SyncLater::new(options.open_files_max));
-        let factory = TableFactory { later, under_way: None, ..world.factory() };
+        let factory = TableFactory { later, under_way: None, ..context.factory() };
         let mut tables = Tables::new(&self.version, &factory, hooks, clock.unix_time());
         let bytes_max = options.write_buffer_bytes;
         let (end, mut rest) =
-            self.replay(&LogFiles::of(world), bytes_max, hooks, |full| tables.write(full))?;
+            self.replay(&LogFiles::of(context), bytes_max, hooks, |full| tables.write(full))?;
         // The rest goes to tables as well, although a memtable would be faster. Otherwise the old
         // segments would have to stay, and the next recovery would replay a log of two epochs.
         tables.write(&mut rest)?;
@@ -334,9 +334,9 @@ impl Opening {
             store.map_or(Ok(()), |store| store.apply(number, bytes))?;
         }
         // Last. Until here a crash may need every file that was found.
-        let leftovers = self.leftovers(&**fs, dir, versions.current(), hooks)?;
+        let orphans = self.orphans(&**fs, dir, versions.current(), hooks)?;
         let memtables = BTreeMap::new();
-        Ok(Begun { versions, last_seq, memtables, segments: Vec::new(), leftovers, cursor })
+        Ok(Begun { versions, last_seq, memtables, segments: Vec::new(), orphans, cursor })
     }
 
     /// Records in the old generation that the manifest continues in `new`.

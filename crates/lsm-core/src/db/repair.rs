@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::DbInner;
-use super::job::{Installation, JobHost, JobRunner, JobTables, gaps_added};
+use super::job::{Installation, JobEnv, JobRunner, JobTables, gaps_added};
 use super::jobs::{Claimed, RepairStep};
 use super::log_search::LogSearch;
 use crate::compaction::Merge;
@@ -109,7 +109,8 @@ impl DbInner {
         error: &Error,
     ) -> Result<bool> {
         // A file of the value store is no table.
-        if self.world.is_read_only || self.repairable(partition, error, version.tables()).is_none()
+        if self.context.is_read_only
+            || self.repairable(partition, error, version.tables()).is_none()
         {
             return Ok(false);
         }
@@ -202,10 +203,10 @@ impl JobRunner {
     /// The sources of the judges of a job over `view`.
     pub(super) fn judge_sources(
         &self,
-        host: &dyn JobHost,
+        env: &dyn JobEnv,
         view: &Arc<ReadView>,
     ) -> Arc<dyn JudgeSources> {
-        let log = self.log_search(host, view, []);
+        let log = self.log_search(env, view, []);
         Arc::new(JudgedFrom { log, view: view.clone(), tables: self.tables.clone() })
     }
 

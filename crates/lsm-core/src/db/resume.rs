@@ -23,7 +23,7 @@ use super::DbInner;
 use super::flush::{FlushedTables, newest_sealed};
 use super::job::check_synced;
 use super::jobs::FlushTurn;
-use super::log::LogHost;
+use super::log::LogEnv;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, PendingHandle, ValueStore, catch};
 use crate::partition::PartitionState;
@@ -39,7 +39,7 @@ type StoreSection<'a> = (&'a PartitionState, &'a Arc<dyn ValueStore>, Vec<u8>);
 /// Files that an edit in doubt names: it may be on disk, so they stay until the manifest has a new
 /// generation without it. The lock is a leaf.
 #[derive(Default)]
-pub(super) struct InDoubt(Mutex<DoubtfulFiles>);
+pub(super) struct UnconfirmedFiles(Mutex<DoubtfulFiles>);
 
 #[derive(Default)]
 struct DoubtfulFiles {
@@ -49,7 +49,7 @@ struct DoubtfulFiles {
     values: Vec<PendingHandle>,
 }
 
-impl InDoubt {
+impl UnconfirmedFiles {
     /// Keeps the files of an edit whose installation failed.
     fn note(&self, tables: impl Iterator<Item = SstMeta>, segment: FileNo) {
         let mut files = self.0.lock();
@@ -59,10 +59,10 @@ impl InDoubt {
 
     /// Keeps values that an edit is about to name, unless it becomes durable.
     pub(super) fn until_installed(&self, values: Vec<PendingHandle>) -> UninstalledValues<'_> {
-        UninstalledValues { in_doubt: self, values }
+        UninstalledValues { unconfirmed: self, values }
     }
 
-    /// Takes the values out, as [`InDoubt::take`] does.
+    /// Takes the values out, as [`UnconfirmedFiles::take`] does.
     pub(super) fn take_values(&self) -> Vec<PendingHandle> {
         std::mem::take(&mut self.0.lock().values)
     }
@@ -74,7 +74,7 @@ impl InDoubt {
     }
 }
 
-impl Drop for InDoubt {
+impl Drop for UnconfirmedFiles {
     /// The next open decides whether the edit counts. Dropped values are discarded.
     fn drop(&mut self) {
         self.take().values.into_iter().for_each(PendingHandle::keep);
@@ -85,7 +85,7 @@ impl Drop for InDoubt {
 /// on disk.
 #[must_use]
 pub(super) struct UninstalledValues<'a> {
-    in_doubt: &'a InDoubt,
+    unconfirmed: &'a UnconfirmedFiles,
     values: Vec<PendingHandle>,
 }
 
@@ -98,7 +98,7 @@ impl UninstalledValues<'_> {
 
 impl Drop for UninstalledValues<'_> {
     fn drop(&mut self) {
-        self.in_doubt.0.lock().values.append(&mut self.values);
+        self.unconfirmed.0.lock().values.append(&mut self.values);
     }
 }
 
@@ -121,7 +121,7 @@ impl DbInner {
         let mut editing = self.catalog.edit()?;
         editing.ensure_writable()?;
         // Under the lock: after it the edit of a job may fail, and note the files that it may name.
-        let doubtful = self.in_doubt.take();
+        let doubtful = self.unconfirmed.take();
         drop(editing);
         self.let_go_of_doubtful(doubtful);
         let mut partitions = self.catalog.partitions();
@@ -181,7 +181,7 @@ impl DbInner {
             versions.current(),
             versions.next_number(),
             rewritten,
-            (number, self.world.epoch),
+            (number, self.context.epoch),
             self.commit.visible_seq(),
         )
         .inspect_err(|_| {
@@ -190,14 +190,14 @@ impl DbInner {
             self.let_go(rewritten);
         })?;
         let NewLog { number: edit, changes, kept, dropped, sections, condemned } = edit;
-        let carried = self.in_doubt.until_installed(carried);
+        let carried = self.unconfirmed.until_installed(carried);
         let installed = versions.install(changes);
         let version = match installed {
             Ok(version) => version,
             Err(error) => {
                 // The edit may be on disk.
                 let tables = rewritten.iter().flat_map(|(_, written)| &written.made.tables);
-                self.in_doubt.note(tables.cloned(), number);
+                self.unconfirmed.note(tables.cloned(), number);
                 return Err(error);
             }
         };
@@ -226,7 +226,7 @@ impl DbInner {
         let DoubtfulFiles { tables, segments, values } = doubtful;
         // With a number, like files that an edit dropped: a secondary without a cursor may have
         // read the failed edit.
-        LogHost::let_go(self, tables.iter().map(|meta| (meta.file_name(), meta.bytes)).collect());
+        LogEnv::let_go(self, tables.iter().map(|meta| (meta.file_name(), meta.bytes)).collect());
         self.log.let_go(self, segments);
         drop(values);
     }

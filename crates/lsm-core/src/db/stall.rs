@@ -44,7 +44,7 @@ const NANOS_PER_KIB: u64 = 2_000_000;
 const PARK_MIN: Duration = Duration::from_millis(1);
 
 /// The calls of the stall to the rest of the database.
-pub(super) trait StallHost {
+pub(super) trait StallEnv {
     /// All partitions that exist.
     fn partitions(&self) -> Vec<Arc<PartitionState>>;
 
@@ -114,7 +114,7 @@ impl StallState {
 
     /// Notes the delay of a partition's writers; reports if it begins, stops writes, changes its
     /// cause, or ends.
-    fn note(&mut self, host: &dyn StallHost, partition: &PartitionState, pressure: Pressure) {
+    fn note(&mut self, env: &dyn StallEnv, partition: &PartitionState, pressure: Pressure) {
         let shown = if partition.is_dropped() { None } else { pressure.shown() };
         let before = self.told.get(&partition.id).copied();
         if before.map(|told| told.shown) == shown {
@@ -123,11 +123,11 @@ impl StallState {
         match shown {
             None => self.told.remove(&partition.id),
             Some(shown) => {
-                let since = before.map_or_else(|| host.now(), |told| told.since);
+                let since = before.map_or_else(|| env.now(), |told| told.since);
                 self.told.insert(partition.id, Told { shown, since })
             }
         };
-        host.tell(&Event::StallChanged {
+        env.tell(&Event::StallChanged {
             partition: partition.name.to_string(),
             pressure_permille: if shown.is_some() { pressure.permille } else { 0 },
             reason: pressure.cause.told(),
@@ -213,7 +213,7 @@ impl Stall {
     /// them, it is reported for each partition.
     pub(super) fn update<'a>(
         &self,
-        host: &dyn StallHost,
+        env: &dyn StallEnv,
         changed: impl Iterator<Item = &'a PartitionState>,
     ) {
         // One update at a time: otherwise the pressure of an older view could be stored over that
@@ -236,12 +236,12 @@ impl Stall {
         let shared = held.shared;
         self.shared.store(shared.permille, Ordering::Relaxed);
         for (partition, pressure) in own {
-            held.note(host, partition, pressure.or_worse(shared));
+            held.note(env, partition, pressure.or_worse(shared));
         }
         // Reported for all partitions only when this changes, because there may be thousands.
         if shared.shown() != before.shown() {
-            for partition in host.partitions() {
-                held.note(host, &partition, own_pressure(&partition).or_worse(shared));
+            for partition in env.partitions() {
+                held.note(env, &partition, own_pressure(&partition).or_worse(shared));
             }
         }
         // Even if no pressure changed: a waiter looks for obstacles as well, and these have no
@@ -282,7 +282,7 @@ impl Stall {
     #[inline]
     pub(super) fn admit<'a>(
         &self,
-        host: &dyn StallHost,
+        env: &dyn StallEnv,
         partitions: impl Iterator<Item = &'a PartitionState> + Clone,
         bytes: u64,
     ) -> Result<()> {
@@ -292,7 +292,7 @@ impl Stall {
             return Ok(());
         }
         let partitions: Vec<&PartitionState> = partitions.collect();
-        self.hold_back(host, &partitions, bytes)
+        self.hold_back(env, &partitions, bytes)
     }
 
     /// As [`Stall::admit`], for a write that must not wait.
@@ -301,7 +301,7 @@ impl Stall {
     /// [`ErrorKind::WouldStall`] with the reason.
     pub(super) fn try_admit<'a>(
         &self,
-        host: &dyn StallHost,
+        env: &dyn StallEnv,
         partitions: impl Iterator<Item = &'a PartitionState> + Clone,
         bytes: u64,
     ) -> Result<()> {
@@ -309,8 +309,8 @@ impl Stall {
         if pressure == 0 {
             return Ok(());
         }
-        host.check_open()?;
-        if pressure < STOP && self.passes_at(host.now(), wait_nanos(bytes, pressure)) {
+        env.check_open()?;
+        if pressure < STOP && self.passes_at(env.now(), wait_nanos(bytes, pressure)) {
             return Ok(());
         }
         let how = if pressure < STOP { "slowed down" } else { "stopped" };
@@ -349,45 +349,41 @@ impl Stall {
     #[cold]
     fn hold_back(
         &self,
-        host: &dyn StallHost,
+        env: &dyn StallEnv,
         partitions: &[&PartitionState],
         bytes: u64,
     ) -> Result<()> {
         let each = || partitions.iter().copied();
-        if host.is_in_listener() {
+        if env.is_in_listener() {
             // This thread may be the one that would end the stall, so it must not sleep.
             let stopped = self.worst(each()) >= STOP;
-            return if stopped { self.try_admit(host, each(), bytes) } else { Ok(()) };
+            return if stopped { self.try_admit(env, each(), bytes) } else { Ok(()) };
         }
-        if host.is_stepped() {
-            return self.step_until_admitted(host, partitions);
+        if env.is_stepped() {
+            return self.step_until_admitted(env, partitions);
         }
         // Listeners get the stall before this thread sleeps.
-        host.deliver();
-        let started = host.now();
+        env.deliver();
+        let started = env.now();
         // First until writes continue at all, then for the price of this one.
-        let admitted = self.wait_while_stopped(host, partitions);
-        let paid = admitted.and_then(|()| self.pay(host, partitions, bytes));
-        let waited = host.now().saturating_sub(started);
-        host.counters().stall_nanos.add(waited.as_nanos() as u64);
+        let admitted = self.wait_while_stopped(env, partitions);
+        let paid = admitted.and_then(|()| self.pay(env, partitions, bytes));
+        let waited = env.now().saturating_sub(started);
+        env.counters().stall_nanos.add(waited.as_nanos() as u64);
         paid
     }
 
-    fn wait_while_stopped(
-        &self,
-        host: &dyn StallHost,
-        partitions: &[&PartitionState],
-    ) -> Result<()> {
+    fn wait_while_stopped(&self, env: &dyn StallEnv, partitions: &[&PartitionState]) -> Result<()> {
         loop {
             // Taken before the look: news during it ends the wait below at once. The lock is not
-            // held during the look, because the host's calls take other locks.
+            // held during the look, because its calls take other locks.
             let seen = self.held.lock().news;
             if self.worst(partitions.iter().copied()) < STOP {
                 return Ok(());
             }
-            host.check_open()?;
+            env.check_open()?;
             if let Some((partition, pressure)) = self.hardest(partitions)
-                && let Some(error) = host.obstacle(partition, pressure.cause)
+                && let Some(error) = env.obstacle(partition, pressure.cause)
             {
                 return Err(stopped_by(&self.why(partitions), error));
             }
@@ -401,7 +397,7 @@ impl Stall {
     /// Waits for the cost of a write of `bytes` bytes under the present pressure, or saves it up.
     /// It is paid in full: relief makes the rest cheaper, and only the end of the pressure makes it
     /// free.
-    fn pay(&self, host: &dyn StallHost, partitions: &[&PartitionState], bytes: u64) -> Result<()> {
+    fn pay(&self, env: &dyn StallEnv, partitions: &[&PartitionState], bytes: u64) -> Result<()> {
         let pressure = self.worst(partitions.iter().copied());
         let nanos = wait_nanos(bytes, pressure);
         let owed = self.owed.fetch_add(nanos, Ordering::Relaxed).saturating_add(nanos);
@@ -415,14 +411,14 @@ impl Stall {
         let left = Duration::from_nanos(self.owed.swap(0, Ordering::Relaxed));
         let mut debt = Debt { left, pressure };
         while !debt.left.is_zero() {
-            let from = host.now();
+            let from = env.now();
             let mut held = self.held.lock();
             if self.eased.wait_for(&mut held, debt.left).timed_out() {
                 return Ok(());
             }
             drop(held);
-            host.check_open()?;
-            let waited = host.now().saturating_sub(from);
+            env.check_open()?;
+            let waited = env.now().saturating_sub(from);
             debt.pay(waited, self.worst(partitions.iter().copied()));
         }
         Ok(())
@@ -431,12 +427,12 @@ impl Stall {
     /// With stepped background work the writer does it, because there are no threads.
     fn step_until_admitted(
         &self,
-        host: &dyn StallHost,
+        env: &dyn StallEnv,
         partitions: &[&PartitionState],
     ) -> Result<()> {
         while self.worst(partitions.iter().copied()) >= STOP {
-            host.check_open()?;
-            let stepped = host.step();
+            env.check_open()?;
+            let stepped = env.step();
             let is_done = stepped.map_err(|error| stopped_by(&self.why(partitions), error))?;
             if !is_done {
                 let why = self.why(partitions);

@@ -62,11 +62,10 @@ impl DbInner {
         let tables = || partitions.iter().map(|partition| partition.pin());
         let cache = self.cache.stats();
         let counters = &self.counters;
-        let files = &self.world.files;
+        let files = &self.context.files;
         let buffers = self.options.memtable_bytes_max();
-        // Next to a writer this instance waits for nothing. Files that the writer keeps for others
-        // only show as files that no version names.
-        let leased_file_bytes = match self.is_beside {
+        // Next to a writer, files that it keeps for others only show as files that no version names.
+        let leased_file_bytes = match self.has_live_writer {
             true => self.unnamed_file_bytes(),
             false => self.obsolete.leased_file_bytes(),
         };
@@ -115,7 +114,7 @@ impl DbInner {
             + stores.map(|store| store.bytes).sum::<u64>()
             + self.obsolete.pinned_bytes()
             + leased_file_bytes
-            + self.world.under_way.bytes(&*self.world.fs)
+            + self.context.under_way.bytes(&*self.context.fs)
             + self.cursor.later().file_bytes()
             + stats.wal_disk_bytes
             + stats.manifest_disk_bytes;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::commit::CommitHost;
-use super::log::{Log, LogHost, LogSettings, LogWriter, Notice};
+use super::commit::CommitEnv;
+use super::log::{Log, LogEnv, LogSettings, LogWriter, Notice};
 use super::prepared::Prepared;
 use crate::batch::SectionReader;
 use crate::error::{Error, ErrorKind, Result};
@@ -26,9 +26,9 @@ pub(super) const DB: DbId = DbId(7);
 pub(super) const EPOCH: Epoch = Epoch(3);
 pub(super) const DIR: &str = "/db";
 
-/// A host that collects its calls. Its manifest is durable at once.
+/// An environment that records its calls. Its manifest is durable at once.
 #[derive(Default)]
-pub(super) struct TestHost {
+pub(super) struct TestEnv {
     pub(super) edits: Mutex<Vec<Vec<Change>>>,
     listed: Mutex<BTreeSet<FileNo>>,
     pub(super) refuses_edits: AtomicBool,
@@ -47,7 +47,7 @@ pub(super) struct TestHost {
     counters: Counters,
 }
 
-impl TestHost {
+impl TestEnv {
     /// Files of the log that were synced.
     pub(super) fn syncs(&self) -> u64 {
         self.counters.wal_syncs.get()
@@ -59,7 +59,7 @@ impl TestHost {
     }
 }
 
-impl LogHost for TestHost {
+impl LogEnv for TestEnv {
     fn install_edit(&self, changes: Vec<Change>) -> Result<()> {
         if self.refuses_edits.load(Ordering::Relaxed) {
             return Err(Error::new(ErrorKind::Io, "no edits today"));
@@ -122,7 +122,7 @@ impl LogHost for TestHost {
     }
 }
 
-impl CommitHost for TestHost {
+impl CommitEnv for TestEnv {
     fn epoch(&self) -> Epoch {
         EPOCH
     }
@@ -205,11 +205,11 @@ impl TestLog {
         TestLog { mem, faults, folder, log: Log::new(settings, SeqNo::ZERO) }
     }
 
-    /// The existing segment files that `host` was not asked to delete.
-    pub(super) fn segment_files(&self, host: &TestHost) -> Vec<String> {
+    /// The existing segment files that `env` was not asked to delete.
+    pub(super) fn segment_files(&self, env: &TestEnv) -> Vec<String> {
         let names = self.mem.list(Path::new(DIR), "").unwrap().into_iter();
         let names = names.map(|entry| entry.name).filter(|name| name.ends_with(".wal"));
-        names.filter(|name| !host.gone.lock().contains(name)).collect()
+        names.filter(|name| !env.gone.lock().contains(name)).collect()
     }
 }
 

@@ -138,7 +138,7 @@ impl Transaction {
         if self.writes.is_empty() {
             inner.check_not_closed()?;
             // A transaction without writes counts as if it had run at its snapshot.
-            return Ok(Commit { seq: self.snapshot.seq(), epoch: inner.world.epoch });
+            return Ok(Commit { seq: self.snapshot.seq(), epoch: inner.context.epoch });
         }
         let mut batch = self.db.batch();
         for (partition, own) in self.writes.values() {

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::jobs::{JobsHost, RangeGoal, RangeStep};
+use super::jobs::{JobsEnv, RangeGoal, RangeStep};
 use super::{BackgroundMode, DbInner};
 use crate::compaction::Finish;
 use crate::error::{Error, ErrorKind, Result};
@@ -79,7 +79,7 @@ struct Tending {
 
 /// The state of a partition's tables between two flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum IdleState {
     /// Something was flushed a moment ago.
     Busy,
     /// Nothing was flushed for some time, and tables were not merged since the last flush.
@@ -185,7 +185,7 @@ impl ValueTending {
 
     /// Notes the flushed sequence of a partition at `now`; once nothing was flushed for some time,
     /// returns the tables to look at: also overlapping ones, if they were not merged since.
-    fn rest(&self, partition: PartitionId, flushed: SeqNo, now: Duration) -> Rest {
+    fn idle_state(&self, partition: PartitionId, flushed: SeqNo, now: Duration) -> IdleState {
         let mut all = self.of.lock();
         let tending = all.entry(partition).or_default();
         let (_, since) = match tending.flushed {
@@ -193,14 +193,14 @@ impl ValueTending {
             _ => *tending.flushed.insert((flushed, now)),
         };
         if now.saturating_sub(since) < QUIET_AGE {
-            return Rest::Busy;
+            return IdleState::Busy;
         }
         // Without a flush since then the same tables overlap, and a merge of them would free
         // nothing.
         if tending.settled.replace(flushed) == Some(flushed) {
-            return Rest::Settled;
+            return IdleState::Settled;
         }
-        Rest::Unsettled
+        IdleState::Unsettled
     }
 
     /// Waits for the turn to count the values of a partition.
@@ -397,9 +397,10 @@ impl DbInner {
         store: &dyn ValueStore,
     ) -> Result<Option<Goal>> {
         let version = partition.view().version.clone();
-        let rest = self.values.rest(partition.id, version.flushed_through, self.background.now());
-        let overlaps = rest == Rest::Unsettled;
-        if rest != Rest::Busy
+        let idle_state =
+            self.values.idle_state(partition.id, version.flushed_through, self.background.now());
+        let overlaps = idle_state == IdleState::Unsettled;
+        if idle_state != IdleState::Busy
             && let Some(goal) = self.settling_goal(&version, overlaps)
         {
             return Ok(Some(goal));
@@ -442,7 +443,7 @@ impl DbInner {
     /// The goal of rewriting all tables with keys of the span.
     pub(super) fn goal_of(&self, span: KeySpan) -> Goal {
         // After it: a job that began before may have passed values that should be moved.
-        let rewrite_before = Some(self.world.numbers.allocate());
+        let rewrite_before = Some(self.context.numbers.allocate());
         Goal { span, through: self.commit.visible_seq(), rewrite_before }
     }
 

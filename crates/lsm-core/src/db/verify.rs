@@ -172,7 +172,7 @@ impl VerifyRun<'_> {
     }
 
     fn is_deleted_elsewhere(&self, error: &Error) -> bool {
-        self.db.is_beside && error.kind() == ErrorKind::FileGone && !self.is_stopped
+        self.db.has_live_writer && error.kind() == ErrorKind::FileGone && !self.is_stopped
     }
 
     /// Returns `true` if the error means that nothing more should be read, not that something cannot be read.
@@ -202,10 +202,10 @@ impl DbInner {
         found: Option<Damage>,
     ) -> Result<VerifyReport> {
         self.check_not_closed()?;
-        let start = SweepMark::start(self.world.db_id, None);
+        let start = SweepMark::start(self.context.db_id, None);
         let mut run = VerifyRun {
             db: self,
-            fs: Uncached(self.world.fs.clone()),
+            fs: Uncached(self.context.fs.clone()),
             sweep: Sweep::new(options, start, self.background.clock().clone())?,
             is_stopped: false,
             damage: found.into_iter().chain(self.lost()).collect(),

@@ -5,8 +5,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::db::ownership::{CountedPart, counted_part};
 use crate::db::retries::Retries;
-use crate::db::term::{CountedPart, counted_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names;

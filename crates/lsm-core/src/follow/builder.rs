@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
 use super::attach::open_manifest;
-use super::tail::Tail;
+use super::tail::FollowPosition;
 use super::{Follower, FollowerState, Inner, SyncExtent};
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
@@ -158,7 +158,7 @@ impl FollowBuilder {
             partitions: RwLock::default(),
             present: ArcSwap::from_pointee(present),
             cut: ArcSwap::default(),
-            tail: Mutex::new(Tail::new(manifest, lease)),
+            tail: Mutex::new(FollowPosition::new(manifest, lease)),
             _opened: opened,
         });
         let follower = Follower { inner };

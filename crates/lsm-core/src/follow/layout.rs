@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use super::partition::{Followed, FollowedHooks, Shown};
+use super::partition::{Followed, FollowedHooks, PublishedView};
 use super::{FollowedPartitions, Inner};
 use crate::db::Commit;
-use crate::db::hooked::resolve;
+use crate::db::hook_binding::resolve;
 use crate::error::Result;
 use crate::hooks::{
     EventQueue, PartitionHooks, StoreContext, StoreWishes, ValueStoreFactory, open_store,
@@ -65,7 +65,7 @@ impl Inner {
         let flushed = Commit { seq: partition.flushed_through, epoch: version.epoch };
         let pin = self.pins.pin(version.edit_number);
         let hooks = self.resolve_hooks(partition, version);
-        let shown = Shown::of(Arc::new(view), hooks.resolved(), flushed.seq, flushed, pin);
+        let shown = PublishedView::of(Arc::new(view), hooks.resolved(), flushed.seq, flushed, pin);
         Followed::new(shown, hooks)
     }
 

@@ -30,7 +30,7 @@ use crate::wal::{
 const BETWEEN_BYTES_MAX: u64 = 8 << 10;
 
 /// A part of the log that belongs to a partition and is not read yet.
-pub(super) enum Parked {
+pub(super) enum PendingSection {
     /// Operations.
     Section {
         /// The segment.
@@ -52,23 +52,23 @@ pub(super) struct Indexed {
     pub(super) sections: IndexedSections,
 }
 
-impl Parked {
+impl PendingSection {
     fn is_flushed(&self, flushed: SeqNo) -> bool {
         match self {
-            Parked::Section { place, .. } => place.last_seq() <= flushed,
+            PendingSection::Section { place, .. } => place.last_seq() <= flushed,
             // A switch alone is not.
-            Parked::Indexed(Indexed { sections, .. }) => {
+            PendingSection::Indexed(Indexed { sections, .. }) => {
                 sections.operations > 0 && sections.last_seq <= flushed
             }
-            Parked::Switch => false,
+            PendingSection::Switch => false,
         }
     }
 
     fn bytes(&self) -> u64 {
         match self {
-            Parked::Section { place, .. } => place.len as u64,
-            Parked::Indexed(Indexed { sections, .. }) => sections.bytes,
-            Parked::Switch => 0,
+            PendingSection::Section { place, .. } => place.len as u64,
+            PendingSection::Indexed(Indexed { sections, .. }) => sections.bytes,
+            PendingSection::Switch => 0,
         }
     }
 }
@@ -77,7 +77,7 @@ impl Parked {
 pub(super) struct LogTail {
     reader: LogReader,
     uses_indexes: bool,
-    parked: BTreeMap<PartitionId, VecDeque<Parked>>,
+    pending: BTreeMap<PartitionId, VecDeque<PendingSection>>,
 }
 
 impl LogTail {
@@ -99,7 +99,7 @@ impl LogTail {
         options.headers_only = true;
         options.replay_from = version.replay_from.map(|from| from.position());
         let reader = LogReader::new(sources.collect::<Result<_>>()?, options)?;
-        Ok(LogTail { reader, uses_indexes, parked: BTreeMap::new() })
+        Ok(LogTail { reader, uses_indexes, pending: BTreeMap::new() })
     }
 
     /// Adds the further segments of `version`. Returns `false` if the log must be read from the
@@ -170,13 +170,13 @@ impl LogTail {
             while self.uses_indexes
                 && let Some(passed) = self.reader.pass_indexed()?
             {
-                note_passed(&mut self.parked, passed, version, &applied)?;
+                note_passed(&mut self.pending, passed, version, &applied)?;
             }
             let Some(frame) = self.reader.next_frame()? else { break };
             let batch = match frame.record {
                 Record::Batch(batch) => batch,
                 Record::Control(Control::MemtableSwitch { partition, .. }) => {
-                    self.parked.entry(partition).or_default().push_back(Parked::Switch);
+                    self.pending.entry(partition).or_default().push_back(PendingSection::Switch);
                     continue;
                 }
                 Record::Control(_) => continue,
@@ -189,8 +189,8 @@ impl LogTail {
                 if place.last_seq() > known {
                     let lsn = frame.lsn.0;
                     let segment = frame.place.segment;
-                    let section = Parked::Section { segment, lsn, place };
-                    self.parked.entry(place.partition).or_default().push_back(section);
+                    let section = PendingSection::Section { segment, lsn, place };
+                    self.pending.entry(place.partition).or_default().push_back(section);
                 }
             }
         }
@@ -217,26 +217,26 @@ impl LogTail {
 
     /// Drops noted sections that tables of `version` have, and dropped partitions.
     pub(super) fn prune(&mut self, version: &DbVersion) {
-        self.parked.retain(|id, parked| {
+        self.pending.retain(|id, pending| {
             let Some(partition) = version.partitions.get(*id) else { return false };
             let flushed = partition.flushed_through;
             // A switch between flushed sections is dropped with them; one before a remaining
             // section stays. Searched from the end: sections of a partition are in order, so
             // everything before the last flushed one is flushed as well.
-            let last = parked.iter().rposition(|parked| parked.is_flushed(flushed));
-            parked.drain(..last.map_or(0, |last| last + 1));
+            let last = pending.iter().rposition(|pending| pending.is_flushed(flushed));
+            pending.drain(..last.map_or(0, |last| last + 1));
             true
         });
     }
 
     /// Bytes of the sections that were noted for a partition.
     pub(super) fn noted_bytes(&self, id: PartitionId) -> u64 {
-        self.parked.get(&id).into_iter().flatten().map(Parked::bytes).sum()
+        self.pending.get(&id).into_iter().flatten().map(PendingSection::bytes).sum()
     }
 
     /// Takes out the noted sections of a partition.
-    pub(super) fn take(&mut self, id: PartitionId) -> VecDeque<Parked> {
-        self.parked.get_mut(&id).map(std::mem::take).unwrap_or_default()
+    pub(super) fn take(&mut self, id: PartitionId) -> VecDeque<PendingSection> {
+        self.pending.get_mut(&id).map(std::mem::take).unwrap_or_default()
     }
 
     /// The segment that holds a section that was noted.
@@ -260,9 +260,9 @@ fn partition_of(version: &DbVersion, id: PartitionId) -> Result<Option<&Partitio
     Ok(partition.map(|partition| &**partition))
 }
 
-/// Notes for each partition in `parked` the sections of a segment that was passed by its index.
+/// Notes for each partition in `pending` the sections of a segment that was passed by its index.
 fn note_passed(
-    parked: &mut BTreeMap<PartitionId, VecDeque<Parked>>,
+    pending: &mut BTreeMap<PartitionId, VecDeque<PendingSection>>,
     passed: PassedSegment,
     version: &DbVersion,
     applied: &impl Fn(PartitionId) -> SeqNo,
@@ -276,24 +276,24 @@ fn note_passed(
         if sections.last_seq > known || sections.switches > 0 {
             let header = header.clone();
             let indexed = Indexed { header, sections };
-            parked.entry(id).or_default().push_back(Parked::Indexed(indexed));
+            pending.entry(id).or_default().push_back(PendingSection::Indexed(indexed));
         }
     }
     Ok(())
 }
 
-/// For each of `parked`, the place in its segment up to which one read pays off.
+/// For each of `pending`, the place in its segment up to which one read pays off.
 ///
 /// Sections that lie close together are read with the bytes between them, because a read costs as
 /// much as the copy of some kilobytes. Beyond that a partition should cost its own bytes, not those
 /// of the others: reading ahead to the last section of a segment would copy all of the segment.
 /// Nothing after the last section is read, because the primary may be writing there at this moment.
-pub(super) fn ends_of_runs(parked: &VecDeque<Parked>) -> Vec<u64> {
-    let mut ends = Vec::with_capacity(parked.len());
+pub(super) fn ends_of_runs(pending: &VecDeque<PendingSection>) -> Vec<u64> {
+    let mut ends = Vec::with_capacity(pending.len());
     // The segment and the beginning of the following run, and its end.
     let mut behind: Option<(FileNo, u64, u64)> = None;
-    for next in parked.iter().rev() {
-        let Parked::Section { segment, place, .. } = next else {
+    for next in pending.iter().rev() {
+        let PendingSection::Section { segment, place, .. } = next else {
             // It is read by its own runs.
             ends.push(0);
             continue;

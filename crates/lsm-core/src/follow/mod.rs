@@ -15,7 +15,7 @@
 //!   bound.rs           how far a round goes, and who says so
 //!   version/tail.rs   the manifest, edit by edit
 //!   log.rs            the log: headers in order, sections where they are wanted
-//!   growing.rs        a partition's memtables
+//!   memtables.rs      a partition's memtables
 //! partition.rs  a partition as a reader sees it
 //! pins.rs       which files readers hold; shared/lease.rs tells the primary
 //! ```
@@ -30,9 +30,9 @@
 mod attach;
 mod bound;
 mod builder;
-mod growing;
 mod layout;
 mod log;
+mod memtables;
 mod partition;
 mod pins;
 mod round;
@@ -60,16 +60,16 @@ use crate::version::TableContext;
 
 pub use bound::{SyncExtent, SyncGoal, SyncReach};
 pub use builder::FollowBuilder;
-pub use partition::{FollowedMoment, FollowedPartition};
+pub use partition::{FollowedPartition, ReplicaView};
 
-use partition::{Followed, Shown};
+use partition::{Followed, PublishedView};
 use pins::Pins;
-use tail::Tail;
+use tail::FollowPosition;
 use verify::verify_beside;
 
 /// The place that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reached {
+pub struct SyncResult {
     /// Every operation through this one is visible in the requested partitions; for a partition
     /// without a log, only the flushed ones.
     pub seq: SeqNo,
@@ -95,15 +95,15 @@ pub struct FollowedCut {
 /// The views of a cut. They hold no handle: the follower keeps one of these itself.
 #[derive(Default)]
 struct CutViews {
-    reached: Option<Reached>,
+    reached: Option<SyncResult>,
     /// Made by a sync to durable commits.
     is_durable: bool,
-    partitions: HashMap<PartitionId, (Arc<Followed>, Arc<Shown>)>,
+    partitions: HashMap<PartitionId, (Arc<Followed>, Arc<PublishedView>)>,
 }
 
 impl FollowedCut {
     /// Returns the commit; `None` if there was no whole sync yet.
-    pub fn reached(&self) -> Option<Reached> {
+    pub fn reached(&self) -> Option<SyncResult> {
         self.kept.reached
     }
 
@@ -113,7 +113,7 @@ impl FollowedCut {
     }
 
     /// Returns the partition as it was; `None` if it did not exist.
-    pub fn partition(&self, id: PartitionId) -> Option<FollowedMoment> {
+    pub fn partition(&self, id: PartitionId) -> Option<ReplicaView> {
         let (followed, view) = self.kept.partitions.get(&id)?;
         let handle = FollowedPartition { inner: self.inner.clone(), followed: followed.clone() };
         Some(handle.at(view.clone()))
@@ -157,7 +157,7 @@ struct Inner {
     present: ArcSwap<FollowerState>,
     cut: ArcSwap<CutViews>,
     /// Held over a round, and over its I/O; a reader takes it only to catch up.
-    tail: Mutex<Tail>,
+    tail: Mutex<FollowPosition>,
     /// Last, after everything that may wait for a lock.
     _opened: Opened,
 }
@@ -179,7 +179,7 @@ impl Follower {
     /// # Cost
     /// With a cursor and nothing new: a few loads, under a lock. Otherwise the manifest's new edits,
     /// the headers of the log's new frames, and the sections of the partitions.
-    pub fn sync(&self, extent: SyncExtent<'_>) -> Result<Reached> {
+    pub fn sync(&self, extent: SyncExtent<'_>) -> Result<SyncResult> {
         self.inner.sync(extent, SyncReach::Committed)
     }
 
@@ -191,7 +191,7 @@ impl Follower {
     ///
     /// # Cost
     /// As [`Follower::sync`], and a look at the headers of all frames that are not known durable.
-    pub fn sync_durable(&self, extent: SyncExtent<'_>) -> Result<Reached> {
+    pub fn sync_durable(&self, extent: SyncExtent<'_>) -> Result<SyncResult> {
         self.inner.sync(extent, SyncReach::Durable)
     }
 

@@ -18,7 +18,7 @@ use crate::db::Commit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
-use crate::raw::{self, Moment, ReadAtMoment};
+use crate::raw::{self, PinnedView, ReadAt};
 use crate::read::{
     self, Bounds, Cursor, GetContext, KeyRange, Keys, OpenPartition, Range, ReadPoint,
     prefix_bounds,
@@ -27,7 +27,7 @@ use crate::types::{Epoch, KeyForm, PartitionId, SeqNo, Slice};
 use crate::version::{HookRecord, PartitionVersion, TableContext};
 
 /// A partition at one moment.
-pub(super) struct Shown {
+pub(super) struct PublishedView {
     pub(super) view: Arc<ReadView>,
     /// Operations up to this one are seen.
     pub(super) seq: SeqNo,
@@ -45,7 +45,7 @@ pub(super) struct Shown {
     newest: SeqNo,
 }
 
-impl Shown {
+impl PublishedView {
     /// Returns the state with this view, of which operations through `seq` are visible, for a
     /// partition with these hooks. It counts as durable.
     pub(super) fn of(
@@ -54,17 +54,17 @@ impl Shown {
         seq: SeqNo,
         complete: Commit,
         pin: EditPin,
-    ) -> Shown {
+    ) -> PublishedView {
         let in_memory = view.memtables().map(|memtable| memtable.last_seq()).max();
         // Noted now, because the memtables of the view keep growing under later moments.
         let newest = view.version.tables_through().max(in_memory.unwrap_or_default());
         let Commit { seq: complete, epoch } = complete;
-        Shown { view, seq, complete, epoch, hooks, pin, is_durable: true, newest }
+        PublishedView { view, seq, complete, epoch, hooks, pin, is_durable: true, newest }
     }
 
     /// Returns the same state as one of `epoch`, with another pin.
-    pub(super) fn again(&self, epoch: Epoch, pin: EditPin) -> Shown {
-        Shown { view: self.view.clone(), epoch, hooks: self.hooks.clone(), pin, ..*self }
+    pub(super) fn again(&self, epoch: Epoch, pin: EditPin) -> PublishedView {
+        PublishedView { view: self.view.clone(), epoch, hooks: self.hooks.clone(), pin, ..*self }
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Followed {
     /// of its own version.
     hooks: ArcSwap<FollowedHooks>,
     /// Replaced as a whole under the tail's lock.
-    shown: ArcSwap<Shown>,
+    shown: ArcSwap<PublishedView>,
     /// The place in the log before which `shown` is complete. A statistic: relaxed.
     reach: AtomicU64,
     is_dropped: AtomicBool,
@@ -106,7 +106,7 @@ impl FollowedHooks {
 }
 
 impl Followed {
-    pub(super) fn new(shown: Shown, hooks: FollowedHooks) -> Followed {
+    pub(super) fn new(shown: PublishedView, hooks: FollowedHooks) -> Followed {
         let version = &shown.view.version;
         Followed {
             id: version.id,
@@ -121,12 +121,12 @@ impl Followed {
     }
 
     /// The present state, to keep.
-    pub(super) fn pin(&self) -> Arc<Shown> {
+    pub(super) fn pin(&self) -> Arc<PublishedView> {
         self.shown.load_full()
     }
 
     /// Shows this state from now on.
-    pub(super) fn show(&self, shown: Shown) {
+    pub(super) fn show(&self, shown: PublishedView) {
         self.shown.store(Arc::new(shown));
     }
 
@@ -268,24 +268,24 @@ impl FollowedPartition {
     /// # Errors
     /// [`ErrorKind::PartitionNotFound`] if it was dropped.
     #[inline]
-    pub fn moment(&self) -> Result<FollowedMoment> {
+    pub fn moment(&self) -> Result<ReplicaView> {
         self.followed.check_live()?;
         Ok(self.at(self.followed.pin()))
     }
 
-    pub(super) fn at(&self, view: Arc<Shown>) -> FollowedMoment {
-        FollowedMoment { partition: self.clone(), view }
+    pub(super) fn at(&self, view: Arc<PublishedView>) -> ReplicaView {
+        ReplicaView { partition: self.clone(), view }
     }
 }
 
 /// A followed partition at one moment. Cheap to clone; it holds the files that it reads.
 #[derive(Clone)]
-pub struct FollowedMoment {
+pub struct ReplicaView {
     partition: FollowedPartition,
-    view: Arc<Shown>,
+    view: Arc<PublishedView>,
 }
 
-impl FollowedMoment {
+impl ReplicaView {
     /// Returns the newest commit that may be seen.
     pub fn commit(&self) -> Commit {
         Commit { seq: self.view.seq, epoch: self.view.epoch }
@@ -303,7 +303,11 @@ impl FollowedMoment {
     }
 
     #[inline]
-    fn look<T>(&self, key: &[u8], look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>) -> Result<T> {
+    fn look<T>(
+        &self,
+        key: &[u8],
+        look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,
+    ) -> Result<T> {
         let FollowedPartition { inner, followed } = &self.partition;
         inner.tables.check_process()?;
         let context = GetContext {
@@ -312,7 +316,7 @@ impl FollowedMoment {
             store: self.view.hooks.store.as_ref(),
             seq: self.view.seq,
         };
-        let moment = Moment { context, hooks: &self.view.hooks, partition: &followed.name };
+        let moment = PinnedView { context, hooks: &self.view.hooks, partition: &followed.name };
         let looked = followed.key_form.with_stored(key, |key| look(&moment, key));
         looked.map_err(|error| error.in_partition(&followed.name))
     }
@@ -361,7 +365,7 @@ impl FollowedMoment {
     }
 }
 
-impl OpenPartition for FollowedMoment {
+impl OpenPartition for ReplicaView {
     fn tables(&self) -> &Arc<TableContext> {
         &self.partition.inner.tables
     }
@@ -371,11 +375,11 @@ impl OpenPartition for FollowedMoment {
     }
 }
 
-impl ReadAtMoment for FollowedMoment {
+impl ReadAt for ReplicaView {
     fn with_moment<T>(
         &self,
         key: &[u8],
-        look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
+        look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,
     ) -> Result<T> {
         self.look(key, look)
     }
@@ -385,7 +389,7 @@ impl ReadAtMoment for FollowedMoment {
     }
 }
 
-impl raw::Walkable for FollowedMoment {
+impl raw::Walkable for ReplicaView {
     fn pin_raw(&self) -> Result<raw::Pin> {
         self.partition.inner.tables.check_process()?;
         let ReadPoint { view, open, .. } = self.point();

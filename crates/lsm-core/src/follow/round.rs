@@ -23,9 +23,9 @@ use std::sync::Arc;
 
 use super::attach::ATTEMPTS;
 use super::bound::{Bound, BoundSource};
-use super::partition::{Followed, Shown};
-use super::tail::Tail;
-use super::{CutViews, FollowerState, Inner, Reached, SyncExtent, SyncReach};
+use super::partition::{Followed, PublishedView};
+use super::tail::FollowPosition;
+use super::{CutViews, FollowerState, Inner, SyncExtent, SyncReach, SyncResult};
 use crate::db::Commit;
 use crate::db::retries::Retries;
 use crate::error::{Error, ErrorKind, Result};
@@ -67,7 +67,7 @@ fn partitions_in<'a>(
 
 impl Inner {
     /// See [`Follower::sync`](super::Follower::sync).
-    pub(super) fn sync(&self, extent: SyncExtent<'_>, reach: SyncReach) -> Result<Reached> {
+    pub(super) fn sync(&self, extent: SyncExtent<'_>, reach: SyncReach) -> Result<SyncResult> {
         self.tables.check_process()?;
         self.sync_under(&mut self.tail.lock(), extent, reach)
     }
@@ -89,10 +89,10 @@ impl Inner {
 
     fn sync_under(
         &self,
-        tail: &mut Tail,
+        tail: &mut FollowPosition,
         extent: SyncExtent<'_>,
         reach: SyncReach,
-    ) -> Result<Reached> {
+    ) -> Result<SyncResult> {
         let mut retries = Retries::new(ATTEMPTS);
         loop {
             // A panic, for example of a file system, becomes an error: the next round starts again.
@@ -112,13 +112,18 @@ impl Inner {
             // the log; readers keep their views.
             tail.log = None;
             tail.distrusts_indexes = true;
-            tail.growing.clear();
+            tail.memtables.clear();
             retries.again(error)?;
             tail.reattach(self)?;
         }
     }
 
-    fn round(&self, tail: &mut Tail, extent: SyncExtent<'_>, reach: SyncReach) -> Result<Reached> {
+    fn round(
+        &self,
+        tail: &mut FollowPosition,
+        extent: SyncExtent<'_>,
+        reach: SyncReach,
+    ) -> Result<SyncResult> {
         tail.begin_round();
         let bound = tail.look(self, extent, reach)?;
         let version = tail.version().clone();
@@ -129,7 +134,7 @@ impl Inner {
             self.take_partitions(&version)?;
             // A number is never given twice, so no one asks for the memtables of a dropped
             // partition again.
-            tail.growing.retain(|id, _| version.partitions.contains_key(*id));
+            tail.memtables.retain(|id, _| version.partitions.contains_key(*id));
             tail.taken = Some(version.clone());
         }
         let is_final = reach == SyncReach::Committed && is_at_rest(&version, extent, &bound);
@@ -144,7 +149,7 @@ impl Inner {
         };
         // The bound of this round: a cursor that a later round finds does not cover this one.
         let is_present = is_final || (bound.visible().is_some() && !bound.is_durable);
-        let reached = Reached { seq, epoch, edit, is_final, is_present };
+        let reached = SyncResult { seq, epoch, edit, is_final, is_present };
         for partition in partitions_in(&version, extent) {
             match self.follows_tables_only {
                 true => self.bring_tables(tail, partition),
@@ -183,7 +188,7 @@ impl Inner {
     /// Shows a partition as of `seq`.
     fn bring(
         &self,
-        tail: &mut Tail,
+        tail: &mut FollowPosition,
         partition: &Arc<PartitionVersion>,
         seq: SeqNo,
         bound: &Bound,
@@ -224,21 +229,22 @@ impl Inner {
         let view = if is_same {
             before.view.clone()
         } else {
-            let growing = tail.growing.get_mut(&partition.id).expect("it was brought");
-            let (active, sealed) = growing.memtables_over(partition);
+            let memtables = tail.memtables.get_mut(&partition.id).expect("it was brought");
+            let (active, sealed) = memtables.memtables_over(partition);
             Arc::new(ReadView::new(active, sealed, partition.clone()))
         };
         tail.note_memtable_bytes(bytes_before, view.memtable_bytes());
         let was_durable = before.epoch != epoch || before.is_durable;
         let complete = Commit { seq: complete, epoch };
-        let mut shown = Shown::of(view, followed.hooks(), seq, complete, self.pins.pin(edit));
+        let mut shown =
+            PublishedView::of(view, followed.hooks(), seq, complete, self.pins.pin(edit));
         shown.is_durable = bound.is_durable && was_durable;
         followed.show(shown);
         Ok(())
     }
 
     /// Shows the tables of a partition, and nothing of its log.
-    fn bring_tables(&self, tail: &Tail, partition: &Arc<PartitionVersion>) {
+    fn bring_tables(&self, tail: &FollowPosition, partition: &Arc<PartitionVersion>) {
         let followed = self.partitions.read().by_id.get(&partition.id).cloned();
         let Some(followed) = followed else { return };
         self.show_tables(&followed, partition, tail.version(), partition.tables_through());
@@ -256,14 +262,14 @@ impl Inner {
         let view = ReadView::new(active, Vec::new(), partition.clone());
         let complete = Commit { seq: partition.flushed_through, epoch: version.epoch };
         let pin = self.pins.pin(version.edit_number);
-        followed.show(Shown::of(Arc::new(view), followed.hooks(), seq, complete, pin));
+        followed.show(PublishedView::of(Arc::new(view), followed.hooks(), seq, complete, pin));
     }
 
     /// Releases old versions that only partitions outside of `extent` hold: a partition that no one
     /// reads, or whose tables are the same, holds the present one.
     fn release_others(
         &self,
-        tail: &mut Tail,
+        tail: &mut FollowPosition,
         extent: SyncExtent<'_>,
         seq: SeqNo,
         bound: &Bound,
@@ -292,7 +298,7 @@ impl Inner {
                 followed.show(before.again(before.epoch, pin));
             } else if self.follows_tables_only {
                 self.bring_tables(tail, partition);
-            } else if !is_read && !tail.growing.contains_key(&id) && !is_ahead {
+            } else if !is_read && !tail.memtables.contains_key(&id) && !is_ahead {
                 self.show_tables(&followed, partition, &version, flushed);
             } else if !is_read && extent != SyncExtent::Layout {
                 self.bring(tail, partition, seq, bound)?;
@@ -304,7 +310,7 @@ impl Inner {
     /// The partitions that `takes` selects, as they are now.
     fn cut_of(
         &self,
-        reached: Reached,
+        reached: SyncResult,
         is_durable: bool,
         takes: impl Fn(PartitionId) -> bool,
     ) -> CutViews {
@@ -336,10 +342,10 @@ mod tests {
         follower.sync(SyncExtent::All).unwrap();
         let kept = follower.partition("q").unwrap().id();
         let dropped = follower.partition("p").unwrap().id();
-        assert!(follower.inner.tail.lock().growing.contains_key(&dropped));
+        assert!(follower.inner.tail.lock().memtables.contains_key(&dropped));
         db.drop_partition("p").unwrap();
         follower.sync(SyncExtent::Only(kept)).unwrap();
         let tail = follower.inner.tail.lock();
-        assert!(!tail.growing.contains_key(&dropped) && tail.growing.contains_key(&kept));
+        assert!(!tail.memtables.contains_key(&dropped) && tail.memtables.contains_key(&kept));
     }
 }

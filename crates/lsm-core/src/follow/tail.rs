@@ -1,17 +1,17 @@
-//! [`Tail`]: the places in manifest and log that a follower has reached, and how they advance.
+//! [`FollowPosition`]: the positions in manifest and log that a follower has reached.
 //!
-//! Used by `round.rs`, under its lock. It must never go back within an epoch, and never take an
-//! operation for committed without the cursor or the log.
+//! Used by `round.rs`, under its lock. It never goes back within an epoch, and takes no operation
+//! for committed without the cursor or the log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::attach::open_manifest;
 use super::bound::{Bound, BoundSource, ShownThrough};
-use super::growing::Growing;
 use super::log::LogTail;
+use super::memtables::ReplicaMemtables;
 use super::{Inner, SyncExtent, SyncReach};
-use crate::db::term::{CountedPart, counted_part};
+use crate::db::ownership::{CountedPart, counted_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::shared::{CursorReader, CursorState, Lease, Settled};
@@ -23,7 +23,7 @@ use crate::wal::{Attested, Lsn};
 const LOOKS: usize = 1000;
 
 /// The places in manifest and log that a follower has reached.
-pub(super) struct Tail {
+pub(super) struct FollowPosition {
     manifest: ManifestTail,
     pub(super) cursor: Option<Arc<CursorReader>>,
     /// The primary of this epoch has ended without a close. Its unpublished operations count as
@@ -31,10 +31,9 @@ pub(super) struct Tail {
     is_primary_dead: bool,
     /// `None`: to be read from its front again.
     pub(super) log: Option<LogTail>,
-    /// A round failed and none succeeded since: an index of sections may have been wrong, so the
-    /// log is walked.
+    /// The last round failed: an index of sections may have been wrong, so the log is walked.
     pub(super) distrusts_indexes: bool,
-    pub(super) growing: HashMap<PartitionId, Growing>,
+    pub(super) memtables: HashMap<PartitionId, ReplicaMemtables>,
     pub(super) lease: Option<Lease>,
     /// Views of this edit and of earlier ones lost their files with a revoked lease.
     pub(super) lost_edit: u64,
@@ -52,15 +51,15 @@ pub(super) struct Tail {
     pub(super) taken: Option<Arc<DbVersion>>,
 }
 
-impl Tail {
-    pub(super) fn new(manifest: ManifestTail, lease: Option<Lease>) -> Tail {
-        let mut tail = Tail {
+impl FollowPosition {
+    pub(super) fn new(manifest: ManifestTail, lease: Option<Lease>) -> FollowPosition {
+        let mut tail = FollowPosition {
             manifest,
             cursor: None,
             is_primary_dead: false,
             log: None,
             distrusts_indexes: false,
-            growing: HashMap::new(),
+            memtables: HashMap::new(),
             lease,
             lost_edit: 0,
             noted: ShownThrough::default(),
@@ -132,7 +131,7 @@ impl Tail {
         if epoch != known.epoch {
             // A new epoch has everything of the old log in tables. The fields below hold places in
             // that log.
-            self.growing.clear();
+            self.memtables.clear();
             self.log = None;
             self.noted = ShownThrough::default();
             self.last_bound = None;
@@ -428,12 +427,12 @@ impl Tail {
     /// Notes the sections before `bound`; returns the sequence through which all are noted.
     pub(super) fn scan(&mut self, inner: &Inner, bound: &Bound) -> Result<SeqNo> {
         self.ensure_log(inner)?;
-        let Tail { log, growing, manifest, noted, .. } = self;
+        let FollowPosition { log, memtables, manifest, noted, .. } = self;
         let log = log.as_mut().expect("opened above");
         let version = manifest.version();
         if log.lsn().is_none_or(|lsn| lsn < bound.reach) {
             log.scan(bound.reach, version, |id| {
-                growing.get(&id).map_or(SeqNo::ZERO, Growing::applied)
+                memtables.get(&id).map_or(SeqNo::ZERO, ReplicaMemtables::applied)
             })?;
         }
         log.prune(version);
@@ -464,7 +463,7 @@ impl Tail {
             BoundSource::Log | BoundSource::EarlierLook if is_ended => in_tables,
             // Everything in the log before this is noted or in a table.
             BoundSource::Log | BoundSource::EarlierLook => {
-                version.flushed_ahead.map_or(SeqNo::ZERO, |ahead| ahead.flushed)
+                version.flush_beyond_sync.map_or(SeqNo::ZERO, |ahead| ahead.flushed)
             }
         };
         let seq = logged.max(unlogged).max(noted.seq);
@@ -478,9 +477,10 @@ impl Tail {
         let id = partition.id;
         let flushed = partition.flushed_through;
         let log = self.log.as_mut().expect("it was scanned");
-        let mut is_changed = !self.growing.contains_key(&id);
-        let growing = self.growing.entry(id).or_insert_with(|| Growing::new(&inner.slabs));
-        if !growing.let_go_of_flushed(flushed) {
+        let mut is_changed = !self.memtables.contains_key(&id);
+        let slabs = &inner.slabs;
+        let memtables = self.memtables.entry(id).or_insert_with(|| ReplicaMemtables::new(slabs));
+        if !memtables.let_go_of_flushed(flushed) {
             let message = "a flush covers a part of a memtable";
             return Err(Error::new(ErrorKind::NeedsManifest, message));
         }
@@ -493,8 +493,8 @@ impl Tail {
                 return Err(Error::limit(what, taken + wanted, inner.memtable_bytes_max));
             }
         }
-        let parked = log.take(id);
-        is_changed |= growing.take_in(log, parked, flushed)?;
+        let pending = log.take(id);
+        is_changed |= memtables.take_in(log, pending, flushed)?;
         Ok(is_changed)
     }
 }

@@ -1,6 +1,6 @@
 //! A hook that panics fails its call, and not the thread that it runs on.
 //!
-//! `db/hooked.rs` attaches every hook through here, so that no job, no sync and no manifest ever
+//! `db/hook_binding.rs` attaches every hook through here, so that no job, no sync and no manifest ever
 //! sees it unwind: what was claimed is given back as after any other error. The error names the
 //! partition, the hook and the call, and has the kind [`ErrorKind::HookPanicked`].
 //!

@@ -24,7 +24,7 @@ use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 /// The relation of the inner cursor to the current entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum CursorPosition {
     /// There is no current entry.
     Invalid,
     /// The inner cursor is on it.
@@ -40,7 +40,7 @@ pub struct VisibleIter<I, D = ()> {
     seq: SeqNo,
     /// An entry with a smaller number was cleared.
     floor: SeqNo,
-    standing: Standing,
+    position: CursorPosition,
     key: Vec<u8>,
     /// Trailer of the current entry, forwards too: each caller asks for the kind.
     trailer: Trailer,
@@ -65,7 +65,7 @@ impl<I: InternalIter> VisibleIter<I> {
             memory: (),
             seq,
             floor: SeqNo::ZERO,
-            standing: Standing::Invalid,
+            position: CursorPosition::Invalid,
             // Most scans go forwards and copy no key.
             key: Vec::new(),
             trailer: Trailer::LAST,
@@ -85,14 +85,14 @@ impl<I: InternalIter> VisibleIter<I> {
     /// Remembers walks over dead entries in `memory`.
     #[must_use]
     pub fn with_memory<D: DeadEntries>(self, memory: D) -> VisibleIter<I, D> {
-        let VisibleIter { inner, memory: (), seq, floor, standing, key, trailer, value, .. } = self;
+        let VisibleIter { inner, memory: (), seq, floor, position, key, trailer, value, .. } = self;
         let VisibleIter { lower, upper, stretch, .. } = self;
         VisibleIter {
             inner,
             memory,
             seq,
             floor,
-            standing,
+            position,
             key,
             trailer,
             value,
@@ -141,14 +141,14 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     /// Returns `true` if the cursor is on an entry.
     #[inline]
     pub fn valid(&self) -> bool {
-        self.standing != Standing::Invalid
+        self.position != CursorPosition::Invalid
     }
 
     /// The user key. Only while valid.
     #[inline]
     pub fn key(&self) -> &[u8] {
-        match self.standing {
-            Standing::Forward => self.inner.key().user,
+        match self.position {
+            CursorPosition::Forward => self.inner.key().user,
             _ => &self.key,
         }
     }
@@ -162,20 +162,20 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     /// The stored bytes of the entry. Only while valid.
     #[inline]
     pub fn value(&self) -> &[u8] {
-        match self.standing {
-            Standing::Forward => self.inner.value(),
+        match self.position {
+            CursorPosition::Forward => self.inner.value(),
             _ => &self.value,
         }
     }
 
     /// The inner cursor, if it is on the current entry.
     pub fn on_current(&self) -> Option<&I> {
-        (self.standing == Standing::Forward).then_some(&self.inner)
+        (self.position == CursorPosition::Forward).then_some(&self.inner)
     }
 
     /// No entry is the current one.
     fn leave(&mut self) {
-        self.standing = Standing::Invalid;
+        self.position = CursorPosition::Invalid;
         self.stretch = 0;
     }
 
@@ -232,9 +232,9 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         if self.stretch > 0 {
             return self.next_in_stretch();
         }
-        match std::mem::replace(&mut self.standing, Standing::Invalid) {
+        match std::mem::replace(&mut self.position, CursorPosition::Invalid) {
             // The one entry that could equal the target is a tombstone, which is passed over below.
-            Standing::Backward => self.inner.seek(KeyRef::new(&self.key, Trailer::LAST))?,
+            CursorPosition::Backward => self.inner.seek(KeyRef::new(&self.key, Trailer::LAST))?,
             _ => self.inner.next_key(&mut self.key)?,
         }
         self.find_forward()
@@ -250,7 +250,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
                 return Ok(());
             }
         }
-        self.standing = Standing::Invalid;
+        self.position = CursorPosition::Invalid;
         self.search_forward()
     }
 
@@ -258,7 +258,9 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     #[inline]
     pub fn prev(&mut self) -> Result<()> {
         self.stretch = 0;
-        if std::mem::replace(&mut self.standing, Standing::Invalid) != Standing::Backward {
+        if std::mem::replace(&mut self.position, CursorPosition::Invalid)
+            != CursorPosition::Backward
+        {
             self.key.clear();
             self.key.extend_from_slice(self.inner.key().user);
             // Before all versions of the key: after a forward walk the inner cursor is on one of
@@ -289,7 +291,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     #[inline]
     fn enter(&mut self, trailer: Trailer) {
         self.trailer = trailer;
-        self.standing = Standing::Forward;
+        self.position = CursorPosition::Forward;
         self.stretch = self.inner.stretch(match &self.upper {
             Bound::Unbounded => None,
             Bound::Included(key) => Some(KeyRef::new(key, Trailer::LAST)),
@@ -383,7 +385,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             }
             if self.shows(self.trailer) {
                 walk.end(&self.memory, self.seq);
-                self.standing = Standing::Backward;
+                self.position = CursorPosition::Backward;
                 return Ok(());
             }
             let at = (self.seq, self.floor);

@@ -185,7 +185,7 @@ pub(super) fn is_intact(node: NodeRef<'_>, version: VersionRef<'_>) -> bool {
     confirm(node, version).0
 }
 
-/// As [`EntrySum::confirms`].
+/// As [`EntryChecksum::confirms`].
 #[inline]
 pub(super) fn confirm(node: NodeRef<'_>, version: VersionRef<'_>) -> (bool, Option<u64>) {
     version.sum().confirms(node.key(), version.trailer(), version.value())

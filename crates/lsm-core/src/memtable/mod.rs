@@ -38,8 +38,8 @@ use std::sync::{Arc, OnceLock};
 use crate::error::Result;
 use crate::iter::DeadRange;
 use crate::types::{
-    COPIED_VALUE_BYTES_MAX, EntryKind, MemtableId, Operation, OperationSum, SectionBytes, SeqNo,
-    Slice, Trailer,
+    COPIED_VALUE_BYTES_MAX, EntryKind, MemtableId, Operation, OperationChecksum, SectionBytes,
+    SeqNo, Slice, Trailer,
 };
 
 pub use arena::SlabPool;
@@ -295,7 +295,11 @@ impl MemtableWriter<'_> {
 
     /// Prefetches the memory that the insertions of the next keys need, at most
     /// [`MemtableWriter::AHEAD_MAX`]; `sums` are theirs as far as they are known.
-    pub fn fetch_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, sums: &[OperationSum]) {
+    pub fn fetch_ahead<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k [u8]>,
+        sums: &[OperationChecksum],
+    ) {
         let count = self.table.key_count.load(Ordering::Relaxed);
         for sums in sums.iter().take(AHEAD_MAX) {
             self.table.bloom.fetch(sums.key_hash, count);
@@ -314,7 +318,7 @@ impl MemtableWriter<'_> {
         &mut self,
         seq: SeqNo,
         lsn: u64,
-        sums: OperationSum,
+        sums: OperationChecksum,
         section: &SectionBytes<'_>,
         operation: &Operation,
     ) -> Result<u64, NotNewer> {

@@ -9,7 +9,7 @@ use super::iter::is_intact;
 use super::skiplist::{Inserted, NewEntry, NewValue, NodeRef, SkipList, VersionRef};
 use super::{Memtable, key_check};
 use crate::codec::checksum64;
-use crate::types::{EntryKind, EntrySum, KeyRef, SeqNo, Trailer};
+use crate::types::{EntryChecksum, EntryKind, KeyRef, SeqNo, Trailer};
 
 /// Longest entry of which every single bit is tried, in bytes. That takes a second or less.
 const BITS_TRIED_BYTES_MAX: usize = 4 << 10;
@@ -24,7 +24,7 @@ pub struct DamagedEntry {
     /// The value, damaged or not.
     pub value: Vec<u8>,
     /// Made of the bytes that came in.
-    sum: EntrySum,
+    sum: EntryChecksum,
     /// `true` if the key is the inserted one: its own checksum matches.
     pub is_key_sound: bool,
     /// A number above every older version of the key in the memtable.
@@ -43,8 +43,8 @@ pub struct TrueEntry {
 }
 
 impl TrueEntry {
-    fn sum(&self) -> Option<EntrySum> {
-        EntrySum::of_entry(&self.key, self.trailer, &self.value)
+    fn sum(&self) -> Option<EntryChecksum> {
+        EntryChecksum::of_entry(&self.key, self.trailer, &self.value)
     }
 }
 
@@ -83,7 +83,7 @@ impl DamagedEntry {
             return Some(entry);
         }
         if let Some(trailer) = self.other_trailers().find(|trailer| {
-            EntrySum::of_entry(&entry.key, *trailer, &entry.value) == Some(self.sum)
+            EntryChecksum::of_entry(&entry.key, *trailer, &entry.value) == Some(self.sum)
         }) {
             entry.trailer = trailer;
             return Some(entry);
@@ -166,7 +166,7 @@ impl Memtable {
                 key,
                 key_check: key_check(hash),
                 trailer: *trailer,
-                sum: EntrySum::new(hash, kind, value).numbered(trailer.seq()),
+                sum: EntryChecksum::new(hash, kind, value).numbered(trailer.seq()),
                 value: NewValue::Copied(value),
             };
             entries.push((KeyRef::new(key, *trailer), entry));

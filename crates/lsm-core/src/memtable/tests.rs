@@ -166,7 +166,7 @@ fn an_entry_that_is_not_newer_is_refused() {
     insert(&table, 7, 0, EntryKind::Value, b"k", b"v");
     let section = SectionBytes::Lent(b"\x01\x01k\x01w");
     let op = SectionReader::new(&section).next_operation().unwrap().unwrap();
-    let sums = OperationSum::new(EntryKind::Value, b"k", b"w");
+    let sums = OperationChecksum::new(EntryKind::Value, b"k", b"w");
     let seq = SeqNo::new(7).unwrap();
     table.writer().insert(seq, 1, sums, &section, &op).unwrap_err();
     assert_eq!(table.entry_count(), 1);

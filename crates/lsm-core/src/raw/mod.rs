@@ -43,7 +43,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use describe::{Description, FileFormat, describe, describe_path};
-pub use reading::{Found, Moment, ReadAtMoment, TablePlace, Witness, read};
+pub use reading::{Found, PinnedView, ReadAt, TablePlace, Witness, read};
 pub use versions::{RawVersion, versions};
 
 pub use crate::hooks::{Origin, OwnedEntry};

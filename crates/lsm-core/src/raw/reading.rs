@@ -21,7 +21,7 @@ use crate::types::{EntryKind, SeqNo, Slice};
 use crate::version::Table;
 
 /// A thing to read at one moment: a partition as it is now, or as a snapshot sees it.
-pub trait ReadAtMoment {
+pub trait ReadAt {
     /// Calls `look` with what a point read of `key` needs, and the key as it is stored.
     ///
     /// # Errors
@@ -29,7 +29,7 @@ pub trait ReadAtMoment {
     fn with_moment<T>(
         &self,
         key: &[u8],
-        look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
+        look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,
     ) -> Result<T>;
 
     /// Returns what a scan needs, and the hooks.
@@ -40,7 +40,7 @@ pub trait ReadAtMoment {
 }
 
 /// A partition at one moment, for the length of a call.
-pub struct Moment<'a> {
+pub struct PinnedView<'a> {
     /// Memtables, tables, value store and sequence number.
     pub(crate) context: GetContext<'a>,
     /// Its hooks.
@@ -49,7 +49,7 @@ pub struct Moment<'a> {
     pub partition: &'a str,
 }
 
-impl Moment<'_> {
+impl PinnedView<'_> {
     /// The operations up to this one are seen.
     #[inline]
     pub fn seq(&self) -> SeqNo {
@@ -127,7 +127,7 @@ impl fmt::Debug for Found<'_> {
 /// As a get.
 #[inline]
 pub fn read(
-    moment: &Moment<'_>,
+    moment: &PinnedView<'_>,
     key: &[u8],
     is_fresh: bool,
     witness: &mut impl Witness,

@@ -256,7 +256,7 @@ impl Witness for Shown {
     }
 }
 
-fn shown(of: &impl ReadAtMoment, key: &[u8], refuses: bool) -> (Result<Option<Vec<u8>>>, Shown) {
+fn shown(of: &impl ReadAt, key: &[u8], refuses: bool) -> (Result<Option<Vec<u8>>>, Shown) {
     let mut shown = Shown { refuses, ..Shown::default() };
     let read = of.with_moment(key, |moment, key| read(moment, key, false, &mut shown));
     (read.map(|value| value.map(|value| value.to_vec())), shown)

@@ -1,12 +1,12 @@
 //! The read path: functions of a `ReadView` and a sequence number, which `Db`, snapshots and
 //! secondaries share.
 
-mod ahead;
 mod cursor;
 mod dead;
 mod get;
 mod moves;
 mod range;
+mod readahead;
 mod source;
 
 pub use cursor::{Cursor, OpenPartition, ReadPoint};

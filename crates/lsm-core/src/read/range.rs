@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-use super::ahead::ValuesAhead;
+use super::readahead::ValueReadahead;
 use super::{Cursor, ReadPoint};
 use crate::error::Result;
 use crate::types::Slice;
@@ -93,8 +93,8 @@ pub struct Range {
     back: Option<Cursor>,
     front_at: End,
     back_at: End,
-    front_ahead: ValuesAhead,
-    back_ahead: ValuesAhead,
+    front_readahead: ValueReadahead,
+    back_readahead: ValueReadahead,
 }
 
 impl Range {
@@ -107,8 +107,8 @@ impl Range {
             back: None,
             front_at: End::NotStarted,
             back_at: End::NotStarted,
-            front_ahead: ValuesAhead::new(Cursor::next),
-            back_ahead: ValuesAhead::new(Cursor::prev),
+            front_readahead: ValueReadahead::new(Cursor::next),
+            back_readahead: ValueReadahead::new(Cursor::prev),
         }
     }
 
@@ -201,12 +201,12 @@ fn on_key(end: Option<&Cursor>) -> &Cursor {
 /// The key and the value of an end that has moved to a key; looks ahead of it.
 fn pair(
     end: Option<&Cursor>,
-    ahead: &mut ValuesAhead,
+    readahead: &mut ValueReadahead,
     bounds: &Bounds,
     point: &Result<ReadPoint>,
 ) -> Result<(Slice, Slice)> {
     let cursor = on_key(end);
-    ahead.follow(cursor, bounds, point);
+    readahead.follow(cursor, bounds, point);
     Ok((cursor.key_slice(), cursor.value_slice()?))
 }
 
@@ -216,7 +216,7 @@ impl Iterator for Range {
     fn next(&mut self) -> Option<Self::Item> {
         let moved = self.step_front();
         self.arrived(moved, |range| {
-            pair(range.front.as_ref(), &mut range.front_ahead, &range.bounds, &range.point)
+            pair(range.front.as_ref(), &mut range.front_readahead, &range.bounds, &range.point)
         })
     }
 }
@@ -225,7 +225,7 @@ impl DoubleEndedIterator for Range {
     fn next_back(&mut self) -> Option<Self::Item> {
         let moved = self.step_back();
         self.arrived(moved, |range| {
-            pair(range.back.as_ref(), &mut range.back_ahead, &range.bounds, &range.point)
+            pair(range.back.as_ref(), &mut range.back_readahead, &range.bounds, &range.point)
         })
     }
 }

@@ -1,6 +1,6 @@
 //! [`OldCursor`]: the cursor of a primary from which another process takes the database over.
 //!
-//! Used by a promotion (`db/term.rs`), under the lock of its claim. The old primary may be stopped
+//! Used by a promotion (`db/ownership.rs`), under the lock of its claim. The old primary may be stopped
 //! at any place, also between two instructions, and continue later. It settles each frame and each
 //! edit in a word of its cursor after it has written them, by compare and exchange
 //! (`shared/cursor.rs`, invariant 6). A fence sets a bit in these words, so that each later

@@ -26,7 +26,7 @@
 //! judged.rs, salvage.rs, suspect.rs   reading in spite of damage
 //! writer.rs, block_builder.rs         writing
 //! packing.rs, packer.rs               compression; of a payload too large to be compressed at once
-//! fresh.rs                            written blocks for the block cache
+//! prepopulation.rs                    written blocks for the block cache
 //! verify.rs, describe.rs              checking and describing a whole file
 //! ```
 //!
@@ -51,7 +51,6 @@ mod block_tail;
 mod bloom;
 mod describe;
 mod footer;
-mod fresh;
 mod hidden;
 mod index;
 mod index_cursor;
@@ -61,6 +60,7 @@ mod mapped;
 mod packer;
 mod packing;
 mod pending_file;
+mod prepopulation;
 mod present;
 mod probe;
 mod properties;
@@ -89,9 +89,9 @@ pub use block_data::{BlockData, BlockLines};
 pub use bloom::bloom_hash;
 pub use describe::describe;
 pub use footer::MAGIC;
-pub use fresh::FreshBlocks;
 pub use iter::SstIter;
 pub use judged::{JudgedBy, JudgedIter};
+pub use prepopulation::CachePrepopulation;
 pub use properties::SstProperties;
 pub use raw::{RawIter, RawMode};
 pub use read_ahead::ReadMode;

@@ -20,7 +20,7 @@ use super::block_data::BlockData;
 use super::hidden::HiddenHead;
 use super::properties::SstProperties;
 use super::reader::SstReader;
-use super::reader::lookup::Ended;
+use super::reader::lookup::LookupResult;
 use super::stored::Extent;
 use crate::error::{Error, Result};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
@@ -333,13 +333,13 @@ impl SstReader {
         if !self.may_contain(hash) {
             return Ok(None);
         }
-        let ended = match is_fresh {
+        let result = match is_fresh {
             false => self.find(user_key, seq, SstReader::block),
             true => self.find_fresh(user_key, seq),
         };
-        let Some(ended) = ended.map_err(|error| error.at_key(user_key))? else { return Ok(None) };
-        let block = TableBlock::new(self, ended.extent, ended.block, is_fresh);
-        let entry = ended.found.map(|found| LookedUp {
+        let Some(result) = result.map_err(|error| error.at_key(user_key))? else { return Ok(None) };
+        let block = TableBlock::new(self, result.extent, result.block, is_fresh);
+        let entry = result.found.map(|found| LookedUp {
             at: EntryAt { index: found.at, end: found.value + found.value_len },
             stored: found.trailer,
             value: block.block.slice(found.value, found.value_len),
@@ -348,7 +348,7 @@ impl SstReader {
     }
 
     #[cold]
-    fn find_fresh(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<Ended>> {
+    fn find_fresh(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<LookupResult>> {
         self.find(user_key, seq, SstReader::fresh_block)
     }
 }

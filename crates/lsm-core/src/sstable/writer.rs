@@ -34,7 +34,7 @@ use super::index::{INDEX_BYTES_MAX, IndexBuilder};
 use super::pending_file::PendingFile;
 use super::properties::{SstProperties, check_user_properties};
 use super::stored::{Extent, LARGE_PAYLOAD_BYTES};
-use super::{FreshBlocks, SstIdentity, SstOptions, SstSummary};
+use super::{CachePrepopulation, SstIdentity, SstOptions, SstSummary};
 
 /// A block is ended where that is forbidden before it passes its usual size by so many bytes.
 const FORBIDDEN_BYTES_MAX: usize = 1 << 20;
@@ -52,7 +52,7 @@ pub struct SstWriter {
     identity: SstIdentity,
     options: SstOptions,
     /// The way of the data blocks into the block cache, if they are to go there.
-    fresh: Option<Arc<FreshBlocks>>,
+    fresh: Option<Arc<CachePrepopulation>>,
     // The present block, and what is known of the one before.
     block: BlockBuilder,
     last_user: Vec<u8>,
@@ -140,7 +140,7 @@ impl SstWriter {
     }
 
     /// Gives the data blocks to `fresh`, too.
-    pub fn set_fresh(&mut self, fresh: Arc<FreshBlocks>) {
+    pub fn set_fresh(&mut self, fresh: Arc<CachePrepopulation>) {
         self.fresh = Some(fresh);
     }
 

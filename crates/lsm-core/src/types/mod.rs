@@ -1,6 +1,6 @@
 //! The vocabulary: keys, sequence numbers, kinds, ids, byte strings. No I/O, no policy.
 
-mod entry_sum;
+mod entry_checksum;
 mod floor;
 mod gap;
 mod gaps;
@@ -25,8 +25,8 @@ pub use key_form::KeyForm;
 pub use process::{Opened, Process};
 pub use slice::Slice;
 
-pub use entry_sum::VALUE_SEED;
-pub(crate) use entry_sum::{EntrySum, OperationSum};
+pub use entry_checksum::VALUE_SEED;
+pub(crate) use entry_checksum::{EntryChecksum, OperationChecksum};
 pub(crate) use key::{InternalKey, first_not_below, hidden_precedes, prefix8};
 pub(crate) use operation::Operation;
 pub(crate) use section_bytes::{COPIED_VALUE_BYTES_MAX, SectionBytes};

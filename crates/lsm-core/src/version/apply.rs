@@ -65,7 +65,7 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
     }
     // After the segments, one of which it names.
     changes.extend(version.replay_from.map(Change::ReplayFrom));
-    changes.extend(version.flushed_ahead.map(Change::FlushedAhead));
+    changes.extend(version.flush_beyond_sync.map(Change::FlushBeyondSync));
     for partition in version.partitions.values() {
         changes.push(Change::PartitionCreated {
             id: partition.id,
@@ -226,7 +226,7 @@ impl VersionBuilder {
             | Change::EpochBegan { .. }
             | Change::LogClosed(_)
             | Change::ReplayFrom(_)
-            | Change::FlushedAhead(_)
+            | Change::FlushBeyondSync(_)
             | Change::NextFile(_)
             | Change::NextPartition(_)
             | Change::LastSeq(_)

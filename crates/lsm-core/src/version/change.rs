@@ -9,7 +9,7 @@
 //! 2. [`Change::read`] accepts what [`Change::put`] wrote, and refuses everything else.
 
 use super::record::{
-    EditFault, FlushedAhead, HookRecord, LogCut, put_all, put_cut, put_gap, put_hooks, put_meta,
+    EditFault, FlushBeyondSync, HookRecord, LogCut, put_all, put_cut, put_gap, put_hooks, put_meta,
     put_options, read_cut, read_gap, read_hooks, read_level, read_meta, read_options,
     read_partition, read_seq, read_text,
 };
@@ -100,7 +100,7 @@ pub enum Change {
     /// begins here.
     ReplayFrom(LogCut),
     /// A flush made everything through a number durable before the log was.
-    FlushedAhead(FlushedAhead),
+    FlushBeyondSync(FlushBeyondSync),
     /// The manifest continues in another generation. Alone in its edit, last in its file.
     Superseded {
         /// The generation's file number.
@@ -177,7 +177,7 @@ pub(super) enum Tag {
     FloorAdded = 18,
     FloorRemoved = 19,
     ReplayFrom = 20,
-    FlushedAhead = 21,
+    FlushBeyondSync = 21,
 }
 
 impl Tag {
@@ -202,7 +202,7 @@ impl Tag {
         Tag::FloorAdded,
         Tag::FloorRemoved,
         Tag::ReplayFrom,
-        Tag::FlushedAhead,
+        Tag::FlushBeyondSync,
     ];
 
     /// The tag with the on-disk number `n`, if this version knows it.
@@ -236,7 +236,7 @@ impl Change {
             Change::EpochBegan { .. } => Tag::EpochBegan,
             Change::LogClosed(_) => Tag::LogClosed,
             Change::ReplayFrom(_) => Tag::ReplayFrom,
-            Change::FlushedAhead(_) => Tag::FlushedAhead,
+            Change::FlushBeyondSync(_) => Tag::FlushBeyondSync,
             Change::Superseded { .. } => Tag::Superseded,
             Change::NextFile(_) => Tag::NextFile,
             Change::LastSeq(_) => Tag::LastSeq,
@@ -286,7 +286,7 @@ impl Change {
                 }
             }
             Change::LogClosed(place) | Change::ReplayFrom(place) => put_cut(out, place),
-            Change::FlushedAhead(FlushedAhead { flushed, durable }) => {
+            Change::FlushBeyondSync(FlushBeyondSync { flushed, durable }) => {
                 put_all(out, &[flushed.get(), durable.get()]);
             }
             Change::Superseded { by, epoch } => put_all(out, &[by.0, epoch.0.into()]),
@@ -352,9 +352,7 @@ impl Change {
             }
             Tag::LogClosed => Change::LogClosed(read_cut(r)?),
             Tag::ReplayFrom => Change::ReplayFrom(read_cut(r)?),
-            Tag::FlushedAhead => {
-                Change::FlushedAhead(FlushedAhead { flushed: read_seq(r)?, durable: read_seq(r)? })
-            }
+            Tag::FlushBeyondSync => Change::FlushBeyondSync(read_flush_beyond_sync(r)?),
             Tag::Superseded => {
                 Change::Superseded { by: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) }
             }
@@ -378,4 +376,9 @@ impl Change {
             }
         })
     }
+}
+
+fn read_flush_beyond_sync(r: &mut Reader<'_>) -> Result<FlushBeyondSync, EditFault> {
+    let flushed = read_seq(r)?;
+    Ok(FlushBeyondSync { flushed, durable: read_seq(r)? })
 }

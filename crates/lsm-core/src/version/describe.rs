@@ -9,7 +9,7 @@ use std::path::Path;
 use super::change::Change;
 use super::edit::VersionEdit;
 use super::manifest::{Frame, FrameSeal, FrameSearch, HEADER_BYTES, read_header};
-use super::record::{EditFault, FlushedAhead, LogCut};
+use super::record::{EditFault, FlushBeyondSync, LogCut};
 use super::recover::read_all;
 use crate::codec::describe_fields;
 use crate::error::{Error, ErrorKind, Result};
@@ -94,7 +94,7 @@ fn describe_change(change: &Change) -> String {
         Change::ReplayFrom(LogCut { segment, offset, last_seq }) => {
             format!("replay from: segment {segment}, offset {offset}, after sequence {last_seq}")
         }
-        Change::FlushedAhead(FlushedAhead { flushed, durable }) => {
+        Change::FlushBeyondSync(FlushBeyondSync { flushed, durable }) => {
             format!("flushed through sequence {flushed}, ahead of a log durable through {durable}")
         }
         Change::FloorAdded { partition, seq } => {

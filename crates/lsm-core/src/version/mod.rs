@@ -61,7 +61,7 @@ pub use level_iter::LevelIter;
 pub use manifest::{MAGIC, Manifest};
 pub use partition_map::PartitionMap;
 pub use record::{
-    EditFault, FlushedAhead, HookKind, HookRecord, LogCut, put_hooks, put_meta, put_options,
+    EditFault, FlushBeyondSync, HookKind, HookRecord, LogCut, put_hooks, put_meta, put_options,
     read_hooks, read_meta, read_options,
 };
 pub(crate) use recover::read_all;
@@ -156,7 +156,7 @@ pub struct DbVersion {
     /// nothing is known about the segments.
     pub replay_from: Option<LogCut>,
     /// A flush of this epoch that did not wait for the log.
-    pub flushed_ahead: Option<FlushedAhead>,
+    pub flush_beyond_sync: Option<FlushBeyondSync>,
     /// The largest sequence known when the last edit was made.
     pub last_seq: SeqNo,
 }
@@ -175,7 +175,7 @@ impl DbVersion {
             log_cut: None,
             log_closed: None,
             replay_from: None,
-            flushed_ahead: None,
+            flush_beyond_sync: None,
             last_seq: SeqNo::ZERO,
         }
     }
@@ -184,7 +184,7 @@ impl DbVersion {
     pub fn log_durable_through(&self) -> SeqNo {
         let logged = self.partitions.values().filter(|partition| partition.options.logged);
         let flushed = logged.map(|partition| partition.flushed_through).max().unwrap_or_default();
-        match self.flushed_ahead {
+        match self.flush_beyond_sync {
             // A later flush waited for the log.
             Some(ahead) if flushed > ahead.flushed => flushed,
             Some(ahead) => flushed.min(ahead.durable),

@@ -77,18 +77,18 @@ impl LogCut {
 
 /// Proof that a flush needed no log sync: all operations after `durable` are in its tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlushedAhead {
+pub struct FlushBeyondSync {
     /// Every operation up to this one is in tables, or comes before `durable`.
     pub flushed: SeqNo,
     /// The log was durable through this one.
     pub durable: SeqNo,
 }
 
-impl FlushedAhead {
+impl FlushBeyondSync {
     /// The same if the log is durable through `seq` as well; `None` if the log is no longer behind.
-    pub fn durable_through(self, seq: SeqNo) -> Option<FlushedAhead> {
+    pub fn durable_through(self, seq: SeqNo) -> Option<FlushBeyondSync> {
         let durable = self.durable.max(seq);
-        (durable < self.flushed).then_some(FlushedAhead { durable, ..self })
+        (durable < self.flushed).then_some(FlushBeyondSync { durable, ..self })
     }
 }
 

@@ -407,12 +407,13 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
             vec![Change::FloorRemoved { partition: partition?.id, seq: floor }]
         }
         12 => {
-            let before = v
-                .flushed_ahead
-                .unwrap_or(FlushedAhead { flushed: v.last_seq.max(seq(1)), durable: SeqNo::ZERO });
-            let FlushedAhead { flushed, durable } = before;
-            let ahead = FlushedAhead { flushed: flushed.plus(pick), durable };
-            vec![Change::FlushedAhead(ahead)]
+            let before = v.flush_beyond_sync.unwrap_or(FlushBeyondSync {
+                flushed: v.last_seq.max(seq(1)),
+                durable: SeqNo::ZERO,
+            });
+            let FlushBeyondSync { flushed, durable } = before;
+            let ahead = FlushBeyondSync { flushed: flushed.plus(pick), durable };
+            vec![Change::FlushBeyondSync(ahead)]
         }
         _ => {
             let options = PartitionOptions {

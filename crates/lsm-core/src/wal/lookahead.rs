@@ -56,7 +56,7 @@ pub(super) struct Stretch<'a> {
 #[derive(Default)]
 pub(super) struct LookAheadFindings {
     /// Offset of a frame that attests durability beyond the bad place.
-    pub(super) attested_at: Option<u64>,
+    pub(super) proved_at: Option<u64>,
     /// Offset of the first bytes that may or may not be such a frame.
     pub(super) undecided_at: Option<u64>,
     /// `true` if any byte is not zero (up to the attesting frame, if there is one).
@@ -107,14 +107,14 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<L
                 continue;
             }
             let offset = at + step as u64;
-            match witness.testimony(stretch, offset, rest)? {
-                Testimony::Nothing => {}
-                Testimony::Attested => {
-                    findings.attested_at = Some(offset);
+            match witness.sync_evidence(stretch, offset, rest)? {
+                SyncEvidence::Nothing => {}
+                SyncEvidence::Proves => {
+                    findings.proved_at = Some(offset);
                     return Ok(findings);
                 }
                 // Another frame may decide it yet.
-                Testimony::Undecided => {
+                SyncEvidence::Undecided => {
                     findings.undecided_at.get_or_insert(offset);
                 }
             }
@@ -131,18 +131,18 @@ fn are_zeros(bytes: &[u8]) -> bool {
 }
 
 /// The evidence of the bytes at one place about the bad place.
-enum Testimony {
+enum SyncEvidence {
     /// They are no frame that attests the bad place.
     Nothing,
     /// They are such a frame.
-    Attested,
+    Proves,
     /// A decision would take more work than is allowed.
     Undecided,
 }
 
-impl Testimony {
-    fn of(attests: bool) -> Testimony {
-        if attests { Testimony::Attested } else { Testimony::Nothing }
+impl SyncEvidence {
+    fn of(attests: bool) -> SyncEvidence {
+        if attests { SyncEvidence::Proves } else { SyncEvidence::Nothing }
     }
 }
 
@@ -155,14 +155,19 @@ struct FrameWitness {
 
 impl FrameWitness {
     /// The evidence at `offset`, where `bytes` begin, about the bad place.
-    fn testimony(&mut self, stretch: &Stretch<'_>, offset: u64, bytes: &[u8]) -> Result<Testimony> {
+    fn sync_evidence(
+        &mut self,
+        stretch: &Stretch<'_>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<SyncEvidence> {
         let front = &bytes[..bytes.len().min(PREFIX_BYTES_MAX)];
         let Ok(prefix) = Prefix::decode(front) else {
-            return Ok(Testimony::Nothing);
+            return Ok(SyncEvidence::Nothing);
         };
         // The load is longer than the longest header, so only the end of the file can cut one off.
         let Some(header) = bytes.get(..prefix.header_len) else {
-            return Ok(Testimony::Nothing);
+            return Ok(SyncEvidence::Nothing);
         };
         // First the claim, which costs nothing. With the header lost the bad place is the first
         // byte of the segment, which lies before `offset` by that much.
@@ -176,7 +181,7 @@ impl FrameWitness {
             None => prefix.lag < offset,
         };
         if !claims {
-            return Ok(Testimony::Nothing);
+            return Ok(SyncEvidence::Nothing);
         }
         let derived_salt = match stretch.known {
             Some((segment, _)) => segment.has_derived_salt().then_some(segment.salt),
@@ -189,30 +194,30 @@ impl FrameWitness {
             let is_frame = !prefix.lacks_short_check()
                 && !prefix.fails_short_check(header, seed)
                 && verifies(header, seed);
-            return Ok(Testimony::of(is_frame));
+            return Ok(SyncEvidence::of(is_frame));
         }
         self.old_testimony(stretch, offset, header, &prefix)
     }
 
-    /// As [`FrameWitness::testimony`], in a segment of the first format version.
+    /// As [`FrameWitness::sync_evidence`], in a segment of the first format version.
     fn old_testimony(
         &mut self,
         stretch: &Stretch<'_>,
         offset: u64,
         header: &[u8],
         prefix: &Prefix,
-    ) -> Result<Testimony> {
+    ) -> Result<SyncEvidence> {
         if prefix.lacks_short_check() && !self.spend(header.len()) {
-            return Ok(Testimony::Undecided);
+            return Ok(SyncEvidence::Undecided);
         }
         if let Some((segment, _)) = stretch.known {
             let seed = seed_of(segment.salt, stretch.epoch, offset);
-            return Ok(Testimony::of(verifies(header, seed)));
+            return Ok(SyncEvidence::of(verifies(header, seed)));
         }
         match decode_fields(header, prefix, &mut self.directory) {
-            Err(_) => Ok(Testimony::Nothing),
+            Err(_) => Ok(SyncEvidence::Nothing),
             Ok(Fields::Control { salt, .. }) => {
-                Ok(Testimony::of(verifies(header, seed_of(salt, stretch.epoch, offset))))
+                Ok(SyncEvidence::of(verifies(header, seed_of(salt, stretch.epoch, offset))))
             }
             Ok(Fields::Batch { .. }) => self.sections_testify(stretch, offset, prefix),
         }
@@ -223,24 +228,24 @@ impl FrameWitness {
         stretch: &Stretch<'_>,
         offset: u64,
         prefix: &Prefix,
-    ) -> Result<Testimony> {
+    ) -> Result<SyncEvidence> {
         let end = stretch.range.end;
         let body_at = offset + prefix.header_len as u64;
         if end.saturating_sub(body_at) < prefix.body_len {
-            return Ok(Testimony::Nothing);
+            return Ok(SyncEvidence::Nothing);
         }
         // All sections, because the header has no checksum that can be verified without the salt.
         let directory = std::mem::take(&mut self.directory);
         for entry in &directory {
             if !self.spend(entry.len) {
-                return Ok(Testimony::Undecided);
+                return Ok(SyncEvidence::Undecided);
             }
             let bytes = self.body.load(stretch.file, body_at + entry.start, entry.len, end)?;
             if bytes.len() != entry.len || section_checksum(&bytes) != entry.checksum {
-                return Ok(Testimony::Nothing);
+                return Ok(SyncEvidence::Nothing);
             }
         }
-        Ok(Testimony::Attested)
+        Ok(SyncEvidence::Proves)
     }
 
     fn spend(&mut self, bytes: usize) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lsm_core::fs::MemFs;
 use lsm_core::hooks::Hooks;
 use lsm_core::options::PartitionOptions;
-use lsm_core::raw::{self, Found, ReadAtMoment, TableBlock, Witness};
+use lsm_core::raw::{self, Found, ReadAt, TableBlock, Witness};
 use lsm_core::{Db, Partition, Result};
 use metahive::{By, MetaHive, verified_get};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lsm_core::db::Commit;
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::follow::{FollowedMoment, FollowedPartition, SyncExtent, SyncGoal};
+use lsm_core::follow::{FollowedPartition, ReplicaView, SyncExtent, SyncGoal};
 use lsm_core::types::SeqNo;
 
 use super::Secondary;
@@ -244,7 +244,7 @@ impl Secondary {
     pub(crate) fn moment_in_cut(
         &self,
         partition: &SecondaryPartition,
-    ) -> Result<Option<FollowedMoment>> {
+    ) -> Result<Option<ReplicaView>> {
         if let Some(moment) = self.0.follower.cut().partition(partition.followed.id()) {
             return Ok(Some(moment));
         }

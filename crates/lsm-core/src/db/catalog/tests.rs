@@ -4,13 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
 use crate::clock::SystemClock;
-use crate::db::leases::LeaseBook;
+use crate::db::leases::LeaseTable;
 use crate::db::testing::version_of;
 use crate::fs::MemFs;
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::PartitionHooks;
 use crate::types::{
-    DbId, EntryKind, Epoch, FileNo, FileNumbers, Operation, OperationSum, SectionBytes, SeqNo,
+    DbId, EntryKind, Epoch, FileNo, FileNumbers, Operation, OperationChecksum, SectionBytes, SeqNo,
 };
 use crate::version::Manifest;
 
@@ -24,7 +24,7 @@ fn catalog() -> Catalog {
     let manifest = Manifest::create(&*fs, dir, name, &version).unwrap();
     let numbers = Arc::new(FileNumbers::new(FileNo(2)));
     let cursor = Arc::new(CursorWriter::none());
-    let leases = LeaseBook::new(Arc::new(SystemClock::new()), u64::MAX);
+    let leases = LeaseTable::new(Arc::new(SystemClock::new()), u64::MAX);
     let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.to_owned(), leases, Arc::default()));
     let set =
         VersionSet::new(fs, dir.to_owned(), numbers, 1 << 20, version, manifest, cursor.clone());
@@ -115,7 +115,7 @@ fn partitions_are_found_by_id_and_by_name_until_they_are_removed() {
 /// Seals a memtable of the partition whose only entry begins at `lsn` of the log.
 fn seal(partition: &PartitionState, lsn: u64) -> MemtableId {
     let view = partition.view();
-    let sums = OperationSum::new(EntryKind::Value, b"k", b"v");
+    let sums = OperationChecksum::new(EntryKind::Value, b"k", b"v");
     let operation = Operation { kind: EntryKind::Value, key: 0..1, value: 1..2 };
     let section = SectionBytes::Lent(b"kv");
     let seq = SeqNo::new(lsn + 1).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! Called by the leader of the group alone (`commit.rs`), under the log writer's lock.
 
-use super::{Commit, CommitHost, Visible};
+use super::{Commit, CommitEnv, Visible};
 use crate::db::log::LogWriter;
 use crate::db::prepared::Prepared;
 use crate::db::require::{GroupWrites, MemoryCheck, Refusal};
@@ -48,7 +48,7 @@ impl Member<'_> {
 /// appended first. A large batch is appended at once, after the group; `is_alone` means that no other is in the
 /// group.
 pub(super) fn encode<'a>(
-    host: &dyn CommitHost,
+    env: &dyn CommitEnv,
     writer: &mut LogWriter<'_>,
     group: &mut [Member<'a>],
     writes: &mut GroupWrites<'a>,
@@ -57,7 +57,7 @@ pub(super) fn encode<'a>(
 ) -> Member<'a> {
     // Numbers are taken one batch at a time, after its checks: a refused batch leaves no hole.
     let first_seq = writer.next_seq();
-    let state = encode_at_end(host, writer, group, writes, batch, is_alone);
+    let state = encode_at_end(env, writer, group, writes, batch, is_alone);
     if !matches!(state, MemberState::Refused(_)) {
         writer.take_seqs(batch.operations());
     }
@@ -65,14 +65,14 @@ pub(super) fn encode<'a>(
 }
 
 fn encode_at_end<'a>(
-    host: &dyn CommitHost,
+    env: &dyn CommitEnv,
     writer: &mut LogWriter<'_>,
     group: &mut [Member<'a>],
     writes: &mut GroupWrites<'a>,
     batch: &'a Prepared<'a>,
     is_alone: bool,
 ) -> MemberState {
-    if let Err(error) = host.check_batch(batch) {
+    if let Err(error) = env.check_batch(batch) {
         return MemberState::Refused(error.into());
     }
     if let Err(refusal) = check_requirements(writer, group, writes, batch) {
@@ -138,11 +138,11 @@ pub(super) fn append(writer: &mut LogWriter<'_>, group: &mut [Member<'_>]) {
 /// Settles the appended frames. If another process has fenced this one, the whole group is refused,
 /// unlogged batches as well: `false`.
 pub(super) fn settle(
-    host: &dyn CommitHost,
+    env: &dyn CommitEnv,
     writer: &LogWriter<'_>,
     group: &mut [Member<'_>],
 ) -> bool {
-    let Err(fenced) = host.settle_log(writer.lsn()) else { return true };
+    let Err(fenced) = env.settle_log(writer.lsn()) else { return true };
     for member in group.iter_mut().filter(|member| !member.is_refused()) {
         member.state = MemberState::Refused(fenced.clone().into());
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::description::ExportDescription;
 use crate::compaction::TableFactory;
 use crate::db::DbInner;
-use crate::db::hooked::{check_table, rules_of, with_rules_of};
+use crate::db::hook_binding::{check_table, rules_of, with_rules_of};
 use crate::db::jobs::Entered;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
@@ -82,7 +82,7 @@ impl<'a> Arrival<'a> {
         db: &'a DbInner,
         partition: &'a Arc<PartitionState>,
     ) -> Result<Arrival<'a>> {
-        db.world.process.check()?;
+        db.context.process.check()?;
         let arrival = Arrival {
             db,
             partition,
@@ -123,7 +123,7 @@ impl<'a> Arrival<'a> {
     /// Takes tables over that were built for this database, in its folder, and the values that they
     /// name.
     pub(super) fn take_built(&mut self, tables: Vec<SstMeta>, values: JobValues) {
-        let paths = tables.iter().map(|meta| meta.file_name().path(&self.db.world.dir));
+        let paths = tables.iter().map(|meta| meta.file_name().path(&self.db.context.dir));
         self.made.extend(paths);
         self.tables = tables;
         self.values = values;
@@ -133,7 +133,7 @@ impl<'a> Arrival<'a> {
     /// be reserved since they were written, and a filter may not know how they were sealed.
     pub(super) fn check_built(&mut self) -> Result<()> {
         self.rules_epoch = self.partition.rules_epoch();
-        let context = self.context(&self.db.world.dir, self.db.world.db_id);
+        let context = self.context(&self.db.context.dir, self.db.context.db_id);
         let hooks = self.partition.hooks();
         for meta in &self.tables {
             let table = Table::new(meta.clone());
@@ -150,7 +150,7 @@ impl<'a> Arrival<'a> {
     }
 
     fn context(&self, dir: &Path, db_id: DbId) -> TableContext {
-        TableFactory { dir: dir.to_owned(), db_id, ..self.db.world.factory() }.context()
+        TableFactory { dir: dir.to_owned(), db_id, ..self.db.context.factory() }.context()
     }
 
     /// Reads the whole table and checks it against its description, and its entries against the
@@ -285,27 +285,27 @@ impl<'a> Arrival<'a> {
     /// Gives the tables names of ours, durably.
     pub(super) fn place(&mut self, dir: &Path, description: &ExportDescription) -> Result<()> {
         for meta in &description.tables {
-            let file = self.db.world.numbers.allocate();
-            let epoch = self.db.world.epoch;
+            let file = self.db.context.numbers.allocate();
+            let epoch = self.db.context.epoch;
             let from = meta.file_name().path(dir);
-            let to = FileName::new(FileKind::Sst, file, epoch).path(&self.db.world.dir);
+            let to = FileName::new(FileKind::Sst, file, epoch).path(&self.db.context.dir);
             let foreign = Some(description.identity(meta));
             let meta = SstMeta { file, epoch, foreign, ..meta.clone() };
             // Noted before the copy, because a failed copy leaves a part of the file.
             self.made.push(to.clone());
-            self.db.world.under_way.add(&to);
+            self.db.context.under_way.add(&to);
             // A link is the file that was checked. A copy is new bytes, which are checked again.
             if self.place_file(&from, &to)? == Placed::Copied {
-                let context = self.context(&self.db.world.dir, description.db_id);
+                let context = self.context(&self.db.context.dir, description.db_id);
                 self.check_table(&Table::new(meta.clone()), &context)?;
             }
             self.tables.push(meta);
         }
-        self.db.world.fs.sync_names(&self.db.world.dir, &self.made)
+        self.db.context.fs.sync_names(&self.db.context.dir, &self.made)
     }
 
     fn place_file(&self, from: &Path, to: &Path) -> Result<Placed> {
-        let fs = &*self.db.world.fs;
+        let fs = &*self.db.context.fs;
         if link_or_copy(fs, from, to, None)? == Placed::Copied {
             return Ok(Placed::Copied);
         }
@@ -336,8 +336,8 @@ impl Drop for Arrival<'_> {
         }
         for path in &self.made {
             // A file that cannot be removed is an orphan until the next open.
-            let _ = self.db.world.fs.delete(path);
-            self.db.world.under_way.remove(path);
+            let _ = self.db.context.fs.delete(path);
+            self.db.context.under_way.remove(path);
         }
         // After the deletions, so that a close does not release the folder before them.
         drop(self.entered.take());

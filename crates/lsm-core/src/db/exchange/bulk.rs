@@ -12,7 +12,7 @@
 use super::arrival::Arrival;
 use super::ingest::IngestSummary;
 use crate::compaction::{Fill, Stages};
-use crate::db::hooked::check_complete;
+use crate::db::hook_binding::check_complete;
 use crate::db::write::check_value;
 use crate::db::{DbInner, Partition};
 use crate::error::{Error, ErrorKind, Result};
@@ -134,7 +134,7 @@ impl Partition {
         let hooks = state.hooks();
         // Its tables do not matter here, and a long load must not pin them.
         let version = state.view().version.without_tables();
-        let factory = db.world.factory();
+        let factory = db.context.factory();
         let sealing = PartitionHooks {
             filters: hooks.sealing().into_iter().cloned().collect(),
             ..(*hooks).clone()

@@ -104,7 +104,7 @@ impl Partition {
         // it reads.
         let snapshot = self.open_db().snapshot();
         self.state().check_live()?;
-        make_empty_folder(&*db.world.fs, dir)?;
+        make_empty_folder(&*db.context.fs, dir)?;
         let bounds = range.bounds();
         loop {
             let point = self.read_point_at(Some(&snapshot))?;
@@ -157,7 +157,7 @@ impl Partition {
         };
         let tables = tables.map_err(|error| error.in_partition(self.name()))?;
         let description = ExportDescription {
-            db_id: db.world.db_id,
+            db_id: db.context.db_id,
             partition: self.name().to_owned(),
             seq: snapshot.seq(),
             options: (*version.options).clone(),
@@ -193,7 +193,8 @@ impl DbInner {
         };
         // Numbers of this database: no other table anywhere has the same identity.
         let dir_of_export = dir.to_owned();
-        let factory = TableFactory { dir: dir_of_export, under_way: None, ..self.world.factory() };
+        let factory =
+            TableFactory { dir: dir_of_export, under_way: None, ..self.context.factory() };
         // Only the newest version inside the clip is exported.
         let snapshots = JobSnapshots { respected: vec![point.seq], registered: Vec::new() };
         let memtables: Vec<_> = point.view.memtables().cloned().collect();
@@ -223,7 +224,7 @@ fn travelling(hooks: &[HookRecord], options: ExportOptions) -> Vec<HookRecord> {
 fn remove_tables(db: &DbInner, dir: &Path, tables: &[SstMeta]) {
     for meta in tables {
         // Files that cannot be removed are left without a description, and are no export.
-        let _ = db.world.fs.delete(&meta.file_name().path(dir));
+        let _ = db.context.fs.delete(&meta.file_name().path(dir));
     }
 }
 
@@ -231,7 +232,7 @@ fn remove_tables(db: &DbInner, dir: &Path, tables: &[SstMeta]) {
 fn publish(db: &DbInner, dir: &Path, description: &ExportDescription) -> Result<()> {
     let path = dir.join(EXPORT);
     // Last, when all tables are durable: the description makes a folder of tables an export.
-    match db.world.fs.put_if_absent(&path, &description.encode()) {
+    match db.context.fs.put_if_absent(&path, &description.encode()) {
         Ok(true) => Ok(()),
         Ok(false) => {
             remove_tables(db, dir, &description.tables);
@@ -240,7 +241,7 @@ fn publish(db: &DbInner, dir: &Path, description: &ExportDescription) -> Result<
         }
         Err(error) => {
             // The description may exist. It must not outlive its tables, so it is deleted first.
-            if db.world.fs.delete(&path).and_then(|()| db.world.fs.sync_dir(dir)).is_ok() {
+            if db.context.fs.delete(&path).and_then(|()| db.context.fs.sync_dir(dir)).is_ok() {
                 remove_tables(db, dir, &description.tables);
             }
             Err(error)

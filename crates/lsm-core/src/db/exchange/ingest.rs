@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use super::arrival::Arrival;
 use super::description::ExportDescription;
-use crate::db::flush::{OldLog, newest_sealed};
-use crate::db::hooked::{check_no_reserved_key, check_tables};
+use crate::db::flush::{LogRetention, newest_sealed};
+use crate::db::hook_binding::{check_no_reserved_key, check_tables};
 use crate::db::job::Installation;
 use crate::db::{DbInner, Partition};
 use crate::error::Result;
@@ -91,7 +91,7 @@ impl Partition {
         let state = self.state();
         let dir = dir.as_ref();
         let mut arrival = Arrival::begin(db, state)?;
-        let description = ExportDescription::read(&*db.world.fs, dir)?;
+        let description = ExportDescription::read(&*db.context.fs, dir)?;
         arrival.check(dir, &description)?;
         if description.tables.is_empty() {
             return Ok(IngestSummary::of(&[], db.commit.visible_seq()));
@@ -166,7 +166,7 @@ impl DbInner {
         if memtables_overlap(partition, &arrival.tables)? {
             self.seal(&mut between, partition);
             if let Some(newest) = newest_sealed(partition) {
-                self.flush_partition(&no_other_flush, partition, newest, OldLog::Keep)?;
+                self.flush_partition(&no_other_flush, partition, newest, LogRetention::Keep)?;
             }
         }
         // Again under the lock: every number below the one that is taken must be durable before the

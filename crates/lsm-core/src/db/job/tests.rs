@@ -86,7 +86,7 @@ fn shown(key: Option<&[u8]>) -> String {
 /// A database whose log is empty.
 struct NoLog;
 
-impl JobHost for NoLog {
+impl JobEnv for NoLog {
     fn visible_seq(&self) -> SeqNo {
         seq(100)
     }

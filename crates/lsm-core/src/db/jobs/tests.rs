@@ -23,7 +23,7 @@ struct Host {
     looks: AtomicU64,
 }
 
-fn host(partitions: Vec<Arc<PartitionState>>) -> Host {
+fn env(partitions: Vec<Arc<PartitionState>>) -> Host {
     let changed = partitions.iter().map(|partition| partition.id).collect();
     Host {
         partitions,
@@ -34,7 +34,7 @@ fn host(partitions: Vec<Arc<PartitionState>>) -> Host {
     }
 }
 
-impl JobsHost for Host {
+impl JobsEnv for Host {
     fn partition(&self, id: PartitionId) -> Option<Arc<PartitionState>> {
         self.looks.fetch_add(1, Ordering::Relaxed);
         self.partitions.iter().find(|partition| partition.id == id).cloned()
@@ -70,34 +70,34 @@ fn partition(id: u32, drawing: &str) -> Arc<PartitionState> {
     Arc::new(PartitionState::alone(version, PartitionHooks::default()))
 }
 
-fn pick(jobs: &Jobs, host: &Host) -> Option<Claimed> {
-    jobs.pick(host).expect("no hooks")
+fn pick(jobs: &Jobs, env: &Host) -> Option<Claimed> {
+    jobs.pick(env).expect("no hooks")
 }
 
 #[test]
 fn what_is_claimed_is_not_picked_again_until_it_is_given_back() {
     let jobs = Jobs::default();
-    let host = host(vec![partition(1, "L0: 2:a-c 1:b-d")]);
-    let claimed = pick(&jobs, &host).expect("level 0 has too many tables");
-    assert!(pick(&jobs, &host).is_none() && jobs.is_running() && jobs.has_work(&host));
+    let env = env(vec![partition(1, "L0: 2:a-c 1:b-d")]);
+    let claimed = pick(&jobs, &env).expect("level 0 has too many tables");
+    assert!(pick(&jobs, &env).is_none() && jobs.is_running() && jobs.has_work(&env));
     let failed = Error::new(ErrorKind::Io, "no");
     jobs.finish(&claimed, Err(&failed));
     assert!(!jobs.is_running());
-    assert!(pick(&jobs, &host).is_some(), "it failed, and is tried again");
+    assert!(pick(&jobs, &env).is_some(), "it failed, and is tried again");
 }
 
 #[test]
 fn damaged_inputs_stay_claimed_and_the_rest_goes_on() {
     let jobs = Jobs::default();
-    let host = host(vec![partition(1, BOTH_DUE)]);
-    let damaged = pick(&jobs, &host).expect("two are due");
+    let env = env(vec![partition(1, BOTH_DUE)]);
+    let damaged = pick(&jobs, &env).expect("two are due");
     let rotten = Error::corruption("/db/1.sst", 0, "rotten");
     jobs.finish(&damaged, Err(&rotten));
     assert!(jobs.damage().expect("it is reported").is_corruption());
-    let other = pick(&jobs, &host).expect("the other is sound");
+    let other = pick(&jobs, &env).expect("the other is sound");
     assert_ne!(other.compaction.level_from, damaged.compaction.level_from);
     jobs.finish(&other, Err(&Error::new(ErrorKind::Io, "no")));
-    let again = pick(&jobs, &host).expect("its inputs were given back");
+    let again = pick(&jobs, &env).expect("its inputs were given back");
     assert_eq!(again.compaction.level_from, other.compaction.level_from);
 }
 
@@ -105,34 +105,34 @@ fn damaged_inputs_stay_claimed_and_the_rest_goes_on() {
 fn a_partition_whose_last_compaction_failed_comes_last() {
     let heavy = "L0: 4:a-b 3:a-b 2:a-b 1:a-b";
     let light = "L0: 2:a-b 1:a-b";
-    let host = host(vec![partition(1, heavy), partition(2, light)]);
+    let env = env(vec![partition(1, heavy), partition(2, light)]);
     let jobs = Jobs::default();
-    let first = pick(&jobs, &host).expect("both are due");
+    let first = pick(&jobs, &env).expect("both are due");
     assert_eq!(first.partition.id, PartitionId(1), "it is more overdue");
     jobs.finish(&first, Err(&Error::new(ErrorKind::Io, "no")));
-    let next = pick(&jobs, &host).expect("both are due");
+    let next = pick(&jobs, &env).expect("both are due");
     assert_eq!(next.partition.id, PartitionId(2));
 }
 
 #[test]
 fn what_failed_is_passed_over_by_who_looks_for_sound_partitions() {
-    let host = host(vec![partition(1, "L0: 2:a-b 1:a-b"), partition(2, "L0: 4:a-b 3:a-b")]);
+    let env = env(vec![partition(1, "L0: 2:a-b 1:a-b"), partition(2, "L0: 4:a-b 3:a-b")]);
     let jobs = Jobs::default();
     let failed = Error::new(ErrorKind::Io, "no");
-    let PickedSound::Due(first) = jobs.pick_sound(&host) else { panic!("both are due") };
+    let PickedSound::Due(first) = jobs.pick_sound(&env) else { panic!("both are due") };
     jobs.finish(&first, Err(&failed));
-    let PickedSound::Due(second) = jobs.pick_sound(&host) else { panic!("one is sound") };
+    let PickedSound::Due(second) = jobs.pick_sound(&env) else { panic!("one is sound") };
     assert_ne!(first.partition.id, second.partition.id);
-    assert!(matches!(jobs.pick_sound(&host), PickedSound::OnlyFailing));
+    assert!(matches!(jobs.pick_sound(&env), PickedSound::OnlyFailing));
     jobs.finish(&second, Err(&failed));
-    assert!(matches!(jobs.pick_sound(&host), PickedSound::OnlyFailing));
-    assert!(jobs.has_work(&host), "nothing was claimed");
-    let retried = [pick(&jobs, &host), pick(&jobs, &host)].map(|it| it.expect("both are due"));
+    assert!(matches!(jobs.pick_sound(&env), PickedSound::OnlyFailing));
+    assert!(jobs.has_work(&env), "nothing was claimed");
+    let retried = [pick(&jobs, &env), pick(&jobs, &env)].map(|it| it.expect("both are due"));
     for claimed in &retried {
         jobs.finish(claimed, Ok(&[]));
     }
-    assert!(matches!(jobs.pick_sound(&host), PickedSound::Due(_)), "it did not fail again");
-    assert!(matches!(Jobs::default().pick_sound(&self::host(vec![])), PickedSound::Nothing));
+    assert!(matches!(jobs.pick_sound(&env), PickedSound::Due(_)), "it did not fail again");
+    assert!(matches!(Jobs::default().pick_sound(&self::env(vec![])), PickedSound::Nothing));
 }
 
 #[test]
@@ -140,26 +140,26 @@ fn level_0_is_picked_by_itself_and_nothing_else_is_forgotten() {
     let deep = "L5: 5:p-q*9000\nL6: 6:p-q*9000";
     let worse = "L0: 3:a-b 2:a-b 1:a-b";
     let drawings = [deep, "L0: 2:a-b 1:a-b", worse, "L0: 1:a-b"];
-    let host = host((1..).zip(drawings).map(|(id, drawing)| partition(id, drawing)).collect());
+    let env = env((1..).zip(drawings).map(|(id, drawing)| partition(id, drawing)).collect());
     let jobs = Jobs::default();
     let before = jobs.news();
-    let first = jobs.pick_level0(&host).expect("level 0 is due in two partitions");
+    let first = jobs.pick_level0(&env).expect("level 0 is due in two partitions");
     assert_eq!((first.partition.id, first.compaction.score), (PartitionId(3), 1.5));
-    let second = jobs.pick_level0(&host).expect("level 0 is due in another one");
+    let second = jobs.pick_level0(&env).expect("level 0 is due in another one");
     assert_eq!(second.partition.id, PartitionId(2));
-    assert!(jobs.pick_level0(&host).is_none() && jobs.news() == before);
+    assert!(jobs.pick_level0(&env).is_none() && jobs.news() == before);
     jobs.finish(&second, Err(&Error::new(ErrorKind::Io, "no")));
-    assert!(jobs.pick_level0(&host).is_none(), "what failed is for the threads to try again");
+    assert!(jobs.pick_level0(&env).is_none(), "what failed is for the threads to try again");
     assert_ne!(jobs.news(), before, "a claim was given back");
-    let picked = [pick(&jobs, &host), pick(&jobs, &host)];
+    let picked = [pick(&jobs, &env), pick(&jobs, &env)];
     assert_eq!(picked.map(|it| it.expect("both are due").partition.id.0), [1, 2]);
 }
 
 #[test]
 fn claims_of_a_dropped_partition_go_with_what_runs_last_in_it() {
     let jobs = Jobs::default();
-    let host = host(vec![partition(1, BOTH_DUE)]);
-    let claimed = pick(&jobs, &host).expect("two are due");
+    let env = env(vec![partition(1, BOTH_DUE)]);
+    let claimed = pick(&jobs, &env).expect("two are due");
     let entered = jobs.enter(&claimed.partition);
     claimed.partition.mark_dropped(0);
     jobs.finish(&claimed, Err(&Error::corruption("/db/1.sst", 0, "rotten")));
@@ -171,9 +171,9 @@ fn claims_of_a_dropped_partition_go_with_what_runs_last_in_it() {
 #[test]
 fn compactions_keep_clear_of_levels_that_an_ingest_has_reserved() {
     let jobs = Jobs::default();
-    let host = host(vec![partition(1, "L0: 2:a-c 1:b-d")]);
+    let env = env(vec![partition(1, "L0: 2:a-c 1:b-d")]);
     let arriving = crate::compaction::drawing::table("9:x-z");
-    let partition = &host.partitions[0];
+    let partition = &env.partitions[0];
     let one = std::slice::from_ref(&arriving);
     assert_eq!(jobs.reserve_levels(partition, one), [6]);
     let inside = crate::compaction::drawing::table("10:y-y");
@@ -188,14 +188,14 @@ fn a_table_is_due_some_time_after_the_snapshot_that_it_kept_much_for_is_released
     meta.kept = [Kept { snapshot: SeqNo::new(5).unwrap(), entries: 11 }].into();
     let mut version = draw("");
     version.levels[6] = Level::sorted(vec![Arc::new(Table::new(meta))]).unwrap();
-    let host = host(vec![Arc::new(PartitionState::alone(version, PartitionHooks::default()))]);
+    let env = env(vec![Arc::new(PartitionState::alone(version, PartitionHooks::default()))]);
     let jobs = Jobs::default();
-    host.held.lock().push(SeqNo::new(5).unwrap());
-    assert!(pick(&jobs, &host).is_none() && jobs.waits_for_time());
-    host.held.lock().clear();
-    assert!(pick(&jobs, &host).is_none(), "others may be released soon");
-    *host.now.lock() += due::RELEASE_DELAY;
-    let claimed = pick(&jobs, &host).expect("11 of 100 entries could go");
+    env.held.lock().push(SeqNo::new(5).unwrap());
+    assert!(pick(&jobs, &env).is_none() && jobs.waits_for_time());
+    env.held.lock().clear();
+    assert!(pick(&jobs, &env).is_none(), "others may be released soon");
+    *env.now.lock() += triggers::RELEASE_DELAY;
+    let claimed = pick(&jobs, &env).expect("11 of 100 entries could go");
     assert_eq!((claimed.compaction.level_from, claimed.compaction.level_to), (6, 6));
 }
 
@@ -241,17 +241,17 @@ fn a_filter_that_panics_about_its_times_fails_the_pick_of_its_partition_alone() 
     let mut version = PartitionVersion { id: PartitionId(1), ..draw("") };
     version.levels[6] = Level::sorted(vec![Arc::new(Table::new(meta))]).unwrap();
     let unsteady = Arc::new(PartitionState::alone(version, hooks));
-    let host = host(vec![unsteady, partition(2, BOTH_DUE), partition(3, BOTH_DUE)]);
+    let env = env(vec![unsteady, partition(2, BOTH_DUE), partition(3, BOTH_DUE)]);
     let jobs = Jobs::default();
     let mut picked = Vec::new();
     for _ in 0..4 {
-        picked.push(pick(&jobs, &host).expect("two are due in each").partition.id.0);
+        picked.push(pick(&jobs, &env).expect("two are due in each").partition.id.0);
     }
     picked.sort_unstable();
     assert_eq!(picked, [2, 2, 3, 3]);
-    let refused = jobs.pick(&host).err().expect("nothing else is due");
+    let refused = jobs.pick(&env).err().expect("nothing else is due");
     assert_eq!(refused.kind(), ErrorKind::HookPanicked, "{refused}");
-    assert!(jobs.has_work(&host), "the partition is looked at again");
+    assert!(jobs.has_work(&env), "the partition is looked at again");
     assert!(jobs.failure_of(PartitionId(1)).is_some());
 }
 
@@ -260,17 +260,17 @@ fn a_filter_that_panics_about_its_times_fails_the_pick_of_its_partition_alone() 
 fn a_pick_looks_only_where_something_changed_or_is_due() {
     let due = partition(0, "L0: 4:a-b 3:a-b 2:a-b 1:a-b");
     let quiet = (1..1000).map(|id| partition(id, "L6: 1:a-b"));
-    let host = host(std::iter::once(due).chain(quiet).collect());
+    let env = env(std::iter::once(due).chain(quiet).collect());
     let jobs = Jobs::default();
-    let claimed = pick(&jobs, &host).expect("level 0 has too many tables");
-    assert_eq!(host.looks.swap(0, Ordering::Relaxed), 1000, "the first pick");
-    assert!(pick(&jobs, &host).is_none() && jobs.has_work(&host));
+    let claimed = pick(&jobs, &env).expect("level 0 has too many tables");
+    assert_eq!(env.looks.swap(0, Ordering::Relaxed), 1000, "the first pick");
+    assert!(pick(&jobs, &env).is_none() && jobs.has_work(&env));
     jobs.finish(&claimed, Err(&Error::new(ErrorKind::Io, "no")));
-    let again = pick(&jobs, &host).expect("it failed, and is due again");
+    let again = pick(&jobs, &env).expect("it failed, and is due again");
     jobs.finish(&again, Err(&Error::new(ErrorKind::Io, "no")));
-    host.changed.lock().insert(PartitionId(7));
-    assert!(pick(&jobs, &host).is_some());
-    let looks = host.looks.load(Ordering::Relaxed);
+    env.changed.lock().insert(PartitionId(7));
+    assert!(pick(&jobs, &env).is_some());
+    let looks = env.looks.load(Ordering::Relaxed);
     assert!(looks <= 5, "{looks} looks at a thousand partitions of which two changed");
 }
 

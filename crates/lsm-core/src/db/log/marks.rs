@@ -91,16 +91,16 @@ impl Log {
 mod tests {
     use super::super::tests::{fail, write};
     use super::*;
-    use crate::db::testing::{TestHost, TestLog};
+    use crate::db::testing::{TestEnv, TestLog};
     use crate::fs::{FaultAction, OpKind};
 
     const SEGMENT: u64 = 4096;
 
     /// A log of so many batches of 100 bytes in one segment, and the places after them.
-    fn filled(test: &TestLog, host: &TestHost, count: u64) -> Vec<(Lsn, LogCut)> {
+    fn filled(test: &TestLog, env: &TestEnv, count: u64) -> Vec<(Lsn, LogCut)> {
         let ends = (0..count).map(|_| {
-            let last_seq = SeqNo::new(write(&test.log, host, 100).unwrap()).unwrap();
-            let writer = test.log.lock(host);
+            let last_seq = SeqNo::new(write(&test.log, env, 100).unwrap()).unwrap();
+            let writer = test.log.lock(env);
             let LogPlace { segment, offset } = writer.state.segment.as_ref().unwrap().end();
             (writer.lsn(), LogCut { segment, offset, last_seq })
         });
@@ -110,12 +110,12 @@ mod tests {
     #[test]
     fn the_last_durable_mark_below_the_low_water_is_handed_out_once() {
         let test = TestLog::new(SEGMENT);
-        let host = TestHost::default();
-        let ends = filled(&test, &host, 9);
+        let env = TestEnv::default();
+        let ends = filled(&test, &env, 9);
         let low = ends[4].0;
         assert_eq!(test.log.replay_place(low, &[]), None, "nothing is durable");
-        test.log.sync_all(&host).unwrap();
-        filled(&test, &host, 1);
+        test.log.sync_all(&env).unwrap();
+        filled(&test, &env, 1);
         assert_eq!(test.log.replay_place(low, &[]), Some(ends[4].1));
         assert_eq!(test.log.replay_place(low, &[]), None, "it was handed out");
         let between = Lsn(ends[6].0.0 + 8);
@@ -127,9 +127,9 @@ mod tests {
     #[test]
     fn a_mark_in_a_removed_segment_is_of_no_use() {
         let test = TestLog::new(SEGMENT);
-        let host = TestHost::default();
-        let ends = filled(&test, &host, 3);
-        test.log.sync_all(&host).unwrap();
+        let env = TestEnv::default();
+        let ends = filled(&test, &env, 3);
+        test.log.sync_all(&env).unwrap();
         let (low, LogCut { segment, .. }) = ends[2];
         assert_eq!(test.log.replay_place(low, &[segment]), None);
         assert!(test.log.writer.lock().marks.all.is_empty());
@@ -139,14 +139,14 @@ mod tests {
     #[test]
     fn marks_of_segments_that_are_gone_are_forgotten() {
         let test = TestLog::new(SEGMENT);
-        let host = TestHost::default();
-        filled(&test, &host, 60);
-        let end = test.log.lock(&host).lsn();
-        let obsolete = test.log.obsolete_segments(&host, end).unwrap();
+        let env = TestEnv::default();
+        filled(&test, &env, 60);
+        let end = test.log.lock(&env).lsn();
+        let obsolete = test.log.obsolete_segments(&env, end).unwrap();
         assert!(!obsolete.is_empty());
-        test.log.segments_removed(&host, &obsolete);
+        test.log.segments_removed(&env, &obsolete);
         assert_eq!(test.log.replay_place(end, &[]), None, "nothing after the header is durable");
-        test.log.sync_all(&host).unwrap();
+        test.log.sync_all(&env).unwrap();
         let place = test.log.replay_place(end, &[]).unwrap();
         assert!(!obsolete.contains(&place.segment));
     }
@@ -167,17 +167,17 @@ mod tests {
     #[test]
     fn there_is_no_mark_behind_an_append_that_failed_and_none_of_a_log_that_was_begun_anew() {
         let test = TestLog::new(SEGMENT);
-        let host = TestHost::default();
-        let ends = filled(&test, &host, 2);
+        let env = TestEnv::default();
+        let ends = filled(&test, &env, 2);
         test.faults.add_rule(fail(OpKind::Append, FaultAction::ShortWrite(u64::MAX)));
-        write(&test.log, &host, 100).unwrap_err();
+        write(&test.log, &env, 100).unwrap_err();
         assert_eq!(test.log.writer.lock().marks.all.len(), 2);
-        test.log.sync_all(&host).unwrap();
+        test.log.sync_all(&env).unwrap();
         test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
-        filled(&test, &host, 1);
-        test.log.sync_all(&host).unwrap_err();
+        filled(&test, &env, 1);
+        test.log.sync_all(&env).unwrap_err();
         assert_eq!(test.log.replay_place(ends[1].0, &[]), None, "the log has failed");
-        let mut writer = test.log.lock(&host);
+        let mut writer = test.log.lock(&env);
         let fresh = writer.fresh_segment().unwrap();
         writer.restart(fresh);
         assert!(writer.state.marks.all.is_empty());

@@ -2,7 +2,7 @@
 //! segments.
 //!
 //! The commit path appends to it as [`LogWriter`]; all other parts only ask for durability. It
-//! knows the rest of the database only as a [`LogHost`], so its tests need no database.
+//! knows the rest of the database only as a [`LogEnv`], so its tests need no database.
 //!
 //! ```text
 //! writer.rs    frames into the buffer, the buffer into the segment
@@ -31,7 +31,7 @@
 //!    begun. It leaves the manifest when the next segment is begun at the latest, so before the
 //!    segment that its header may name as the previous one is removed.
 //!
-//! Lock order: `writer`, then the locks of the host to install an edit, then `sync`.
+//! Lock order: `writer`, then the locks of the environment to install an edit, then `sync`.
 
 mod files;
 mod handles;
@@ -52,7 +52,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::world::World;
+use super::context::DbContext;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::FileName;
 use crate::fs::{Fs, OpenFiles};
@@ -68,11 +68,11 @@ pub(super) use writer::LogWriter;
 use files::SegmentFiles;
 use lengths::SEGMENT_BYTES_MIN;
 use sync::SyncState;
-use tending::LogWatch;
+use tending::TaskAge;
 use writer::WriterState;
 
 /// The calls of the log to the rest of the database.
-pub(super) trait LogHost {
+pub(super) trait LogEnv {
     /// Makes a manifest edit of `changes` durable.
     fn install_edit(&self, changes: Vec<Change>) -> Result<()>;
 
@@ -136,15 +136,15 @@ pub(super) struct LogSettings {
 }
 
 impl LogSettings {
-    /// For an epoch of the database in `world`.
-    pub(super) fn new(world: &World, options: &Options) -> LogSettings {
+    /// For an epoch of the database in `context`.
+    pub(super) fn new(context: &DbContext, options: &Options) -> LogSettings {
         LogSettings {
-            fs: world.fs.clone(),
-            files: world.files.clone(),
-            dir: world.dir.clone(),
-            db_id: world.db_id,
-            epoch: world.epoch,
-            numbers: world.numbers.clone(),
+            fs: context.fs.clone(),
+            files: context.files.clone(),
+            dir: context.dir.clone(),
+            db_id: context.db_id,
+            epoch: context.epoch,
+            numbers: context.numbers.clone(),
             // A segment is released as a whole, when all memtables with frames in it are in tables.
             // One that is longer than the memtables together would keep flushed entries for long.
             segment_bytes_max: options
@@ -177,7 +177,7 @@ pub(super) struct Log {
     /// There is one. Relaxed: both are written under `writer`.
     has_refused: AtomicBool,
     /// A leaf, of the log thread alone.
-    watch: Mutex<LogWatch>,
+    watch: Mutex<TaskAge>,
     /// A leaf inside: the space of the segments on the disk.
     files: SegmentFiles,
 }
@@ -236,7 +236,7 @@ impl Log {
 
     /// Waits for the writer's lock. While the result lives no other thread appends a frame or
     /// begins a segment.
-    pub(super) fn lock<'a>(&'a self, host: &'a dyn LogHost) -> LogWriter<'a> {
-        LogWriter { log: self, host, state: self.writer.lock() }
+    pub(super) fn lock<'a>(&'a self, env: &'a dyn LogEnv) -> LogWriter<'a> {
+        LogWriter { log: self, env, state: self.writer.lock() }
     }
 }

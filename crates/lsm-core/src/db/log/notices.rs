@@ -1,10 +1,10 @@
 //! Notices: functions that are called when the log is durable, without a thread that waits.
 //!
 //! A notice makes the log thread sync the log as soon as it can. Notices that arrive during a sync
-//! share the next one. The thread that syncs takes out the due notices, and the host calls them
+//! share the next one. The thread that syncs takes out the due notices, and the environment calls them
 //! where no lock is held.
 
-use super::{Log, LogHost};
+use super::{Log, LogEnv};
 use crate::error::{Error, Result};
 use crate::types::SeqNo;
 use crate::wal::Lsn;
@@ -23,7 +23,7 @@ struct Waiting {
 
 /// The notices of a log. Guarded by the lock of `sync.rs`.
 #[derive(Default)]
-pub(super) struct Notices {
+pub(super) struct DurabilityWaiters {
     waiting: Vec<Waiting>,
     /// `true` if one of them arrived since the last sync began.
     pub(super) wants_sync: bool,
@@ -31,7 +31,7 @@ pub(super) struct Notices {
     is_shut: bool,
 }
 
-impl Notices {
+impl DurabilityWaiters {
     /// Takes out the notices that are due when the log is durable through `seq` and `lsn`, in the
     /// order of their operations; returns the last of these, too, or 0.
     pub(super) fn take_due(&mut self, seq: SeqNo, lsn: Lsn) -> (Vec<Notice>, SeqNo) {
@@ -53,7 +53,7 @@ impl Notices {
 impl Log {
     /// Queues `notice` until every logged operation through `seq` is durable, or cannot be made
     /// durable. If that is known already it is called at once.
-    pub(in crate::db) fn notify(&self, host: &dyn LogHost, seq: SeqNo, notice: Notice) {
+    pub(in crate::db) fn notify(&self, env: &dyn LogEnv, seq: SeqNo, notice: Notice) {
         let mut sync = self.sync.lock();
         // A number alone is not enough: the numbers of unlogged operations never reach
         // `durable_seq`. When the log is durable up to its present end, everything before this call
@@ -81,12 +81,12 @@ impl Log {
         let thread_knows = std::mem::replace(&mut sync.notices.wants_sync, true);
         drop(sync);
         if !thread_knows {
-            host.wake_log_thread();
+            env.wake_log_thread();
         }
     }
 
     /// Refuses the waiting notices, and later ones: the log has ended.
-    pub(in crate::db) fn shut_notices(&self, host: &dyn LogHost) {
+    pub(in crate::db) fn shut_notices(&self, env: &dyn LogEnv) {
         let mut sync = self.sync.lock();
         // Under the lock under which notices are added: a later one is refused at once, and none
         // waits for a sync that no thread will make.
@@ -94,7 +94,7 @@ impl Log {
         let refused = sync.notices.take_all();
         drop(sync);
         if !refused.is_empty() {
-            host.answer(refused, Err(Error::closed()));
+            env.answer(refused, Err(Error::closed()));
         }
     }
 }
@@ -110,7 +110,7 @@ mod tests {
     /// A sync that began before a notice arrived does not cover it.
     #[test]
     fn a_notice_is_due_when_its_own_operations_are_durable() {
-        let mut notices = Notices::default();
+        let mut notices = DurabilityWaiters::default();
         let told = Arc::new(Mutex::new(Vec::new()));
         // The last one is of an unlogged operation.
         for (seq, end) in [(3, 300), (1, 100), (2, 200), (9, 150)] {

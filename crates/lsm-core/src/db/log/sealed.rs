@@ -3,7 +3,7 @@
 //! No writer waits for one, and none is synced: `wal/section_index.rs` explains why that is enough.
 
 use super::writer::WriterState;
-use super::{Log, LogHost, LogWriter};
+use super::{Log, LogEnv, LogWriter};
 use crate::error::Result;
 use crate::types::{FileNo, SeqNo};
 use crate::wal::{SectionIndexBuilder, SegmentWriter};
@@ -22,27 +22,27 @@ impl Log {
     /// # Errors
     /// Those of the appends, for a report only: a segment without a whole index is walked. The write is not
     /// tried again, because the content after the frames is unknown then.
-    pub(in crate::db) fn index_sealed(&self, host: &dyn LogHost) -> Result<()> {
-        let mut writer = self.lock(host);
+    pub(in crate::db) fn index_sealed(&self, env: &dyn LogEnv) -> Result<()> {
+        let mut writer = self.lock(env);
         let sealed = std::mem::take(&mut writer.state.sealed);
         // The rest is done without the lock: writers do not wait for an index.
         drop(writer);
         let mut result = Ok(());
         for segment in sealed {
             // A segment may be removed meanwhile: an index in a deleted file is harmless.
-            result = result.and(self.write_index(host, segment));
+            result = result.and(self.write_index(env, segment));
         }
         result
     }
 
     /// Drops the segments that wait for their indexes.
-    pub(in crate::db) fn forget_sealed(&self, host: &dyn LogHost) {
-        self.lock(host).state.sealed.clear();
+    pub(in crate::db) fn forget_sealed(&self, env: &dyn LogEnv) {
+        self.lock(env).state.sealed.clear();
     }
 
-    fn write_index(&self, host: &dyn LogHost, sealed: SealedSegment) -> Result<()> {
+    fn write_index(&self, env: &dyn LogEnv, sealed: SealedSegment) -> Result<()> {
         if let Some((number, len)) = self.append_index(sealed)? {
-            self.lock(host).state.note_index(number, len);
+            self.lock(env).state.note_index(number, len);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::lengths::{Recent, SEGMENT_BYTES_MIN};
 use super::sealed::SealedSegment;
-use super::{Log, LogHost, LogWriter};
+use super::{Log, LogEnv, LogWriter};
 use crate::db::verify::BegunSegment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
@@ -37,12 +37,12 @@ impl Log {
     /// out of doubt. A secondary may read them.
     pub(in crate::db) fn let_go(
         &self,
-        host: &dyn LogHost,
+        env: &dyn LogEnv,
         numbers: impl IntoIterator<Item = FileNo>,
     ) {
         let files = numbers.into_iter();
         let files = files.map(|number| (self.segment_name(number), self.files.note_gone(number)));
-        host.let_go(files.collect());
+        env.let_go(files.collect());
     }
 
     /// Makes a segment of `wanted` bytes without a header yet, or as close to that as the disk has
@@ -99,7 +99,7 @@ impl Log {
     /// refuses it, it is returned with the error.
     fn list_segment(
         &self,
-        host: &dyn LogHost,
+        env: &dyn LogEnv,
         made: (Reserved, FileNo),
         spoiled: &[FileNo],
     ) -> Result<(Reserved, FileNo), ((Reserved, FileNo), Error)> {
@@ -107,21 +107,21 @@ impl Log {
         // must be gone before the present one can be removed, see invariant 5 of `mod.rs`.
         let mut changes = removals(spoiled);
         changes.push(Change::SegmentAdded { file: made.1, epoch: self.settings.epoch });
-        match host.install_edit(changes) {
+        match env.install_edit(changes) {
             Ok(()) => Ok(made),
             Err(error) => Err((made, error)),
         }
     }
 
     /// Keeps one segment ready after the present one.
-    pub(super) fn ensure_reserve(&self, host: &dyn LogHost) -> Result<()> {
-        let wants_reserve = self.lock(host).wants_reserve();
-        if wants_reserve { self.make_reserve(host) } else { Ok(()) }
+    pub(super) fn ensure_reserve(&self, env: &dyn LogEnv) -> Result<()> {
+        let wants_reserve = self.lock(env).wants_reserve();
+        if wants_reserve { self.make_reserve(env) } else { Ok(()) }
     }
 
     /// Makes a segment ready, unless one is.
-    fn make_reserve(&self, host: &dyn LogHost) -> Result<()> {
-        let mut writer = self.lock(host);
+    fn make_reserve(&self, env: &dyn LogEnv) -> Result<()> {
+        let mut writer = self.lock(env);
         if writer.state.reserve.is_some() {
             return Ok(());
         }
@@ -135,8 +135,8 @@ impl Log {
             Some(made) => made,
             None => self.make_segment(wanted, SEGMENT_BYTES_MIN.min(wanted))?,
         };
-        let listed = self.list_segment(host, made, &[]);
-        let mut writer = self.lock(host);
+        let listed = self.list_segment(env, made, &[]);
+        let mut writer = self.lock(env);
         let (reserved, number) = match listed {
             Ok(listed) => listed,
             Err((made, error)) => {
@@ -145,7 +145,7 @@ impl Log {
             }
         };
         // A new log may have begun meanwhile, without the reserve.
-        if !host.is_segment_listed(number)? {
+        if !env.is_segment_listed(number)? {
             return Ok(());
         }
         let present = writer.present();
@@ -164,8 +164,8 @@ impl Log {
     /// An edit of the manifest under the writer's lock, if there is a reserve. Not without the
     /// lock: a segment that was begun meanwhile would come after one that is listed and empty,
     /// which after a crash looks as if the log ended there.
-    pub(in crate::db) fn release_reserve(&self, host: &dyn LogHost) -> Result<()> {
-        let mut writer = self.lock(host);
+    pub(in crate::db) fn release_reserve(&self, env: &dyn LogEnv) -> Result<()> {
+        let mut writer = self.lock(env);
         // Halved and not cleared: a store that writes in bursts gets segments of a fitting length
         // at once.
         writer.state.recent.fade();
@@ -188,7 +188,7 @@ impl Log {
     /// the next open can distinguish a log that lost everything from one that never began.
     pub(in crate::db) fn obsolete_segments(
         &self,
-        host: &dyn LogHost,
+        env: &dyn LogEnv,
         low: Lsn,
     ) -> Result<Vec<FileNo>> {
         if self.failure().is_some() {
@@ -196,8 +196,8 @@ impl Log {
             return Ok(Vec::new());
         }
         // First, because leaving the present segment makes it obsolete as well.
-        let low = self.leave_spent_segment(host, low)?;
-        let writer = self.lock(host);
+        let low = self.leave_spent_segment(env, low)?;
+        let writer = self.lock(env);
         // A prefix only: segments in the middle have to stay while an older one is needed, because
         // replay follows the chain of headers.
         let closed = writer.state.closed.iter();
@@ -210,7 +210,7 @@ impl Log {
         // The header of the next segment names the end of the last one of these. It is durable before that
         // is removed.
         if let Some(first) = first.filter(|_| !obsolete.is_empty()) {
-            self.sync_header(host, first.number)?;
+            self.sync_header(env, first.number)?;
         }
         Ok(obsolete)
     }
@@ -219,10 +219,10 @@ impl Log {
     /// [`Log::obsolete_segments`].
     pub(in crate::db) fn last_seq_before_first_behind(
         &self,
-        host: &dyn LogHost,
+        env: &dyn LogEnv,
         obsolete: &[FileNo],
     ) -> Option<SeqNo> {
-        self.lock(host).first_behind(obsolete).map(|first| first.previous_seq)
+        self.lock(env).first_behind(obsolete).map(|first| first.previous_seq)
     }
 
     /// Begins the next segment if nothing in the present one is needed, so that a fully flushed
@@ -230,14 +230,14 @@ impl Log {
     ///
     /// A concurrent writer waits at most for a header: the file is made before the lock is taken.
     /// Under load this does nothing, because the active memtable needs the present segment.
-    fn leave_spent_segment(&self, host: &dyn LogHost, low: Lsn) -> Result<Lsn> {
-        if !self.lock(host).is_spent(low) {
+    fn leave_spent_segment(&self, env: &dyn LogEnv, low: Lsn) -> Result<Lsn> {
+        if !self.lock(env).is_spent(low) {
             return Ok(low);
         }
         // The file is made before the lock is taken again, so that a writer does not wait for its
         // syncs.
-        self.make_reserve(host)?;
-        let mut writer = self.lock(host);
+        self.make_reserve(env)?;
+        let mut writer = self.lock(env);
         // A batch may have been appended while the lock was free.
         if !writer.is_spent(low) {
             return Ok(low);
@@ -249,11 +249,11 @@ impl Log {
     }
 
     /// Releases segments whose removal is durable.
-    pub(in crate::db) fn segments_removed(&self, host: &dyn LogHost, numbers: &[FileNo]) {
+    pub(in crate::db) fn segments_removed(&self, env: &dyn LogEnv, numbers: &[FileNo]) {
         if numbers.is_empty() {
             return;
         }
-        let mut writer = self.lock(host);
+        let mut writer = self.lock(env);
         // No later edit must name them again.
         writer.state.closed.retain(|closed| !numbers.contains(&closed.header.number));
         writer.state.spoiled.retain(|number| !numbers.contains(number));
@@ -262,10 +262,10 @@ impl Log {
         sealed.retain(|sealed| !numbers.contains(&sealed.segment.header().number));
         if let Some(first) = writer.first_behind(&[]) {
             writer.state.marks.forget_before(first.number);
-            self.note_removed(host, &first);
+            self.note_removed(env, &first);
         }
         drop(writer);
-        self.let_go(host, numbers.iter().copied());
+        self.let_go(env, numbers.iter().copied());
     }
 }
 
@@ -318,7 +318,7 @@ impl LogWriter<'_> {
             return Ok(());
         }
         // Before the files are deleted: a listed segment without a file refuses the next open.
-        self.host.install_edit(removals(&self.state.spoiled))?;
+        self.env.install_edit(removals(&self.state.spoiled))?;
         self.let_go_of_unused();
         Ok(())
     }
@@ -330,7 +330,7 @@ impl LogWriter<'_> {
         let refused = std::mem::take(&mut self.state.unlisted);
         let refused = refused.into_iter().map(|(_, number)| number);
         let spoiled = std::mem::take(&mut self.state.spoiled);
-        self.log.let_go(self.host, refused.chain(spoiled));
+        self.log.let_go(self.env, refused.chain(spoiled));
     }
 
     /// Frees the space after the last frame of the present segment.
@@ -361,7 +361,7 @@ impl LogWriter<'_> {
             salt: salt_of(self.log.settings.db_id, self.log.settings.epoch, number),
             base: self.state.lsn(),
             previous: self.state.segment.as_ref().map(SegmentWriter::end),
-            manifest_edit: self.host.durable_edit(),
+            manifest_edit: self.env.durable_edit(),
             durable,
             previous_seq: self.state.logged_seq,
         }
@@ -390,7 +390,7 @@ impl LogWriter<'_> {
         // Durability: the bytes of a failed append after the end are known not to count before its
         // writers get the error.
         if replaces_failed && let Err(error) = segment.file().sync() {
-            return Err(self.log.fail(self.host, error));
+            return Err(self.log.fail(self.env, error));
         }
         // Before the first frame: a sync that begins now must include this file.
         self.log.note_begun(&segment);
@@ -403,7 +403,7 @@ impl LogWriter<'_> {
             let last_seq = self.state.logged_seq;
             self.state.sealed.push(SealedSegment { segment: old, last_seq, sections });
             // The thread may sleep for a second, and a writer that fills the segment would make the next.
-            self.host.wake_log_thread();
+            self.env.wake_log_thread();
         }
         // The commit path seals memtables that pin too much of the log when it sees this, after the
         // group.
@@ -420,7 +420,7 @@ impl LogWriter<'_> {
             // A batch that is larger than the reserve gets a segment of its own length.
             if reserved.capacity() >= needed {
                 if !self.state.spoiled.is_empty() {
-                    let removed = self.host.install_edit(removals(&self.state.spoiled));
+                    let removed = self.env.install_edit(removals(&self.state.spoiled));
                     if let Err(error) = removed {
                         self.state.reserve = Some((reserved, number));
                         return Err(error);
@@ -439,7 +439,7 @@ impl LogWriter<'_> {
                 self.log.make_segment(wanted, needed)?
             }
         };
-        match self.log.list_segment(self.host, made, &self.state.spoiled) {
+        match self.log.list_segment(self.env, made, &self.state.spoiled) {
             Ok(listed) => {
                 self.let_go_of_unused();
                 Ok(listed)

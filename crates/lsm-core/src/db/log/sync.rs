@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
-use super::notices::{Notice, Notices};
-use super::{Log, LogHost};
+use super::notices::{DurabilityWaiters, Notice};
+use super::{Log, LogEnv};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{File, is_out_of_handles};
 use crate::hooks::catch_engine;
@@ -34,7 +34,7 @@ pub(super) struct SyncState {
     pub(super) failed: Option<Error>,
     /// `true` if a frame after the last sync attests it.
     marked: bool,
-    pub(super) notices: Notices,
+    pub(super) notices: DurabilityWaiters,
 }
 
 /// A segment that the next sync includes.
@@ -66,7 +66,7 @@ impl SyncState {
             failed: None,
             // A log without a frame has nothing that a mark could attest.
             marked: true,
-            notices: Notices::default(),
+            notices: DurabilityWaiters::default(),
         }
     }
 
@@ -85,9 +85,9 @@ impl SyncState {
 
 /// The next task of the log thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::db) enum LogChore {
+pub(in crate::db) enum LogTask {
     /// Nothing is unsynced or unattested.
-    Rest,
+    Idle,
     /// Frames wait for their sync.
     Sync,
     /// The last sync is not attested yet.
@@ -106,10 +106,10 @@ impl Log {
     }
 
     /// Requests a sync of the appended frames by the log thread.
-    pub(in crate::db) fn want_sync(&self, host: &dyn LogHost) {
+    pub(in crate::db) fn want_sync(&self, env: &dyn LogEnv) {
         let thread_knows = std::mem::replace(&mut self.sync.lock().notices.wants_sync, true);
         if !thread_knows {
-            host.wake_log_thread();
+            env.wake_log_thread();
         }
     }
 
@@ -161,18 +161,18 @@ impl Log {
     }
 
     /// The next task for the log.
-    pub(in crate::db) fn chore(&self) -> LogChore {
+    pub(in crate::db) fn task(&self) -> LogTask {
         let sync = self.sync.lock();
         if sync.failed.is_some() {
             // A failed log is not touched until a new one begins: another sync would report
             // success.
-            LogChore::Rest
+            LogTask::Idle
         } else if sync.durable_lsn < sync.appended_lsn {
-            LogChore::Sync
+            LogTask::Sync
         } else if !sync.marked {
-            LogChore::Mark
+            LogTask::Mark
         } else {
-            LogChore::Rest
+            LogTask::Idle
         }
     }
 
@@ -221,7 +221,7 @@ impl Log {
     ///
     /// # Errors
     /// Those of the sync, or of one that failed before. The log takes no more writes then.
-    pub(in crate::db) fn sync_through(&self, host: &dyn LogHost, lsn: Lsn) -> Result<()> {
+    pub(in crate::db) fn sync_through(&self, env: &dyn LogEnv, lsn: Lsn) -> Result<()> {
         // The sync that runs may have read its target before this frame was appended, so the place is
         // compared again after it.
         let Some(mut sync) = self.begin_sync(|sync| sync.durable_lsn >= lsn)? else {
@@ -235,7 +235,7 @@ impl Log {
         let was_wanted = std::mem::take(&mut sync.notices.wants_sync);
         // Not held during the sync: appends take this lock.
         drop(sync);
-        let result = self.synced(host, || sync_files(host, &unsynced));
+        let result = self.synced(env, || sync_files(env, &unsynced));
         let mut sync = self.sync.lock();
         sync.running = false;
         let mut due = Vec::new();
@@ -252,9 +252,9 @@ impl Log {
         drop(sync);
         self.synced.notify_all();
         if !due.is_empty() {
-            host.answer(due, Ok(()));
+            env.answer(due, Ok(()));
         }
-        self.tell_thread(host);
+        self.tell_thread(env);
         result
     }
 
@@ -265,14 +265,14 @@ impl Log {
     ///
     /// # Cost
     /// A sync of each segment whose header is not durable yet: of one, if the log thread keeps up.
-    pub(super) fn sync_header(&self, host: &dyn LogHost, number: FileNo) -> Result<()> {
+    pub(super) fn sync_header(&self, env: &dyn LogEnv, number: FileNo) -> Result<()> {
         let Some(sync) = self.begin_sync(|sync| sync.is_headed(number))? else { return Ok(()) };
         // In order: recovery takes a torn header before an intact one for damage.
         let wanted = sync.unsynced.iter().filter(|it| it.number <= number && !it.is_headed);
         let wanted: Vec<_> = wanted.cloned().collect();
         drop(sync);
         // Without segments that have durable headers: this makes no place durable.
-        let result = self.synced(host, || sync_segments(host, &wanted));
+        let result = self.synced(env, || sync_segments(env, &wanted));
         let mut sync = self.sync.lock();
         sync.running = false;
         if result.is_ok() {
@@ -284,14 +284,14 @@ impl Log {
     }
 
     /// Makes the header of the present segment durable, while there is little after it.
-    pub(super) fn sync_present_header(&self, host: &dyn LogHost) -> Result<()> {
+    pub(super) fn sync_present_header(&self, env: &dyn LogEnv) -> Result<()> {
         let sync = self.sync.lock();
         let present = sync.unsynced.last().filter(|segment| !segment.is_headed);
         let present = present.map(|segment| segment.number);
         let has_failed = sync.failed.is_some();
         drop(sync);
         match present {
-            Some(number) if !has_failed => self.sync_header(host, number),
+            Some(number) if !has_failed => self.sync_header(env, number),
             _ => Ok(()),
         }
     }
@@ -322,7 +322,7 @@ impl Log {
     }
 
     /// Returns the outcome of a sync; the log takes no more writes after a failure.
-    fn synced(&self, host: &dyn LogHost, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn synced(&self, env: &dyn LogEnv, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         // A panic is latched like an error. It must not leave `running` set: all later syncs would
         // wait for ever.
         let result = catch_engine("a sync of the log", sync);
@@ -331,7 +331,7 @@ impl Log {
         // A file that could not be opened was not synced, and another attempt may find a descriptor.
         result.map_err(|error| match is_out_of_handles(&error) {
             true => error,
-            false => self.fail(host, error),
+            false => self.fail(env, error),
         })
     }
 
@@ -352,7 +352,7 @@ impl Log {
 
     /// Notes that the log begins with `first` now, whose header is durable: everything before it is in
     /// tables.
-    pub(super) fn note_removed(&self, host: &dyn LogHost, first: &SegmentHeader) {
+    pub(super) fn note_removed(&self, env: &dyn LogEnv, first: &SegmentHeader) {
         let mut sync = self.sync.lock();
         // Their files are closed. Otherwise the next sync would write bytes that no one reads.
         sync.unsynced.retain(|segment| segment.number >= first.number);
@@ -364,22 +364,22 @@ impl Log {
         drop(sync);
         self.synced.notify_all();
         if !due.is_empty() {
-            host.answer(due, Ok(()));
+            env.answer(due, Ok(()));
         }
     }
 
     /// Waits until everything appended is durable.
-    pub(in crate::db) fn sync_all(&self, host: &dyn LogHost) -> Result<()> {
+    pub(in crate::db) fn sync_all(&self, env: &dyn LogEnv) -> Result<()> {
         let lsn = self.sync.lock().appended_lsn;
-        self.sync_through(host, lsn)
+        self.sync_through(env, lsn)
     }
 
     /// Waits until every logged operation through `seq` is durable.
-    pub(in crate::db) fn sync_through_seq(&self, host: &dyn LogHost, seq: SeqNo) -> Result<()> {
+    pub(in crate::db) fn sync_through_seq(&self, env: &dyn LogEnv, seq: SeqNo) -> Result<()> {
         // The place of a number in the log is not known, so the whole log is synced. The sync is
         // usually shared with a writer that waits anyway.
         if self.durable_seq() < seq {
-            self.sync_all(host)?;
+            self.sync_all(env)?;
             self.note_told(seq);
         }
         Ok(())
@@ -390,7 +390,7 @@ impl Log {
     /// the log.
     pub(in crate::db) fn durable_before_run(
         &self,
-        host: &dyn LogHost,
+        env: &dyn LogEnv,
         partition: PartitionId,
         seq: SeqNo,
     ) -> Option<SeqNo> {
@@ -400,13 +400,13 @@ impl Log {
         // Released before the lock of the writer is taken, which comes before it in order. Meanwhile the
         // durable part may only grow.
         drop(sync);
-        let may_lag = !failed && durable < seq && self.lock(host).has_run_of(partition, durable);
+        let may_lag = !failed && durable < seq && self.lock(env).has_run_of(partition, durable);
         may_lag.then_some(durable)
     }
 
     /// Takes no more writes until a new log begins, because of `error` of a sync; returns the error
     /// for all callers from now on.
-    pub(super) fn fail(&self, host: &dyn LogHost, error: Error) -> Error {
+    pub(super) fn fail(&self, env: &dyn LogEnv, error: Error) -> Error {
         let message = "a sync of the log failed; writes are refused until the memtables are \
                        written to new files";
         let latched = Error::because(ErrorKind::ReadOnly, message, error);
@@ -420,18 +420,18 @@ impl Log {
         drop(sync);
         self.synced.notify_all();
         if !refused.is_empty() {
-            host.answer(refused, Err(latched.clone()));
+            env.answer(refused, Err(latched.clone()));
         }
         if is_news {
-            host.log_failed(&latched);
+            env.log_failed(&latched);
         }
         latched
     }
 
     /// Takes no more writes until a new log begins, because of `error`, the failure of a sync of values
     /// that the log did not request.
-    pub(in crate::db) fn begin_anew(&self, host: &dyn LogHost, error: &Error) {
-        self.fail(host, error.clone());
+    pub(in crate::db) fn begin_anew(&self, env: &dyn LogEnv, error: &Error) {
+        self.fail(env, error.clone());
     }
 
     /// Waits until no sync runs. None begins while one has failed.
@@ -444,20 +444,20 @@ impl Log {
 }
 
 /// Makes these segments durable, with the values that their frames point to.
-fn sync_files(host: &dyn LogHost, segments: &[UnsyncedSegment]) -> Result<()> {
+fn sync_files(env: &dyn LogEnv, segments: &[UnsyncedSegment]) -> Result<()> {
     // The device works on values and log at the same time. A second thread for the values would
     // do as well; its start takes longer than what it saves for values of 64 KiB.
-    host.begin_sync_of_values();
-    sync_segments(host, segments)?;
+    env.begin_sync_of_values();
+    sync_segments(env, segments)?;
     // Durability: no place in the log counts as durable before the values of the handles below it
     // are. Their handles are written, so their `put` has returned. The frames may be on the device
     // before the values, as they may be without any sync: recovery reads the values of all frames
     // that no later one attests.
-    host.sync_values()
+    env.sync_values()
 }
 
-fn sync_segments(host: &dyn LogHost, segments: &[UnsyncedSegment]) -> Result<()> {
-    host.counters().wal_syncs.add(segments.len() as u64);
+fn sync_segments(env: &dyn LogEnv, segments: &[UnsyncedSegment]) -> Result<()> {
+    env.counters().wal_syncs.add(segments.len() as u64);
     // In the order of the segments, and none after a failure: the durable part of the log must be a
     // prefix.
     segments.iter().try_for_each(|segment| segment.file.sync())

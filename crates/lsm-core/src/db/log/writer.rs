@@ -11,7 +11,7 @@ use parking_lot::MutexGuard;
 use super::lengths::Recent;
 use super::marks::Marks;
 use super::sealed::SealedSegment;
-use super::{Log, LogHost};
+use super::{Log, LogEnv};
 use crate::db::verify::BegunSegment;
 use crate::error::Result;
 use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
@@ -158,7 +158,7 @@ impl WriterState {
 /// The log under its lock: the right to append.
 pub(in crate::db) struct LogWriter<'a> {
     pub(super) log: &'a Log,
-    pub(super) host: &'a dyn LogHost,
+    pub(super) env: &'a dyn LogEnv,
     pub(super) state: MutexGuard<'a, WriterState>,
 }
 
@@ -353,11 +353,11 @@ impl LogWriter<'_> {
         state.switches_encoded = 0;
         state.recent.appends += 1;
         state.recent.bytes = state.recent.bytes.saturating_add(len);
-        self.host.counters().wal_bytes.add(len);
+        self.env.counters().wal_bytes.add(len);
         // Only after the append: a sync that reads this place must find the bytes in the file.
         self.log.note_appended(lsn, self.state.logged_seq);
         // One wake-up for all appends until the thread has looked, see `tell_thread`.
-        self.log.tell_thread(self.host);
+        self.log.tell_thread(self.env);
         Ok(())
     }
 
@@ -384,7 +384,7 @@ impl LogWriter<'_> {
         self.encode_control(control);
         self.append()?;
         // A clean close is durable in the manifest, which must name no place after a fence.
-        self.host.settle_log(self.state.lsn())
+        self.env.settle_log(self.state.lsn())
     }
 
     /// Ends the log cleanly: a last frame, then a durable edit that names the log's end.
@@ -394,17 +394,17 @@ impl LogWriter<'_> {
         }
         // Both come before the last frame, because this frame attests the sync and the last edit.
         // An edit after it would not be attested.
-        self.log.sync_all(self.host)?;
+        self.log.sync_all(self.env)?;
         self.remove_unused()?;
         // Only the last sync makes this frame attest anything. It attests the one before.
-        self.append_control(Control::CleanClose { manifest_edit: self.host.durable_edit() })?;
-        self.log.sync_all(self.host)?;
+        self.append_control(Control::CleanClose { manifest_edit: self.env.durable_edit() })?;
+        self.log.sync_all(self.env)?;
         let segment = self.state.segment.as_ref().expect("a frame was just appended");
         let LogPlace { segment, offset } = segment.end();
         let cut = LogCut { segment, offset, last_seq: self.state.logged_seq };
         // The manifest names the end as well. If the device lost the last frames and returned
         // zeros, nothing in the log would show that they existed.
-        self.host.install_edit(vec![Change::LogClosed(cut)])?;
+        self.env.install_edit(vec![Change::LogClosed(cut)])?;
         if self.log.settings.fs.caps().punch {
             // The log is closed even if this fails, and the next open removes the file.
             let _ = self.give_back();

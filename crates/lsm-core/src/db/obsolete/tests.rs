@@ -15,7 +15,7 @@ use crate::partition::ReadView;
 fn obsolete() -> (Arc<FaultFs>, ObsoleteFiles) {
     let fs = Arc::new(FaultFs::over_mem(MemFs::new()));
     fs.create_dir("/db".as_ref()).unwrap();
-    let leases = LeaseBook::new(Arc::new(SystemClock::new()), u64::MAX);
+    let leases = LeaseTable::new(Arc::new(SystemClock::new()), u64::MAX);
     (fs.clone(), ObsoleteFiles::new(fs, "/db".into(), leases, Arc::default()))
 }
 

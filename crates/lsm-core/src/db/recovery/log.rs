@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::{HooksOf, Opening};
 use crate::batch::SectionReader;
-use crate::db::world::World;
+use crate::db::context::DbContext;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs, OpenFiles, TableFile};
@@ -36,9 +36,9 @@ pub(in crate::db) struct LogFiles<'a> {
 }
 
 impl<'a> LogFiles<'a> {
-    /// Those of this world. A log may have more segments than the process may have files open.
-    pub(in crate::db) fn of(world: &'a World) -> LogFiles<'a> {
-        LogFiles { fs: &*world.fs, files: Some(&world.files), dir: &world.dir }
+    /// A log may have more segments than the process may have files open.
+    pub(in crate::db) fn of(context: &'a DbContext) -> LogFiles<'a> {
+        LogFiles { fs: &*context.fs, files: Some(&context.files), dir: &context.dir }
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn File>> {

@@ -28,9 +28,9 @@ fn read(fs: &Arc<dyn Fs>) -> Opening {
 
 fn begin(fs: &Arc<dyn Fs>, opening: Opening) -> Result<Begun> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let world = opening.world(fs, Path::new(DIR), &clock, 1, false, EventQueue::default())?;
-    let hooks = opening.hooks(&world, None)?;
-    opening.begin_epoch(&world, &Options::default(), &hooks)
+    let context = opening.context(fs, Path::new(DIR), &clock, 1, false, EventQueue::default())?;
+    let hooks = opening.hooks(&context, None)?;
+    opening.begin_epoch(&context, &Options::default(), &hooks)
 }
 
 /// Names in the folder that end so.
@@ -69,7 +69,7 @@ fn an_epoch_begins_with_what_the_log_held_and_without_its_files() {
     let opening = read(&fs);
     let before = opening.version.epoch;
     let begun = begin(&fs, opening).unwrap();
-    let Begun { versions, last_seq, memtables, leftovers, .. } = begun;
+    let Begun { versions, last_seq, memtables, orphans, .. } = begun;
     let version = versions.current();
     assert_eq!(version.epoch.0, before.0 + 1);
     assert!(memtables.is_empty() && version.log_segments.is_empty());
@@ -77,9 +77,9 @@ fn an_epoch_begins_with_what_the_log_held_and_without_its_files() {
         version.partitions.values().flat_map(|p| p.tables()).map(|(_, t)| t.meta.entries).sum();
     assert_eq!((entries, last_seq), (3, version.last_seq));
     assert_eq!(version.log_cut.unwrap().last_seq, last_seq);
-    let old_log: Vec<_> = leftovers.files.iter().map(|(name, _)| name.to_string()).collect();
+    let old_log: Vec<_> = orphans.files.iter().map(|(name, _)| name.to_string()).collect();
     assert_eq!(names(&fs, ".wal"), old_log);
-    let old_manifest: Vec<_> = leftovers.generations.iter().map(|past| past.edit).collect();
+    let old_manifest: Vec<_> = orphans.generations.iter().map(|past| past.edit).collect();
     assert_eq!(old_manifest, [version.edit_number], "a secondary may read it");
     assert_eq!((names(&fs, ".sst").len(), names(&fs, "foreign").len()), (1, 1));
 }

@@ -31,19 +31,19 @@ struct Move {
 
 /// A value that a job names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ValueFate {
+enum ValueOutcome {
     /// Its edit is under way.
     Named,
     /// Its edit failed when this was the last durable one. It may be on disk.
-    InDoubt(u64),
+    UnconfirmedFiles(u64),
     /// Its edit is durable.
     Installed,
     LetGo,
 }
 
-impl ValueFate {
+impl ValueOutcome {
     fn is_over(self) -> bool {
-        matches!(self, ValueFate::Installed | ValueFate::LetGo)
+        matches!(self, ValueOutcome::Installed | ValueOutcome::LetGo)
     }
 }
 
@@ -56,7 +56,7 @@ struct Interleaving {
 
 struct InterleavingState {
     moves: VecDeque<Move>,
-    fates: Vec<ValueFate>,
+    fates: Vec<ValueOutcome>,
     /// A thread has the turn to flush.
     resumes: bool,
 }
@@ -76,7 +76,7 @@ impl Interleaving {
     fn value(self: &Arc<Self>) -> (usize, PendingHandle) {
         let mut state = self.state.lock();
         let number = state.fates.len();
-        state.fates.push(ValueFate::Named);
+        state.fates.push(ValueOutcome::Named);
         let run: Weak<Interleaving> = Arc::downgrade(self);
         let value = PendingHandle::new(Vec::new(), move || {
             let run = run.upgrade().expect("the test has it");
@@ -84,10 +84,10 @@ impl Interleaving {
             let mut state = run.state.lock();
             let fate = &mut state.fates[number];
             assert!(
-                matches!(*fate, ValueFate::InDoubt(behind) if durable > behind),
+                matches!(*fate, ValueOutcome::UnconfirmedFiles(behind) if durable > behind),
                 "value {number} is dropped, {fate:?}; the last durable edit is {durable}"
             );
-            *fate = ValueFate::LetGo;
+            *fate = ValueOutcome::LetGo;
         });
         (number, value)
     }
@@ -109,7 +109,11 @@ impl Interleaving {
         *inner.catalog.at_release.lock() = Some(Box::new(move || {
             // Known here to the next job: whether the edit is durable.
             let durable = run.db.inner().catalog.durable_edit();
-            let fate = if fails { ValueFate::InDoubt(durable) } else { ValueFate::Installed };
+            let fate = if fails {
+                ValueOutcome::UnconfirmedFiles(durable)
+            } else {
+                ValueOutcome::Installed
+            };
             run.state.lock().fates[number] = fate;
             run.next_job(depth + 1);
         }));
@@ -164,6 +168,6 @@ proptest! {
         // With an edit that is durable nothing is in doubt any more.
         run.job(DEPTH_MAX, false);
         let fates = run.state.lock().fates.clone();
-        prop_assert!(fates.iter().copied().all(ValueFate::is_over), "{fates:?}");
+        prop_assert!(fates.iter().copied().all(ValueOutcome::is_over), "{fates:?}");
     }
 }

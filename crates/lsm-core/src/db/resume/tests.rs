@@ -89,7 +89,7 @@ fn a_partition_that_was_dropped_meanwhile_is_in_no_edit_and_its_tables_go() {
 
 #[test]
 fn files_in_doubt_gather_until_they_are_taken() {
-    let doubt = InDoubt::default();
+    let doubt = UnconfirmedFiles::default();
     let let_go = Arc::new(AtomicUsize::new(0));
     doubt.note([table("7:a-c")].into_iter(), FileNo(50));
     drop(doubt.until_installed(vec![value(&let_go)]));

@@ -5,12 +5,12 @@ use std::sync::atomic::AtomicUsize;
 use super::pressure::share;
 use super::*;
 use crate::db::testing::partition_with;
-use crate::types::{EntryKind, Operation, OperationSum, SectionBytes, SeqNo};
+use crate::types::{EntryKind, Operation, OperationChecksum, SectionBytes, SeqNo};
 
 const BUFFER: u64 = 1 << 20;
 
 #[derive(Default)]
-struct TestHost {
+struct TestEnv {
     partitions: Mutex<Vec<Arc<PartitionState>>>,
     /// The number of times that all partitions were asked for.
     walks: AtomicUsize,
@@ -20,7 +20,7 @@ struct TestHost {
     counters: Counters,
 }
 
-impl StallHost for TestHost {
+impl StallEnv for TestEnv {
     fn partitions(&self) -> Vec<Arc<PartitionState>> {
         self.walks.fetch_add(1, Ordering::Relaxed);
         self.partitions.lock().clone()
@@ -63,10 +63,10 @@ impl StallHost for TestHost {
     }
 }
 
-fn host(count: u32) -> (TestHost, Vec<Arc<PartitionState>>) {
+fn env(count: u32) -> (TestEnv, Vec<Arc<PartitionState>>) {
     let partitions: Vec<_> = (0..count).map(|id| partition_with(id, true)).collect();
-    let host = TestHost { partitions: Mutex::new(partitions.clone()), ..TestHost::default() };
-    (host, partitions)
+    let env = TestEnv { partitions: Mutex::new(partitions.clone()), ..TestEnv::default() };
+    (env, partitions)
 }
 
 /// Seals a memtable of the partition that holds a value of `len` bytes; how much it takes.
@@ -75,7 +75,7 @@ fn seal(partition: &PartitionState, len: usize) -> u64 {
     let operation = Operation { kind: EntryKind::Value, key: 0..1, value: 1..1 + len };
     let view = partition.view();
     let seq = SeqNo::new(1).unwrap();
-    let sums = OperationSum::new(EntryKind::Value, &section[..1], &section[1..]);
+    let sums = OperationChecksum::new(EntryKind::Value, &section[..1], &section[1..]);
     let bytes = view.active.writer().insert(seq, 0, sums, &section, &operation).unwrap();
     partition.seal().unwrap();
     bytes
@@ -94,22 +94,22 @@ fn pressure_rises_from_the_soft_limit_to_the_hard_one() {
 
 #[test]
 fn sealed_memtables_are_summed_as_they_come_and_go() {
-    let (host, partitions) = host(3);
+    let (env, partitions) = env(3);
     let stall = Stall::new(BUFFER);
     let mut sum = 0;
     for partition in &partitions {
         for len in [100, 5000] {
             sum += seal(partition, len);
-            stall.update(&host, one(partition));
+            stall.update(&env, one(partition));
             assert_eq!(stall.sealed_bytes(), sum);
         }
     }
     // Counted as they are, and not once more.
-    stall.update(&host, partitions.iter().map(|partition| &**partition));
+    stall.update(&env, partitions.iter().map(|partition| &**partition));
     assert_eq!(stall.sealed_bytes(), sum);
     let dropped: u64 = partitions[1].view().sealed.iter().map(|memtable| memtable.bytes()).sum();
     partitions[1].mark_dropped(0);
-    stall.update(&host, one(&partitions[1]));
+    stall.update(&env, one(&partitions[1]));
     assert_eq!(stall.sealed_bytes(), sum - dropped);
 }
 
@@ -117,34 +117,34 @@ fn sealed_memtables_are_summed_as_they_come_and_go() {
 /// change of one.
 #[test]
 fn an_update_looks_at_all_partitions_only_when_all_are_held_back_or_let_go() {
-    let (host, partitions) = host(50);
+    let (env, partitions) = env(50);
     let stall = Stall::new(BUFFER);
     for partition in &partitions {
         seal(partition, 1000);
-        stall.update(&host, one(partition));
+        stall.update(&env, one(partition));
     }
-    assert_eq!(host.walks.load(Ordering::Relaxed), 0);
+    assert_eq!(env.walks.load(Ordering::Relaxed), 0);
     seal(&partitions[0], (SEALED_SOFT * BUFFER / 2) as usize);
-    stall.update(&host, one(&partitions[0]));
-    assert_eq!(host.walks.load(Ordering::Relaxed), 1);
-    assert_eq!(host.told.lock().len(), 50, "each partition's writers are slowed down");
+    stall.update(&env, one(&partitions[0]));
+    assert_eq!(env.walks.load(Ordering::Relaxed), 1);
+    assert_eq!(env.told.lock().len(), 50, "each partition's writers are slowed down");
     seal(&partitions[1], 1000);
-    stall.update(&host, one(&partitions[1]));
-    assert_eq!(host.walks.load(Ordering::Relaxed), 1);
+    stall.update(&env, one(&partitions[1]));
+    assert_eq!(env.walks.load(Ordering::Relaxed), 1);
 }
 
 /// A healthy partition waits for its own relief, whatever the state of another.
 #[test]
 fn only_what_stands_in_the_way_of_the_stopped_partition_fails_its_writers() {
-    let (host, partitions) = host(2);
+    let (env, partitions) = env(2);
     let stall = Stall::new(BUFFER);
     let rotten = Error::new(ErrorKind::Corruption, "a table is rotten");
-    host.failing.lock().insert(partitions[0].id, rotten);
+    env.failing.lock().insert(partitions[0].id, rotten);
     for partition in &partitions {
         partition.pressure.store(STOP, Ordering::Relaxed);
     }
     std::thread::scope(|scope| {
-        let sound = scope.spawn(|| stall.admit(&host, one(&partitions[1]), 10));
+        let sound = scope.spawn(|| stall.admit(&env, one(&partitions[1]), 10));
         while !sound.is_finished() {
             partitions[1].pressure.store(0, Ordering::Relaxed);
             stall.ease();
@@ -152,10 +152,10 @@ fn only_what_stands_in_the_way_of_the_stopped_partition_fails_its_writers() {
         }
         sound.join().unwrap().unwrap();
     });
-    let refused = stall.wait_while_stopped(&host, &[&partitions[0]]).unwrap_err();
+    let refused = stall.wait_while_stopped(&env, &[&partitions[0]]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corruption);
     partitions[0].mark_dropped(0);
-    stall.admit(&host, one(&partitions[0]), 10).unwrap();
+    stall.admit(&env, one(&partitions[0]), 10).unwrap();
 }
 
 #[test]
@@ -174,29 +174,29 @@ fn what_is_owed_is_paid_in_full() {
 
 #[test]
 fn short_waits_are_saved_up_and_paid_once() {
-    let (host, partitions) = host(1);
+    let (env, partitions) = env(1);
     let stall = Stall::new(BUFFER);
     partitions[0].pressure.store(500, Ordering::Relaxed);
     let each = wait_nanos(100, 500);
     for count in 1..=5 {
-        stall.pay(&host, &[&partitions[0]], 100).unwrap();
+        stall.pay(&env, &[&partitions[0]], 100).unwrap();
         assert_eq!(stall.owed.load(Ordering::Relaxed), count * each);
     }
     let rest = u64::try_from(PARK_MIN.as_nanos()).unwrap() * 1024 / (NANOS_PER_KIB / 4);
-    stall.pay(&host, &[&partitions[0]], rest).unwrap();
+    stall.pay(&env, &[&partitions[0]], rest).unwrap();
     assert_eq!(stall.owed.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn health_names_those_that_are_held_back_and_for_how_long() {
     let stall = Stall::new(BUFFER);
-    let (host, partitions) = host(2);
+    let (env, partitions) = env(2);
     let minute = Duration::from_secs(60);
     assert!(stall.health(&partitions, minute).is_empty());
     for _ in 0..5 {
         seal(&partitions[0], BUFFER as usize / 2);
     }
-    stall.update(&host, one(&partitions[0]));
+    stall.update(&env, one(&partitions[0]));
     let held = stall.health(&partitions, minute);
     assert_eq!(held.len(), 2, "sealed memory holds all of them back");
     let first = &held[0];

@@ -23,11 +23,15 @@ fn a_memtable_is_old_when_it_had_entries_for_some_seconds() {
 #[test]
 fn tables_that_overlap_are_merged_once_after_each_flush() {
     let tending = ValueTending::default();
-    assert_eq!(tending.rest(ID, seq(10), Duration::ZERO), Rest::Busy);
-    assert_eq!(tending.rest(ID, seq(10), QUIET_AGE), Rest::Unsettled);
-    assert_eq!(tending.rest(ID, seq(10), 2 * QUIET_AGE), Rest::Settled);
-    assert_eq!(tending.rest(ID, seq(20), 3 * QUIET_AGE), Rest::Busy, "a flush restarts the wait");
-    assert_eq!(tending.rest(ID, seq(20), 4 * QUIET_AGE), Rest::Unsettled);
+    assert_eq!(tending.idle_state(ID, seq(10), Duration::ZERO), IdleState::Busy);
+    assert_eq!(tending.idle_state(ID, seq(10), QUIET_AGE), IdleState::Unsettled);
+    assert_eq!(tending.idle_state(ID, seq(10), 2 * QUIET_AGE), IdleState::Settled);
+    assert_eq!(
+        tending.idle_state(ID, seq(20), 3 * QUIET_AGE),
+        IdleState::Busy,
+        "a flush restarts the wait"
+    );
+    assert_eq!(tending.idle_state(ID, seq(20), 4 * QUIET_AGE), IdleState::Unsettled);
 }
 
 /// The hull in a drawing, as text.

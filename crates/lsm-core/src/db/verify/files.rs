@@ -14,7 +14,7 @@ use super::VerifyRun;
 use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::db::DbInner;
-use crate::db::term::pending_claim;
+use crate::db::ownership::pending_claim;
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::fs::names::{self, FileKind, FileName};
 use crate::fs::{File, Fs};
@@ -124,14 +124,14 @@ impl DbInner {
                 (None, None) => SegmentPart::Nothing,
             };
             let kind = UnitKind::Segment { epoch: *epoch, part };
-            let path = FileName::new(FileKind::Wal, *number, *epoch).path(&self.world.dir);
+            let path = FileName::new(FileKind::Wal, *number, *epoch).path(&self.context.dir);
             units.push(Unit { number: *number, bytes: part.bytes(), path, kind });
         }
         let (name, bytes) = versions.generation();
         units.push(Unit {
             number: name.number,
             bytes: bytes.unwrap_or_default(),
-            path: name.path(&self.world.dir),
+            path: name.path(&self.context.dir),
             kind: UnitKind::Manifest,
         });
         drop(versions);
@@ -287,11 +287,11 @@ impl VerifyRun<'_> {
     }
 
     fn check_segment(&mut self, number: FileNo, epoch: Epoch, part: SegmentPart) -> Result<bool> {
-        let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.world.dir);
+        let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.context.dir);
         let file = match self.fs.open_read(&path) {
             Ok(file) => file,
             // The writer has flushed the segment and deleted it.
-            Err(error) if self.db.is_beside && error.is_missing() => return Ok(false),
+            Err(error) if self.db.has_live_writer && error.is_missing() => return Ok(false),
             Err(error) => {
                 self.damage.push(missing(&error, &path, "a segment of the log is missing"));
                 return Ok(false);
@@ -357,7 +357,7 @@ impl VerifyRun<'_> {
     /// Reads the present generation, and the result of a recovery from all generations.
     fn check_manifest(&mut self, bytes: u64) -> Result<bool> {
         let fs = &self.fs;
-        let dir = &self.db.world.dir;
+        let dir = &self.db.context.dir;
         // I/O under this lock, as in every append of an edit. Only flushes and compactions that
         // install something wait, and a writer that needs a new segment.
         let versions = self.db.catalog.edit()?;
@@ -371,11 +371,11 @@ impl VerifyRun<'_> {
         }
         let path = name.path(dir);
         let mut is_read = true;
-        let is_growing = self.db.is_beside;
+        let is_growing = self.db.has_live_writer;
         let mut found = match check_generation(fs, dir, name, written, is_growing) {
             Ok(found) => found.iter().map(|error| Damage::of(error, &path)).collect(),
             // Its writer goes on in another generation.
-            Err(error) if self.db.is_beside && error.is_missing() => return Ok(false),
+            Err(error) if self.db.has_live_writer && error.is_missing() => return Ok(false),
             Err(error) => {
                 is_read = false;
                 vec![missing(&error, &path, "the manifest is missing")]
@@ -383,7 +383,7 @@ impl VerifyRun<'_> {
         };
         // Next to a writer the listed generations may be deleted when they are read, and the open has
         // recovered them just now.
-        if found.is_empty() && !self.db.is_beside {
+        if found.is_empty() && !self.db.has_live_writer {
             let names = fs.list(dir, "")?;
             let names: Vec<_> = names.iter().filter_map(|e| FileName::parse(&e.name)).collect();
             match recover(fs, dir, &names) {
@@ -420,8 +420,8 @@ impl VerifyRun<'_> {
     /// Checks the fork of an unfinished promotion, with which a read-only open has begun. If there is none, the
     /// open found its state in files that the next open for writing verifies.
     fn check_fork(&mut self, claim: Epoch, current: &DbVersion) -> bool {
-        let path = self.db.world.dir.join(names::fork(claim));
-        let damage = match Fork::read(&self.fs, &self.db.world.dir, claim) {
+        let path = self.db.context.dir.join(names::fork(claim));
+        let damage = match Fork::read(&self.fs, &self.db.context.dir, claim) {
             Err(error) => error,
             Ok(None) => return false,
             Ok(Some(mut fork)) => {

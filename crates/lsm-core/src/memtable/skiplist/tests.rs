@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::codec::checksum64;
-use crate::types::{EntryKind, EntrySum, SeqNo, Trailer};
+use crate::types::{EntryChecksum, EntryKind, SeqNo, Trailer};
 
 fn list() -> SkipList {
     SkipList::new(Arc::new(SlabPool::new(0)), SharedPrefix::default())
@@ -22,7 +22,7 @@ fn insert(writer: &mut Writer<'_>, key: &[u8], seq: u64, value: &[u8]) -> Insert
         key,
         key_check: (checksum64(key) >> 32) as u32,
         trailer: trailer(seq),
-        sum: EntrySum::new(checksum64(key), EntryKind::Value, value),
+        sum: EntryChecksum::new(checksum64(key), EntryKind::Value, value),
         value: NewValue::Copied(value),
     })
 }

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::super::arena::ALIGNMENT;
-use crate::types::{EntrySum, Slice, Trailer};
+use crate::types::{EntryChecksum, Slice, Trailer};
 
 /// Set in [`Version::len_and_flags`] if the value lies in a buffer of its own.
 const IS_PINNED: u32 = 1 << 31;
@@ -19,7 +19,7 @@ const HAS_OLDER: u32 = 1 << 30;
 #[repr(C)]
 pub(super) struct Version {
     trailer: Trailer,
-    sum: EntrySum,
+    sum: EntryChecksum,
     /// The length of a value that is not pinned.
     len_and_flags: u32,
     /// Versions below this one if there are any: [`ChainLinks`] follow then. Otherwise a value that is not
@@ -84,7 +84,7 @@ impl<'l> VersionRef<'l> {
         self.get().trailer
     }
 
-    pub(in crate::memtable) fn sum(self) -> EntrySum {
+    pub(in crate::memtable) fn sum(self) -> EntryChecksum {
         self.get().sum
     }
 
@@ -225,7 +225,7 @@ pub(super) fn version_bytes(value: &NewValue<'_>, has_older: bool) -> usize {
 pub(super) unsafe fn write_version(
     start: NonNull<u8>,
     trailer: Trailer,
-    sum: EntrySum,
+    sum: EntryChecksum,
     value: &NewValue<'_>,
     older: Option<VersionRef<'_>>,
     pinned: &mut Option<NonNull<Pinned>>,

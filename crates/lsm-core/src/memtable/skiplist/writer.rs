@@ -1,4 +1,4 @@
-//! The one writer of a skiplist, and the finger that remembers its last place.
+//! The one writer of a skiplist, and the hint that remembers its last position.
 //!
 //! An ascending fill searches nothing: each entry belongs right after the previous one.
 //!
@@ -16,11 +16,11 @@ use super::atomic::{AtomicPtr, Ordering};
 use super::lanes::{Hint, Path};
 use super::node::{Anchor, Link, Node, NodeRef, key_of};
 use super::version::{NewValue, Pinned, Version, VersionRef, unpin, version_bytes, write_version};
-use crate::types::{EntrySum, Trailer};
+use crate::types::{EntryChecksum, Trailer};
 
 /// A node, and the place right after it.
 #[derive(Clone, Copy)]
-struct Finger {
+struct InsertHint {
     node: NonNull<Node>,
     word: u64,
 }
@@ -30,13 +30,13 @@ pub(super) struct InsertState {
     /// The newest one.
     pinned: Option<NonNull<Pinned>>,
     /// Set if `path` leads to its place.
-    finger: Option<Finger>,
+    insert_hint: Option<InsertHint>,
     path: Path,
 }
 
 impl InsertState {
     pub(super) fn new(pool: Arc<SlabPool>) -> InsertState {
-        InsertState { arena: Arena::new(pool), pinned: None, finger: None, path: Path::new() }
+        InsertState { arena: Arena::new(pool), pinned: None, insert_hint: None, path: Path::new() }
     }
 
     /// Writes the version of `entry`.
@@ -68,7 +68,7 @@ pub(in crate::memtable) struct NewEntry<'a> {
     /// The upper half of the checksum of the key.
     pub(in crate::memtable) key_check: u32,
     pub(in crate::memtable) trailer: Trailer,
-    pub(in crate::memtable) sum: EntrySum,
+    pub(in crate::memtable) sum: EntryChecksum,
     pub(in crate::memtable) value: NewValue<'a>,
 }
 
@@ -116,19 +116,20 @@ impl Writer<'_> {
     #[inline]
     fn locate(&mut self, key: &[u8], word: u64) -> Hint {
         let state = &mut *self.state;
-        let near = state.finger.and_then(|finger| finger.hint(&state.path, key, word));
+        let near =
+            state.insert_hint.and_then(|insert_hint| insert_hint.hint(&state.path, key, word));
         let hint = match near {
             Some(hint) => hint,
             None => {
-                // A panic after this must not leave a finger with the path of another key.
-                state.finger = None;
+                // A panic after this must not leave a hint with the path of another key.
+                state.insert_hint = None;
                 self.list.lanes.search_noting(key, word, &mut state.path)
             }
         };
         if let Hint::At(node) = hint {
             // SAFETY: the path is of a search since which no block was split.
             let is_behind = unsafe { state.path.pass(node) };
-            state.finger = is_behind.then_some(Finger { node, word });
+            state.insert_hint = is_behind.then_some(InsertHint { node, word });
         }
         hint
     }
@@ -192,12 +193,12 @@ impl Writer<'_> {
         let is_last = after.is_null();
         // SAFETY: `locate` set the path to this place.
         let is_behind = unsafe { self.list.lanes.add(arena, &mut state.path, node, word, is_last) };
-        state.finger = is_behind.then_some(Finger { node, word });
+        state.insert_hint = is_behind.then_some(InsertHint { node, word });
     }
 }
 
-impl Finger {
-    /// The place of `key` if it is right after the finger, whose path is `path`.
+impl InsertHint {
+    /// The place of `key` if it is right after the hinted node, whose path is `path`.
     #[inline]
     fn hint(self, path: &Path, key: &[u8], word: u64) -> Option<Hint> {
         // SAFETY: of the writer's list.
@@ -205,7 +206,7 @@ impl Finger {
         if !follows {
             return None;
         }
-        // SAFETY: no block was split since the path was made: the finger was removed there.
+        // SAFETY: no block was split since the path was made: the hint was removed there.
         let Some((next, next_word)) = (unsafe { path.following() }) else {
             // SAFETY: as above.
             let link = unsafe { Anchor::of(self.node).link() };

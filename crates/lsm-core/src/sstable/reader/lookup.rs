@@ -20,13 +20,13 @@ use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 type Load = fn(&SstReader, Extent) -> Result<Arc<Block>>;
 
 /// The end of a search for a key.
-pub(in crate::sstable) struct Ended {
+pub(in crate::sstable) struct LookupResult {
     pub extent: Extent,
     pub block: Arc<Block>,
     pub found: Option<BlockEntry>,
 }
 
-impl Ended {
+impl LookupResult {
     /// Trailer and value of what was found.
     #[inline]
     fn value(self) -> Option<(Trailer, Slice)> {
@@ -71,7 +71,8 @@ impl SstReader {
             return Ok(None);
         }
         // Any stored sequence: the reader has seen that the global one is visible.
-        let found = self.find(user_key, SeqNo::MAX, SstReader::block)?.and_then(Ended::value);
+        let found =
+            self.find(user_key, SeqNo::MAX, SstReader::block)?.and_then(LookupResult::value);
         Ok(found.map(|(trailer, value)| (trailer.with_seq(global), value)))
     }
 
@@ -82,7 +83,7 @@ impl SstReader {
         user_key: &[u8],
         seq: SeqNo,
         load: Load,
-    ) -> Result<Option<Ended>> {
+    ) -> Result<Option<LookupResult>> {
         let target = KeyRef::seek(user_key, seq);
         let Some(extent) = self.locate(target, load)? else {
             return Ok(None);
@@ -98,13 +99,13 @@ impl SstReader {
         block: Arc<Block>,
         target: KeyRef<'_>,
         load: Load,
-    ) -> Result<Ended> {
+    ) -> Result<LookupResult> {
         let found = block.find(target.user, target.trailer.seq());
-        let ended = Ended { extent, block, found };
-        if ended.found.is_none() && ended.block.hidden_len() > 0 {
-            return self.find_behind(ended, target, load);
+        let result = LookupResult { extent, block, found };
+        if result.found.is_none() && result.block.hidden_len() > 0 {
+            return self.find_behind(result, target, load);
         }
-        Ok(ended)
+        Ok(result)
     }
 
     /// As [`SstReader::find`], of which only trailer and value are wanted: a block in the cache is
@@ -139,8 +140,8 @@ impl SstReader {
             return Ok(value);
         }
         // Hidden entries are known to the block alone, so it is fetched after all.
-        let ended = Ended { extent, block: self.block(extent)?, found: None };
-        self.find_behind(ended, target, SstReader::block).map(Ended::value)
+        let result = LookupResult { extent, block: self.block(extent)?, found: None };
+        self.find_behind(result, target, SstReader::block).map(LookupResult::value)
     }
 
     /// Searches where the block lies. The index of a mapped table has one level.
@@ -156,7 +157,7 @@ impl SstReader {
             return Ok(found);
         }
         let block = self.read_block(extent, false)?;
-        self.find_in(extent, block, target, SstReader::block).map(Ended::value)
+        self.find_in(extent, block, target, SstReader::block).map(LookupResult::value)
     }
 
     /// Looks for the target in a payload. `None` if the block is to be parsed instead.
@@ -185,16 +186,21 @@ impl SstReader {
             }
         }
         let block = self.read_block(extent, is_wanted)?;
-        self.find_in(extent, block, target, SstReader::block).map(Ended::value)
+        self.find_in(extent, block, target, SstReader::block).map(LookupResult::value)
     }
 
     /// Goes on where a block of hidden entries may part a key from its older versions: where its
     /// last entry is hidden and has the very user key that is looked for. Such keys are reserved,
     /// so this is rare.
     #[cold]
-    fn find_behind(&self, mut ended: Ended, target: KeyRef<'_>, load: Load) -> Result<Ended> {
+    fn find_behind(
+        &self,
+        mut result: LookupResult,
+        target: KeyRef<'_>,
+        load: Load,
+    ) -> Result<LookupResult> {
         let mut index = None;
-        while ended.block.ends_hidden_with(target.user, &self.properties.hidden_suffix) {
+        while result.block.ends_hidden_with(target.user, &self.properties.hidden_suffix) {
             let next = match &mut index {
                 None => {
                     let mut cursor = IndexCursor::new();
@@ -206,12 +212,12 @@ impl SstReader {
             let Some(extent) = next else { break };
             let block = load(self, extent)?;
             let found = block.find(target.user, target.trailer.seq());
-            ended = Ended { extent, block, found };
-            if ended.found.is_some() {
+            result = LookupResult { extent, block, found };
+            if result.found.is_some() {
                 break;
             }
         }
-        Ok(ended)
+        Ok(result)
     }
 
     /// The only data block that can hold the hidden entry of this whole key.

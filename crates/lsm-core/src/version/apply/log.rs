@@ -4,7 +4,7 @@
 
 use super::{Refused, VersionBuilder, refuse};
 use crate::version::change::Change;
-use crate::version::{FlushedAhead, LogCut};
+use crate::version::{FlushBeyondSync, LogCut};
 
 impl VersionBuilder {
     pub(super) fn log_change(&mut self, change: &Change) -> Result<(), Refused> {
@@ -32,7 +32,7 @@ impl VersionBuilder {
                 // The log continues: the place where it was closed is no longer its end.
                 self.version.log_closed = None;
                 self.version.replay_from = None;
-                self.version.flushed_ahead = None;
+                self.version.flush_beyond_sync = None;
                 cut.iter().for_each(|cut| self.known(cut.last_seq));
             }
             Change::LogClosed(end) => {
@@ -40,7 +40,7 @@ impl VersionBuilder {
                 self.known(end.last_seq);
             }
             Change::ReplayFrom(from) => self.replay_from(from)?,
-            Change::FlushedAhead(ahead) => self.flushed_ahead(ahead)?,
+            Change::FlushBeyondSync(ahead) => self.flush_beyond_sync(ahead)?,
             // The larger one counts: an older edit must not bring a used number back.
             Change::NextFile(next) => self.version.next_file = self.version.next_file.max(next),
             Change::NextPartition(next) => {
@@ -70,18 +70,18 @@ impl VersionBuilder {
         Ok(())
     }
 
-    fn flushed_ahead(&mut self, ahead: FlushedAhead) -> Result<(), Refused> {
-        let FlushedAhead { flushed, durable } = ahead;
+    fn flush_beyond_sync(&mut self, ahead: FlushBeyondSync) -> Result<(), Refused> {
+        let FlushBeyondSync { flushed, durable } = ahead;
         if durable >= flushed {
             return refuse(format!("a flush through {flushed} is ahead of {durable}"));
         }
         // Neither tables nor log lose anything within an epoch.
-        let before = self.version.flushed_ahead;
+        let before = self.version.flush_beyond_sync;
         if before.is_some_and(|before| before.flushed > flushed || before.durable > durable) {
             return refuse(format!("a flush ahead of the log goes back to {flushed}"));
         }
         self.known(flushed);
-        self.version.flushed_ahead = Some(ahead);
+        self.version.flush_beyond_sync = Some(ahead);
         Ok(())
     }
 }

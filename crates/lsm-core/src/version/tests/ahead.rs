@@ -4,7 +4,7 @@
 use super::*;
 
 fn ahead(flushed: u64, durable: u64) -> Change {
-    Change::FlushedAhead(FlushedAhead { flushed: seq(flushed), durable: seq(durable) })
+    Change::FlushBeyondSync(FlushBeyondSync { flushed: seq(flushed), durable: seq(durable) })
 }
 
 fn flushed(id: u32, through: u64) -> Change {
@@ -36,15 +36,15 @@ fn the_log_was_durable_through_what_the_last_flush_says() {
     let waited = with(&second, vec![flushed(id, 4000)]);
     assert_eq!(waited.log_durable_through(), seq(4000), "this one has waited for the log");
     let epoch = with(&second, vec![Change::EpochBegan { epoch: Epoch(2), cut: None }]);
-    assert_eq!(epoch.flushed_ahead, None);
+    assert_eq!(epoch.flush_beyond_sync, None);
     let copied = VersionBuilder::from_snapshot(DB, &snapshot_edit(&second)).unwrap().finish();
     let copied = copied.unwrap();
-    assert_eq!(copied.flushed_ahead, second.flushed_ahead, "the next generation knows it");
+    assert_eq!(copied.flush_beyond_sync, second.flush_beyond_sync, "the next generation knows it");
 }
 
 #[test]
 fn a_log_that_catches_up_is_no_longer_behind() {
-    let ahead = FlushedAhead { flushed: seq(9), durable: seq(5) };
+    let ahead = FlushBeyondSync { flushed: seq(9), durable: seq(5) };
     for (through, expected) in [(0, Some(5)), (5, Some(5)), (8, Some(8)), (9, None), (12, None)] {
         let now = ahead.durable_through(seq(through));
         assert_eq!(now.map(|now| now.durable.get()), expected, "{through}");
@@ -60,5 +60,5 @@ fn a_flush_that_goes_back_or_is_not_ahead_is_refused() {
         assert!(refused.0.contains("ahead"), "{refused}");
     }
     let same = with(&before, vec![ahead(2000, 1500)]);
-    assert_eq!(same.flushed_ahead, before.flushed_ahead);
+    assert_eq!(same.flush_beyond_sync, before.flush_beyond_sync);
 }

@@ -116,7 +116,7 @@ impl LogReader {
             // Not an error: an append that was cut off leaves bytes, and no caller was promised
             // that they are durable.
             torn |= findings.any_bytes;
-            if let Some(at) = findings.attested_at {
+            if let Some(at) = findings.proved_at {
                 // A frame was attested in a segment that has no header: the header is the damage,
                 // wherever the log stopped before.
                 if header.is_none() {

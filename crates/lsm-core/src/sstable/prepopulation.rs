@@ -1,4 +1,4 @@
-//! [`FreshBlocks`]: blocks of tables that a job writes, which go into the block cache at once.
+//! [`CachePrepopulation`]: blocks of tables that a job writes, which go into the block cache at once.
 //!
 //! Made by `compaction/outputs.rs`, filled by the writers of its tables. Without it the cache is cold
 //! after each flush and each compaction: every block that is needed again is read, verified and parsed
@@ -7,7 +7,7 @@
 //! A block comes from the payload that is sealed for the file, and passes the check of a block that was
 //! read. Nobody looks it up before the edit that names its table is installed.
 //!
-//! Invariant: dropped before [`FreshBlocks::keep`], it takes out what it put in. Behind that, blocks of
+//! Invariant: dropped before [`CachePrepopulation::keep`], it takes out what it put in. Behind that, blocks of
 //! tables that an edit removes leave with them (`db/obsolete.rs`). Those of tables whose own edit fails
 //! stay until others need their room: nobody looks them up.
 
@@ -28,16 +28,16 @@ const ENTRY_BYTES: u64 = 12;
 const BLOCK_BYTES: u64 = 192;
 
 /// See the module.
-pub struct FreshBlocks {
+pub struct CachePrepopulation {
     cache: Arc<dyn BlockCache>,
     /// The places of the blocks that must leave if the job fails.
     kept: Mutex<Vec<(FileNo, u64)>>,
 }
 
-impl FreshBlocks {
+impl CachePrepopulation {
     /// Blocks of tables whose readers will look into `cache`.
-    pub fn new(cache: Arc<dyn BlockCache>) -> FreshBlocks {
-        FreshBlocks { cache, kept: Mutex::default() }
+    pub fn new(cache: Arc<dyn BlockCache>) -> CachePrepopulation {
+        CachePrepopulation { cache, kept: Mutex::default() }
     }
 
     /// A copy of the payload of the block that `file` will have at `offset`, if it is to be kept.
@@ -77,7 +77,7 @@ impl FreshBlocks {
     }
 }
 
-impl Drop for FreshBlocks {
+impl Drop for CachePrepopulation {
     fn drop(&mut self) {
         for (file, offset) in self.kept.get_mut().drain(..) {
             self.cache.remove(file, offset);

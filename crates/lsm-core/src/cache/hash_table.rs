@@ -1,4 +1,4 @@
-//! [`Places`]: the hash table of a shard, from the file and offset of a block to the things that
+//! [`HashTable`]: the hash table of a shard, from the file and offset of a block to the things that
 //! the cache keeps of it.
 //!
 //! Open addressing: a block lies at the place that the hash of its key names, or after it, before
@@ -27,17 +27,17 @@ struct CachePlace<T> {
 }
 
 /// A hash table from the key of a block to `T`, with open addressing.
-pub(super) struct Places<T> {
+pub(super) struct HashTable<T> {
     places: Box<[Option<CachePlace<T>>]>,
     len: usize,
 }
 
-impl<T> Places<T> {
+impl<T> HashTable<T> {
     /// Memory of a place, in bytes.
     pub(super) const PLACE_BYTES: usize = size_of::<Option<CachePlace<T>>>();
 
-    pub(super) fn new() -> Places<T> {
-        Places { places: Box::default(), len: 0 }
+    pub(super) fn new() -> HashTable<T> {
+        HashTable { places: Box::default(), len: 0 }
     }
 
     /// Number of blocks.
@@ -71,7 +71,7 @@ impl<T> Places<T> {
         self.places[self.find(key, hash)?].as_ref().map(|place| &place.kept)
     }
 
-    /// As [`Places::get`], to change.
+    /// As [`HashTable::get`], to change.
     pub(super) fn get_mut(&mut self, key: Key, hash: u64) -> Option<&mut T> {
         let at = self.find(key, hash)?;
         self.places[at].as_mut().map(|place| &mut place.kept)
@@ -134,14 +134,14 @@ impl<T> Places<T> {
 /// Address and length of the table of a shard, for prefetching without the lock. Loads are relaxed
 /// and may be inconsistent; a prefetch of a wrong address is harmless.
 #[derive(Default)]
-pub(super) struct Area {
+pub(super) struct TableAddress {
     start: AtomicUsize,
     mask: AtomicUsize,
 }
 
-impl Area {
+impl TableAddress {
     /// Notes where the places lie now.
-    pub(super) fn note<T>(&self, places: &Places<T>) {
+    pub(super) fn note<T>(&self, places: &HashTable<T>) {
         self.start.store(places.places.as_ptr().addr(), Relaxed);
         self.mask.store(places.mask(), Relaxed);
     }
@@ -172,8 +172,8 @@ mod tests {
 
     #[test]
     fn an_area_names_the_place_of_a_hash_without_the_lock() {
-        let area = Area::default();
-        let mut places = Places::new();
+        let area = TableAddress::default();
+        let mut places = HashTable::new();
         for number in 0..100 {
             let key = (FileNo(1), number);
             let hash = Mix.hash_one(key);
@@ -188,7 +188,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_map(moves in prop::collection::vec((any::<bool>(), 0u64..90), 1..400)) {
-            let mut places = Places::new();
+            let mut places = HashTable::new();
             let mut model = HashMap::new();
             for (n, (is_put, number)) in moves.into_iter().enumerate() {
                 let key = (FileNo(number % 3), number);

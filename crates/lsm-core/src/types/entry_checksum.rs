@@ -1,4 +1,4 @@
-//! [`EntrySum`]: the checksum that protects an operation from the caller's buffer to the table.
+//! [`EntryChecksum`]: the checksum that protects an operation from the caller's buffer to the table.
 //!
 //! It is computed over the caller's own bytes before anything is copied. It is compared with the
 //! section before the section goes to the log, stored with the entry in the memtable, and checked
@@ -23,32 +23,32 @@ static VALUE: ChecksumSeed = ChecksumSeed::new(VALUE_SEED);
 
 /// Checksum of an operation that has no sequence number yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EntrySum(u64);
+pub struct EntryChecksum(u64);
 
-impl EntrySum {
+impl EntryChecksum {
     /// The checksum of an operation on the key with the checksum `key_hash`.
     #[inline]
-    pub fn new(key_hash: u64, kind: EntryKind, value: &[u8]) -> EntrySum {
-        EntrySum::of_parts(key_hash, kind, VALUE.checksum64(value))
+    pub fn new(key_hash: u64, kind: EntryKind, value: &[u8]) -> EntryChecksum {
+        EntryChecksum::of_parts(key_hash, kind, VALUE.checksum64(value))
     }
 
     #[inline]
-    fn of_parts(key_hash: u64, kind: EntryKind, value_sum: u64) -> EntrySum {
+    fn of_parts(key_hash: u64, kind: EntryKind, value_sum: u64) -> EntryChecksum {
         let kind = (kind as u64 + 1).wrapping_mul(SPREAD);
         // Rotated: else a key that equals its value would cancel out nearly all of the sum.
-        EntrySum(key_hash.rotate_left(32) ^ value_sum.wrapping_add(kind))
+        EntryChecksum(key_hash.rotate_left(32) ^ value_sum.wrapping_add(kind))
     }
 
     /// The checksum of the entry that the operation becomes.
     #[inline]
     #[must_use]
-    pub fn numbered(self, seq: SeqNo) -> EntrySum {
+    pub fn numbered(self, seq: SeqNo) -> EntryChecksum {
         // Plus one, so that the number 0 changes the sum as well.
-        EntrySum(self.0 ^ (seq.get() + 1).wrapping_mul(SPREAD))
+        EntryChecksum(self.0 ^ (seq.get() + 1).wrapping_mul(SPREAD))
     }
 
     /// In how many bits two checksums differ.
-    pub fn differing_bits(self, other: EntrySum) -> u32 {
+    pub fn differing_bits(self, other: EntryChecksum) -> u32 {
         (self.0 ^ other.0).count_ones()
     }
 
@@ -58,34 +58,34 @@ impl EntrySum {
     pub fn confirms(self, key: &[u8], trailer: Trailer, value: &[u8]) -> (bool, Option<u64>) {
         let Some(kind) = trailer.kind() else { return (false, None) };
         let value_sum = VALUE.checksum64(value);
-        let sum = EntrySum::of_parts(checksum64(key), kind, value_sum).numbered(trailer.seq());
+        let sum = EntryChecksum::of_parts(checksum64(key), kind, value_sum).numbered(trailer.seq());
         let is_it = sum == self;
         // There is no checksum to pass on for bytes that do not agree.
         (is_it, is_it.then_some(value_sum))
     }
 
     /// The checksum of the entry of `key`; `None` if the kind in the trailer is unknown.
-    pub fn of_entry(key: &[u8], trailer: Trailer, value: &[u8]) -> Option<EntrySum> {
-        let sum = EntrySum::new(checksum64(key), trailer.kind()?, value);
+    pub fn of_entry(key: &[u8], trailer: Trailer, value: &[u8]) -> Option<EntryChecksum> {
+        let sum = EntryChecksum::new(checksum64(key), trailer.kind()?, value);
         Some(sum.numbered(trailer.seq()))
     }
 }
 
 /// The checksums of an operation, computed over the caller's own bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OperationSum {
+pub struct OperationChecksum {
     /// The checksum of the stored key, by which Bloom filters are searched.
     pub key_hash: u64,
     /// The checksum of the whole.
-    pub sum: EntrySum,
+    pub sum: EntryChecksum,
 }
 
-impl OperationSum {
+impl OperationChecksum {
     /// Those of an operation.
     #[inline]
-    pub fn new(kind: EntryKind, key: &[u8], value: &[u8]) -> OperationSum {
+    pub fn new(kind: EntryKind, key: &[u8], value: &[u8]) -> OperationChecksum {
         let key_hash = checksum64(key);
-        OperationSum { key_hash, sum: EntrySum::new(key_hash, kind, value) }
+        OperationChecksum { key_hash, sum: EntryChecksum::new(key_hash, kind, value) }
     }
 }
 
@@ -100,23 +100,23 @@ mod tests {
         let key = *b"key";
         let value = *b"value";
         let trailer = Trailer::new(seq(7), EntryKind::Value);
-        let sum = EntrySum::of_entry(&key, trailer, &value);
+        let sum = EntryChecksum::of_entry(&key, trailer, &value);
         for bit in 0..8 * value.len() {
             let mut damaged = value;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(EntrySum::of_entry(&key, trailer, &damaged), sum);
+            assert_ne!(EntryChecksum::of_entry(&key, trailer, &damaged), sum);
         }
         for bit in 0..8 * key.len() {
             let mut damaged = key;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(EntrySum::of_entry(&damaged, trailer, &value), sum);
+            assert_ne!(EntryChecksum::of_entry(&damaged, trailer, &value), sum);
         }
         for other in [
             Trailer::new(seq(8), EntryKind::Value),
             Trailer::new(seq(7), EntryKind::Handle),
             Trailer::new(seq(7), EntryKind::Tombstone),
         ] {
-            assert_ne!(EntrySum::of_entry(&key, other, &value), sum);
+            assert_ne!(EntryChecksum::of_entry(&key, other, &value), sum);
         }
         let sound = sum.unwrap();
         let value_sum = checksum64_seeded(&value, VALUE_SEED);
@@ -126,11 +126,11 @@ mod tests {
         // one on disk.
         for len in [0, 1, 16, 128, 240, 241, 1_024, 1_025, 70_000] {
             let value: Vec<u8> = (0..len).map(|n| (n * 7 % 251) as u8).collect();
-            let sum = EntrySum::of_entry(&key, trailer, &value).unwrap();
+            let sum = EntryChecksum::of_entry(&key, trailer, &value).unwrap();
             let on_disk = checksum64_seeded(&value, VALUE_SEED);
             assert_eq!(sum.confirms(&key, trailer, &value), (true, Some(on_disk)), "{len}");
         }
         // Bytes that move from the key to the value.
-        assert_ne!(EntrySum::of_entry(b"keyv", trailer, b"alue"), sum);
+        assert_ne!(EntryChecksum::of_entry(b"keyv", trailer, b"alue"), sum);
     }
 }

@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::context::DbContext;
 use super::recovery::{LogFiles, Opening};
 use super::retries::Retries;
-use super::world::World;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard, names};
 use crate::hooks::OtherWriter;
@@ -150,12 +150,12 @@ impl Opening {
     /// Those of reading; corruption.
     pub(super) fn replay_committed(
         &self,
-        world: &World,
+        context: &DbContext,
         committed: &CommittedPart,
         replay: &mut Replay,
         mut check_room: impl FnMut(&Replay) -> Result<()>,
     ) -> Result<SeqNo> {
-        let sources = self.log_sources(&LogFiles::of(world))?;
+        let sources = self.log_sources(&LogFiles::of(context))?;
         let mut reading = self.log_reading();
         let mut must = self.version.log_must_reach();
         if let Some(reach) = committed.reach {
@@ -170,7 +170,7 @@ impl Opening {
         }
         let mut reader = LogReader::new(sources, reading)?;
         while let Some(frame) = reader.next_frame()? {
-            let path = self.segment_path(frame.place.segment, &world.dir);
+            let path = self.segment_path(frame.place.segment, &context.dir);
             replay.apply(&self.version, &frame, &path)?;
             check_room(replay)?;
         }
@@ -178,7 +178,7 @@ impl Opening {
         reader.check_reaches(&must)?;
         if committed.visible.is_none() {
             // A cursor names the edit that the manifest must have. Without one the log attests it.
-            self.check_manifest_reaches(reader.manifest_edit(), &world.dir)?;
+            self.check_manifest_reaches(reader.manifest_edit(), &context.dir)?;
         }
         let last_seq = reader.position().last_seq;
         Ok(last_seq.max(committed.visible.unwrap_or_default()))

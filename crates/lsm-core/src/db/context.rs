@@ -1,4 +1,4 @@
-//! [`World`]: the folder of a database, the epoch of its writer, and its clock.
+//! [`DbContext`]: the folder of a database, the epoch of its writer, and its clock.
 //!
 //! Made by `recovery.rs` from the content of the folder; recovery, the log, jobs and value stores use
 //! it. Nothing in it changes while the database is open.
@@ -16,7 +16,7 @@ use crate::version::{Missing, TableContext};
 
 /// The folder of a database, the epoch of its writer, and its clock.
 #[derive(Clone)]
-pub(super) struct World {
+pub(super) struct DbContext {
     /// The process that opened it. No other one may use it.
     pub(super) process: Process,
     pub(super) fs: Arc<dyn Fs>,
@@ -40,7 +40,7 @@ pub(super) struct World {
     pub(super) wishes: StoreWishes,
 }
 
-impl World {
+impl DbContext {
     /// The maker of tables. No cache takes their blocks: exported or ingested blocks are not read by the
     /// thread that writes them. Flushes and compactions add the cache, see `db/open.rs`.
     pub(super) fn factory(&self) -> TableFactory {

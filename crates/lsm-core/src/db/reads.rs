@@ -12,7 +12,7 @@ use super::{Partition, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
-use crate::raw::{Moment, ReadAtMoment};
+use crate::raw::{PinnedView, ReadAt};
 use crate::read::{
     self, Cursor, GetContext, KeyRange, Keys, Located, OpenPartition, Range, ReadPoint,
     prefix_bounds,
@@ -21,7 +21,7 @@ use crate::types::{SeqNo, Slice};
 use crate::version::TableContext;
 
 /// A view of a partition, and the sequence number up to which it is read.
-pub(super) struct Observation {
+pub(super) struct ViewAt {
     pub(super) view: Guard<Arc<ReadView>>,
     pub(super) seq: SeqNo,
 }
@@ -48,7 +48,7 @@ impl Partition {
     /// # Errors
     /// A closed database, a dropped partition, a snapshot of another database.
     #[inline]
-    pub(super) fn observe(&self, snapshot: Option<&Snapshot>) -> Result<Observation> {
+    pub(super) fn observe(&self, snapshot: Option<&Snapshot>) -> Result<ViewAt> {
         let Some(snapshot) = snapshot else {
             self.db().check_not_closed()?;
             // The view first. Merges keep the versions that are visible while they run, not those
@@ -60,12 +60,12 @@ impl Partition {
             // After the view, which a drop removes after it has marked the partition.
             self.state().check_live()?;
             let seq = self.db().commit.visible_seq();
-            return Ok(Observation { view, seq });
+            return Ok(ViewAt { view, seq });
         };
         self.check_snapshot(snapshot)?;
         let seq = snapshot.seq();
         match snapshot.registered.view_of(self.state()) {
-            Some(view) => Ok(Observation { view, seq }),
+            Some(view) => Ok(ViewAt { view, seq }),
             None => Err(self.state().dropped_error()),
         }
     }
@@ -75,14 +75,14 @@ impl Partition {
         &self,
         snapshot: Option<&Snapshot>,
         key: &[u8],
-        look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
+        look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,
     ) -> Result<T> {
-        let Observation { view, seq } = self.observe(snapshot)?;
+        let ViewAt { view, seq } = self.observe(snapshot)?;
         let state = self.state();
         let tables = &*self.db().tables;
         let context = GetContext { view: &view, tables, store: state.store(), seq };
         let hooks = state.load_hooks();
-        let moment = Moment { context, hooks: &hooks, partition: &state.name };
+        let moment = PinnedView { context, hooks: &hooks, partition: &state.name };
         let looked = state.key_form.with_stored(key, |key| look(&moment, key));
         looked.map_err(|error| error.in_partition(&state.name))
     }
@@ -98,7 +98,7 @@ impl Partition {
 
     #[inline]
     pub(super) fn get_at(&self, snapshot: Option<&Snapshot>, key: &[u8]) -> Result<Option<Slice>> {
-        let Observation { view, seq } = self.observe(snapshot)?;
+        let ViewAt { view, seq } = self.observe(snapshot)?;
         let tables = &*self.db().tables;
         let context = GetContext { view: &view, tables, store: self.state().store(), seq };
         let found = self.state().key_form.with_stored(key, |key| read::get(&context, key));
@@ -125,7 +125,7 @@ impl Partition {
     /// # Errors
     /// A closed database; a dropped partition; a snapshot of another database.
     pub fn read_point_at(&self, snapshot: Option<&Snapshot>) -> Result<ReadPoint> {
-        let Observation { view, seq } = self.observe(snapshot)?;
+        let ViewAt { view, seq } = self.observe(snapshot)?;
         // Owned, because a scan may outlive many views. A guard would delay their release.
         let view = Guard::into_inner(view);
         // Keeps the database open: a close could hand the folder to another process under a running scan.
@@ -194,12 +194,12 @@ impl Partition {
     }
 }
 
-impl ReadAtMoment for Partition {
+impl ReadAt for Partition {
     #[inline]
     fn with_moment<T>(
         &self,
         key: &[u8],
-        look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
+        look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,
     ) -> Result<T> {
         self.look(None, key, look)
     }
@@ -210,12 +210,12 @@ impl ReadAtMoment for Partition {
 }
 
 /// A partition as the snapshot sees it.
-impl ReadAtMoment for (&Snapshot, &Partition) {
+impl ReadAt for (&Snapshot, &Partition) {
     #[inline]
     fn with_moment<T>(
         &self,
         key: &[u8],
-        look: impl FnOnce(&Moment<'_>, &[u8]) -> Result<T>,
+        look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,
     ) -> Result<T> {
         let (snapshot, partition) = *self;
         partition.look(Some(snapshot), key, look)

@@ -1,4 +1,4 @@
-//! [`Term`]: the right to write a database, and how a process takes it over from one that lives.
+//! [`WriterEpoch`]: the right to write a database, and how a process takes it over from one that lives.
 //!
 //! Called by `open.rs` before anything is read. Without a promotion the right is the lock of the file
 //! `LOCK`. A promotion claims the next epoch, and later writers hold the lock of the newest claim: so
@@ -50,7 +50,7 @@ const TAKEN_OVER: &str = "is being taken over by another process";
 type Lock = Box<dyn LockGuard>;
 
 /// The right to write, besides its lock.
-pub(super) struct Term {
+pub(super) struct WriterEpoch {
     /// The newest claim; `None` if the lock is that of the file `LOCK`.
     claim: Option<Epoch>,
     /// The live primary is to be fenced.
@@ -127,14 +127,14 @@ fn against_changes<T>(look: impl Fn() -> Result<T>) -> Result<T> {
     }
 }
 
-impl Term {
+impl WriterEpoch {
     /// Takes the right to write the database in `dir`, and its lock. With `takes_over`, even from a living
     /// process, which is not fenced yet.
     ///
     /// # Errors
     /// [`ErrorKind::Locked`] if another process has it, or is about to; [`ErrorKind::Unsupported`] if the
     /// process that has it cannot be fenced; those of the file system.
-    pub(super) fn take(fs: &dyn Fs, dir: &Path, takes_over: bool) -> Result<(Term, Lock)> {
+    pub(super) fn take(fs: &dyn Fs, dir: &Path, takes_over: bool) -> Result<(WriterEpoch, Lock)> {
         let before = newest_claim(fs, dir)?;
         let mut claim = before;
         for _ in 0..ATTEMPTS {
@@ -156,7 +156,7 @@ impl Term {
             // a lock.
             let newest = newest_claim(fs, dir)?;
             if newest == claim {
-                return Ok((Term { claim, takes_over }, lock));
+                return Ok((WriterEpoch { claim, takes_over }, lock));
             }
             claim = newest;
         }
@@ -171,7 +171,7 @@ impl Term {
     /// The fork that recovery must begin with; `None` if there is no promotion to finish.
     ///
     /// # Errors
-    /// [`ErrorKind::Locked`] and [`ErrorKind::Unsupported`] as [`Term::take`]; corruption; those of the file
+    /// [`ErrorKind::Locked`] and [`ErrorKind::Unsupported`] as [`WriterEpoch::take`]; corruption; those of the file
     /// system.
     pub(super) fn fork(&self, fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
         match self.claim {
@@ -339,7 +339,7 @@ fn unsure(dir: &Path) -> Error {
 ///
 /// # Errors
 /// [`ErrorKind::NeedsManifest`] if this machine cannot decide that, or if it changes; corruption; those of the file system.
-pub(super) fn fork_beside(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
+pub(super) fn fork_with_live_writer(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
     let Some(claim) = pending_claim(fs, dir)? else { return Ok(None) };
     let Some(before) = recover_live(fs, dir, None)? else { return Err(unsure(dir)) };
     let DbVersion { db_id, epoch, .. } = before.version;
@@ -394,7 +394,7 @@ fn older_lock(
 }
 
 /// Claims the next epoch from the process that holds the lock of `held`; `None` if that has just ended.
-fn claim_next(fs: &dyn Fs, dir: &Path, held: Option<Epoch>) -> Result<Option<(Term, Lock)>> {
+fn claim_next(fs: &dyn Fs, dir: &Path, held: Option<Epoch>) -> Result<Option<(WriterEpoch, Lock)>> {
     if let Some(held) = held
         && !is_done(fs, dir, held)?
     {
@@ -425,7 +425,9 @@ fn claim_next(fs: &dyn Fs, dir: &Path, held: Option<Epoch>) -> Result<Option<(Te
     let lock = if is_made { fs.try_lock(&path)? } else { None };
     let is_newest = newest_claim(fs, dir)? == Some(claim);
     match lock {
-        Some(lock) if is_newest => Ok(Some((Term { claim: Some(claim), takes_over: true }, lock))),
+        Some(lock) if is_newest => {
+            Ok(Some((WriterEpoch { claim: Some(claim), takes_over: true }, lock)))
+        }
         _ => Err(locked(dir, TAKEN_OVER)),
     }
 }

@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use super::DbInner;
+use super::context::DbContext;
 use super::job::Installation;
-use super::world::World;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     CompactionFilterFactory, HookProvider, Hooks, InputTable, PartitionHooks, Rules, ValueStore,
@@ -185,7 +185,7 @@ pub(super) fn check_complete(partition: &PartitionState) -> Result<()> {
 /// Hooks whose code is available. An existing store of the partition stays, with the parameters in
 /// the new hooks.
 pub(super) fn attached(
-    world: &World,
+    context: &DbContext,
     id: PartitionId,
     name: &Arc<str>,
     hooks: &Hooks,
@@ -195,7 +195,7 @@ pub(super) fn attached(
     let store = match (&hooks.store, present) {
         (None, _) => None,
         (Some(_), Some(present)) => Some(present.clone()),
-        (Some(factory), None) => Some(open_store(&**factory, world.store_context(id, name))?),
+        (Some(factory), None) => Some(open_store(&**factory, context.store_context(id, name))?),
     };
     Ok(PartitionHooks {
         filters: hooks.filters.iter().map(|filter| guarded_filter(name, filter)).collect(),
@@ -292,7 +292,7 @@ impl DbInner {
         keep_store(partition, hooks, stored, &mut records)?;
         let present = partition.store();
         let mut attached =
-            attached(&self.world, partition.id, &partition.name, hooks, &records, present)?;
+            attached(&self.context, partition.id, &partition.name, hooks, &records, present)?;
         attached.store = attached.store.or_else(|| present.cloned());
         if hooks.keeps_filters {
             let own = partition.hooks();

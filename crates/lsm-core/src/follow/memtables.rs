@@ -1,4 +1,4 @@
-//! [`Growing`]: the memtables of one partition that a secondary fills from the log.
+//! [`ReplicaMemtables`]: the memtables of one partition that a secondary fills from the log.
 //!
 //! Invariants:
 //! 1. No memtable of a view holds an operation that the view's tables hold too. A memtable is
@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use super::log::{Indexed, LogTail, Parked, ends_of_runs};
+use super::log::{Indexed, LogTail, PendingSection, ends_of_runs};
 use crate::error::{Error, Result};
 use crate::memtable::{Memtable, SlabPool};
 use crate::replay::insert_section;
@@ -24,7 +24,7 @@ struct Layer {
 }
 
 /// The memtables of one followed partition.
-pub(super) struct Growing {
+pub(super) struct ReplicaMemtables {
     slabs: Arc<SlabPool>,
     /// Newest first; the first one grows.
     layers: Vec<Layer>,
@@ -35,18 +35,18 @@ pub(super) struct Growing {
     version: Weak<PartitionVersion>,
 }
 
-impl Growing {
+impl ReplicaMemtables {
     /// Empty memtables, which take their memory from `slabs`.
-    pub(super) fn new(slabs: &Arc<SlabPool>) -> Growing {
-        let mut growing = Growing {
+    pub(super) fn new(slabs: &Arc<SlabPool>) -> ReplicaMemtables {
+        let mut memtables = ReplicaMemtables {
             slabs: slabs.clone(),
             layers: Vec::new(),
             next_id: 1,
             applied: SeqNo::ZERO,
             version: Weak::new(),
         };
-        growing.begin_layer();
-        growing
+        memtables.begin_layer();
+        memtables
     }
 
     fn begin_layer(&mut self) {
@@ -65,7 +65,7 @@ impl Growing {
         self.applied
     }
 
-    /// As [`Growing::memtables`], for a view with the tables of `version`.
+    /// As [`ReplicaMemtables::memtables`], for a view with the tables of `version`.
     pub(super) fn memtables_over(
         &mut self,
         version: &Arc<PartitionVersion>,
@@ -118,16 +118,16 @@ impl Growing {
     pub(super) fn take_in(
         &mut self,
         log: &LogTail,
-        parked: VecDeque<Parked>,
+        pending: VecDeque<PendingSection>,
         flushed: SeqNo,
     ) -> Result<bool> {
         let before = self.applied;
-        let ends = ends_of_runs(&parked);
+        let ends = ends_of_runs(&pending);
         let mut loader = SectionLoader::default();
-        for (next, end) in parked.into_iter().zip(ends) {
+        for (next, end) in pending.into_iter().zip(ends) {
             match next {
-                Parked::Switch => self.switch(),
-                Parked::Section { segment, lsn, place } => {
+                PendingSection::Switch => self.switch(),
+                PendingSection::Section { segment, lsn, place } => {
                     // After a failed round the log is scanned from its front again, including
                     // operations that tables already have.
                     // tables already have.
@@ -140,7 +140,7 @@ impl Growing {
                     let section = SectionRef { partition, first_seq, operations, bytes };
                     self.insert(&section, flushed, Lsn(lsn), source, offset)?;
                 }
-                Parked::Indexed(Indexed { header, sections }) => {
+                PendingSection::Indexed(Indexed { header, sections }) => {
                     let source = log.source(header.number)?;
                     sections.read(source, &header, &mut |item| match item {
                         IndexedItem::Section { lsn, offset, section } => {

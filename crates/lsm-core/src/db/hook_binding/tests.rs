@@ -3,7 +3,7 @@
 use super::*;
 use crate::compaction::drawing::{draw, seq};
 use crate::fs::MemFs;
-use crate::types::{DbId, EntryKind, Operation, OperationSum, SectionBytes};
+use crate::types::{DbId, EntryKind, Operation, OperationChecksum, SectionBytes};
 use crate::version::Missing;
 
 /// A partition whose filter, if it has one, reserves `suffix`, and which holds `keys`.
@@ -16,7 +16,7 @@ fn partition(suffix: &[u8], keys: &[&str]) -> PartitionState {
         let section = SectionBytes::Lent(key.as_bytes());
         let kind = EntryKind::Tombstone;
         let operation = Operation { kind, key: 0..key.len(), value: key.len()..key.len() };
-        let sums = OperationSum::new(kind, key.as_bytes(), b"");
+        let sums = OperationChecksum::new(kind, key.as_bytes(), b"");
         let seq = seq(1 + number as u64);
         view.active.writer().insert(seq, 0, sums, &section, &operation).unwrap();
     }

@@ -1,4 +1,4 @@
-//! [`Ghosts`]: the blocks that were requested recently and are not kept.
+//! [`AdmissionFilter`]: the blocks that were requested recently and are not kept.
 //!
 //! S3-FIFO has a queue of them. This is a table of fingerprints: a hash has one place, and a new
 //! one replaces the old one there. So a request costs one line of memory and no lock, and a block
@@ -18,16 +18,16 @@ const PLACES_MIN: u64 = 64;
 const PLACES_MAX: u64 = 1 << 22;
 
 /// Fingerprints of blocks that were requested recently and are not kept.
-pub(super) struct Ghosts(Box<[AtomicU32]>);
+pub(super) struct AdmissionFilter(Box<[AtomicU32]>);
 
-impl Ghosts {
+impl AdmissionFilter {
     /// An empty table for a cache of `capacity` bytes; for one of 0 bytes it remembers nothing.
-    pub(super) fn new(capacity: u64) -> Ghosts {
+    pub(super) fn new(capacity: u64) -> AdmissionFilter {
         let count = match capacity {
             0 => 0,
             _ => (capacity / BYTES_PER_PLACE).clamp(PLACES_MIN, PLACES_MAX).next_power_of_two(),
         };
-        Ghosts((0..count).map(|_| AtomicU32::new(0)).collect())
+        AdmissionFilter((0..count).map(|_| AtomicU32::new(0)).collect())
     }
 
     /// The place and the fingerprint of a hash. The place is its low bits; a table never needs more
@@ -65,28 +65,28 @@ mod tests {
 
     #[test]
     fn a_table_remembers_about_as_many_as_it_has_places() {
-        let ghosts = Ghosts::new(256 * BYTES_PER_PLACE);
-        (0..2560).for_each(|n| ghosts.note(hash(n)));
-        let remembered = (0..2560).filter(|n| ghosts.has(hash(*n))).count();
+        let admission = AdmissionFilter::new(256 * BYTES_PER_PLACE);
+        (0..2560).for_each(|n| admission.note(hash(n)));
+        let remembered = (0..2560).filter(|n| admission.has(hash(*n))).count();
         assert!((200..=256).contains(&remembered), "{remembered}");
-        let of_late = (2560 - 64..2560).filter(|n| ghosts.has(hash(*n))).count();
+        let of_late = (2560 - 64..2560).filter(|n| admission.has(hash(*n))).count();
         assert!(of_late > 40, "{of_late}");
-        assert!(!ghosts.has(hash(5000)));
+        assert!(!admission.has(hash(5000)));
     }
 
     #[test]
     fn a_cache_of_any_capacity_has_a_table_of_16_mib_at_most() {
         for capacity in [1, 1 << 40, u64::MAX] {
-            let ghosts = Ghosts::new(capacity);
-            ghosts.note(hash(7));
-            assert!(ghosts.has(hash(7)) && ghosts.0.len() as u64 <= PLACES_MAX);
+            let admission = AdmissionFilter::new(capacity);
+            admission.note(hash(7));
+            assert!(admission.has(hash(7)) && admission.0.len() as u64 <= PLACES_MAX);
         }
     }
 
     #[test]
     fn an_empty_cache_remembers_nothing() {
-        let ghosts = Ghosts::new(0);
-        ghosts.note(7);
-        assert!(!ghosts.has(7));
+        let admission = AdmissionFilter::new(0);
+        admission.note(7);
+        assert!(!admission.has(7));
     }
 }

@@ -1,4 +1,4 @@
-//! [`ValuesAhead`]: reads the next large values of a scan from the device in advance.
+//! [`ValueReadahead`]: reads the next large values of a scan from the device in advance.
 //!
 //! A second cursor runs some keys before the end of the scan, over keys and handles alone, and
 //! passes each handle to the value store. So the device reads the next values while the caller uses
@@ -22,41 +22,41 @@ const KEYS_MAX: usize = 64;
 pub(super) type MoveCursor = fn(&mut Cursor) -> Result<()>;
 
 /// The prefetch of large values for one end of a scan.
-pub(super) struct ValuesAhead {
+pub(super) struct ValueReadahead {
     step: MoveCursor,
     /// The end came to a large value.
     has_met_large: bool,
     /// While large values are near.
-    lookout: Option<Box<Lookout>>,
+    prefetch: Option<Box<PrefetchCursor>>,
 }
 
-impl ValuesAhead {
+impl ValueReadahead {
     /// For an end that moves by `step`.
-    pub(super) fn new(step: MoveCursor) -> ValuesAhead {
-        ValuesAhead { step, has_met_large: false, lookout: None }
+    pub(super) fn new(step: MoveCursor) -> ValueReadahead {
+        ValueReadahead { step, has_met_large: false, prefetch: None }
     }
 
     /// Looks further ahead of the end, which has moved to the next key, the one of `cursor`.
     pub(super) fn follow(&mut self, cursor: &Cursor, bounds: &Bounds, point: &Result<ReadPoint>) {
         let is_apart = cursor.is_value_apart();
-        if self.lookout.is_none() {
+        if self.prefetch.is_none() {
             // A scan of one value, as `take(1)` does, would read megabytes in vain.
             if !is_apart || !std::mem::replace(&mut self.has_met_large, true) {
                 return;
             }
         }
-        let lookout = self.lookout.get_or_insert_with(|| {
-            Box::new(Lookout::new(Cursor::open(bounds, point.clone()), cursor.key()))
+        let prefetch = self.prefetch.get_or_insert_with(|| {
+            Box::new(PrefetchCursor::new(Cursor::open(bounds, point.clone()), cursor.key()))
         });
-        lookout.follow(self.step);
-        if !is_apart && lookout.bytes == 0 {
-            self.lookout = None;
+        prefetch.follow(self.step);
+        if !is_apart && prefetch.bytes == 0 {
+            self.prefetch = None;
         }
     }
 }
 
 /// A cursor that runs before an end of a scan. It may pass the other end: few scans move both.
-struct Lookout {
+struct PrefetchCursor {
     /// On the last key that was looked at.
     cursor: Cursor,
     /// The bytes that were prefetched of the value of each key between the scan and the cursor; 0
@@ -68,11 +68,11 @@ struct Lookout {
     is_at_end: bool,
 }
 
-impl Lookout {
+impl PrefetchCursor {
     /// For an end that is at `key`.
-    fn new(mut cursor: Cursor, key: &[u8]) -> Lookout {
+    fn new(mut cursor: Cursor, key: &[u8]) -> PrefetchCursor {
         let is_at_end = cursor.seek(key).is_err();
-        Lookout { cursor, lens: VecDeque::new(), bytes: 0, is_at_end }
+        PrefetchCursor { cursor, lens: VecDeque::new(), bytes: 0, is_at_end }
     }
 
     /// Called at the key that it was made for and at each later key.

@@ -1,6 +1,6 @@
 //! [`Room`]: space that a promotion reserves before it fences the old primary.
 //!
-//! Used by `term.rs`. A promotion that finds the disk full after its fence would leave the database without a
+//! Used by `ownership.rs`. A promotion that finds the disk full after its fence would leave the database without a
 //! writer. So it reserves the space before the fence, in a temporary file, and frees it when the fork is
 //! written. Another process can take it in between: that is a moment, and the old primary writes nothing more.
 

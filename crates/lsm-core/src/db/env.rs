@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::background::{Background, Worker};
-use super::commit::CommitHost;
+use super::commit::CommitEnv;
 use super::errors::Reason;
 use super::events::in_listener;
-use super::job::JobHost;
-use super::jobs::JobsHost;
-use super::log::{LogHost, LogWriter, Notice};
+use super::job::JobEnv;
+use super::jobs::JobsEnv;
+use super::log::{LogEnv, LogWriter, Notice};
 use super::prepared::Prepared;
-use super::stall::{StallCause, StallHost};
+use super::stall::{StallCause, StallEnv};
 use super::{BackgroundMode, DbInner};
 use crate::error::{Error, Result};
 use crate::fs::names::FileName;
@@ -27,7 +27,7 @@ use crate::types::{Epoch, FileNo, PartitionId, SeqNo};
 use crate::version::Change;
 use crate::wal::Lsn;
 
-impl LogHost for DbInner {
+impl LogEnv for DbInner {
     fn install_edit(&self, changes: Vec<Change>) -> Result<()> {
         self.catalog.install(changes)
     }
@@ -97,9 +97,9 @@ impl LogHost for DbInner {
     }
 }
 
-impl CommitHost for DbInner {
+impl CommitEnv for DbInner {
     fn epoch(&self) -> Epoch {
-        self.world.epoch
+        self.context.epoch
     }
 
     fn check_batch(&self, batch: &Prepared<'_>) -> Result<()> {
@@ -134,7 +134,7 @@ impl CommitHost for DbInner {
                 self.seal(writer, &partition);
             }
         }
-        if let Some(wishes) = self.world.wishes.take() {
+        if let Some(wishes) = self.context.wishes.take() {
             self.fulfil(writer, &wishes);
         }
         // The log thread prepares memory for the memtables: see `memtable/arena.rs`.
@@ -148,7 +148,7 @@ impl CommitHost for DbInner {
     }
 }
 
-impl JobHost for DbInner {
+impl JobEnv for DbInner {
     fn visible_seq(&self) -> SeqNo {
         self.commit.visible_seq()
     }
@@ -158,7 +158,7 @@ impl JobHost for DbInner {
     }
 }
 
-impl JobsHost for DbInner {
+impl JobsEnv for DbInner {
     fn partition(&self, id: PartitionId) -> Option<Arc<PartitionState>> {
         self.catalog.with_id(id)
     }
@@ -188,7 +188,7 @@ impl JobsHost for DbInner {
     }
 }
 
-impl StallHost for DbInner {
+impl StallEnv for DbInner {
     fn partitions(&self) -> Vec<Arc<PartitionState>> {
         self.catalog.partitions()
     }
@@ -282,7 +282,7 @@ impl Worker for DbInner {
     }
 
     fn holds_obsolete(&self) -> bool {
-        let is_left = !self.obsolete.is_empty() || self.world.wishes.has_removals();
+        let is_left = !self.obsolete.is_empty() || self.context.wishes.has_removals();
         !self.cursor.is_fenced() && is_left
     }
 

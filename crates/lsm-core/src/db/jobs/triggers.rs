@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::JobsHost;
+use super::JobsEnv;
 use crate::compaction::{Busy, Compaction, Cursors, Picker};
 use crate::error::{Error, Result};
 use crate::hooks::{Ageing, catch};
@@ -62,12 +62,12 @@ pub(super) struct PickContext {
 }
 
 impl PickContext {
-    pub(super) fn of(host: &impl JobsHost) -> PickContext {
+    pub(super) fn of(env: &impl JobsEnv) -> PickContext {
         PickContext {
-            oldest_snapshot: host.oldest_snapshot(),
-            held: host.held_snapshots(),
-            now: host.now(),
-            unix_time: host.unix_time(),
+            oldest_snapshot: env.oldest_snapshot(),
+            held: env.held_snapshots(),
+            now: env.now(),
+            unix_time: env.unix_time(),
         }
     }
 }
@@ -85,11 +85,11 @@ impl JobsState {
     /// Takes the partitions to look at: each must be passed to [`JobsState::look_at`].
     pub(super) fn take_candidates(
         &mut self,
-        host: &impl JobsHost,
+        env: &impl JobsEnv,
         moment: &PickContext,
     ) -> Vec<Arc<PartitionState>> {
         let mut ids = std::mem::take(&mut self.candidates);
-        ids.extend(host.take_changed());
+        ids.extend(env.take_changed());
         // The distance of the two times, because a clock may go back. A different list of snapshots
         // changes the droppable entries, too.
         let is_due = self.looked.as_ref().is_none_or(|(at, held)| {
@@ -100,7 +100,7 @@ impl JobsState {
             self.looked = Some((moment.now, moment.held.clone()));
         }
         // Dropped partitions are not found here, and so are removed from the candidates.
-        ids.into_iter().filter_map(|id| host.partition(id)).collect()
+        ids.into_iter().filter_map(|id| env.partition(id)).collect()
     }
 
     /// The compaction that is due in a partition, which stays a candidate if there is one.
@@ -125,11 +125,11 @@ impl JobsState {
     /// may be due stays a candidate.
     pub(super) fn level0_due(
         &mut self,
-        host: &impl JobsHost,
+        env: &impl JobsEnv,
     ) -> Vec<(Arc<PartitionState>, Compaction, Arc<PartitionVersion>)> {
-        let moment = PickContext::of(host);
-        self.candidates.extend(host.take_changed());
-        let partitions = self.candidates.iter().filter_map(|id| host.partition(*id));
+        let moment = PickContext::of(env);
+        self.candidates.extend(env.take_changed());
+        let partitions = self.candidates.iter().filter_map(|id| env.partition(*id));
         let due = partitions.filter_map(|partition| {
             let (job, version) = self.claims.get(&partition.id).map_or_else(
                 || Claims::default().pick_level0(&partition, &moment),

@@ -17,7 +17,7 @@ use crate::version::{DbVersion, PastGeneration};
 
 /// The files that a new epoch found and does not need.
 #[derive(Default)]
-pub(in crate::db) struct Leftovers {
+pub(in crate::db) struct OrphanFiles {
     /// Tables, segments and chunk files, with their lengths in bytes.
     pub(in crate::db) files: Vec<(FileName, u64)>,
     /// Generations of the manifest.
@@ -28,14 +28,14 @@ impl Opening {
     /// Finds the files that the new epoch, whose manifest ends in `version`, does not need. Removes those
     /// that never had a name of their own, and claims that are over; files that cannot be removed now are
     /// tried again at the next open.
-    pub(super) fn leftovers(
+    pub(super) fn orphans(
         &self,
         fs: &dyn Fs,
         dir: &Path,
         version: &DbVersion,
         hooks: &HooksOf,
-    ) -> Result<Leftovers> {
-        let mut leftovers = Leftovers::default();
+    ) -> Result<OrphanFiles> {
+        let mut orphans = OrphanFiles::default();
         // Without the code of a store its files are unknown, and deleting them would destroy
         // values.
         let knows_chunks = hooks.values().all(|hooks| hooks.missing.is_none());
@@ -61,7 +61,7 @@ impl Opening {
                 continue;
             }
             if name.kind != FileKind::Manifest && !live.contains(name) {
-                leftovers.files.push((*name, self.len_of(name)));
+                orphans.files.push((*name, self.len_of(name)));
             }
         }
         for name in &self.temporary {
@@ -76,12 +76,12 @@ impl Opening {
             let old = recovered.older.iter().chain([&recovered.generation]);
             let old = old.map(|name| (*name, edit));
             let garbage = recovered.garbage.iter().map(|name| (*name, 0));
-            leftovers.generations = old
+            orphans.generations = old
                 .chain(garbage)
                 .map(|(name, edit)| PastGeneration { name, bytes: self.len_of(&name), edit })
                 .collect();
         }
-        Ok(leftovers)
+        Ok(orphans)
     }
 }
 
