@@ -104,10 +104,10 @@ impl Partition {
         // it reads.
         let snapshot = self.open_db().snapshot();
         self.state().check_live()?;
+        let mut point = self.read_point_at(Some(&snapshot))?;
         make_empty_folder(&*db.context.fs, dir)?;
         let bounds = range.bounds();
         loop {
-            let point = self.read_point_at(Some(&snapshot))?;
             let exported = self.export_at(&snapshot, &point, bounds.clone(), dir, options);
             db.events.deliver();
             let Err(error) = &exported else { return exported };
@@ -118,6 +118,7 @@ impl Partition {
             if !names_block || !db.repair_table(self.state(), version, error)? {
                 return exported;
             }
+            point = self.read_point_at(Some(&snapshot))?;
         }
     }
 
