@@ -1,12 +1,15 @@
 //! The guarantees of each level.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lsm_core::ErrorKind;
+use lsm_core::filters::TtlFilter;
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
-use lsm_core::options::Durability;
+use lsm_core::hooks::Hooks;
+use lsm_core::options::{Durability, PartitionOptions};
 use lsm_core::types::{Epoch, SeqNo};
-use secondary::{Commit, Level, OnUnmet, ReadOptions, Target};
+use secondary::{Commit, Level, OnUnmet, ReadOptions, SecondaryPartition, Target};
 
 use super::*;
 
@@ -197,4 +200,42 @@ fn a_secondary_opens_on_a_full_disk_and_reads() {
         fault.heal();
     }
     assert!(db.lease_holders().unwrap().is_empty());
+}
+
+/// A removal by a filter is no commit and has no number, so a secondary that has the older tables is not late.
+#[test]
+fn a_strong_read_does_not_cover_what_a_ttl_removes() {
+    let fs = in_memory();
+    let db = primary(&fs);
+    let now = Arc::new(AtomicU64::new(5));
+    let clock = now.clone();
+    // All entries expire at 10.
+    let ttl = TtlFilter::new(|_, _| Some(10), move || clock.load(Ordering::Relaxed));
+    let hooks = Hooks::new().filter(Arc::new(ttl));
+    let p = db.partition_with("p", PartitionOptions::new(), Some(hooks)).unwrap();
+    p.put("k", "v").unwrap();
+    p.flush().unwrap();
+    let early = secondary(&fs);
+    let has_seen = early.partition("p").unwrap();
+    assert_eq!(strong(&has_seen).as_deref(), Some(&b"v"[..]));
+    let before = db.visible_seq();
+    now.store(20, Ordering::Relaxed);
+    p.compact(..).unwrap();
+    assert_eq!(db.visible_seq(), before, "a removal takes no sequence number");
+    // The entry is gone for the primary, and for a secondary that reads the new tables.
+    assert_eq!(p.get("k").unwrap(), None);
+    let late = secondary(&fs);
+    assert_eq!(strong(&late.partition("p").unwrap()), None);
+    // A later read elsewhere returns it all the same.
+    assert_eq!(strong(&has_seen).as_deref(), Some(&b"v"[..]));
+    // A deletion is a commit: every later read sees it.
+    p.delete("k").unwrap();
+    assert_eq!(strong(&has_seen), None);
+}
+
+/// The value of `k` at level 1.
+fn strong(partition: &SecondaryPartition) -> Option<Vec<u8>> {
+    let reading = partition.read(&now(Level::Strong)).unwrap();
+    assert_eq!(reading.served(), Level::Strong);
+    reading.get("k").unwrap().map(|value| value.to_vec())
 }
