@@ -11,7 +11,7 @@
 
 mod handles;
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -181,6 +181,7 @@ fn owner_whose_child_goes_on_alone() {
     let Some(dir) = child_folder() else { return };
     // The first process of a daemon: it opens, forks, and ends without a close.
     let mut told = Some(std::io::pipe().unwrap());
+    let mut over = Some(std::io::pipe().unwrap());
     let first = start_child(|| {
         let db = Db::open(&dir).unwrap();
         let words = db.partition("words").unwrap();
@@ -198,19 +199,26 @@ fn owner_whose_child_goes_on_alone() {
             // The lock is free now, and this process may not take it.
             let (_, mut tell) = told.take().unwrap();
             tell.write_all(b"refused").unwrap();
+            // Lives on, so that a lock that it kept would be found.
+            let (mut over, own) = over.take().unwrap();
+            drop(own);
+            std::io::copy(&mut over, &mut std::io::sink()).unwrap();
         });
         std::process::exit(0);
     });
     wait(first);
-    let (told, tell) = told.take().unwrap();
+    let (mut told, tell) = told.take().unwrap();
     drop(tell);
-    assert_eq!(std::io::read_to_string(told).unwrap(), "refused");
+    let mut said = [0; 7];
+    told.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"refused");
     let db = Db::open(&dir).unwrap();
     let words = db.partition("words").unwrap();
     assert_eq!(words.get("a").unwrap().unwrap(), b"1");
     assert!(words.get("b").unwrap().is_none());
     drop(words);
     db.close().unwrap();
+    drop(over);
 }
 
 #[test]
