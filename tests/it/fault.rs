@@ -234,10 +234,10 @@ fn run_faults(variant: &Variant, seed: u64, count: &AtomicU64) -> Result<(), Str
 
 /// Returns `true` if the store makes up for the fault: the log makes a shorter segment where the disk
 /// has no room for one of its usual length, the space behind a closed log goes with its file, and
-/// secondaries read the log where the commit cursor has no lock.
+/// secondaries read the log where the commit cursor has no lock, and its file is made again at once.
 fn is_made_up_for(op: &FsOp, rule: &FaultRule) -> bool {
-    if op.kind == OpKind::Lock && op.path.to_string_lossy().contains("cursor-") {
-        return true;
+    if op.path.to_string_lossy().contains("cursor-") {
+        return op.kind == OpKind::Lock || (op.kind == OpKind::MapWords && !rule.sticky);
     }
     let no_room = op.kind == OpKind::Preallocate && rule.action == FaultAction::Enospc;
     op.kind == OpKind::Punch || (no_room && !rule.sticky)
