@@ -123,7 +123,9 @@ fn check_many_partitions(dir: &Path, count: u32) {
     db.partition("words").unwrap().put_with("k", "w", Durability::Sync).unwrap();
     drop(secondary);
     let left = dir.with_extension("copy");
-    copy_folder(dir, &left);
+    db.wait_idle().unwrap();
+    // The last files of the secondary may be deleted meanwhile.
+    while !copy_folder(dir, &left) {}
     db.close().unwrap();
     for dir in [dir, &left] {
         let db = Db::open(dir).unwrap();
@@ -159,14 +161,19 @@ fn check_secondary(secondary: &Secondary, count: u32) {
     }
 }
 
-/// The files of a folder as a killed process leaves them.
+/// Copies the files of a folder as a killed process leaves them. Returns `false` if one was deleted meanwhile.
 #[expect(clippy::disallowed_methods, reason = "the bytes are copied without the engine")]
-fn copy_folder(from: &Path, to: &Path) {
+fn copy_folder(from: &Path, to: &Path) -> bool {
+    let _ = std::fs::remove_dir_all(to);
     std::fs::create_dir(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
-        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        match std::fs::copy(entry.path(), to.join(entry.file_name())) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return false,
+            copied => copied.unwrap(),
+        };
     }
+    true
 }
 
 /// Does nothing unless it is the child.
