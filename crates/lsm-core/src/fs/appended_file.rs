@@ -28,8 +28,9 @@ pub struct AppendedFile {
 
 #[derive(Default)]
 struct Appends {
-    /// The number of appends that were begun, and how many of them are durable.
+    /// The number of appends that were begun, and how many of them have returned and are durable.
     begun: u64,
+    returned: u64,
     durable: u64,
     /// The end of the last append, and of the space that was reserved.
     end: u64,
@@ -70,9 +71,13 @@ impl AppendedFile {
             // Before the file is opened: from here on it stays open.
             self.shared.set_pinned(true);
         }
-        append(&*self.shared.file()?)?;
-        self.appends.lock().end += len;
-        Ok(())
+        let appended = self.shared.file().and_then(|file| append(&*file));
+        let mut appends = self.appends.lock();
+        appends.returned += 1;
+        if appended.is_ok() {
+            appends.end += len;
+        }
+        appended
     }
 }
 
@@ -105,17 +110,19 @@ impl File for AppendedFile {
     }
 
     fn sync(&self) -> Result<()> {
-        let begun = {
+        let returned = {
             let appends = self.appends.lock();
             if appends.begun == appends.durable {
                 // Another sync was faster, and the file may be closed.
                 return Ok(());
             }
-            appends.begun
+            // Not those that were begun: the sync need not cover their bytes, and the file must not be closed
+            // under them.
+            appends.returned
         };
         self.shared.file()?.sync()?;
         let mut appends = self.appends.lock();
-        appends.durable = appends.durable.max(begun);
+        appends.durable = appends.durable.max(returned);
         if appends.may_be_closed() {
             self.shared.set_pinned(false);
         }
@@ -284,6 +291,29 @@ mod tests {
         assert!(content(&file).starts_with(b"first "));
         file.append(b"third").unwrap();
         assert_eq!(content(&file), b"first second third");
+    }
+
+    /// A sync counted an append that had begun as durable. The file was closed under it, opened again for a reader,
+    /// and the next append overwrote its bytes.
+    #[test]
+    fn a_sync_does_not_count_an_append_that_is_under_way() {
+        let set = set(1);
+        let file = set.create(&path(0)).unwrap();
+        file.append(b"first ").unwrap();
+        let appended = file.append_by(7, |handle| {
+            file.sync()?;
+            // Closes what may be closed.
+            let _others: Vec<_> = (1..4).map(|number| set.create(&path(number)).unwrap()).collect();
+            assert!(content(&file).starts_with(b"first "));
+            handle.append(b"second ")
+        });
+        appended.unwrap();
+        file.append(b"third").unwrap();
+        assert_eq!(content(&file), b"first second third");
+        // Neither is taken for durable before a sync of its own.
+        assert!(set.pinned_count() > 0);
+        file.sync().unwrap();
+        assert_eq!(set.pinned_count(), 0);
     }
 
     #[test]
