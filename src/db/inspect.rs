@@ -15,6 +15,7 @@ impl Db {
     ///
     /// # Errors
     /// Damage and unreadable files are in the report; they are not errors of this call.
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the process has no file handle left: that says nothing of a file.
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) for a closed database;
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a mark of another
     /// database.

@@ -10,7 +10,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lsm_core::clock::Clock;
-use lsm_core::fs::{AppendMode, CrashOutcome, File, Fs, MemFs};
+use lsm_core::fs::{
+    AppendMode, CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, File, Fs, MemFs, OpKind,
+    is_out_of_handles,
+};
 use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::{
     BackgroundMode, Compression, Damage, Db, ErrorKind, Options, PartitionOptions, Result,

@@ -69,3 +69,27 @@ fn a_limit_holds_by_the_clock_of_the_database() {
     assert!((900..1500).contains(&took), "{took} ms instead of 1000");
     assert!(told > 20, "whoever waits may stop: {told}");
 }
+
+/// A process without a file handle says nothing of the files. What is open is closed for one first.
+#[test]
+fn a_file_that_no_handle_is_left_for_is_not_damaged() {
+    let mem = MemFs::new();
+    let fs = FaultFs::over_mem(mem.clone());
+    let db = build_on(Arc::new(fs.clone()));
+    for kind in [FileKind::Wal, FileKind::Manifest, FileKind::Sst] {
+        for path in files(&mem, kind) {
+            for sticky in [false, true] {
+                let suffix = path.file_name().unwrap().to_str().unwrap().to_owned();
+                let at = FaultAt::Nth { kind: OpKind::OpenRead, suffix, nth: 0 };
+                fs.add_rule(FaultRule { at, action: FaultAction::Emfile, sticky });
+                match db.verify(VerifyOptions::new()) {
+                    Ok(report) => assert!(report.is_sound(), "{path:?}, sticky {sticky}: {report}"),
+                    Err(error) => assert!(is_out_of_handles(&error), "{path:?}: {error}"),
+                }
+                fs.heal();
+            }
+        }
+    }
+    assert!(fs.fault_count() > 5, "{}", fs.fault_count());
+    assert!(db.verify(VerifyOptions::new()).unwrap().is_sound());
+}

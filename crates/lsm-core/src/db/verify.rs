@@ -26,7 +26,7 @@ pub(super) use files::BegunSegment;
 
 use super::DbInner;
 use crate::error::{Damage, Error, ErrorKind, Result};
-use crate::fs::Uncached;
+use crate::fs::{Uncached, is_out_of_handles};
 use crate::read::lost;
 use crate::sweep::{Sweep, SweepMark, SweepOptions, SweepProgress};
 
@@ -178,6 +178,8 @@ impl VerifyRun<'_> {
     /// Returns `true` if the error means that nothing more should be read, not that something cannot be read.
     fn ends_run(&self, error: &Error) -> bool {
         let is_taken_away = matches!(error.kind(), ErrorKind::LeaseLost | ErrorKind::FileGone);
+        // Without a handle the process cannot read a file that may be sound.
+        let is_taken_away = is_taken_away || is_out_of_handles(error);
         self.is_stopped || is_taken_away || self.db.check_not_closed().is_err()
     }
 }

@@ -5,7 +5,8 @@
 use std::path::Path;
 
 use crate::db::{Builder, VerifyOptions, VerifyReport};
-use crate::error::{Damage, ErrorKind, Result};
+use crate::error::{Damage, Result};
+use crate::fs::is_unreadable;
 
 /// Verifies a database that another process may write, opened by what `builder` makes. Damage of the log that refuses
 /// the open is a finding, and the rest is read without the log. If the manifest is damaged, there is no rest.
@@ -19,7 +20,7 @@ pub(super) fn verify_beside(
 ) -> Result<VerifyReport> {
     let (db, found) = match builder().beside_writer(true).open() {
         Ok(db) => (db, None),
-        Err(refused) if refused.is_corruption() || refused.kind() == ErrorKind::Io => {
+        Err(refused) if refused.is_corruption() || is_unreadable(&refused) => {
             let found = Damage::of(&refused, dir);
             match builder().beside_writer(true).skips_log(true).open() {
                 Ok(db) => (db, Some(found)),

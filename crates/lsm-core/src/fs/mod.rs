@@ -63,7 +63,7 @@ pub(crate) use folder::FolderFs;
 
 pub use mem::{CrashOutcome, MemFs, SyncLoss};
 pub(crate) use open_files::TableFile;
-pub use open_files::{OpenFiles, SharedFile, is_out_of_handles};
+pub use open_files::{OpenFiles, SharedFile, is_out_of_handles, is_unreadable};
 pub use os::OsFs;
 pub use under_way::FilesUnderWay;
 pub use words::{MapMode, SharedWords};

@@ -18,6 +18,7 @@
 //! 4. Lock order: a file's slot and the queue are never held together.
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -25,7 +26,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::{AppendMode, File, Fs, MappedBytes};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::machine;
 use crate::types::Process;
 
@@ -159,7 +160,7 @@ impl OpenFiles {
 
     /// Calls `open`. If the process has no file handle left, although the set is within its limit, half
     /// of the set is closed first: others need handles too, and files that are read are opened again.
-    fn find_handle(&self, open: impl Fn() -> Result<Arc<dyn File>>) -> Result<Arc<dyn File>> {
+    pub fn find_handle(&self, open: impl Fn() -> Result<Arc<dyn File>>) -> Result<Arc<dyn File>> {
         match open() {
             Err(error) if is_out_of_handles(&error) && self.open_count() > 0 => {
                 // Half at once: closing one for each open would find no handle again and again.
@@ -200,11 +201,8 @@ impl OpenFiles {
             let Some(file) = self.queue.lock().pop_front() else { return };
             // A dropped file was closed by its drop.
             let Some(file) = file.upgrade() else { continue };
-            let is_pinned = file.is_pinned.load(Ordering::Acquire);
-            if is_pinned || file.is_used.swap(false, Ordering::Relaxed) {
+            if file.is_used.swap(false, Ordering::Relaxed) || !file.close() {
                 self.queue.lock().push_back(Arc::downgrade(&file));
-            } else {
-                file.close();
             }
         }
     }
@@ -275,11 +273,16 @@ impl SharedFile {
         };
     }
 
-    fn close(&self) {
+    /// Closes the file. Returns `false` if it must not be closed.
+    fn close(&self) -> bool {
         let mut slot = self.slot.lock();
-        if !self.is_pinned.load(Ordering::Acquire) && slot.file.take().is_some() {
+        if self.is_pinned.load(Ordering::Acquire) {
+            return false;
+        }
+        if slot.file.take().is_some() {
             self.set.open.fetch_sub(1, Ordering::Relaxed);
         }
+        true
     }
 }
 
@@ -347,6 +350,19 @@ impl File for TableFile {
 /// Returns `true` if the process, or the machine, has no handle for another open file.
 pub fn is_out_of_handles(error: &Error) -> bool {
     error.io_source().is_some_and(machine::is_out_of_handles)
+}
+
+/// Returns `true` if the device does not give a file's bytes. Other errors say nothing of the bytes: of a file that
+/// may not be opened, or a process without memory or free descriptors, the next open knows more. After a failed
+/// sync the device may have other bytes than the reads show.
+pub fn is_unreadable(error: &Error) -> bool {
+    use io::ErrorKind::{Interrupted, OutOfMemory, PermissionDenied, ReadOnlyFilesystem};
+    let Some(source) = error.io_source().filter(|_| error.kind() == ErrorKind::Io) else {
+        return false;
+    };
+    let passes =
+        matches!(source.kind(), Interrupted | OutOfMemory | PermissionDenied | ReadOnlyFilesystem);
+    !passes && !machine::is_out_of_handles(source) && !error.is_failed_sync()
 }
 
 #[cfg(test)]

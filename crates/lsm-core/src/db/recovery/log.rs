@@ -5,18 +5,16 @@
 //! Invariant: the log is verified as a whole before anything that was replayed counts.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::{HooksOf, Opening};
 use crate::batch::SectionReader;
 use crate::db::context::DbContext;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{File, Fs, OpenFiles, TableFile};
+use crate::fs::{File, Fs, OpenFiles, TableFile, is_unreadable};
 use crate::hooks::{PartitionHooks, ValueStore};
-use crate::machine::is_out_of_handles;
 use crate::memtable::SlabPool;
 use crate::replay::Replay;
 use crate::types::{EntryKind, FileNo, PartitionId};
@@ -47,19 +45,6 @@ impl<'a> LogFiles<'a> {
             None => self.fs.open_read(path),
         }
     }
-}
-
-/// Returns `true` if the device does not give a file's bytes. Other errors say nothing of the bytes: of a file that
-/// may not be opened, or a process without memory or free descriptors, the next open knows more. After a failed
-/// sync the device may have other bytes than the reads show.
-fn is_unreadable(error: &Error) -> bool {
-    use io::ErrorKind::{Interrupted, OutOfMemory, PermissionDenied, ReadOnlyFilesystem};
-    let Some(source) = error.io_source().filter(|_| error.kind() == ErrorKind::Io) else {
-        return false;
-    };
-    let passes =
-        matches!(source.kind(), Interrupted | OutOfMemory | PermissionDenied | ReadOnlyFilesystem);
-    !passes && !is_out_of_handles(source) && !error.is_failed_sync()
 }
 
 impl Opening {

@@ -17,7 +17,7 @@ use crate::db::DbInner;
 use crate::db::ownership::pending_claim;
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::fs::names::{self, FileKind, FileName};
-use crate::fs::{File, Fs};
+use crate::fs::{File, Fs, is_out_of_handles};
 use crate::sstable::{Expected, SstReader, TableDamage, TableFindings};
 use crate::types::{Epoch, FileNo, PartitionId};
 use crate::version::{Bounds, DbVersion, Fork, Table, check_generation, recover};
@@ -219,7 +219,7 @@ impl VerifyRun<'_> {
         };
         // No damage: the primary may delete files that this secondary has planned to read, and the
         // run ends.
-        if refused.kind() == ErrorKind::LeaseLost {
+        if refused.kind() == ErrorKind::LeaseLost || is_out_of_handles(&refused) {
             return Err(refused);
         }
         // Without a lease. The manifest does not name it any more, so it is live no longer.
@@ -288,10 +288,12 @@ impl VerifyRun<'_> {
 
     fn check_segment(&mut self, number: FileNo, epoch: Epoch, part: SegmentPart) -> Result<bool> {
         let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.context.dir);
-        let file = match self.fs.open_read(&path) {
+        let opened = self.db.context.files.find_handle(|| self.fs.open_read(&path));
+        let file = match opened {
             Ok(file) => file,
             // The writer has flushed the segment and deleted it.
             Err(error) if self.db.has_live_writer && error.is_missing() => return Ok(false),
+            Err(error) if is_out_of_handles(&error) => return Err(error),
             Err(error) => {
                 self.damage.push(missing(&error, &path, "a segment of the log is missing"));
                 return Ok(false);
@@ -376,6 +378,7 @@ impl VerifyRun<'_> {
             Ok(found) => found.iter().map(|error| Damage::of(error, &path)).collect(),
             // Its writer goes on in another generation.
             Err(error) if self.db.has_live_writer && error.is_missing() => return Ok(false),
+            Err(error) if is_out_of_handles(&error) => return Err(error),
             Err(error) => {
                 is_read = false;
                 vec![missing(&error, &path, "the manifest is missing")]
@@ -387,6 +390,7 @@ impl VerifyRun<'_> {
             let names = fs.list(dir, "")?;
             let names: Vec<_> = names.iter().filter_map(|e| FileName::parse(&e.name)).collect();
             match recover(fs, dir, &names) {
+                Err(error) if is_out_of_handles(&error) => return Err(error),
                 Err(error) => found.push(Damage::of(&error, &path)),
                 Ok(None) => found.push(missing_manifest(&path)),
                 // After a failed write the last edit may be there or not.
