@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lsm_core::fs::FaultFs;
+use lsm_core::fs::{FaultFs, FsOp, OpKind};
 use lsm_core::hooks::{
     CompactionFilter, Cut, Emitter, EndedBlock, Entry, Fault, Faults, Input, InputTable, Job,
     JudgeSources, JudgedTable, Origin, Output, Properties, Rules, TableJudge, Vouched,
@@ -101,6 +101,31 @@ fn damaged_tables_are_repaired_in_their_levels() {
     p.compact(..).unwrap();
     assert_eq!(pairs(p.iter()), model);
     assert_eq!(log.take(), (Vec::new(), Content::new()));
+}
+
+/// The repair found no table in the dropped partition, and the export was tried again without end.
+#[test]
+fn an_export_of_a_partition_that_is_dropped_meanwhile_ends() {
+    let provider = without_log();
+    let (mem, _) = at_rest(&provider);
+    turn_bits(&mem, &[123]);
+    let fs = FaultFs::over_mem(mem);
+    let open = builder(Arc::new(fs.clone()), 6).hooks(Arc::new(provider.clone()));
+    let db = open.open().unwrap();
+    let p = db.partition("p").unwrap();
+    let reads = AtomicU32::new(0);
+    let dropping = db.clone();
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        let is_read = op.kind == OpKind::Read && op.path.extension().is_some_and(|it| it == "sst");
+        let number = if is_read { reads.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        if is_read && number == 0 {
+            dropping.drop_partition("p").unwrap();
+        }
+        assert!(number < 1000, "it is tried again and again");
+    }));
+    let error = p.export(.., "/export").unwrap_err();
+    fs.clear_observer();
+    assert_eq!(error.kind(), ErrorKind::PartitionNotFound, "{error}");
 }
 
 #[test]

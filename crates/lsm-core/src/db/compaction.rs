@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use super::DbInner;
 use super::errors::Reason;
-use super::job::{Installation, JobTables};
+use super::job::{Installation, JobTables, StartedJob, gaps_added};
 use super::jobs::{Claimed, FlushTurn, PickedSound, RangeGoal};
 use crate::compaction::{Compaction, Finish, Merge, Method};
 use crate::error::Result;
@@ -202,37 +202,51 @@ impl DbInner {
         }
         let job = self.runner.start(self, partition);
         let merge = Merge::compaction(compaction, version);
-        let JobTables { tables, values, clear_of, .. } =
-            self.runner.run(self, &job, &merge, &|| {
-                // A compaction may give up at any time, because its inputs are still live. A close
-                // would otherwise wait for minutes.
-                let is_unwanted = self.background.is_stopping() || partition.is_dropped();
-                if !is_unwanted && let Some(preemption) = l0 {
-                    self.run_preempting(preemption);
-                }
-                is_unwanted
-            })?;
-        let changes = changes(partition.id, compaction, &tables);
-        let installed = self.install_job(
+        let mut made = self.runner.run(self, &job, &merge, &|| {
+            // A compaction may give up at any time, because its inputs are still live. A close
+            // would otherwise wait for minutes.
+            let is_unwanted = self.background.is_stopping() || partition.is_dropped();
+            if !is_unwanted && let Some(preemption) = l0 {
+                self.run_preempting(preemption);
+            }
+            is_unwanted
+        })?;
+        // Otherwise the partition was dropped, or its hooks changed: then the same compaction is due again.
+        if !self.install_merge(claimed, &job, &mut made)? {
+            return Ok(Vec::new());
+        }
+        self.count_compaction(claimed, made.bytes(), started);
+        Ok(made.tables)
+    }
+
+    /// Installs the tables of a compaction or a repair in place of its inputs, and counts the bytes. Returns
+    /// `false` if the partition was dropped, or its hooks changed.
+    pub(super) fn install_merge(
+        &self,
+        claimed: &Claimed,
+        job: &StartedJob,
+        made: &mut JobTables,
+    ) -> Result<bool> {
+        let Claimed { partition, compaction, .. } = claimed;
+        let mut changes = changes(partition.id, compaction, &made.tables);
+        changes.extend(gaps_added(partition.id, &made.gaps));
+        let is_installed = self.install_job(
             partition,
             Installation {
                 removed: compaction.tables().map(|(_, table)| table.clone()).collect(),
-                made: &tables,
-                values,
-                clear_of,
+                made: &made.tables,
+                values: std::mem::take(&mut made.values),
+                clear_of: std::mem::take(&mut made.clear_of),
                 holds: &|current| current.hooks == job.view.version.hooks,
+                is_foreign: made.is_repaired,
                 ..Installation::of(changes)
             },
         )?;
-        // The partition was dropped, or its hooks changed: then the same compaction is due again.
-        if !installed {
-            return Ok(Vec::new());
+        if is_installed {
+            self.counters.compaction_read_bytes.add(compaction.bytes());
+            self.counters.compaction_written_bytes.add(made.bytes());
         }
-        let written: u64 = tables.iter().map(|meta| meta.bytes).sum();
-        self.counters.compaction_read_bytes.add(compaction.bytes());
-        self.counters.compaction_written_bytes.add(written);
-        self.count_compaction(claimed, written, started);
-        Ok(tables)
+        Ok(is_installed)
     }
 
     /// Counts and reports an installed compaction.

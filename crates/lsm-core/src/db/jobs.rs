@@ -281,10 +281,7 @@ impl Jobs {
         match outcome {
             Ok(outputs) => {
                 claim.busy.release(compaction);
-                // They are gone.
-                compaction.tables().for_each(|(_, table)| {
-                    claim.repairs.remove(&table.meta.file);
-                });
+                claim.forget_repairs(partition);
                 claim.cursors.finished(compaction, outputs.iter().map(|meta| meta.file));
             }
             Err(error) if error.is_corruption() => {
@@ -337,7 +334,9 @@ impl Jobs {
         }
         if claim.busy.has(file) {
             // A table whose damage is final stays claimed, and no job has it.
-            return if claim.damage.is_some() { RepairStep::Final } else { RepairStep::Wait };
+            // The jobs that run may have this one, and end.
+            let is_final = claim.damage.is_some() && claim.running == 0;
+            return if is_final { RepairStep::Final } else { RepairStep::Wait };
         }
         let version = partition.view().version.clone();
         if !version.tables().any(|(at, it)| at == level && it.meta.file == file) {
@@ -361,8 +360,9 @@ impl Jobs {
             let count = claim.repairs.get(&file).copied().unwrap_or_default() + 1;
             match outcome {
                 Ok(made) => {
-                    claim.repairs.remove(&file);
                     claim.repairs.extend(made.iter().map(|meta| (meta.file, count)));
+                    claim.forget_repairs(partition);
+                    claim.failure = None;
                 }
                 Err(error) if error.is_corruption() => {
                     claim.repairs.insert(file, count);

@@ -22,18 +22,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::DbInner;
-use super::job::{Installation, JobEnv, JobRunner, JobTables, gaps_added};
+use super::job::{JobEnv, JobRunner, JobTables};
 use super::jobs::{Claimed, RepairStep};
 use super::log_search::LogSearch;
 use crate::compaction::Merge;
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{Event, Fault, JudgeSources, OwnedEntry, catch_engine};
 use crate::iter::InternalIter;
 use crate::partition::{PartitionState, ReadView};
 use crate::read::{Source, lost as lost_in};
 use crate::types::{Gap, KeyRef, SeqNo};
-use crate::version::{PartitionVersion, SstMeta, Table, TableContext};
+use crate::version::{PartitionVersion, Table, TableContext};
 
 /// The sources of the judges of a job. It holds on to nothing of the database, because a walk over
 /// tables lives longer than the call that made it.
@@ -116,6 +116,8 @@ impl DbInner {
         }
         loop {
             self.check_open()?;
+            // A dropped partition has no tables, and would seem to be repaired.
+            partition.check_live()?;
             let view = partition.view();
             let found = self.repairable(partition, error, view.version.tables());
             // Otherwise another job has replaced it.
@@ -136,56 +138,41 @@ impl DbInner {
     fn run_repair(&self, repair: &Claimed, error: &Error) -> Result<()> {
         let partition = &repair.partition;
         let result = catch_engine("a repair", || self.rewrite(repair, error));
-        self.jobs.finish_repair(repair, result.as_ref().map(Vec::as_slice));
-        if partition.view().version.gaps.open().count() > repair.version.gaps.open().count() {
-            self.retry_gaps(partition);
-        }
+        let tables = result.as_ref().map(|made| made.as_ref().map_or(&[][..], |made| &made.tables));
+        self.jobs.finish_repair(repair, tables);
         match result {
+            Ok(Some(made)) if !made.gaps.is_empty() => self.retry_gaps(partition),
             Err(error) if !error.is_corruption() => {
                 partition.check_live()?;
-                let bytes = repair.compaction.bytes();
-                let what =
-                    format!("the repair of a table of {bytes} bytes, which needs room for another");
-                Err(Error::because(error.kind(), what, error).in_partition(&partition.name))
+                let mut what =
+                    format!("the repair of a table of {} bytes", repair.compaction.bytes());
+                if error.kind() == ErrorKind::NoSpace {
+                    what.push_str(", which needs room for another");
+                }
+                return Err(Error::because(error.kind(), what, error).in_partition(&partition.name));
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
     }
 
-    /// Writes and installs what takes the place of a damaged table.
-    fn rewrite(&self, repair: &Claimed, error: &Error) -> Result<Vec<SstMeta>> {
+    /// Writes and installs what takes the place of a damaged table. `None` if its partition was dropped, or its
+    /// hooks changed.
+    fn rewrite(&self, repair: &Claimed, error: &Error) -> Result<Option<JobTables>> {
         let Claimed { partition, compaction, version } = repair;
+        // Either a close finds the claim, or this check finds the close.
+        self.check_not_closed()?;
         self.catalog.edit()?.ensure_writable()?;
         let job = self.runner.start(self, partition);
         let merge = Merge::compaction(compaction, version);
-        let made = self
+        let mut made = self
             .runner
             .run(self, &job, &merge, &|| self.background.is_stopping() || partition.is_dropped())?;
-        let JobTables { tables, values, gaps, miscounted, clear_of, is_repaired } = made;
-        if !is_repaired && gaps.is_empty() && miscounted.is_empty() {
+        if !made.is_repaired && made.gaps.is_empty() && made.miscounted.is_empty() {
             // The damage was in memory: what the repair has read is sound.
             self.tell_read_again(partition, error);
         }
-        let mut changes = super::compaction::changes(partition.id, compaction, &tables);
-        changes.extend(gaps_added(partition.id, &gaps));
-        let is_installed = self.install_job(
-            partition,
-            Installation {
-                removed: compaction.tables().map(|(_, table)| table.clone()).collect(),
-                made: &tables,
-                values,
-                clear_of,
-                holds: &|current| current.hooks == job.view.version.hooks,
-                is_foreign: is_repaired,
-                ..Installation::of(changes)
-            },
-        )?;
-        if !is_installed {
-            return Ok(Vec::new());
-        }
-        self.counters.compaction_read_bytes.add(compaction.bytes());
-        self.counters.compaction_written_bytes.add(tables.iter().map(|meta| meta.bytes).sum());
-        Ok(tables)
+        Ok(self.install_merge(repair, &job, &mut made)?.then_some(made))
     }
 
     fn tell_read_again(&self, partition: &PartitionState, error: &Error) {

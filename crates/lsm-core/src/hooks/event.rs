@@ -45,7 +45,8 @@ pub enum Event {
     },
     /// Damaged bytes were found.
     Corruption(Damage),
-    /// A damaged entry was repaired.
+    /// A damaged entry was repaired. This and the next event come when a repair has read the table. If it cannot
+    /// install the new table, on a full disk for example, it is tried again, and they come again.
     Repaired {
         /// Name of the partition.
         partition: String,
@@ -54,7 +55,7 @@ pub enum Event {
         /// The source of the correct bytes.
         source: String,
     },
-    /// A damaged entry could not be repaired: reads of it return corruption from now on.
+    /// A damaged entry could not be repaired: reads of it return corruption.
     Quarantined {
         /// The damage.
         damage: Damage,

@@ -100,11 +100,7 @@ impl Partition {
     ) -> Result<ExportSummary> {
         let db = self.db();
         let dir = dir.as_ref();
-        // A snapshot, because an export may take long and compactions must keep the versions that
-        // it reads.
-        let snapshot = self.open_db().snapshot();
-        self.state().check_live()?;
-        let mut point = self.read_point_at(Some(&snapshot))?;
+        let (mut snapshot, mut point) = self.export_point()?;
         make_empty_folder(&*db.context.fs, dir)?;
         let bounds = range.bounds();
         loop {
@@ -118,8 +114,19 @@ impl Partition {
             if !names_block || !db.repair_table(self.state(), version, error)? {
                 return exported;
             }
-            point = self.read_point_at(Some(&snapshot))?;
+            // A new one: the present snapshot may read the damaged table as long as it lives.
+            (snapshot, point) = self.export_point()?;
         }
+    }
+
+    /// The state that an attempt exports.
+    fn export_point(&self) -> Result<(Snapshot, ReadPoint)> {
+        // A snapshot, because an export may take long and compactions must keep the versions that
+        // it reads.
+        let snapshot = self.open_db().snapshot();
+        self.state().check_live()?;
+        let point = self.read_point_at(Some(&snapshot))?;
+        Ok((snapshot, point))
     }
 
     /// Exports what a snapshot sees into an empty folder.

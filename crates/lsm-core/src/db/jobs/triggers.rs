@@ -7,7 +7,7 @@
 //! Invariant: a partition with a due compaction is a candidate, has changed since the last look, or
 //! waits for time.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -172,6 +172,15 @@ impl JobsState {
 }
 
 impl Claims {
+    /// Forgets the repairs of tables that are no more in the view.
+    pub(super) fn forget_repairs(&mut self, partition: &PartitionState) {
+        if !self.repairs.is_empty() {
+            let version = partition.view().version.clone();
+            let live: HashSet<FileNo> = version.tables().map(|(_, it)| it.meta.file).collect();
+            self.repairs.retain(|file, _| live.contains(file));
+        }
+    }
+
     /// The compaction that is due, with the version that it was picked from.
     fn pick(
         &mut self,
