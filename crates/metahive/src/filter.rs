@@ -265,7 +265,9 @@ impl CompactionFilter for HiveFilter {
         // Its judge has counted, and what comes here beside is a part of the table.
         self.judge.is_whole = false;
         if vouched.note == NOT_SEALED && !self.are_all_sealed {
-            return Ok(self.take(entry, *at));
+            let taken = self.take(entry, *at);
+            self.judge.report(faults);
+            return Ok(taken);
         }
         // The judge saw the bytes as they lay in their block; what came since is damage in memory.
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);

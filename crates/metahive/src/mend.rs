@@ -48,8 +48,11 @@ const LEADS_MAX: usize = 4;
 const READ_AGAIN_MAX: u64 = 16;
 /// Searches in a table that find nothing, until no other one begins.
 pub(crate) const SEARCHES_IN_VAIN_MAX: u64 = 64;
-/// Longest block in which every bit is tried; in a longer one, those around the first damage.
+/// Longest block in which every bit is tried; in a longer one, those of the lengths and the key of the first damaged
+/// entry, if they are no longer.
 const EVERY_BIT_BYTES_MAX: usize = 8 << 10;
+/// Bytes after the last entry that could be decoded: a hidden entry, and the lengths of the next one.
+const NEAR_BYTES: usize = 64;
 
 /// A sound entry, with its checksum.
 struct Sound {
@@ -335,23 +338,26 @@ fn place_of(of: &DecodedEntry, bit: Bit) -> Option<usize> {
     }
 }
 
-/// Turns one bit after the other, first around the first damage: lengths and headers decide how all
-/// that follows is read.
+/// Turns one bit after the other, first in the lengths and the key of the first damaged entry: they decide how
+/// all that follows is read.
 fn by_every_bit(
     judge: &mut HiveJudge,
     block: &mut dyn DamagedBlock,
     payload: &[u8],
 ) -> Option<Vec<(DecodedEntry, u64)>> {
     let decoded = block.decode(payload);
-    let good = decoded
-        .entries
-        .iter()
-        .position(|of| agreed(judge, &of.entry, of.hidden.as_deref()).is_none());
-    let first = good.unwrap_or(decoded.entries.len().saturating_sub(1));
-    let start = decoded.entries.get(first.saturating_sub(1)).map_or(0, |of| of.hidden_at.start);
-    let end = decoded.entries.get(first).map_or(0, |of| of.hidden_at.end) + 32;
-    // Offsets of damaged entries may lead out of the payload.
-    let near = start.min(payload.len())..end.min(payload.len());
+    let mut entries = decoded.entries.iter();
+    let near = match entries.find(|of| agreed(judge, &of.entry, of.hidden.as_deref()).is_none()) {
+        Some(of) => of.start..of.value.start,
+        // The entry that follows these could not be decoded.
+        None => {
+            let end = decoded.entries.last().map_or(0, |of| of.value.end);
+            end..end + NEAR_BYTES
+        }
+    };
+    // Offsets of damaged entries may lead out of the payload, and each bit costs as much as the whole block.
+    let start = near.start.min(payload.len());
+    let near = start..near.end.clamp(start, payload.len()).min(start + EVERY_BIT_BYTES_MAX);
     // The base of all sequence numbers: one bit of it damages every entry of the block.
     let tail = payload.len().saturating_sub(16)..payload.len().saturating_sub(8);
     // Every candidate is decoded and verified up to its first damage, so that the cost of all of them grows

@@ -171,7 +171,10 @@ impl<'a, 'o> Writing<'a, 'o> {
             None => self.take(&present)?,
             Some(inject) => self.take_struck(&present, &**inject)?,
         }
-        if self.is_over() { self.read_again(entries) } else { Ok(()) }
+        // A fault of an earlier entry, which came out at a boundary, says nothing of this one.
+        let is_damaged = self.stages.takes_inputs
+            && self.faults.first().is_some_and(|fault| fault.at == present.at);
+        if is_damaged { self.read_again(entries) } else { Ok(()) }
     }
 
     /// Takes in the entry under the cursor once more: it may have changed in memory after its block was
@@ -267,7 +270,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         Ok(())
     }
 
-    /// Returns `true` if there is a fault. A damaged entry, or one behind it, reaches neither a hook nor a
+    /// Returns `true` if there is a fault. A damaged entry, or one after it, reaches neither a hook nor a
     /// table: it may sort in front of what has been written.
     #[inline]
     fn is_over(&self) -> bool {
