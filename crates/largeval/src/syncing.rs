@@ -52,8 +52,9 @@ impl Syncs {
         self.unnamed.insert(chunk);
     }
 
-    /// Notes files again whose sync was not begun.
-    fn keep_unsynced(&mut self, files: BTreeMap<ChunkId, Arc<dyn File>>) {
+    /// Notes files again whose sync was not begun, with so many bytes.
+    fn keep_unsynced(&mut self, files: BTreeMap<ChunkId, Arc<dyn File>>, bytes: u64) {
+        self.unsynced_bytes += bytes;
         for (chunk, file) in files {
             self.unsynced.entry(chunk).or_insert(file);
         }
@@ -151,7 +152,7 @@ impl Shared {
         let unnamed = std::mem::take(&mut state.syncs.unnamed);
         // Taken out before the syncs: bytes that are appended meanwhile are noted again.
         let unsynced = std::mem::take(&mut state.syncs.unsynced);
-        state.syncs.unsynced_bytes = 0;
+        let unsynced_bytes = std::mem::take(&mut state.syncs.unsynced_bytes);
         drop(state);
         let names: Vec<PathBuf> = unnamed.iter().map(|id| self.context.chunk_path(*id)).collect();
         // A synced file without a durable name in the folder is lost after a crash.
@@ -166,7 +167,7 @@ impl Shared {
             if is_out_of_handles(&error) {
                 // No sync has failed, so nothing is in doubt.
                 state.syncs.unnamed.extend(doubtful);
-                state.syncs.keep_unsynced(unsynced);
+                state.syncs.keep_unsynced(unsynced, unsynced_bytes);
                 return error;
             }
             let chunks: BTreeSet<ChunkId> = unsynced.into_keys().chain(doubtful).collect();

@@ -9,8 +9,8 @@
 //! asked.rs      the same for a range that the user asked for
 //! small.rs      the same for neighbours that are much smaller than a table
 //! place.rs      the level of a table that comes from outside
-//! run.rs        one run of a job: flush, compaction or export, each a `Merge`
-//! inputs.rs     the cursors over memtables and tables; replacements.rs has repaired entries
+//! run.rs        one run of a job: flush, compaction, repair or export, each a `Merge`
+//! inputs.rs     the cursors over memtables and tables
 //! job_iter.rs   what the loop asks of a cursor
 //! survivors.rs  the loop: reads entries, calls rules and hooks, writes what survives;
 //!               survivors/boundary.rs has hidden entries and the ends of tables, between two keys;

@@ -16,7 +16,7 @@
 //! 2. A batch whose frame was not wholly appended is refused, never applied, and does not appear
 //!    later: its segment is closed before it, see `log/`. Its sequence numbers stay unused.
 //! 3. No sync runs under the queue's or the log writer's lock, except when a failed segment is
-//!    replaced.
+//!    replaced, and when a new segment finds too many files that wait for a sync (`log/handles.rs`).
 //! 4. Whether the store takes writes is checked under the log writer's lock, so no batch is written
 //!    after a failure.
 //! 5. The requirements of a batch are checked when its sequence numbers are known and nothing can

@@ -115,7 +115,7 @@ impl DbInner {
             + self.obsolete.pinned_bytes()
             + leased_file_bytes
             + self.context.under_way.bytes(&*self.context.fs)
-            + self.cursor.later().file_bytes()
+            + self.cursor.file_bytes()
             + stats.wal_disk_bytes
             + stats.manifest_disk_bytes;
         stats.memory_budget_bytes =

@@ -27,12 +27,8 @@ impl Log {
         let sealed = std::mem::take(&mut writer.state.sealed);
         // The rest is done without the lock: writers do not wait for an index.
         drop(writer);
-        let mut result = Ok(());
-        for segment in sealed {
-            // A segment may be removed meanwhile: an index in a deleted file is harmless.
-            result = result.and(self.write_index(env, segment));
-        }
-        result
+        // A segment may be removed meanwhile: an index in a deleted file is harmless.
+        self.append_indexes(sealed, |number, len| self.lock(env).state.note_index(number, len))
     }
 
     /// Drops the segments that wait for their indexes.
@@ -40,11 +36,23 @@ impl Log {
         self.lock(env).state.sealed.clear();
     }
 
-    fn write_index(&self, env: &dyn LogEnv, sealed: SealedSegment) -> Result<()> {
-        if let Some((number, len)) = self.append_index(sealed)? {
-            self.lock(env).state.note_index(number, len);
+    /// Appends the indexes of all that get one, and calls `note` with the number of each segment and the length
+    /// of its index. Returns the first error.
+    fn append_indexes(
+        &self,
+        sealed: Vec<SealedSegment>,
+        mut note: impl FnMut(FileNo, u64),
+    ) -> Result<()> {
+        let mut result = Ok(());
+        for segment in sealed {
+            let appended = self.append_index(segment);
+            result = result.and(appended.map(|index| {
+                if let Some((number, len)) = index {
+                    note(number, len);
+                }
+            }));
         }
-        Ok(())
+        result
     }
 
     /// The segment with its index, and the length of that; `None` for a segment that gets none.
@@ -69,15 +77,8 @@ impl LogWriter<'_> {
     /// # Errors
     /// As [`Log::index_sealed`].
     pub(super) fn index_sealed(&mut self) -> Result<()> {
-        let mut result = Ok(());
-        for segment in std::mem::take(&mut self.state.sealed) {
-            match self.log.append_index(segment) {
-                Ok(Some((number, len))) => self.state.note_index(number, len),
-                Ok(None) => {}
-                Err(error) => result = result.and(Err(error)),
-            }
-        }
-        result
+        let sealed = std::mem::take(&mut self.state.sealed);
+        self.log.append_indexes(sealed, |number, len| self.state.note_index(number, len))
     }
 }
 

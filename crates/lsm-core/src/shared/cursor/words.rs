@@ -123,11 +123,6 @@ impl CursorWords {
         self.file.get().map(|file| file.words.words())
     }
 
-    /// Returns the length of the file; 0 without one.
-    pub fn file_bytes(&self) -> u64 {
-        self.of_others().map_or(0, |words| words.len() as u64 * 8)
-    }
-
     /// The reason why there is no file, if it could not be made.
     pub(super) fn failure(&self) -> Option<Error> {
         self.attempts.lock().as_ref().map(|attempts| attempts.error.clone())
