@@ -109,7 +109,7 @@ impl Partition {
     /// let users = db.partition("users")?;
     /// users.put("alice", "admin")?;
     /// users.delete("alice")?;
-    /// users.delete("nobody")?; // no error
+    /// users.delete("bob")?; // no error
     /// assert!(users.get("alice")?.is_none());
     /// # Ok::<(), siltstone::Error>(())
     /// ```

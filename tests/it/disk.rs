@@ -18,7 +18,7 @@ fn sum_of(mem: &MemFs, endings: &[&str]) -> u64 {
     counted.map(|file| file.len).sum()
 }
 
-/// Compares the figures with the files in the folder, but for the log, of which a part may be given back.
+/// Compares the figures with the files in the folder, except the log: a part of it may be given back.
 fn check(db: &Db, mem: &MemFs, context: &str) {
     let stats = db.stats();
     let listed = sum_of(mem, &[".sst", ".chunk", ".manifest"]);

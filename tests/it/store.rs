@@ -13,7 +13,7 @@ use testkit::Rng;
 /// The keys and values of a partition.
 pub type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Returns a builder of the database in `dir` that does background work when it is told to, one step at
+/// Returns a builder of the database in `dir` that does background work only in `Db::step`, one step at
 /// a time. The seed makes its random numbers, and so its id.
 pub fn stepped(fs: Arc<dyn Fs>, dir: impl AsRef<Path>, seed: u64) -> Builder {
     let mut random = Rng::new(seed);

@@ -26,7 +26,7 @@ struct Crate {
     names: BTreeMap<Names, BTreeMap<String, Option<Names>>>,
     /// The names of the items that each module defines.
     defined: BTreeMap<Names, BTreeSet<String>>,
-    /// The modules of which each module imports everything.
+    /// The modules whose items each module imports with `*`.
     globs: BTreeMap<Names, Vec<Names>>,
     /// The paths that each file imports or names.
     uses: Vec<BTreeSet<Names>>,

@@ -19,16 +19,16 @@ const fn word(text: &'static str, instead: &'static str, at_most: usize) -> Word
 }
 
 const WORDS: [Word; 10] = [
-    word("behind", "`after`, unless one falls behind another", 385),
-    word("told", "`returned`, `reported`, `notified`", 92),
-    word("nobody", "`no one`, or the caller by its name", 100),
-    word("anew", "`again`, `from the beginning`", 38),
-    word("beside", "`in addition to`, `next to`, `while another process writes`", 108),
-    word("of which", "`whose`, or a second sentence", 70),
-    word("owed", "`due`, `pending`", 4),
-    word("goes by", "`uses`, `follows`", 10),
-    word("let go", "`released`, `dropped`", 8),
-    word("see the module", "what the type is", 26),
+    word("behind", "`after`, unless one falls behind another", 339),
+    word("told", "`returned`, `reported`, `notified`", 80),
+    word("nobody", "`no one`, or the caller by its name", 90),
+    word("anew", "`again`, `from the beginning`", 30),
+    word("beside", "`in addition to`, `next to`, `while another process writes`", 98),
+    word("of which", "`whose`, or a second sentence", 48),
+    word("owed", "`due`, `pending`", 2),
+    word("goes by", "`uses`, `follows`", 8),
+    word("let go", "`released`, `dropped`", 5),
+    word("see the module", "what the type is", 21),
 ];
 
 /// The text of comments and strings, in lower case, with single spaces: a phrase may wrap.

@@ -16,7 +16,7 @@
 //!    with `pending` (what this process put and no edit has added yet) it is everything that may
 //!    still be read; the rest of the file is garbage.
 //! 2. An edit counts once, however often its section comes.
-//! 3. A chunk of which more was dropped than added is never removed: its counts are damaged.
+//! 3. A chunk whose dropped values exceed its added ones is never removed: its counts are damaged.
 
 use std::collections::BTreeMap;
 

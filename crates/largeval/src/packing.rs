@@ -30,8 +30,8 @@ impl SubBlockPacker {
         SubBlockPacker { table: CompressTable::large(), room: Vec::new(), stored: Vec::new() }
     }
 
-    /// Returns the stored form of sub-blocks of `size` bytes, of which the last may be shorter;
-    /// passes the stored bytes of each to `each`.
+    /// Returns the stored form of sub-blocks of `size` bytes; the last one may be shorter.
+    /// Passes the stored bytes of each to `each`.
     pub fn pack<'p>(
         &'p mut self,
         bytes: &'p [u8],

@@ -205,12 +205,12 @@ impl BlockWriter {
         self.append(stored, &[])
     }
 
-    /// Appends whole sub-blocks, or the last ones of the value, in their stored form, followed by
-    /// the bytes that `behind` returns then.
+    /// Appends whole sub-blocks, or the last ones of the value, in their stored form. After them it
+    /// appends the bytes that `end` returns once the sub-blocks are in the table.
     fn append_packed(
         &mut self,
         piece: &[u8],
-        behind: impl FnOnce(&mut Self) -> Vec<u8>,
+        end: impl FnOnce(&mut Self) -> Vec<u8>,
     ) -> Result<()> {
         let size = self.handle.sub_block_bytes() as usize;
         let form = self.handle.form;
@@ -228,8 +228,8 @@ impl BlockWriter {
                 piece
             }
         };
-        let behind = behind(self);
-        let appended = self.append(stored, &behind);
+        let end = end(self);
+        let appended = self.append(stored, &end);
         self.packer = packer;
         appended
     }

@@ -86,7 +86,7 @@ pub(crate) fn one_bit(entry: &OwnedEntry, metadata: &Payload) -> Option<(Bit, Ow
             found.push(bit);
         }
     });
-    // Two candidates are no repair: nothing tells which of them was written.
+    // Two candidates are no repair: nothing shows which of them was written.
     match found[..] {
         [bit] => turned(entry, bit).map(|entry| (bit, entry)),
         _ => None,

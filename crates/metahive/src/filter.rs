@@ -132,7 +132,7 @@ impl HiveFilter {
         self.judge.may_be_metadata(entry, at)
     }
 
-    /// Behind the last input: the number of entries, what else was counted, the faults, and which metadata
+    /// After the last input: the number of entries, what else was counted, the faults, and which metadata
     /// is damaged while its entry is not.
     pub(crate) fn finish_verifying(mut self) -> VerifiedEntries {
         self.close_until(None);
@@ -154,7 +154,7 @@ impl HiveFilter {
             self.judge.take_metadata(entry, at, &mut self.open);
             return Input::Take;
         }
-        // Behind the metadata: the seal of a table counts entries alone.
+        // After the metadata: the seal of a table counts entries alone.
         self.judge.count(at);
         self.close_until(Some(entry.key));
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);

@@ -15,7 +15,7 @@ fn on_disk() -> (MemFs, ManualClock, Db) {
     (fs, clock, db)
 }
 
-/// A new database on a disk of which the test lets operations fail.
+/// A new database on a disk whose operations the test can make fail.
 fn on_failing_disk() -> (MemFs, FaultFs, ManualClock, Db) {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());

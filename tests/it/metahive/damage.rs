@@ -287,8 +287,8 @@ fn searches_in_vain_end_and_are_told() {
     p.put(key_of(0).repeat(2), "makes the compaction write").unwrap();
     p.compact(..).unwrap();
     let events = std::mem::take(&mut *log.0.lock().unwrap());
-    let told = events.iter().filter(|event| format!("{event:?}").contains("in vain"));
-    assert!(told.count() > 10);
+    let in_vain = events.iter().filter(|event| format!("{event:?}").contains("in vain"));
+    assert!(in_vain.count() > 10);
     for n in 0..400 {
         let found = p.get(key_of(n));
         let is_true = |found: &Option<siltstone::Slice>| {

@@ -114,7 +114,7 @@ fn moving(chunks: &Chunks) -> Vec<u64> {
     moving.map(|(id, _)| id.number.0).collect()
 }
 
-/// Otherwise each call moves all that is due, most of which is overwritten soon.
+/// Otherwise each call moves all that is due, and most of it is overwritten soon.
 #[test]
 fn chunks_with_the_most_garbage_are_moved_first_and_others_later() {
     let mut chunks = Chunks::default();

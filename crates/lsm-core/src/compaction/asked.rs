@@ -1,7 +1,7 @@
 //! [`Picker::pick_range`]: the jobs of a compaction that the user asked for.
 //!
-//! Called until the range is done; the jobs run one after another, beside those of background threads. As
-//! the rest of the picker it is a pure function of its fields.
+//! Called until the range is done. The jobs run one after another; background threads may run others at the
+//! same time. Like the rest of the picker it is a pure function of its fields.
 //!
 //! Invariant: tables that are newer than the request are not waited for, so that it ends while somebody
 //! writes.
@@ -77,7 +77,7 @@ impl Picker<'_> {
             waits |= !tables.is_empty();
             for (at, table) in tables.iter().enumerate() {
                 // A long run saves merges. It fails as a whole if one table that it overlaps is
-                // busy, so the first table alone is tried behind it.
+                // busy, so the first table alone is tried next.
                 let run = &tables[at..at + self.run_length(&tables[at..])];
                 let job = self
                     .step(level, run, Trigger::Range)

@@ -199,16 +199,16 @@ fn a_range_goes_to_the_bottom_step_by_step() {
     }
     assert_eq!(jobs, ["L0[9] L5[5] -> L5 Merge Range above [1,2]"]);
     let version = draw("L0: 8:x-z\nL6: 1:a-b 2:c-d!1");
-    let nobody = Busy::default();
+    let none = Busy::default();
     let RangePick::Due(job) =
-        picker(&version, &nobody, &cursors).pick_range(range, SeqNo::MAX, Finish::Clean)
+        picker(&version, &none, &cursors).pick_range(range, SeqNo::MAX, Finish::Clean)
     else {
         panic!("a tombstone is left")
     };
     assert_eq!(print(&job), "L6[2] -> L6 Merge Elision bottom");
     let outside = UserRange::new(b"a", b"b");
     assert!(matches!(
-        picker(&version, &nobody, &cursors).pick_range(outside, SeqNo::MAX, Finish::Clean),
+        picker(&version, &none, &cursors).pick_range(outside, SeqNo::MAX, Finish::Clean),
         RangePick::Done
     ));
 }

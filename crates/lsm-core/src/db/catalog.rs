@@ -42,8 +42,8 @@ struct Partitions {
 pub(super) struct Catalog {
     /// Held over the manifest's append and sync, and while views take a new version in.
     versions: Mutex<VersionSet>,
-    /// Held over the creation, change or drop of a partition, each of which is one edit and its
-    /// effects: one at a time, so that no two use the same name. It is not the commit path's lock,
+    /// Held over the creation, change or drop of a partition. Each is one edit and its effects.
+    /// They happen one at a time, so that no two use the same name. It is not the commit path's lock,
     /// because writers need not wait for the manifest.
     structure: Mutex<()>,
     /// A leaf: nothing else is locked while it is held.

@@ -68,10 +68,10 @@ impl DbInner {
         // As long as the folder is locked: later a deletion could hit a file of the next process.
         let removed = self.remove_obsolete();
         // After a concurrent fence this returns the error, and the cursor does not change.
-        let told = self.cursor.close(&*self.context.fs, &self.context.dir, self.context.epoch);
+        let closed = self.cursor.close(&*self.context.fs, &self.context.dir, self.context.epoch);
         // Last: the next process may open the database as soon as the lock is free.
         *lock = None;
-        flushed.and(ended).and(removed).and(told)
+        flushed.and(ended).and(removed).and(closed)
     }
 
     /// Leaves the database to the process that opened it, in a child that drops its handles. Only the child's

@@ -225,9 +225,10 @@ mod tests {
         events.tell(&Event::Resumed);
         events.tell(&failed("later"));
         events.deliver();
-        let told = after.0.lock().clone();
-        assert_eq!(told[..2], ["Resumed", "later"]);
-        assert!(told[2].contains("not this one"), "all get the event of the panic: {told:?}");
+        let received = after.0.lock().clone();
+        assert_eq!(received[..2], ["Resumed", "later"]);
+        let has_panic = received[2].contains("not this one");
+        assert!(has_panic, "all get the event of the panic: {received:?}");
         assert!(events.panic().is_some() && !in_listener());
     }
 

@@ -59,7 +59,7 @@ impl DbInner {
         Ok(true)
     }
 
-    /// Returns `true` if the values behind a gap that was closed at `closed_at` are counted.
+    /// Returns `true` if the values were counted after a gap was closed at `closed_at`.
     pub(super) fn is_counted(&self, partition: PartitionId, closed_at: SeqNo) -> bool {
         let partition = self.catalog.with_id(partition);
         let Some(partition) = partition.filter(|it| it.store().is_some()) else { return true };

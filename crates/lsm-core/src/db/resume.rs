@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! 1. One edit adds the tables of all logged partitions, removes every segment of the log and lists
-//!    the new one. A crash before it finds the old log, of which everything that was synced is
+//!    the new one. A crash before it finds the old log, in which everything that was synced is
 //!    intact; a crash after it finds the tables. Two edits could split a batch.
 //! 2. The new segment is durable, header and name, before that edit. Its header has the last
 //!    sequence of the log before it, so it does not look like a log that lost something.

@@ -46,7 +46,7 @@ pub(super) struct PublishedView {
 }
 
 impl PublishedView {
-    /// Returns the state with this view, of which operations through `seq` are visible, for a
+    /// Returns the state with this view, whose operations through `seq` are visible, for a
     /// partition with these hooks. It counts as durable.
     pub(super) fn of(
         view: Arc<ReadView>,

@@ -199,7 +199,7 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
     /// once, when the factory is attached. Without a [reserved suffix](Rules::reserved_suffix) it has no
     /// effect. Default: `None`.
     ///
-    /// Behind a boundary at which the filter is [idle](Cut::Idle), the first version of a user key is
+    /// After a boundary at which the filter is [idle](Cut::Idle), the first version of a user key is
     /// [noted](Output::is_noted): the engine makes its hidden entry of the note. As long as the hidden entry
     /// of each such entry sorts before the next key, no [`boundary`](CompactionFilter::boundary) is called
     /// either. If another version of the key of such an entry comes, or a key that sorts before its hidden
@@ -355,9 +355,8 @@ impl<'a> Emitter<'a> {
         self.sink.add(key, seq, payload)
     }
 
-    /// The blocks of the table under way that have ended since they were taken out last, those that hidden
-    /// entries ended included. A block that was not forced ended in front of the first entry behind a
-    /// boundary.
+    /// The blocks of the table under way that have ended since the last call took them out, including those
+    /// that hidden entries ended. A block that was not forced ended before the first entry after a boundary.
     pub fn ended_blocks(&mut self) -> Option<&mut Vec<EndedBlock>> {
         self.sink.ended_blocks().filter(|ended| !ended.is_empty())
     }

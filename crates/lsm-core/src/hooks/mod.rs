@@ -14,7 +14,7 @@
 //! Invariants:
 //! 1. No hook is called under a lock of the engine, unless its doc says so.
 //! 2. An `Err` fails the job: nothing is installed, the inputs stay. So does a fault: no other hook is
-//!    called for the entry, or for one behind it. If the filter has judges, the job runs again, and they
+//!    called for the entry, or for one after it. If the filter has judges, the job runs again, and they
 //!    compare each block.
 //! 3. A panic of a hook is an `Err` of the call that it happened in, or of the job where that call
 //!    has none to return: see `guarded.rs`.

@@ -11,7 +11,7 @@ use super::{Memtable, key_check};
 use crate::codec::checksum64;
 use crate::types::{EntryChecksum, EntryKind, KeyRef, SeqNo, Trailer};
 
-/// Longest entry of which every single bit is tried, in bytes. That takes a second or less.
+/// Longest entry in which every single bit is tried, in bytes. That takes a second or less.
 const BITS_TRIED_BYTES_MAX: usize = 4 << 10;
 
 /// An entry whose bytes have changed since its insertion, as it was found.

@@ -30,7 +30,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Decodes the head at `at`. The 16 bytes behind the entries make it safe to load 8 at once.
+    /// Decodes the head at `at`. The 16 bytes after the entries make it safe to load 8 at once.
     #[inline(always)]
     pub(super) fn decode(bytes: &[u8], at: usize) -> Option<Head> {
         let word = u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?);
@@ -169,7 +169,7 @@ impl JoinedKey<'_> {
     }
 }
 
-/// The 8 bytes behind the first `common` as a word. `common` is at most the length of the shared
+/// The 8 bytes after the first `common` as a word. `common` is at most the length of the shared
 /// piece, or that piece is empty.
 #[inline]
 pub(super) fn joined_word(key: JoinedKey<'_>, common: usize) -> u64 {

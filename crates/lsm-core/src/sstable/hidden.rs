@@ -101,7 +101,7 @@ pub(super) enum HiddenEntries {
     None,
     /// Among the visible ones, at these offsets.
     Mixed(Box<[u32]>),
-    /// Each visible entry has one right behind it.
+    /// Each visible entry has one directly after it.
     Column(HiddenColumn),
 }
 

@@ -49,8 +49,8 @@ impl IndexCursor {
         Ok(())
     }
 
-    /// The separators before and behind the data block here: each of its keys is behind the first
-    /// and not behind the second.
+    /// The separators before and after the data block here: each of its keys is after the first
+    /// and not after the second.
     pub(super) fn bounds(&self, reader: &SstReader) -> (Option<InternalKey>, InternalKey) {
         let top = reader.index().block();
         let before = match self.at.checked_sub(1) {
@@ -75,7 +75,7 @@ impl IndexCursor {
     }
 
     /// Moves to the only block that can hold the first entry not before `target`, if it is not
-    /// the first of the block behind; `None` if all are before it.
+    /// the first of the next block; `None` if all are before it.
     pub(super) fn seek(
         &mut self,
         reader: &SstReader,
@@ -145,7 +145,7 @@ impl IndexCursor {
 }
 
 impl SstReader {
-    /// Returns offset and stored length of each data block, in order. Ends behind the first error.
+    /// Returns offset and stored length of each data block, in order. Ends after the first error.
     pub fn blocks(&self) -> impl Iterator<Item = Result<(u64, u64)>> {
         let mut cursor = Some(IndexCursor::new());
         let mut is_first = true;

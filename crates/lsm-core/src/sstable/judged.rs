@@ -8,7 +8,7 @@
 //! 1. Entries come in strictly ascending internal order, and the judge accepted each of them.
 //! 2. Where entries are lost, the findings of the job have a gap between the sound ones.
 //! 3. Damage of a block or of the index ends the walk as corruption that names the block, but for the walk of
-//!    a repair, which goes on behind it. `Io` ends both.
+//!    a repair, which goes on after it. `Io` ends both.
 
 mod blocks;
 mod decode;
@@ -45,7 +45,7 @@ pub struct JudgedBy {
     pub path: PathBuf,
     /// Faults of memory that strike hidden entries before they are judged, for tests.
     pub inject: Option<Arc<Inject>>,
-    /// The walk goes on behind damage, and the judge mends what it can.
+    /// The walk goes on after damage, and the judge mends what it can.
     pub is_repair: bool,
 }
 

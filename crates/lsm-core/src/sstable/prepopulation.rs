@@ -7,7 +7,7 @@
 //! A block comes from the payload that is sealed for the file, and passes the check of a block that was
 //! read. Nobody looks it up before the edit that names its table is installed.
 //!
-//! Invariant: dropped before [`CachePrepopulation::keep`], it takes out what it put in. Behind that, blocks of
+//! Invariant: dropped before [`CachePrepopulation::keep`], it takes out what it put in. After that, blocks of
 //! tables that an edit removes leave with them (`db/obsolete.rs`). Those of tables whose own edit fails
 //! stay until others need their room: nobody looks them up.
 

@@ -63,7 +63,7 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
     for (&file, &epoch) in &version.log_segments {
         changes.push(Change::SegmentAdded { file, epoch });
     }
-    // After the segments, one of which it names.
+    // After the segments: it names one of them.
     changes.extend(version.replay_from.map(Change::ReplayFrom));
     changes.extend(version.flush_beyond_sync.map(Change::FlushBeyondSync));
     for partition in version.partitions.values() {

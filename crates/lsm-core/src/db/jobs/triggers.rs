@@ -226,7 +226,7 @@ impl Claims {
         picked.ok().flatten()
     }
 
-    /// The tables of which enough could be dropped for long enough, since snapshots were released.
+    /// The tables with many entries that no snapshot has held for [`RELEASE_DELAY`] or longer.
     fn released(&mut self, version: &PartitionVersion, moment: &PickContext) -> BTreeSet<FileNo> {
         let mut since = HashMap::new();
         let mut due = BTreeSet::new();
@@ -247,7 +247,7 @@ impl Claims {
         due
     }
 
-    /// The tables of which enough has expired, and those of which that is unknown.
+    /// The tables in which enough has expired, and those in which that is unknown.
     fn expired(
         &mut self,
         version: &PartitionVersion,

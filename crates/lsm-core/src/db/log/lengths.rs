@@ -6,8 +6,8 @@
 /// [`FIRST_SEGMENT_BYTES`].
 pub(super) const SEGMENT_BYTES_MIN: u64 = 256 << 10;
 /// The first segment of an epoch is at least so long, and each later one at least twice as long as that, up to
-/// [`SEGMENT_BYTES_MIN`]. So a database of a few bytes takes a few KiB, and the segments of a writer with few writes,
-/// each of which takes three syncs, do not stay short.
+/// [`SEGMENT_BYTES_MIN`]. So a database of a few bytes takes a few KiB, and the segments of a writer with few
+/// writes do not stay short: each new segment takes three syncs.
 pub(super) const FIRST_SEGMENT_BYTES: u64 = 4 << 10;
 /// A segment is so many times as long as the recent appends.
 const GROWTH: u64 = 8;

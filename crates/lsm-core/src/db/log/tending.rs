@@ -62,7 +62,7 @@ impl Log {
         match task {
             LogTask::Idle => {
                 // Cleared before the second look. In the other order an append between the two
-                // would find `told` set and not wake the thread, and its frame would wait for the
+                // would find the flag set and not wake the thread, and its frame would wait for the
                 // next append.
                 self.told.store(false, Ordering::Release);
                 // An append that ran before this store saw the flag set and did not wake the

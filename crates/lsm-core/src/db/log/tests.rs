@@ -237,11 +237,11 @@ fn a_flush_need_not_wait_for_batches_of_its_own_partition() {
     assert_eq!(before(&test, &env, 2, later), Some(2));
     let both = write_to(&test, &env, &[1, 2]);
     assert_eq!(before(&test, &env, 2, both), None, "half of it is of the other partition");
-    let behind = write_to(&test, &env, &[2]);
-    assert_eq!(before(&test, &env, 2, behind), None, "as long as that is not durable");
+    let next = write_to(&test, &env, &[2]);
+    assert_eq!(before(&test, &env, 2, next), None, "as long as that is not durable");
     test.log.sync_all(&env).unwrap();
     let last = write_to(&test, &env, &[2]);
-    assert_eq!(before(&test, &env, 2, last), Some(behind.get()));
+    assert_eq!(before(&test, &env, 2, last), Some(next.get()));
     test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
     test.log.sync_all(&env).unwrap_err();
     assert_eq!(before(&test, &env, 2, last), None, "after a failure a new log begins");

@@ -149,7 +149,7 @@ impl Opening {
                 let what = format!("the log is flushed through here, but was settled up to {end}");
                 Err(Error::corruption(path, place.offset, what))
             }
-            // After it if a segment was begun of which not even the header was settled.
+            // After it if a segment was begun and its header was not settled.
             Some(lsn) if lsn >= end => Ok(place),
             // The writer has not begun its log.
             None if end == Lsn(0) => Ok(LogPlace { segment: FileNo(0), offset: 0 }),
