@@ -298,3 +298,30 @@ fn consumers_meet_all_that_producers_put() {
     assert_eq!(popped, (0..2 * EACH).collect::<Vec<_>>());
     assert!((0..2 * EACH).all(|n| p.get(key(n)).unwrap().is_none()));
 }
+
+fn table_bytes(p: &Partition) -> u64 {
+    p.stats().levels.iter().map(|level| level.bytes).sum()
+}
+
+/// One flush of many deletions is merged with what it deletes, without a second one and without a request.
+#[test]
+fn the_space_of_many_deleted_entries_comes_back_by_itself() {
+    const ENTRIES: u32 = 20_000;
+    let db = stepped(Arc::new(MemFs::new()), "/db", 7).open().unwrap();
+    let options = PartitionOptions::default().compression(Compression::None);
+    let p = db.partition_with("p", options).unwrap();
+    for n in 0..ENTRIES {
+        p.put(format!("key {n:06}"), [7; 100]).unwrap();
+    }
+    db.flush().unwrap();
+    p.compact(..).unwrap();
+    let full = table_bytes(&p);
+    for n in 0..ENTRIES - 10 {
+        p.delete(format!("key {n:06}")).unwrap();
+    }
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    let rest = table_bytes(&p);
+    assert!(rest < full / 100, "{rest} bytes of {full} are left");
+    assert_eq!(p.iter().count(), 10);
+}

@@ -33,13 +33,15 @@ pub(crate) fn empty() -> DbVersion {
     apply(&DbVersion::empty(DbId(1)), &edit).unwrap()
 }
 
-/// `file:first-last`, then `*bytes` (else 100) and `!tombstones` (else 0) of 100 entries.
+/// `file:first-last`, then `*bytes` (else 100) and `!tombstones` (else 0) of 100 entries, or of as many as
+/// there are tombstones.
 pub(crate) fn table(text: &str) -> SstMeta {
     let (text, tombstones) = text.split_once('!').unwrap_or((text, "0"));
     let (text, bytes) = text.split_once('*').unwrap_or((text, "100"));
     let (file, range) = text.split_once(':').unwrap();
     let (first, last) = range.split_once('-').unwrap();
     let file: u64 = file.parse().unwrap();
+    let tombstones: u64 = tombstones.parse().unwrap();
     let key = |user: &str| InternalKey {
         user: user.as_bytes().into(),
         trailer: Trailer::new(seq(file * 10), EntryKind::Value),
@@ -54,8 +56,8 @@ pub(crate) fn table(text: &str) -> SstMeta {
         bounds: Bounds::INCLUSIVE,
         min_seq: seq(file * 10),
         max_seq: seq(file * 10),
-        entries: 100,
-        tombstones: tombstones.parse().unwrap(),
+        entries: tombstones.max(100),
+        tombstones,
         hidden: 0,
         global_seq: None,
         foreign: None,

@@ -37,6 +37,10 @@ pub(super) const GROWN_TABLES_MAX: u64 = 25;
 /// would make its next compaction too large.
 pub(super) const GRANDPARENT_TABLES_MAX: u64 = 10;
 
+/// A table of level 0 is merged for its tombstones if it has so many: a scan that passes them takes some
+/// milliseconds. With no bound every small flush of deletions would cost a merge.
+const LEVEL0_TOMBSTONES_MIN: u64 = 16 << 10;
+
 /// All that a choice depends on.
 #[derive(Clone, Copy)]
 pub struct Picker<'a> {
@@ -102,7 +106,7 @@ impl Picker<'_> {
         }
         // First what frees most: such tables delete entries below, an elision takes only its own
         // tombstones away.
-        self.laden()
+        self.laden(shape.base)
             .or_else(|| self.elision(UserRange::ALL, is_tombstone_heavy))
             .or_else(|| self.outdated(shape.base))
             .or_else(|| self.small())
@@ -192,8 +196,19 @@ impl Picker<'_> {
     }
 
     /// A table that is half tombstones moves on even where its level has room: what it deletes
-    /// takes space below.
-    fn laden(&self) -> Option<Compaction> {
+    /// takes space below, and a scan passes all of it.
+    fn laden(&self, base: usize) -> Option<Compaction> {
+        let mut newest = self.version.levels[0].tables().iter().filter(|table| {
+            table.meta.tombstones >= LEVEL0_TOMBSTONES_MIN && is_tombstone_laden(&table.meta)
+        });
+        let level0 = newest.find_map(|table| {
+            // Each older table that overlaps this one is part of the same job.
+            self.level0(base, table.meta.range(), Trigger::Tombstones)
+        });
+        level0.or_else(|| self.laden_below())
+    }
+
+    fn laden_below(&self) -> Option<Compaction> {
         (1..LAST).find_map(|level| {
             let laden = self.in_turn(level).filter(|table| is_tombstone_laden(&table.meta));
             // A table with nothing below it frees nothing by moving down: `elision` rewrites it on

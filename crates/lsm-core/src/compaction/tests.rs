@@ -135,6 +135,10 @@ fn tombstone_heavy_tables_go_first_and_vanish_at_the_bottom() {
     );
     // Nothing below: rewritten where it is, not moved.
     check("L4: 5:c-d*40!60\nL6: 1:x-z", &["L4[5] -> L4 Merge Elision bottom"]);
+    // One table of level 0 is due if it has many. A few do not cost a merge.
+    check("L0: 5:c-d!16384\nL6: 1:a-z", &["L0[5] L6[1] -> L6 Merge Tombstones bottom"]);
+    check("L0: 5:c-d!16384\nL6: 1:x-z", &["L0[5] -> L6 Merge Tombstones bottom"]);
+    check("L0: 5:c-d!16383\nL6: 1:a-z", &[]);
 }
 
 #[test]
