@@ -36,6 +36,20 @@ pub struct Batch {
     refused: Option<Error>,
 }
 
+impl Db {
+    /// Returns an empty batch.
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.clone())
+    }
+}
+
+impl Partition {
+    /// Returns an empty batch of the partition's database.
+    pub fn batch(&self) -> Batch {
+        self.open_db().batch()
+    }
+}
+
 impl Batch {
     pub(super) fn new(db: Db) -> Batch {
         Batch {

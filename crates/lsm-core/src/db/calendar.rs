@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::DbInner;
 use super::events::Events;
 use crate::clock::{CalendarGuard, Clock, ClockJump};
 use crate::hooks::Event;
@@ -32,23 +31,14 @@ impl Calendar {
         }
         time
     }
-}
 
-impl DbInner {
-    /// The jump of the calendar that delays the expiry of entries.
-    pub(super) fn clock_jump(&self) -> Option<ClockJump> {
-        let Calendar { clock, guard, .. } = &self.runner.calendar;
-        let jump = guard.jump(&**clock)?;
-        let partitions = self.catalog.partitions();
-        let is_awaited = partitions.iter().any(|it| it.load_hooks().ageing().is_some());
-        is_awaited.then_some(jump)
+    /// The jump of the clock that delays the expiry of entries.
+    pub(super) fn jump(&self) -> Option<ClockJump> {
+        self.guard.jump(&*self.clock)
     }
 
     /// Believes the clock as it is.
-    pub(super) fn confirm_clock(&self) {
-        let Calendar { clock, guard, .. } = &self.runner.calendar;
-        guard.confirm(&**clock);
-        // More may be due by it.
-        self.background.wake_all();
+    pub(super) fn confirm(&self) {
+        self.guard.confirm(&*self.clock);
     }
 }

@@ -31,6 +31,9 @@ use crate::types::{MemtableId, PartitionId};
 use crate::version::{Change, DbVersion, VersionSet};
 use crate::wal::Lsn;
 
+/// Name of the partition that always exists.
+pub(super) const DEFAULT: &str = "default";
+
 /// The partitions that exist, by id and by name.
 #[derive(Default)]
 struct Partitions {

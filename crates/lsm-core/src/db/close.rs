@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::context::HeldLock;
 use super::log::LogWriter;
 use super::{BackgroundMode, DbInner};
 use crate::error::{Error, Result};
-use crate::fs::LockGuard;
 use crate::partition::PartitionState;
-use crate::types::Opened;
 
 /// A close flushes the partitions with so many bytes in memtables. The next open would replay them
 /// from the log, which takes longer, and then flush them all the same.
@@ -17,12 +16,6 @@ const FLUSHED_BYTES_MIN: u64 = 1 << 20;
 /// that lives for milliseconds leaves its threads no time for any, and the next one leaves one more table.
 const MERGES_MAX: usize = 4;
 const MERGED_BYTES_MAX: u64 = 1 << 20;
-
-/// The lock of an open database; dropped, the database is closed.
-pub(super) struct HeldLock {
-    pub(super) _lock: Box<dyn LockGuard>,
-    pub(super) _opened: Opened,
-}
 
 impl DbInner {
     /// Ends everything: background work, the log, the lock. Once; later calls are no-ops.

@@ -23,7 +23,8 @@ use std::time::Duration;
 
 use super::DbInner;
 use super::errors::Reason;
-use super::job::{Installation, JobTables, StartedJob, gaps_added};
+use super::install::{Installation, gaps_added};
+use super::job::{JobTables, StartedJob};
 use super::jobs::{Claimed, FlushTurn, PickedSound, RangeGoal};
 use crate::compaction::{Compaction, Finish, Merge, Method};
 use crate::error::Result;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::compaction::TableFactory;
-use crate::fs::{FilesUnderWay, Fs, OpenFiles};
+use crate::fs::{FilesUnderWay, Fs, LockGuard, OpenFiles};
 use crate::hooks::{EventQueue, OtherWriter, StoreContext, StoreWishes};
 use crate::sstable::BlockCache;
-use crate::types::{DbId, Epoch, FileNumbers, PartitionId, Process};
+use crate::types::{DbId, Epoch, FileNumbers, Opened, PartitionId, Process};
 use crate::version::{Missing, TableContext};
 
 /// The folder of a database, the epoch of its writer, and its clock.
@@ -95,4 +95,10 @@ impl DbContext {
             other: self.other.clone(),
         }
     }
+}
+
+/// The lock of an open database; dropped, the database is closed.
+pub(super) struct HeldLock {
+    pub(super) _lock: Box<dyn LockGuard>,
+    pub(super) _opened: Opened,
 }

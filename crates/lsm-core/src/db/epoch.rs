@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::floors::floors_added;
-use super::recovery::HooksOf;
+use super::hook_binding::HooksOf;
 use crate::compaction::{JobOutcome, Merge, RunContext, Stages, TableFactory};
 use crate::error::{Error, Result};
 use crate::fs::names::FileName;

@@ -25,7 +25,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tracing::Level;
 
-use super::log::Notice;
 use crate::error::{Error, Result};
 use crate::hooks::{Event, EventListener, EventQueue, catch};
 use crate::types::Process;
@@ -38,6 +37,9 @@ thread_local! {
 pub(super) fn in_listener() -> bool {
     IN_LISTENER.get()
 }
+
+/// A function that hears of durability, once.
+pub(super) type Notice = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// The listeners and the queue of undelivered events.
 pub(super) struct Events {

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use super::DbInner;
 use super::floors::floors_added;
-use super::job::{Installation, JobTables, StartedJob, gaps_added};
+use super::install::{Installation, gaps_added};
+use super::job::{JobTables, StartedJob};
 use super::jobs::FlushTurn;
 use crate::compaction::Merge;
 use crate::error::{ErrorKind, Result};
@@ -209,7 +210,6 @@ impl DbInner {
         )?;
         // The partition was dropped, or its hooks changed and the next flush repeats the work: the segments stay
         // listed, and the next flush decides again which may be removed.
-        // may go.
         if !installed {
             return Ok(());
         }
@@ -221,7 +221,6 @@ impl DbInner {
         let _ = self.remove_obsolete();
         // The log has nothing that is needed, and little else. Once that is durable the log is idle. A failure is
         // latched, and returned although the flush is installed: the next one begins a new log.
-        // latched, and told although the flush is installed: the next one begins the log anew.
         if released.is_spent { self.log.sync_all(self) } else { Ok(()) }
     }
 

@@ -9,13 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::DbInner;
-use super::batch::Batch;
 use super::durable::Durable;
 use super::health::Health;
 use super::leases::LeaseHolder;
-use super::open::Builder;
-use super::reads::ViewAt;
-use super::transaction::Transaction;
 use super::verify::{VerifyOptions, VerifyReport};
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::hooks::{Hooks, ValueStore};
@@ -67,11 +63,6 @@ impl Db {
         Db::builder(path).open()
     }
 
-    /// Options for opening the database in the folder `path`.
-    pub fn builder(path: impl AsRef<Path>) -> Builder {
-        Builder::new(path.as_ref())
-    }
-
     pub(super) fn inner(&self) -> &Arc<DbInner> {
         &self.0.0
     }
@@ -84,7 +75,7 @@ impl Db {
 
     /// The partition `name` with these options and hooks: created if it does not exist, changed if
     /// it has others. Options that are fixed at creation must agree. Without hooks (`None`) it
-    /// keeps its hooks. Later opens find them by name, if [`Builder::hooks`] supplies them. If
+    /// keeps its hooks. Later opens find them by name, if [`Builder::hooks`](super::Builder::hooks) supplies them. If
     /// entries of the partition are lost, hooks that know a copy are asked for them.
     ///
     /// # Errors
@@ -143,16 +134,6 @@ impl Db {
     /// Returns whether another process has taken the database over: then no write of this handle succeeds.
     pub fn is_fenced(&self) -> bool {
         self.inner().cursor.is_fenced()
-    }
-
-    /// Returns an empty batch.
-    pub fn batch(&self) -> Batch {
-        Batch::new(self.clone())
-    }
-
-    /// Begins a transaction, at a snapshot that is taken now.
-    pub fn transaction(&self) -> Transaction {
-        Transaction::new(self.clone())
     }
 
     /// Takes a snapshot of the database.
@@ -363,29 +344,6 @@ impl Partition {
     /// Returns the stored options.
     pub fn options(&self) -> PartitionOptions {
         (*self.state().view().version.options).clone()
-    }
-
-    /// Returns about how many keys there are: entries of memtables and tables, less two for each
-    /// tombstone of a table.
-    pub fn len_approx(&self) -> Result<u64> {
-        let ViewAt { view, seq } = self.observe(None)?;
-        let floor = view.floor_at(seq);
-        // Entries below a clear still exist, and no reader sees them.
-        let memtables = view.memtables().filter(|memtable| memtable.last_seq() >= floor);
-        let in_memory: u64 = memtables.map(|memtable| memtable.entries_above_floors()).sum();
-        let mut entries: u64 = 0;
-        let mut tombstones: u64 = 0;
-        for (_, table) in view.version.tables().filter(|(_, table)| table.meta.newest() >= floor) {
-            entries += table.meta.entries;
-            tombstones += table.meta.tombstones;
-        }
-        // A tombstone is an entry itself, and hides about one other.
-        Ok(in_memory + entries.saturating_sub(2 * tombstones))
-    }
-
-    /// Returns an empty batch of the partition's database.
-    pub fn batch(&self) -> Batch {
-        self.open_db().batch()
     }
 
     /// Writes the memtables of the partition to tables and waits for it.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::DbInner;
 use super::errors::BackgroundFailure;
+use super::stall::StallHealth;
 use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, SEALED_SOFT};
 use crate::clock::ClockJump;
 use crate::compaction::compaction_debt;
@@ -41,21 +42,6 @@ impl fmt::Display for Gauge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} ({} left)", self.value, self.hard, self.left())
     }
-}
-
-/// A partition whose writers are delayed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct StallHealth {
-    /// Its name.
-    pub partition: String,
-    /// The strongest reason.
-    pub reason: &'static str,
-    /// The strength of the delay in thousandths: at 1000, writers are stopped.
-    pub pressure_permille: u32,
-    /// The duration of the delay so far.
-    pub since: Duration,
 }
 
 /// The distance of a partition from its limits.
@@ -261,6 +247,21 @@ fn write_store(f: &mut fmt::Formatter<'_>, name: &str, store: &ValueStoreStats) 
 }
 
 impl DbInner {
+    /// The jump of the calendar, if a partition has entries that expire by it.
+    fn clock_jump(&self) -> Option<ClockJump> {
+        let jump = self.runner.calendar.jump()?;
+        let partitions = self.catalog.partitions();
+        let is_awaited = partitions.iter().any(|it| it.load_hooks().ageing().is_some());
+        is_awaited.then_some(jump)
+    }
+
+    /// Believes the clock as it is.
+    pub(super) fn confirm_clock(&self) {
+        self.runner.calendar.confirm();
+        // More may be due by it.
+        self.background.wake_all();
+    }
+
     /// Returns the health of the database.
     pub(super) fn health(&self) -> Health {
         if let Err(error) = self.context.process.check() {

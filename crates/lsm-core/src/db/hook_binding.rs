@@ -5,25 +5,23 @@
 //! 1. The rules of a partition's hooks in the manifest are enforced even if their code is missing.
 //! 2. A suffix becomes reserved only after a scan found no version of a key with it, deleted or not, and no write
 //!    comes in between: the commit path checks writes again that were checked under older rules.
-//! 3. Hooks take effect in [`DbInner::install_job`] alone, after the edit with their records.
+//! 3. Hooks take effect in [`install_job`](super::DbInner::install_job) alone, after the edit with their records.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::DbInner;
 use super::context::DbContext;
-use super::job::Installation;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     CompactionFilterFactory, HookProvider, Hooks, InputTable, PartitionHooks, Rules, ValueStore,
     ValueStoreFactory, WhenAbsent, catch, guarded_filter, open_store,
 };
 use crate::iter::{InternalIter, MergeIter};
-use crate::options::PartitionOptions;
 use crate::partition::{PartitionState, ReadView};
 use crate::read::Source;
 use crate::sstable::SstReader;
 use crate::types::{KeyForm, PartitionId};
-use crate::version::{Change, HookKind, HookRecord, PartitionVersion, Table, TableContext};
+use crate::version::{HookKind, HookRecord, PartitionVersion, Table, TableContext};
 
 /// The name of a record that keeps the form of keys if no hook does.
 const KEY_FORM: &str = "any key";
@@ -33,6 +31,9 @@ const KEYS_NAMED: usize = 5;
 
 /// Opens the value store of a partition.
 pub(super) type OpenStore<'a> = dyn Fn(&dyn ValueStoreFactory) -> Result<Arc<dyn ValueStore>> + 'a;
+
+/// The hooks of each partition.
+pub(super) type HooksOf = BTreeMap<PartitionId, PartitionHooks>;
 
 /// The records of `hooks`, as they are in the manifest.
 ///
@@ -88,7 +89,7 @@ pub(super) fn records_of(hooks: &Hooks, form: Option<KeyForm>) -> Result<Vec<Hoo
 }
 
 /// Refuses a value store together with a filter that reads the age of entries from their values.
-fn check_values_are_read(
+pub(super) fn check_values_are_read(
     filters: &[Arc<dyn CompactionFilterFactory>],
     has_store: bool,
 ) -> Result<()> {
@@ -100,12 +101,12 @@ fn check_values_are_read(
 }
 
 /// Refuses the hooks of a partition.
-fn invalid<T>(message: impl Into<String>) -> Result<T> {
+pub(super) fn invalid<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::new(ErrorKind::InvalidArgument, message))
 }
 
 /// Returns `true` for the record of a value store.
-fn is_store(record: &HookRecord) -> bool {
+pub(super) fn is_store(record: &HookRecord) -> bool {
     record.kind == HookKind::ValueStore
 }
 
@@ -209,7 +210,7 @@ pub(super) fn attached(
 ///
 /// # Errors
 /// They name another one.
-fn keep_store(
+pub(super) fn keep_store(
     partition: &PartitionState,
     hooks: &Hooks,
     stored: &[HookRecord],
@@ -231,115 +232,7 @@ fn keep_store(
     Ok(())
 }
 
-impl DbInner {
-    /// Gives an existing partition these options and hooks, by one edit: they take effect once that is
-    /// durable, and not at all if it is refused. The caller holds the commit path's lock and the turn
-    /// to change partitions.
-    pub(super) fn change_partition(
-        &self,
-        partition: &Arc<PartitionState>,
-        options: Option<&PartitionOptions>,
-        hooks: Option<&Hooks>,
-    ) -> Result<()> {
-        let name = &partition.name;
-        let view = partition.pin();
-        let stored = &view.version;
-        let options = options.unwrap_or(&stored.options);
-        if stored.options.logged != options.logged {
-            return invalid(format!("partition {name:?}: `logged` is fixed at creation"));
-        }
-        let (attached, records) = match hooks {
-            Some(hooks) => self.planned(partition, &stored.hooks, hooks)?,
-            None => ((*partition.hooks()).clone(), stored.hooks.to_vec()),
-        };
-        if *stored.hooks == *records && *stored.options == *options {
-            if hooks.is_some() {
-                partition.attach(attached);
-            }
-            return Ok(());
-        }
-        self.check_open()?;
-        if attached.rules.key_form != partition.key_form {
-            return invalid(format!("partition {name:?}: `any_key` is fixed at creation"));
-        }
-        if *stored.hooks != *records {
-            let suffix = &attached.rules.reserved_suffix;
-            check_no_reserved_key(&self.tables, partition, &view, suffix)?;
-        }
-        self.install_hooks(partition, options, &attached, &records)?;
-        self.cursor.note_layout(self.catalog.durable_edit());
-        // Entries of the tables may be due by the new hooks.
-        self.background.wake_all();
-        // After the edit: the next open applies it in any case.
-        match (partition.store(), hooks.and_then(|hooks| hooks.store.as_ref())) {
-            (Some(store), Some(factory)) => store.configure(&factory.params()),
-            _ => Ok(()),
-        }
-    }
-
-    /// The future hooks of a partition with these `stored` ones, and their records.
-    fn planned(
-        &self,
-        partition: &PartitionState,
-        stored: &[HookRecord],
-        hooks: &Hooks,
-    ) -> Result<(PartitionHooks, Vec<HookRecord>)> {
-        let mut records = records_of(hooks, Some(partition.key_form))?;
-        if hooks.keeps_filters {
-            let own = stored.iter().filter(|record| !is_store(record)).cloned();
-            records.splice(0..0, own);
-        }
-        keep_store(partition, hooks, stored, &mut records)?;
-        let present = partition.store();
-        let mut attached =
-            attached(&self.context, partition.id, &partition.name, hooks, &records, present)?;
-        attached.store = attached.store.or_else(|| present.cloned());
-        if hooks.keeps_filters {
-            let own = partition.hooks();
-            attached.filters.clone_from(&own.filters);
-            attached.absent.clone_from(&own.absent);
-        }
-        check_values_are_read(&attached.filters, attached.store.is_some())?;
-        if attached.store.is_none() {
-            attached.missing =
-                records.iter().find(|record| is_store(record)).map(|store| store.name.clone());
-        }
-        Ok((attached, records))
-    }
-
-    /// Makes options and hooks durable, once the filters have seen every table.
-    fn install_hooks(
-        &self,
-        partition: &Arc<PartitionState>,
-        options: &PartitionOptions,
-        attached: &PartitionHooks,
-        records: &[HookRecord],
-    ) -> Result<()> {
-        let id = partition.id;
-        loop {
-            partition.check_live()?;
-            let seen = partition.pin();
-            check_tables(&self.tables, &partition.name, attached, &seen.version)?;
-            let changed = Change::PartitionOptionsChanged {
-                id,
-                options: options.clone(),
-                hooks: records.to_vec(),
-            };
-            // An earlier job may have installed a table since then. Writers wait meanwhile, so this loop
-            // ends.
-            let installation = Installation {
-                holds: &|current| has_same_tables(current, &seen.version),
-                hooks: Some(attached.clone()),
-                ..Installation::of(vec![changed])
-            };
-            if self.install_job(partition, installation)? {
-                return Ok(());
-            }
-        }
-    }
-}
-
-fn has_same_tables(left: &PartitionVersion, right: &PartitionVersion) -> bool {
+pub(super) fn has_same_tables(left: &PartitionVersion, right: &PartitionVersion) -> bool {
     let of_left = left.tables().map(|(_, table)| table.meta.file);
     of_left.eq(right.tables().map(|(_, table)| table.meta.file))
 }

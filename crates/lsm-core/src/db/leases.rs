@@ -8,20 +8,17 @@
 //! 2. Leases hold no more than `bytes_max`: beyond that the one that holds most is revoked, which
 //!    its secondary finds out.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::DbInner;
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::fs::Fs;
-use crate::fs::names::{FileKind, FileName};
 use crate::shared::{HeldLease, TIME_TO_LIVE, held_leases, take_away};
-use crate::types::FileNo;
 
 /// A secondary that holds files of the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,44 +132,6 @@ impl LeaseTable {
             now.saturating_sub(growth.at) >= TIME_TO_LIVE
         });
         expired.collect()
-    }
-}
-
-impl DbInner {
-    /// The secondaries that hold files.
-    ///
-    /// # Errors
-    /// Those of the file system; a closed database.
-    pub(super) fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
-        self.check_not_closed()?;
-        let present = self.catalog.durable_edit();
-        let leases = held_leases(&*self.context.fs, &self.context.dir)?;
-        let holders = leases.iter().map(|lease| LeaseHolder {
-            process: lease.process,
-            is_local: lease.is_local,
-            edits_behind: present.saturating_sub(lease.edit),
-        });
-        Ok(holders.collect())
-    }
-}
-
-impl DbInner {
-    /// Bytes of tables and segments in the folder that are in no version: next to a writer, files
-    /// that secondaries hold and that jobs are writing. 0 if the folder cannot be listed.
-    pub(super) fn unnamed_file_bytes(&self) -> u64 {
-        let entries = self.context.fs.list(&self.context.dir, "").unwrap_or_default();
-        let version = self.catalog.current();
-        let tables = version.partitions.values().flat_map(|partition| partition.tables());
-        let live: HashSet<FileNo> = tables.map(|(_, table)| table.meta.file).collect();
-        let unnamed = entries.iter().filter(|entry| {
-            let name = FileName::parse(&entry.name);
-            name.is_some_and(|name| match name.kind {
-                FileKind::Sst => !live.contains(&name.number),
-                FileKind::Wal => !version.log_segments.contains_key(&name.number),
-                FileKind::Manifest | FileKind::Chunk => false,
-            })
-        });
-        unnamed.map(|entry| entry.len).sum()
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::job::gaps_added;
+use super::install::gaps_added;
 use super::{DbInner, Partition};
 use crate::error::Result;
 use crate::read::{Bounds, KeyRange, stored_bounds};

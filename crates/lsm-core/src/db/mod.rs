@@ -3,7 +3,7 @@
 //! A write goes `write.rs` -> `commit.rs` -> `log/`; a read goes straight to `crate::read`. `open.rs`
 //! makes a database, `read_only.rs` opens one without writing, `catalog.rs` has its partitions and
 //! files; `background.rs` runs `flush.rs` and `compaction.rs`, `jobs.rs` lists the running ones,
-//! `job.rs` runs one; `stall.rs` slows writers down, `obsolete.rs` deletes files, `verify.rs` reads
+//! `job.rs` runs one and `install.rs` installs its tables; `stall.rs` slows writers down, `obsolete.rs` deletes files, `verify.rs` reads
 //! all of them; `checkpoint.rs` and `exchange/` copy to and from other folders; `errors.rs` defines
 //! the reaction to failures and `resume.rs` recovers from the worst; `health.rs`, `stats.rs` and the
 //! listeners of `events.rs` report. `env.rs` connects the parts.
@@ -30,6 +30,7 @@ mod handle;
 mod health;
 pub(crate) mod hook_binding;
 mod inject;
+mod install;
 mod job;
 mod jobs;
 mod late_cursor;
@@ -49,6 +50,7 @@ mod reads;
 mod reclaim;
 mod recount;
 mod recovery;
+mod removal;
 mod repair;
 mod require;
 mod restore;
@@ -60,6 +62,7 @@ mod stats;
 #[cfg(test)]
 mod testing;
 mod transaction;
+mod unconfirmed;
 mod values;
 mod verify;
 mod write;
@@ -88,26 +91,26 @@ pub use durable::Durable;
 pub use errors::{BackgroundFailure, Class, Reason, Resume, Severity};
 pub use exchange::{BulkLoad, ExportOptions, ExportSummary, IngestSummary};
 pub use handle::{Db, Partition, Snapshot};
-pub use health::{Gauge, Health, PartitionHealth, StallHealth};
+pub use health::{Gauge, Health, PartitionHealth};
 pub use inject::InMemory;
 pub use leases::LeaseHolder;
 pub use modify::Swap;
 pub use open::Builder;
+pub use stall::StallHealth;
 pub use transaction::{Transaction, TransactionCursor, TransactionKeys, TransactionRange};
 pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 
 use background::Background;
 use catalog::Catalog;
-use close::HeldLock;
 use commit::CommitPath;
-use context::DbContext;
+use context::{DbContext, HeldLock};
 use events::Events;
 use job::JobRunner;
 use jobs::Jobs;
 use log::Log;
 use obsolete::ObsoleteFiles;
-use resume::UnconfirmedFiles;
 use stall::Stall;
+use unconfirmed::UnconfirmedFiles;
 use values::ValueTending;
 
 /// The state that the handles of one open database share.

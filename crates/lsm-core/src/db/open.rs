@@ -13,12 +13,12 @@ use super::DbInner;
 use super::background::{Background, BackgroundMode};
 use super::calendar::Calendar;
 use super::catalog::Catalog;
-use super::close::HeldLock;
 use super::commit::CommitPath;
 use super::concurrent_reader;
-use super::context::DbContext;
+use super::context::{DbContext, HeldLock};
 use super::events::Events;
 use super::handle::Db;
+use super::hook_binding::HooksOf;
 use super::inject::{InMemory, Injections};
 use super::job::JobRunner;
 use super::leases::LeaseTable;
@@ -26,7 +26,7 @@ use super::log::{Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
 use super::ownership::{WriterEpoch, fork_for_reading, fork_with_live_writer};
 use super::read_only::lock_for_reading;
-use super::recovery::{Begun, HooksOf, Opening};
+use super::recovery::{Begun, Opening};
 use super::stall::Stall;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
@@ -61,6 +61,13 @@ pub struct Builder {
     access: OpenMode,
     takes_over: bool,
     skips_log: bool,
+}
+
+impl Db {
+    /// Options for opening the database in the folder `path`.
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder::new(path.as_ref())
+    }
 }
 
 /// The way in which a folder is opened.

@@ -22,28 +22,28 @@
 //! 3. Nothing is read for a fork before every older lock is free or its holder is fenced.
 //! 4. No file of an older epoch is written.
 
+pub(super) mod claims;
 mod counts;
 mod room;
 
 use std::path::{Path, PathBuf};
 
+use claims::{
+    ATTEMPTS, against_changes, claims, is_absent, is_done, lock_path, locked, newest_claim,
+    pending_claim,
+};
 pub(crate) use counts::{CountedPart, counted_part};
 use room::Room;
 
-use super::read_only::is_absent;
 use super::recovery::Opening;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names;
 use crate::fs::{Fs, LockGuard};
 use crate::shared::{CursorReader, CursorState, OldCursor, Settled};
 use crate::types::Epoch;
-use crate::version::{
-    CLAIM_BYTES, DbVersion, Fork, Recovered, check_claim, claim_bytes, has_begun, recover_through,
-};
+use crate::version::{DbVersion, Fork, Recovered, check_claim, claim_bytes, recover_through};
 use crate::wal::Lsn;
 
-/// Attempts while another process changes the files.
-const ATTEMPTS: usize = 16;
 const TAKEN_OVER: &str = "is being taken over by another process";
 
 /// A process's lock.
@@ -57,74 +57,9 @@ pub(super) struct WriterEpoch {
     takes_over: bool,
 }
 
-/// The lock that writers hold if `claim` is the newest claim.
-pub(super) fn lock_path(dir: &Path, claim: Option<Epoch>) -> PathBuf {
-    dir.join(claim.map_or_else(|| names::LOCK.to_owned(), names::claim))
-}
-
-/// The epochs that are claimed in `dir`, in order.
-///
-/// # Errors
-/// Those of the file system.
-pub(super) fn claims(fs: &dyn Fs, dir: &Path) -> Result<Vec<Epoch>> {
-    // A claim gets its name with its whole content, so a file of another length is none, and no process
-    // holds its lock. One of the right length that does not verify may be a damaged claim.
-    let files = fs.list(dir, names::CLAIM_PREFIX)?;
-    let files = files.iter().filter(|file| file.len == CLAIM_BYTES as u64);
-    let mut claims: Vec<_> = files.filter_map(|file| names::epoch_of_claim(&file.name)).collect();
-    claims.sort_unstable();
-    Ok(claims)
-}
-
-/// The newest claim.
-///
-/// # Errors
-/// Those of the file system.
-pub(crate) fn newest_claim(fs: &dyn Fs, dir: &Path) -> Result<Option<Epoch>> {
-    Ok(claims(fs, dir)?.last().copied())
-}
-
-/// Returns `true` if the promotion with this claim has ended: its fork counts, and the epoch after that
-/// has begun.
-///
-/// # Errors
-/// Those of the file system; corruption of the fork.
-pub(super) fn is_done(fs: &dyn Fs, dir: &Path, claim: Epoch) -> Result<bool> {
-    let Some(begins) = Fork::begins(fs, dir, claim)? else { return Ok(false) };
-    against_changes(|| has_begun(fs, dir, &names::in_dir(fs, dir)?, begins))
-}
-
-/// The newest claim, if its promotion has not ended.
-///
-/// # Errors
-/// As [`is_done`].
-pub(crate) fn pending_claim(fs: &dyn Fs, dir: &Path) -> Result<Option<Epoch>> {
-    match newest_claim(fs, dir)? {
-        Some(claim) if !is_done(fs, dir, claim)? => Ok(Some(claim)),
-        _ => Ok(None),
-    }
-}
-
-/// The error of an open for which the time is wrong.
-pub(super) fn locked(dir: &Path, why: &str) -> Error {
-    Error::new(ErrorKind::Locked, format!("the database in {} {why}", dir.display()))
-}
-
 /// The manifest's state, through the edit `through`, while another process may replace generations.
 fn recover_live(fs: &dyn Fs, dir: &Path, through: Option<u64>) -> Result<Option<Recovered>> {
     against_changes(|| recover_through(fs, dir, &names::in_dir(fs, dir)?, through))
-}
-
-/// Repeats the look while the folder changes: a listing may be older than the files that are read.
-fn against_changes<T>(look: impl Fn() -> Result<T>) -> Result<T> {
-    let mut attempt = 0;
-    loop {
-        attempt += 1;
-        match look() {
-            Err(error) if attempt < ATTEMPTS && (error.is_missing() || error.is_corruption()) => {}
-            seen => return seen,
-        }
-    }
 }
 
 impl WriterEpoch {

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use super::DbInner;
-use super::hook_binding::{attached, check_complete, records_of};
+use super::catalog::DEFAULT;
+use super::hook_binding::{
+    attached, check_complete, check_no_reserved_key, check_tables, check_values_are_read,
+    has_same_tables, invalid, is_store, keep_store, records_of,
+};
+use super::install::Installation;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{Hooks, StoreEdit, catch};
+use crate::hooks::{Hooks, PartitionHooks, StoreEdit, catch};
 use crate::limits::{PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
-use crate::version::Change;
-
-/// Name of the partition that always exists.
-pub(super) const DEFAULT: &str = "default";
+use crate::version::{Change, HookRecord};
 
 impl DbInner {
     /// The partition `name`; created with `options` (or the defaults) if there is none. `options`
@@ -160,6 +162,114 @@ impl DbInner {
         self.catalog.install(vec![Change::LastSeq(self.commit.visible_seq())])?;
         partition.set_doubtful(false);
         Ok(())
+    }
+}
+
+impl DbInner {
+    /// Gives an existing partition these options and hooks, by one edit: they take effect once that is
+    /// durable, and not at all if it is refused. The caller holds the commit path's lock and the turn
+    /// to change partitions.
+    pub(super) fn change_partition(
+        &self,
+        partition: &Arc<PartitionState>,
+        options: Option<&PartitionOptions>,
+        hooks: Option<&Hooks>,
+    ) -> Result<()> {
+        let name = &partition.name;
+        let view = partition.pin();
+        let stored = &view.version;
+        let options = options.unwrap_or(&stored.options);
+        if stored.options.logged != options.logged {
+            return invalid(format!("partition {name:?}: `logged` is fixed at creation"));
+        }
+        let (attached, records) = match hooks {
+            Some(hooks) => self.planned(partition, &stored.hooks, hooks)?,
+            None => ((*partition.hooks()).clone(), stored.hooks.to_vec()),
+        };
+        if *stored.hooks == *records && *stored.options == *options {
+            if hooks.is_some() {
+                partition.attach(attached);
+            }
+            return Ok(());
+        }
+        self.check_open()?;
+        if attached.rules.key_form != partition.key_form {
+            return invalid(format!("partition {name:?}: `any_key` is fixed at creation"));
+        }
+        if *stored.hooks != *records {
+            let suffix = &attached.rules.reserved_suffix;
+            check_no_reserved_key(&self.tables, partition, &view, suffix)?;
+        }
+        self.install_hooks(partition, options, &attached, &records)?;
+        self.cursor.note_layout(self.catalog.durable_edit());
+        // Entries of the tables may be due by the new hooks.
+        self.background.wake_all();
+        // After the edit: the next open applies it in any case.
+        match (partition.store(), hooks.and_then(|hooks| hooks.store.as_ref())) {
+            (Some(store), Some(factory)) => store.configure(&factory.params()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The future hooks of a partition with these `stored` ones, and their records.
+    fn planned(
+        &self,
+        partition: &PartitionState,
+        stored: &[HookRecord],
+        hooks: &Hooks,
+    ) -> Result<(PartitionHooks, Vec<HookRecord>)> {
+        let mut records = records_of(hooks, Some(partition.key_form))?;
+        if hooks.keeps_filters {
+            let own = stored.iter().filter(|record| !is_store(record)).cloned();
+            records.splice(0..0, own);
+        }
+        keep_store(partition, hooks, stored, &mut records)?;
+        let present = partition.store();
+        let mut attached =
+            attached(&self.context, partition.id, &partition.name, hooks, &records, present)?;
+        attached.store = attached.store.or_else(|| present.cloned());
+        if hooks.keeps_filters {
+            let own = partition.hooks();
+            attached.filters.clone_from(&own.filters);
+            attached.absent.clone_from(&own.absent);
+        }
+        check_values_are_read(&attached.filters, attached.store.is_some())?;
+        if attached.store.is_none() {
+            attached.missing =
+                records.iter().find(|record| is_store(record)).map(|store| store.name.clone());
+        }
+        Ok((attached, records))
+    }
+
+    /// Makes options and hooks durable, once the filters have seen every table.
+    fn install_hooks(
+        &self,
+        partition: &Arc<PartitionState>,
+        options: &PartitionOptions,
+        attached: &PartitionHooks,
+        records: &[HookRecord],
+    ) -> Result<()> {
+        let id = partition.id;
+        loop {
+            partition.check_live()?;
+            let seen = partition.pin();
+            check_tables(&self.tables, &partition.name, attached, &seen.version)?;
+            let changed = Change::PartitionOptionsChanged {
+                id,
+                options: options.clone(),
+                hooks: records.to_vec(),
+            };
+            // An earlier job may have installed a table since then. Writers wait meanwhile, so this loop
+            // ends.
+            let installation = Installation {
+                holds: &|current| has_same_tables(current, &seen.version),
+                hooks: Some(attached.clone()),
+                ..Installation::of(vec![changed])
+            };
+            if self.install_job(partition, installation)? {
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -10,14 +10,14 @@
 //!    damage.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::concurrent_reader::CommittedPart;
 use super::context::DbContext;
-use super::ownership::{lock_path, locked, newest_claim};
-use super::recovery::{Begun, HooksOf, LogFiles, Opening, OrphanFiles};
+use super::hook_binding::HooksOf;
+use super::ownership::claims::{is_absent, lock_path, locked, newest_claim};
+use super::recovery::{Begun, LogFiles, Opening, OrphanFiles};
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{Fs, LockGuard};
@@ -56,12 +56,6 @@ pub(super) fn lock_for_reading(fs: &dyn Fs, dir: &Path) -> Result<ReadLock> {
     // After a concurrent claim another lock counts, and its holder writes.
     let is_newest = newest_claim(fs, dir)? == claim;
     taken.filter(|_| is_newest).ok_or_else(|| locked(dir, "is already open"))
-}
-
-/// Returns `true` if a lock cannot be taken because its file is missing or belongs to another user.
-pub(super) fn is_absent(error: &Error) -> bool {
-    let kind = error.io_source().map(io::Error::kind);
-    matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied))
 }
 
 fn too_large(replay: &Replay, bytes_max: u64) -> Error {

@@ -90,6 +90,24 @@ impl Partition {
 
 /// Single keys.
 impl Partition {
+    /// Returns about how many keys there are: entries of memtables and tables, less two for each
+    /// tombstone of a table.
+    pub fn len_approx(&self) -> Result<u64> {
+        let ViewAt { view, seq } = self.observe(None)?;
+        let floor = view.floor_at(seq);
+        // Entries below a clear still exist, and no reader sees them.
+        let memtables = view.memtables().filter(|memtable| memtable.last_seq() >= floor);
+        let in_memory: u64 = memtables.map(|memtable| memtable.entries_above_floors()).sum();
+        let mut entries: u64 = 0;
+        let mut tombstones: u64 = 0;
+        for (_, table) in view.version.tables().filter(|(_, table)| table.meta.newest() >= floor) {
+            entries += table.meta.entries;
+            tombstones += table.meta.tombstones;
+        }
+        // A tombstone is an entry itself, and hides about one other.
+        Ok(in_memory + entries.saturating_sub(2 * tombstones))
+    }
+
     /// Returns the value of `key`; never an older one if the newest is damaged.
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {

@@ -21,18 +21,16 @@ use std::sync::Arc;
 pub(super) use log::LogFiles;
 pub(super) use orphans::OrphanFiles;
 
+use super::catalog::DEFAULT;
 use super::context::DbContext;
 use super::epoch::{Tables, store_sections};
-use super::hook_binding::resolve;
-use super::partitions::DEFAULT;
+use super::hook_binding::{HooksOf, resolve};
 use crate::clock::Clock;
 use crate::compaction::{SyncLater, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{self, FileKind, FileName};
 use crate::fs::{Fs, OpenFiles};
-use crate::hooks::{
-    EventQueue, HookProvider, PartitionHooks, StoreWishes, ValueStoreFactory, open_store,
-};
+use crate::hooks::{EventQueue, HookProvider, StoreWishes, ValueStoreFactory, open_store};
 use crate::limits::SEQNO_MAX;
 use crate::memtable::Memtable;
 use crate::options::{Options, PartitionOptions};
@@ -53,9 +51,6 @@ fn check_room(what: &str, used: u64, max: u64) -> Result<()> {
     }
     Err(Error::limit(&format!("the largest of the {what} in use"), used, max / 2))
 }
-
-/// The hooks of each partition.
-pub(super) type HooksOf = BTreeMap<PartitionId, PartitionHooks>;
 
 /// The parts of a database after recovery.
 pub(super) struct Begun {

@@ -21,7 +21,6 @@ mod seek;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::DbInner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::Memtable;
 use crate::partition::{PartitionState, ReadView};
@@ -147,6 +146,21 @@ impl Requirements {
     /// Operations through this sequence are known not to have broken the requirement.
     fn after(&self, requirement: &Requirement) -> SeqNo {
         requirement.at_most.max(self.proven_through)
+    }
+
+    /// Proves all of them through `through`, which was visible before the call, in memory and in tables.
+    /// Without a lock.
+    ///
+    /// # Errors
+    /// A conflict; a dropped partition; those of reading.
+    pub(super) fn prove(&mut self, tables: &Arc<TableContext>, through: SeqNo) -> Result<()> {
+        for requirement in &*self.list {
+            requirement.prove(tables, self.after(requirement))?;
+        }
+        // Only after all of them hold: a part of a proof proves nothing about the batch.
+        self.proven_through = self.proven_through.max(through);
+        self.proofs += 1;
+        Ok(())
     }
 }
 
@@ -296,22 +310,4 @@ fn cleared(requirement: &Requirement) -> Error {
     let Requirement { partition, at_most, .. } = requirement;
     let message = format!("partition {:?} was cleared after sequence {at_most}", partition.name);
     Error::new(ErrorKind::Conflict, message)
-}
-
-impl DbInner {
-    /// Proves requirements through the newest sequence, in memory and in tables. Without a lock.
-    ///
-    /// # Errors
-    /// A conflict; a dropped partition; those of reading.
-    pub(super) fn prove(&self, requirements: &mut Requirements) -> Result<()> {
-        // Before the views: see invariant 2.
-        let through = self.commit.visible_seq();
-        for requirement in &*requirements.list {
-            requirement.prove(&self.tables, requirements.after(requirement))?;
-        }
-        // Only after all of them hold: a part of a proof proves nothing about the batch.
-        requirements.proven_through = requirements.proven_through.max(through);
-        requirements.proofs += 1;
-        Ok(())
-    }
 }

@@ -17,7 +17,8 @@
 use std::sync::Arc;
 
 use super::exchange::check_stored_key;
-use super::job::{Installation, StartedJob};
+use super::install::Installation;
+use super::job::StartedJob;
 use super::loss::closing;
 use super::{DbInner, Partition};
 use crate::error::Result;

@@ -17,90 +17,23 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::DbInner;
 use super::flush::{FlushedTables, newest_sealed};
-use super::job::check_synced;
+use super::install::check_synced;
 use super::jobs::FlushTurn;
 use super::log::LogEnv;
+use super::unconfirmed::DoubtfulFiles;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, PendingHandle, ValueStore, catch};
 use crate::partition::PartitionState;
 use crate::types::{Epoch, FileNo, SeqNo};
-use crate::version::{Change, DbVersion, SstMeta};
+use crate::version::{Change, DbVersion};
 
 /// A partition whose memtables are in tables that are not installed yet.
 type Rewritten = (Arc<PartitionState>, FlushedTables);
 
 /// A partition, its value store, and the section of an edit about dropped handles.
 type StoreSection<'a> = (&'a PartitionState, &'a Arc<dyn ValueStore>, Vec<u8>);
-
-/// Files that an edit in doubt names: it may be on disk, so they stay until the manifest has a new
-/// generation without it. The lock is a leaf.
-#[derive(Default)]
-pub(super) struct UnconfirmedFiles(Mutex<DoubtfulFiles>);
-
-#[derive(Default)]
-struct DoubtfulFiles {
-    tables: Vec<SstMeta>,
-    segments: Vec<FileNo>,
-    /// Values that were written again for the tables, or moved by a job.
-    values: Vec<PendingHandle>,
-}
-
-impl UnconfirmedFiles {
-    /// Keeps the files of an edit whose installation failed.
-    fn note(&self, tables: impl Iterator<Item = SstMeta>, segment: FileNo) {
-        let mut files = self.0.lock();
-        files.tables.extend(tables);
-        files.segments.push(segment);
-    }
-
-    /// Keeps values that an edit is about to name, unless it becomes durable.
-    pub(super) fn until_installed(&self, values: Vec<PendingHandle>) -> UninstalledValues<'_> {
-        UninstalledValues { unconfirmed: self, values }
-    }
-
-    /// Takes the values out, as [`UnconfirmedFiles::take`] does.
-    pub(super) fn take_values(&self) -> Vec<PendingHandle> {
-        std::mem::take(&mut self.0.lock().values)
-    }
-
-    /// Takes them out. The caller has checked that the manifest takes edits again, and has held its
-    /// lock since.
-    fn take(&self) -> DoubtfulFiles {
-        std::mem::take(&mut *self.0.lock())
-    }
-}
-
-impl Drop for UnconfirmedFiles {
-    /// The next open decides whether the edit counts. Dropped values are discarded.
-    fn drop(&mut self) {
-        self.take().values.into_iter().for_each(PendingHandle::keep);
-    }
-}
-
-/// Values of a running edit. If it fails, also by a panic, they are in doubt, because the edit may be
-/// on disk.
-#[must_use]
-pub(super) struct UninstalledValues<'a> {
-    unconfirmed: &'a UnconfirmedFiles,
-    values: Vec<PendingHandle>,
-}
-
-impl UninstalledValues<'_> {
-    /// The edit is durable.
-    pub(super) fn keep(mut self) {
-        std::mem::take(&mut self.values).into_iter().for_each(PendingHandle::keep);
-    }
-}
-
-impl Drop for UninstalledValues<'_> {
-    fn drop(&mut self) {
-        self.unconfirmed.0.lock().values.append(&mut self.values);
-    }
-}
 
 impl DbInner {
     /// Writes the memtables to new files and takes writes again. The caller holds the turn to

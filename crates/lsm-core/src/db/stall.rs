@@ -25,12 +25,26 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::health::StallHealth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Event;
 use crate::partition::PartitionState;
 use crate::stats::Counters;
 use crate::types::PartitionId;
+
+/// A partition whose writers are delayed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct StallHealth {
+    /// Its name.
+    pub partition: String,
+    /// The strongest reason.
+    pub reason: &'static str,
+    /// The strength of the delay in thousandths: at 1000, writers are stopped.
+    pub pressure_permille: u32,
+    /// The duration of the delay so far.
+    pub since: Duration,
+}
 
 pub(super) use pressure::{
     DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, Pressure, SEALED_HARD, SEALED_SOFT, StallCause,

@@ -1,13 +1,19 @@
 //! `Db::stats`: a copy of the counters of all parts.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::leases::LeaseHolder;
 use super::stall::Pressure;
 use super::{DbInner, Partition};
 use crate::compaction::compaction_debt;
+use crate::error::Result;
+use crate::fs::names::{FileKind, FileName};
 use crate::partition::PartitionState;
+use crate::shared::held_leases;
 use crate::stats::{LevelStats, PartitionStats, Stats};
+use crate::types::FileNo;
 use crate::version::{Level, Table};
 
 fn level_stats(level: &Level) -> LevelStats {
@@ -126,5 +132,43 @@ impl DbInner {
             + stats.open_table_bytes;
         stats.partitions.sort_by(|a, b| a.name.cmp(&b.name));
         stats
+    }
+}
+
+impl DbInner {
+    /// The secondaries that hold files.
+    ///
+    /// # Errors
+    /// Those of the file system; a closed database.
+    pub(super) fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
+        self.check_not_closed()?;
+        let present = self.catalog.durable_edit();
+        let leases = held_leases(&*self.context.fs, &self.context.dir)?;
+        let holders = leases.iter().map(|lease| LeaseHolder {
+            process: lease.process,
+            is_local: lease.is_local,
+            edits_behind: present.saturating_sub(lease.edit),
+        });
+        Ok(holders.collect())
+    }
+}
+
+impl DbInner {
+    /// Bytes of tables and segments in the folder that are in no version: next to a writer, files
+    /// that secondaries hold and that jobs are writing. 0 if the folder cannot be listed.
+    pub(super) fn unnamed_file_bytes(&self) -> u64 {
+        let entries = self.context.fs.list(&self.context.dir, "").unwrap_or_default();
+        let version = self.catalog.current();
+        let tables = version.partitions.values().flat_map(|partition| partition.tables());
+        let live: HashSet<FileNo> = tables.map(|(_, table)| table.meta.file).collect();
+        let unnamed = entries.iter().filter(|entry| {
+            let name = FileName::parse(&entry.name);
+            name.is_some_and(|name| match name.kind {
+                FileKind::Sst => !live.contains(&name.number),
+                FileKind::Wal => !version.log_segments.contains_key(&name.number),
+                FileKind::Manifest | FileKind::Chunk => false,
+            })
+        });
+        unnamed.map(|entry| entry.len).sum()
     }
 }

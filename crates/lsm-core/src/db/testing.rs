@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::commit::CommitEnv;
-use super::log::{Log, LogEnv, LogSettings, LogWriter, Notice};
+use super::events::Notice;
+use super::log::{Log, LogEnv, LogSettings, LogWriter};
 use super::prepared::Prepared;
 use crate::batch::SectionReader;
 use crate::error::{Error, ErrorKind, Result};

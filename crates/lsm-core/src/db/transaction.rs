@@ -44,6 +44,13 @@ pub struct Transaction {
     refused: Option<Error>,
 }
 
+impl Db {
+    /// Begins a transaction, at a snapshot that is taken now.
+    pub fn transaction(&self) -> Transaction {
+        Transaction::new(self.clone())
+    }
+}
+
 impl Transaction {
     pub(super) fn new(db: Db) -> Transaction {
         let snapshot = db.snapshot();

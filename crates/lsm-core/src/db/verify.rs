@@ -22,8 +22,6 @@ mod values;
 
 use std::fmt;
 
-pub(super) use files::BegunSegment;
-
 use super::DbInner;
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::fs::{Uncached, is_out_of_handles};

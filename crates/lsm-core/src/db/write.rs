@@ -10,7 +10,7 @@ use super::commit::{Commit, Committed};
 use super::handle::Partition;
 use super::inject::InMemory;
 use super::prepared::{PerOperation, Prepared, PreparedSection, Sections};
-use super::require::Refusal;
+use super::require::{Refusal, Requirements};
 use crate::batch::{SectionBuilder, damaged_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
@@ -303,5 +303,17 @@ impl Partition {
     pub fn try_delete(&self, key: impl AsRef<[u8]>) -> Result<Commit> {
         let options = WriteOptions::default();
         write_one(self, EntryKind::Tombstone, key.as_ref(), &[], options, Admission::Try)
+    }
+}
+
+impl DbInner {
+    /// Proves requirements through the newest sequence, in memory and in tables. Without a lock.
+    ///
+    /// # Errors
+    /// A conflict; a dropped partition; those of reading.
+    pub(super) fn prove(&self, requirements: &mut Requirements) -> Result<()> {
+        // Before the views: see invariant 2 of `require.rs`.
+        let through = self.commit.visible_seq();
+        requirements.prove(&self.tables, through)
     }
 }

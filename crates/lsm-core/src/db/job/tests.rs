@@ -16,8 +16,8 @@ use crate::hooks::{
 use crate::iter::InternalIter;
 use crate::memtable::{Memtable, SlabPool, TrueEntry};
 use crate::sstable::ReadMode;
-use crate::types::{DbId, EntryKind, FileNumbers, Trailer};
-use crate::version::{Level, PartitionVersion};
+use crate::types::{DbId, EntryKind, FileNumbers, MemtableId, Trailer};
+use crate::version::{Level, PartitionVersion, Table};
 
 const DIR: &str = "/db";
 

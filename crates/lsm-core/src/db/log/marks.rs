@@ -12,7 +12,6 @@
 
 use std::collections::VecDeque;
 
-use super::Log;
 use crate::types::{FileNo, SeqNo};
 use crate::version::LogCut;
 use crate::wal::{LogPlace, Lsn};
@@ -53,7 +52,7 @@ impl Marks {
     }
 
     /// Takes out the marks through `end` and returns the last one.
-    fn take_through(&mut self, end: Lsn) -> Option<LogCut> {
+    pub(super) fn take_through(&mut self, end: Lsn) -> Option<LogCut> {
         let count = self.all.partition_point(|mark| mark.lsn <= end);
         self.all.drain(..count).next_back().map(|mark| mark.place)
     }
@@ -68,22 +67,6 @@ impl Marks {
     /// Drops all marks of a log that does not count any more.
     pub(super) fn clear(&mut self) {
         self.all.clear();
-    }
-}
-
-impl Log {
-    /// The last place at which a replay may begin if everything below `low` is in tables, for the edit
-    /// that adds the tables and removes the segments `removed`. `None` if there is no new one.
-    pub(in crate::db) fn replay_place(&self, low: Lsn, removed: &[FileNo]) -> Option<LogCut> {
-        // While the log has failed no segment is removed, and replay begins in the first one.
-        if self.failure().is_some() {
-            return None;
-        }
-        // Durability: the frames of a dropped partition are in no table and may not be durable, although
-        // nothing needs them. A replay from a place among them would miss earlier frames.
-        let durable = self.durable_lsn();
-        let place = self.writer.lock().marks.take_through(low.min(durable))?;
-        (!removed.contains(&place.segment)).then_some(place)
     }
 }
 

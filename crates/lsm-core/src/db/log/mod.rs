@@ -5,6 +5,7 @@
 //! knows the rest of the database only as a [`LogEnv`], so its tests need no database.
 //!
 //! ```text
+//! state.rs     the data that the locks guard
 //! writer.rs    frames into the buffer, the buffer into the segment
 //! segments.rs  new segments, the reserve, and removal; their lengths: lengths.rs
 //! handles.rs   syncs for want of handles: segments are open until they are synced
@@ -40,6 +41,7 @@ mod marks;
 mod notices;
 mod sealed;
 mod segments;
+mod state;
 mod sync;
 mod tending;
 #[cfg(test)]
@@ -53,6 +55,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex};
 
 use super::context::DbContext;
+use super::events::Notice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::FileName;
 use crate::fs::{Fs, OpenFiles};
@@ -62,14 +65,12 @@ use crate::types::{DbId, Epoch, FileNo, FileNumbers, SeqNo};
 use crate::version::Change;
 use crate::wal::Lsn;
 
-pub(super) use notices::Notice;
+pub(super) use state::BegunSegment;
 pub(super) use writer::LogWriter;
 
 use files::SegmentFiles;
 use lengths::SEGMENT_BYTES_MIN;
-use sync::SyncState;
-use tending::TaskAge;
-use writer::WriterState;
+use state::{SyncState, TaskAge, WriterState};
 
 /// The calls of the log to the rest of the database.
 pub(super) trait LogEnv {
@@ -232,11 +233,5 @@ impl Log {
     /// Notes an existing segment that is not appended to.
     pub(super) fn note_segment(&self, number: FileNo, bytes: u64) {
         self.files.note_made(number, bytes);
-    }
-
-    /// Waits for the writer's lock. While the result lives no other thread appends a frame or
-    /// begins a segment.
-    pub(super) fn lock<'a>(&'a self, env: &'a dyn LogEnv) -> LogWriter<'a> {
-        LogWriter { log: self, env, state: self.writer.lock() }
     }
 }

@@ -4,31 +4,27 @@
 //! share the next one. The thread that syncs takes out the due notices, and the environment calls them
 //! where no lock is held.
 
-use super::{Log, LogEnv};
-use crate::error::{Error, Result};
+use crate::db::events::Notice;
 use crate::types::SeqNo;
 use crate::wal::Lsn;
 
-/// A function that hears of durability, once.
-pub(in crate::db) type Notice = Box<dyn FnOnce(Result<()>) + Send>;
-
 /// A notice, and what it waits for.
-struct Waiting {
-    seq: SeqNo,
+pub(super) struct Waiting {
+    pub(super) seq: SeqNo,
     /// The end of the log when the notice arrived. An unlogged operation never becomes durable by
     /// its number.
-    end: Lsn,
-    notice: Notice,
+    pub(super) end: Lsn,
+    pub(super) notice: Notice,
 }
 
 /// The notices of a log. Guarded by the lock of `sync.rs`.
 #[derive(Default)]
 pub(super) struct DurabilityWaiters {
-    waiting: Vec<Waiting>,
+    pub(super) waiting: Vec<Waiting>,
     /// `true` if one of them arrived since the last sync began.
     pub(super) wants_sync: bool,
     /// `true` if nothing will be synced any more.
-    is_shut: bool,
+    pub(super) is_shut: bool,
 }
 
 impl DurabilityWaiters {
@@ -47,55 +43,6 @@ impl DurabilityWaiters {
 
     pub(super) fn take_all(&mut self) -> Vec<Notice> {
         self.take_due(SeqNo::MAX, Lsn(u64::MAX)).0
-    }
-}
-
-impl Log {
-    /// Queues `notice` until every logged operation through `seq` is durable, or cannot be made
-    /// durable. If that is known already it is called at once.
-    pub(in crate::db) fn notify(&self, env: &dyn LogEnv, seq: SeqNo, notice: Notice) {
-        let mut sync = self.sync.lock();
-        // A number alone is not enough: the numbers of unlogged operations never reach
-        // `durable_seq`. When the log is durable up to its present end, everything before this call
-        // is.
-        let end = sync.appended_lsn;
-        let known = if sync.durable_seq >= seq || sync.durable_lsn >= end {
-            Some(Ok(()))
-        } else if sync.notices.is_shut {
-            Some(Err(Error::closed()))
-        } else {
-            sync.failed.clone().map(Err)
-        };
-        if let Some(outcome) = known {
-            if outcome.is_ok() {
-                sync.told_seq = sync.told_seq.max(seq);
-            }
-            drop(sync);
-            // Not under the lock: a notice may call the database.
-            notice(outcome);
-            return;
-        }
-        sync.notices.waiting.push(Waiting { seq, end, notice });
-        // One wake-up for all notices before the next sync. A sync for each of them would undo
-        // group commit.
-        let thread_knows = std::mem::replace(&mut sync.notices.wants_sync, true);
-        drop(sync);
-        if !thread_knows {
-            env.wake_log_thread();
-        }
-    }
-
-    /// Refuses the waiting notices, and later ones: the log has ended.
-    pub(in crate::db) fn shut_notices(&self, env: &dyn LogEnv) {
-        let mut sync = self.sync.lock();
-        // Under the lock under which notices are added: a later one is refused at once, and none
-        // waits for a sync that no thread will make.
-        sync.notices.is_shut = true;
-        let refused = sync.notices.take_all();
-        drop(sync);
-        if !refused.is_empty() {
-            env.answer(refused, Err(Error::closed()));
-        }
     }
 }
 

@@ -2,19 +2,10 @@
 //!
 //! No writer waits for one, and none is synced: `wal/section_index.rs` explains why that is enough.
 
-use super::writer::WriterState;
+use super::state::{SealedSegment, WriterState};
 use super::{Log, LogEnv, LogWriter};
 use crate::error::Result;
-use crate::types::{FileNo, SeqNo};
-use crate::wal::{SectionIndexBuilder, SegmentWriter};
-
-/// A segment that the log has left for another one.
-pub(super) struct SealedSegment {
-    pub(super) segment: SegmentWriter,
-    /// The last logged sequence in it.
-    pub(super) last_seq: SeqNo,
-    pub(super) sections: SectionIndexBuilder,
-}
+use crate::types::FileNo;
 
 impl Log {
     /// Writes the indexes of the segments that were sealed since the last call and are still live.

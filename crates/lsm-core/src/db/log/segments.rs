@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use super::lengths::{Recent, SEGMENT_BYTES_MIN};
-use super::sealed::SealedSegment;
+use super::state::{BegunSegment, SealedSegment};
 use super::{Log, LogEnv, LogWriter};
-use crate::db::verify::BegunSegment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};

@@ -4,95 +4,20 @@
 //! this is the one owner of "the log takes no more writes", and there is no second copy that could
 //! disagree.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
-use super::notices::{DurabilityWaiters, Notice};
+use super::notices::Waiting;
+use super::state::{LogTask, SyncState, UnsyncedSegment};
 use super::{Log, LogEnv};
+use crate::db::events::Notice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fs::{File, is_out_of_handles};
+use crate::fs::is_out_of_handles;
 use crate::hooks::catch_engine;
 use crate::types::{FileNo, PartitionId, SeqNo};
+use crate::version::LogCut;
 use crate::wal::{Lsn, SEGMENT_HEADER_BYTES, SegmentHeader, SegmentWriter};
-
-/// The ends of the log in the kernel and on the device, and the segments in between.
-pub(super) struct SyncState {
-    pub(super) appended_lsn: Lsn,
-    appended_seq: SeqNo,
-    pub(super) durable_lsn: Lsn,
-    pub(super) durable_seq: SeqNo,
-    /// The largest number through which a caller was promised that every logged operation is durable.
-    /// Numbers of unlogged operations are never reached by `durable_seq`.
-    pub(super) told_seq: SeqNo,
-    /// The present segment, and closed ones before it that were not synced since.
-    unsynced: Vec<UnsyncedSegment>,
-    /// `true` if a thread syncs.
-    running: bool,
-    /// Why the log takes no more.
-    pub(super) failed: Option<Error>,
-    /// `true` if a frame after the last sync attests it.
-    marked: bool,
-    pub(super) notices: DurabilityWaiters,
-}
-
-/// A segment that the next sync includes.
-#[derive(Clone)]
-struct UnsyncedSegment {
-    number: FileNo,
-    file: Arc<dyn File>,
-    /// Its header is durable.
-    is_headed: bool,
-}
-
-impl UnsyncedSegment {
-    fn of(segment: &SegmentWriter, is_headed: bool) -> UnsyncedSegment {
-        let number = segment.header().number;
-        UnsyncedSegment { number, file: segment.file().clone(), is_headed }
-    }
-}
-
-impl SyncState {
-    pub(super) fn new(last_seq: SeqNo) -> SyncState {
-        SyncState {
-            appended_lsn: Lsn(0),
-            appended_seq: last_seq,
-            durable_lsn: Lsn(0),
-            durable_seq: last_seq,
-            told_seq: last_seq,
-            unsynced: Vec::new(),
-            running: false,
-            failed: None,
-            // A log without a frame has nothing that a mark could attest.
-            marked: true,
-            notices: DurabilityWaiters::default(),
-        }
-    }
-
-    /// Returns `true` if the header of this segment is durable, or the segment is removed.
-    fn is_headed(&self, number: FileNo) -> bool {
-        let unsynced = self.unsynced.iter().find(|segment| segment.number == number);
-        unsynced.is_none_or(|segment| segment.is_headed)
-    }
-
-    /// Notes that the headers of the segments through `number` are durable.
-    fn note_headed(&mut self, number: FileNo) {
-        let unsynced = self.unsynced.iter_mut().filter(|segment| segment.number <= number);
-        unsynced.for_each(|segment| segment.is_headed = true);
-    }
-}
-
-/// The next task of the log thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::db) enum LogTask {
-    /// Nothing is unsynced or unattested.
-    Idle,
-    /// Frames wait for their sync.
-    Sync,
-    /// The last sync is not attested yet.
-    Mark,
-}
 
 impl Log {
     /// The place up to which the log is durable.
@@ -439,6 +364,71 @@ impl Log {
         let mut sync = self.sync.lock();
         while sync.running {
             self.synced.wait(&mut sync);
+        }
+    }
+}
+
+impl Log {
+    /// The last place at which a replay may begin if everything below `low` is in tables, for the edit
+    /// that adds the tables and removes the segments `removed`. `None` if there is no new one.
+    pub(in crate::db) fn replay_place(&self, low: Lsn, removed: &[FileNo]) -> Option<LogCut> {
+        // While the log has failed no segment is removed, and replay begins in the first one.
+        if self.failure().is_some() {
+            return None;
+        }
+        // Durability: the frames of a dropped partition are in no table and may not be durable, although
+        // nothing needs them. A replay from a place among them would miss earlier frames.
+        let durable = self.durable_lsn();
+        let place = self.writer.lock().marks.take_through(low.min(durable))?;
+        (!removed.contains(&place.segment)).then_some(place)
+    }
+}
+
+impl Log {
+    /// Queues `notice` until every logged operation through `seq` is durable, or cannot be made
+    /// durable. If that is known already it is called at once.
+    pub(in crate::db) fn notify(&self, env: &dyn LogEnv, seq: SeqNo, notice: Notice) {
+        let mut sync = self.sync.lock();
+        // A number alone is not enough: the numbers of unlogged operations never reach
+        // `durable_seq`. When the log is durable up to its present end, everything before this call
+        // is.
+        let end = sync.appended_lsn;
+        let known = if sync.durable_seq >= seq || sync.durable_lsn >= end {
+            Some(Ok(()))
+        } else if sync.notices.is_shut {
+            Some(Err(Error::closed()))
+        } else {
+            sync.failed.clone().map(Err)
+        };
+        if let Some(outcome) = known {
+            if outcome.is_ok() {
+                sync.told_seq = sync.told_seq.max(seq);
+            }
+            drop(sync);
+            // Not under the lock: a notice may call the database.
+            notice(outcome);
+            return;
+        }
+        sync.notices.waiting.push(Waiting { seq, end, notice });
+        // One wake-up for all notices before the next sync. A sync for each of them would undo
+        // group commit.
+        let thread_knows = std::mem::replace(&mut sync.notices.wants_sync, true);
+        drop(sync);
+        if !thread_knows {
+            env.wake_log_thread();
+        }
+    }
+
+    /// Refuses the waiting notices, and later ones: the log has ended.
+    pub(in crate::db) fn shut_notices(&self, env: &dyn LogEnv) {
+        let mut sync = self.sync.lock();
+        // Under the lock under which notices are added: a later one is refused at once, and none
+        // waits for a sync that no thread will make.
+        sync.notices.is_shut = true;
+        let refused = sync.notices.take_all();
+        drop(sync);
+        if !refused.is_empty() {
+            env.answer(refused, Err(Error::closed()));
         }
     }
 }

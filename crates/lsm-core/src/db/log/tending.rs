@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::sync::LogTask;
+use super::state::{LogTask, TaskAge};
 use super::{Log, LogEnv};
 use crate::error::Result;
 use crate::wal::Control;
@@ -15,25 +15,6 @@ const MARK_AFTER: Duration = Duration::from_millis(10);
 const LOOK_AT_UNSYNCED: Duration = Duration::from_secs(1);
 /// An idle log frees its reserved space after this long.
 const RESERVE_KEPT: Duration = Duration::from_secs(1);
-
-/// The present task, and the time since which the log thread has seen it.
-#[derive(Default)]
-pub(super) struct TaskAge(Option<(LogTask, Duration)>);
-
-impl TaskAge {
-    /// The time for which `task` has been due, at `now`.
-    fn age(&mut self, task: LogTask, now: Duration) -> Duration {
-        match self.0 {
-            // After a clock went back, the count starts again: a due task waits for the interval
-            // once more, and not until the clock has caught up.
-            Some((same, since)) if same == task && since <= now => now.saturating_sub(since),
-            _ => {
-                self.0 = Some((task, now));
-                Duration::ZERO
-            }
-        }
-    }
-}
 
 impl Log {
     /// Wakes the log thread, unless it knows already.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::lengths::{FIRST_SEGMENT_BYTES, SEGMENT_BYTES_MIN};
-use super::sync::LogTask;
+use super::state::LogTask;
 use super::{Log, LogEnv};
 use crate::db::testing::{DIR, TestEnv, TestLog, batches_in};
 use crate::error::{ErrorKind, Result};

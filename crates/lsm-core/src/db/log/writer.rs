@@ -4,22 +4,14 @@
 //! for the place after the buffer. So the caller checks [`LogWriter::has_room`] before it encodes,
 //! and appends the buffer first if there is no room.
 
-use std::collections::VecDeque;
-
 use parking_lot::MutexGuard;
 
-use super::lengths::Recent;
-use super::marks::Marks;
-use super::sealed::SealedSegment;
+use super::state::{PartitionRun, WriterState};
 use super::{Log, LogEnv};
-use crate::db::verify::BegunSegment;
 use crate::error::Result;
-use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
+use crate::types::{MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, LogCut};
-use crate::wal::{
-    Control, FramePlace, LogPlace, Lsn, Reserved, Section, SectionIndexBuilder, SegmentWriter,
-    frame,
-};
+use crate::wal::{Control, FramePlace, LogPlace, Lsn, Section, frame};
 
 /// A buffer that grew beyond this for one large batch is shrunk again.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
@@ -31,135 +23,19 @@ const LARGE_BATCH_BYTES: usize = 64 << 10;
 /// More than any control frame takes.
 const CONTROL_BYTES_MAX: usize = 128;
 
-/// The state that the holder of the writer's lock owns.
-pub(super) struct WriterState {
-    /// The next sequence number.
-    next_seq: SeqNo,
-    /// Frames that are encoded and not yet appended.
-    pub(super) buffer: Vec<u8>,
-    /// The last sequence number in a frame, appended or in the buffer.
-    encoded_seq: SeqNo,
-    /// The last sequence number in an appended frame.
-    pub(super) logged_seq: SeqNo,
-    /// The end of the last appended batch; markers may follow it.
-    pub(super) batches_end: Lsn,
-    run: PartitionRun,
-    pub(super) segment: Option<SegmentWriter>,
-    /// The frames of the present segment, for the index of its sections.
-    pub(super) sections: SectionIndexBuilder,
-    /// Places at which a replay may begin.
-    pub(super) marks: Marks,
-    /// Segments that were sealed and have no index yet.
-    pub(super) sealed: Vec<SealedSegment>,
-    /// `true` if a segment was begun since this was last taken.
-    pub(super) segment_switched: bool,
-    /// A segment that is ready to be begun.
-    pub(super) reserve: Option<(Reserved, FileNo)>,
-    /// Segments that were made and that the manifest refused. It may list one on the device until
-    /// its next edit, so their files stay until then; the next segment is one of them.
-    pub(super) unlisted: Vec<(Reserved, FileNo)>,
-    pub(super) recent: Recent,
-    /// Closed segments that are still live.
-    pub(super) closed: VecDeque<BegunSegment>,
-    /// Live segments that will never be used.
-    pub(super) spoiled: Vec<FileNo>,
-    /// `true` if a spoiled segment may hold a header that ends the present one here.
-    pub(super) must_switch: bool,
-    /// Memtable switches that are not in the log yet, and how many of them are in the buffer.
-    switches: Vec<Control>,
-    switches_encoded: usize,
-}
-
-/// The last batches of the log, all of one partition.
-struct PartitionRun {
-    /// `None` for one batch over several partitions.
-    partition: Option<PartitionId>,
-    /// The last sequence number before them.
-    before: SeqNo,
-}
-
-impl WriterState {
-    pub(super) fn new(last_seq: SeqNo, segment_bytes_max: u64) -> WriterState {
-        WriterState {
-            next_seq: last_seq.plus(1),
-            buffer: Vec::new(),
-            encoded_seq: last_seq,
-            logged_seq: last_seq,
-            batches_end: Lsn(0),
-            run: PartitionRun { partition: None, before: last_seq },
-            segment: None,
-            sections: SectionIndexBuilder::default(),
-            marks: Marks::new(segment_bytes_max),
-            sealed: Vec::new(),
-            segment_switched: false,
-            reserve: None,
-            unlisted: Vec::new(),
-            recent: Recent::default(),
-            closed: VecDeque::new(),
-            spoiled: Vec::new(),
-            must_switch: false,
-            switches: Vec::new(),
-            switches_encoded: 0,
-        }
-    }
-
-    /// Discards the encoded frames; the memtable switches in them stay due.
-    pub(super) fn clear_buffer(&mut self) {
-        self.buffer.clear();
-        self.encoded_seq = self.logged_seq;
-        self.switches_encoded = 0;
-    }
-
-    pub(super) fn lsn(&self) -> Lsn {
-        self.segment.as_ref().map_or(Lsn(0), SegmentWriter::lsn)
-    }
-
-    /// Returns `true` if `len` more bytes fit after the buffer.
-    fn fits(&self, len: usize) -> bool {
-        let Some(segment) = &self.segment else { return false };
-        // The buffer counts, because its frames go into the segment before this one.
-        !self.must_switch && !segment.is_failed() && segment.fits(self.buffer.len() + len)
-    }
-
-    /// The maximum length of the encoded pending memtable switches, in bytes.
-    pub(super) fn switches_len_max(&self) -> usize {
-        (self.switches.len() - self.switches_encoded) * frame::CONTROL_FRAME_LEN_MAX
-    }
-
-    /// Notes a batch before it is encoded: a refused one ends the run as well.
-    fn note_run(&mut self, sections: &[Section<'_>]) {
-        let partition = match sections {
-            [section] => Some(section.partition),
-            _ => None,
-        };
-        if partition.is_none() || self.run.partition != partition {
-            self.run = PartitionRun { partition, before: self.encoded_seq };
-        }
-    }
-
-    /// The place after the buffer, for a frame that attests `durable`.
-    fn place(&self, durable: Lsn) -> FramePlace {
-        let segment = self.segment.as_ref().expect("a frame that fits has a segment");
-        let header = segment.header();
-        let offset = segment.offset() + self.buffer.len() as u64;
-        let lsn = header.lsn_at(offset);
-        FramePlace {
-            salt: header.salt,
-            epoch: header.epoch,
-            offset,
-            lsn,
-            // A sync covers only appended bytes, so this is only a guard: the encoder panics if a
-            // frame attests more than lies before it.
-            durable: durable.min(lsn),
-        }
-    }
-}
-
 /// The log under its lock: the right to append.
 pub(in crate::db) struct LogWriter<'a> {
     pub(super) log: &'a Log,
     pub(super) env: &'a dyn LogEnv,
     pub(super) state: MutexGuard<'a, WriterState>,
+}
+
+impl Log {
+    /// Waits for the writer's lock. While the result lives no other thread appends a frame or
+    /// begins a segment.
+    pub(in crate::db) fn lock<'a>(&'a self, env: &'a dyn LogEnv) -> LogWriter<'a> {
+        LogWriter { log: self, env, state: self.writer.lock() }
+    }
 }
 
 impl LogWriter<'_> {

@@ -10,7 +10,7 @@
 
 use std::path::Path;
 
-use super::newest_claim;
+use super::claims::newest_claim;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::fs::names::{self, FileName};

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{HooksOf, Opening};
+use super::Opening;
 use crate::batch::SectionReader;
 use crate::db::context::DbContext;
+use crate::db::hook_binding::HooksOf;
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs, OpenFiles, TableFile, is_unreadable};

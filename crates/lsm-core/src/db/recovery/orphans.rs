@@ -7,7 +7,8 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::{HooksOf, Opening};
+use super::Opening;
+use crate::db::hook_binding::HooksOf;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName};

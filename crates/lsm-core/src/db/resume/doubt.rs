@@ -9,8 +9,10 @@ use std::sync::Weak;
 
 use proptest::prelude::*;
 
+use parking_lot::Mutex;
+
 use super::*;
-use crate::db::job::Installation;
+use crate::db::install::Installation;
 use crate::db::{BackgroundMode, Db};
 use crate::fs::{FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
 use crate::hooks::JobValues;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::compaction::drawing::{empty, seq, table};
 use crate::db::job::JobTables;
+use crate::db::unconfirmed::UnconfirmedFiles;
 use crate::hooks::{JobValues, PartitionHooks};
 use crate::memtable::SlabPool;
 use crate::types::{Floors, MemtableId, PartitionId};

@@ -1,7 +1,11 @@
 //! The state of the maintenance, and the choice of tables.
 
+use std::time::Duration;
+
+use super::tending::{FLUSH_AGE, LOOK_AGAIN, QUIET_AGE};
 use super::*;
 use crate::compaction::drawing::{draw, seq};
+use crate::types::{MemtableId, PartitionId};
 
 const ID: PartitionId = PartitionId(3);
 

@@ -14,7 +14,8 @@ use super::VerifyRun;
 use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::db::DbInner;
-use crate::db::ownership::pending_claim;
+use crate::db::log::BegunSegment;
+use crate::db::ownership::claims::pending_claim;
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::fs::names::{self, FileKind, FileName};
 use crate::fs::{File, Fs, is_out_of_handles};
@@ -22,29 +23,8 @@ use crate::sstable::{Expected, SstReader, TableDamage, TableFindings};
 use crate::types::{Epoch, FileNo, PartitionId};
 use crate::version::{Bounds, DbVersion, Fork, Table, check_generation, recover};
 use crate::wal::{
-    Record, SEGMENT_HEADER_BYTES, SectionIndex, SectionRef, SegmentHeader, SegmentPiece,
-    SegmentWriter, survey,
+    Record, SEGMENT_HEADER_BYTES, SectionIndex, SectionRef, SegmentHeader, SegmentPiece, survey,
 };
-
-/// A segment with a header, where its last frame ends, and what follows, in bytes.
-#[derive(Clone, Copy)]
-pub(in crate::db) struct BegunSegment {
-    pub(in crate::db) header: SegmentHeader,
-    end: u64,
-    /// Length of its index of sections; 0 without one.
-    pub(in crate::db) index_bytes: u64,
-}
-
-impl BegunSegment {
-    pub(in crate::db) fn of(segment: &SegmentWriter) -> BegunSegment {
-        BegunSegment { header: *segment.header(), end: segment.offset(), index_bytes: 0 }
-    }
-
-    /// Its end in the log.
-    pub(in crate::db) fn end_lsn(&self) -> crate::wal::Lsn {
-        self.header.lsn_at(self.end)
-    }
-}
 
 /// The part of a segment that a run reads.
 #[derive(Clone, Copy)]

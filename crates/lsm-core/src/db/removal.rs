@@ -1,0 +1,67 @@
+//! The removal of obsolete files and values, as background work of an open database. `obsolete.rs` has the
+//! files and their order.
+
+use super::DbInner;
+use super::errors::Reason;
+use crate::error::Result;
+use crate::hooks::{Event, catch_engine};
+use crate::types::PartitionId;
+use crate::version::SstMeta;
+
+/// The work, in the error after a panic.
+const REMOVAL: &str = "the removal of obsolete files";
+
+impl DbInner {
+    /// [`ObsoleteFiles::remove`]; the outcome is noted as that of background work.
+    pub(super) fn remove_obsolete(&self) -> Result<()> {
+        // The new primary does not need files that this primary dropped, but its secondaries may read
+        // them: from now on the new primary handles them.
+        if self.cursor.is_fenced() {
+            return Ok(());
+        }
+        let attempt = self.background.begin();
+        let removed = catch_engine(REMOVAL, || self.obsolete.remove().transpose());
+        let Some(removed) = removed.transpose() else { return Ok(()) };
+        let removed = self.remove_unnamed_values().and(removed);
+        self.background.note_outcome(Reason::Obsolete, attempt, removed.as_ref().copied());
+        removed
+    }
+
+    /// [`ObsoleteFiles::finish_removing`]; the outcome is noted as that of background work.
+    pub(super) fn finish_removing(&self) -> Result<()> {
+        self.cursor.check()?;
+        let attempt = self.background.begin();
+        let removed = catch_engine(REMOVAL, || self.obsolete.finish_removing());
+        let removed = self.remove_unnamed_values().and(removed);
+        self.background.note_outcome(Reason::Obsolete, attempt, removed.as_ref().copied());
+        removed
+    }
+
+    /// Makes value stores remove the files that no edit named, such as that of an abandoned stream, if they
+    /// failed to.
+    fn remove_unnamed_values(&self) -> Result<()> {
+        let mut removed = Ok(());
+        for id in self.context.wishes.take_removals() {
+            // Those of a dropped partition are removed at the next open.
+            if let Some(store) = self.catalog.with_id(id).and_then(|found| found.store().cloned()) {
+                removed = removed.and(store.reclaim(0));
+            }
+        }
+        removed
+    }
+
+    /// Removes tables that a job wrote and that no edit named.
+    pub(super) fn forget(&self, tables: &[SstMeta]) {
+        self.obsolete.add_unnamed(tables);
+        // Files that cannot be removed now wait with everything else that is obsolete.
+        let _ = self.remove_obsolete();
+    }
+
+    /// [`ObsoleteFiles::store_state`] of the partition's value store, if it has one.
+    pub(super) fn store_state(&self, id: PartitionId) -> Option<Vec<u8>> {
+        let store = self.catalog.with_id(id)?.store().cloned()?;
+        let state = self.obsolete.store_state(id, &*store)?;
+        // The sections that the state would have replaced are kept instead.
+        state.inspect_err(|error| self.events.tell(&Event::BackgroundError(error.clone()))).ok()
+    }
+}
