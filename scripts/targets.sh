@@ -29,7 +29,7 @@ for target in "${targets[@]}"; do
         continue
     fi
     # The command starts other processes and threads, which WASI does not have.
-    crates=(-p siltstone -p siltstone-lsm-core -p siltstone-largeval -p siltstone-metahive -p siltstone-secondary)
+    crates=(-p siltstone -p siltstone-lsm-core -p siltstone-largeval -p siltstone-metahive -p siltstone-secondary -p siltstone-streams)
     [[ $target == wasm32-* ]] || crates+=(-p siltstone-cli)
     lints=(-D warnings)
     # Where std keeps thread locals under keys of the system, clippy does not see their `const`.

@@ -5,6 +5,7 @@
 
 mod durable;
 mod inspect;
+mod streams;
 
 use std::fmt;
 use std::path::Path;

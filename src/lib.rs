@@ -190,7 +190,6 @@ mod partition;
 mod provided;
 mod readable;
 mod snapshot;
-mod streams;
 mod transaction;
 
 // The names that an application writes are at the root. Names that only implementors of hooks, file
@@ -335,7 +334,7 @@ pub mod raw {
 /// Streams of entries for pipes and other engines: [`Db::export_stream`], [`Db::import_stream`].
 /// `docs/portability.md` describes them.
 pub mod stream {
-    pub use crate::streams::{
+    pub use ::streams::{
         EntryReader, EntryWriter, StreamEntry, StreamExport, StreamFormat, StreamImport,
         StreamPartition, StreamSummary,
     };

@@ -6,12 +6,13 @@ use crate::check;
 use crate::source::sources;
 
 /// The parts whose types are read side by side.
-const FOLDERS: [&str; 5] = [
+const FOLDERS: [&str; 6] = [
     "src/",
     "crates/lsm-core/src/",
     "crates/metahive/src/",
     "crates/largeval/src/",
     "crates/secondary/src/",
+    "crates/streams/src/",
 ];
 /// The types of siltstone that stand over one of another crate with the same name (design note 8).
 const FACES: [&str; 8] = [

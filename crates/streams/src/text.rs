@@ -24,14 +24,14 @@ use std::path::Path;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::limits::USER_KEY_BYTES_MAX;
 
-use super::arriving::{Arriving, Importer};
-use super::export::Exported;
-use super::format::PIECE_BYTES;
-use super::options::{StreamImport, StreamSummary};
-use crate::partition::Partition;
+use crate::arriving::{Arriving, Importer};
+use crate::export::Exported;
+use crate::format::PIECE_BYTES;
+use crate::options::{StreamImport, StreamSummary};
+use lsm_core::Partition;
 
 /// The first bytes of a text.
-pub(super) const MAGIC: [u8; 8] = *b"VERSION=";
+pub(crate) const MAGIC: [u8; 8] = *b"VERSION=";
 /// The only version that tools of the last twenty years write.
 const VERSION: &str = "3";
 /// Most bytes of a line of a header.
@@ -44,7 +44,7 @@ const DIGITS: &[u8; 16] = b"0123456789abcdef";
 ///
 /// # Errors
 /// A name that the text cannot express; those of the reads and of `out`.
-pub(super) fn export(exported: &Exported, out: &mut dyn Write) -> Result<StreamSummary> {
+pub(crate) fn export(exported: &Exported, out: &mut dyn Write) -> Result<StreamSummary> {
     let mut summary = StreamSummary::default();
     let names: Vec<&str> = exported.partitions.iter().map(Partition::name).collect();
     check_names(&names)?;
@@ -104,7 +104,7 @@ fn put_hex(out: &mut Vec<u8>, bytes: &[u8]) {
 ///
 /// # Errors
 /// Text that is not understood, with its offset and line; those of the puts.
-pub(super) fn import(
+pub(crate) fn import(
     importer: &mut Importer<'_>,
     from: &mut dyn Read,
     options: &StreamImport,

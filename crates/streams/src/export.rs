@@ -6,17 +6,16 @@ use std::ops::Bound;
 use largeval::BlobReader;
 use lsm_core::error::Result;
 
-use super::arriving::each_piece;
-use super::format::{PIECE_BYTES, StreamWriter};
-use super::options::{StreamExport, StreamFormat, StreamPartition, StreamSummary};
-use super::text;
-use crate::db::Db;
-use crate::large::ReadBlobs;
-use crate::partition::Partition;
-use crate::snapshot::Snapshot;
+use crate::arriving::each_piece;
+use crate::format::{PIECE_BYTES, StreamWriter};
+use crate::options::{StreamExport, StreamFormat, StreamPartition, StreamSummary};
+use crate::text;
+use lsm_core::Db;
+use lsm_core::Partition;
+use lsm_core::Snapshot;
 
 /// The value of an entry that is exported.
-pub(super) enum ExportedValue<'a> {
+pub(crate) enum ExportedValue<'a> {
     /// In memory.
     Whole(&'a [u8]),
     /// To be read in pieces.
@@ -25,7 +24,7 @@ pub(super) enum ExportedValue<'a> {
 
 impl ExportedValue<'_> {
     /// Returns the length in bytes.
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         match self {
             ExportedValue::Whole(value) => value.len() as u64,
             ExportedValue::Stored(value) => value.len(),
@@ -37,7 +36,7 @@ impl ExportedValue<'_> {
     ///
     /// # Errors
     /// Those of the read and of `each`.
-    pub(super) fn pieces(&self, each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    pub(crate) fn pieces(&self, each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         match self {
             // In pieces as well, though it is in memory: the form of a stream does not depend on
             // where a value lay.
@@ -48,9 +47,9 @@ impl ExportedValue<'_> {
 }
 
 /// The partitions of an export, at one moment.
-pub(super) struct Exported {
+pub(crate) struct Exported {
     snapshot: Snapshot,
-    pub(super) partitions: Vec<Partition>,
+    pub(crate) partitions: Vec<Partition>,
     range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
 }
 
@@ -59,13 +58,13 @@ impl Exported {
     ///
     /// # Errors
     /// Those of the reads and of `each`.
-    pub(super) fn each_entry(
+    pub(crate) fn each_entry(
         &self,
         partition: &Partition,
         mut each: impl FnMut(&[u8], &ExportedValue<'_>) -> Result<()>,
     ) -> Result<()> {
         let entries = self.snapshot.range(partition, self.range.clone());
-        if partition.space().is_none() {
+        if largeval::store_of(partition).is_none() {
             for entry in entries {
                 let (key, value) = entry?;
                 each(&key, &ExportedValue::Whole(&value))?;
@@ -73,10 +72,11 @@ impl Exported {
             return Ok(());
         }
         // A value may be larger than memory.
-        let at_moment = self.snapshot.of(partition);
         for key in entries.keys() {
             let key = key?;
-            if let Some(value) = at_moment.open_blob(&key)? {
+            if let Some(value) =
+                largeval::open_blob(partition.read_point_at(Some(&self.snapshot))?, &key)?
+            {
                 each(&key, &ExportedValue::Stored(&value))?;
             }
         }
@@ -84,17 +84,13 @@ impl Exported {
     }
 }
 
-/// As [`Db::export_stream`].
+/// Writes the keys and values of partitions to `out`, as they are at the call: one moment for all partitions.
 ///
 /// # Errors
-/// Those of [`Db::export_stream`].
-pub(super) fn export(
-    db: &Db,
-    out: &mut dyn Write,
-    options: &StreamExport,
-) -> Result<StreamSummary> {
+/// A partition that does not exist, or whose name the text cannot express; those of reads and of `out`.
+pub fn export(db: &Db, out: &mut dyn Write, options: &StreamExport) -> Result<StreamSummary> {
     // A handle that cannot be used has no names.
-    db.0.check_usable()?;
+    db.check_usable()?;
     let names = options.partitions.clone().unwrap_or_else(|| db.partition_names());
     // Opened before the snapshot: a snapshot reads a partition that is dropped later only by a
     // handle from before.
@@ -114,7 +110,7 @@ fn export_checked(exported: &Exported, out: &mut dyn Write) -> Result<StreamSumm
     for partition in &exported.partitions {
         // The import needs it: otherwise it would put values of any length into tables, or refuse
         // them.
-        let has_large_values = partition.space().is_some();
+        let has_large_values = largeval::store_of(partition).is_some();
         header.push(StreamPartition { name: partition.name().to_owned(), has_large_values });
     }
     let mut writer = StreamWriter::begin(out, &header)?;

@@ -34,13 +34,13 @@ use lsm_core::codec::{Malformed, Reader, checksum64_seeded, put_u32, put_u64};
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::limits::{PARTITIONS_MAX, USER_KEY_BYTES_MAX};
 
-use super::options::StreamPartition;
+use crate::options::StreamPartition;
 
 /// The first bytes of a stream.
-pub(super) const MAGIC: [u8; 8] = *b"siltstrm";
+pub(crate) const MAGIC: [u8; 8] = *b"siltstrm";
 const VERSION: u32 = 1;
 /// Bytes of a piece of a value.
-pub(super) const PIECE_BYTES: u64 = 256 << 10;
+pub(crate) const PIECE_BYTES: u64 = 256 << 10;
 /// Bytes of an entry before its key, and of an end before its checksum.
 const HEAD_BYTES: usize = 24;
 const KIND_ENTRY: u8 = 1;
@@ -49,7 +49,7 @@ const FLAG_LARGE_VALUES: u8 = 1;
 
 /// The head of a record, without the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RecordHead {
+pub(crate) enum RecordHead {
     Entry { partition: u32, value_len: u64, key_len: u32 },
     End { entries: u64 },
 }
@@ -101,7 +101,7 @@ impl RecordHead {
 }
 
 /// Writes the parts of a stream, each with its checksum.
-pub(super) struct StreamWriter<'w> {
+pub(crate) struct StreamWriter<'w> {
     out: &'w mut dyn Write,
     sum: u64,
 }
@@ -111,7 +111,7 @@ impl<'w> StreamWriter<'w> {
     ///
     /// # Errors
     /// Those of `out`.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         out: &'w mut dyn Write,
         partitions: &[StreamPartition],
     ) -> Result<StreamWriter<'w>> {
@@ -132,7 +132,7 @@ impl<'w> StreamWriter<'w> {
     ///
     /// # Errors
     /// Those of the writer.
-    pub(super) fn entry(&mut self, partition: u32, key: &[u8], value_len: u64) -> Result<()> {
+    pub(crate) fn entry(&mut self, partition: u32, key: &[u8], value_len: u64) -> Result<()> {
         let head = RecordHead::Entry { partition, value_len, key_len: key.len() as u32 };
         let mut part = head.encode();
         part.extend_from_slice(key);
@@ -143,7 +143,7 @@ impl<'w> StreamWriter<'w> {
     ///
     /// # Errors
     /// Those of the writer.
-    pub(super) fn piece(&mut self, piece: &[u8]) -> Result<()> {
+    pub(crate) fn piece(&mut self, piece: &[u8]) -> Result<()> {
         // The piece is not copied to append its sum. A second call costs less than copying 256 KiB.
         self.sum = checksum64_seeded(piece, self.sum);
         self.out.write_all(piece)?;
@@ -154,7 +154,7 @@ impl<'w> StreamWriter<'w> {
     ///
     /// # Errors
     /// Those of the writer.
-    pub(super) fn end(mut self, entries: u64) -> Result<()> {
+    pub(crate) fn end(mut self, entries: u64) -> Result<()> {
         self.part(RecordHead::End { entries }.encode())?;
         Ok(self.out.flush()?)
     }
@@ -169,7 +169,7 @@ impl<'w> StreamWriter<'w> {
 }
 
 /// Reads the parts of a stream and verifies each.
-pub(super) struct StreamReader<'r> {
+pub(crate) struct StreamReader<'r> {
     from: &'r mut dyn Read,
     source: PathBuf,
     /// Offset in the stream, in bytes.
@@ -182,7 +182,7 @@ pub(super) struct StreamReader<'r> {
 
 impl<'r> StreamReader<'r> {
     /// Begins to read a stream whose magic was read already.
-    pub(super) fn behind_magic(from: &'r mut dyn Read, source: PathBuf) -> StreamReader<'r> {
+    pub(crate) fn behind_magic(from: &'r mut dyn Read, source: PathBuf) -> StreamReader<'r> {
         let offset = MAGIC.len() as u64;
         StreamReader { from, source, offset, part_at: 0, part: MAGIC.to_vec(), sum: 0 }
     }
@@ -191,7 +191,7 @@ impl<'r> StreamReader<'r> {
     ///
     /// # Errors
     /// Damage; a newer version.
-    pub(super) fn header(&mut self) -> Result<Vec<StreamPartition>> {
+    pub(crate) fn header(&mut self) -> Result<Vec<StreamPartition>> {
         let mut numbers = Reader::new(self.read(8)?);
         let numbers = numbers.u32().and_then(|version| Ok((version, numbers.u32()?)));
         let (version, count) = numbers.map_err(|malformed| self.damage(malformed.what))?;
@@ -226,7 +226,7 @@ impl<'r> StreamReader<'r> {
     ///
     /// # Errors
     /// Damage.
-    pub(super) fn record(&mut self) -> Result<(RecordHead, &[u8])> {
+    pub(crate) fn record(&mut self) -> Result<(RecordHead, &[u8])> {
         self.begin_part();
         let head = RecordHead::decode(self.read(HEAD_BYTES)?);
         let head = head.map_err(|malformed| self.damage(malformed.what))?;
@@ -242,7 +242,7 @@ impl<'r> StreamReader<'r> {
     ///
     /// # Errors
     /// Damage.
-    pub(super) fn piece(&mut self, len: u64) -> Result<&[u8]> {
+    pub(crate) fn piece(&mut self, len: u64) -> Result<&[u8]> {
         debug_assert!(len <= PIECE_BYTES);
         self.begin_part();
         self.read(len as usize)?;
@@ -254,7 +254,7 @@ impl<'r> StreamReader<'r> {
     ///
     /// # Errors
     /// Damage.
-    pub(super) fn check_end(&self, head: RecordHead, entries: u64) -> Result<()> {
+    pub(crate) fn check_end(&self, head: RecordHead, entries: u64) -> Result<()> {
         if head == (RecordHead::End { entries }) {
             return Ok(());
         }
@@ -262,7 +262,7 @@ impl<'r> StreamReader<'r> {
     }
 
     /// Damage of the part that was read last.
-    pub(super) fn damage(&self, what: &str) -> Error {
+    pub(crate) fn damage(&self, what: &str) -> Error {
         Error::corruption(&self.source, self.part_at, what)
     }
 

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::limits::{PARTITIONS_MAX, check_key, check_partition_name};
 
-use super::format::{MAGIC, PIECE_BYTES, RecordHead, StreamReader, StreamWriter};
-use super::options::{StreamPartition, StreamSummary};
+use crate::format::{MAGIC, PIECE_BYTES, RecordHead, StreamReader, StreamWriter};
+use crate::options::{StreamPartition, StreamSummary};
 
 /// Writes a stream in [`StreamFormat::Checked`](super::StreamFormat::Checked) of entries that come from
-/// elsewhere, for example from another engine. [`Db::import_stream`](crate::Db::import_stream) reads it. A
+/// elsewhere, for example from another engine. `Db::import_stream` reads it. A
 /// stream without its [end](EntryWriter::end) is refused as cut off.
 ///
 /// # Examples
@@ -134,7 +134,7 @@ impl<'r> EntryReader<'r> {
     }
 
     /// As [`EntryReader::new`], if the magic was read already.
-    pub(super) fn behind_magic(from: &'r mut dyn Read, source: PathBuf) -> Result<EntryReader<'r>> {
+    pub(crate) fn behind_magic(from: &'r mut dyn Read, source: PathBuf) -> Result<EntryReader<'r>> {
         let mut reader = StreamReader::behind_magic(from, source);
         let partitions = reader.header()?;
         Ok(EntryReader { reader, partitions, entries: 0, left: 0, is_at_end: false })

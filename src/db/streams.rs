@@ -1,30 +1,13 @@
-//! Streams of entries: a database, or parts of it, as one sequence of bytes for a pipe or a file.
-//!
-//! The calls are [`Db::export_stream`] and [`Db::import_stream`]. `streams/format.rs` describes the
-//! bytes, `streams/text.rs` the text of Berkeley DB. `streams/export.rs` and `streams/import.rs` write
-//! and read; `streams/arriving.rs` puts what was read into partitions. `streams/entries.rs` is for converters,
-//! which have no database.
-//!
-//! Invariants:
-//! 1. No value is held in memory as a whole, unless its partition holds it in a table anyway.
-//! 2. An entry of a damaged stream is never imported: all bytes of an entry are verified first.
-
-mod arriving;
-mod entries;
-mod export;
-mod format;
-mod import;
-mod options;
-mod text;
+//! Streams of entries out of a database and into one.
 
 use std::io::{Read, Write};
 
+use ::streams::{StreamExport, StreamImport, StreamSummary};
+use largeval::LargeValueOptions;
 use lsm_core::error::Result;
 
 use crate::db::Db;
-
-pub use self::entries::{EntryReader, EntryWriter, StreamEntry};
-pub use self::options::{StreamExport, StreamFormat, StreamImport, StreamPartition, StreamSummary};
+use crate::partition::Partition;
 
 /// Streams of entries.
 impl Db {
@@ -68,10 +51,10 @@ impl Db {
         mut out: impl Write,
         options: &StreamExport,
     ) -> Result<StreamSummary> {
-        export::export(self, &mut out, options)
+        ::streams::export(&self.0, &mut out, options)
     }
 
-    /// Reads a stream of entries in either [`StreamFormat`] and puts the entries. Creates partitions
+    /// Reads a stream of entries in either [format](crate::stream::StreamFormat) and puts the entries. Creates partitions
     /// that do not exist. A partition without entries gets large values if the exported partition had
     /// them. Existing keys get the value of the stream, other keys do not change.
     ///
@@ -89,7 +72,7 @@ impl Db {
     ///
     /// # Cost
     /// Reads from `from` in pieces of at most 256 KiB, also very small ones; give it a buffer if it is
-    /// expensive to call. Stops behind the end of a stream in [`StreamFormat::Checked`], and reads text to
+    /// expensive to call. Stops after the end of a stream in [`StreamFormat::Checked`](crate::stream::StreamFormat::Checked), and reads text to
     /// its end. Batches of one partition, of up to 1 MiB or one entry, are committed; values above 1 MiB are
     /// streamed into a partition with large values. Ends with a flush.
     pub fn import_stream(
@@ -97,6 +80,20 @@ impl Db {
         mut from: impl Read,
         options: &StreamImport,
     ) -> Result<StreamSummary> {
-        import::import(self, &mut from, options)
+        ::streams::import(&self.0, &mut from, options, &|name, has_large_values| {
+            self.partition_of_stream(name, has_large_values).map(|partition| partition.0)
+        })
+    }
+
+    /// Opens or creates a partition, with large values if they are asked for and it has no entry.
+    fn partition_of_stream(&self, name: &str, has_large_values: bool) -> Result<Partition> {
+        let partition = self.partition(name)?;
+        // A partition with entries already has its setting.
+        let keeps = !has_large_values || partition.space().is_some();
+        if keeps || partition.first()?.is_some() {
+            return Ok(partition);
+        }
+        let options = partition.options().large_values(LargeValueOptions::default());
+        self.partition_with(name, options)
     }
 }

@@ -2,25 +2,29 @@
 
 use std::io::{Read, Seek, SeekFrom, Write};
 
-use largeval::{BlobReader, LargeValueOptions};
+use largeval::BlobReader;
 use lsm_core::error::{Error, Result};
 use lsm_core::options::Durability;
 
-use super::format::PIECE_BYTES;
-use super::options::{StreamImport, StreamSummary};
-use crate::batch::Batch;
-use crate::db::Db;
-use crate::large::BlobWriter;
-use crate::partition::Partition;
+use crate::format::PIECE_BYTES;
+use crate::options::{StreamImport, StreamSummary};
+use largeval::BlobWriter;
+use lsm_core::Batch;
+use lsm_core::Db;
+use lsm_core::Partition;
 
 /// A batch has at most so many bytes, or one entry; a larger value is streamed if its partition has
 /// large values.
 const HELD_BYTES: usize = 1 << 20;
 
+/// Opens or creates a partition by its name, with large values if the flag is set and it has no entry.
+pub(crate) type OpenPartition<'d> = dyn Fn(&str, bool) -> Result<Partition> + 'd;
+
 /// Puts the entries of a stream in their order.
-pub(super) struct Importer<'d> {
+pub(crate) struct Importer<'d> {
     db: &'d Db,
     options: &'d StreamImport,
+    open_partition: &'d OpenPartition<'d>,
     batch: Batch,
     batch_bytes: usize,
     /// [`HELD_BYTES`], or less where the database takes no batch of that size.
@@ -31,7 +35,7 @@ pub(super) struct Importer<'d> {
 }
 
 /// An entry whose value is arriving in pieces.
-pub(super) struct Arriving<'p> {
+pub(crate) struct Arriving<'p> {
     partition: &'p Partition,
     key: Vec<u8>,
     /// Length of the value, if it is known.
@@ -53,43 +57,49 @@ enum ArrivedPieces {
 }
 
 impl<'d> Importer<'d> {
-    pub(super) fn new(db: &'d Db, options: &'d StreamImport) -> Importer<'d> {
+    pub(crate) fn new(
+        db: &'d Db,
+        options: &'d StreamImport,
+        open_partition: &'d OpenPartition<'d>,
+    ) -> Importer<'d> {
         let summary = StreamSummary::default();
         let batch = db.batch();
         let most = usize::try_from(db.options().batch_bytes_max).unwrap_or(usize::MAX);
         let batch_bytes_max = HELD_BYTES.min(most);
         let batch_of = String::new();
-        Importer { db, options, batch, batch_bytes: 0, batch_bytes_max, batch_of, summary }
+        Importer {
+            db,
+            options,
+            open_partition,
+            batch,
+            batch_bytes: 0,
+            batch_bytes_max,
+            batch_of,
+            summary,
+        }
     }
 
     /// Opens the partition `name`, and creates it if it does not exist. Gives it large values if it
     /// has no entry and `has_large_values` or the options ask for them.
     ///
     /// # Errors
-    /// Those of [`Db::partition`].
-    pub(super) fn partition(&self, name: &str, has_large_values: bool) -> Result<Partition> {
-        let partition = self.db.partition(name)?;
-        let wants_them = has_large_values || self.options.has_large_values;
-        // A partition with entries already has its setting.
-        if !wants_them || partition.space().is_some() || partition.first()?.is_some() {
-            return Ok(partition);
-        }
-        let options = partition.options().large_values(LargeValueOptions::default());
-        self.db.partition_with(name, options)
+    /// Those of the call that opens it.
+    pub(crate) fn partition(&self, name: &str, has_large_values: bool) -> Result<Partition> {
+        (self.open_partition)(name, has_large_values || self.options.has_large_values)
     }
 
     /// Begins an entry.
     ///
     /// # Errors
     /// Those of a get; a key that the partition does not take.
-    pub(super) fn begin<'p>(
+    pub(crate) fn begin<'p>(
         &mut self,
         partition: &'p Partition,
         key: &[u8],
         len: Option<u64>,
     ) -> Result<Arriving<'p>> {
         // Here and not by the batch, which would refuse the entries before this one, too.
-        partition.0.stored_key(key)?;
+        partition.stored_key(key)?;
         // Before a byte of the value arrives: a value that is stored already is compared piece by
         // piece, and never held in memory.
         let mut stored = self.stored(partition, key, len)?;
@@ -115,7 +125,7 @@ impl<'d> Importer<'d> {
         if !self.options.is_resuming {
             return Ok(None);
         }
-        let stored = partition.open_blob(key)?;
+        let stored = largeval::open_blob(partition.read_point_at(None)?, key)?;
         // A value of another length differs, and need not be read.
         Ok(stored.filter(|stored| len.is_none_or(|len| len == stored.len())))
     }
@@ -124,7 +134,7 @@ impl<'d> Importer<'d> {
     ///
     /// # Errors
     /// Those of a put.
-    pub(super) fn end(&mut self, mut entry: Arriving<'_>) -> Result<()> {
+    pub(crate) fn end(&mut self, mut entry: Arriving<'_>) -> Result<()> {
         self.summary.count(&entry.key, entry.came);
         if let ArrivedPieces::Present(stored) = &entry.place {
             if stored.len() == entry.came {
@@ -145,7 +155,7 @@ impl<'d> Importer<'d> {
                     name.clone_into(&mut self.batch_of);
                 }
                 self.batch_bytes += len;
-                self.batch.of(entry.partition).put(&entry.key, value);
+                self.batch.add_put(entry.partition, &entry.key, &value);
             }
             ArrivedPieces::Streamed(writer) => {
                 // The order of the stream is kept: of two entries of a key the later wins.
@@ -163,7 +173,7 @@ impl<'d> Importer<'d> {
     ///
     /// # Errors
     /// Those of [`Batch::commit`].
-    pub(super) fn commit(&mut self) -> Result<()> {
+    pub(crate) fn commit(&mut self) -> Result<()> {
         self.batch_bytes = 0;
         // A new batch in any case. After an error, the entries of this one must not be committed
         // with later ones.
@@ -171,7 +181,7 @@ impl<'d> Importer<'d> {
         batch.commit(Durability::Os).map(drop)
     }
 
-    pub(super) fn summary(&self) -> StreamSummary {
+    pub(crate) fn summary(&self) -> StreamSummary {
         self.summary
     }
 }
@@ -181,7 +191,7 @@ impl Arriving<'_> {
     ///
     /// # Errors
     /// A limit of the value; those of the chunk file and of the stored value.
-    pub(super) fn push(&mut self, piece: &[u8]) -> Result<()> {
+    pub(crate) fn push(&mut self, piece: &[u8]) -> Result<()> {
         if let ArrivedPieces::Present(stored) = &mut self.place {
             if goes_on_with(stored, piece)? {
                 self.came += piece.len() as u64;
@@ -207,7 +217,7 @@ impl Arriving<'_> {
     fn put_down(&mut self, piece: &[u8]) -> Result<()> {
         if let ArrivedPieces::Held(held) = &mut self.place {
             let len = (held.len() + piece.len()) as u64;
-            let is_streamable = self.partition.space().is_some();
+            let is_streamable = largeval::store_of(self.partition).is_some();
             if !is_streamable || len <= self.value_bytes_max.min(HELD_BYTES as u64) {
                 if len > self.value_bytes_max {
                     let name = self.partition.name();
@@ -222,7 +232,7 @@ impl Arriving<'_> {
                 return Ok(());
             }
             // Begun late: most values are short, and share a batch with others.
-            let mut writer = self.partition.put_stream(&self.key, self.len)?;
+            let mut writer = largeval::put_stream(self.partition, &self.key, self.len)?;
             writer.write_all(held)?;
             self.place = ArrivedPieces::Streamed(writer);
         }
@@ -249,7 +259,7 @@ fn goes_on_with(stored: &mut BlobReader, piece: &[u8]) -> Result<bool> {
 ///
 /// # Errors
 /// Those of the read and of `each`.
-pub(super) fn each_piece(
+pub(crate) fn each_piece(
     value: &BlobReader,
     len: u64,
     mut each: impl FnMut(&[u8]) -> Result<()>,

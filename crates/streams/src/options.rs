@@ -17,13 +17,13 @@ pub enum StreamFormat {
     BerkeleyText,
 }
 
-/// Options of [`Db::export_stream`](crate::Db::export_stream).
+/// Options of `Db::export_stream`.
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing by themselves"]
 pub struct StreamExport {
-    pub(super) format: StreamFormat,
-    pub(super) partitions: Option<Vec<String>>,
-    pub(super) range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    pub(crate) format: StreamFormat,
+    pub(crate) partitions: Option<Vec<String>>,
+    pub(crate) range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
 }
 
 impl Default for StreamExport {
@@ -101,14 +101,14 @@ impl StreamExport {
     }
 }
 
-/// Options of [`Db::import_stream`](crate::Db::import_stream).
+/// Options of `Db::import_stream`.
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing by themselves"]
 pub struct StreamImport {
-    pub(super) partition: Option<String>,
-    pub(super) is_resuming: bool,
-    pub(super) has_large_values: bool,
-    pub(super) source: PathBuf,
+    pub(crate) partition: Option<String>,
+    pub(crate) is_resuming: bool,
+    pub(crate) has_large_values: bool,
+    pub(crate) source: PathBuf,
 }
 
 impl Default for StreamImport {
@@ -167,7 +167,7 @@ impl StreamImport {
         self
     }
 
-    /// Sets whether partitions get [large values](crate::large_values) if they have no entry yet, with
+    /// Sets whether partitions get large values if they have no entry yet, with
     /// default options. Partitions whose exported partition had large values always do. Default `false`.
     pub fn large_values(mut self, has_large_values: bool) -> StreamImport {
         self.has_large_values = has_large_values;
@@ -209,7 +209,7 @@ pub struct StreamSummary {
 }
 
 impl StreamSummary {
-    pub(super) fn count(&mut self, key: &[u8], value_len: u64) {
+    pub(crate) fn count(&mut self, key: &[u8], value_len: u64) {
         self.entries += 1;
         // Of skipped entries as well. The figures of an import that was resumed are then those of
         // the whole stream.

@@ -4,25 +4,28 @@ use std::io::{self, Read};
 
 use lsm_core::error::{Error, ErrorKind, Result};
 
-use super::arriving::Importer;
-use super::entries::EntryReader;
-use super::format::MAGIC;
-use super::options::{StreamImport, StreamSummary};
-use super::text;
-use crate::db::Db;
-use crate::partition::Partition;
+use crate::arriving::Importer;
+use crate::entries::EntryReader;
+use crate::format::MAGIC;
+use crate::options::{StreamImport, StreamSummary};
+use crate::text;
+use lsm_core::Db;
+use lsm_core::Partition;
 
-/// As [`Db::import_stream`].
+/// Reads a stream in either format and puts the entries. `open_partition` opens or creates a partition by its
+/// name, and gives it large values if the flag is set and it has no entry.
 ///
 /// # Errors
-/// Those of [`Db::import_stream`].
-pub(super) fn import(
+/// A damaged stream; those of puts, of `from` and of `open_partition`. The entries before the error are
+/// imported.
+pub fn import(
     db: &Db,
     from: &mut dyn Read,
     options: &StreamImport,
+    open_partition: &dyn Fn(&str, bool) -> Result<Partition>,
 ) -> Result<StreamSummary> {
-    db.0.check_usable()?;
-    let mut importer = Importer::new(db, options);
+    db.check_usable()?;
+    let mut importer = Importer::new(db, options, open_partition);
     let mut magic = Vec::new();
     let read = (&mut *from).take(MAGIC.len() as u64).read_to_end(&mut magic);
     read.map_err(|e| Error::io("read", &options.source, e))?;
