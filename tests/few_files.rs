@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use lsm_core::db::InMemory;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use siltstone::secondary::{Level, Secondary, Target};
 use siltstone::{
@@ -358,7 +359,8 @@ fn running_out_of_files_has_no_effect_that_lasts() {
 #[test]
 fn child_that_follows_many_segments() {
     let Some(dir) = folder(64) else { return };
-    write_segments(&dir);
+    // Without a close, which would flush: as a process that is killed.
+    std::mem::forget(write_segments(&dir));
     let secondary = Db::secondary(&dir).unwrap();
     let words = secondary.partition("words").unwrap();
     words.sync(Target::Latest).unwrap();
@@ -366,22 +368,75 @@ fn child_that_follows_many_segments() {
     assert_eq!(read.iter().count(), 2000);
 }
 
-/// A log of many segments, and no tables.
-fn write_segments(dir: &Path) {
+/// A database with a log of many segments, and no tables.
+fn write_segments(dir: &Path) -> Db {
     let options = Options::new().wal_segment_bytes(8 << 10).write_buffer_bytes(16 << 20);
     let db = Db::builder(dir).options(options).open().unwrap();
+    write_words(&db);
+    db
+}
+
+fn write_words(db: &Db) {
     let words = db.partition("words").unwrap();
     for number in 0..2000_u32 {
         // Those that are not durable yet are open here.
         let durability = if number % 100 == 0 { Durability::Sync } else { Durability::Os };
         words.put_with(number.to_be_bytes(), [7; 400], durability).unwrap();
     }
-    drop(words);
-    // Without a close, which would flush: as a process that is killed.
-    std::mem::forget(db);
 }
 
 #[test]
 fn a_secondary_needs_no_open_file_for_each_segment() {
     run_child("child_that_follows_many_segments");
+}
+
+/// Does nothing unless it is the child.
+#[test]
+fn child_that_takes_over_a_long_log() {
+    let Some(dir) = folder(64) else { return };
+    let secondary = Db::secondary(dir.join("db")).unwrap();
+    let followed = secondary.partition("words").unwrap();
+    followed.sync(Target::Latest).unwrap();
+    assert_eq!(followed.at(Level::Strong).unwrap().iter().count(), 2000);
+    let db = Db::promote(&secondary).unwrap();
+    let words = db.partition("words").unwrap();
+    assert_eq!(words.iter().count(), 2000);
+    check_healthy(&db);
+    words.put_with("after", "v", Durability::Sync).unwrap();
+    followed.sync(Target::Latest).unwrap();
+    assert_eq!(followed.at(Level::Strong).unwrap().iter().count(), 2001);
+}
+
+/// The old primary lives, so the log is read up to the place where it is fenced.
+#[test]
+fn a_promotion_needs_no_open_file_for_each_segment_of_a_live_primary() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = write_segments(&folder.path().join("db"));
+    testkit::child::run_child("child_that_takes_over_a_long_log", folder.path());
+    assert!(db.is_fenced());
+}
+
+/// Does nothing unless it is the child.
+#[test]
+fn child_that_mends_from_a_long_log() {
+    let Some(dir) = folder(64) else { return };
+    let options = Options::new().wal_segment_bytes(8 << 10).write_buffer_bytes(16 << 20);
+    let builder = Db::builder(&dir).options(options).inject_in_memory(|at, bytes| {
+        // Of each put whose key ends in 7, more bits than a search without the log undoes.
+        if at == InMemory::Memtable && bytes.len() > 400 && bytes[5] == 7 {
+            bytes[200] ^= 0b11;
+            bytes[300] ^= 0b1000;
+        }
+    });
+    let db = builder.open().unwrap();
+    write_words(&db);
+    db.flush().unwrap();
+    let words = db.partition("words").unwrap();
+    assert!(words.iter().all(|pair| *pair.unwrap().1 == [7; 400]));
+    check_healthy(&db);
+}
+
+#[test]
+fn a_search_in_the_log_needs_no_open_file_for_each_segment() {
+    run_child("child_that_mends_from_a_long_log");
 }

@@ -5,7 +5,7 @@
 //! that a repair knows beforehand are found in one pass over the log.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -14,8 +14,8 @@ use crate::batch::SectionReader;
 use crate::codec::Malformed;
 use crate::compaction::TableFactory;
 use crate::error::{Error, Result};
-use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
+use crate::fs::{File, Fs, OpenFiles, TableFile};
 use crate::hooks::OwnedEntry;
 use crate::types::{DbId, EntryKind, Epoch, FileNo, PartitionId, SeqNo};
 use crate::wal::{LogReader, LogReaderOptions, Record, SectionRef, SegmentSource};
@@ -24,6 +24,8 @@ use crate::wal::{LogReader, LogReaderOptions, Record, SectionRef, SegmentSource}
 /// reference to the database, because a walk over tables may outlive the call that began it.
 pub(super) struct LogSearch {
     fs: Arc<dyn Fs>,
+    /// Bounds how many segments are open at once.
+    files: Option<Arc<OpenFiles>>,
     dir: PathBuf,
     db_id: DbId,
     partition: PartitionId,
@@ -92,6 +94,7 @@ impl LogSearch {
     ) -> LogSearch {
         LogSearch {
             fs: place.fs.clone(),
+            files: place.files.clone(),
             dir: place.dir.clone(),
             db_id: place.db_id,
             partition,
@@ -126,11 +129,19 @@ impl LogSearch {
 
     /// Reads the log until all of `wanted` are found.
     fn read(&self, wanted: &BTreeSet<SeqNo>) -> LogFindings {
-        let mut findings = LogFindings::default();
-        if let Err(error) = self.read_frames(wanted, &mut findings) {
-            findings.failure = Some(error);
+        // Again, if a segment went between its opening and its reading: at most once for each.
+        let mut looks = self.segments.len();
+        loop {
+            let mut findings = LogFindings::default();
+            match self.read_frames(wanted, &mut findings) {
+                Err(error) if error.is_missing() && looks > 0 => looks -= 1,
+                Err(error) => {
+                    findings.failure = Some(error);
+                    return findings;
+                }
+                Ok(()) => return findings,
+            }
         }
-        findings
     }
 
     fn read_frames(&self, wanted: &BTreeSet<SeqNo>, findings: &mut LogFindings) -> Result<()> {
@@ -155,12 +166,27 @@ impl LogSearch {
         let mut sources = Vec::new();
         for (&number, &epoch) in &self.segments {
             let path = FileName::new(FileKind::Wal, number, epoch).path(&self.dir);
-            let file = self.fs.open_read(&path)?;
-            sources.push(SegmentSource { number, epoch, path, file });
+            match self.open_segment(&path) {
+                Ok(file) => sources.push(SegmentSource { number, epoch, path, file }),
+                // A flush has removed it since: tables have its operations, and the rest is a log, too.
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
         }
         let mut options = LogReaderOptions::new(self.db_id);
         // The sections of other partitions are not read from the device.
         options.only = Some(self.partition);
         LogReader::new(sources, options)
     }
+
+    /// Opens a segment, for a log may have more of them than the process may have files open.
+    fn open_segment(&self, path: &Path) -> Result<Arc<dyn File>> {
+        match &self.files {
+            Some(files) => Ok(Arc::new(TableFile::open(files, path)?)),
+            None => self.fs.open_read(path),
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

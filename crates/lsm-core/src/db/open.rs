@@ -34,7 +34,7 @@ use crate::compaction::TableFactory;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::Result;
-use crate::fs::{FolderFs, Fs, LockGuard, OsFs};
+use crate::fs::{FolderFs, Fs, LockGuard, OpenFiles, OsFs};
 use crate::hooks::{EventListener, HookProvider, Origin, OtherWriter, OwnedEntry};
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
@@ -340,10 +340,11 @@ impl Start<'_> {
         let Start { fs, dir, clock, options, provider, events, access, skips_log, term, .. } =
             *self;
         let is_writing = access == OpenMode::Writing;
+        let files = Arc::new(OpenFiles::new(fs.clone(), options.open_files_max));
         let fork = match term {
-            Some(term) => term.fork(&**fs, dir)?,
-            None if access == OpenMode::WithLiveWriter => fork_with_live_writer(&**fs, dir)?,
-            None => fork_for_reading(&**fs, dir)?,
+            Some(term) => term.fork(&files, dir)?,
+            None if access == OpenMode::WithLiveWriter => fork_with_live_writer(&files, dir)?,
+            None => fork_for_reading(&files, dir)?,
         };
         let is_forked = fork.is_some();
         let mut opening = match fork {
@@ -352,8 +353,7 @@ impl Start<'_> {
             None => Opening::read(&**fs, dir, is_writing.then_some(random))?,
         };
         opening.claim = term.and_then(WriterEpoch::claim);
-        let mut context =
-            opening.context(fs, dir, clock, options.open_files_max, !is_writing, events.queue())?;
+        let mut context = opening.context(fs, dir, clock, files, !is_writing, events.queue())?;
         context.other = other;
         let hooks = opening.hooks(&context, provider)?;
         let begun = match access {

@@ -27,6 +27,7 @@ mod counts;
 mod room;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use claims::{
     ATTEMPTS, against_changes, claims, is_absent, is_done, lock_path, locked, newest_claim,
@@ -35,10 +36,10 @@ use claims::{
 pub(crate) use counts::{CountedPart, counted_part};
 use room::Room;
 
-use super::recovery::Opening;
+use super::recovery::{LogFiles, Opening};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names;
-use crate::fs::{Fs, LockGuard};
+use crate::fs::{Fs, LockGuard, OpenFiles};
 use crate::shared::{CursorReader, CursorState, OldCursor, Settled};
 use crate::types::Epoch;
 use crate::version::{DbVersion, Fork, Recovered, check_claim, claim_bytes, recover_through};
@@ -108,15 +109,18 @@ impl WriterEpoch {
     /// # Errors
     /// [`ErrorKind::Locked`] and [`ErrorKind::Unsupported`] as [`WriterEpoch::take`]; corruption; those of the file
     /// system.
-    pub(super) fn fork(&self, fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
+    pub(super) fn fork(&self, files: &Arc<OpenFiles>, dir: &Path) -> Result<Option<Fork>> {
         match self.claim {
-            Some(claim) if !is_done(fs, dir, claim)? => self.settle(fs, dir, claim).map(Some),
+            Some(claim) if !is_done(files.fs(), dir, claim)? => {
+                self.settle(files, dir, claim).map(Some)
+            }
             _ => Ok(None),
         }
     }
 
     /// Fences the process that may still write, and makes the fork, unless it exists.
-    fn settle(&self, fs: &dyn Fs, dir: &Path, claim: Epoch) -> Result<Fork> {
+    fn settle(&self, files: &Arc<OpenFiles>, dir: &Path, claim: Epoch) -> Result<Fork> {
+        let fs = files.fs();
         // It was made after a fence, by the only holder of this lock.
         if let Some(fork) = Fork::read(fs, dir, claim)? {
             return Ok(fork);
@@ -126,8 +130,8 @@ impl WriterEpoch {
             return Err(Error::corruption(dir, None, "there is a claim, but no manifest"));
         };
         check_claim(fs, dir, before.version.db_id, claim)?;
-        let fence = self.fence(fs, dir, &older, &before)?;
-        let fork = fork_at(fs, dir, claim, before.version.epoch, fence.settled)?;
+        let fence = self.fence(files, dir, &older, &before)?;
+        let fork = fork_at(files, dir, claim, before.version.epoch, fence.settled)?;
         drop(fence);
         if fs.put_if_absent(&dir.join(names::fork(claim)), &fork.encode()?)? {
             return Ok(fork);
@@ -143,11 +147,12 @@ impl WriterEpoch {
     /// fenced.
     fn fence<'a>(
         &self,
-        fs: &'a dyn Fs,
+        files: &'a Arc<OpenFiles>,
         dir: &Path,
         older: &Path,
         before: &Recovered,
     ) -> Result<Fenced<'a>> {
+        let fs = files.fs();
         let version = &before.version;
         let cursor = OldCursor::open(fs, dir, version.db_id, version.epoch)?;
         let mut held = fs.try_lock(older)?;
@@ -166,7 +171,7 @@ impl WriterEpoch {
             }
             // After the fence it is too late.
             let is_first = !cursor.is_fenced();
-            let room = is_first.then(|| self.make_room(fs, dir, cursor, version.epoch));
+            let room = is_first.then(|| self.make_room(files, dir, cursor, version.epoch));
             let room = room.transpose()?;
             let settled = cursor.fence();
             // Its process held the older lock when it was fenced, unless it has died meanwhile. Checked
@@ -187,15 +192,15 @@ impl WriterEpoch {
     /// Reserves the space for the steps after the fence of `cursor`, the primary of `epoch`.
     fn make_room<'a>(
         &self,
-        fs: &'a dyn Fs,
+        files: &'a Arc<OpenFiles>,
         dir: &Path,
         cursor: &OldCursor,
         epoch: Epoch,
     ) -> Result<Room<'a>> {
         let claim = self.claim.unwrap_or_default();
         // The primary continues meanwhile, so the settled place is read again each time.
-        let fork = against_changes(|| fork_at(fs, dir, claim, epoch, cursor.settled()))?;
-        Room::make(fs, dir, &fork)
+        let fork = against_changes(|| fork_at(files, dir, claim, epoch, cursor.settled()))?;
+        Room::make(files.fs(), dir, &fork)
     }
 }
 
@@ -210,12 +215,13 @@ struct Fenced<'a> {
 /// The fork of `claim` from the epoch `before`, whose writer had settled `settled` when it was fenced; `None`
 /// if it died unfenced.
 fn fork_at(
-    fs: &dyn Fs,
+    files: &Arc<OpenFiles>,
     dir: &Path,
     claim: Epoch,
     before: Epoch,
     settled: Option<Settled>,
 ) -> Result<Fork> {
+    let fs = files.fs();
     let recovered = recover_live(fs, dir, settled.map(|settled| settled.edit))?;
     let Some(recovered) = recovered.filter(|it| it.version.epoch == before) else {
         return Err(locked(dir, "is being opened by another process"));
@@ -224,7 +230,7 @@ fn fork_at(
     let cut = match settled {
         Some(settled) => {
             let opening = Opening::of_version(fs, dir, recovered.version.clone())?;
-            Some(opening.place_in_log(fs, dir, Lsn(settled.end))?)
+            Some(opening.place_in_log(&LogFiles { files, dir }, Lsn(settled.end))?)
         }
         None => None,
     };
@@ -245,7 +251,8 @@ fn fork_at(
 ///
 /// # Errors
 /// [`ErrorKind::Locked`] while the old primary lives; corruption; those of the file system.
-pub(super) fn fork_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
+pub(super) fn fork_for_reading(files: &Arc<OpenFiles>, dir: &Path) -> Result<Option<Fork>> {
+    let fs = files.fs();
     let Some(claim) = pending_claim(fs, dir)? else { return Ok(None) };
     if let Some(fork) = Fork::read(fs, dir, claim)? {
         return Ok(Some(fork));
@@ -262,7 +269,7 @@ pub(super) fn fork_for_reading(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> 
     check_claim(fs, dir, version.db_id, claim)?;
     let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
     let settled = cursor.and_then(|cursor| cursor.fenced_at());
-    fork_at(fs, dir, claim, version.epoch, settled).map(Some)
+    fork_at(files, dir, claim, version.epoch, settled).map(Some)
 }
 
 /// The error of a reader that cannot decide yet which part counts.
@@ -274,7 +281,8 @@ fn unsure(dir: &Path) -> Error {
 ///
 /// # Errors
 /// [`ErrorKind::NeedsManifest`] if this machine cannot decide that, or if it changes; corruption; those of the file system.
-pub(super) fn fork_with_live_writer(fs: &dyn Fs, dir: &Path) -> Result<Option<Fork>> {
+pub(super) fn fork_with_live_writer(files: &Arc<OpenFiles>, dir: &Path) -> Result<Option<Fork>> {
+    let fs = files.fs();
     let Some(claim) = pending_claim(fs, dir)? else { return Ok(None) };
     let Some(before) = recover_live(fs, dir, None)? else { return Err(unsure(dir)) };
     let DbVersion { db_id, epoch, .. } = before.version;
@@ -284,7 +292,7 @@ pub(super) fn fork_with_live_writer(fs: &dyn Fs, dir: &Path) -> Result<Option<Fo
     match counted_part(fs, dir, &listed, epoch, cursor)? {
         CountedPart::AsWritten => Ok(None),
         CountedPart::Replaced | CountedPart::Unknown => Err(unsure(dir)),
-        CountedPart::Through(settled) => match fork_at(fs, dir, claim, epoch, Some(settled)) {
+        CountedPart::Through(settled) => match fork_at(files, dir, claim, epoch, Some(settled)) {
             Err(error) if error.kind() == ErrorKind::Locked => Err(unsure(dir)),
             fork => fork.map(Some),
         },

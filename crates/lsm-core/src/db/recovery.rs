@@ -203,7 +203,7 @@ impl Opening {
         fs: &Arc<dyn Fs>,
         dir: &Path,
         clock: &Arc<dyn Clock>,
-        open_files_max: usize,
+        files: Arc<OpenFiles>,
         is_read_only: bool,
         events: EventQueue,
     ) -> Result<DbContext> {
@@ -218,7 +218,7 @@ impl Opening {
             process: Process::current(),
             fs: fs.clone(),
             dir: dir.to_owned(),
-            files: Arc::new(OpenFiles::new(fs.clone(), open_files_max)),
+            files,
             clock: clock.clone(),
             db_id: self.version.db_id,
             epoch,

@@ -109,6 +109,11 @@ impl OpenFiles {
         shared
     }
 
+    /// The file system of the files.
+    pub fn fs(&self) -> &dyn Fs {
+        &*self.fs
+    }
+
     /// The process that the set belongs to.
     #[inline]
     pub fn process(&self) -> Process {

@@ -14,7 +14,7 @@ use crate::db::context::DbContext;
 use crate::db::hook_binding::HooksOf;
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::fs::{File, Fs, OpenFiles, TableFile, is_unreadable};
+use crate::fs::{OpenFiles, TableFile, is_unreadable};
 use crate::hooks::{PartitionHooks, ValueStore};
 use crate::memtable::SlabPool;
 use crate::replay::Replay;
@@ -28,23 +28,15 @@ type NamedHandle = (PartitionId, Vec<u8>);
 
 /// The places of the segments of the log.
 pub(in crate::db) struct LogFiles<'a> {
-    pub(in crate::db) fs: &'a dyn Fs,
-    /// The set that bounds how many of them are open at once; `None` is without bounds.
-    pub(in crate::db) files: Option<&'a Arc<OpenFiles>>,
+    /// The set that bounds how many of them are open at once: a log may have more segments than the process may
+    /// have files open.
+    pub(in crate::db) files: &'a Arc<OpenFiles>,
     pub(in crate::db) dir: &'a Path,
 }
 
 impl<'a> LogFiles<'a> {
-    /// A log may have more segments than the process may have files open.
     pub(in crate::db) fn of(context: &'a DbContext) -> LogFiles<'a> {
-        LogFiles { fs: &*context.fs, files: Some(&context.files), dir: &context.dir }
-    }
-
-    fn open(&self, path: &Path) -> Result<Arc<dyn File>> {
-        match self.files {
-            Some(files) => Ok(Arc::new(TableFile::open(files, path)?)),
-            None => self.fs.open_read(path),
-        }
+        LogFiles { files: &context.files, dir: &context.dir }
     }
 }
 
@@ -58,11 +50,11 @@ impl Opening {
             // A segment is listed before a frame goes into it and removed from the list before it is
             // deleted. So a missing file is a loss, and not a segment that was never made. Not looked up
             // in the listing of the folder: next to a writer that is older than the manifest.
-            let file = match files.open(&path) {
+            let file = match TableFile::open(files.files, &path) {
                 Err(error) if error.is_missing() => {
                     return Err(Error::corruption(path, None, "a segment of the log is missing"));
                 }
-                opened => opened?,
+                opened => Arc::new(opened?),
             };
             sources.push(SegmentSource { number: *number, epoch: *epoch, path, file });
         }
@@ -131,13 +123,9 @@ impl Opening {
     ///
     /// # Errors
     /// Corruption if the log ends before; those of reading.
-    pub(in crate::db) fn place_in_log(
-        &self,
-        fs: &dyn Fs,
-        dir: &Path,
-        end: Lsn,
-    ) -> Result<LogPlace> {
-        let sources = self.log_sources(&LogFiles { fs, files: None, dir })?;
+    pub(in crate::db) fn place_in_log(&self, files: &LogFiles<'_>, end: Lsn) -> Result<LogPlace> {
+        let dir = files.dir;
+        let sources = self.log_sources(files)?;
         let reading = LogReaderOptions { reach: end, ..self.log_reading() };
         let mut reader = LogReader::new(sources, reading)?;
         while reader.next_frame()?.is_some() {}
@@ -249,7 +237,8 @@ impl Opening {
                 continue;
             }
             let path = name.path(files.dir);
-            let file = match files.fs.open_read(&path) {
+            let opened = files.files.find_handle(|| files.files.fs().open_read(&path));
+            let file = match opened {
                 // A fenced primary may be about to delete files that a settled edit dropped.
                 Err(error) if self.fork.is_some() && error.is_missing() => continue,
                 opened => opened?,

@@ -28,7 +28,9 @@ fn read(fs: &Arc<dyn Fs>) -> Opening {
 
 fn begin(fs: &Arc<dyn Fs>, opening: Opening) -> Result<Begun> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let context = opening.context(fs, Path::new(DIR), &clock, 1, false, EventQueue::default())?;
+    let files = Arc::new(OpenFiles::new(fs.clone(), 1));
+    let context =
+        opening.context(fs, Path::new(DIR), &clock, files, false, EventQueue::default())?;
     let hooks = opening.hooks(&context, None)?;
     opening.begin_epoch(&context, &Options::default(), &hooks)
 }
