@@ -1,6 +1,7 @@
 //! MetaHive through the whole engine: the same answers as without it, damage that is found and
 //! mended or quarantined, nodes without it, power cuts.
 
+mod around;
 mod attach;
 mod beside;
 mod cluster;

@@ -1,95 +1,8 @@
 //! Metadata that the engine makes of notes, against the same metadata from the filter: the files
 //! are the same, byte for byte.
 
-use lsm_core::hooks::{
-    CompactionFilter, Cut, Decision, Emitter, EndedBlock, Entry, Faults, Input, InputTable, Job,
-    JudgeSources, JudgedTable, Origin, Output, Properties, Rules, TableJudge, Vouched,
-};
-use lsm_core::types::KeyForm;
-use siltstone::Result;
-
+use super::around::Around;
 use super::*;
-
-/// A MetaHive that emits all metadata itself.
-struct Apart(MetaHive);
-
-impl CompactionFilterFactory for Apart {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn params(&self) -> Vec<u8> {
-        self.0.params()
-    }
-
-    fn rules(&self) -> Rules {
-        self.0.rules()
-    }
-
-    fn rules_for(&self, form: Option<KeyForm>) -> Rules {
-        self.0.rules_for(form)
-    }
-
-    fn seals(&self) -> bool {
-        true
-    }
-
-    fn judges(&self) -> bool {
-        self.0.judges()
-    }
-
-    fn judge(
-        &self,
-        input: &InputTable,
-        table: &JudgedTable,
-        sources: &Arc<dyn JudgeSources>,
-    ) -> Result<Option<Box<dyn TableJudge>>> {
-        self.0.judge(input, table, sources)
-    }
-
-    fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
-        self.0.joined(left_largest, right_smallest)
-    }
-
-    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
-        Ok(Box::new(ApartJob(self.0.start(job)?)))
-    }
-}
-
-struct ApartJob(Box<dyn CompactionFilter>);
-
-impl CompactionFilter for ApartJob {
-    fn input(
-        &mut self,
-        entry: &Entry<'_>,
-        at: &Origin,
-        vouched: Option<&Vouched<'_>>,
-        faults: &mut Faults,
-    ) -> Result<Input> {
-        self.0.input(entry, at, vouched, faults)
-    }
-
-    fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
-        self.0.decide(entry)
-    }
-
-    fn output(&mut self, output: &Output<'_>) -> Result<u64> {
-        self.0.output(output)
-    }
-
-    fn boundary(
-        &mut self,
-        next: Option<&[u8]>,
-        out: &mut Emitter<'_>,
-        faults: &mut Faults,
-    ) -> Result<Cut> {
-        self.0.boundary(next, out, faults)
-    }
-
-    fn finish_table(&mut self, blocks: &[EndedBlock], properties: &mut Properties) -> Result<()> {
-        self.0.finish_table(blocks, properties)
-    }
-}
 
 /// A key that often continues another one, so that it sorts between that and its metadata.
 fn key(rng: &mut Rng) -> Vec<u8> {
@@ -152,7 +65,7 @@ fn metadata_lies_in_the_same_bytes_whoever_writes_it() {
     let mut total = 0;
     for seed in 0..12 {
         let beside = tables(Arc::new(MetaHive::default()), seed);
-        let apart = tables(Arc::new(Apart(MetaHive::default())), seed);
+        let apart = tables(Arc::new(Around::new(())), seed);
         assert_eq!(beside.len(), apart.len(), "seed {seed}");
         for (one, other) in beside.iter().zip(&apart) {
             assert!(one == other, "seed {seed}: {} and {} differ", one.0, other.0);

@@ -1,21 +1,19 @@
 //! A MetaHive with a fault of its own: what it writes as metadata is changed on its way out. So a
 //! table is made whose blocks all verify, and in which a pair is not what it should be.
 
-use lsm_core::hooks::{
-    CompactionFilter, Cut, Decision, Emitter, EndedBlock, Entry, Faults, HiddenSink, Input, Job,
-    Origin, Output, Properties, Rules, Vouched,
-};
+use lsm_core::hooks::{CompactionFilter, Cut, Emitter, EndedBlock, Faults, HiddenSink, Properties};
 use metahive::table_seal::PROPERTY;
 use siltstone::Result;
 
+use super::around::{Around, Change};
 use super::*;
 
 /// Keys of entries, and the V+ that is written for each.
 type Emitted = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// See the module.
+#[derive(Clone)]
 pub(super) struct Faulty {
-    hive: MetaHive,
     fault: Arc<OnMetadata>,
     on_seal: OnSeal,
 }
@@ -30,68 +28,38 @@ impl Faulty {
     pub(super) fn new(
         fault: impl Fn(&[u8], &[u8]) -> Emitted + Send + Sync + 'static,
         on_seal: OnSeal,
-    ) -> Faulty {
-        Faulty { hive: MetaHive::default(), fault: Arc::new(fault), on_seal }
+    ) -> Around<Faulty> {
+        Around::new(Faulty { fault: Arc::new(fault), on_seal })
     }
 
     /// A store that was written with this fault in its metadata, open on a sound node.
     pub(super) fn metadata(
         fault: impl Fn(&[u8], &[u8]) -> Emitted + Send + Sync + 'static,
     ) -> Checked {
-        Faulty::new(fault, |seal| seal).store()
+        store(Faulty::new(fault, |seal| seal))
     }
 
     /// A store that was written with this fault in the seal of each table.
     pub(super) fn sealing(on_seal: OnSeal) -> Checked {
-        Faulty::new(|key, found| vec![(key.to_vec(), found.to_vec())], on_seal).store()
+        store(Faulty::new(|key, found| vec![(key.to_vec(), found.to_vec())], on_seal))
     }
+}
 
-    fn store(self) -> Checked {
-        let fs = MemFs::new();
-        let db = builder(Arc::new(fs.clone()), 30).open().unwrap();
-        let hooks = Hooks::new().filter(Arc::new(self));
-        let p = db.partition_with("p", tiny().level0_tables(100).hooks(hooks)).unwrap();
-        for n in 0..300 {
-            p.put(key_of(n), format!("value {n} ").repeat(4)).unwrap();
-            if n % 40 == 39 {
-                db.flush().unwrap();
-            }
+fn store(filter: Around<Faulty>) -> Checked {
+    let fs = MemFs::new();
+    let db = builder(Arc::new(fs.clone()), 30).open().unwrap();
+    let hooks = Hooks::new().filter(Arc::new(filter));
+    let p = db.partition_with("p", tiny().level0_tables(100).hooks(hooks)).unwrap();
+    for n in 0..300 {
+        p.put(key_of(n), format!("value {n} ").repeat(4)).unwrap();
+        if n % 40 == 39 {
+            db.flush().unwrap();
         }
-        db.flush().unwrap();
-        drop(p);
-        db.close().unwrap();
-        Checked::open(fs, Provider::new(MetaHive::default()))
     }
-}
-
-impl CompactionFilterFactory for Faulty {
-    fn name(&self) -> &str {
-        self.hive.name()
-    }
-
-    fn params(&self) -> Vec<u8> {
-        self.hive.params()
-    }
-
-    fn rules(&self) -> Rules {
-        self.hive.rules()
-    }
-
-    fn seals(&self) -> bool {
-        true
-    }
-
-    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
-        let fault = self.fault.clone();
-        let on_seal = self.on_seal;
-        Ok(Box::new(FaultyFilter { inner: self.hive.start(job)?, fault, on_seal }))
-    }
-}
-
-struct FaultyFilter {
-    inner: Box<dyn CompactionFilter>,
-    fault: Arc<OnMetadata>,
-    on_seal: OnSeal,
+    db.flush().unwrap();
+    drop(p);
+    db.close().unwrap();
+    Checked::open(fs, Provider::new(MetaHive::default()))
 }
 
 /// Changes metadata on its way.
@@ -113,37 +81,25 @@ impl HiddenSink for Changing<'_, '_> {
     }
 }
 
-impl CompactionFilter for FaultyFilter {
-    fn input(
-        &mut self,
-        entry: &Entry<'_>,
-        at: &Origin,
-        vouched: Option<&Vouched<'_>>,
-        faults: &mut Faults,
-    ) -> Result<Input> {
-        self.inner.input(entry, at, vouched, faults)
-    }
-
-    fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
-        self.inner.decide(entry)
-    }
-
-    fn output(&mut self, output: &Output<'_>) -> Result<u64> {
-        self.inner.output(output)
-    }
-
+impl Change for Faulty {
     fn boundary(
         &mut self,
+        job: &mut dyn CompactionFilter,
         next: Option<&[u8]>,
         out: &mut Emitter<'_>,
         faults: &mut Faults,
     ) -> Result<Cut> {
         let fault = &*self.fault;
-        self.inner.boundary(next, &mut Emitter::new(&mut Changing { out, fault }), faults)
+        job.boundary(next, &mut Emitter::new(&mut Changing { out, fault }), faults)
     }
 
-    fn finish_table(&mut self, blocks: &[EndedBlock], properties: &mut Properties) -> Result<()> {
-        self.inner.finish_table(blocks, properties)?;
+    fn finish_table(
+        &mut self,
+        job: &mut dyn CompactionFilter,
+        blocks: &[EndedBlock],
+        properties: &mut Properties,
+    ) -> Result<()> {
+        job.finish_table(blocks, properties)?;
         let seal = TableSeal::of(properties, "integrity")?.unwrap();
         let seal = (self.on_seal)(seal);
         properties.0.insert(PROPERTY.to_owned(), seal.encode());

@@ -3,13 +3,10 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lsm_core::fs::{FaultFs, FsOp, OpKind};
-use lsm_core::hooks::{
-    CompactionFilter, Cut, Emitter, EndedBlock, Entry, Fault, Faults, Input, InputTable, Job,
-    JudgeSources, JudgedTable, Origin, Output, Properties, Rules, TableJudge, Vouched,
-};
-use lsm_core::types::KeyForm;
+use lsm_core::hooks::{CompactionFilter, Entry, Fault, Faults, Input, Origin, Vouched};
 use siltstone::{Compression, Result};
 
+use super::around::{Around, Change};
 use super::crash::take_images;
 use super::damage::{harm, no_log};
 use super::*;
@@ -188,60 +185,21 @@ fn a_repair_on_a_full_disk_says_what_it_needs_and_is_tried_again() {
     assert_eq!(pairs(p.iter()), model);
 }
 
-/// A MetaHive that finds a fault in one entry, whatever there is.
-struct Stubborn(MetaHive, Arc<AtomicU32>);
+/// A MetaHive that finds a fault in one entry, whatever there is, and counts its looks at the entry.
+#[derive(Clone, Default)]
+struct Stubborn(Arc<AtomicU32>);
 
-impl CompactionFilterFactory for Stubborn {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn params(&self) -> Vec<u8> {
-        self.0.params()
-    }
-
-    fn rules(&self) -> Rules {
-        self.0.rules()
-    }
-
-    fn rules_for(&self, form: Option<KeyForm>) -> Rules {
-        self.0.rules_for(form)
-    }
-
-    fn seals(&self) -> bool {
-        true
-    }
-
-    fn judges(&self) -> bool {
-        true
-    }
-
-    fn judge(
-        &self,
-        input: &InputTable,
-        table: &JudgedTable,
-        sources: &Arc<dyn JudgeSources>,
-    ) -> Result<Option<Box<dyn TableJudge>>> {
-        self.0.judge(input, table, sources)
-    }
-
-    fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
-        Ok(Box::new(StubbornJob(self.0.start(job)?, self.1.clone())))
-    }
-}
-
-struct StubbornJob(Box<dyn CompactionFilter>, Arc<AtomicU32>);
-
-impl CompactionFilter for StubbornJob {
+impl Change for Stubborn {
     fn input(
         &mut self,
+        job: &mut dyn CompactionFilter,
         entry: &Entry<'_>,
         at: &Origin,
         vouched: Option<&Vouched<'_>>,
         faults: &mut Faults,
     ) -> Result<Input> {
         if entry.key.starts_with(&key_of(123)) {
-            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.fetch_add(1, Ordering::Relaxed);
             faults.push(Fault {
                 key: entry.key.to_vec(),
                 seq: entry.seq,
@@ -251,33 +209,16 @@ impl CompactionFilter for StubbornJob {
                 what: "stubborn".to_owned(),
             });
         }
-        self.0.input(entry, at, vouched, faults)
-    }
-
-    fn output(&mut self, output: &Output<'_>) -> Result<u64> {
-        self.0.output(output)
-    }
-
-    fn boundary(
-        &mut self,
-        next: Option<&[u8]>,
-        out: &mut Emitter<'_>,
-        faults: &mut Faults,
-    ) -> Result<Cut> {
-        self.0.boundary(next, out, faults)
-    }
-
-    fn finish_table(&mut self, blocks: &[EndedBlock], properties: &mut Properties) -> Result<()> {
-        self.0.finish_table(blocks, properties)
+        job.input(entry, at, vouched, faults)
     }
 }
 
 #[test]
 fn a_fault_that_no_repair_takes_away_is_a_final_error() {
     let (fs, model) = at_rest(&without_log());
-    let count = Arc::new(AtomicU32::new(0));
+    let stubborn = Stubborn::default();
     let db = builder(Arc::new(fs.clone()), 7).open().unwrap();
-    let hooks = Hooks::new().filter(Arc::new(Stubborn(MetaHive::default(), count.clone())));
+    let hooks = Hooks::new().filter(Arc::new(Around::new(stubborn.clone())));
     let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
     p.put(key_of(123).repeat(2), "inside").unwrap();
     let error = p.compact(..).unwrap_err();
@@ -286,10 +227,10 @@ fn a_fault_that_no_repair_takes_away_is_a_final_error() {
     assert!(damage.file.extension().is_some_and(|ending| ending == "sst"));
     assert!(damage.key.as_deref().is_some_and(|key| key.starts_with(&key_of(123))));
     // The compaction and the repair each look at the entry twice.
-    let looks = count.load(Ordering::Relaxed);
+    let looks = stubborn.0.load(Ordering::Relaxed);
     assert!((18..60).contains(&looks), "{looks}");
     assert!(p.compact(..).unwrap_err().is_corruption());
-    assert_eq!(count.load(Ordering::Relaxed), looks, "it is not tried again");
+    assert_eq!(stubborn.0.load(Ordering::Relaxed), looks, "it is not tried again");
     let mut found = pairs(p.iter());
     found.remove(&key_of(123).repeat(2));
     assert_eq!(found, model);
