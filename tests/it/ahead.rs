@@ -8,17 +8,18 @@ use lsm_core::fs::{CrashOutcome, FaultFs, Fs, FsOp, MemFs, OpKind};
 use lsm_core::internals::names::FileName;
 use lsm_core::internals::version::{FlushBeyondSync, recover};
 use siltstone::secondary::{Level, Secondary, Target};
-use siltstone::{BackgroundMode, Builder, Db, Durability, Options, Partition, Readable};
+use siltstone::{Builder, Db, Durability, Options, Partition, Readable};
 use testkit::Rng;
 
 use crate::crash::seed_or;
+use crate::store::stepped;
 
 const DIR: &str = "/db";
 const NAMES: [&str; 2] = ["p", "q"];
 
 fn builder(fs: impl Fs) -> Builder {
     let options = Options::new().wal_segment_bytes(4 << 10).write_buffer_bytes(1 << 20);
-    Db::builder(DIR).fs(Arc::new(fs)).options(options).background(BackgroundMode::Stepped)
+    stepped(Arc::new(fs), DIR, 1).options(options)
 }
 
 fn both(db: &Db) -> [Partition; 2] {

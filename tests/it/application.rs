@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use siltstone::fs::{Fs, MemFs};
 use siltstone::{
-    BackgroundMode, Db, Durability, Error, ErrorKind, Options, Partition, PartitionOptions,
-    ReadCursor, Readable, Result, Slice,
+    Db, Durability, Error, ErrorKind, Options, Partition, PartitionOptions, ReadCursor, Readable,
+    Result, Slice,
 };
+
+use crate::store::stepped;
 
 fn open() -> (tempfile::TempDir, Db, Partition) {
     let folder = tempfile::tempdir().unwrap();
@@ -261,8 +263,7 @@ fn a_value_becomes_bytes_without_a_copy() {
 fn bytes_on_disk_are_those_of_all_files() {
     let fs = Arc::new(MemFs::new());
     let options = Options::new().wal_segment_bytes(64 << 10).write_buffer_bytes(256 << 10);
-    let open = Db::builder("/db").options(options.clone()).fs(fs.clone());
-    let db = open.background(BackgroundMode::Stepped).open().unwrap();
+    let db = stepped(fs.clone(), "/db", 1).options(options.clone()).open().unwrap();
     let p = db.partition("p").unwrap();
     for round in 0..40_u32 {
         for n in 0..50_u32 {

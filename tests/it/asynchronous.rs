@@ -10,7 +10,9 @@ use std::time::Duration;
 use lsm_core::fs::{FaultFs, FsOp, MemFs};
 use siltstone::asynchronous::Async;
 use siltstone::secondary::{Level, OnUnmet, ReadOptions, Secondary, SecondaryPartition, Target};
-use siltstone::{BackgroundMode, Builder, Commit, Db, Durability, ErrorKind, Partition};
+use siltstone::{Builder, Commit, Db, Durability, ErrorKind, Partition};
+
+use crate::store::stepped;
 
 /// Runs a future on a runtime that has one thread of its own and so many that may block.
 fn on_runtime<T>(blocking_threads: usize, future: impl Future<Output = T>) -> T {
@@ -20,7 +22,7 @@ fn on_runtime<T>(blocking_threads: usize, future: impl Future<Output = T>) -> T 
 }
 
 fn primary(fs: &FaultFs) -> Builder {
-    Db::builder("/db").fs(Arc::new(fs.clone())).background(BackgroundMode::Stepped)
+    stepped(Arc::new(fs.clone()), "/db", 1)
 }
 
 async fn secondary(fs: &FaultFs) -> Async<Secondary> {

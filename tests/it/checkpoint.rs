@@ -10,27 +10,20 @@ use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, M
 use lsm_core::hooks::{
     HookProvider, PendingHandle, StoreContext, StoreEdit, ValueStore, ValueStoreFactory,
 };
-use siltstone::{
-    BackgroundMode, Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result,
-};
+use siltstone::{Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result};
 use testkit::Rng;
 
 use crate::shelf::{Blow, NoHooks, Shelf, ShelfProvider};
+use crate::store::stepped;
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const COPY: &str = "/copy";
 
 fn open_with(fs: &Arc<dyn Fs>, dir: &str, provider: Arc<dyn HookProvider>) -> Result<Db> {
-    let mut rng = Rng::new(23);
     let options = Options::new().wal_segment_bytes(8 << 10).write_buffer_bytes(64 << 10);
-    Db::builder(dir)
-        .fs(fs.clone())
-        .options(options.manifest_bytes_max(4 << 10))
-        .background(BackgroundMode::Stepped)
-        .random(move || rng.next_u64())
-        .hooks(provider)
-        .open()
+    let builder = stepped(fs.clone(), dir, 23).options(options.manifest_bytes_max(4 << 10));
+    builder.hooks(provider).open()
 }
 
 fn open(fs: &Arc<dyn Fs>, dir: &str, shelf: &Shelf) -> Result<Db> {

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, FsOp, MemFs, OpKind};
-use siltstone::{BackgroundMode, Db};
+use siltstone::Db;
+
+use crate::store::stepped;
 
 fn open(fs: &FaultFs) -> Db {
-    let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
-    builder.background(BackgroundMode::Stepped).open().unwrap()
+    stepped(Arc::new(fs.clone()), "/db", 1).open().unwrap()
 }
 
 /// Puts values of 1,000 bytes, so many into each partition.

@@ -27,16 +27,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lsm_core::codec::{checksum64, checksum64_seeded, put_bytes, put_u32, put_u64, put_varint};
-use lsm_core::fs::{CrashOutcome, MemFs};
+use lsm_core::fs::{CrashOutcome, MemFs, OsFs};
 use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::secondary::{Level, Secondary, Target};
 use siltstone::{
-    BackgroundMode, Builder, Compression, Db, Durability, ErrorKind, Options, PartitionOptions,
-    Range, Readable,
+    Builder, Compression, Db, Durability, ErrorKind, Options, PartitionOptions, Range, Readable,
 };
-use testkit::Rng;
 
 use crate::fixtures;
+use crate::store::stepped;
 
 const DIR: &str = "/db";
 const FIXTURES: [(&str, bool); 2] = [("closed", true), ("crashed", false)];
@@ -51,17 +50,12 @@ fn name_of(version: &str, name: &str) -> String {
 }
 
 fn builder(fs: &MemFs) -> Builder {
-    let mut rng = Rng::new(1);
     let options = Options::new()
         .wal_segment_bytes(4 << 10)
         .write_buffer_bytes(1 << 20)
         .cache_bytes(1 << 20)
         .compaction_threads(1);
-    Db::builder(DIR)
-        .fs(Arc::new(fs.clone()))
-        .options(options)
-        .background(BackgroundMode::Stepped)
-        .random(move || rng.next_u64())
+    stepped(Arc::new(fs.clone()), DIR, 1).options(options)
 }
 
 /// One operation of the fixture: partition, key, and a value or a deletion.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, Fs, FsOp, MemFs, OpKind};
-use siltstone::{BackgroundMode, Db, Durability, LargeValueOptions, Options, PartitionOptions};
+use siltstone::{Db, Durability, LargeValueOptions, Options, PartitionOptions};
 use testkit::Rng;
+
+use crate::store::stepped;
 
 /// The commit cursor, which the file system in memory does not list.
 const CURSOR_BYTES: u64 = 8192;
@@ -41,9 +43,9 @@ impl Watched {
     fn new() -> Watched {
         let mem = MemFs::new();
         let fault = FaultFs::over_mem(mem.clone());
-        let builder = Db::builder("/db").fs(Arc::new(fault.clone())).random(|| 7);
+        let builder = stepped(Arc::new(fault.clone()), "/db", 7);
         let options = Options::new().write_buffer_bytes(256 << 10).cache_bytes(0);
-        let db = builder.options(options).background(BackgroundMode::Stepped).open().unwrap();
+        let db = builder.options(options).open().unwrap();
         Watched { db, mem, fault, stops: Arc::default() }
     }
 

@@ -7,16 +7,16 @@ use lsm_core::fs::{Fs, MemFs};
 use siltstone::large_values::{Parallelism, ReadBlobs};
 use siltstone::secondary::{Level, ReadVerified, Secondary, Target};
 use siltstone::{
-    BackgroundMode, Compression, Db, ErrorKind, LargeValueOptions, MetaHiveOptions, Options,
-    PartitionOptions, Readable,
+    Compression, Db, ErrorKind, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions,
+    Readable,
 };
 use testkit::Rng;
 
 use super::shelf::NoHooks;
+use crate::store::stepped;
 
 fn primary(fs: &MemFs) -> Db {
-    let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
-    builder.background(BackgroundMode::Stepped).open().unwrap()
+    stepped(Arc::new(fs.clone()), "/db", 1).open().unwrap()
 }
 
 fn secondary(fs: &MemFs, lease: bool) -> Secondary {
@@ -236,9 +236,8 @@ fn without_a_lease_values_are_read_where_they_have_moved_to() {
 #[test]
 fn large_values_that_a_secondary_reads_count_as_held_and_beyond_the_limit_its_lease_goes() {
     let fs = MemFs::new();
-    let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
     let options = Options::new().leased_bytes_max(30_000);
-    let db = builder.options(options).background(BackgroundMode::Stepped).open().unwrap();
+    let db = stepped(Arc::new(fs.clone()), "/db", 1).options(options).open().unwrap();
     let media = db.partition_with("media", with_large_values()).unwrap();
     for n in 0..10 {
         media.put([n], value(n)).unwrap();

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use lsm_core::fs::MemFs;
 use siltstone::{
-    BackgroundMode, Compression, Db, MetaHiveOptions, Options, Partition, PartitionOptions,
-    VerifyOptions,
+    Compression, Db, MetaHiveOptions, Options, Partition, PartitionOptions, VerifyOptions,
 };
-use testkit::Rng;
+
+use crate::store::stepped;
 
 const KEYS: u32 = 3000;
 
@@ -20,15 +20,8 @@ struct Store {
 
 fn store(cache_bytes: u64, options: PartitionOptions) -> Store {
     let fs = MemFs::new();
-    let mut random = Rng::new(1);
     let engine = Options::new().cache_bytes(cache_bytes).write_buffer_bytes(8 << 20);
-    let db = Db::builder("/db")
-        .options(engine)
-        .fs(Arc::new(fs.clone()))
-        .background(BackgroundMode::Stepped)
-        .random(move || random.next_u64())
-        .open()
-        .unwrap();
+    let db = stepped(Arc::new(fs.clone()), "/db", 1).options(engine).open().unwrap();
     let p = db.partition_with("p", options.block_bytes(2048).table_bytes(64 << 10)).unwrap();
     Store { fs, db, p }
 }

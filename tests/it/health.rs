@@ -23,6 +23,7 @@ use testkit::Rng;
 use crate::clock::ManualClock;
 use crate::shelf::{Blow, Fuse, Shelf};
 use crate::sim::is_table;
+use crate::store::stepped;
 
 const DIR: &str = "/db";
 
@@ -448,9 +449,7 @@ fn check_thousand(p: &Partition) {
 #[test]
 fn a_compaction_that_the_device_fails_on_the_way_loses_nothing() {
     let fs = FaultFs::over_mem(MemFs::new());
-    let db =
-        Db::builder(Path::new(DIR)).fs(Arc::new(fs.clone())).background(BackgroundMode::Stepped);
-    let db = db.open().unwrap();
+    let db = stepped(Arc::new(fs.clone()), DIR, 1).open().unwrap();
     let options = PartitionOptions::new().compression(Compression::None).level0_tables(8);
     let p = db.partition_with("p", options).unwrap();
     for half in [0_u32, 1] {

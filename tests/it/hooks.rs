@@ -17,24 +17,19 @@ use lsm_core::hooks::{
 use lsm_core::types::{EntryKind, KeyForm, SeqNo, VALUE_SEED};
 use proptest::prelude::*;
 use siltstone::{
-    BackgroundMode, Builder, Db, Durability, ErrorKind, Options, Partition, PartitionOptions,
-    PrefixDropFilter, Result, TtlFilter,
+    Builder, Db, Durability, ErrorKind, Options, Partition, PartitionOptions, PrefixDropFilter,
+    Result, TtlFilter,
 };
 use testkit::Rng;
 
 use crate::shelf::{Shelf, ShelfProvider};
-use crate::store::content;
+use crate::store::{content, stepped};
 
 /// Tiny limits, so that every path runs.
 fn builder(fs: &MemFs, seed: u64) -> Builder {
-    let mut rng = Rng::new(seed);
     let options =
         Options::new().write_buffer_bytes(4 << 10).wal_segment_bytes(8 << 10).cache_bytes(64 << 10);
-    Db::builder("/db")
-        .fs(Arc::new(fs.clone()))
-        .background(BackgroundMode::Stepped)
-        .random(move || rng.next_u64())
-        .options(options)
+    stepped(Arc::new(fs.clone()), "/db", seed).options(options)
 }
 
 fn tiny() -> PartitionOptions {

@@ -10,10 +10,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use lsm_core::fs::{CrashOutcome, Fs, MemFs, OsFs};
-use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Options};
+use siltstone::{Db, Durability, ErrorKind, Options};
 use testkit::Rng;
 
 use crate::sim::oracle::check_sound;
+use crate::store::stepped;
 
 const FOLDER: &str = "SILTSTONE_KILL_FOLDER";
 const WRITTEN: &str = "SILTSTONE_KILL_WRITTEN";
@@ -253,8 +254,7 @@ fn a_second_process_is_told_that_the_folder_is_locked() {
 
 fn open_in_memory(fs: &MemFs) -> Db {
     let options = Options::new().wal_segment_bytes(4 << 10).write_buffer_bytes(1 << 20);
-    let builder = Db::builder("/db").options(options).fs(Arc::new(fs.clone()));
-    builder.background(BackgroundMode::Stepped).open().unwrap()
+    stepped(Arc::new(fs.clone()), "/db", 1).options(options).open().unwrap()
 }
 
 /// A batch larger than a segment gets one of its own. The reserve that lay ready then had a lower

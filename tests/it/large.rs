@@ -32,7 +32,7 @@ use siltstone::{
 use testkit::Rng;
 
 use crate::clock::ManualClock;
-use crate::store::content;
+use crate::store::{content, stepped};
 
 const THRESHOLD: usize = 256;
 
@@ -54,13 +54,8 @@ fn compressed() -> PartitionOptions {
 }
 
 fn open_with(fs: Arc<dyn Fs>, dir: &str, clock: &ManualClock) -> Result<Db> {
-    Db::builder(dir)
-        .fs(fs)
-        .clock(Arc::new(clock.clone()))
-        .options(Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(8 << 10))
-        .background(BackgroundMode::Stepped)
-        .random(|| 7)
-        .open()
+    let options = Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(8 << 10);
+    stepped(fs, dir, 7).clock(Arc::new(clock.clone())).options(options).open()
 }
 
 fn open(fs: &MemFs) -> Db {
@@ -411,8 +406,7 @@ fn stats_and_listeners_are_told_of_every_chunk_file() {
     let fs = MemFs::new();
     let clock = ManualClock::default();
     let heard = HeardChunks::default();
-    let builder = Db::builder("/db").fs(Arc::new(fs.clone())).clock(Arc::new(clock.clone()));
-    let builder = builder.background(BackgroundMode::Stepped).random(|| 7);
+    let builder = stepped(Arc::new(fs.clone()), "/db", 7).clock(Arc::new(clock.clone()));
     let db = builder.listener(Arc::new(heard.clone())).open().unwrap();
     let p = db.partition_with("p", options()).unwrap();
     for n in 0..40_u8 {

@@ -10,10 +10,11 @@ use siltstone::{
     VerifyOptions,
 };
 
+use crate::store::stepped;
+
 fn open(folder: &Path, fs: Arc<dyn Fs>, is_mapped: bool) -> Db {
     let options = Options::new().wal_mapped(is_mapped).sync_interval_ms(0).cache_bytes(1 << 20);
-    let builder = Db::builder(folder).options(options).fs(fs);
-    builder.background(BackgroundMode::Stepped).open().unwrap()
+    stepped(fs, folder, 1).options(options).open().unwrap()
 }
 
 /// Puts until the log has grown by `bytes`, without a sync.

@@ -10,10 +10,10 @@ use siltstone::hooks::{Event, EventListener};
 use siltstone::metahive::ScrubOptions;
 use siltstone::raw::EntryKind;
 use siltstone::{
-    BackgroundMode, Db, Durability, ErrorKind, MetaHiveOptions, Partition, PartitionOptions,
-    VerifyOptions,
+    Db, Durability, ErrorKind, MetaHiveOptions, Partition, PartitionOptions, VerifyOptions,
 };
-use testkit::Rng;
+
+use crate::store::stepped;
 
 const KEY: &str = "victim";
 const VALUE: &str = "the new value";
@@ -48,12 +48,8 @@ impl Case {
     fn new(options: PartitionOptions, place: InMemory, flips: Vec<(usize, u8)>) -> Case {
         let armed = Arc::new(AtomicBool::new(false));
         let log = Arc::new(Log::default());
-        let mut rng = Rng::new(3);
         let is_armed = armed.clone();
-        let db = Db::builder("/db")
-            .fs(Arc::new(MemFs::new()))
-            .random(move || rng.next_u64())
-            .background(BackgroundMode::Stepped)
+        let db = stepped(Arc::new(MemFs::new()), "/db", 3)
             .listener(log.clone())
             .inject_in_memory(move |at, bytes| {
                 if at == place && is_armed.load(Ordering::Relaxed) {
@@ -233,11 +229,7 @@ fn a_verified_read_refuses_an_entry_that_changed_in_a_memtable() {
 #[test]
 fn the_log_is_read_once_for_all_entries_that_a_flush_mends() {
     let faults = FaultFs::over_mem(MemFs::new());
-    let mut rng = Rng::new(4);
-    let db = Db::builder("/db")
-        .fs(Arc::new(faults.clone()))
-        .random(move || rng.next_u64())
-        .background(BackgroundMode::Stepped)
+    let db = stepped(Arc::new(faults.clone()), "/db", 4)
         .inject_in_memory(|at, bytes| {
             if at == InMemory::Memtable {
                 bytes[VALUE_AT] ^= 1;

@@ -41,6 +41,8 @@ use siltstone::{
 };
 use testkit::Rng;
 
+use crate::store::stepped;
+
 const DIR: &str = "/db";
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -51,12 +53,7 @@ fn small_buffers() -> Options {
 }
 
 fn builder(fs: Arc<dyn Fs>, seed: u64) -> Builder {
-    let mut rng = Rng::new(seed);
-    Db::builder(DIR)
-        .fs(fs)
-        .background(BackgroundMode::Stepped)
-        .random(move || rng.next_u64())
-        .options(small_buffers())
+    stepped(fs, DIR, seed).options(small_buffers())
 }
 
 /// The bare engine, which knows no hook.

@@ -15,8 +15,7 @@ use crate::store;
 
 fn builder(fs: &Arc<dyn Fs>) -> siltstone::Builder {
     let options = Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(16 << 10);
-    let builder = Db::builder("/db").fs(fs.clone()).options(options);
-    builder.background(BackgroundMode::Stepped)
+    store::stepped(fs.clone(), "/db", 1).options(options)
 }
 
 fn secondary(fs: &Arc<dyn Fs>) -> Secondary {

@@ -5,17 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
-use siltstone::{
-    BackgroundMode, Builder, Db, Durability, Error, ErrorKind, Options, PartitionOptions,
-};
+use siltstone::{Builder, Db, Durability, Error, ErrorKind, Options, PartitionOptions};
 
-use crate::store::{Content, content};
+use crate::store::{Content, content, stepped};
 
 const DIR: &str = "/db";
 
 fn builder(fs: impl Fs) -> Builder {
     let options = Options::new().write_buffer_bytes(64 << 10).cache_bytes(1 << 20);
-    Db::builder(DIR).options(options).fs(Arc::new(fs)).background(BackgroundMode::Stepped)
+    stepped(Arc::new(fs), DIR, 1).options(options)
 }
 
 /// A store with a table, a deletion of what is in it, and entries in the log alone.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::fs::{CrashOutcome, Fs, MemFs};
-use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Options, Partition};
+use siltstone::{Db, Durability, ErrorKind, Options, Partition};
 use testkit::rng::Rng;
 
 use crate::store::stepped;
@@ -107,8 +107,7 @@ fn one_put_makes_a_folder_of_less_than_a_mebibyte() {
     let fs = MemFs::new();
     let capacity = 1 << 30;
     fs.set_capacity(Some(capacity));
-    let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
-    let db = builder.background(BackgroundMode::Stepped).open().unwrap();
+    let db = stepped(Arc::new(fs.clone()), "/db", 1).open().unwrap();
     let taken = || capacity - fs.free_bytes(Path::new("/db")).unwrap();
     assert!(taken() < 1 << 20, "an empty store takes {} bytes", taken());
     db.partition("default").unwrap().put("a", "1").unwrap();
@@ -122,8 +121,7 @@ fn a_small_store_works_on_a_small_disk() {
     let capacity = 16 << 20;
     fs.set_capacity(Some(capacity));
     let options = Options::new().write_buffer_bytes(2 << 20).cache_bytes(0);
-    let builder = Db::builder("/db").fs(Arc::new(fs.clone())).options(options);
-    let db = builder.background(BackgroundMode::Stepped).open().unwrap();
+    let db = stepped(Arc::new(fs.clone()), "/db", 1).options(options).open().unwrap();
     let partition = db.partition("default").unwrap();
     let mut random = Rng::new(7);
     let mut written = 0_usize;

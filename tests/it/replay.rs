@@ -6,7 +6,9 @@ use std::sync::Arc;
 use lsm_core::fs::{CrashOutcome, FaultFs, Fs, MemFs, OpKind};
 use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::secondary::{Level, Secondary, Target};
-use siltstone::{BackgroundMode, Builder, Db, Durability, Options};
+use siltstone::{Builder, Db, Durability, Options};
+
+use crate::store::stepped;
 
 const DIR: &str = "/db";
 const SEGMENT: u64 = 4 << 20;
@@ -19,7 +21,7 @@ const PARTITIONS: u8 = 10;
 fn builder(fs: impl Fs, segment_bytes: u64) -> Builder {
     let options = Options::new().wal_segment_bytes(segment_bytes).write_buffer_bytes(16 << 20);
     let options = options.cache_bytes(1 << 20);
-    Db::builder(DIR).fs(Arc::new(fs)).options(options).background(BackgroundMode::Stepped)
+    stepped(Arc::new(fs), DIR, 1).options(options)
 }
 
 fn name(n: u8) -> String {

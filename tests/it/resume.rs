@@ -18,6 +18,7 @@ use crate::crash::{for_each_variant, seed_or};
 use crate::sim::oracle::{check_files, check_goes_on, check_prefix, guarded, observe};
 use crate::sim::script::{Deed, Variant, Writer};
 use crate::sim::{DIR, Moment, Truth, World, told};
+use crate::store::stepped;
 
 mod values;
 
@@ -111,8 +112,7 @@ fn table_count(mem: &MemFs) -> usize {
 fn a_flush_whose_sync_of_the_log_fails_removes_its_tables() {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
-    let open = Db::builder("/db").fs(Arc::new(fs.clone())).background(BackgroundMode::Stepped);
-    let db = open.open().unwrap();
+    let db = stepped(Arc::new(fs.clone()), "/db", 1).open().unwrap();
     let p = db.partition("p").unwrap();
     // The flush of one partition has to wait for the batch of the other.
     db.partition("q").unwrap().put("k", "not synced").unwrap();

@@ -8,6 +8,7 @@ use siltstone::{BackgroundMode, Db, Durability, Options, Partition, PartitionOpt
 use testkit::Rng;
 
 use crate::clock::ManualClock;
+use crate::store::stepped;
 
 struct Store {
     clock: ManualClock,
@@ -21,16 +22,10 @@ fn store() -> Store {
 
 fn store_in(fs: &MemFs, write_buffer_bytes: u64) -> Store {
     let clock = ManualClock::default();
-    let mut random = Rng::new(1);
     let options = Options::new().cache_bytes(0).write_buffer_bytes(write_buffer_bytes);
-    let db = Db::builder("/db")
-        .options(options.wal_segment_bytes(8 << 10).wal_bytes_max(64 << 10))
-        .fs(Arc::new(fs.clone()))
-        .clock(Arc::new(clock.clone()))
-        .background(BackgroundMode::Stepped)
-        .random(move || random.next_u64())
-        .open()
-        .unwrap();
+    let options = options.wal_segment_bytes(8 << 10).wal_bytes_max(64 << 10);
+    let builder = stepped(Arc::new(fs.clone()), "/db", 1).options(options);
+    let db = builder.clock(Arc::new(clock.clone())).open().unwrap();
     let options = PartitionOptions::new().block_bytes(1024).table_bytes(64 << 10);
     let p = db.partition_with("p", options.level_base_bytes(256 << 10)).unwrap();
     Store { clock, db, p }

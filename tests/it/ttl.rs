@@ -15,17 +15,13 @@ use testkit::Rng;
 
 use crate::clock::ManualClock;
 use crate::shelf::NoHooks;
-use crate::store::settle;
+use crate::store::{settle, stepped};
 
 fn builder(fs: &MemFs, clock: &ManualClock) -> Builder {
-    let mut random = Rng::new(1);
     let options = Options::new().cache_bytes(0).write_buffer_bytes(64 << 10);
-    Db::builder("/db")
-        .options(options.wal_segment_bytes(8 << 10).wal_bytes_max(64 << 10))
-        .fs(Arc::new(fs.clone()))
-        .clock(Arc::new(clock.clone()))
-        .background(BackgroundMode::Stepped)
-        .random(move || random.next_u64())
+    let options = options.wal_segment_bytes(8 << 10).wal_bytes_max(64 << 10);
+    let builder = stepped(Arc::new(fs.clone()), "/db", 1);
+    builder.options(options).clock(Arc::new(clock.clone()))
 }
 
 fn small() -> PartitionOptions {

@@ -16,12 +16,13 @@ use lsm_core::fs::{
 };
 use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::{
-    BackgroundMode, Compression, Damage, Db, ErrorKind, Options, PartitionOptions, Result,
-    VerifyMark, VerifyOptions,
+    Compression, Damage, Db, ErrorKind, Options, PartitionOptions, Result, VerifyMark,
+    VerifyOptions,
 };
 use testkit::Rng;
 
 use crate::forward::{forward_file, forward_fs};
+use crate::store::stepped;
 
 const DIR: &str = "/db";
 
@@ -54,13 +55,7 @@ fn build(fs: &MemFs) -> Db {
 }
 
 fn build_on(fs: Arc<dyn Fs>) -> Db {
-    let mut words = Rng::new(1);
-    let builder = Db::builder(DIR)
-        .fs(fs)
-        .options(options())
-        .background(BackgroundMode::Stepped)
-        .random(move || words.next_u64());
-    let db = builder.open().unwrap();
+    let db = stepped(fs, DIR, 1).options(options()).open().unwrap();
     db.partition_with("packed", partition_options(Compression::Lz4)).unwrap();
     db.partition_with("plain", partition_options(Compression::None)).unwrap();
     let mut rng = Rng::new(2);
@@ -179,7 +174,7 @@ fn every_damaged_place_is_named_and_all_other_keys_read() {
     }
     // Closed, and opened with an empty cache: what no damage names reads as before.
     db.close().unwrap();
-    let db = Db::builder(DIR).fs(Arc::new(fs)).background(BackgroundMode::Stepped).open().unwrap();
+    let db = stepped(Arc::new(fs), DIR, 1).open().unwrap();
     let mut lost = 0;
     for (number, (now, before)) in (0..).zip(content(&db).into_iter().zip(before)) {
         let key = key(number);

@@ -29,7 +29,7 @@ fn write_ttl() -> MemFs {
 fn a_fixture_of_a_ttl_opens_and_expires() {
     fixtures::bless("ttl", write_ttl);
     let dir = fixtures::on_disk("ttl");
-    let db = Db::builder(dir.path()).background(BackgroundMode::Stepped).open().unwrap();
+    let db = stepped(Arc::new(OsFs), dir.path(), 1).open().unwrap();
     let p = db.open_partition("p").unwrap();
     assert_eq!(p.iter().count(), 24, "the flush left out what had expired by then");
     db.wait_idle().unwrap();

@@ -1,6 +1,7 @@
 //! Threads against the end of a store: a close, a power cut, a reopening with full queues.
 
 use super::*;
+use crate::store::stepped;
 
 /// A call that a close may refuse, and nothing else.
 fn closed_or<T>(result: siltstone::Result<T>) -> Option<T> {
@@ -72,8 +73,7 @@ fn a_power_cut_amid_threads_leaves_one_moment() {
             let outcome = *random.pick(&CrashOutcome::ALL);
             let left = fs.crash_clone(outcome, &mut || random.next_u64());
             let ceilings: Vec<_> = (0..KEYS).map(|n| board.begun(n)).collect();
-            let db = Db::builder("/db").fs(Arc::new(left)).background(BackgroundMode::Stepped);
-            let db = db.open().unwrap();
+            let db = stepped(Arc::new(left), "/db", 1).open().unwrap();
             let [a, b, bare] = ["a", "b", "bare"].map(|name| db.partition(name).unwrap());
             let mut state = Store { db, a, b, bare }.read_all();
             state.retain(|n, _| key(*n).0 != Place::Bare);

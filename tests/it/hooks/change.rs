@@ -11,12 +11,8 @@ use super::*;
 
 /// As [`builder`], over a file system that fails, and without a cache.
 fn faulty(fs: &FaultFs, seed: u64) -> Builder {
-    let mut rng = Rng::new(seed);
-    Db::builder("/db")
-        .fs(Arc::new(fs.clone()))
-        .background(BackgroundMode::Stepped)
-        .random(move || rng.next_u64())
-        .options(Options::new().write_buffer_bytes(1 << 20).cache_bytes(0))
+    let options = Options::new().write_buffer_bytes(1 << 20).cache_bytes(0);
+    stepped(Arc::new(fs.clone()), "/db", seed).options(options)
 }
 
 fn dropping() -> PartitionOptions {

@@ -120,8 +120,8 @@ fn a_partition_that_had_compressed_values_keeps_the_version_of_its_parameters() 
         }
         db.close().unwrap();
         let heard = Params::default();
-        let builder = Db::builder("/db").fs(Arc::new(fs)).hooks(Arc::new(heard.clone()));
-        let db = builder.background(BackgroundMode::Stepped).random(|| 7).open().unwrap();
+        let builder = stepped(Arc::new(fs), "/db", 7).hooks(Arc::new(heard.clone()));
+        let db = builder.open().unwrap();
         assert_eq!(heard.0.lock().unwrap()[0], version);
         assert_eq!(db.partition("p").unwrap().get("k").unwrap().unwrap(), vec![1; 3000]);
     }

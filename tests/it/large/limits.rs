@@ -23,7 +23,7 @@ fn open_files(dir: &std::path::Path, ending: &str) -> usize {
 #[test]
 fn many_chunk_files_do_not_stay_open() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::builder(dir.path()).background(BackgroundMode::Stepped).open().unwrap();
+    let db = stepped(Arc::new(OsFs), dir.path(), 1).open().unwrap();
     let p = db.partition_with("p", options()).unwrap();
     for n in 0..300_u16 {
         let mut writer = p.put_stream(n.to_be_bytes(), None).unwrap();
@@ -194,8 +194,8 @@ impl Clock for Ticking {
 }
 
 fn open_ticking(fs: &MemFs, clock: &Ticking) -> Db {
-    let builder = Db::builder("/db").fs(Arc::new(fs.clone())).clock(Arc::new(clock.clone()));
-    builder.background(BackgroundMode::Stepped).random(|| 7).open().unwrap()
+    let builder = stepped(Arc::new(fs.clone()), "/db", 7);
+    builder.clock(Arc::new(clock.clone())).open().unwrap()
 }
 
 /// The seconds in which 20 values of 1000 bytes move.
@@ -232,8 +232,7 @@ fn values_move_no_faster_than_the_limit() {
 #[test]
 fn few_bytes_wait_for_a_sync() {
     let fs = FaultFs::over_mem(MemFs::new());
-    let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
-    let db = builder.background(BackgroundMode::Stepped).open().unwrap();
+    let db = stepped(Arc::new(fs.clone()), "/db", 1).open().unwrap();
     let large = PartitionOptions::new().large_values(LargeValueOptions::default());
     let p = db.partition_with("p", large).unwrap();
     // What waits now, and the most that ever waited.

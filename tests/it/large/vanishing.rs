@@ -46,8 +46,7 @@ impl Scene {
     }
 
     fn open(&self, reader: Reader, fs: &FaultFs) -> Result<Db> {
-        let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
-        let builder = builder.background(BackgroundMode::Stepped);
+        let builder = stepped(Arc::new(fs.clone()), "/db", 1);
         match reader {
             Reader::Beside => {
                 // As on a full disk: see `Lease::take_if_writable`.

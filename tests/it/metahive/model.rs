@@ -92,11 +92,7 @@ fn open(fs: &MemFs, shape: Shape) -> (Db, Partition, Arc<Log>) {
     let provider = shape.provider();
     let log = Arc::new(Log::default());
     let options = small_buffers().write_buffer_bytes(16 << 20).cache_bytes(0);
-    let mut rng = Rng::new(shape.seed);
-    let db = Db::builder(DIR)
-        .fs(Arc::new(fs.clone()))
-        .background(BackgroundMode::Stepped)
-        .random(move || rng.next_u64())
+    let db = stepped(Arc::new(fs.clone()), DIR, shape.seed)
         .options(options)
         .hooks(Arc::new(provider.clone()))
         .listener(log.clone())

@@ -16,33 +16,28 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lsm_core::fs::{FaultFs, Fs, MemFs};
-use siltstone::{BackgroundMode, Db, Durability, Error, Partition, Result};
+use siltstone::{Db, Durability, Error, Partition, Result};
 use testkit::Rng;
 use testkit::model::{Contents, Model, Op, Step, Value};
 
 use oracle::Seen;
 use script::{Deed, UNLOGGED, Variant};
 
+use crate::store::stepped;
+
 /// The folder of the store.
 pub const DIR: &str = "/db";
 
 /// Opens the store of a variant.
 pub fn open(variant: &Variant, fs: Arc<dyn Fs>, salt: u64) -> Result<Db> {
-    let mut random = Rng::new(salt);
-    Db::builder(Path::new(DIR))
-        .options(variant.options.clone())
-        .fs(fs)
-        .background(BackgroundMode::Stepped)
-        .random(move || random.next_u64())
-        .open()
+    stepped(fs, DIR, salt).options(variant.options.clone()).open()
 }
 
 /// Opens a store of the variant without writing. Its write buffers are a few KiB: one batch, or the
 /// log of a flush that a cut undid, is more than they allow in memory.
 pub fn open_read_only(variant: &Variant, fs: Arc<dyn Fs>) -> Result<Db> {
     let options = variant.options.clone().write_buffer_bytes(1 << 20);
-    let builder = Db::builder(Path::new(DIR)).options(options).fs(fs);
-    builder.background(BackgroundMode::Stepped).read_only(true).open()
+    stepped(fs, DIR, 1).options(options).read_only(true).open()
 }
 
 /// The acknowledged writes, and the one under way.

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use lsm_core::fs::MemFs;
 use siltstone::stream::StreamImport;
-use siltstone::{BackgroundMode, Db, ErrorKind, Options, PartitionOptions};
+use siltstone::{Db, ErrorKind, Options, PartitionOptions};
 
 use super::{
     PIECE, check_durable, content, entry, exported, filled, hash, header, imported, large, open,
     record, small_stream, stream_of,
 };
+use crate::store::stepped;
 
 #[test]
 fn an_import_goes_on_where_it_stopped_and_writes_nothing_twice() {
@@ -144,8 +145,7 @@ fn a_stored_value_is_streamed_from_the_limit_of_values_on() {
         db
     });
     let options = Options::new().value_bytes_max(1000);
-    let db = Db::builder("/db").fs(Arc::new(MemFs::new())).options(options);
-    let db = db.background(BackgroundMode::Stepped).open().unwrap();
+    let db = stepped(Arc::new(MemFs::new()), "/db", 1).options(options).open().unwrap();
     let media = db.partition_with("media", large()).unwrap();
     assert_eq!(db.import_stream(&stream[..], &StreamImport::new()).unwrap().entries, 1);
     assert_eq!(media.get("clip").unwrap().unwrap(), [9; 3000]);

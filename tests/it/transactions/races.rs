@@ -4,9 +4,10 @@
 use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{FaultFs, FsOp, MemFs, OpKind};
-use siltstone::{BackgroundMode, Db, Durability, Options, Partition, Swap};
+use siltstone::{Db, Durability, Options, Partition, Swap};
 
 use super::is_conflict;
+use crate::store::stepped;
 
 /// A store in which every read of the table of `key` goes to the file.
 struct Store {
@@ -17,12 +18,8 @@ struct Store {
 
 fn store() -> Store {
     let fs = FaultFs::over_mem(MemFs::new());
-    let db = Db::builder("/db")
-        .options(Options::new().cache_bytes(0))
-        .fs(Arc::new(fs.clone()))
-        .background(BackgroundMode::Stepped)
-        .open()
-        .unwrap();
+    let builder = stepped(Arc::new(fs.clone()), "/db", 1);
+    let db = builder.options(Options::new().cache_bytes(0)).open().unwrap();
     let p = db.partition("p").unwrap();
     p.put("key", "1").unwrap();
     p.flush().unwrap();

@@ -51,8 +51,8 @@ fn a_run_that_is_stopped_and_goes_on_covers_every_file_once() {
 #[test]
 fn a_limit_holds_by_the_clock_of_the_database() {
     let clock = Arc::new(Ticking::default());
-    let builder = Db::builder(DIR).fs(Arc::new(MemFs::new())).options(options());
-    let db = builder.clock(clock.clone()).background(BackgroundMode::Stepped).open().unwrap();
+    let builder = stepped(Arc::new(MemFs::new()), DIR, 1).options(options());
+    let db = builder.clock(clock.clone()).open().unwrap();
     db.partition("default").unwrap().put("key", "value".repeat(1000)).unwrap();
     db.flush().unwrap();
     let free = db.verify(VerifyOptions::new()).unwrap();
