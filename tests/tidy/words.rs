@@ -19,10 +19,10 @@ const fn word(text: &'static str, instead: &'static str, at_most: usize) -> Word
 }
 
 const WORDS: [Word; 10] = [
-    word("behind", "`after`, unless one falls behind another", 339),
-    word("told", "`returned`, `reported`, `notified`", 80),
+    word("behind", "`after`, unless one falls behind another", 338),
+    word("told", "`returned`, `reported`, `notified`", 79),
     word("nobody", "`no one`, or the caller by its name", 90),
-    word("anew", "`again`, `from the beginning`", 30),
+    word("anew", "`again`, `from the beginning`", 29),
     word("beside", "`in addition to`, `next to`, `while another process writes`", 98),
     word("of which", "`whose`, or a second sentence", 48),
     word("owed", "`due`, `pending`", 2),

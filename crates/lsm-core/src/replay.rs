@@ -95,8 +95,8 @@ pub fn insert_section(
     let mut writer = memtable.writer();
     let mut memory = 0;
     for number in 0..u64::from(section.operations) {
-        if section.operations > 1 && number.is_multiple_of(MemtableWriter::AHEAD_MAX as u64) {
-            writer.fetch_ahead(operations.keys_ahead(&buffer[range.clone()]), &[]);
+        if section.operations > 1 && number.is_multiple_of(MemtableWriter::PREFETCH_MAX as u64) {
+            writer.prefetch_for(operations.keys_ahead(&buffer[range.clone()]), &[]);
         }
         let operation = operations.next_operation()?;
         let operation =

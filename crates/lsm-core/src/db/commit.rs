@@ -271,9 +271,9 @@ impl CommitPath {
             let all_sums = section.sums.as_slice();
             for (number, (sums, operation)) in all_sums.iter().zip(places).enumerate() {
                 // For a single operation there is nothing to prefetch in parallel.
-                if all_sums.len() > 1 && number.is_multiple_of(MemtableWriter::AHEAD_MAX) {
-                    let ahead = places[number..].iter().map(|place| &bytes[place.key.clone()]);
-                    writer.fetch_ahead(ahead, &all_sums[number..]);
+                if all_sums.len() > 1 && number.is_multiple_of(MemtableWriter::PREFETCH_MAX) {
+                    let keys = places[number..].iter().map(|place| &bytes[place.key.clone()]);
+                    writer.prefetch_for(keys, &all_sums[number..]);
                 }
                 user_bytes += (operation.key.len() + operation.value.len()) as u64;
                 memory += writer

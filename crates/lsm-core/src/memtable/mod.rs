@@ -50,7 +50,7 @@ pub use floors::floors_of;
 pub use iter::MemtableIter;
 pub use protection::{DamagedEntry, TrueEntry};
 use shared_prefix::SharedPrefix;
-use skiplist::{AHEAD_MAX, Inserted, NewEntry, NewValue, SkipList, Writer};
+use skiplist::{PREFETCH_MAX, Inserted, NewEntry, NewValue, SkipList, Writer};
 
 /// The number of keys after which their shared prefix is computed.
 const KEYS_BEFORE_LOOK: u64 = 512;
@@ -290,21 +290,21 @@ pub struct MemtableWriter<'a> {
 }
 
 impl MemtableWriter<'_> {
-    /// The number of operations at a time for which [`MemtableWriter::fetch_ahead`] fetches.
-    pub const AHEAD_MAX: usize = AHEAD_MAX;
+    /// The greatest number of keys for one call of [`MemtableWriter::prefetch_for`].
+    pub const PREFETCH_MAX: usize = PREFETCH_MAX;
 
     /// Prefetches the memory that the insertions of the next keys need, at most
-    /// [`MemtableWriter::AHEAD_MAX`]; `sums` are theirs as far as they are known.
-    pub fn fetch_ahead<'k>(
+    /// [`MemtableWriter::PREFETCH_MAX`]; `sums` are theirs as far as they are known.
+    pub fn prefetch_for<'k>(
         &self,
         keys: impl Iterator<Item = &'k [u8]>,
         sums: &[OperationChecksum],
     ) {
         let count = self.table.key_count.load(Ordering::Relaxed);
-        for sums in sums.iter().take(AHEAD_MAX) {
+        for sums in sums.iter().take(PREFETCH_MAX) {
             self.table.bloom.fetch(sums.key_hash, count);
         }
-        self.writer.fetch_ahead(keys);
+        self.writer.prefetch_for(keys);
     }
 
     /// Inserts one operation of `section`, whose frame is at `lsn` in the WAL (`u64::MAX` for an

@@ -29,7 +29,7 @@
 //!    forward finds the nodes that were inserted in between.
 //! 5. A version's trailer is smaller than that of the version above it.
 
-mod ahead;
+mod prefetch;
 mod atomic;
 mod cursor;
 mod lanes;
@@ -48,7 +48,7 @@ use lanes::{Hint, Lanes};
 use node::{Anchor, Link, Node};
 use writer::InsertState;
 
-pub(super) use ahead::AHEAD_MAX;
+pub(super) use prefetch::PREFETCH_MAX;
 pub(super) use cursor::ListCursor;
 pub(super) use node::NodeRef;
 pub(super) use version::{NewValue, VersionRef};

@@ -4,7 +4,7 @@
 //! and waits for memory at nearly each. Here a lane is a row of lane blocks, as in a B+-tree: the
 //! targets of a block of lane 0 are nodes, and those of a block of lane `n` are blocks of lane `n -
 //! 1`. A search reads one block of each lane, whose lines are loaded together. Called by
-//! `skiplist.rs`, `writer.rs` and `ahead.rs`.
+//! `skiplist.rs`, `writer.rs` and `prefetch.rs`.
 //!
 //! ```text
 //! block    lane | count | limit | first node | entry 0 | .. | entry 62        16 lines of 64 bytes

@@ -115,7 +115,7 @@ mod plain {
                     // As for a batch of five: the list and its order stay as they are.
                     let mut ahead = state;
                     let keys: [Vec<u8>; 5] = std::array::from_fn(|_| random_key(&mut ahead));
-                    list.writer().fetch_ahead(keys.iter().map(Vec::as_slice));
+                    list.writer().prefetch_for(keys.iter().map(Vec::as_slice));
                 }
                 let key = random_key(&mut state);
                 let value = seq.to_le_bytes().to_vec();
