@@ -32,7 +32,7 @@ const UNSAFE_FILES: [&str; 15] = [
     "fs/shared_map.rs",
     "fs/sys/win32.rs",
     "fs/writeback.rs",
-    "memory/pieces.rs",
+    "memory/block_buffer.rs",
     "memory/prefetch.rs",
     "memory/slab.rs",
     "memtable/arena.rs",

@@ -50,7 +50,7 @@ pub use floors::floors_of;
 pub use iter::MemtableIter;
 pub use protection::{DamagedEntry, TrueEntry};
 use shared_prefix::SharedPrefix;
-use skiplist::{PREFETCH_MAX, Inserted, NewEntry, NewValue, SkipList, Writer};
+use skiplist::{Inserted, NewEntry, NewValue, PREFETCH_MAX, SkipList, Writer};
 
 /// The number of keys after which their shared prefix is computed.
 const KEYS_BEFORE_LOOK: u64 = 512;

@@ -29,11 +29,11 @@
 //!    forward finds the nodes that were inserted in between.
 //! 5. A version's trailer is smaller than that of the version above it.
 
-mod prefetch;
 mod atomic;
 mod cursor;
 mod lanes;
 mod node;
+mod prefetch;
 mod version;
 mod writer;
 
@@ -48,9 +48,9 @@ use lanes::{Hint, Lanes};
 use node::{Anchor, Link, Node};
 use writer::InsertState;
 
-pub(super) use prefetch::PREFETCH_MAX;
 pub(super) use cursor::ListCursor;
 pub(super) use node::NodeRef;
+pub(super) use prefetch::PREFETCH_MAX;
 pub(super) use version::{NewValue, VersionRef};
 pub(super) use writer::{Inserted, NewEntry, Writer};
 

@@ -51,7 +51,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::codec::{Malformed, Reader};
-use crate::memory::{BlockMemory, SlotPool};
+use crate::memory::{BlockBuffer, SlotPool};
 use crate::types::{InternalKey, Slice};
 
 use super::block_check::BlockPass;
@@ -62,7 +62,7 @@ use super::hidden::HiddenEntries;
 use super::stored::StoredPayload;
 
 /// The counts of references of a block, and what owns its memory.
-const COUNTS_BYTES: usize = 16 + BlockMemory::OWN_BYTES;
+const COUNTS_BYTES: usize = 16 + BlockBuffer::OWN_BYTES;
 /// Shortest entry: a header and four one-byte varints.
 const ENTRY_BYTES_MIN: usize = 5;
 

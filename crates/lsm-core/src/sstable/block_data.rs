@@ -5,7 +5,7 @@
 //!
 //! All numbers lie in one piece of memory, the marks, of words of 64 bits. A point read of a block
 //! that no processor has cached then waits for the marks once and for the entry once. With words,
-//! offsets and numbers in pieces of their own it waited for each of them in turn.
+//! offsets and numbers in arrays of their own it waited for each of them in turn.
 //!
 //! ```text
 //! word  count  name       meaning
@@ -17,7 +17,7 @@
 //! 4+n   n/2    offsets    of the visible entries, two in a word, the first in the low half
 //! ```
 //!
-//! Invariant: both pieces are as [`Block::parse`](super::Block::parse) made them: each offset names an
+//! Invariant: words and bytes are as [`Block::parse`](super::Block::parse) made them: each offset names an
 //! entry that decodes, and `words` are those of the entries.
 
 use std::cmp::Ordering;
@@ -25,7 +25,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::memory::{BlockMemory, LINE_BYTES, SlabStart, SlotPool, prefetch, prefetch_lines};
+use crate::memory::{BlockBuffer, LINE_BYTES, SlabStart, SlotPool, prefetch, prefetch_lines};
 use crate::types::{EntryKind, SeqNo, Slice, Trailer, prefix8};
 
 use super::block_entry::{EntryKey, Head, JoinedKey, KIND_BITS, RESTART_ENTRIES};
@@ -43,7 +43,7 @@ const TOUCHED_ENTRIES_MAX: usize = 128;
 #[derive(Clone)]
 pub struct BlockData {
     /// The marks and the payload, and in an uncompressed block the bytes that were stored behind it.
-    pieces: BlockMemory,
+    buffer: BlockBuffer,
 }
 
 /// The numbers of a block that was checked.
@@ -79,28 +79,28 @@ impl BlockData {
             [low, high] => u64::from(low) | u64::from(high) << 32,
             _ => u64::from(pair[0]),
         }));
-        BlockData { pieces: BlockMemory::new(marks, bytes) }
+        BlockData { buffer: BlockBuffer::new(marks, bytes) }
     }
 
     /// A copy in a slot of `pool`, if there is one with at most `free_bytes_max` of free memory.
     pub(super) fn moved(&self, pool: &Arc<SlotPool>, free_bytes_max: u64) -> Option<BlockData> {
-        self.pieces.moved(pool, free_bytes_max).map(|pieces| BlockData { pieces })
+        self.buffer.moved(pool, free_bytes_max).map(|buffer| BlockData { buffer })
     }
 
     /// Returns `true` if it lies in this slab.
     pub fn is_in(&self, slab: SlabStart) -> bool {
-        self.pieces.are_in(slab)
+        self.buffer.are_in(slab)
     }
 
     /// The payload, and in an uncompressed block the bytes that were stored behind it.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
-        self.pieces.bytes()
+        self.buffer.bytes()
     }
 
     #[inline]
     fn marks(&self) -> &[u64] {
-        self.pieces.words()
+        self.buffer.words()
     }
 
     /// The address of the marks.
@@ -118,7 +118,7 @@ impl BlockData {
 
     /// Memory that it takes, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.pieces.memory_bytes()
+        self.buffer.memory_bytes()
     }
 
     /// Returns `true` if the block has hidden entries.
@@ -155,7 +155,7 @@ impl BlockData {
     pub(super) fn damage_word(&mut self, i: usize, bits: u64) {
         let mut marks = self.marks().to_vec();
         marks[HEAD_WORDS + i] ^= bits;
-        self.pieces = BlockMemory::new(marks, self.bytes().into());
+        self.buffer = BlockBuffer::new(marks, self.bytes().into());
     }
 
     /// The offset of visible entry `i` in the payload.
@@ -306,7 +306,7 @@ impl BlockData {
     /// `len` bytes from `start`, as an owned string.
     #[inline]
     pub(super) fn slice(&self, start: usize, len: usize) -> Slice {
-        self.pieces.slice(start, len)
+        self.buffer.slice(start, len)
     }
 }
 

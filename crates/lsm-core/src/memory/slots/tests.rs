@@ -1,7 +1,7 @@
 //! The pool by itself: slots that are taken, filled and dropped in random order.
 
 use super::*;
-use crate::memory::BlockMemory;
+use crate::memory::BlockBuffer;
 
 /// The shortest slot has 16 lines.
 const ANY: u64 = u64::MAX;
@@ -14,15 +14,15 @@ fn random(state: &mut u64, below: u64) -> u64 {
 }
 
 /// Memory of a block, of about `bytes` bytes: words of `n`, and bytes that are not `n`.
-fn filled(n: u8, bytes: u64) -> BlockMemory {
+fn filled(n: u8, bytes: u64) -> BlockBuffer {
     let words = vec![u64::from_ne_bytes([n; 8]); bytes as usize / 80];
     let bytes = vec![!n; bytes as usize - 8 * words.len()];
-    BlockMemory::new(words, bytes.into())
+    BlockBuffer::new(words, bytes.into())
 }
 
-fn assert_filled(pieces: &BlockMemory, n: u8) {
-    assert!(pieces.words().iter().all(|word| *word == u64::from_ne_bytes([n; 8])));
-    assert!(pieces.bytes().iter().all(|byte| *byte == !n));
+fn assert_filled(buffer: &BlockBuffer, n: u8) {
+    assert!(buffer.words().iter().all(|word| *word == u64::from_ne_bytes([n; 8])));
+    assert!(buffer.bytes().iter().all(|byte| *byte == !n));
 }
 
 /// Free memory as the slabs themselves have it, and the number of slabs.
@@ -43,7 +43,7 @@ fn counted(pool: &SlotPool) -> (u64, usize) {
 fn slots_keep_their_bytes_whatever_comes_and_goes() {
     let pool = Arc::new(SlotPool::new(SLAB_BYTES as u64));
     let mut state = 7;
-    let mut kept: Vec<(u8, BlockMemory)> = Vec::new();
+    let mut kept: Vec<(u8, BlockBuffer)> = Vec::new();
     for step in 0..STEPS {
         let n = step as u8;
         // Lengths drift, so that classes run empty.
@@ -66,7 +66,7 @@ fn slots_keep_their_bytes_whatever_comes_and_goes() {
         }
     }
     assert!(cfg!(miri) || counted(&pool).1 > 8);
-    kept.iter().for_each(|(n, pieces)| assert_filled(pieces, *n));
+    kept.iter().for_each(|(n, buffer)| assert_filled(buffer, *n));
     drop(kept);
     // One slab is kept for the next block.
     assert_eq!(counted(&pool), (pool.free_bytes(), 0));

@@ -1,4 +1,4 @@
-//! [`BlockMemory`]: the words and the bytes of a block, shared by reference count, on the heap or in a slot.
+//! [`BlockBuffer`]: the words and the bytes of a block, shared by reference count, on the heap or in a slot.
 //!
 //! A point read finds both through the addresses that it has next to the key. It does not touch the
 //! owner of the memory, whose cache line no processor has.
@@ -16,7 +16,7 @@ use crate::types::Slice;
 
 /// The words and the bytes of a block, on the heap or in a slot of a slab.
 #[derive(Clone)]
-pub struct BlockMemory {
+pub struct BlockBuffer {
     words: NonNull<u64>,
     bytes: NonNull<u8>,
     word_count: u32,
@@ -36,11 +36,11 @@ struct OnHeap {
 
 // SAFETY: the memory belongs to the owner, which moves with it and has no tie to a thread, and no
 // one writes to it (invariant 2).
-unsafe impl Send for BlockMemory {}
+unsafe impl Send for BlockBuffer {}
 // SAFETY: as above.
-unsafe impl Sync for BlockMemory {}
+unsafe impl Sync for BlockBuffer {}
 
-impl BlockMemory {
+impl BlockBuffer {
     /// The reference counts and the owner, in bytes.
     pub const OWN_BYTES: usize = size_of::<MemoryOwner>() + 16;
 
@@ -48,19 +48,19 @@ impl BlockMemory {
     ///
     /// # Panics
     /// If there are 2^32 of either.
-    pub fn new(words: Vec<u64>, bytes: Arc<[u8]>) -> BlockMemory {
+    pub fn new(words: Vec<u64>, bytes: Arc<[u8]>) -> BlockBuffer {
         let word_count = u32::try_from(words.len()).expect("blocks are shorter than 4 GiB");
         let byte_count = u32::try_from(bytes.len()).expect("blocks are shorter than 4 GiB");
         let owner = Arc::new(MemoryOwner::Heap(OnHeap { words: words.into(), bytes }));
         let MemoryOwner::Heap(heap) = &*owner else { unreachable!("it was just made") };
         let words = NonNull::from(&*heap.words).cast();
         let bytes = NonNull::from(&*heap.bytes).cast();
-        BlockMemory { words, bytes, word_count, byte_count, owner }
+        BlockBuffer { words, bytes, word_count, byte_count, owner }
     }
 
     /// A copy in a slot of `pool`. `None` if the pool has none for it with at most `free_bytes_max`
     /// of free memory, or if it is in a slot already.
-    pub fn moved(&self, pool: &Arc<SlotPool>, free_bytes_max: u64) -> Option<BlockMemory> {
+    pub fn moved(&self, pool: &Arc<SlotPool>, free_bytes_max: u64) -> Option<BlockBuffer> {
         if matches!(*self.owner, MemoryOwner::Slot(_)) {
             return None;
         }
@@ -75,7 +75,7 @@ impl BlockMemory {
             bytes
         };
         let owner = Arc::new(MemoryOwner::Slot(taken.slot));
-        Some(BlockMemory { words, bytes, owner, ..*self })
+        Some(BlockBuffer { words, bytes, owner, ..*self })
     }
 
     /// The words.
