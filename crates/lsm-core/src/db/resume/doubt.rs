@@ -37,7 +37,7 @@ enum ValueOutcome {
     /// Its edit is under way.
     Named,
     /// Its edit failed when this was the last durable one. It may be on disk.
-    UnconfirmedFiles(u64),
+    Unconfirmed(u64),
     /// Its edit is durable.
     Installed,
     LetGo,
@@ -86,7 +86,7 @@ impl Interleaving {
             let mut state = run.state.lock();
             let fate = &mut state.fates[number];
             assert!(
-                matches!(*fate, ValueOutcome::UnconfirmedFiles(behind) if durable > behind),
+                matches!(*fate, ValueOutcome::Unconfirmed(behind) if durable > behind),
                 "value {number} is dropped, {fate:?}; the last durable edit is {durable}"
             );
             *fate = ValueOutcome::LetGo;
@@ -112,7 +112,7 @@ impl Interleaving {
             // Known here to the next job: whether the edit is durable.
             let durable = run.db.inner().catalog.durable_edit();
             let fate = if fails {
-                ValueOutcome::UnconfirmedFiles(durable)
+                ValueOutcome::Unconfirmed(durable)
             } else {
                 ValueOutcome::Installed
             };
