@@ -1,4 +1,4 @@
-//! The look-ahead: it decides if bytes after a bad place attest that the place was durable. If one
+//! The look-ahead: it decides if bytes after a bad place prove that the place was durable. If one
 //! frame does, the bad place is rot; if none does, it is a torn tail.
 //!
 //! `reader.rs` calls it when the log stops, for the rest of that segment and for each later
@@ -41,7 +41,7 @@ const ZEROS: usize = 4 << 10;
 const HASHED_TIMES_MAX: u64 = 16;
 
 /// The part of a segment to look at.
-pub(super) struct Stretch<'a> {
+pub(super) struct SearchRange<'a> {
     pub(super) file: &'a dyn File,
     pub(super) epoch: Epoch,
     /// The segment's header, if it verifies, and the bad place in the log.
@@ -52,7 +52,7 @@ pub(super) struct Stretch<'a> {
     pub(super) range: Range<u64>,
 }
 
-/// The findings in a [`Stretch`].
+/// The findings in a [`SearchRange`].
 #[derive(Default)]
 pub(super) struct LookAheadFindings {
     /// Offset of a frame that attests durability beyond the bad place.
@@ -65,18 +65,21 @@ pub(super) struct LookAheadFindings {
 
 /// Looks for a frame that attests the bad place; if the header is lost, for one that attests the
 /// segment's own header. The caller clears a window that holds bytes of another segment.
-pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<LookAheadFindings> {
+pub(super) fn look_ahead(
+    window: &mut Window,
+    search: &SearchRange<'_>,
+) -> Result<LookAheadFindings> {
     let mut findings = LookAheadFindings::default();
-    let mut witness = FrameWitness {
+    let mut reader = EvidenceReader {
         directory: Vec::new(),
         body: Window::default(),
-        budget: (stretch.range.end - stretch.range.start.min(stretch.range.end))
+        budget: (search.range.end - search.range.start.min(search.range.end))
             .saturating_mul(HASHED_TIMES_MAX),
     };
-    let mut at = stretch.range.start;
-    while at < stretch.range.end {
+    let mut at = search.range.start;
+    while at < search.range.end {
         let want = STRIDE_BYTES + HEADER_BYTES_MAX;
-        let bytes = window.load(stretch.file, at, want, stretch.range.end)?;
+        let bytes = window.load(search.file, at, want, search.range.end)?;
         if bytes.is_empty() {
             break;
         }
@@ -107,7 +110,7 @@ pub(super) fn look_ahead(window: &mut Window, stretch: &Stretch<'_>) -> Result<L
                 continue;
             }
             let offset = at + step as u64;
-            match witness.sync_evidence(stretch, offset, rest)? {
+            match reader.sync_evidence(search, offset, rest)? {
                 SyncEvidence::Nothing => {}
                 SyncEvidence::Proves => {
                     findings.proved_at = Some(offset);
@@ -146,18 +149,19 @@ impl SyncEvidence {
     }
 }
 
-struct FrameWitness {
+/// Reads frames for what they prove about the bad place.
+struct EvidenceReader {
     directory: Vec<DirectoryEntry>,
     body: Window,
     /// Bytes that may still be decoded or hashed because a frame of the first version claims them.
     budget: u64,
 }
 
-impl FrameWitness {
+impl EvidenceReader {
     /// The evidence at `offset`, where `bytes` begin, about the bad place.
     fn sync_evidence(
         &mut self,
-        stretch: &Stretch<'_>,
+        search: &SearchRange<'_>,
         offset: u64,
         bytes: &[u8],
     ) -> Result<SyncEvidence> {
@@ -171,7 +175,7 @@ impl FrameWitness {
         };
         // First the claim, which costs nothing. With the header lost the bad place is the first
         // byte of the segment, which lies before `offset` by that much.
-        let claims = match stretch.known {
+        let claims = match search.known {
             Some((segment, bad)) => {
                 let durable = segment.lsn_at(offset).0.checked_sub(prefix.lag);
                 // A frame that is durable up to the bad place itself proves nothing about the bytes
@@ -183,12 +187,12 @@ impl FrameWitness {
         if !claims {
             return Ok(SyncEvidence::Nothing);
         }
-        let derived_salt = match stretch.known {
+        let derived_salt = match search.known {
             Some((segment, _)) => segment.has_derived_salt().then_some(segment.salt),
-            None => stretch.lost_salt,
+            None => search.lost_salt,
         };
         if let Some(salt) = derived_salt {
-            let seed = seed_of(salt, stretch.epoch, offset);
+            let seed = seed_of(salt, search.epoch, offset);
             // The short check first: for a long header it bounds the work to 128 bytes at each
             // step.
             let is_frame = !prefix.lacks_short_check()
@@ -196,13 +200,13 @@ impl FrameWitness {
                 && verifies(header, seed);
             return Ok(SyncEvidence::of(is_frame));
         }
-        self.old_testimony(stretch, offset, header, &prefix)
+        self.evidence_without_salt(search, offset, header, &prefix)
     }
 
-    /// As [`FrameWitness::sync_evidence`], in a segment of the first format version.
-    fn old_testimony(
+    /// The evidence in a segment of the first format version, whose salt is random and may be lost.
+    fn evidence_without_salt(
         &mut self,
-        stretch: &Stretch<'_>,
+        search: &SearchRange<'_>,
         offset: u64,
         header: &[u8],
         prefix: &Prefix,
@@ -210,26 +214,27 @@ impl FrameWitness {
         if prefix.lacks_short_check() && !self.spend(header.len()) {
             return Ok(SyncEvidence::Undecided);
         }
-        if let Some((segment, _)) = stretch.known {
-            let seed = seed_of(segment.salt, stretch.epoch, offset);
+        if let Some((segment, _)) = search.known {
+            let seed = seed_of(segment.salt, search.epoch, offset);
             return Ok(SyncEvidence::of(verifies(header, seed)));
         }
         match decode_fields(header, prefix, &mut self.directory) {
             Err(_) => Ok(SyncEvidence::Nothing),
             Ok(Fields::Control { salt, .. }) => {
-                Ok(SyncEvidence::of(verifies(header, seed_of(salt, stretch.epoch, offset))))
+                Ok(SyncEvidence::of(verifies(header, seed_of(salt, search.epoch, offset))))
             }
-            Ok(Fields::Batch { .. }) => self.sections_testify(stretch, offset, prefix),
+            Ok(Fields::Batch { .. }) => self.evidence_of_sections(search, offset, prefix),
         }
     }
 
-    fn sections_testify(
+    /// The evidence of a batch whose sections all have their checksums.
+    fn evidence_of_sections(
         &mut self,
-        stretch: &Stretch<'_>,
+        search: &SearchRange<'_>,
         offset: u64,
         prefix: &Prefix,
     ) -> Result<SyncEvidence> {
-        let end = stretch.range.end;
+        let end = search.range.end;
         let body_at = offset + prefix.header_len as u64;
         if end.saturating_sub(body_at) < prefix.body_len {
             return Ok(SyncEvidence::Nothing);
@@ -240,7 +245,7 @@ impl FrameWitness {
             if !self.spend(entry.len) {
                 return Ok(SyncEvidence::Undecided);
             }
-            let bytes = self.body.load(stretch.file, body_at + entry.start, entry.len, end)?;
+            let bytes = self.body.load(search.file, body_at + entry.start, entry.len, end)?;
             if bytes.len() != entry.len || section_checksum(&bytes) != entry.checksum {
                 return Ok(SyncEvidence::Nothing);
             }

@@ -111,11 +111,8 @@ impl Interleaving {
         *inner.catalog.at_release.lock() = Some(Box::new(move || {
             // Known here to the next job: whether the edit is durable.
             let durable = run.db.inner().catalog.durable_edit();
-            let fate = if fails {
-                ValueOutcome::Unconfirmed(durable)
-            } else {
-                ValueOutcome::Installed
-            };
+            let fate =
+                if fails { ValueOutcome::Unconfirmed(durable) } else { ValueOutcome::Installed };
             run.state.lock().fates[number] = fate;
             run.next_job(depth + 1);
         }));

@@ -12,7 +12,7 @@
 use super::{LogReader, NO_FRAME, NO_HEADER, Stop};
 use crate::error::{Error, Result};
 use crate::types::{FileNo, SeqNo};
-use crate::wal::lookahead::{Stretch, look_ahead};
+use crate::wal::lookahead::{SearchRange, look_ahead};
 use crate::wal::segment::HeaderState;
 use crate::wal::{LogPlace, Lsn, SEGMENT_HEADER_BYTES, SegmentHeader, salt_of};
 
@@ -101,7 +101,7 @@ impl LogReader {
                 .options
                 .has_derived_salts
                 .then(|| salt_of(self.options.db, source.epoch, source.number));
-            let stretch = Stretch {
+            let search = SearchRange {
                 file: &*source.file,
                 epoch: source.epoch,
                 known: header.as_ref().zip(suspect.bad),
@@ -112,7 +112,7 @@ impl LogReader {
             if !is_here {
                 self.window.clear();
             }
-            let findings = look_ahead(&mut self.window, &stretch)?;
+            let findings = look_ahead(&mut self.window, &search)?;
             // Not an error: an append that was cut off leaves bytes, and no caller was promised
             // that they are durable.
             torn |= findings.any_bytes;
