@@ -128,12 +128,12 @@ fn hive_of<'a>(hooks: &'a PartitionHooks, partition: &str) -> Result<&'a MetaHiv
 
 #[inline]
 fn get(of: &impl ReadAt, key: &[u8]) -> Result<Option<Verified>> {
-    of.with_moment(key, |moment, key| {
-        let check = EntryCheck::of(hive_of(moment.hooks, moment.partition)?);
-        match answer(check, moment, key, false) {
+    of.with_view(key, |pinned, key| {
+        let check = EntryCheck::of(hive_of(pinned.hooks, pinned.partition)?);
+        match answer(check, pinned, key, false) {
             Ok(answer) => Ok(answer),
             Err(Doubt::Failed(error)) => Err(error),
-            Err(Doubt::Damage(error)) => answer_again(check, moment, key, error),
+            Err(Doubt::Damage(error)) => answer_again(check, pinned, key, error),
         }
     })
 }
@@ -142,16 +142,16 @@ fn get(of: &impl ReadAt, key: &[u8]) -> Result<Option<Verified>> {
 #[inline]
 fn answer(
     check: EntryCheck<'_>,
-    moment: &PinnedView<'_>,
+    pinned: &PinnedView<'_>,
     key: &[u8],
     is_fresh: bool,
 ) -> Result<Option<Verified>, Doubt> {
-    let seq = moment.seq();
+    let seq = pinned.seq();
     let by = By::Memory;
     // The error passes through the engine, which knows no `Doubt`. So the judge remembers whether
     // it was its own.
     let mut judge = GetJudge { check, key, seq, by, is_damage: false };
-    match raw::read(moment, key, is_fresh, &mut judge) {
+    match raw::read(pinned, key, is_fresh, &mut judge) {
         Ok(value) => Ok(value.map(|value| Verified { value, by: judge.by })),
         Err(error) if judge.is_damage => Err(Doubt::Damage(error)),
         Err(error) => Err(Doubt::Failed(error)),
@@ -162,12 +162,12 @@ fn answer(
 #[cold]
 fn answer_again(
     check: EntryCheck<'_>,
-    moment: &PinnedView<'_>,
+    pinned: &PinnedView<'_>,
     key: &[u8],
     mut error: Error,
 ) -> Result<Option<Verified>> {
     for _ in 0..check.retries_max {
-        match answer(check, moment, key, true) {
+        match answer(check, pinned, key, true) {
             Ok(answer) => {
                 check.mended();
                 return Ok(answer);

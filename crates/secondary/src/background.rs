@@ -225,7 +225,7 @@ fn note(shared: &TendingShared, id: PartitionId, outcome: Result<()>, again_at: 
     let mut state = shared.state.lock();
     // A sync of a dropped partition succeeds and finds nothing, so its outcome does not show the
     // drop. The list would grow with each partition that is created, followed and dropped.
-    state.tended.retain(|tended| tended.followed.id() != id || tended.followed.moment().is_ok());
+    state.tended.retain(|tended| tended.followed.id() != id || tended.followed.view().is_ok());
     if let Some(tended) = state.tended.iter_mut().find(|tended| tended.followed.id() == id) {
         // A success clears the failure: an old error would look like a present one.
         tended.failure = outcome.err();

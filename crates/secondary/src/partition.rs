@@ -119,15 +119,15 @@ impl SecondaryPartition {
         // The state is taken after this call. It may be newer than requested, because another
         // thread may sync in between, and never older.
         let unmet = match self.secondary.bring(&self.followed, options) {
-            Ok(()) if options.level == Level::Prefix => match self.secondary.moment_in_cut(self)? {
-                Some(moment) => return Ok(Reading::new(moment, options.level)),
+            Ok(()) if options.level == Level::Prefix => match self.secondary.view_in_cut(self)? {
+                Some(view) => return Ok(Reading::new(view, options.level)),
                 None => {
                     let message = "the partition was created after the last sync of all partitions; call \
                                sync()";
                     Error::new(ErrorKind::PartitionNotFound, message)
                 }
             },
-            Ok(()) => return Ok(Reading::new(self.followed.moment()?, options.level)),
+            Ok(()) => return Ok(Reading::new(self.followed.view()?, options.level)),
             Err(unmet) => unmet,
         };
         // Only if the state is older than requested. A weaker level would hide damage, or a dropped
@@ -141,7 +141,7 @@ impl SecondaryPartition {
         );
         if is_unmet && options.on_unmet == OnUnmet::Weaker {
             // Not from the cut, not even for a prefix: the partition by itself is at least as new.
-            return Ok(Reading::new(self.followed.moment()?, Level::Eventual));
+            return Ok(Reading::new(self.followed.view()?, Level::Eventual));
         }
         Err(unmet)
     }

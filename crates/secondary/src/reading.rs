@@ -16,17 +16,17 @@ use crate::level::Level;
 /// reads.
 #[derive(Clone)]
 pub struct Reading {
-    moment: ReplicaView,
+    view: ReplicaView,
     served: Level,
 }
 
 impl Reading {
-    pub(crate) fn new(moment: ReplicaView, served: Level) -> Reading {
-        Reading { moment, served }
+    pub(crate) fn new(view: ReplicaView, served: Level) -> Reading {
+        Reading { view, served }
     }
 
-    pub(crate) fn of_cut(moment: ReplicaView) -> Reading {
-        Reading { moment, served: Level::Prefix }
+    pub(crate) fn of_cut(view: ReplicaView) -> Reading {
+        Reading { view, served: Level::Prefix }
     }
 
     /// Returns the level at which it was served: the requested level, or [`Level::Eventual`].
@@ -50,7 +50,7 @@ impl Reading {
 
     /// Returns the read point of the partition, for reading its large values.
     pub fn read_point(&self) -> ReadPoint {
-        self.moment.point()
+        self.view.point()
     }
 
     /// Returns the last commit that it may see: the token for a later read that must not go back.
@@ -70,7 +70,7 @@ impl Reading {
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn as_of(&self) -> Commit {
-        self.moment.commit()
+        self.view.commit()
     }
 
     /// Returns the value of `key`.
@@ -92,7 +92,7 @@ impl Reading {
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.moment.get(key)
+        self.view.get(key)
     }
 
     /// Returns the keys and values in `range`.
@@ -111,7 +111,7 @@ impl Reading {
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn range(&self, range: impl KeyRange) -> Range {
-        self.moment.range(range)
+        self.view.range(range)
     }
 
     /// Returns the keys that begin with `prefix`, and their values.
@@ -130,7 +130,7 @@ impl Reading {
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
-        self.moment.prefix(prefix)
+        self.view.prefix(prefix)
     }
 
     /// Returns all keys and values.
@@ -171,7 +171,7 @@ impl Reading {
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn keys(&self) -> Keys {
-        self.moment.keys()
+        self.view.keys()
     }
 
     /// Returns a cursor over all keys.
@@ -213,26 +213,26 @@ impl Reading {
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn cursor_in(&self, range: impl KeyRange) -> Cursor {
-        self.moment.cursor_in(range)
+        self.view.cursor_in(range)
     }
 }
 
 impl ReadAt for Reading {
-    fn with_moment<T>(
+    fn with_view<T>(
         &self,
         key: &[u8],
         look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,
     ) -> Result<T> {
-        self.moment.with_moment(key, look)
+        self.view.with_view(key, look)
     }
 
     fn read_point(&self) -> Result<(ReadPoint, Arc<PartitionHooks>)> {
-        self.moment.read_point()
+        self.view.read_point()
     }
 }
 
 impl Walkable for Reading {
     fn pin_raw(&self) -> Result<raw::Pin> {
-        self.moment.pin_raw()
+        self.view.pin_raw()
     }
 }

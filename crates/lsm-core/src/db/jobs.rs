@@ -182,9 +182,9 @@ impl Jobs {
         let mut best: Option<Claimed> = None;
         let mut best_rank = (false, f64::NEG_INFINITY);
         let mut failing = Ok(false);
-        let moment = PickContext::of(env);
-        for partition in state.take_candidates(env, &moment) {
-            let picked = state.look_at(&partition, &moment);
+        let context = PickContext::of(env);
+        for partition in state.take_candidates(env, &context) {
+            let picked = state.look_at(&partition, &context);
             let claim = state.claims.entry(partition.id).or_default();
             match picked {
                 Err(error) => {
@@ -253,9 +253,9 @@ impl Jobs {
         let mut state = self.state.lock();
         let claim = state.claims.entry(partition.id).or_default();
         let version = partition.view().version.clone();
-        let moment = PickContext::of(env);
+        let context = PickContext::of(env);
         let before = goal.rewrite_before;
-        let picked = claim.with_picker(partition, &version, &moment, before, &NONE, |picker| {
+        let picked = claim.with_picker(partition, &version, &context, before, &NONE, |picker| {
             picker.pick_range(goal.range, goal.through, goal.finish)
         })?;
         Ok(match picked {
@@ -415,13 +415,13 @@ impl Jobs {
     /// Returns `true` if something runs, or could be picked.
     pub(super) fn has_work(&self, env: &impl JobsEnv) -> bool {
         let mut state = self.state.lock();
-        let moment = PickContext::of(env);
+        let context = PickContext::of(env);
         let mut is_due = false;
         // All of them, even if one is known to be due: candidates that are taken out and not looked
         // at would be forgotten.
-        for partition in state.take_candidates(env, &moment) {
+        for partition in state.take_candidates(env, &context) {
             // A refusal by hooks counts as work: the attempt reports the error.
-            is_due |= !matches!(state.look_at(&partition, &moment), Ok(None));
+            is_due |= !matches!(state.look_at(&partition, &context), Ok(None));
         }
         is_due || state.running > 0 || env.has_sealed()
     }

@@ -82,8 +82,8 @@ impl Partition {
         let tables = &*self.db().tables;
         let context = GetContext { view: &view, tables, store: state.store(), seq };
         let hooks = state.load_hooks();
-        let moment = PinnedView { context, hooks: &hooks, partition: &state.name };
-        let looked = state.key_form.with_stored(key, |key| look(&moment, key));
+        let pinned = PinnedView { context, hooks: &hooks, partition: &state.name };
+        let looked = state.key_form.with_stored(key, |key| look(&pinned, key));
         looked.map_err(|error| error.in_partition(&state.name))
     }
 }
@@ -214,7 +214,7 @@ impl Partition {
 
 impl ReadAt for Partition {
     #[inline]
-    fn with_moment<T>(
+    fn with_view<T>(
         &self,
         key: &[u8],
         look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,
@@ -230,7 +230,7 @@ impl ReadAt for Partition {
 /// A partition as the snapshot sees it.
 impl ReadAt for (&Snapshot, &Partition) {
     #[inline]
-    fn with_moment<T>(
+    fn with_view<T>(
         &self,
         key: &[u8],
         look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,

@@ -230,8 +230,8 @@ impl StoredRule {
         self.flags & flag != 0
     }
 
-    /// The moment that stands in `bytes`, if they are long enough.
-    fn moment(&self, bytes: &[u8]) -> Option<u64> {
+    /// The time stored in `bytes`, if they are long enough.
+    fn timestamp(&self, bytes: &[u8]) -> Option<u64> {
         let start = match self.has(FROM_END) {
             true => bytes.len().checked_sub(self.offset)?.checked_sub(self.width)?,
             false => self.offset,
@@ -253,9 +253,9 @@ impl Expiry for StoredRule {
     fn expires_at(&self, key: &[u8], value: Option<&[u8]>) -> Option<u64> {
         // A value that is stored apart is not here, and its entry stays.
         let bytes = if self.has(IN_VALUE) { value? } else { key };
-        let moment = self.moment(bytes).filter(|moment| *moment > 0)?;
-        // A moment beyond the range never comes, so the entry never expires.
-        moment.checked_add(self.time_to_live)
+        let time = self.timestamp(bytes).filter(|time| *time > 0)?;
+        // A time beyond the range never comes, so the entry never expires.
+        time.checked_add(self.time_to_live)
     }
 
     fn now(&self, unix_time: Duration) -> u64 {

@@ -4,7 +4,7 @@
 //! 1. View, hooks, sequence number and epoch are replaced together: tables of a newer version may
 //!    lack entries that an older number needs, or need the newer hooks, and a number of another
 //!    epoch may be that of another commit.
-//! 2. A moment never changes, also during a sync.
+//! 2. A published view never changes, also during a sync.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ use crate::read::{
 use crate::types::{Epoch, KeyForm, PartitionId, SeqNo, Slice};
 use crate::version::{HookRecord, PartitionVersion, TableContext};
 
-/// A partition at one moment.
+/// The state of a partition that reads see, published as one value.
 pub(super) struct PublishedView {
     pub(super) view: Arc<ReadView>,
     /// Operations up to this one are seen.
@@ -268,7 +268,7 @@ impl FollowedPartition {
     /// # Errors
     /// [`ErrorKind::PartitionNotFound`] if it was dropped.
     #[inline]
-    pub fn moment(&self) -> Result<ReplicaView> {
+    pub fn view(&self) -> Result<ReplicaView> {
         self.followed.check_live()?;
         Ok(self.at(self.followed.pin()))
     }
@@ -278,7 +278,7 @@ impl FollowedPartition {
     }
 }
 
-/// A followed partition at one moment. Cheap to clone; it holds the files that it reads.
+/// The state of a followed partition that one read sees. Cheap to clone; it holds the files that it reads.
 #[derive(Clone)]
 pub struct ReplicaView {
     partition: FollowedPartition,
@@ -316,8 +316,8 @@ impl ReplicaView {
             store: self.view.hooks.store.as_ref(),
             seq: self.view.seq,
         };
-        let moment = PinnedView { context, hooks: &self.view.hooks, partition: &followed.name };
-        let looked = followed.key_form.with_stored(key, |key| look(&moment, key));
+        let pinned = PinnedView { context, hooks: &self.view.hooks, partition: &followed.name };
+        let looked = followed.key_form.with_stored(key, |key| look(&pinned, key));
         looked.map_err(|error| error.in_partition(&followed.name))
     }
 
@@ -327,7 +327,7 @@ impl ReplicaView {
     /// Corruption; [`ErrorKind::FileGone`] where no lease holds the files.
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.look(key.as_ref(), |moment, key| read::get(&moment.context, key))
+        self.look(key.as_ref(), |pinned, key| read::get(&pinned.context, key))
     }
 
     /// Returns the keys and values in `range`.
@@ -351,7 +351,7 @@ impl ReplicaView {
         Cursor::open(&bounds, Ok(self.point()))
     }
 
-    /// Returns the moment to read from.
+    /// Returns what a read needs of this view.
     pub fn point(&self) -> ReadPoint {
         ReadPoint {
             view: self.view.view.clone(),
@@ -376,7 +376,7 @@ impl OpenPartition for ReplicaView {
 }
 
 impl ReadAt for ReplicaView {
-    fn with_moment<T>(
+    fn with_view<T>(
         &self,
         key: &[u8],
         look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,

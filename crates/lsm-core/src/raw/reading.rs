@@ -20,13 +20,13 @@ use crate::sstable::{EntryAt, TableBlock, bloom_hash};
 use crate::types::{EntryKind, SeqNo, Slice};
 use crate::version::Table;
 
-/// A thing to read at one moment: a partition as it is now, or as a snapshot sees it.
+/// A partition as a read sees it: as it is now, at a snapshot, or on a replica.
 pub trait ReadAt {
     /// Calls `look` with what a point read of `key` needs, and the key as it is stored.
     ///
     /// # Errors
     /// If it is closed or dropped; what `look` returns, with the partition's name.
-    fn with_moment<T>(
+    fn with_view<T>(
         &self,
         key: &[u8],
         look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,
@@ -39,7 +39,7 @@ pub trait ReadAt {
     fn read_point(&self) -> Result<(ReadPoint, Arc<PartitionHooks>)>;
 }
 
-/// A partition at one moment, for the length of a call.
+/// The pinned view of a partition, for one call.
 pub struct PinnedView<'a> {
     /// Memtables, tables, value store and sequence number.
     pub(crate) context: GetContext<'a>,
@@ -127,12 +127,12 @@ impl fmt::Debug for Found<'_> {
 /// As a get.
 #[inline]
 pub fn read(
-    moment: &PinnedView<'_>,
+    pinned: &PinnedView<'_>,
     key: &[u8],
     is_fresh: bool,
     witness: &mut impl Witness,
 ) -> Result<Option<Slice>> {
-    let context = &moment.context;
+    let context = &pinned.context;
     let mut looks = Looks { context, key, hash: bloom_hash(key), is_fresh, witness, seq: None };
     let found = read::search(context.view, key, &mut looks)?;
     Ok(if read::is_answer(context, key, looks.seq)? { found.flatten() } else { None })

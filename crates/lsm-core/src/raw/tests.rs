@@ -258,7 +258,7 @@ impl Witness for Shown {
 
 fn shown(of: &impl ReadAt, key: &[u8], refuses: bool) -> (Result<Option<Vec<u8>>>, Shown) {
     let mut shown = Shown { refuses, ..Shown::default() };
-    let read = of.with_moment(key, |moment, key| read(moment, key, false, &mut shown));
+    let read = of.with_view(key, |pinned, key| read(pinned, key, false, &mut shown));
     (read.map(|value| value.map(|value| value.to_vec())), shown)
 }
 
@@ -326,13 +326,13 @@ fn a_block_in_which_damage_of_memory_hides_a_key_is_shown_as_passed() {
         let mut witness = Damaging { key, holds: Vec::new() };
         for expected in [&[][..], &[true]] {
             let found = partition
-                .with_moment(key, |moment, key| read(moment, key, false, &mut witness))
+                .with_view(key, |pinned, key| read(pinned, key, false, &mut witness))
                 .unwrap();
             assert_eq!((found.is_some(), &witness.holds[..]), (expected.is_empty(), expected));
         }
         // Past the cache, which has the sound block then.
         witness.holds.clear();
-        let read = partition.with_moment(key, |moment, key| read(moment, key, true, &mut witness));
+        let read = partition.with_view(key, |pinned, key| read(pinned, key, true, &mut witness));
         assert!(read.unwrap().is_some() && witness.holds.is_empty());
     }
 }

@@ -25,7 +25,7 @@ impl Witness for Damaging {
 
 fn damage_word_of(partition: &Partition, key: &str) {
     let read = partition
-        .with_moment(key.as_bytes(), |moment, key| raw::read(moment, key, false, &mut Damaging));
+        .with_view(key.as_bytes(), |pinned, key| raw::read(pinned, key, false, &mut Damaging));
     assert!(read.unwrap().is_some());
 }
 

@@ -28,7 +28,7 @@ impl Secondary {
         let started = self.0.clock.now();
         let reached = self.sync_extent(SyncExtent::Only(followed.id()), to)?;
         // A dropped partition reaches no further goal.
-        followed.moment()?;
+        followed.view()?;
         match to {
             Target::Latest | Target::Durable => {}
             Target::Token(token) => {
@@ -85,7 +85,7 @@ impl Secondary {
             let started = self.0.clock.now();
             let reached = self.0.follower.sync(SyncExtent::Only(followed.id()))?;
             // A dropped partition reaches no further goal.
-            followed.moment()?;
+            followed.view()?;
             // Everything that was committed is here, so no cursor is needed.
             if reached.is_final {
                 return Ok(());
@@ -195,9 +195,9 @@ impl Secondary {
             if goal.is_none_or(|goal| !followed.has_reached(&goal)) {
                 self.0.follower.sync(SyncExtent::Only(followed.id()))?;
             }
-            let moment = followed.moment()?;
-            let present = moment.commit();
-            if present.epoch != seen.epoch || moment.newest() > seen.seq {
+            let view = followed.view()?;
+            let present = view.commit();
+            if present.epoch != seen.epoch || view.newest() > seen.seq {
                 return Ok(Some(present));
             }
             // Operations that are not logged arrive with a flush.
@@ -241,12 +241,12 @@ impl Secondary {
         if self.0.follower.cut().is_durable() { Target::Durable } else { Target::Latest }
     }
 
-    pub(crate) fn moment_in_cut(
+    pub(crate) fn view_in_cut(
         &self,
         partition: &SecondaryPartition,
     ) -> Result<Option<ReplicaView>> {
-        if let Some(moment) = self.0.follower.cut().partition(partition.followed.id()) {
-            return Ok(Some(moment));
+        if let Some(view) = self.0.follower.cut().partition(partition.followed.id()) {
+            return Ok(Some(view));
         }
         // It may have been made since.
         self.sync(self.target_of_cut())?;

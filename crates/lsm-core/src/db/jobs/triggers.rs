@@ -53,7 +53,7 @@ pub(super) struct Claims {
     released_since: HashMap<FileNo, Duration>,
 }
 
-/// The moment of a pick.
+/// The state of the database at the time of a pick.
 pub(super) struct PickContext {
     oldest_snapshot: SeqNo,
     held: Vec<SeqNo>,
@@ -86,18 +86,18 @@ impl JobsState {
     pub(super) fn take_candidates(
         &mut self,
         env: &impl JobsEnv,
-        moment: &PickContext,
+        context: &PickContext,
     ) -> Vec<Arc<PartitionState>> {
         let mut ids = std::mem::take(&mut self.candidates);
         ids.extend(env.take_changed());
         // The distance of the two times, because a clock may go back. A different list of snapshots
         // changes the droppable entries, too.
         let is_due = self.looked.as_ref().is_none_or(|(at, held)| {
-            moment.now.abs_diff(*at) >= LOOK_AGAIN || *held != moment.held
+            context.now.abs_diff(*at) >= LOOK_AGAIN || *held != context.held
         });
         if is_due {
             ids.append(&mut self.waiting);
-            self.looked = Some((moment.now, moment.held.clone()));
+            self.looked = Some((context.now, context.held.clone()));
         }
         // Dropped partitions are not found here, and so are removed from the candidates.
         ids.into_iter().filter_map(|id| env.partition(id)).collect()
@@ -107,10 +107,10 @@ impl JobsState {
     pub(super) fn look_at(
         &mut self,
         partition: &PartitionState,
-        moment: &PickContext,
+        context: &PickContext,
     ) -> Result<Option<(Compaction, Arc<PartitionVersion>)>> {
         let claim = self.claims.entry(partition.id).or_default();
-        let picked = claim.pick(partition, moment);
+        let picked = claim.pick(partition, context);
         if claim.waits_for_time {
             self.waiting.insert(partition.id);
         }
@@ -127,13 +127,13 @@ impl JobsState {
         &mut self,
         env: &impl JobsEnv,
     ) -> Vec<(Arc<PartitionState>, Compaction, Arc<PartitionVersion>)> {
-        let moment = PickContext::of(env);
+        let context = PickContext::of(env);
         self.candidates.extend(env.take_changed());
         let partitions = self.candidates.iter().filter_map(|id| env.partition(*id));
         let due = partitions.filter_map(|partition| {
             let (job, version) = self.claims.get(&partition.id).map_or_else(
-                || Claims::default().pick_level0(&partition, &moment),
-                |claim| claim.pick_level0(&partition, &moment),
+                || Claims::default().pick_level0(&partition, &context),
+                |claim| claim.pick_level0(&partition, &context),
             )?;
             Some((partition, job, version))
         });
@@ -185,7 +185,7 @@ impl Claims {
     fn pick(
         &mut self,
         partition: &PartitionState,
-        moment: &PickContext,
+        context: &PickContext,
     ) -> Result<Option<(Compaction, Arc<PartitionVersion>)>> {
         // A partition without the code of its store is not compacted: the store could not be
         // notified of dropped values.
@@ -196,12 +196,12 @@ impl Claims {
         // Below a floor a table may wait for a snapshot to be released.
         let newest_floor = version.floors.all().last();
         self.waits_for_time = newest_floor.is_some_and(|floor| version.reaches_below(*floor));
-        let mut outdated = self.released(&version, moment);
-        if let Some(ageing) = ageing_of(partition, moment)? {
-            outdated.extend(catch("a hook", || self.expired(&version, &moment.held, &ageing))?);
+        let mut outdated = self.released(&version, context);
+        if let Some(ageing) = ageing_of(partition, context)? {
+            outdated.extend(catch("a hook", || self.expired(&version, &context.held, &ageing))?);
         }
         let (picked, waits) =
-            self.with_picker(partition, &version, moment, None, &outdated, |picker| {
+            self.with_picker(partition, &version, context, None, &outdated, |picker| {
                 (picker.pick(), picker.waits_for_snapshots())
             })?;
         self.waits_for_time |= waits;
@@ -212,14 +212,14 @@ impl Claims {
     fn pick_level0(
         &self,
         partition: &PartitionState,
-        moment: &PickContext,
+        context: &PickContext,
     ) -> Option<(Compaction, Arc<PartitionVersion>)> {
         if self.failure.is_some() || partition.load_hooks().missing.is_some() {
             return None;
         }
         let version = partition.view().version.clone();
         let none = BTreeSet::new();
-        let picked = self.with_picker(partition, &version, moment, None, &none, |picker| {
+        let picked = self.with_picker(partition, &version, context, None, &none, |picker| {
             picker.pick_level0().map(|job| (job, version.clone()))
         });
         // A hook that panics here also does in the next full pick, which reports it.
@@ -227,19 +227,19 @@ impl Claims {
     }
 
     /// The tables with many entries that no snapshot has held for [`RELEASE_DELAY`] or longer.
-    fn released(&mut self, version: &PartitionVersion, moment: &PickContext) -> BTreeSet<FileNo> {
+    fn released(&mut self, version: &PartitionVersion, context: &PickContext) -> BTreeSet<FileNo> {
         let mut since = HashMap::new();
         let mut due = BTreeSet::new();
         for (_, table) in version.tables().filter(|(_, table)| !table.meta.kept.is_empty()) {
             let SstMeta { file, entries, .. } = table.meta;
             self.waits_for_time = true;
             // Not noted in `since`, so that the wait starts again when more entries can be dropped.
-            if table.meta.droppable(&moment.held).saturating_mul(RELEASED_SHARE) <= entries {
+            if table.meta.droppable(&context.held).saturating_mul(RELEASED_SHARE) <= entries {
                 continue;
             }
-            let seen = self.released_since.get(&file).copied().unwrap_or(moment.now);
+            let seen = self.released_since.get(&file).copied().unwrap_or(context.now);
             since.insert(file, seen);
-            if moment.now.saturating_sub(seen) >= RELEASE_DELAY {
+            if context.now.saturating_sub(seen) >= RELEASE_DELAY {
                 due.insert(file);
             }
         }
@@ -277,7 +277,7 @@ impl Claims {
         &self,
         partition: &PartitionState,
         version: &PartitionVersion,
-        moment: &PickContext,
+        context: &PickContext,
         rewrite_before: Option<FileNo>,
         outdated: &BTreeSet<FileNo>,
         use_it: impl FnOnce(&Picker<'_>) -> T,
@@ -287,10 +287,10 @@ impl Claims {
             version,
             busy: &self.busy,
             cursors: &self.cursors,
-            oldest_snapshot: moment.oldest_snapshot,
+            oldest_snapshot: context.oldest_snapshot,
             joined: &|left, right| hooks.filters.iter().any(|filter| filter.joined(left, right)),
             rewrite_before,
-            held: &moment.held,
+            held: &context.held,
             outdated,
         };
         // It changes nothing, so nothing is half done if a hook panics.
@@ -298,9 +298,9 @@ impl Claims {
     }
 }
 
-/// The rule by which entries of the partition expire, and the present moment by it.
-fn ageing_of(partition: &PartitionState, moment: &PickContext) -> Result<Option<(Ageing, u64)>> {
+/// The rule by which entries of the partition expire, and the present time by its clock.
+fn ageing_of(partition: &PartitionState, context: &PickContext) -> Result<Option<(Ageing, u64)>> {
     let Some(ageing) = partition.load_hooks().ageing().cloned() else { return Ok(None) };
-    let now = catch("a hook", || ageing.expiry.now(moment.unix_time))?;
+    let now = catch("a hook", || ageing.expiry.now(context.unix_time))?;
     Ok(Some((ageing, now)))
 }
