@@ -172,16 +172,16 @@ mod tests {
 
     #[test]
     fn an_area_names_the_place_of_a_hash_without_the_lock() {
-        let area = TableAddress::default();
+        let table = TableAddress::default();
         let mut places = HashTable::new();
         for number in 0..100 {
             let key = (FileNo(1), number);
             let hash = Mix.hash_one(key);
             // A type that leaves a place as long as a cache line, as blocks do.
             places.insert(key, hash, NonZeroU64::MIN);
-            area.note(&places);
+            table.note(&places);
             let place = &places.places[hash as usize & places.mask()];
-            assert_eq!(area.address(hash), std::ptr::from_ref(place).addr());
+            assert_eq!(table.address(hash), std::ptr::from_ref(place).addr());
         }
     }
 

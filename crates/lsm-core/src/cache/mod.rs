@@ -86,8 +86,8 @@ impl CacheStats {
 pub struct Blocks {
     /// None with capacity 0, otherwise a power of two.
     shards: Box<[RwLock<Shard>]>,
-    /// Of each shard.
-    areas: Box<[TableAddress]>,
+    /// Of the hash table of each shard, for prefetches.
+    table_addresses: Box<[TableAddress]>,
     admission: Arc<AdmissionFilter>,
     capacity: u64,
     /// No other one takes the locks.
@@ -111,7 +111,7 @@ impl Blocks {
             (0..count).map(|_| RwLock::new(Shard::new(capacity / count, admission.clone())));
         Blocks {
             shards: shards.collect(),
-            areas: (0..count).map(|_| TableAddress::default()).collect(),
+            table_addresses: (0..count).map(|_| TableAddress::default()).collect(),
             admission,
             capacity,
             process: Process::current(),
@@ -142,7 +142,7 @@ impl Blocks {
         let mut shard = self.shards[number].write();
         let before = shard.bytes();
         let result = change(&mut shard);
-        self.areas[number].note(shard.places());
+        self.table_addresses[number].note(shard.places());
         // The sum wraps if a shard has less than before. It is updated under the lock, so that no
         // thread subtracts a block that is not in the sum yet.
         self.bytes.fetch_add(shard.bytes().wrapping_sub(before), Ordering::Relaxed);
@@ -224,8 +224,8 @@ impl BlockCache for Blocks {
     #[inline]
     fn prefetch_place(&self, file: FileNo, offset: u64) {
         let hash = Mix.hash_one((file, offset));
-        if let Some(area) = self.areas.get(self.number(hash)) {
-            area.prefetch(hash);
+        if let Some(table) = self.table_addresses.get(self.number(hash)) {
+            table.prefetch(hash);
         }
     }
 

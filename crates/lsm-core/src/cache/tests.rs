@@ -225,17 +225,17 @@ fn n_used(file: u64) -> u8 {
     (file % 60) as u8
 }
 
-/// Writes a table of small entries, whose blocks go to the cache by way of `fresh`.
+/// Writes a table of small entries, whose blocks go to the cache by way of `prepopulation`.
 fn written(
     file: FileNo,
-    fresh: Arc<CachePrepopulation>,
+    prepopulation: Arc<CachePrepopulation>,
     compression: Compression,
 ) -> Arc<TestFile> {
     let identity = SstIdentity { db_id: DbId(1), file, epoch: Epoch(1) };
     let stored = Arc::new(TestFile::default());
     let options = SstOptions { block_bytes: 1024, compression, bloom_bits_per_key: 0 };
     let mut writer = SstWriter::new(stored.clone(), identity, SeqNo::ZERO, options);
-    writer.set_fresh(fresh);
+    writer.set_prepopulation(prepopulation);
     for n in 0..200_u8 {
         let trailer = Trailer::new(SeqNo::ZERO, EntryKind::Value);
         writer.add(KeyRef::new(&[n], trailer), &[n; 50]).unwrap();
@@ -249,8 +249,8 @@ fn written_blocks_are_those_that_a_reader_finds_and_go_with_a_job_that_fails() {
     for compression in [Compression::None, Compression::Lz4] {
         let cache = Arc::new(Blocks::new(1 << 20));
         let file = FileNo(3);
-        let fresh = Arc::new(CachePrepopulation::new(cache.clone()));
-        let stored = written(file, fresh.clone(), compression);
+        let prepopulation = Arc::new(CachePrepopulation::new(cache.clone()));
+        let stored = written(file, prepopulation.clone(), compression);
         let blocks = cache.stats().blocks;
         assert!(blocks > 8, "{blocks} blocks");
         let identity = SstIdentity { db_id: DbId(1), file, epoch: Epoch(1) };
@@ -263,7 +263,7 @@ fn written_blocks_are_those_that_a_reader_finds_and_go_with_a_job_that_fails() {
         assert_eq!(cache.stats().misses, 0);
         // As heavy as the blocks that are read.
         let bytes = cache.stats().bytes;
-        drop(fresh);
+        drop(prepopulation);
         assert_eq!((cache.stats().blocks, cache.stats().bytes), (0, 0));
         for n in 0..200_u8 {
             reader.get(&[n], bloom_hash(&[n]), SeqNo::MAX).unwrap().unwrap();
@@ -271,10 +271,10 @@ fn written_blocks_are_those_that_a_reader_finds_and_go_with_a_job_that_fails() {
         let trailers = if compression == Compression::None { 9 * blocks } else { 0 };
         assert_eq!((cache.stats().blocks, cache.stats().bytes), (blocks, bytes + trailers));
         // Those of a job that has its tables stay.
-        let fresh = Arc::new(CachePrepopulation::new(cache.clone()));
-        written(FileNo(4), fresh.clone(), compression);
-        fresh.keep();
-        drop(fresh);
+        let prepopulation = Arc::new(CachePrepopulation::new(cache.clone()));
+        written(FileNo(4), prepopulation.clone(), compression);
+        prepopulation.keep();
+        drop(prepopulation);
         assert_eq!(cache.stats().blocks, 2 * blocks);
     }
 }

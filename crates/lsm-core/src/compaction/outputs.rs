@@ -137,7 +137,7 @@ pub struct Outputs<'a> {
     cut_allowed: bool,
     /// Readers come before the tables, for which writers wait only if level 0 is full.
     is_paced: bool,
-    fresh: Option<Arc<CachePrepopulation>>,
+    prepopulation: Option<Arc<CachePrepopulation>>,
     writer: Option<SstWriter>,
     finished: Vec<SstMeta>,
     /// Every file made so far, finished or not.
@@ -171,7 +171,7 @@ impl<'a> Outputs<'a> {
             folder: factory.dir.clone(),
             cut_allowed: true,
             is_paced: false,
-            fresh: cache.map(|cache| Arc::new(CachePrepopulation::new(cache))),
+            prepopulation: cache.map(|cache| Arc::new(CachePrepopulation::new(cache))),
             writer: None,
             finished: Vec::new(),
             made: Vec::new(),
@@ -224,8 +224,8 @@ impl<'a> Outputs<'a> {
                 writer.set_note_form(form.clone());
             }
         }
-        if let Some(fresh) = &self.fresh {
-            writer.set_fresh(fresh.clone());
+        if let Some(prepopulation) = &self.prepopulation {
+            writer.set_prepopulation(prepopulation.clone());
         }
         if self.is_paced {
             writer.keep_pace();
@@ -372,8 +372,8 @@ impl<'a> Outputs<'a> {
         }
         // From here on the tables belong to the caller, so nothing is deleted at the drop.
         self.made.clear();
-        if let Some(fresh) = &self.fresh {
-            fresh.keep();
+        if let Some(prepopulation) = &self.prepopulation {
+            prepopulation.keep();
         }
         Ok(std::mem::take(&mut self.finished))
     }

@@ -22,7 +22,7 @@ use crate::sstable::BlockCache;
 use crate::types::{MemtableId, Opened};
 use crate::version::{Missing, TableContext};
 
-/// The world that a [`Follower`] lives in.
+/// Options of a [`Follower`], and what it uses of the machine: file system, clock and random numbers.
 #[must_use = "a builder does nothing until it opens"]
 pub struct FollowBuilder {
     dir: PathBuf,

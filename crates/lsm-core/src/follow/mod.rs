@@ -297,8 +297,9 @@ impl Follower {
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         let inner = &*self.inner;
         // No cache: verification reads every block once, past every cache.
-        let world = Options { cache_bytes: 0, write_buffer_bytes: 256 << 20, ..Options::default() };
-        verify_beside(|| self.db_builder(&world), &inner.dir, options)
+        let options_without_cache =
+            Options { cache_bytes: 0, write_buffer_bytes: 256 << 20, ..Options::default() };
+        verify_beside(|| self.db_builder(&options_without_cache), &inner.dir, options)
     }
 
     /// A builder of the same folder, with the same file system, clock and hooks.

@@ -52,7 +52,7 @@ pub struct SstWriter {
     identity: SstIdentity,
     options: SstOptions,
     /// The way of the data blocks into the block cache, if they are to go there.
-    fresh: Option<Arc<CachePrepopulation>>,
+    prepopulation: Option<Arc<CachePrepopulation>>,
     // The present block, and what is known of the one before.
     block: BlockBuilder,
     last_user: Vec<u8>,
@@ -112,7 +112,7 @@ impl SstWriter {
         SstWriter {
             identity,
             options,
-            fresh: None,
+            prepopulation: None,
             block: BlockBuilder::new(base_seq),
             last_user: Vec::new(),
             last_trailer: Trailer::LAST,
@@ -139,9 +139,9 @@ impl SstWriter {
         self.out.keep_pace();
     }
 
-    /// Gives the data blocks to `fresh`, too.
-    pub fn set_fresh(&mut self, fresh: Arc<CachePrepopulation>) {
-        self.fresh = Some(fresh);
+    /// Gives the data blocks to `prepopulation`, too.
+    pub fn set_prepopulation(&mut self, prepopulation: Arc<CachePrepopulation>) {
+        self.prepopulation = Some(prepopulation);
     }
 
     /// Adds an entry behind the last.
@@ -421,14 +421,15 @@ impl SstWriter {
         self.properties.block_bytes_max = self.properties.block_bytes_max.max(payload.len() as u64);
         let file = self.identity.file;
         let offset = self.out.offset();
-        let fresh = self.fresh.as_ref();
-        let copy = fresh.and_then(|fresh| fresh.copy(file, offset, payload, entries));
+        let prepopulation = self.prepopulation.as_ref();
+        let copy = prepopulation
+            .and_then(|prepopulation| prepopulation.copy(file, offset, payload, entries));
         // From the copy, so that its bytes are those of which the file gets the checksum.
         let sealed = copy.as_deref().unwrap_or(payload);
         self.unindexed = Some(self.out.block(sealed, self.options.compression)?);
-        if let Some((fresh, copy)) = fresh.zip(copy) {
+        if let Some((prepopulation, copy)) = prepopulation.zip(copy) {
             let suffix = &*self.properties.hidden_suffix;
-            fresh.add(file, offset, copy, Some(suffix).filter(|suffix| !suffix.is_empty()));
+            prepopulation.add(file, offset, copy, Some(suffix).filter(|suffix| !suffix.is_empty()));
         }
         self.block.clear();
         Ok(())

@@ -336,8 +336,8 @@ struct Draft {
     levels: [LevelDraft; LEVEL_COUNT],
     /// The floors, once one of them has changed.
     floors: Option<BTreeSet<SeqNo>>,
-    /// Files that are in an `added` below.
-    fresh: HashSet<FileNo>,
+    /// The files that some level has in `added`.
+    added_files: HashSet<FileNo>,
 }
 
 #[derive(Debug, Default)]
@@ -352,7 +352,7 @@ impl Draft {
             partition: partition.clone(),
             levels: Default::default(),
             floors: None,
-            fresh: HashSet::new(),
+            added_files: HashSet::new(),
         }
     }
 
@@ -376,7 +376,7 @@ impl Draft {
         self.level(level)?.added.insert(meta.file, Arc::new(Table::new(meta.clone())));
         // Over all levels of the partition: the same table on two levels would show its entries
         // twice.
-        if !self.fresh.insert(meta.file) {
+        if !self.added_files.insert(meta.file) {
             return refuse(format!("table {} is added twice", meta.file));
         }
         Ok(())
@@ -387,7 +387,7 @@ impl Draft {
         // Over many edits a table may be added and removed before any level is rebuilt: it leaves
         // no trace.
         if draft.added.remove(&file).is_some() {
-            self.fresh.remove(&file);
+            self.added_files.remove(&file);
         } else if !draft.removed.insert(file) {
             return refuse(format!("table {file} is removed twice"));
         }
@@ -415,7 +415,7 @@ impl Draft {
             }
             let stay = kept[number].as_deref().unwrap_or(tables);
             // Removed tables are not checked: a table that moves is in both lists.
-            if let Some(twice) = stay.iter().find(|t| self.fresh.contains(&t.meta.file)) {
+            if let Some(twice) = stay.iter().find(|t| self.added_files.contains(&t.meta.file)) {
                 return refuse(format!("table {} is added twice", twice.meta.file));
             }
         }

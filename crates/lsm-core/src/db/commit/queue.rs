@@ -183,7 +183,7 @@ impl Queue {
 
     /// Waits for the answer to a follower; `None` means to lead.
     pub(super) fn wait(&self, request: &Arc<Request>) -> Option<Result<Visible, Refusal>> {
-        if request.state.load(Ordering::Relaxed) == FollowerStage::AWAKE && self.watch(request) {
+        if request.state.load(Ordering::Relaxed) == FollowerStage::AWAKE && self.spin(request) {
             return None;
         }
         request.park()
@@ -191,7 +191,7 @@ impl Queue {
 
     /// Stays awake until there is an answer, or for so long that parking is better. Returns `true`
     /// if the caller leads.
-    fn watch(&self, request: &Arc<Request>) -> bool {
+    fn spin(&self, request: &Arc<Request>) -> bool {
         let [spins, yields] = self.patience;
         for turn in 0..spins + yields {
             if request.is_answered() {

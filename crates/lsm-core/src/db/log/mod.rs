@@ -178,7 +178,7 @@ pub(super) struct Log {
     /// There is one. Relaxed: both are written under `writer`.
     has_refused: AtomicBool,
     /// A leaf, of the log thread alone.
-    watch: Mutex<TaskAge>,
+    ages: Mutex<TaskAge>,
     /// A leaf inside: the space of the segments on the disk.
     files: SegmentFiles,
 }
@@ -196,7 +196,7 @@ impl Log {
             told: AtomicBool::new(false),
             refusal: Mutex::default(),
             has_refused: AtomicBool::new(false),
-            watch: Mutex::default(),
+            ages: Mutex::default(),
             files: SegmentFiles::default(),
         }
     }

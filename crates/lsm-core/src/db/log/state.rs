@@ -186,7 +186,7 @@ pub(super) struct SyncState {
     pub(super) failed: Option<Error>,
     /// `true` if a frame after the last sync attests it.
     pub(super) marked: bool,
-    pub(super) notices: DurabilityWaiters,
+    pub(super) waiters: DurabilityWaiters,
 }
 
 /// A segment that the next sync includes.
@@ -218,7 +218,7 @@ impl SyncState {
             failed: None,
             // A log without a frame has nothing that a mark could attest.
             marked: true,
-            notices: DurabilityWaiters::default(),
+            waiters: DurabilityWaiters::default(),
         }
     }
 

@@ -27,12 +27,12 @@ impl Log {
 
     /// Returns `true` if a notice waits for a sync that has not begun.
     pub(super) fn is_sync_wanted(&self) -> bool {
-        self.sync.lock().notices.wants_sync
+        self.sync.lock().waiters.wants_sync
     }
 
     /// Requests a sync of the appended frames by the log thread.
     pub(in crate::db) fn want_sync(&self, env: &dyn LogEnv) {
-        let thread_knows = std::mem::replace(&mut self.sync.lock().notices.wants_sync, true);
+        let thread_knows = std::mem::replace(&mut self.sync.lock().waiters.wants_sync, true);
         if !thread_knows {
             env.wake_log_thread();
         }
@@ -157,7 +157,7 @@ impl Log {
         let target_seq = sync.appended_seq;
         let unsynced = sync.unsynced.clone();
         // Before the sync as well: a notice that arrives during it needs another one.
-        let was_wanted = std::mem::take(&mut sync.notices.wants_sync);
+        let was_wanted = std::mem::take(&mut sync.waiters.wants_sync);
         // Not held during the sync: appends take this lock.
         drop(sync);
         let result = self.synced(env, || sync_files(env, &unsynced));
@@ -172,7 +172,7 @@ impl Log {
             sync.note_headed(present);
         } else if sync.failed.is_none() {
             // It was not begun for want of a handle: whoever waits for it waits for the next one.
-            sync.notices.wants_sync |= was_wanted;
+            sync.waiters.wants_sync |= was_wanted;
         }
         drop(sync);
         self.synced.notify_all();
@@ -270,7 +270,7 @@ impl Log {
         // distinguish rot in the last frames from a torn tail.
         sync.marked = false;
         // Taken under the lock and called without it: a notice may call the database.
-        let (due, last) = sync.notices.take_due(seq, lsn);
+        let (due, last) = sync.waiters.take_due(seq, lsn);
         sync.told_seq = sync.told_seq.max(last);
         due
     }
@@ -341,7 +341,7 @@ impl Log {
         // cause.
         let latched = sync.failed.get_or_insert(latched).clone();
         self.has_failed.store(true, Ordering::Release);
-        let refused = sync.notices.take_all();
+        let refused = sync.waiters.take_all();
         drop(sync);
         self.synced.notify_all();
         if !refused.is_empty() {
@@ -395,7 +395,7 @@ impl Log {
         let end = sync.appended_lsn;
         let known = if sync.durable_seq >= seq || sync.durable_lsn >= end {
             Some(Ok(()))
-        } else if sync.notices.is_shut {
+        } else if sync.waiters.is_shut {
             Some(Err(Error::closed()))
         } else {
             sync.failed.clone().map(Err)
@@ -409,10 +409,10 @@ impl Log {
             notice(outcome);
             return;
         }
-        sync.notices.waiting.push(Waiting { seq, end, notice });
+        sync.waiters.waiting.push(Waiting { seq, end, notice });
         // One wake-up for all notices before the next sync. A sync for each of them would undo
         // group commit.
-        let thread_knows = std::mem::replace(&mut sync.notices.wants_sync, true);
+        let thread_knows = std::mem::replace(&mut sync.waiters.wants_sync, true);
         drop(sync);
         if !thread_knows {
             env.wake_log_thread();
@@ -424,8 +424,8 @@ impl Log {
         let mut sync = self.sync.lock();
         // Under the lock under which notices are added: a later one is refused at once, and none
         // waits for a sync that no thread will make.
-        sync.notices.is_shut = true;
-        let refused = sync.notices.take_all();
+        sync.waiters.is_shut = true;
+        let refused = sync.waiters.take_all();
         drop(sync);
         if !refused.is_empty() {
             env.answer(refused, Err(Error::closed()));

@@ -38,7 +38,7 @@ impl Log {
         sync_interval: Duration,
     ) -> Result<Option<Duration>> {
         let task = self.task();
-        let age = self.watch.lock().age(task, now);
+        let age = self.ages.lock().age(task, now);
         let mut next = MARK_AFTER;
         match task {
             LogTask::Idle => {
@@ -80,7 +80,7 @@ impl Log {
         self.sync_all(env)?;
         // Frames that were appended during the sync have been unsynced since then at most, not
         // since the last look.
-        *self.watch.lock() = TaskAge::default();
+        *self.ages.lock() = TaskAge::default();
         Ok(())
     }
 
