@@ -38,7 +38,7 @@ pub struct TableFactory {
     pub dir: PathBuf,
     /// The database that they name.
     pub db_id: DbId,
-    /// The term of this writer.
+    /// The epoch of this writer.
     pub epoch: Epoch,
     /// The source of their numbers.
     pub numbers: Arc<FileNumbers>,

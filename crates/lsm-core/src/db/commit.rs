@@ -56,7 +56,7 @@ pub struct Commit {
 
 /// The calls of the commit path to the rest of the database.
 pub(super) trait CommitEnv: LogEnv {
-    /// The term of this writer.
+    /// The epoch of this writer.
     fn epoch(&self) -> Epoch;
 
     /// Returns an error if the batch must not be written. Called by the leader, under the log

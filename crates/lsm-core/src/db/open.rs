@@ -242,7 +242,7 @@ impl Builder {
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         let events = Arc::new(Events::new(listeners));
         let found = DbFolder::find(fs, &dir, access, self.takes_over)?;
-        let DbFolder { fs, dir, lock, mut missing, term } = found;
+        let DbFolder { fs, dir, lock, mut missing, writer_epoch } = found;
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let folder = Start {
             fs: &fs,
@@ -254,7 +254,7 @@ impl Builder {
             access,
             skips_log: self.skips_log,
             missing: &missing,
-            term: term.as_ref(),
+            writer_epoch: writer_epoch.as_ref(),
         };
         let (context, hooks, begun) = folder.start(&mut *random)?;
         let Begun { versions, last_seq, memtables, segments, orphans, cursor } = begun;
@@ -319,7 +319,7 @@ struct Start<'a> {
     skips_log: bool,
     missing: &'a Missing,
     /// Of a writer.
-    term: Option<&'a WriterEpoch>,
+    writer_epoch: Option<&'a WriterEpoch>,
 }
 
 impl Start<'_> {
@@ -337,12 +337,22 @@ impl Start<'_> {
         random: &mut dyn FnMut() -> u64,
         other: Option<OtherWriter>,
     ) -> Result<Started> {
-        let Start { fs, dir, clock, options, provider, events, access, skips_log, term, .. } =
-            *self;
+        let Start {
+            fs,
+            dir,
+            clock,
+            options,
+            provider,
+            events,
+            access,
+            skips_log,
+            writer_epoch,
+            ..
+        } = *self;
         let is_writing = access == OpenMode::Writing;
         let files = Arc::new(OpenFiles::new(fs.clone(), options.open_files_max));
-        let fork = match term {
-            Some(term) => term.fork(&files, dir)?,
+        let fork = match writer_epoch {
+            Some(writer_epoch) => writer_epoch.fork(&files, dir)?,
             None if access == OpenMode::WithLiveWriter => fork_with_live_writer(&files, dir)?,
             None => fork_for_reading(&files, dir)?,
         };
@@ -352,7 +362,7 @@ impl Start<'_> {
             // A reader gets no random numbers, so it cannot make a database.
             None => Opening::read(&**fs, dir, is_writing.then_some(random))?,
         };
-        opening.claim = term.and_then(WriterEpoch::claim);
+        opening.claim = writer_epoch.and_then(WriterEpoch::claim);
         let mut context = opening.context(fs, dir, clock, files, !is_writing, events.queue())?;
         context.other = other;
         let hooks = opening.hooks(&context, provider)?;
@@ -378,7 +388,7 @@ struct DbFolder {
     dir: PathBuf,
     lock: HeldLock,
     missing: Missing,
-    term: Option<WriterEpoch>,
+    writer_epoch: Option<WriterEpoch>,
 }
 
 impl DbFolder {
@@ -391,12 +401,12 @@ impl DbFolder {
         // files still come from the folder that is locked.
         let (fs, dir) = FolderFs::hold(fs, dir)?;
         let mut missing = Missing::Damage;
-        let mut term = None;
+        let mut writer_epoch = None;
         let lock: Box<dyn LockGuard> = match access {
             // Before anything is read: what another writer changes meanwhile would be read half.
             OpenMode::Writing => {
                 let (taken, lock) = WriterEpoch::take(&*fs, &dir, takes_over)?;
-                term = Some(taken);
+                writer_epoch = Some(taken);
                 lock
             }
             OpenMode::Reading => {
@@ -411,7 +421,7 @@ impl DbFolder {
             }
         };
         let lock = HeldLock { _lock: lock, _opened: opened };
-        Ok(DbFolder { fs, dir, lock, missing, term })
+        Ok(DbFolder { fs, dir, lock, missing, writer_epoch })
     }
 }
 

@@ -26,7 +26,7 @@ id! {
     FileNo(u64)
 }
 id! {
-    /// One term of one writer: every open for writing begins the next.
+    /// The time of one writer, from its open on. Every open for writing begins the next epoch.
     Epoch(u32)
 }
 id! {

@@ -87,9 +87,9 @@ pub enum Change {
         /// The segment.
         file: FileNo,
     },
-    /// A writer began its term.
+    /// A writer began an epoch.
     EpochBegan {
-        /// Its epoch.
+        /// The epoch.
         epoch: Epoch,
         /// The end of the log of the previous epochs.
         cut: Option<LogCut>,
