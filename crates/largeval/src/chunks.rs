@@ -207,7 +207,7 @@ impl Chunks {
             let mut live = chunk.live;
             if chunk.is_damaged {
                 // Without a block it would not be listed, and the next open would delete the file
-                // as a leftover.
+                // as an orphan file.
                 live.blocks = live.blocks.max(1);
             }
             if live.blocks > 0 {

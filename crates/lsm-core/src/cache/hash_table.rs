@@ -171,7 +171,7 @@ mod tests {
     use crate::types::FileNo;
 
     #[test]
-    fn an_area_names_the_place_of_a_hash_without_the_lock() {
+    fn an_address_names_the_place_of_a_hash_without_the_lock() {
         let table = TableAddress::default();
         let mut places = HashTable::new();
         for number in 0..100 {

@@ -6,7 +6,7 @@
 //! Invariants:
 //! 1. When [`Outputs::finish`] returns, the bytes and the names of its tables are durable, unless
 //!    the factory leaves the syncs to its maker.
-//! 2. Dropped before that, it removes its files. Files that cannot be removed are leftovers for the
+//! 2. Dropped before that, it removes its files. Files that cannot be removed are orphan files for the
 //!    next open.
 
 use std::collections::BTreeMap;

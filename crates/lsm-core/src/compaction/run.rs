@@ -8,7 +8,7 @@
 //! 1. When [`Merge::run`] returns tables, their bytes and names are durable, unless the factory
 //!    leaves the syncs to its maker. `run` installs nothing.
 //! 2. When it fails, the inputs are unchanged. It removes the files that it wrote; files that
-//!    cannot be removed are leftovers for the next open.
+//!    cannot be removed are orphan files for the next open.
 //! 3. Damage of an input fails it. Only a repair ([`Trigger::Repair`]) reads on, and says what was lost.
 
 use std::sync::Arc;

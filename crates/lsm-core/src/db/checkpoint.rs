@@ -149,7 +149,7 @@ fn write_manifest(
 }
 
 /// Removes a failed checkpoint, the manifest first: a manifest without its tables would be worse
-/// than leftover files.
+/// than orphan files.
 fn remove_checkpoint(fs: &dyn Fs, dir: &Path, name: FileName, made: &[PathBuf]) {
     let manifest = name.path(dir);
     if fs.delete(&manifest).and_then(|()| fs.sync_dir(dir)).is_ok() {

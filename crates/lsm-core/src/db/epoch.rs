@@ -56,7 +56,7 @@ pub(super) struct Tables<'a> {
 impl Drop for Tables<'_> {
     fn drop(&mut self) {
         for name in &self.made {
-            // A file that cannot be removed is a leftover, and the next open removes it.
+            // A file that cannot be removed is an orphan file, and the next open removes it.
             let _ = self.factory.fs.delete(&name.path(&self.factory.dir));
         }
     }

@@ -485,7 +485,7 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
             inner.retry_gaps(partition);
         }
         // What the epoch found and does not need. A failure is noted there, and no reason to refuse the
-        // open: the number of a file is not given out again, so a leftover is harmless.
+        // open: the number of a file is not given out again, so an orphan file is harmless.
         let _ = inner.remove_obsolete();
     }
     Ok(db)

@@ -138,7 +138,7 @@ impl Opening {
                 recovered.version.clone()
             }
             // Creating a database in this folder would be the friendly answer to a lost manifest.
-            // It would also delete every table as a leftover.
+            // It would also delete every table as an orphan file.
             (None, _) if !names.is_empty() => {
                 let what = "the folder holds files of a database, but no manifest";
                 return Err(Error::corruption(dir, None, what));
@@ -397,7 +397,7 @@ impl Opening {
 
     /// A file number that no name in the folder has.
     fn next_file(&self) -> FileNo {
-        // Including leftovers: a new file must not get the name of one that cannot be deleted.
+        // Including orphan files: a new file must not get the name of one that cannot be deleted.
         next_free(self.version.next_file, &self.taken)
     }
 

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Invariant: names of one kind and epoch sort by age, and a number is never used again, so that a
-//! leftover of a crash can never be taken for a live file.
+//! file that a crash left can never be taken for a live file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -180,7 +180,7 @@ fn pass_over(version: &mut DbVersion, names: &[FileName]) {
 const UNNAMED_MAX: u64 = 1 << 40;
 
 /// The first number from `next` on that is above those of `names`. A dead writer may have made files that no
-/// edit names. Their numbers must not be reused: a leftover would be taken for the new file. A file whose
+/// edit names. Their numbers must not be reused: an orphan file would be taken for the new file. A file whose
 /// number is far above `next` was made by no writer. If it counted, one such name would use up all numbers.
 pub fn next_free(next: FileNo, names: &[FileName]) -> FileNo {
     let far = next.0.saturating_add(UNNAMED_MAX);

@@ -38,7 +38,7 @@ impl Room<'_> {
             );
             return Err(Error::new(ErrorKind::NoSpace, message));
         }
-        // The next open removes a leftover of a dead process, as one of a fork.
+        // The next open removes a file of a dead process, as one of a fork.
         let name = format!("{}.{}-0.tmp", names::fork(fork.claim), std::process::id());
         let room = Room { fs, path: dir.join(name) };
         fs.delete(&room.path)?;

@@ -229,8 +229,8 @@ impl Opening {
     }
 
     /// A segment is begun only when the edit that lists it is durable, and its header has the
-    /// number. An unlisted one is a leftover if the manifest has that edit; if not, the manifest
-    /// lost the edit, and treating the segment as a leftover would lose its content.
+    /// number. An unlisted one is an orphan file if the manifest has that edit; if not, the manifest
+    /// lost the edit, and treating the segment as an orphan file would lose its content.
     fn check_unlisted_segments(&self, files: &LogFiles<'_>) -> Result<()> {
         for name in &self.names {
             if name.kind != FileKind::Wal || self.version.log_segments.contains_key(&name.number) {

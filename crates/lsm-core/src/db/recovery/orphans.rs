@@ -93,7 +93,7 @@ fn remove_old_claims(fs: &dyn Fs, dir: &Path, own: Option<Epoch>) -> Result<()> 
     for name in fs.list_names(dir, "")? {
         let epoch = names::epoch_of_claim(&name).or(names::epoch_of_fork(&name));
         if epoch.is_some_and(|epoch| epoch < own) {
-            // As with other leftovers, a failure is harmless, and the next open tries again.
+            // As with other orphan files, a failure is harmless, and the next open tries again.
             let _ = fs.delete(&dir.join(name));
         }
     }

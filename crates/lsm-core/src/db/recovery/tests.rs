@@ -139,15 +139,15 @@ fn numbers_that_no_database_reaches_are_refused() {
 
 /// A lease that could not be read used to fail the open for writing.
 #[test]
-fn a_lease_that_cannot_be_read_holds_leftovers_and_fails_no_open() {
+fn a_lease_that_cannot_be_read_holds_orphan_files_and_fails_no_open() {
     let folder = crashed(&["a", "b"]);
     let segment = names(&folder, ".wal").pop().unwrap();
     let manifest = names(&folder, ".manifest").pop().unwrap();
     let lease = Path::new(DIR).join("reader-0000000000000007");
     folder.open_append(&lease, AppendMode::IfAbsent).unwrap().append(b"no lease").unwrap();
-    let leftover = FileName::new(FileKind::Sst, FileNo(900), Epoch(1));
-    let leftover_file = folder.open_append(&leftover.path(Path::new(DIR)), AppendMode::IfAbsent);
-    leftover_file.unwrap().append(b"bytes").unwrap();
+    let orphan = FileName::new(FileKind::Sst, FileNo(900), Epoch(1));
+    let orphan_file = folder.open_append(&orphan.path(Path::new(DIR)), AppendMode::IfAbsent);
+    orphan_file.unwrap().append(b"bytes").unwrap();
     let faulty = FaultFs::new(folder.clone());
     let suffix = "reader-0000000000000007".to_owned();
     let at = FaultAt::Nth { kind: OpKind::OpenRead, suffix, nth: 0 };
@@ -155,14 +155,14 @@ fn a_lease_that_cannot_be_read_holds_leftovers_and_fails_no_open() {
     let builder = Db::builder(DIR).fs(Arc::new(faulty.clone()));
     let db = builder.background(BackgroundMode::Stepped).open().unwrap();
     assert!(faulty.fault_count() > 0);
-    for held in [leftover.to_string(), segment.clone(), manifest.clone()] {
+    for held in [orphan.to_string(), segment.clone(), manifest.clone()] {
         let held_names = names(&folder, &held);
         assert_eq!(held_names, [held], "the maker of the lease may read it");
     }
     folder.delete(&lease).unwrap();
     faulty.heal();
     db.wait_idle().unwrap();
-    for gone in [leftover.to_string(), segment, manifest] {
+    for gone in [orphan.to_string(), segment, manifest] {
         assert_eq!(names(&folder, &gone), [""; 0]);
     }
 }

@@ -95,13 +95,13 @@ fn a_device_that_takes_nothing_is_an_error_and_an_error_stops() {
 }
 
 #[test]
-fn publishing_leaves_no_temporary_and_steps_over_leftovers() {
+fn publishing_leaves_no_temporary_and_steps_over_files_of_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m");
     let next = NEXT_TEMPORARY.load(Ordering::Relaxed);
     for n in next..next + 50 {
-        let leftover = format!("m.{}-{n}{TEMPORARY_SUFFIX}", std::process::id());
-        fs::write(dir.path().join(leftover), "half").unwrap();
+        let orphan = format!("m.{}-{n}{TEMPORARY_SUFFIX}", std::process::id());
+        fs::write(dir.path().join(orphan), "half").unwrap();
     }
     assert!(OsFs.put_if_absent(&path, b"whole").unwrap());
     assert!(!OsFs.put_if_absent(&path, b"other").unwrap());

@@ -57,7 +57,7 @@ pub(super) use windows::*;
 /// Distinguishes unfinished files of concurrent publications of this process.
 pub(super) static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
 
-/// A name next to `path` for an unfinished file. A leftover may have it.
+/// A name next to `path` for an unfinished file. A file that a crash left may have it.
 fn temporary_name(path: &Path) -> PathBuf {
     let number = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
     let mut name = OsString::from(path);

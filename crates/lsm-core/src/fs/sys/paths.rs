@@ -143,7 +143,7 @@ impl<'a> PathAt<'a> {
             // overwritten.
             match self.temporary(&temporary).create_new() {
                 Ok(file) => return Ok((file, temporary)),
-                // A leftover of a killed process that had the id of this one.
+                // A file of a killed process that had the id of this one.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(e),
             }

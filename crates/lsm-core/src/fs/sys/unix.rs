@@ -258,7 +258,7 @@ impl<'a> At<'a> {
             // overwritten.
             match self.with(&temporary).create_new() {
                 Ok(file) => return Ok((file, temporary)),
-                // A leftover of a killed process that had the id of this one.
+                // A file of a killed process that had the id of this one.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(e),
             }

@@ -84,7 +84,7 @@ pub struct CursorWords {
     file: OnceLock<CursorFile>,
     /// `None` once there is a file, or will never be one.
     attempts: Mutex<Option<Attempts>>,
-    /// Held by who makes the file: another one would take it for a leftover and delete it.
+    /// Held by who makes the file: another one would take it for an orphan file and delete it.
     turn: Mutex<()>,
 }
 

@@ -49,8 +49,8 @@ fn a_promotion_without_space_leaves_the_old_primary_alone() {
                 assert_eq!(seen.as_deref(), Some(&b"2"[..]), "{context}");
                 let kept = state_of(&stage.old);
                 assert!(state_of(&open_beside(&stage.plain).unwrap()) == kept, "{context}");
-                let leftovers = stage.plain.list_names(DIR.as_ref(), "fork-").unwrap();
-                assert_eq!(leftovers, [""; 0], "{context}");
+                let orphans = stage.plain.list_names(DIR.as_ref(), "fork-").unwrap();
+                assert_eq!(orphans, [""; 0], "{context}");
                 let new = take_over(&stage.plain).unwrap();
                 assert!(state_of(&new) == kept, "{context}");
             }
