@@ -1,5 +1,5 @@
-//! Flushes that do not wait for the log: a crash keeps their tables, and may take the log that they were made
-//! of.
+//! Flushes that do not wait for a sync of the log: a crash keeps their tables, and may lose the
+//! part of the log that the tables were made from.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ fn both(db: &Db) -> [Partition; 2] {
     NAMES.map(|name| db.partition(name).unwrap())
 }
 
-/// Flushes a partition. Returns the syncs of the log and of the manifest, in order.
+/// Flushes a partition. Returns the syncs of the log and of the manifest, in their order.
 fn flush(fs: &FaultFs, partition: &Partition) -> Vec<&'static str> {
     fs.start_log();
     partition.flush().unwrap();
@@ -43,7 +43,7 @@ fn sort(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// The lead of the last flush over the log, as the manifest has it.
+/// The lead of the last flush over the log, as the manifest records it.
 fn ahead(fs: &MemFs) -> Option<FlushBeyondSync> {
     ahead_in(fs, DIR)
 }
@@ -69,7 +69,7 @@ fn a_flush_waits_for_the_log_only_where_other_partitions_have_unsynced_writes() 
     p.put("a", "2").unwrap();
     assert_eq!(flush(&fs, &p), ["manifest"], "nor the next one");
     assert_eq!(ahead(&mem).unwrap().durable, first.durable);
-    // A copy has no log that it could be ahead of.
+    // A copy has no log, so that no flush can be ahead of it.
     db.checkpoint("/copy").unwrap();
     assert_eq!(ahead_in(&mem, "/copy"), None);
     p.put("a", "3").unwrap();
@@ -81,12 +81,12 @@ fn a_flush_waits_for_the_log_only_where_other_partitions_have_unsynced_writes() 
     db.batch().put(&p, "c", "1").put(&q, "c", "1").commit(Durability::Os).unwrap();
     assert_eq!(flush(&fs, &p), ["log", "manifest"], "half of a batch is another partition's");
 
-    // With everything in tables the log comes to rest behind the edit.
+    // Once everything is in tables, the edit records that the replay begins after the log.
     q.put("b", "2").unwrap();
     assert_eq!(flush(&fs, &q), ["manifest", "log"]);
 }
 
-/// The header of the first segment that is left tells how far the log came.
+/// The header of the first remaining segment records how far the log was durable.
 #[test]
 fn a_log_that_loses_its_first_header_behind_such_a_flush_is_damaged() {
     let mem = MemFs::new();
@@ -111,13 +111,13 @@ fn a_log_that_loses_its_first_header_behind_such_a_flush_is_damaged() {
 /// The commits of a script: commit `n` puts key `n` into some of the partitions.
 #[derive(Clone, Default)]
 struct Written {
-    /// Of each commit, in which partitions.
+    /// The partitions of each commit.
     commits: Vec<[bool; 2]>,
-    /// The number of those that are durable for certain.
+    /// The number of commits that are certainly durable.
     durable: usize,
 }
 
-/// The content of an image when it is opened, as numbers of commits; does `more` behind that.
+/// The content of an image when it is opened, as numbers of commits. Calls `more` afterwards.
 fn reopened(image: &MemFs, told: &str, more: impl FnOnce(&[Partition; 2])) -> [Vec<u32>; 2] {
     let db = builder(image.clone()).open().unwrap_or_else(|error| panic!("{told}: {error}"));
     let partitions = both(&db);
@@ -131,7 +131,7 @@ fn keys(reading: &impl Readable<Range = siltstone::Range>) -> Vec<u32> {
     keys.map(|key| u32::from_be_bytes(key[..].try_into().unwrap())).collect()
 }
 
-/// The length of the prefix of the commits that these are; `None` if they are none.
+/// The length of the prefix of the commits that `found` is; `None` if it is no prefix.
 fn prefix(written: &Written, shown: &[Vec<u32>; 2]) -> Option<usize> {
     let end = shown.iter().filter_map(|keys| keys.last()).max().map_or(0, |last| last + 1);
     let expected = [0, 1].map(|at| {
@@ -141,11 +141,11 @@ fn prefix(written: &Written, shown: &[Vec<u32>; 2]) -> Option<usize> {
     (expected == *shown).then_some(end as usize)
 }
 
-/// The files that a crash leaves, and the commits before it.
+/// The files that a crash leaves, and the commits before the crash.
 struct Image {
     mem: MemFs,
     written: Written,
-    /// Before which operation, and how.
+    /// The operation before which the crash happens, and its outcome.
     what: String,
 }
 
@@ -171,11 +171,11 @@ fn run(rng: &mut Rng) -> (Vec<Image>, u32) {
     }));
     let mut ahead_count = 0;
     for _ in 0..12 {
-        // Runs of one partition, as an import makes them.
+        // Sorted runs of one partition, as an import makes them.
         let to = *rng.pick(&[[true, false], [true, false], [false, true], [true, true]]);
         for _ in 0..rng.range(1..9) {
             let n = written.lock().unwrap().commits.len() as u32;
-            // Noted first: a crash during the call may keep the commit.
+            // Recorded before the call: a crash during the call may keep the commit.
             written.lock().unwrap().commits.push(to);
             let mut batch = db.batch();
             for (partition, _) in partitions.iter().zip(to).filter(|(_, is_it)| *is_it) {
@@ -207,7 +207,8 @@ fn a_crash_around_flushes_that_are_ahead_leaves_a_prefix_of_all_commits() {
         ahead_count += ahead;
         for Image { mem: image, written, what } in &images {
             let told = format!("SEED={seed}, round {round}, {what}");
-            // A secondary that has no cursor shows what the log attests, and all tables.
+            // Without a commit cursor a secondary shows all tables, and the log as far as it is
+            // proven durable.
             let follower = image.crash_clone(CrashOutcome::Everything, &mut || 0);
             let secondary = Secondary::builder(DIR).fs(Arc::new(follower)).open().unwrap();
             let reached = secondary.sync(Target::Latest).unwrap().seq.get();
@@ -217,13 +218,13 @@ fn a_crash_around_flushes_that_are_ahead_leaves_a_prefix_of_all_commits() {
             let followed = prefix(written, &followed)
                 .unwrap_or_else(|| panic!("{told}: a secondary shows no prefix: {followed:?}"));
 
-            // An operation each, in every partition of a commit.
+            // Each partition of a commit has one operation of it.
             let shown =
                 written.commits[..followed].iter().flatten().filter(|is_it| **is_it).count();
             assert!(reached >= shown as u64, "{told}: shows {shown} and says {reached}");
 
             let found = reopened(image, &told, |partitions| {
-                // It goes on above every number that was used.
+                // New sequence numbers are above every number that was used.
                 partitions[0].put(u32::MAX.to_be_bytes(), "behind").unwrap();
             });
             let Some(length) = prefix(written, &found) else {

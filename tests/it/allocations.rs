@@ -1,4 +1,4 @@
-//! Allocations that single calls make, counted on the thread that makes them.
+//! Counts the allocations of single calls, on the thread that makes them.
 
 use std::sync::Arc;
 
@@ -16,14 +16,15 @@ fn open() -> Db {
     stepped(Arc::new(MemFs::new()), "/db", 1).open().unwrap()
 }
 
-/// Of many calls that of the fewest allocations: now and then one of them begins a new piece of a
-/// memtable or of the log.
+/// Takes the fewest allocations of many calls: now and then a call begins a new piece of a memtable
+/// or of the log.
 fn least(mut call: impl FnMut(u64)) -> u64 {
     let counts = (0..KEYS).map(|n| allocation_counter::measure(|| call(n)).count_total);
     counts.min().unwrap()
 }
 
-/// The allocations of a put, and of a get of a key that is in memory, in a table, and nowhere.
+/// The allocations of a put, and of gets of a key in memory, of a key in a table, and of a missing
+/// key.
 fn of_partition(db: &Db, p: &Partition, ending: &[u8]) -> [u64; 4] {
     let keys = (0..2 * KEYS).map(|n| [&n.to_be_bytes()[..], ending].concat());
     let keys: Vec<Vec<u8>> = keys.collect();
@@ -49,7 +50,7 @@ fn a_partition_that_takes_any_key_allocates_no_more_than_a_plain_one() {
     let plain = db.partition("plain").unwrap();
     let hive = PartitionOptions::new().metahive(MetaHiveOptions::new());
     let any_key = db.partition_with("any key", hive).unwrap();
-    // The first are stored as they are, the others with a zero byte behind them.
+    // The keys of the first kind are stored as they are, the others with a zero byte after them.
     for ending in [&b"2"[..], b"\0", b"\x01"] {
         let expected = of_partition(&db, &plain, ending);
         assert_eq!(of_partition(&db, &any_key, ending), expected, "keys that end in {ending:?}");
@@ -63,7 +64,8 @@ fn a_put_allocates_a_list_of_pieces_at_most() {
     let folder = tempfile::tempdir().unwrap();
     let db = Db::builder(folder.path()).background(BackgroundMode::Stepped).open().unwrap();
     let p = db.partition("p").unwrap();
-    // From 2 KiB on the log is given pieces: where the system writes them, it takes a list of them.
+    // From 2 KiB on the log is given several pieces. Where the system writes pieces, it takes a
+    // list of them.
     for (len, most) in [(0, 0), (100, 0), (3000, 1), (5000, 1), (60_000, 1), (200_000, 1)] {
         let value = vec![7; len];
         let put = least(|n| assert!(p.put(n.to_be_bytes(), &value).is_ok()));

@@ -185,7 +185,7 @@ fn every_call_that_writes_obeys_its_options() {
         )
         .unwrap();
     bare.put("k", "old").unwrap();
-    // A partition without a log refuses a sync, so a call that loses its options succeeds.
+    // A partition without a log refuses a sync, so a call that ignores its options succeeds.
     let synced = WriteOptions::new().durability(Durability::Sync);
     let mut transaction = db.transaction();
     transaction.put(&bare, "k", "new");

@@ -1,5 +1,5 @@
-//! Calls that make an application's code shorter: partitions that must exist, reads of whatever is
-//! readable, batches filled in place, conversions.
+//! Calls that make the code of an application shorter: partitions that must exist, reads through a
+//! trait, batches filled in place, conversions.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -74,7 +74,7 @@ fn one_write_is_as_durable_as_it_asks() {
     assert_eq!(bare.get("k").unwrap().unwrap(), "v");
 }
 
-/// Reads through the trait alone.
+/// Reads through the trait only.
 fn summary(keys: &impl Readable) -> Result<(Vec<Slice>, Option<Slice>, bool, usize)> {
     let all: Result<Vec<Slice>> = keys.iter().map(|item| item.map(|(key, _)| key)).collect();
     let ends = keys.first()?.map(|(key, _)| key);
@@ -86,7 +86,7 @@ fn summary(keys: &impl Readable) -> Result<(Vec<Slice>, Option<Slice>, bool, usi
     Ok((all?, last, keys.contains("b")?, keys.prefix("b").count()))
 }
 
-/// Walks cursors of a trait over all of `keys`, there and back and within bounds.
+/// Moves cursors of a trait over all of `keys`, forwards, backwards and within bounds.
 fn walk(readable: &impl Readable, keys: &[Slice]) -> Result<()> {
     let mut cursor = readable.cursor();
     assert!(!cursor.valid());
@@ -150,7 +150,7 @@ fn a_partition_and_a_snapshot_of_it_are_read_by_the_same_code() {
     transaction.delete(&p, "a");
     let seen = ["b", "c"].map(Slice::from).to_vec();
     assert_eq!(summary(&transaction.of(&p)).unwrap(), (seen.clone(), Some("c".into()), true, 1));
-    // What a cursor passes counts as read.
+    // The entries that a cursor passes count as read.
     for (key, conflicts) in [("bc", true), ("d", false)] {
         let mut transaction = db.transaction();
         let mut cursor = transaction.cursor(&p);
@@ -258,7 +258,7 @@ fn a_value_becomes_bytes_without_a_copy() {
     assert_eq!((bytes.as_ptr(), bytes.len()), (at, 5000));
 }
 
-/// The sums are kept where files come and go; here they are held against the folder.
+/// The figures are updated when files are created and deleted; this compares them with the folder.
 #[test]
 fn bytes_on_disk_are_those_of_all_files() {
     let fs = Arc::new(MemFs::new());
@@ -282,7 +282,7 @@ fn bytes_on_disk_are_those_of_all_files() {
     assert!(stats.wal_disk_bytes > 0 && stats.manifest_disk_bytes > 0 && stats.table_bytes > 0);
     drop((p, db));
     let reader = Db::builder("/db").options(options).fs(fs.clone()).read_only(true).open().unwrap();
-    // It has no cursor of its own.
+    // A closed database has no commit cursor of its own.
     assert_eq!(reader.stats().disk_bytes, sum(&fs, "") - sum_of_cursors(&fs));
     assert!(reader.stats().wal_disk_bytes > 0);
 }
@@ -295,7 +295,7 @@ fn check_disk_bytes(db: &Db, fs: &MemFs) {
     assert_eq!(stats.disk_bytes, sum(fs, ""));
 }
 
-/// The bytes of the files whose names end so.
+/// The total size of the files whose names have this ending.
 fn sum(fs: &MemFs, ending: &str) -> u64 {
     let files = fs.list(Path::new("/db"), "").unwrap();
     files.iter().filter(|file| file.name.ends_with(ending)).map(|file| file.len).sum()

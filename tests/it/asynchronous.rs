@@ -14,7 +14,7 @@ use siltstone::{Builder, Commit, Db, Durability, ErrorKind, Partition};
 
 use crate::store::stepped;
 
-/// Runs a future on a runtime that has one thread of its own and so many that may block.
+/// Runs a future on a runtime with one worker thread and at most `blocking` threads that may block.
 fn on_runtime<T>(blocking_threads: usize, future: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().max_blocking_threads(blocking_threads).build().unwrap();
@@ -30,9 +30,9 @@ async fn secondary(fs: &FaultFs) -> Async<Secondary> {
     Async::<Secondary>::open_with(builder).await.unwrap()
 }
 
-/// A primary whose partition has one commit, and a secondary beside it.
+/// A primary whose partition has one commit, and a secondary that follows it.
 struct Pair {
-    /// Held, so that it stays open.
+    /// Held so that the primary stays open.
     _db: Async<Db>,
     p: Async<Partition>,
     first: Commit,
@@ -54,7 +54,7 @@ fn strong() -> ReadOptions {
     ReadOptions::new(Level::Strong)
 }
 
-/// Fails the test if the calling thread, which is that of the runtime, touches a file.
+/// Fails the test if the calling thread, which is the thread of the runtime, touches a file.
 fn refuse_this_thread(fs: &FaultFs) {
     let runtime = thread::current().id();
     fs.set_observer(Arc::new(move |op: &FsOp| {
@@ -136,7 +136,7 @@ fn a_promotion_touches_no_file_on_the_thread_of_the_runtime() {
     fs.clear_observer();
 }
 
-/// One thread may block: it would be occupied by the first of the waits.
+/// One thread may block: the first of the waits would occupy it.
 #[test]
 fn waits_occupy_no_thread() {
     on_runtime(1, async {
@@ -196,7 +196,7 @@ fn a_dropped_future_loses_no_row() {
         let mut rows = Async::from(p).rows(..);
         let mut read = Vec::new();
         loop {
-            // Begun, and dropped unless rows are ready.
+            // The read begins, and the future is dropped unless rows are ready.
             let started = pin!(rows.next()).as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let row = match started {
                 Poll::Ready(row) => row.unwrap(),

@@ -1,5 +1,5 @@
-//! Checkpoints of partitions whose values live in a value store: round trips, refusals, and what a
-//! power cut or a fault leaves at any operation.
+//! Checkpoints of partitions whose values live in a value store: round trips, refusals, and the
+//! state after a power cut or a fault at any operation.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,7 +44,7 @@ fn contents(db: &Db) -> [Content; 3] {
 }
 
 /// A store with values in two partitions, in tables, memtables and the log, and a third partition
-/// that has none.
+/// without a value store.
 fn prepare(fs: &Arc<dyn Fs>, shelf: &Shelf) -> Db {
     let db = open(fs, "/db", shelf).unwrap();
     let hooks = || Hooks::new().value_store(Arc::new(shelf.clone()));
@@ -81,7 +81,7 @@ fn names(fs: &dyn Fs, dir: &str) -> Vec<String> {
     entries.into_iter().map(|entry| entry.name).collect()
 }
 
-/// The checkpoint, with its own value store.
+/// Opens the checkpoint with its own value store.
 fn open_copy(fs: &Arc<dyn Fs>) -> Result<(Db, Shelf)> {
     let shelf = Shelf::open(fs.clone(), Path::new(COPY))?;
     Ok((open(fs, COPY, &shelf)?, shelf))
@@ -123,7 +123,7 @@ fn values_that_go_while_a_checkpoint_copies_them_are_in_it() {
     let (_, fs, shelf) = memory();
     let db = prepare(&fs, &shelf);
     db.flush().unwrap();
-    // A new generation of the manifest, whose version is another than that of the partition.
+    // A new generation of the manifest, whose version is not the version of the partition.
     let generation =
         |fs: &dyn Fs| names(fs, "/db").into_iter().filter(|name| name.ends_with(".manifest")).max();
     let before = generation(&*fs);
@@ -151,7 +151,7 @@ fn values_that_go_while_a_checkpoint_copies_them_are_in_it() {
     assert!(contents(&db)[0].is_empty());
 }
 
-/// A value store that makes no checkpoints; no value is large enough for it.
+/// A value store that makes no checkpoints. No value is large enough for it.
 struct Attic;
 
 impl ValueStoreFactory for Attic {
@@ -251,7 +251,8 @@ fn a_value_store_that_fails_leaves_nothing_of_a_checkpoint() {
 
 // ---- cuts and faults --------------------------------------------------------------------------
 
-/// The source is as it was; the checkpoint is whole, as it must be if `done`, or no database.
+/// Checks that the source is unchanged, and that the checkpoint is complete, as it must be if
+/// `done`, or no database.
 fn check_image(mem: &MemFs, shelf: Shelf, expected: &[Content; 3], done: bool) {
     let fs: Arc<dyn Fs> = Arc::new(mem.clone());
     let listed = names(&*fs, COPY);
@@ -307,7 +308,7 @@ fn a_power_cut_at_any_operation_leaves_all_values_or_no_checkpoint() {
     }
 }
 
-/// Makes a checkpoint with one operation broken; `false` if it has no such operation.
+/// Makes a checkpoint with one operation broken. Returns `false` if it has no such operation.
 fn run_with_fault(nth: u64, action: FaultAction) -> bool {
     let mem = MemFs::new();
     let faulty = FaultFs::over_mem(mem.clone());

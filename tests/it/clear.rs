@@ -1,4 +1,4 @@
-//! Clearing a partition: what it hides from whom, what survives, and how the space comes back.
+//! Clears of a partition: which readers see them, what survives, and when the space comes back.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ fn files(fs: &MemFs, dir: &str, ending: &str) -> usize {
     all.iter().filter(|entry| entry.name.ends_with(ending)).count()
 }
 
-/// Tables on two levels, a sealed state of nothing, and entries in memory.
+/// Tables on two levels, an empty sealed memtable, and entries in memory.
 fn filled(db: &Db, options: PartitionOptions) -> Partition {
     let p = db.partition_with("p", options).unwrap();
     fill(&p, 0..300, "first");
@@ -152,7 +152,7 @@ fn tables_below_go_without_being_read_and_with_the_last_snapshot() {
     assert_eq!(content(&p), of(10..12, "after"));
 }
 
-/// Nothing is written meanwhile, and nobody asks.
+/// Nothing is written in the meantime, and no one calls the database.
 #[test]
 fn tables_go_some_time_after_the_release_of_the_snapshot_that_held_them() {
     let fs = MemFs::new();
@@ -175,7 +175,7 @@ fn tables_go_some_time_after_the_release_of_the_snapshot_that_held_them() {
     assert_eq!(files(&fs, "/db", ".sst"), 0);
 }
 
-/// The floor is in the log, in the manifest, or in neither: never is one half of the batch there
+/// The floor is in the log, in the manifest, or in neither. One half of the batch is never there
 /// without the other.
 #[test]
 fn a_power_cut_keeps_a_clear_with_its_batch_or_loses_both() {
@@ -272,7 +272,7 @@ fn requirements_and_transactions_conflict_with_a_clear() {
             p.compact(..).unwrap();
         }
         let late = db.batch().require(&p, "key 0001", at).put(&p, "x", "y");
-        // It writes nothing, so no leader looks at it.
+        // It writes nothing, so that no leader of a commit group checks it.
         let only_asks = db.batch().require(&p, "key 0001", at);
         let refused = [
             only_asks.commit(Durability::Os).unwrap_err(),
@@ -345,7 +345,7 @@ fn verified_reads_and_scrubs_know_a_clear() {
     assert!(p.scrub(ScrubOptions::new()).unwrap().is_sealed());
 }
 
-/// A million clears of an empty partition take neither memory without end nor time for each other.
+/// A million clears of an empty partition use bounded memory, and no clear waits for another.
 #[test]
 fn clears_in_a_row_leave_one_floor() {
     let fs = MemFs::new();
@@ -361,7 +361,7 @@ fn clears_in_a_row_leave_one_floor() {
     p.flush().unwrap();
     let manifest = db.stats().manifest_disk_bytes;
     assert!(manifest < 64 << 10, "{manifest} bytes");
-    // Tables that a snapshot holds below a floor are no reason for a flush.
+    // Tables below a floor that only a snapshot holds are no reason for a flush.
     let snapshot = db.snapshot();
     p.clear().unwrap();
     db.wait_idle().unwrap();

@@ -1,5 +1,5 @@
-//! [`ManualClock`]: clocks that stand still until they are moved, so that a test is a function of its
-//! seed.
+//! [`ManualClock`]: clocks that stand still until a test moves them, so that the seed determines a
+//! test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use siltstone::clock::Clock;
 
-/// The monotonic clock, and the calendar's distance from it. Clones are the same clock.
+/// A monotonic clock, and the distance of the calendar from it. Clones share one clock.
 #[derive(Clone, Default)]
 pub struct ManualClock(Arc<AtomicU64>, Arc<AtomicI64>);
 
@@ -16,7 +16,7 @@ impl ManualClock {
         self.0.fetch_add(seconds, Ordering::SeqCst);
     }
 
-    /// Sets the calendar by so many seconds ahead, or back.
+    /// Moves the calendar so many seconds forwards, or backwards.
     pub fn jump(&self, seconds: i64) {
         self.1.fetch_add(seconds, Ordering::SeqCst);
     }

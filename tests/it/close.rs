@@ -1,4 +1,4 @@
-//! Closing: what is flushed, and what stays in the log.
+//! Closes of a database: which memtables are flushed, and what stays in the log.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ fn open(fs: &FaultFs) -> Db {
     stepped(Arc::new(fs.clone()), "/db", 1).open().unwrap()
 }
 
-/// Puts values of 1,000 bytes, so many into each partition.
+/// Puts so many values of 1,000 bytes into each partition.
 fn fill(db: &Db, partitions: [(&str, u32); 3]) {
     for (name, count) in partitions {
         let p = db.partition(name).unwrap();
@@ -34,7 +34,7 @@ fn check(db: &Db, partitions: [(&str, u32); 3]) {
 
 const PARTITIONS: [(&str, u32); 3] = [("large", 1200), ("small", 800), ("larger", 3000)];
 
-/// Calls `deed` and returns how many tables it made.
+/// Calls `action` and returns the number of tables that it made.
 fn tables_made(fs: &FaultFs, deed: impl FnOnce()) -> usize {
     let made = Arc::new(Mutex::new(0));
     let count = made.clone();
@@ -71,7 +71,7 @@ fn a_close_that_cannot_flush_leaves_it_to_the_next_open() {
     check(&open(&fs), PARTITIONS);
 }
 
-/// The folder is locked as long as an export reads it: another process may remove files.
+/// The folder stays locked while an export reads it: another process may remove files.
 #[test]
 fn a_close_waits_for_an_export() {
     let fs = FaultFs::over_mem(MemFs::new());

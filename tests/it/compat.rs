@@ -1,14 +1,14 @@
-//! Stores that earlier versions wrote, kept as files, and what newer ones may one day write.
+//! Stores that earlier versions wrote, kept as files, and formats that later versions may write.
 //!
-//! `tests/fixtures/v1/`, `v2/` and `v3/` hold two stores each of that format version of the log: one
-//! that was closed, one whose writer died. Every later version must open them.
-//! `BLESS_FIXTURE=v3/closed cargo test fixtures_of_every_version` writes that one anew from [`write`],
-//! and `v3/crashed` the other; do that only for a format that was never shipped. What they hold is
-//! told by [`expected`], which must never change.
+//! `tests/fixtures/v1/`, `v2/` and `v3/` hold two stores of each format version of the log: one
+//! that was closed, and one whose writer died. Every later version must open them.
+//! `BLESS_FIXTURE=v3/closed cargo test fixtures_of_every_version` writes the closed one again from
+//! [`write`], and `v3/crashed` the other. Do this only for a format that was never released.
+//! [`expected`] is their content; it must never change.
 //!
-//! In version 2 frames of the manifest have a checksum of their head, and long headers of the log a
-//! short check; salts of log segments follow from what the segments are. In version 3 an operation of
-//! the log may clear a partition.
+//! In version 2 frames of the manifest have a checksum of their header, and long headers of the log
+//! a short check; the salts of log segments are computed from the segments. In version 3 an
+//! operation of the log may clear a partition.
 //!
 //! `promotion/` holds two databases that were taken over, see `compat/promotion.rs`.
 
@@ -42,7 +42,7 @@ const FIXTURES: [(&str, bool); 2] = [("closed", true), ("crashed", false)];
 
 type Content = BTreeMap<&'static str, BTreeMap<Vec<u8>, Vec<u8>>>;
 
-/// The versions that were written, the present one last.
+/// The versions that were written; the current one is last.
 const VERSIONS: [&str; 3] = ["v1", "v2", "v3"];
 
 fn name_of(version: &str, name: &str) -> String {
@@ -61,7 +61,7 @@ fn builder(fs: &MemFs) -> Builder {
 /// One operation of the fixture: partition, key, and a value or a deletion.
 type Operation = (&'static str, Vec<u8>, Option<Vec<u8>>);
 
-/// The batches of the fixture in order. Frozen with format version 1.
+/// The batches of the fixture, in order. They were frozen with format version 1.
 fn batches() -> Vec<Vec<Operation>> {
     let mut batches = Vec::new();
     for n in 0..240 {
@@ -84,7 +84,7 @@ fn batches() -> Vec<Vec<Operation>> {
     batches
 }
 
-/// The contents of the fixtures. Frozen with format version 1.
+/// The content of the fixtures. It was frozen with format version 1.
 fn expected() -> Content {
     let names = ["default", "packed", "plain", "unlogged"];
     let mut content: Content = names.map(|name| (name, BTreeMap::new())).into();
@@ -226,7 +226,7 @@ fn files(fs: &MemFs, kind: FileKind) -> Vec<PathBuf> {
     paths
 }
 
-/// Opens and reads everything; the first error.
+/// Opens the store and reads everything. Returns the first error.
 fn read_all(fs: &MemFs) -> siltstone::Result<()> {
     let db = builder(fs).open()?;
     for name in db.partition_names() {
@@ -237,8 +237,8 @@ fn read_all(fs: &MemFs) -> siltstone::Result<()> {
     Ok(())
 }
 
-/// Patches the first file of `kind` with `edit`; the store must be refused as too new, with a
-/// message that names the file and `said`.
+/// Patches the first file of `kind` with `edit`. The store must be refused as too new, with a
+/// message that names the file and contains `said`.
 fn check_refused(kind: FileKind, said: &str, edit: impl Fn(&mut Vec<u8>)) {
     for (name, _) in FIXTURES {
         let fs = load(name);
@@ -317,9 +317,9 @@ fn a_table_of_a_newer_version_or_with_unknown_features_is_refused() {
     });
 }
 
-/// Appends an edit with one change of the number `tag` to a manifest.
+/// Appends an edit with one change, whose number is `tag`, to a manifest.
 fn append_change(bytes: &mut Vec<u8>, tag: u64) {
-    // Walk the frames to the last edit's number.
+    // Walk the frames to find the number of the last edit.
     let mut at = 80;
     let mut number = 0;
     while at < bytes.len() {
@@ -338,7 +338,7 @@ fn append_change(bytes: &mut Vec<u8>, tag: u64) {
     put_u32(&mut frame, payload.len() as u32);
     put_u64(&mut frame, number + 1);
     frame.extend_from_slice(&payload);
-    // The seed: database id, generation, offset of the frame.
+    // The seed of the checksum: database id, generation, offset of the frame.
     let mut place = bytes[40..64].to_vec();
     put_u64(&mut place, bytes.len() as u64);
     put_u64(bytes, checksum64_seeded(&frame, checksum64(&place)));
@@ -366,7 +366,7 @@ fn a_feature_that_only_writers_must_know_stops_writers() {
     fs.write_raw(&path, &bytes).unwrap();
     let error = read_all(&fs).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    // A compatible one stops nobody.
+    // A compatible feature stops no one.
     bytes[24] = 0;
     bytes[16] = 4;
     seal(&mut bytes, 72);
@@ -383,7 +383,7 @@ fn write_all(db: &Db, writes: &[Write]) {
     }
 }
 
-/// Checks that a secondary beside nobody, and then an open, finds what these writes left.
+/// Checks that a secondary without a primary, and then an open, find the data of these writes.
 fn check_followed_and_opened(fs: &MemFs, writes: &[Write]) {
     let names: BTreeSet<_> = writes.iter().map(|(name, ..)| *name).collect();
     let secondary = Secondary::builder(DIR).fs(Arc::new(fs.clone())).open().unwrap();

@@ -1,10 +1,11 @@
-//! Threads against threads: writers, readers, iterators, snapshots, flushes, compactions, and
-//! partitions that come and go, on one store at once.
+//! Threads that use one store at the same time: writers, readers, iterators, snapshots, flushes,
+//! compactions, and partitions that are created and dropped.
 //!
-//! Each key has one writer that counts its versions up, so every read can be judged on its own:
-//! never older than what was acknowledged before it began, never going back for one reader. What
-//! snapshots saw is judged exactly, afterwards, by the sequence number of every write. Runs are
-//! bounded by the number of writes; how threads interleave is up to the machine.
+//! Each key has one writer, which counts its versions up, so that every read can be checked by
+//! itself: it is never older than the version that was acknowledged before it began, and never goes
+//! back for one reader. The reads of snapshots are checked exactly, afterwards, by the sequence
+//! number of every write. The number of writes limits a run; the machine decides how threads
+//! interleave.
 
 mod ends;
 mod history;
@@ -46,13 +47,13 @@ fn small() -> PartitionOptions {
         .level_multiplier(3)
 }
 
-/// As [`small`], with the longer values in chunk files.
+/// As [`small`], but longer values are stored in chunk files.
 fn apart() -> PartitionOptions {
     let large = LargeValueOptions::new().threshold_bytes(256).sub_block_bytes(256);
     small().large_values(large.chunk_bytes(4 << 10))
 }
 
-/// As [`apart`], with metadata for every entry.
+/// As [`apart`], but every entry has metadata.
 fn apart_and_sealed() -> PartitionOptions {
     apart().metahive(MetaHiveOptions::new())
 }
@@ -74,7 +75,7 @@ fn open(fs: Arc<dyn Fs>, dir: &Path, options: fn() -> PartitionOptions) -> Store
     Store { db, a, b, bare }
 }
 
-/// Ends the threads that work until the writers are done, also when a check fails.
+/// Stops the threads that work until the writers are done, also when a check fails.
 struct DoneOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for DoneOnDrop<'_> {
@@ -126,7 +127,7 @@ impl Store {
         }
     }
 
-    /// Writes the next versions of many keys that lie in both partitions, as one batch.
+    /// Writes the next versions of many keys that are in both partitions, as one batch.
     fn write_together(&self, board: &Board, keys: impl Iterator<Item = usize>) -> Vec<Write> {
         let begun: Vec<_> = keys.map(|n| (n, board.begin(n))).collect();
         let mut batch = self.db.batch();
@@ -149,7 +150,7 @@ impl Store {
         value.map(|value| version_of(n, &value))
     }
 
-    /// All keys, whole; every key that is in both partitions must be the same in both.
+    /// Reads all keys. Every key that is in both partitions must be the same in both.
     fn read_all(&self) -> BTreeMap<usize, Option<u64>> {
         let read = |n| {
             let (place, _) = key(n);
@@ -163,14 +164,14 @@ impl Store {
     }
 }
 
-/// The number of a key, and the version that its value says.
+/// The number of a key, and the version in its value.
 fn entry(entry: siltstone::Result<(Slice, Slice)>) -> (usize, u64) {
     let (key, value) = entry.unwrap();
     let n = number(&key);
     (n, version_of(n, &value))
 }
 
-/// Empties a range, from alternating ends if asked, and checks its order.
+/// Reads a range to its end, from alternating ends on request, and checks its order.
 fn collect(range: Range, both_ends: bool) -> Vec<(usize, u64)> {
     let mut range = range;
     let mut front = Vec::new();
@@ -183,7 +184,7 @@ fn collect(range: Range, both_ends: bool) -> Vec<(usize, u64)> {
     }
     back.reverse();
     front.append(&mut back);
-    // Keys of one place sort by their numbers.
+    // Keys of one kind sort by their numbers.
     assert!(front.is_sorted_by(|x, y| x.0 < y.0), "sorted, each once");
     front
 }
@@ -192,9 +193,9 @@ struct Reader<'a> {
     store: &'a Store,
     board: &'a Board,
     random: Rng,
-    /// The oldest version that a latest read may still see.
+    /// The oldest version that a read of the newest state may still return.
     floors: Vec<u64>,
-    /// The versions that snapshots saw.
+    /// The versions that snapshots returned.
     seen: Vec<(SeqNo, usize, Option<u64>)>,
 }
 
@@ -274,7 +275,8 @@ fn read_until(
     reader.seen
 }
 
-/// Flushes, compacts, changes options and waits for idleness, until the writers are done.
+/// Flushes, compacts, changes options and waits until the store is idle, until the writers are
+/// done.
 fn work_until(done: &AtomicBool, store: &Store, mut random: Rng) {
     while !done.load(Ordering::Relaxed) {
         let partition = *random.pick(&[&store.a, &store.b, &store.bare]);
@@ -296,7 +298,7 @@ fn work_until(done: &AtomicBool, store: &Store, mut random: Rng) {
     }
 }
 
-/// Makes partitions, fills them, has them flushed and compacted by whoever comes, and drops them.
+/// Creates partitions, fills them, lets background work flush and compact them, and drops them.
 fn make_and_drop_until(done: &AtomicBool, store: &Store, mut random: Rng) {
     let mut round = 0u64;
     while !done.load(Ordering::Relaxed) {
@@ -346,7 +348,8 @@ fn write(
     done
 }
 
-/// Everything that is live is within shape. Closes the store, and sees that nothing else is in the folder.
+/// Checks that all levels are within their targets. Closes the store, and checks that the folder
+/// has no other file.
 fn check_and_close(store: Store, fs: &Arc<dyn Fs>, dir: &Path) {
     store.db.wait_idle().unwrap();
     check_sound(&store.db).unwrap();
@@ -356,15 +359,16 @@ fn check_and_close(store: Store, fs: &Arc<dyn Fs>, dir: &Path) {
         assert_eq!((partition.compaction_debt_bytes, partition.pressure_permille), (0, 0));
     }
     assert_eq!((&stats.background_error, &stats.read_only_because), (&None, &None));
-    // Of chunk files the open store knows which are deleted; the manifest learns it with the next edit.
+    // The open store knows which chunk files are deleted; the manifest records it with the next
+    // edit.
     let chunks =
         fs.list_names(dir, "").unwrap().into_iter().filter(|name| name.ends_with(".chunk"));
     let stores = stats.partitions.iter().filter_map(|partition| partition.value_store.as_ref());
     assert_eq!(chunks.count() as u64, stores.map(|store| store.chunk_count).sum::<u64>());
     store.db.clone().close().unwrap();
     drop(store);
-    // Not while it is open: its log thread makes a segment, lists it, and lets it go again when nothing
-    // is written, at any time between two looks.
+    // Not while the store is open: its log thread creates a segment, records it, and deletes it
+    // again when nothing is written, at any time between two looks.
     let closed = Db::builder(dir).fs(fs.clone()).read_only(true).open().unwrap();
     let stats = closed.stats();
     let files = fs.list(dir, "").unwrap();

@@ -1,5 +1,5 @@
 //! The calls that other programs are compiled against, exactly as the architecture states them.
-//! This file has to compile; that the calls work is tested elsewhere.
+//! This file only has to compile; other tests check that the calls work.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! Damage of every kind to every file of a small store, and what a user then sees.
+//! Damage of every kind to every file of a small store, and the results that a user then gets.
 //!
-//! Each case copies the store, harms one thing, and opens it twice. What is allowed: the complete
-//! right data; `Corruption` or `Unsupported` that names a file, at open or at a read; and, only
-//! for the last frames of a log that was not closed, an earlier prefix of the commit order. What
-//! is not: wrong data, a key that is silently missing, a panic.
+//! Each case copies the store, damages one thing, and opens it twice. Allowed are: the complete
+//! correct data; `Corruption` or `Unsupported` that names a file, at open or at a read; and, only
+//! for the last frames of a log that was not closed, an earlier prefix of the commit order. Not
+//! allowed are: wrong data, a key that is silently missing, a panic.
 //!
 //! Every single bit of every file is flipped.
 
@@ -48,8 +48,8 @@ fn partition_options(compression: Compression) -> PartitionOptions {
         .level_multiplier(2)
 }
 
-/// The log is mapped with even seeds: one epoch of each store has it so, and one has not. Tables are with every third
-/// seed.
+/// The log is mapped with even seeds: one epoch of each store has a mapped log, and one has not.
+/// Tables are mapped with every third seed.
 fn open(fs: &MemFs, seed: u64) -> siltstone::Result<Db> {
     let options =
         options().wal_mapped(seed.is_multiple_of(2)).tables_mapped(seed.is_multiple_of(3));
@@ -64,16 +64,16 @@ fn key(number: usize) -> Vec<u8> {
     format!("key{number:03}").into_bytes()
 }
 
-/// A store at rest and everything that was ever committed to it.
+/// A closed store and everything that was ever committed to it.
 struct Store {
     name: &'static str,
     fs: MemFs,
-    /// The content after each commit; the first is empty.
+    /// The content after each commit; the first one is empty.
     history: Vec<Content>,
-    /// The commits up to here are attested as durable by at least two later frames.
+    /// At least two later frames prove that the commits up to here are durable.
     attested: usize,
     is_closed: bool,
-    /// The folder as it was at earlier moments.
+    /// The folder at earlier times.
     past: Vec<MemFs>,
 }
 
@@ -105,8 +105,8 @@ impl Scribe {
         Scribe { rng: Rng::new(seed), history: vec![empty.into()] }
     }
 
-    /// Commits `count` batches over all partitions. Each counts itself in `default`, which tells
-    /// what prefix a recovered store is.
+    /// Commits `count` batches over all partitions. Each batch writes its number into `default`,
+    /// which says which prefix a recovered store has.
     fn commit(&mut self, db: &Db, count: usize) {
         let partitions = PARTITIONS.map(|name| db.partition(name).unwrap());
         for _ in 0..count {
@@ -195,11 +195,11 @@ fn build(name: &'static str, seed: u64, is_closed: bool) -> Store {
 /// The outcomes that a case may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
-    /// All data, as if nothing had happened.
+    /// All data, as without the damage.
     Whole,
-    /// `open` said what is damaged.
+    /// `open` reported the damage.
     Refused,
-    /// Some reads said what is damaged; all others were right.
+    /// Some reads reported the damage; all others were correct.
     Unreadable,
     /// The log ended before its last commits.
     Prefix,
@@ -209,13 +209,13 @@ enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loss {
     Nothing,
-    /// Those that no later frame attests.
+    /// Commits that no later frame proves durable.
     Unattested,
-    /// Any: bytes that are gone from the log's end attest nothing.
+    /// Any: bytes that are missing from the end of the log prove nothing.
     Tail,
 }
 
-/// An error must be of the kinds that tell of damage, and say where.
+/// An error must be of the kinds that report damage, and must have a place.
 fn check_error(error: &Error, at: &str) -> Result<(), String> {
     let named = match error.kind() {
         ErrorKind::Corruption => error.damage().is_some_and(|d| d.file.starts_with(DIR)),
@@ -225,7 +225,7 @@ fn check_error(error: &Error, at: &str) -> Result<(), String> {
     if named { Ok(()) } else { Err(format!("{at}: {error:?}")) }
 }
 
-/// Keys and values in the order of a scan, and whether it came to its end.
+/// Keys and values in the order of a scan, and whether it reached its end.
 type Scanned = (Vec<(Vec<u8>, Vec<u8>)>, bool);
 
 /// The result of reading one partition.
@@ -308,7 +308,7 @@ fn check_scan(
     Err(format!("{name}: a scan saw {} entries of {}, or wrong ones", seen.len(), expected.len()))
 }
 
-/// Opens the harmed copy twice and reads everything.
+/// Opens the damaged copy twice and reads everything.
 fn examine(store: &Store, fs: &MemFs, loss: Loss) -> Result<Outcome, String> {
     let mut outcome = Outcome::Whole;
     for pass in 0..2 {
@@ -354,7 +354,7 @@ fn examine(store: &Store, fs: &MemFs, loss: Loss) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// Counts outcomes and gathers what was not allowed.
+/// Counts outcomes and collects what was not allowed.
 #[derive(Default)]
 struct Tally {
     cases: BTreeMap<&'static str, BTreeMap<Outcome, u64>>,
@@ -362,7 +362,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// One case: `harm` damages a copy.
+    /// Runs one case: `harm` damages a copy.
     fn case(
         &mut self,
         store: &Store,
@@ -398,7 +398,7 @@ impl Tally {
             store.fs.paths().len(),
             self.cases
         );
-        // One of each sort: the same failure at every byte tells nothing more.
+        // One of each kind: the same failure at every byte adds no information.
         let mut sorts = BTreeMap::new();
         for failure in &self.failures {
             let sort = failure.replace(|c: char| c.is_ascii_hexdigit(), "");

@@ -1,14 +1,17 @@
 //! The power is cut before every operation on the storage, also while recovery runs.
 //!
-//! A script runs once; before each mutating operation images of what a cut could leave are taken
-//! (and after the last one), and each is opened. It must hold a prefix of what was committed, over
-//! all partitions, with everything that was durable; no file too many; and go on. Some are opened
-//! read-only first, and must show the same. `SEED=` repeats a run. Of the rows of known bugs these scripts pass through: torn and reordered logs over
-//! segment switches (holes between segments, a bad record in a segment that is not the last),
-//! batches over partitions with one of them flushed, a log that is given back while another
-//! partition needs it, opening and crashing again before anything is written, file numbers after a
-//! crash between creation and edit, generations of the manifest in each state of their switch,
-//! creation of partitions cut in the middle, and level 0 after flushes in a row.
+//! A script runs once. Before each mutating operation, and after the last one, it takes images of
+//! what a cut could leave, and each image is opened. It must hold a prefix of the commits, over all
+//! partitions, with everything that was durable; it must have no unneeded file; and it must accept
+//! writes. Some images are opened read-only first, and must show the same. `SEED=` repeats a run.
+//!
+//! These scripts pass through these known bugs: torn and reordered logs over segment switches
+//! (holes between segments, a bad record in a segment that is not the last), batches over
+//! partitions one of which was flushed, a log that is deleted while another partition needs it,
+//! opening and crashing again before anything is written, file numbers after a crash between
+//! creation and edit, generations of the manifest in each state of their switch, creation of
+//! partitions cut in the middle, and level 0 after several flushes in a row.
+//! partitions cut in the middle, and level 0 after several flushes in a row.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,16 +25,16 @@ use crate::sim::oracle::{
 use crate::sim::script::{UNLOGGED, Variant, Writer, variants};
 use crate::sim::{Moment, Passed, Truth, World, open, told};
 
-/// Deeds of a script, and scripts of each variant.
+/// Steps of a script, and scripts of each variant.
 const DEEDS: usize = 70;
 const SCRIPTS: u64 = 2;
-/// One image in so many is cut again while it recovers; one in so many of those a third time.
+/// One image in so many is cut again while it recovers, and one in so many of those a third time.
 const CUT_AGAIN: u64 = 13;
 const CUT_THRICE: u64 = 29;
 
 /// An image that a cut could leave.
 struct Image {
-    /// Before which operation, and how.
+    /// The operation before which the cut happens, and its outcome.
     what: String,
     mem: MemFs,
     moment: Moment,
@@ -73,7 +76,7 @@ fn image(mem: &MemFs, what: &str, outcome: CrashOutcome, rng: &mut Rng, moment: 
     Image { what, mem: mem.crash_clone(outcome, &mut || rng.next_u64()), moment }
 }
 
-/// All outcomes; those that are random twice.
+/// All outcomes, the random ones twice.
 fn all_outcomes(_: &mut Rng) -> Vec<CrashOutcome> {
     let random = [CrashOutcome::Prefix, CrashOutcome::Subset, CrashOutcome::Garbage];
     CrashOutcome::ALL.into_iter().chain(random).collect()
@@ -83,7 +86,7 @@ fn one_outcome(rng: &mut Rng) -> Vec<CrashOutcome> {
     vec![*rng.pick(&CrashOutcome::ALL)]
 }
 
-/// A copy that can be changed without the image.
+/// Makes a copy that can be changed without changing the image.
 fn copy(mem: &MemFs) -> MemFs {
     mem.crash_clone(CrashOutcome::Everything, &mut || 0)
 }
@@ -175,8 +178,8 @@ fn check_image(
     }
 }
 
-/// Opens an image and cuts the power before every operation of that; what is left must recover to
-/// the same, however deep.
+/// Opens an image and cuts the power before every operation of that open. Each result must recover
+/// to the same state, at any depth.
 fn cut_recovery(
     variant: &Variant,
     mem: &MemFs,
@@ -211,7 +214,7 @@ fn cut_recovery(
     Ok(())
 }
 
-/// Several cuts in a row, with writes in between.
+/// Cuts the power several times in a row, with writes in between.
 fn run_chain(variant: &Variant, rng: &mut Rng, counts: &Counts) -> Result<(), String> {
     let mut mem = MemFs::new();
     let mut truth = Truth::default();
@@ -240,7 +243,7 @@ fn run_chain(variant: &Variant, rng: &mut Rng, counts: &Counts) -> Result<(), St
         check_files(&base)?;
         mem = base;
         truth = Truth::of(&seen);
-        // A cut before the unlogged partition was there: the next script may do without it.
+        // The cut was before the unlogged partition existed: the next script may run without it.
         if variant.has_unlogged && !seen.logged.contains_key(UNLOGGED) {
             return Ok(());
         }
@@ -259,7 +262,7 @@ impl Counts {
     }
 }
 
-/// Runs `job` for each variant and number below `repeats`, on two threads.
+/// Runs `job` for each variant and each number below `repeats`, on two threads.
 pub fn for_each_variant(
     repeats: u64,
     seed: u64,
@@ -277,8 +280,8 @@ pub fn for_each_variant(
                 return;
             }
             let number = at % variants.len();
-            // Each variant is run with a mapped log and without one in turns, and the same of tables. Over all
-            // variants there are all four pairs.
+            // Variants run in turns with and without a mapped log, and the same for tables. All
+            // four pairs occur over all variants.
             let is_mapped = (number as u64 + repeat).is_multiple_of(2);
             let are_mapped = (number as u64 / 2 + repeat).is_multiple_of(2);
             let mut variant = variants[number].clone();
@@ -366,7 +369,7 @@ fn a_frame_larger_than_the_reserve_does_not_reorder_the_log() {
     };
     put(1, 3000);
     put(2, 3000);
-    // The second segment is begun: a step makes the third one, as a reserve.
+    // The second segment is in use: a step creates the third one as a reserve.
     while db.step().unwrap() {}
     put(3, 9000);
     put(4, 3000);

@@ -1,4 +1,4 @@
-//! The figures of the space on the disk against the listing of the folder, while files are being written.
+//! Compares the figures of disk space with the listing of the folder, while files are written.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -13,14 +13,15 @@ use crate::store::stepped;
 /// The commit cursor, which the file system in memory does not list.
 const CURSOR_BYTES: u64 = 8192;
 
-/// The sum of the lengths of files with these endings.
+/// The total size of the files with these endings.
 fn sum_of(mem: &MemFs, endings: &[&str]) -> u64 {
     let files = mem.list("/db".as_ref(), "").unwrap().into_iter();
     let counted = files.filter(|file| endings.iter().any(|ending| file.name.ends_with(ending)));
     counted.map(|file| file.len).sum()
 }
 
-/// Compares the figures with the files in the folder, except the log: a part of it may be given back.
+/// Compares the figures with the files in the folder, without the log: a part of it may have been
+/// returned to the file system.
 fn check(db: &Db, mem: &MemFs, context: &str) {
     let stats = db.stats();
     let listed = sum_of(mem, &[".sst", ".chunk", ".manifest"]);
@@ -31,7 +32,7 @@ fn check(db: &Db, mem: &MemFs, context: &str) {
     assert!(stats.wal_disk_bytes <= sum_of(mem, &[".wal"]), "{context}");
 }
 
-/// A database that is stopped at operations on tables, and compared with its folder.
+/// A database that stops at operations on tables, and is compared with its folder.
 struct Watched {
     db: Db,
     mem: MemFs,
@@ -54,7 +55,7 @@ impl Watched {
         let mem = self.mem.clone();
         let stops = self.stops.clone();
         self.fault.set_observer(Arc::new(move |op: &FsOp| {
-            // Of a table: no lock is held there.
+            // An operation on a table: no lock is held there.
             let is_table = op.path.extension().is_some_and(|it| it == "sst");
             if is_table && matches!(op.kind, OpKind::Append | OpKind::Sync) {
                 stops.fetch_add(1, Ordering::Relaxed);
@@ -63,7 +64,7 @@ impl Watched {
         }));
     }
 
-    /// Compares once more, after work that was stopped.
+    /// Compares again, after work that was stopped.
     fn seen(&self, context: &str) {
         check(&self.db, &self.mem, context);
         assert!(self.stops.swap(0, Ordering::Relaxed) > 1, "{context}: nothing was stopped");
@@ -87,7 +88,7 @@ fn the_figures_are_those_of_the_folder_while_files_are_written() {
         p.flush().unwrap();
         watched.seen(&format!("flush {round}"));
     }
-    // A reader holds what the compaction drops.
+    // A reader holds the tables that the compaction drops.
     let mut reader = p.iter();
     reader.next().unwrap().unwrap();
     p.compact(..).unwrap();

@@ -1,4 +1,4 @@
-//! Notices of durability: called once, in time, and truthful.
+//! Notices of durability: each is called once, in time, and with the true outcome.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -18,7 +18,7 @@ fn stepped(fs: impl Fs + 'static) -> Db {
     builder(fs).background(BackgroundMode::Stepped).open().unwrap()
 }
 
-/// Outcomes in the order in which they were told.
+/// Outcomes in the order in which they were reported.
 type Told = Arc<Mutex<Vec<(u64, Option<ErrorKind>)>>>;
 
 fn ask(db: &Db, seq: SeqNo, told: &Told) {
@@ -50,7 +50,7 @@ fn a_notice_comes_when_the_commit_survives_a_crash() {
     }
     let after = stepped(fs.crash_clone(CrashOutcome::Nothing, &mut || 0));
     assert_eq!(after.partition("p").unwrap().get("k").unwrap().unwrap(), b"2");
-    // Nothing is asked for what is durable, and what was not written is refused.
+    // A durable commit needs no sync, and a sequence number that was not written is refused.
     ask(&db, first, &told);
     assert_eq!(take(&told), [(first.get(), None)]);
     let later = SeqNo::new(second.get() + 1).unwrap();
@@ -87,7 +87,7 @@ fn a_failed_sync_is_told_and_so_is_what_follows() {
     faults.add_rule(FaultRule::once(at, FaultAction::SyncLost));
     while db.step().is_ok_and(|more| more) {}
     assert_eq!(take(&told), [(seq.get(), Some(ErrorKind::ReadOnly))]);
-    // The store goes on by itself; from then on notices are good again.
+    // The store recovers by itself; from then on notices report success again.
     db.flush().unwrap();
     ask(&db, seq, &told);
     assert_eq!(take(&told), [(seq.get(), None)]);
@@ -97,7 +97,7 @@ fn a_failed_sync_is_told_and_so_is_what_follows() {
     assert_eq!(take(&told), [(seq.get(), None)]);
 }
 
-/// With threads: every commit of every writer is told once, though the log is synced by nobody else.
+/// With threads: every commit of every writer is reported once, although no one else syncs the log.
 #[test]
 fn every_commit_of_many_writers_is_told_once() {
     const WRITERS: u64 = 4;
@@ -122,7 +122,7 @@ fn every_commit_of_many_writers_is_told_once() {
                     })
                     .unwrap();
                     if n.is_multiple_of(50) {
-                        // One that panics takes nobody with it.
+                        // A notice that panics stops no other notice.
                         let last = p.put("panic", "").unwrap().seq;
                         let _ = catch_unwind(AssertUnwindSafe(|| {
                             db.on_durable(last, |_| resume_unwind(Box::new("a notice")))
@@ -170,7 +170,7 @@ fn a_future_is_ready_when_the_commit_is_durable() {
         let seq = p.put(n.to_be_bytes(), "").unwrap().seq;
         block_on(db.durable(seq)).unwrap();
         assert!(db.durable_seq() >= seq);
-        // Nobody needs to look.
+        // No one needs to poll.
         drop(db.durable(p.put("dropped", "").unwrap().seq));
     }
     let refused = block_on(db.durable(SeqNo::MAX)).unwrap_err();
@@ -180,16 +180,17 @@ fn a_future_is_ready_when_the_commit_is_durable() {
     block_on(last).unwrap();
 }
 
-/// The durable number, as it was last seen.
+/// The durable number that was read last.
 struct DurableNumber<'a> {
     db: &'a Db,
-    /// Written to before each look: a later commit that is not durable must not hide what came before it.
+    /// Written before each look: a later commit that is not durable must not hide what came before
+    /// it.
     later: Option<&'a siltstone::Partition>,
     least: SeqNo,
 }
 
 impl DurableNumber<'_> {
-    /// Compares it with `seq`, which was called durable.
+    /// Compares it with `seq`, which was reported as durable.
     fn check(&mut self, seq: SeqNo, what: &str) {
         if let Some(later) = self.later {
             later.put("later", "1").unwrap();
@@ -202,7 +203,8 @@ impl DurableNumber<'_> {
     }
 }
 
-/// It stayed at the last operation that passed the log, so a token compared with it was never durable.
+/// The number stayed at the last operation that passed the log, so that a token compared with it
+/// was never durable.
 #[test]
 fn the_durable_number_reaches_every_number_that_was_called_durable() {
     for is_open_ended in [false, true] {

@@ -30,12 +30,12 @@ fn try_open(fs: Arc<dyn Fs>, dir: &str, salt: u64) -> siltstone::Result<Db> {
     stepped(fs, dir, salt).options(options()).open()
 }
 
-/// A store that runs in steps; the salt makes its database id.
+/// A store that runs in steps; the salt determines its database id.
 fn open(fs: &MemFs, dir: &str, salt: u64) -> Db {
     try_open(Arc::new(fs.clone()), dir, salt).unwrap()
 }
 
-/// Options under which a few kilobytes make many tables and levels.
+/// Options with which a few kilobytes make many tables and levels.
 fn small() -> PartitionOptions {
     PartitionOptions::new()
         .block_bytes(128)
@@ -54,7 +54,7 @@ fn within(content: &Content, range: &(Bound<Vec<u8>>, Bound<Vec<u8>>)) -> Conten
     content.iter().filter(|(k, _)| is_in(k)).map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
-/// Everything that a reader can ask of a partition.
+/// All results that a reader can get from a partition.
 fn check(partition: &Partition, expected: &Content, absent: &[Vec<u8>]) {
     assert_eq!(&content(partition), expected);
     assert_eq!(&collect(partition.iter().rev()), expected);
@@ -80,7 +80,7 @@ fn names(fs: &MemFs, dir: &str) -> Vec<String> {
     entries.into_iter().map(|entry| entry.name).collect()
 }
 
-/// Ends a thread's loop, also when the test fails.
+/// Ends the loop of a thread, also when the test fails.
 struct Stop<'a>(&'a AtomicU64);
 
 impl Drop for Stop<'_> {
@@ -89,7 +89,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Tables in the folder that no manifest names: opening removes them, so there is a difference.
+/// Tables in the folder that no manifest names. An open removes them, so a test must look before.
 fn check_no_orphans(fs: &MemFs, dir: &str, db: &Db) {
     let tables: u64 =
         db.stats().partitions.iter().flat_map(|p| &p.levels).map(|l| l.table_count).sum();
@@ -318,7 +318,7 @@ impl World {
         World { fs, dir, db, partition, model, snapshots: Vec::new() }
     }
 
-    /// Ingests and says so to the model; iterators that exist must not notice.
+    /// Ingests and updates the model. Existing iterators must not change.
     fn ingest(&mut self, from: &str, exported: &Content) {
         let front = self.partition.iter();
         let back = self.partition.iter();
@@ -363,7 +363,8 @@ proptest! {
         to.check(&probes);
         to.run(&after);
         to.check(&probes);
-        // Twice, and of a partition that was itself ingested into; home again at last.
+        // Twice, and from a partition that was itself ingested into; and at last back into the
+        // first one.
         to.ingest("/export", &exported);
         to.check(&probes);
         to.partition.export(.., "/second").unwrap();
@@ -412,7 +413,7 @@ fn an_ingest_goes_as_deep_as_nothing_overlaps_it() {
     assert_eq!(levels(&db), [tables, 0, 0, 0, 0, 0, tables]);
     p.ingest("/b").unwrap();
     assert_eq!(levels(&db), [tables, 0, 0, 0, 0, 0, tables + 1]);
-    // A memtable in the range is flushed before, one beside it is not.
+    // A memtable in the range is flushed first, a memtable outside it is not.
     p.put(1000_u32.to_be_bytes(), "beside").unwrap();
     p.put(205_u32.to_be_bytes(), "older").unwrap();
     p.ingest("/b").unwrap();

@@ -1,4 +1,5 @@
-//! The facade's part: partitions are created with hooks, and found with them again.
+//! Hooks through the public crate: partitions are created with hooks, and a later open finds the
+//! hooks again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ fn a_partition_made_with_metahive_is_found_by_name_and_still_seals() {
     check(&p, 101, 101);
     check(&other, 1, 0);
     assert_eq!(db.snapshot().get(&p, "more").unwrap().as_deref(), Some(&b"of it"[..]));
-    // Any key is welcome, as it was before the partition was opened again.
+    // Any key is accepted, as before the partition was opened again.
     p.put([SUFFIX], "").unwrap();
     p.put(1u64.to_be_bytes(), "one").unwrap();
     check(&p, 103, 103);
@@ -83,7 +84,7 @@ fn metahive_goes_on_over_data_and_off_and_on_again() {
     db.partition_with("p", on()).unwrap();
     fill(&p, 50..60);
     check(&p, 60, 60);
-    // Options that name no hooks leave them as they are.
+    // Options that name no hooks leave the hooks as they are.
     db.partition_with("p", p.options().block_bytes(1024)).unwrap();
     fill(&p, 60..70);
     check(&p, 70, 70);
@@ -101,7 +102,7 @@ fn metahive_goes_on_over_data_and_off_and_on_again() {
     fill(&p, 0..70);
     check(&p, 71, 0);
 
-    // A key of the time without it, and then its tombstone, are in the way.
+    // A key from the time without MetaHive, and then its tombstone, prevent the switch.
     let on = || options.clone().metahive(MetaHiveOptions::default());
     assert_eq!(db.partition_with("p", on()).unwrap_err().kind(), ErrorKind::ReservedKey);
     p.delete(b"free\x01").unwrap();
@@ -116,7 +117,7 @@ fn any_key(wanted: bool) -> PartitionOptions {
     PartitionOptions::new().metahive(MetaHiveOptions::new().any_key(wanted))
 }
 
-/// Partitions of all three kinds that there are: as new ones are made, and as those of before.
+/// Partitions of all three key forms: as new ones are made, and as earlier versions made them.
 #[test]
 fn any_key_is_welcome_by_default_and_the_form_of_keys_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -135,7 +136,7 @@ fn any_key_is_welcome_by_default_and_the_form_of_keys_stays() {
     p.put(b"two\x01", "2").unwrap();
     p.put(b"two\0", "3").unwrap();
     check(&p, 3, 3);
-    // Turned off the form stays, and is there when it is turned on again.
+    // The form stays when MetaHive is turned off, and is there when it is turned on again.
     let p = db.partition_with("p", PartitionOptions::new().hooks(Hooks::new())).unwrap();
     p.put(b"three\x01", "4").unwrap();
     check(&p, 4, 0);
@@ -180,7 +181,7 @@ impl CompactionFilter for DropEmpty {
     }
 }
 
-/// An application that knows its own hooks, as any would.
+/// An application with hooks of its own.
 #[derive(Clone)]
 struct Application(Arc<MetaHive>);
 
@@ -237,7 +238,7 @@ fn filters_of_the_application_and_of_the_crate_run_beside_metahive_after_reopeni
     drop(p);
     db.close().unwrap();
 
-    // Without the application its own filter is missing, and no other.
+    // Without the application only its own filter is missing.
     let db = Db::open(dir.path()).unwrap();
     let p = db.partition("p").unwrap();
     write(&p);
@@ -264,7 +265,8 @@ fn metadata_of_the_application_needs_its_hooks_and_rests_without_them() {
     drop(p);
     db.close().unwrap();
 
-    // Nobody has the code: all reads as before, the rule holds, and metadata goes.
+    // The hooks are missing: all reads work as before, the reserved keys stay reserved, and
+    // compactions drop metadata.
     let db = Db::open(dir.path()).unwrap();
     let p = db.partition("p").unwrap();
     assert_eq!(p.iter().count(), 60);
@@ -272,7 +274,7 @@ fn metadata_of_the_application_needs_its_hooks_and_rests_without_them() {
     p.delete([SUFFIX]).unwrap();
     fill(&p, 0..60);
     check(&p, 60, 0);
-    // Given again it is back, for this open.
+    // With the hooks given again, metadata is back for this open.
     let p = db.partition_with("p", PartitionOptions::new().metahive(statistics())).unwrap();
     fill(&p, 0..60);
     check(&p, 60, 60);

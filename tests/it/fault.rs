@@ -1,11 +1,11 @@
 //! The storage fails at every operation, in every way, once and until it is healed.
 //!
-//! A script runs without a fault to count its operations, then again and again with a fault at
-//! each. A fault must surface: as the error of a call, or in the statistics; or its place is on
-//! the list of harmless ones ([`harmless`]). What was acknowledged reads back during the fault,
-//! after it, and after a cut; what was refused never comes back; when the fault is healed the
-//! store goes on by itself. After a failed sync of the log it is read-only and says why, until it
-//! has written what it holds in memory to new files.
+//! A script runs without a fault to count its operations, then again and again with a fault at each
+//! of them. A fault must be reported: as the error of a call, or in the statistics; or it is on the
+//! list of harmless ones ([`harmless`]). Acknowledged writes read back during the fault, after it,
+//! and after a power cut; refused writes never come back; when the fault is healed the store
+//! recovers by itself. After a failed sync of the log it is read-only and reports why, until it has
+//! written its memtables to new files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,9 +20,9 @@ use crate::sim::script::{Deed, Variant, Writer};
 use crate::sim::{Truth, World, told};
 
 const DEEDS: usize = 36;
-/// A fault that lasts is healed after so many deeds.
+/// A fault that lasts is healed after so many steps.
 const DEEDS_UNTIL_HEALED: usize = 4;
-/// More operations than any run needs: beyond it something does not end.
+/// More operations than any run needs: a run that reaches it does not end.
 const OPS_MOST: u64 = 100_000;
 
 /// The faults that an operation can have.
@@ -44,7 +44,7 @@ fn actions(op: &FsOp) -> Vec<FaultAction> {
     }
 }
 
-/// Why a fault at `log[at]` need not be told to anybody; `None` if it must.
+/// The reason why a fault at `log[at]` need not be reported; `None` if it must be.
 fn harmless(log: &[FsOp], at: usize) -> Option<&'static str> {
     let kind_before = |back: usize| at.checked_sub(back).map(|at| log[at].kind);
     let of_manifest = log[at].path.to_string_lossy().ends_with(".manifest");
@@ -85,7 +85,8 @@ impl<'a> Run<'a> {
         Run { world, variant, rng, surfaced: false }
     }
 
-    /// Opens, does the script and reads now and then. Returns after how many deeds it was healed.
+    /// Opens, runs the script and reads now and then. Returns after how many steps the fault was
+    /// healed.
     fn script(&mut self) -> Result<(), String> {
         if self.world.open().is_err() {
             self.surfaced = true;
@@ -140,14 +141,15 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A close or an open failed: heals, opens, and takes what is there as the truth.
+    /// A close or an open failed: heals the fault, opens again, and takes the state found as the
+    /// expected one.
     fn mend(&mut self) -> Result<(), String> {
         self.world.fs.heal();
         self.world.open().map_err(told("open after healing"))?;
         self.take_in()
     }
 
-    /// Takes what was found after opening as the truth, if it may be.
+    /// Takes the state found after opening as the expected one, if it is allowed.
     fn take_in(&mut self) -> Result<(), String> {
         let seen = observe(self.world.db())?;
         let moment = self.world.truth().moment();
@@ -157,7 +159,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The image of a cut at this moment is a prefix, and the store goes on from it.
+    /// A cut now leaves a prefix of the commits, and the store continues from it.
     fn check_cut(&mut self, when: &str) -> Result<(), String> {
         let outcomes = [CrashOutcome::Nothing, CrashOutcome::Everything, CrashOutcome::Subset];
         for outcome in outcomes {
@@ -171,7 +173,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The fault is over: the store goes on, and nothing is lost.
+    /// The fault is over: the store recovers, and nothing is lost.
     fn after(&mut self, rule: &FaultRule, op: &FsOp) -> Result<(), String> {
         self.world.fs.heal();
         let stats = self.world.db().stats();
@@ -183,7 +185,7 @@ impl<'a> Run<'a> {
         self.world.act(&put).map_err(told("a write after healing"))?;
         let stats = self.world.db().stats();
         if let Some(error) = stats.background_error.or(stats.read_only_because) {
-            return Err(format!("still told after healing: {error}"));
+            return Err(format!("still reported after healing: {error}"));
         }
         self.check_seen(&observe(self.world.db())?)?;
         self.check_cut("cut after healing")?;
@@ -194,7 +196,7 @@ impl<'a> Run<'a> {
         check_files(&self.world.mem)
     }
 
-    /// Readers go on, writers are told, and a cut leaves what was durable.
+    /// Readers continue, writers get the error, and a cut leaves what was durable.
     fn while_read_only(&mut self, why: &str, rule: &FaultRule, op: &FsOp) -> Result<(), String> {
         let of_log = op.path.to_string_lossy().ends_with(".wal") && op.kind == OpKind::Sync;
         if !(of_log || rule.sticky) || !why.contains("sync") {
@@ -211,8 +213,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// All faults of every second operation of one script. A mapped log and a written one take turns at them,
-/// so that both meet each kind of operation in the time of one.
+/// Runs all faults of every second operation of one script. A mapped log and a written one take
+/// turns, so that both meet each kind of operation in the time of one.
 fn run_faults(variant: &Variant, seed: u64, count: &AtomicU64) -> Result<(), String> {
     let mut clean = Run::new(variant, seed);
     clean.world.fs.start_log();
@@ -232,9 +234,10 @@ fn run_faults(variant: &Variant, seed: u64, count: &AtomicU64) -> Result<(), Str
     Ok(())
 }
 
-/// Returns `true` if the store makes up for the fault: the log makes a shorter segment where the disk
-/// has no room for one of its usual length, the space behind a closed log goes with its file, and
-/// secondaries read the log where the commit cursor has no lock, and its file is made again at once.
+/// Returns `true` if the store compensates for the fault: the log creates a shorter segment where
+/// the disk has no room for one of the usual length; the space reserved after a closed log is freed
+/// with its file; and secondaries read the log where the commit cursor has no lock, and its file is
+/// created again at once.
 fn is_made_up_for(op: &FsOp, rule: &FaultRule) -> bool {
     if op.path.to_string_lossy().contains("cursor-") {
         return op.kind == OpKind::Lock || (op.kind == OpKind::MapWords && !rule.sticky);
@@ -258,7 +261,7 @@ fn run_fault(
             return Err("the fault was never met".to_owned());
         }
         if !run.surfaced && harmless(log, at).is_none() && !is_made_up_for(&log[at], rule) {
-            return Err("nobody was told".to_owned());
+            return Err("the fault was reported nowhere".to_owned());
         }
         run.after(rule, &log[at])
     })
@@ -278,7 +281,7 @@ fn a_full_disk_stops_writes_until_there_is_space_again() {
     for_each_variant(2, seed, |variant, rng| full_disk(variant, rng.next_u64()));
 }
 
-/// Fills a disk several times; each time space is given back the store goes on, unopened.
+/// Fills a disk several times. Each time space is freed the store recovers without being reopened.
 fn full_disk(variant: &Variant, seed: u64) -> Result<(), String> {
     let mut run = Run::new(variant, seed);
     run.world.fs.clear_observer();

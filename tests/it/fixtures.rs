@@ -1,9 +1,9 @@
-//! Fixtures: folders below `tests/fixtures/` with what a version of the store wrote.
+//! Fixtures: folders below `tests/fixtures/` with a store that some version wrote.
 //!
-//! `BLESS_FIXTURE=NAME` with the test that reads a fixture writes it anew, and no other; do that only
-//! for a format that was never shipped.
+//! `BLESS_FIXTURE=NAME` with the test that reads a fixture writes that fixture again, and no other.
+//! Do this only for a format that was never released.
 
-#![expect(clippy::disallowed_methods, reason = "fixtures lie outside every database")]
+#![expect(clippy::disallowed_methods, reason = "fixtures are outside every database")]
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// Writes the fixture anew if the environment names it.
+/// Writes the fixture again if the environment names it.
 pub fn bless(name: &str, write: impl FnOnce() -> MemFs) {
     if std::env::var_os("BLESS_FIXTURE").is_none_or(|named| named != name) {
         return;

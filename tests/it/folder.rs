@@ -1,7 +1,7 @@
-//! The folder of an open database: what it was opened in, whatever becomes of names and of the
-//! process's working folder.
+//! The folder of an open database: it stays the folder that was opened, whatever happens to its
+//! name and to the working folder of the process.
 
-#![expect(clippy::disallowed_methods, reason = "it moves folders behind the database's back")]
+#![expect(clippy::disallowed_methods, reason = "it moves folders without a call of the database")]
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use siltstone::Db;
 
 const SCENE: &str = "SILTSTONE_FOLDER_SCENE";
 
-/// Runs only in a process of its own, because the working folder is the whole process's.
+/// Runs only in a process of its own, because the working folder belongs to the whole process.
 #[test]
 fn child_that_changes_its_working_folder() {
     let Some(scene) = std::env::var_os(SCENE) else { return };
@@ -33,7 +33,7 @@ fn files_in(dir: &Path) -> usize {
     std::fs::read_dir(dir).unwrap().count()
 }
 
-/// All calls said `Ok`, the table lay in the other folder, and flushed data was missing.
+/// All calls used to return `Ok`, the table was in the other folder, and flushed data was missing.
 #[test]
 fn a_relative_path_does_not_follow_the_working_folder() {
     let scene = tempfile::tempdir().unwrap();
@@ -63,7 +63,7 @@ fn a_folder_that_is_renamed_while_it_is_open_stays_the_database() {
     users.put("before", "1").unwrap();
     db.flush().unwrap();
     std::fs::rename(&old, &new).unwrap();
-    // Another folder under the name must not take anything in.
+    // Another folder with the same name must not get any file.
     std::fs::create_dir(&old).unwrap();
     users.put("after", "2").unwrap();
     db.flush().unwrap();
@@ -78,7 +78,7 @@ fn a_folder_that_is_renamed_while_it_is_open_stays_the_database() {
     assert_eq!(users.get("after").unwrap().unwrap(), b"2");
 }
 
-/// Writes go on in deleted files, and nothing fails before the next file is made.
+/// Writes go to deleted files, and nothing fails before the next file is created.
 #[test]
 fn health_says_that_the_folder_was_deleted() {
     let scene = tempfile::tempdir().unwrap();
@@ -101,17 +101,17 @@ fn health_says_that_the_folder_was_deleted() {
     }
 }
 
-/// Otherwise secondaries find strong reads refused, without a reason.
+/// Otherwise secondaries would refuse strong reads without a reason.
 #[test]
 fn health_says_that_there_is_no_commit_cursor() {
     let scene = tempfile::tempdir().unwrap();
     let dir = scene.path().join("db");
     Db::open(&dir).unwrap().close().unwrap();
     let epoch = Db::open(&dir).unwrap().partition("users").unwrap().put("k", "v").unwrap().epoch;
-    // The name of the next cursor is taken by what no open deletes.
+    // Something that no open deletes has the name of the next cursor.
     let taken = dir.join(names::cursor(Epoch(epoch.0 + 1)));
     std::fs::create_dir(&taken).unwrap();
-    std::fs::write(taken.join("file"), "of somebody").unwrap();
+    std::fs::write(taken.join("file"), "of another program").unwrap();
     let db = Db::open(&dir).unwrap();
     let health = db.health();
     assert!(!health.is_healthy() && health.cursor_failure.is_some(), "{health}");

@@ -1,4 +1,4 @@
-//! Secondaries of a whole store: large values and verified reads beside a writer.
+//! Secondaries of a whole store: large values and verified reads while another process writes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ fn large_values_are_read_on_a_secondary_and_stay_while_a_view_reads_them() {
     assert!(follower.verify(Default::default()).unwrap().is_sound());
 }
 
-/// A value of twelve sub-blocks, of which four do not compress.
+/// A value of twelve sub-blocks. Four of them do not compress.
 fn compressible(seed: u64) -> Vec<u8> {
     let mut value = vec![seed as u8; 12 * 256 - 9];
     let mut rng = Rng::new(seed);
@@ -67,7 +67,8 @@ fn compressible(seed: u64) -> Vec<u8> {
     value
 }
 
-/// Values from before the compression, in tables and in the log; overwritten and moved beside the view.
+/// Values from before the compression, in tables and in the log; overwritten and moved while a view
+/// reads.
 #[test]
 fn compressed_large_values_are_read_on_a_secondary_in_every_way() {
     let fs = MemFs::new();
@@ -113,7 +114,7 @@ fn compressed_large_values_are_read_on_a_secondary_in_every_way() {
     assert!(damaged.is_corruption() && damaged.to_string().contains(".chunk"), "{damaged}");
 }
 
-/// The hooks of the application used to take the place of those of siltstone.
+/// The hooks of the application used to replace those of siltstone.
 #[test]
 fn a_secondary_with_hooks_of_the_application_reads_large_values() {
     let fs = MemFs::new();
@@ -126,7 +127,7 @@ fn a_secondary_with_hooks_of_the_application_reads_large_values() {
     assert_eq!(view.get("film").unwrap().as_deref(), Some(&value(1)[..]));
 }
 
-/// Asked in the way of generic code.
+/// Called as generic code does.
 fn has(readable: &impl Readable, key: &str) -> bool {
     readable.contains(key).unwrap()
 }
@@ -189,7 +190,7 @@ fn without_a_lease_a_vanished_chunk_file_is_told() {
     assert_eq!(followed.get("film").unwrap().as_deref(), Some(&value(2)[..]), "it looked again");
 }
 
-/// Each read of a large value goes on with a newer state, as a get does.
+/// Each read of a large value continues with a newer state, as a get does.
 #[test]
 fn without_a_lease_values_are_read_where_they_have_moved_to() {
     let fs = MemFs::new();
@@ -201,7 +202,7 @@ fn without_a_lease_values_are_read_where_they_have_moved_to() {
     media.flush().unwrap();
     let expected = &value(2)[..700];
     for way in 0..6 {
-        // A new one has no chunk file open.
+        // A new secondary has no chunk file open.
         let follower = secondary(&fs, false);
         let followed = follower.partition("media").unwrap();
         followed.sync(Target::Latest).unwrap();
@@ -260,7 +261,7 @@ fn large_values_that_a_secondary_reads_count_as_held_and_beyond_the_limit_its_le
     media.reclaim().unwrap();
     db.wait_idle().unwrap();
     assert_eq!(db.stats().leased_bytes, 0);
-    // It did not read that one before, so that it has no file of it.
+    // The secondary did not read that value before, so that it has no file of it open.
     assert_eq!(view.get([3]).err().unwrap().kind(), ErrorKind::FileGone);
     assert_eq!(followed.at(Level::Strong).unwrap().get([0]).unwrap(), None, "it looked again");
     assert_eq!(media.space().unwrap().total_bytes, media.space().unwrap().live_bytes + 3 * 64);
@@ -300,7 +301,7 @@ fn a_secondary_verifies_what_it_reads() {
     let there = sealed.verified_get("k").unwrap().unwrap();
     assert_eq!(here.value, there.value);
     assert_eq!(view.verified_range(..).map(Result::unwrap).count(), 2);
-    // A bit of the table turns over: the view says so, and returns nothing.
+    // A bit of the table flips: the view reports it, and returns nothing.
     for name in fs.list_tables() {
         fs.corrupt(&Path::new("/db").join(name), 40, 1).unwrap();
     }
@@ -309,7 +310,7 @@ fn a_secondary_verifies_what_it_reads() {
     assert!(view.verified_get("k").err().unwrap().is_corruption());
 }
 
-/// Keys that end in 0 or 1 are stored in another form. Every way to read asks for it.
+/// Keys that end in 0 or 1 are stored in another form. This calls every read.
 #[test]
 fn keys_that_end_in_0_or_1_are_read_by_every_call_and_on_a_secondary() {
     let fs = MemFs::new();
@@ -317,7 +318,7 @@ fn keys_that_end_in_0_or_1_are_read_by_every_call_and_on_a_secondary() {
     let sealed = with_large_values().metahive(MetaHiveOptions::default().any_key(true));
     let p = db.partition_with("p", sealed).unwrap();
     let keys = [&b"k"[..], b"k\0", b"k\x01", b"k\0\0", b"k\x01\0", b"\0", b"\x01", &[1; 300]];
-    // One half in a table, the other half in the log; every second value is stored apart.
+    // One half is in a table, the other half in the log; every second value is in a chunk file.
     for (n, key) in keys.iter().enumerate() {
         p.put(key, value_of_key(n)).unwrap();
         if n == keys.len() / 2 {
@@ -346,14 +347,14 @@ fn keys_that_end_in_0_or_1_are_read_by_every_call_and_on_a_secondary() {
         assert_eq!(&*view.verified_get(key).unwrap().unwrap().value, value, "{key:?}");
         assert_eq!(&*p.verified_get(key).unwrap().unwrap().value, value, "{key:?}");
     }
-    // Their stored forms are keys of nobody.
+    // Their stored forms are keys that were never written.
     for key in [&b"\x01\0\0"[..], b"k\0\0\0", b"k\x01\x01"] {
         assert!(!p.contains(key).unwrap() && followed.get(key).unwrap().is_none(), "{key:?}");
         assert!(p.stat_blob(key).unwrap().is_none(), "{key:?}");
     }
 }
 
-/// Every second value is long enough to be stored apart.
+/// Every second value is long enough for a chunk file.
 fn value_of_key(n: usize) -> Vec<u8> {
     let len = if n.is_multiple_of(2) { 5_000 } else { 50 };
     value(n as u8)[..len].to_vec()

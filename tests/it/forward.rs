@@ -1,4 +1,4 @@
-//! The calls that a file system or a file of a test passes on as they are.
+//! Macros for the calls that a file system or a file of a test passes on unchanged.
 
 /// The calls of [`lsm_core::fs::Fs`] that neither open nor list, passed on to a field.
 macro_rules! forward_fs {
@@ -46,8 +46,8 @@ macro_rules! forward_fs {
     };
 }
 
-/// The calls of [`lsm_core::fs::File`] but its syncs and its reads past the cache, passed on to the
-/// field `file`.
+/// The calls of [`lsm_core::fs::File`], without its syncs and its reads past the cache, passed on
+/// to the field `file`.
 macro_rules! forward_file {
     () => {
         fn append(&self, bytes: &[u8]) -> siltstone::Result<()> {

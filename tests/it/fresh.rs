@@ -41,7 +41,7 @@ impl Store {
         }
     }
 
-    /// Reads every key; returns how often the cache lacked a block.
+    /// Reads every key. Returns how often the cache lacked a block.
     fn misses(&self, round: u32) -> u64 {
         let before = self.db.stats().cache_misses;
         for n in 0..KEYS {
@@ -77,18 +77,18 @@ fn what_jobs_have_written_is_read_from_memory() {
             assert_eq!(store.misses(round), 0, "round {round}, compacted");
             bytes.push(store.db.stats().cache_bytes);
         }
-        // Blocks of tables that are gone have left: without that the cache would be full.
+        // Blocks of deleted tables are gone: otherwise the cache would be full.
         assert!(bytes.iter().all(|held| *held < bytes[0] * 5 / 4), "{bytes:?}");
     }
 }
 
-/// The caller used to look into the cache for each block of the partition.
+/// The call used to look for each block of the partition in the cache, on the thread of the caller.
 #[test]
 fn blocks_of_a_dropped_partition_leave_the_cache_behind_the_call() {
     let store = store(16 << 20, PartitionOptions::new());
     store.put_all(0);
     store.flush();
-    // Only a table that was opened tells which blocks it has.
+    // Only an opened table knows its blocks.
     assert_eq!(store.misses(0), 0);
     let cached = store.db.stats().cache_bytes;
     assert!(cached > 0);
@@ -99,7 +99,7 @@ fn blocks_of_a_dropped_partition_leave_the_cache_behind_the_call() {
     assert_eq!(db.stats().cache_bytes, cached);
     db.wait_idle().unwrap();
     assert_eq!(db.stats().cache_bytes, 0);
-    // Nothing but the iterator holds the tables.
+    // Only the iterator holds the tables.
     assert!(db.health().pinned_obsolete_bytes > 0);
     drop(held);
     db.wait_idle().unwrap();
@@ -117,11 +117,11 @@ fn few_large_entries_and_no_cache_keep_nothing() {
     let off = store(0, PartitionOptions::new());
     off.put_all(0);
     off.compact();
-    assert_eq!(off.misses(0), 0, "nobody asks a cache that is not there");
+    assert_eq!(off.misses(0), 0, "a cache that is off is not read");
     assert_eq!(off.db.stats().cache_bytes, 0);
 }
 
-/// A get that memory answers is right, and the damage on the device is found all the same.
+/// A get that the cache answers is right, and the damage on the device is found anyway.
 #[test]
 fn damage_behind_a_cached_block_is_found_by_verify_and_by_the_next_open() {
     let store = store(16 << 20, PartitionOptions::new().compression(Compression::None));

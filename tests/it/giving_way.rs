@@ -1,7 +1,7 @@
-//! A deep merge gives way: level-0 merges that are due run in the middle of it.
+//! A deep merge is interrupted: level-0 merges that become due run in the middle of it.
 //!
-//! Background work runs in steps. A filter in the deep merge writes to another partition and flushes,
-//! so that level 0 of that partition is due while the merge runs.
+//! Background work runs in steps. A filter in the deep merge writes to another partition and
+//! flushes, so that level 0 of that partition is due while the merge runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use crate::store::stepped;
 /// Called with the number of each entry of a deep merge.
 type Deed = Box<dyn FnMut(u64) + Send>;
 
-/// Has the next deep merge of its partition do a deed.
+/// Makes the next deep merge of its partition run an action.
 #[derive(Default)]
 struct Interrupter(Mutex<Option<Deed>>);
 
@@ -50,7 +50,7 @@ impl CompactionFilter for Interrupted {
     }
 }
 
-/// Is asked at the start of each merge.
+/// Called at the start of each merge.
 struct AtStart(Box<dyn Fn() -> Result<()> + Send + Sync>);
 
 struct Nothing;
@@ -70,7 +70,7 @@ impl CompactionFilterFactory for AtStart {
     }
 }
 
-/// The merges in the order in which they ended: partition and uppermost level.
+/// The merges in the order in which they ended: partition and upper level.
 #[derive(Clone, Default)]
 struct Ended(Arc<Mutex<Vec<String>>>);
 
@@ -88,7 +88,7 @@ impl EventListener for Ended {
     }
 }
 
-/// A store with a deep merge due in partition `deep` that takes more than 8,000 entries, and the
+/// A store with a deep merge due in partition `deep` that reads more than 8,000 entries, and the
 /// partition `other`.
 struct Case {
     db: Db,
@@ -100,7 +100,7 @@ struct Case {
 }
 
 const ENTRIES: u64 = 9000;
-/// The keys of the other partition behind two interruptions.
+/// The keys of the other partition after two interruptions.
 const OTHERS: [u64; 8] = [1500, 1501, 1502, 1503, 5000, 5001, 5002, 5003];
 /// The order in which they are written.
 const WRITTEN: [u64; 8] = [1500, 1502, 1501, 1503, 5000, 5002, 5001, 5003];
@@ -139,7 +139,7 @@ impl Case {
         Case { db, deep, other, interrupter, clock: clock.clone(), ended }
     }
 
-    /// Has the deep merge call `make_due` at each of these entries, with its number.
+    /// Makes the deep merge call `make_due` at each of these entries, with its number.
     fn interrupt(&self, at: &'static [u64], mut make_due: impl FnMut(u64) + Send + 'static) {
         *self.interrupter.0.lock().unwrap() = Some(Box::new(move |entry| {
             if at.contains(&entry) {
@@ -183,7 +183,7 @@ fn level_0_that_becomes_due_is_merged_in_the_middle_of_a_deep_merge() {
     case.db.wait_idle().unwrap();
 }
 
-/// A deep merge that always gave way would never end while somebody writes.
+/// A deep merge that is always interrupted would never end while an application writes.
 #[test]
 fn a_deep_merge_gives_no_more_time_than_it_has_had() {
     let clock = ManualClock::default();
@@ -200,7 +200,7 @@ fn a_deep_merge_gives_no_more_time_than_it_has_had() {
     assert!(case.db.step().unwrap());
     assert_eq!(case.ended.take(), ["other 0"]);
     case.check(&OTHERS);
-    // The second time the deep merge has had as many seconds of its own.
+    // The second time the deep merge has run for as many seconds itself.
     fill(&case.db, &case.deep, (0..ENTRIES).step_by(2));
     assert!(case.db.step().unwrap());
     assert_eq!(case.ended.take(), ["deep 0"]);

@@ -7,11 +7,11 @@ use siltstone::{Db, LargeValueOptions, Options, PartitionOptions};
 
 const FOLDER: &str = "SILTSTONE_HANDLES_FOLDER";
 const PARTITIONS: usize = 300;
-/// Partitions with large values, and values of each, which have a chunk file of their own.
+/// Partitions with large values, and values of each, which are in a chunk file of their own.
 const STORES: usize = 10;
 const VALUES: usize = 60;
 
-/// Runs only where the limit of open files is low, which is the whole process's.
+/// Runs only with a low limit of open files, which is a limit of the whole process.
 #[test]
 fn child_with_few_file_handles() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -82,13 +82,14 @@ fn child_with_few_file_handles_and_large_values() {
     db.close().unwrap();
 }
 
-/// Reads failed for good while `health` said that all was well.
+/// Reads used to fail permanently while `health` reported that all was well.
 #[test]
 fn three_hundred_partitions_work_with_256_file_handles() {
     run_twice_with_256_handles("handles::child_with_few_file_handles");
 }
 
-/// Each partition kept 128 chunk files open, beside what the database may have open.
+/// Each partition used to keep 128 chunk files open, in addition to those that the database may
+/// have open.
 #[test]
 fn six_hundred_chunk_files_are_read_with_256_file_handles() {
     run_twice_with_256_handles("handles::child_with_few_file_handles_and_large_values");

@@ -1,8 +1,8 @@
-//! Failures: their meaning, the answers of `Db::health`, the writers that wait, the listeners that
-//! are told.
+//! Failures: their meaning, the reports of `Db::health`, the writers that wait, the listeners that
+//! are notified.
 //!
-//! The table of failures is walked row by row: each cell is made to happen, and what writers meet
-//! and how the store goes on must be what the table says.
+//! The table of failures is tested row by row: each cell is made to happen, and the writers and the
+//! recovery of the store must behave as the table states.
 
 mod listeners;
 
@@ -47,7 +47,7 @@ struct Store {
     fs: FaultFs,
     clock: ManualClock,
     heard: Heard,
-    /// Of the hooks of the partition, if it has some.
+    /// The hooks of the partition, if it has any.
     fuse: Fuse,
     db: Db,
     p: Partition,
@@ -116,7 +116,7 @@ impl Store {
         }
     }
 
-    /// Steps until one fails.
+    /// Steps until a step fails.
     fn fail(&self) -> ErrorKind {
         for _ in 0..100 {
             if let Err(error) = self.db.step() {
@@ -126,7 +126,7 @@ impl Store {
         panic!("nothing failed");
     }
 
-    /// Makes a failure of background work due.
+    /// Makes background work due that will fail.
     fn prepare(&self, reason: Reason) {
         match reason {
             Reason::WalAppend | Reason::WalSync => {}
@@ -140,12 +140,13 @@ impl Store {
             Reason::Flush => self.seal(),
             Reason::Manifest => {
                 self.seal();
-                // Synced, which the flush need not do: so the log wants an edit next, too.
+                // Synced, although the flush does not need it, so that the log needs an edit next
+                // as well.
                 self.db.wait_durable(self.db.visible_seq()).unwrap();
             }
             _ => {
-                // For a reader one table: no compaction is to meet its damage. Its entries are too long for
-                // a flush to put them into the cache, where no damage would meet the reader.
+                // One table for a reader: no compaction meets its damage. Its entries are too long
+                // for a flush to put them into the cache, where a reader would not meet the damage.
                 let is_read = reason == Reason::Read;
                 let value = vec![7; if is_read { 600 } else { 100 }];
                 for round in 0..if is_read { 1 } else { 3_u8 } {
@@ -161,7 +162,7 @@ impl Store {
         self.mem.paths().into_iter().find(|path| is_table(path)).unwrap()
     }
 
-    /// Lets the storage, or a hook, fail so from now on.
+    /// Makes the storage, or a hook, fail in this way from now on.
     fn inject(&self, reason: Reason, class: Class) {
         use FaultAction::{Eio, Enospc, Panic, SyncReverted};
         let suffix = match reason {
@@ -209,7 +210,7 @@ fn check_cell(reason: Reason, class: Class, severity: Severity, resume: Resume) 
     match (reason, resume) {
         (Reason::WalAppend, Resume::NextCall) => assert!(put(Durability::Os).is_err()),
         (Reason::Read, Resume::NextCall) => assert!(store.p.get("a").is_err()),
-        (_, Resume::NextCall) => panic!("no call of this kind is told"),
+        (_, Resume::NextCall) => panic!("no call of this kind is reported"),
         (_, Resume::Rewrite) => {
             assert_eq!(put(Durability::Sync).unwrap_err().kind(), ErrorKind::ReadOnly);
             let _ = store.db.step();
@@ -252,7 +253,7 @@ fn check_cell(reason: Reason, class: Class, severity: Severity, resume: Resume) 
 /// The effect of a lasting failure on writers.
 fn check_writers(store: &Store, reason: Reason, severity: Severity) {
     match severity {
-        // An append that lasts in failing fails each commit, and no more.
+        // An append that keeps failing fails each commit, and nothing else.
         Severity::Soft if reason == Reason::WalAppend => store.fs.heal(),
         Severity::Soft => {}
         Severity::ReadOnly => {
@@ -299,7 +300,7 @@ fn every_row_of_the_table_is_as_the_store_behaves() {
 fn who_must_not_wait_is_told_the_reason() {
     let store = store(BackgroundMode::Stepped);
     store.break_at(OpKind::Append, ".sst", FaultAction::Enospc);
-    // Slowed down first: some pass as time does, then none.
+    // Slowed down first: writes pass slowly, then none passes.
     let mut passed = 0;
     let slowed = loop {
         match store.p.try_put("k", [7; 500]) {
@@ -348,14 +349,14 @@ fn who_must_not_wait_is_told_the_reason() {
 
 #[test]
 fn nobody_waits_while_the_reason_is_gone() {
-    // In steps: the writer itself does what there is to do, and no more.
+    // In steps: the writer itself does the pending work, and nothing else.
     let stepped = store(BackgroundMode::Stepped);
     for _ in 0..2_000 {
         stepped.p.put("k", [7; 500]).unwrap();
     }
     assert_eq!(stepped.db.stats().stalled, Duration::ZERO);
-    // With threads: a writer that is stopped goes on when a flush works again, although no clock
-    // moves and nothing else is written.
+    // With threads: a stopped writer continues when a flush works again, although no clock moves
+    // and nothing else is written.
     let threads = store(BackgroundMode::Threads);
     threads.break_at(OpKind::Append, ".sst", FaultAction::Eio);
     let mut refused = None;
@@ -390,13 +391,13 @@ fn memory_stays_within_its_budget_under_load() {
         partition.get((rng.below(500) as u32).to_be_bytes()).unwrap();
         let stats = store.db.stats();
         most = most.max(stats.memtable_bytes + stats.cache_bytes);
-        // A batch, and the filters of so small memtables.
+        // A batch, and the Bloom filters of such small memtables.
         let filters: u64 =
             1 + stats.partitions.iter().map(|p| 1 + p.sealed_memtable_count).sum::<u64>();
         let most_allowed = stats.memory_budget_bytes + 1000 + filters * (4 << 10);
         assert!(stats.memory_used_bytes <= most_allowed, "{stats:?}");
     }
-    // The load was one: it filled the cache and more than one memtable.
+    // It was a real load: it filled the cache and more than one memtable.
     assert!(most > (64 << 10) + 2 * (16 << 10), "{most}");
     let budget = store.db.stats();
     assert_eq!(budget.memory_budget_bytes, (4 * (16 << 10)) + (64 << 10) + budget.open_table_bytes);
@@ -425,7 +426,7 @@ fn a_thread_that_read_once_and_sleeps_pins_nothing() {
     let after = tables();
     assert!(!after.iter().any(|table| before.contains(table)), "{before:?} {after:?}");
     assert_eq!(store.db.health().pinned_obsolete_bytes, 0);
-    // An iterator does pin, and shows.
+    // An iterator does pin, and the figures show it.
     let held = store.p.iter();
     store.p.put("a", [8; 100]).unwrap();
     store.p.compact(..).unwrap();
@@ -445,7 +446,8 @@ fn check_thousand(p: &Partition) {
     }
 }
 
-/// The system tells of a page that it could not write once. The sync of the table behind it finds no error.
+/// The system reports once a page that it could not write. The next sync of the table finds no
+/// error.
 #[test]
 fn a_compaction_that_the_device_fails_on_the_way_loses_nothing() {
     let fs = FaultFs::over_mem(MemFs::new());

@@ -25,7 +25,7 @@ use testkit::Rng;
 use crate::shelf::{Shelf, ShelfProvider};
 use crate::store::{content, stepped};
 
-/// Tiny limits, so that every path runs.
+/// Small limits, so that every path runs.
 fn builder(fs: &MemFs, seed: u64) -> Builder {
     let options =
         Options::new().write_buffer_bytes(4 << 10).wal_segment_bytes(8 << 10).cache_bytes(64 << 10);
@@ -72,8 +72,8 @@ fn a_ttl_filter_deletes_what_expired_and_leaves_snapshots_alone() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The rule of every deciding filter: a key reads as without the filter, or as deleted if the
-    /// filter would delete its present value; a snapshot reads as if there were no filter.
+    /// The rule of every filter that decides: a key reads as without the filter, or as deleted if
+    /// the filter would delete its current value; a snapshot reads as if there were no filter.
     #[test]
     fn deciding_filters_never_show_an_older_value_nor_change_a_snapshot(
         ops in prop::collection::vec((0u8..6, 0u8..8, 0u8..10), 1..150),
@@ -119,7 +119,7 @@ proptest! {
 
 #[test]
 fn a_snapshot_taken_while_a_filter_decides_keeps_its_view() {
-    /// Takes a snapshot from within the job.
+    /// Takes a snapshot during the job.
     struct Meddler(Mutex<Option<Db>>, Arc<Mutex<Option<siltstone::Snapshot>>>);
     struct MeddlerJob;
     impl CompactionFilter for MeddlerJob {
@@ -187,7 +187,7 @@ fn values_live_in_their_store_and_go_when_nobody_can_read_them() {
     }
     let refused = db.batch().put(&p, "big", vec![1; 200]).put(&p, "", "").commit(Durability::Os);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::LimitExceeded);
-    assert_eq!(shelf.live(), 20, "a batch that was refused leaves no value behind");
+    assert_eq!(shelf.live(), 20, "a batch that was refused leaves no value");
     p.compact(..).unwrap();
     db.wait_idle().unwrap();
     assert_eq!(shelf.live(), 20, "an iterator may still read what was deleted");
@@ -250,7 +250,7 @@ fn a_damaged_value_hides_no_log_that_ends_behind_it() {
     let put = |key, durability| db.batch().put(&p, key, [7; 120]).commit(durability).unwrap();
     put("damaged", Durability::Sync);
     put("sound", Durability::Sync);
-    // Attests both.
+    // A later frame proves both durable.
     db.wait_idle().unwrap();
     put("lost", Durability::Os);
     let after = fs.crash_clone(CrashOutcome::Everything, &mut || 0);
@@ -284,7 +284,7 @@ fn no_table_is_installed_before_the_values_that_it_points_to_are_durable() {
                 1 => p.compact(..).unwrap(),
                 _ => db.wait_idle().unwrap(),
             }
-            // Twice: what an open writes has to last as well.
+            // Twice: what an open writes has to be durable as well.
             let mut fs = fs.clone();
             let mut shelf = shelf.clone();
             for _ in 0..2 {

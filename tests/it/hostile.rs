@@ -1,9 +1,9 @@
-//! Lies under right checksums: bytes that verify and say nonsense.
+//! Invalid content with correct checksums.
 //!
-//! A checksum tells of faults, not of a bug in whoever wrote it, nor of malice. So each case changes
-//! bytes of a small store and then makes every checksum over them right again. What a reader may
-//! then answer is open; it may not panic, hang, or take memory that the files do not account for.
-//! Reading runs in a process of its own, whose peak of memory is measured.
+//! A checksum detects faults. It does not detect a bug in the writer, nor malice. So each case
+//! changes bytes of a small store and then corrects every checksum over them. A reader may return
+//! any result; it may not panic, hang, or use memory that the files do not account for. Reads run
+//! in a process of their own, whose peak of memory is measured.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ fn build() -> MemFs {
     let plain = db.partition_with("plain", options.clone().compression(Compression::None)).unwrap();
     let expiring = options.clone().filter(Arc::new(TtlFilter::stored(&TtlRule::in_value(0))));
     let expiring = db.partition_with("expiring", expiring).unwrap();
-    // Its rules stand in the manifest, with the form of its keys.
+    // The manifest has its rules, with the form of its keys.
     let sealed = options.clone().metahive(metahive::MetaHiveOptions::new());
     let sealed = db.partition_with("sealed", sealed).unwrap();
     for n in 0..40u64 {
@@ -124,7 +124,7 @@ fn varint(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     }
 }
 
-/// Changes a few bytes of `bytes` to what breaks decoders most.
+/// Changes a few bytes of `bytes` to the values that break most decoders.
 fn lie(rng: &mut Rng, bytes: &mut [u8]) {
     if bytes.is_empty() {
         return;
@@ -153,13 +153,13 @@ fn lie_in_manifest(rng: &mut Rng, bytes: &mut [u8]) {
         at = end;
     }
     let frame = frames[(rng.next_u64() % frames.len() as u64) as usize].clone();
-    // Now and then the edit's number, else what it says.
+    // Sometimes the number of the edit, otherwise its content.
     let from = if rng.next_u64().is_multiple_of(16) { 20 } else { 28 };
     lie(rng, &mut bytes[frame.start + from..frame.end]);
     seal_manifest_frame(bytes, frame);
 }
 
-/// Makes both checksums of a manifest's frame agree.
+/// Corrects both checksums of a frame of the manifest.
 fn seal_manifest_frame(bytes: &mut [u8], frame: std::ops::Range<usize>) {
     let sum = checksum64(&bytes[frame.start + 28..frame.end]);
     bytes[frame.start + 8..frame.start + 16].copy_from_slice(&sum.to_le_bytes());
@@ -203,7 +203,7 @@ fn lie_in_segment(rng: &mut Rng, bytes: &mut [u8]) {
     } else {
         lie(rng, &mut bytes[start + 8..header_end]);
     }
-    // The header as it now says that it is, if that lies in the file.
+    // The length of the header as the header now states it, if that is inside the file.
     let end = varint(bytes, start + 9).map_or(header_end, |(rest, len)| {
         (start + 9 + len).saturating_add(usize::try_from(rest).unwrap_or(usize::MAX))
     });
@@ -212,7 +212,7 @@ fn lie_in_segment(rng: &mut Rng, bytes: &mut [u8]) {
     bytes[start..start + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// The seed of a checksum of what begins at `start` of the segment in `bytes`.
+/// The seed of a checksum of the frame or header at `start` of the segment in `bytes`.
 fn log_seed(bytes: &[u8], start: usize) -> u64 {
     let salt = word(bytes, 56);
     let epoch = u64::from(half(bytes, 28));
@@ -220,7 +220,7 @@ fn log_seed(bytes: &[u8], start: usize) -> u64 {
         ^ (start as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A lie in the index of sections at `start`, behind the last frame.
+/// Changes the index of sections at `start`, after the last frame.
 fn lie_in_index(rng: &mut Rng, bytes: &mut [u8], start: usize) {
     let sum_at = start + (48 + half(bytes, start + 40) as usize).next_multiple_of(8);
     // The magic stays: without it there is no index.
@@ -230,7 +230,7 @@ fn lie_in_index(rng: &mut Rng, bytes: &mut [u8], start: usize) {
     bytes[sum_at..sum_at + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Catches up with all partitions as a secondary, which reads indexes of sections.
+/// Syncs all partitions as a secondary, which reads indexes of sections.
 fn follow_it(fs: &MemFs) -> siltstone::Result<()> {
     let secondary = Db::secondary_builder(DIR).fs(Arc::new(fs.clone())).open()?;
     for name in secondary.partition_names() {
@@ -250,7 +250,7 @@ fn lie_in_table(rng: &mut Rng, bytes: &mut [u8]) {
         bytes[len - 8..].copy_from_slice(&sum.to_le_bytes());
         return;
     }
-    // Where blocks end is only in the index, but a checksum that matches tells it as well.
+    // Only the index records where blocks end, but a checksum that matches shows it as well.
     let unique_id = word(bytes, footer + 48);
     let seed = |at: usize| unique_id ^ (at as u64).wrapping_mul(0x9e6c_63d0_876a_9a99);
     let mut blocks = Vec::new();
@@ -269,8 +269,8 @@ fn lie_in_table(rng: &mut Rng, bytes: &mut [u8]) {
     bytes[block.end - 8..block.end].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// A lie in the header of a chunk file, in the header of a block or anywhere in the blocks; the
-/// checksums of headers are right again. That of a value is in its handle too.
+/// Changes the header of a chunk file, the header of a block, or any byte of the blocks. The
+/// checksums of headers are corrected. The checksum of a value is in its handle too.
 fn lie_in_chunk(rng: &mut Rng, bytes: &mut [u8]) {
     if rng.next_u64().is_multiple_of(4) {
         lie(rng, &mut bytes[..56]);
@@ -300,7 +300,7 @@ fn kind_of(path: &Path) -> Option<FileKind> {
     Some(FileName::parse(path.file_name()?.to_str()?)?.kind)
 }
 
-/// Reads, writes and compacts as far as the store lets it.
+/// Reads, writes and compacts as far as the store accepts it.
 fn use_it(fs: &MemFs) -> siltstone::Result<()> {
     let db = open(fs)?;
     let mut first_error = Ok(());
@@ -311,7 +311,7 @@ fn use_it(fs: &MemFs) -> siltstone::Result<()> {
     };
     for name in db.partition_names() {
         let partition = db.partition(&name)?;
-        // A lie may make an iteration longer, but not endless.
+        // Invalid content may make an iteration longer, but not endless.
         let bound = 100_000;
         note(partition.iter().take(bound).try_for_each(|pair| pair.map(drop)));
         note(partition.iter().rev().take(bound).try_for_each(|pair| pair.map(drop)));
@@ -331,7 +331,7 @@ fn use_it(fs: &MemFs) -> siltstone::Result<()> {
 /// Reads a store in all the ways that read a file of this kind.
 fn read_it(fs: &MemFs, changed: FileKind) -> siltstone::Result<()> {
     match changed {
-        // The secondary first: the open removes the segments.
+        // The secondary comes first: the open removes the segments.
         FileKind::Wal => follow_it(fs).and(use_it(fs)),
         FileKind::Sst | FileKind::Manifest | FileKind::Chunk => use_it(fs),
     }
@@ -342,11 +342,11 @@ fn peak_kib() -> u64 {
     let mut text = vec![0; 8192];
     let got = file.unwrap().read_at(0, &mut text).unwrap();
     let text = String::from_utf8_lossy(&text[..got]).into_owned();
-    let line = text.lines().find(|line| line.starts_with("VmHWM")).expect("Linux tells it");
+    let line = text.lines().find(|line| line.starts_with("VmHWM")).expect("Linux reports it");
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// The reader of lies: does nothing unless a parent asks for it.
+/// The process that reads: does nothing unless a parent starts it.
 #[test]
 fn child_that_reads_lies() {
     if std::env::var_os(CHILD).is_none() {
@@ -408,7 +408,7 @@ fn lies_under_right_checksums_neither_panic_nor_take_memory() {
     println!("{}", said.lines().find(|line| line.contains("lies,")).unwrap_or_default());
 }
 
-/// A manifest edit with one change, given as its bytes, behind the last one.
+/// A manifest edit with one change, given as its bytes, after the last edit.
 fn append_change(bytes: &mut Vec<u8>, change: &[u8]) {
     let mut at = 80;
     let mut number = 0;
@@ -442,7 +442,7 @@ fn numbers_at_their_end_are_refused_at_open_and_panic_nowhere() {
         (&[8 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "absent"),
         (&[18 << 1, 9, 0, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
         (&[19 << 1, 2, 0, 7], "no floor 7"),
-        // Where a replay begins: in no segment of the log, and behind other frames than it says.
+        // Start of the replay: in no segment of the log, and after other frames than it states.
         (&[20 << 1 | 1, 4, 127, 128, 1, 7], "not live"),
         (&[20 << 1 | 1, 4, last as u8, 128, 1, 7], "does not continue the sequence"),
         // Ahead of the log: with numbers that no database has, and less far than the log itself.
@@ -459,6 +459,6 @@ fn numbers_at_their_end_are_refused_at_open_and_panic_nowhere() {
     }
     let fs = store.crash_clone(CrashOutcome::Everything, &mut || 0);
     fs.write_raw(&Path::new(DIR).join("ffffffffffffffff-00000001.sst"), b"?").unwrap();
-    // No writer made it, and it uses up no numbers.
+    // No writer made it, and it uses no numbers.
     use_it(&fs).unwrap();
 }

@@ -1,8 +1,9 @@
-//! A real process killed with SIGKILL while it writes, round after round in one folder.
+//! A real process is killed with SIGKILL while it writes, round after round in one folder.
 //!
-//! The test binary starts itself again as the writer, which says each acknowledgement into a pipe.
-//! All acknowledged writes must be there afterwards, batches whole, and the lock free at once. A
-//! write of the default durability survives this; what survives a power cut is tested elsewhere.
+//! The test binary starts itself again as the writer, which prints each acknowledgement into a
+//! pipe. All acknowledged writes must be there afterwards, batches complete, and the lock free at
+//! once. A write of the default durability survives this; other tests check what survives a power
+//! cut.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -23,8 +24,8 @@ const SLOTS: u64 = 120;
 const ROUNDS: usize = 50;
 
 fn open(folder: &Path) -> siltstone::Result<Db> {
-    // Small, so that segments, flushes and compactions come and go between two kills. A log that
-    // is stored through a mapping needs longer ones to come to that.
+    // Small, so that segments, flushes and compactions occur between two kills. A log that is
+    // written through a mapping needs longer segments for that.
     let is_mapped = std::env::var_os(WRITTEN).is_none();
     let segment_bytes = if is_mapped { 48 << 10 } else { 8 << 10 };
     let options = Options::new()
@@ -71,8 +72,8 @@ fn value(writer: usize, number: u64) -> String {
     format!("{writer}:{number}:{}", "x".repeat((number % 97) as usize))
 }
 
-/// The number of the last batch of `writer` that is in the store, once it is checked that all
-/// batches up to it are there whole, in both partitions, and none behind it.
+/// The number of the last batch of `writer` in the store, after a check that all batches up to it
+/// are complete, in both partitions, and that no later one is there.
 fn check_writer(db: &Db, writer: usize) -> u64 {
     let partitions = ["left", "right"].map(|name| db.partition(name).unwrap());
     let counts = partitions.each_ref().map(|partition| {
@@ -93,7 +94,7 @@ fn check_writer(db: &Db, writer: usize) -> u64 {
     last
 }
 
-/// The writer: does nothing unless a parent asks for it.
+/// The writer: does nothing unless a parent starts it.
 #[test]
 fn child_that_writes_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -126,7 +127,7 @@ fn write_for_ever(db: &Db, writer: usize) {
     }
 }
 
-/// Starts a writer, whose log is written or stored through a mapping.
+/// Starts a writer, whose log is written with calls or through a mapping.
 fn start(folder: &Path, is_written: bool) -> (Child, BufReader<ChildStdout>) {
     let mut command = child_test("kill::child_that_writes_until_it_is_killed", FOLDER, folder);
     if is_written {
@@ -135,7 +136,7 @@ fn start(folder: &Path, is_written: bool) -> (Child, BufReader<ChildStdout>) {
     spawned(command)
 }
 
-/// This process once more, as one test that finds the folder in the variable `name`.
+/// This process again, as one test that reads the folder from the variable `name`.
 pub fn child_test(test: &str, name: &str, folder: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(name, folder).stdout(Stdio::piped());
@@ -148,8 +149,8 @@ pub fn spawned(mut command: Command) -> (Child, BufReader<ChildStdout>) {
     (child, lines)
 }
 
-/// Kills a writer behind `wanted` acknowledgements; `note` hears of all that it said, also of those
-/// behind.
+/// Kills a writer after `wanted` acknowledgements. Calls `note` with each acknowledgement, also
+/// with later ones.
 pub fn kill_behind(
     (mut child, mut lines): (Child, BufReader<ChildStdout>),
     wanted: u64,
@@ -167,7 +168,7 @@ pub fn kill_behind(
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // What it said before it died is in the pipe.
+    // The lines that it printed before it died are in the pipe.
     let mut rest = String::new();
     lines.read_to_string(&mut rest).unwrap();
     for (writer, number) in rest.split_inclusive('\n').filter_map(acknowledged) {
@@ -175,7 +176,7 @@ pub fn kill_behind(
     }
 }
 
-/// Reads lines until one says `word`; `false` at the end of the pipe.
+/// Reads lines until one is `word`; `false` at the end of the pipe.
 fn wait_for(lines: &mut BufReader<ChildStdout>, word: &str) -> bool {
     let mut line = String::new();
     while lines.read_line(&mut line).unwrap() > 0 {
@@ -187,7 +188,7 @@ fn wait_for(lines: &mut BufReader<ChildStdout>, word: &str) -> bool {
     false
 }
 
-/// The acknowledgement in a whole line, if it is one.
+/// The acknowledgement in a complete line, if the line is one.
 fn acknowledged(line: &str) -> Option<(usize, u64)> {
     let (_, ack) = line.strip_suffix('\n')?.rsplit_once("ack ")?;
     let (writer, number) = ack.split_once(' ')?;
@@ -200,18 +201,18 @@ fn killed_writers_lose_nothing_that_was_acknowledged() {
     let mut rng = Rng::from_env_or(11);
     let mut acks = [0; WRITERS];
     let mut total = 0;
-    // Writers killed since the store was last looked into: each may have had a batch under way.
+    // Writers killed since the last look into the store: each may have had a batch in progress.
     let mut killed = 0;
     for round in 0..ROUNDS {
         let started = start(dir.path(), round % 2 == 1);
-        // Now and then while it opens or recovers, else after that many acknowledgements.
+        // Sometimes while it opens or recovers, otherwise after that many acknowledgements.
         let wanted = if round % 10 == 9 { 0 } else { 1 + rng.next_u64() % 400 };
         kill_behind(started, wanted, |writer, number| acks[writer] = number);
         killed += 1;
         if round % 3 == 2 {
             continue; // The next writer recovers from what two kills left.
         }
-        // Before the first open is through there may be no database yet.
+        // Before the first open has finished there may be no database yet.
         let shown = (total > 0).then(|| shown_read_only(dir.path()));
         let db = open(dir.path()).unwrap();
         if let Some(shown) = shown {
@@ -257,9 +258,9 @@ fn open_in_memory(fs: &MemFs) -> Db {
     stepped(Arc::new(fs.clone()), "/db", 1).options(options).open().unwrap()
 }
 
-/// A batch larger than a segment gets one of its own. The reserve that lay ready then had a lower
-/// number, was begun behind it, and the next open, which reads segments by number, found the log
-/// broken and refused.
+/// A batch larger than a segment gets a segment of its own. The reserve that was ready at that time
+/// had a lower number and was used after it, so that the next open, which reads segments by number,
+/// reported the log as broken and refused it.
 #[test]
 fn a_batch_larger_than_a_segment_keeps_the_log_in_order() {
     let fs = MemFs::new();

@@ -77,7 +77,7 @@ fn value(rng: &mut Rng, len: usize) -> Vec<u8> {
     (0..len).map(|_| rng.next_u64() as u8).collect()
 }
 
-/// Lets time pass until nothing is left to do.
+/// Moves the clock until there is nothing left to do.
 fn rest(db: &Db, clock: &ManualClock) {
     for _ in 0..30 {
         clock.pass(1);
@@ -91,7 +91,7 @@ fn values_around_every_edge_read_back_in_every_way() {
     check_every_edge(options(), value);
 }
 
-/// Values of many lengths, made by `value`, read back in every way.
+/// Values of many lengths, made by `value`, are read back in every way.
 fn check_every_edge(options: PartitionOptions, value: fn(&mut Rng, usize) -> Vec<u8>) {
     let fs = MemFs::new();
     let mut db = open(&fs);
@@ -163,7 +163,7 @@ fn check_reads(p: &Partition, key: &[u8], value: &[u8], rng: &mut Rng) {
     assert_eq!(p.get_range(key, 0..u64::MAX).unwrap().unwrap(), value);
 }
 
-/// A key that ends in a byte of 0 or 1 is stored with a zero byte behind it.
+/// A key that ends in a byte of 0 or 1 is stored with a zero byte after it.
 #[test]
 fn large_values_are_found_under_keys_that_are_stored_in_another_form() {
     let fs = MemFs::new();
@@ -193,7 +193,7 @@ fn a_stream_that_is_not_committed_leaves_nothing() {
     for finished in [false, true] {
         let mut writer = p.put_stream("key", None).unwrap();
         writer.write_all(&[3; 9000]).unwrap();
-        // An open stream holds up nobody.
+        // An open stream delays no one.
         p.put("other", [4; 1000]).unwrap();
         match finished {
             true => drop(writer.finish().unwrap()),
@@ -249,7 +249,7 @@ fn the_space_of_deleted_values_comes_back_without_a_call() {
     assert_eq!(value_store(&db).moved_bytes, 0, "whole files went");
 }
 
-/// No time passes, so that nothing is flushed or merged for its age.
+/// No time passes, so that age causes no flush and no merge.
 #[test]
 fn the_space_of_values_that_are_overwritten_without_a_pause_is_bounded() {
     let fs = MemFs::new();
@@ -262,8 +262,8 @@ fn the_space_of_values_that_are_overwritten_without_a_pause_is_bounded() {
         while db.step().unwrap() {}
         peak = peak.max(chunk_bytes(&fs, "/db"));
     }
-    // 64 MiB wait for a flush, then up to four tables of level 0 have 8 values each, and a file lives as long as
-    // one of its values.
+    // 64 MiB wait for a flush, then up to four tables of level 0 have 8 values each, and a file
+    // lives as long as any of its values.
     assert!(peak <= (64 + 8 + 4 * 16) << 20, "{peak} bytes of files for 8 MiB of values");
     for n in 392..400_u16 {
         assert_eq!(p.get([n as u8 % 8]).unwrap().unwrap(), vec![n as u8; 1 << 20]);
@@ -392,7 +392,7 @@ impl EventListener for HeardChunks {
     }
 }
 
-/// Lengths of the files that listeners heard this of.
+/// Lengths of the files that listeners were notified of in this event.
 fn lengths_of(
     heard: &[(ChunkChange, String, u64)],
     wanted: ChunkChange,

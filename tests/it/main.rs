@@ -1,4 +1,4 @@
-//! Whole-store tests of the facade, in one binary.
+//! Tests of whole stores through the public crate, in one binary.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 

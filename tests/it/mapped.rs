@@ -1,5 +1,6 @@
-//! The log and tables through mappings, on the real file system: when they are used, and what a failed sync
-//! and damage make of them. Crashes, faults and damage are tested both ways elsewhere.
+//! The log and tables through mappings, on the real file system: when they are used, and the effect
+//! of a failed sync and of damage. Other tests check crashes, faults and damage both with mappings
+//! and without them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ fn put_bytes(partition: &Partition, first: usize, bytes: usize) -> usize {
     number
 }
 
-/// Returns whether a segment of the log in `folder` is mapped into this process.
+/// Returns `true` if a segment of the log in `folder` is mapped into this process.
 fn is_mapped(folder: &Path) -> bool {
     maps_of(folder, ".wal") > 0
 }
@@ -39,7 +40,7 @@ fn maps_of(folder: &Path, suffix: &str) -> usize {
     maps.lines().filter(|line| line.contains(folder) && line.contains(suffix)).count()
 }
 
-/// Returns whether the file system of `folder` is one whose files are mapped.
+/// Returns `true` if files on the file system of `folder` are mapped.
 fn is_borne(folder: &Path) -> bool {
     let file = OsFs.open_append(&folder.join("probe"), AppendMode::IfAbsent).unwrap();
     file.preallocate(1 << 20).unwrap();
@@ -104,7 +105,7 @@ fn a_failed_sync_of_a_mapped_log_is_reported_and_the_store_goes_on_in_a_new_file
     assert!(partition.get("synced").unwrap().is_some());
 }
 
-/// Opens a database whose tables are mapped, if that is asked for and the medium bears it.
+/// Opens a database whose tables are mapped, if that is requested and the medium supports it.
 fn open_tables(folder: &Path, is_asked: bool) -> Db {
     let options = Options::new().tables_mapped(is_asked).cache_bytes(8 << 20).wal_mapped(false);
     let builder = Db::builder(folder).options(options);
@@ -157,12 +158,12 @@ fn tables_are_mapped_where_they_may_be_and_until_nobody_reads_them() {
         assert!(stats.mapped_table_bytes < stats.table_bytes);
         assert_eq!(maps_of(&folder, ".sst"), usize::from(is_mapped));
         assert_eq!(stats.cache_bytes == 0, is_mapped, "their blocks take no room in the cache");
-        // What is compressed is read and kept in the cache.
+        // Compressed blocks are read and kept in the cache.
         let packed = partition_of(&db, "packed", Compression::Lz4);
         read_all(&packed);
         assert_eq!(db.stats().mapped_table_bytes, stats.mapped_table_bytes);
         assert!(db.stats().cache_bytes > 0);
-        // The table of a reader stays, although it is gone.
+        // The table of a reader stays, although it is deleted.
         let mut rest = plain.iter();
         let first = rest.next().unwrap().unwrap();
         assert_eq!(&*first.0, key_of(0).as_bytes());
@@ -190,7 +191,7 @@ fn damage_of_a_mapped_table_names_its_keys_and_leaves_the_others() {
     std::fs::write(&table, &bytes).unwrap();
     let db = open_tables(dir.path(), true);
     let partition = db.partition("p").unwrap();
-    // Twice: a block whose checksum did not agree is verified again.
+    // Twice: a block whose checksum did not match is verified again.
     for _ in 0..2 {
         let mut lost = 0;
         for n in 0..5000 {

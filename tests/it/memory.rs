@@ -1,5 +1,5 @@
-//! Bits that flip in memory between a write and its table: what was written arrives, or an error
-//! says which key is damaged. No older value passes for the present one.
+//! Bits that flip in memory between a write and its table: the written value arrives, or an error
+//! names the damaged key. No older value is returned instead of the current one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use crate::store::stepped;
 
 const KEY: &str = "victim";
 const VALUE: &str = "the new value";
-/// Places of the key and of the value in the section of a single put.
+/// Offsets of the key and of the value in the section of a single put.
 const KEY_AT: usize = 2;
 const VALUE_AT: usize = KEY_AT + KEY.len() + 1;
 
@@ -36,7 +36,7 @@ impl EventListener for Log {
     }
 }
 
-/// A store in which `flips` of one put's section come about at `place`: byte and mask.
+/// A store in which `flips` happen to the section of one put at `place`: byte and mask.
 struct Case {
     db: Db,
     partition: Partition,
@@ -59,7 +59,7 @@ impl Case {
             .open()
             .unwrap();
         let partition = db.partition_with("p", options).unwrap();
-        // Something older in a table, and neighbours on both sides.
+        // An older value in a table, and neighbours on both sides.
         for key in ["a", KEY, "z"] {
             partition.put(key, "old").unwrap();
         }
@@ -120,7 +120,7 @@ fn a_bit_that_flips_in_a_memtable_is_undone_by_the_flush() {
     }
 }
 
-/// The kind and the lengths of the operation are in no memtable, so nothing is left to undo.
+/// The kind and the lengths of the operation are not in the memtable, so nothing is left to repair.
 #[test]
 fn a_bit_that_flips_in_a_kind_or_length_after_the_checksum_changes_nothing() {
     let key = KEY_AT..KEY_AT + KEY.len();
@@ -179,7 +179,7 @@ fn check_poisoned(options: PartitionOptions) {
         assert_eq!(case.partition.get(KEY).unwrap_err().kind(), ErrorKind::Corruption);
         assert_eq!(case.partition.get("b").unwrap().as_deref(), Some(&b"beside"[..]));
         assert_eq!(case.told(), ["corruption", "quarantined"]);
-        // The table is as it was written. The record is not, and nobody calls it sound.
+        // The table is as it was written. The record is damaged, and no check reports it as intact.
         let report = case.db.verify(VerifyOptions::default()).unwrap();
         let of_key = Some((KEY.as_bytes().to_vec(), KEY.as_bytes().to_vec()));
         let damaged: Vec<_> = report.damage().iter().map(|damage| damage.keys.clone()).collect();
@@ -225,7 +225,7 @@ fn a_verified_read_refuses_an_entry_that_changed_in_a_memtable() {
     assert_eq!(&*case.partition.verified_get(KEY).unwrap().unwrap().value, VALUE.as_bytes());
 }
 
-/// A stretch of bad memory damages many entries; the log that knows them is long.
+/// A range of bad memory damages many entries; the log that has them is long.
 #[test]
 fn the_log_is_read_once_for_all_entries_that_a_flush_mends() {
     let faults = FaultFs::over_mem(MemFs::new());

@@ -1,5 +1,5 @@
-//! MetaHive through the whole engine: the same answers as without it, damage that is found and
-//! mended or quarantined, nodes without it, power cuts.
+//! MetaHive through the whole engine: the same results as without it, damage that is found and
+//! repaired or quarantined, nodes without it, power cuts.
 
 mod around;
 mod attach;
@@ -47,7 +47,7 @@ const DIR: &str = "/db";
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Tiny limits, so that every path runs.
+/// Small limits, so that every path runs.
 fn small_buffers() -> Options {
     Options::new().write_buffer_bytes(4 << 10).wal_segment_bytes(8 << 10).cache_bytes(64 << 10)
 }
@@ -56,7 +56,7 @@ fn builder(fs: Arc<dyn Fs>, seed: u64) -> Builder {
     stepped(fs, DIR, seed).options(small_buffers())
 }
 
-/// The bare engine, which knows no hook.
+/// The engine without any hook.
 fn plain(fs: &MemFs, seed: u64) -> lsm_core::Db {
     let mut rng = Rng::new(seed);
     lsm_core::Db::builder(DIR)
@@ -73,7 +73,7 @@ fn tiny() -> PartitionOptions {
     options.level_base_bytes(2 << 10).level0_tables(2).level_multiplier(2)
 }
 
-/// Gives one and the same filter to everybody.
+/// Returns the same filter for every job.
 #[derive(Clone)]
 struct Provider(Arc<MetaHive>);
 
@@ -98,12 +98,12 @@ impl HookProvider for Provider {
     }
 }
 
-/// The events that tell of damage.
+/// The events that report damage.
 #[derive(Default)]
 struct Log(Mutex<Vec<Event>>);
 
 impl Log {
-    /// The sources of repairs, and keys and bytes of what was quarantined.
+    /// The sources of repairs, and the keys and bytes that were quarantined.
     fn take(&self) -> (Vec<String>, Content) {
         let mut repaired = Vec::new();
         let mut quarantined = Content::new();
@@ -134,10 +134,10 @@ fn pairs(range: siltstone::Range) -> Content {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Census {
     entries: u64,
-    /// Of them, those whose metadata is in the same block and agrees.
+    /// Those of them whose metadata is in the same block and matches.
     sealed: u64,
     hidden: u64,
-    /// Entries that the seals of the tables count.
+    /// The number of entries that the seals of the tables state.
     seals: u64,
     tables: u64,
 }
@@ -152,7 +152,7 @@ impl Census {
     }
 }
 
-/// The version that the manifest in memory holds, and the context that opens its tables.
+/// The version that the manifest in memory describes, and the context that opens its tables.
 fn recovered(fs: &MemFs) -> (DbVersion, TableContext) {
     let dir = Path::new(DIR);
     let listed = fs.list(dir, "").unwrap();
@@ -205,7 +205,7 @@ fn census(fs: &MemFs) -> Census {
     census
 }
 
-/// A store and what it must answer.
+/// A store and its expected content.
 struct Checked {
     fs: MemFs,
     provider: Provider,
@@ -253,7 +253,7 @@ impl Checked {
     }
 }
 
-/// Keys that continue one another with the bytes around the suffix.
+/// Keys that extend one another with the bytes around the suffix.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(0u8..4, 1..5)
 }
@@ -350,7 +350,7 @@ fn a_node_without_it_reads_everything_keeps_the_rule_and_cleans_up() {
     drop(p);
     db.close().unwrap();
 
-    // Back on a node with it, compactions make what is missing.
+    // Back on a node with it, compactions create the missing metadata.
     let db = builder(Arc::new(fs.clone()), 4).hooks(Arc::new(provider.clone())).open().unwrap();
     let p = db.partition("p").unwrap();
     for key in model.keys() {
@@ -378,7 +378,7 @@ fn a_partition_that_exists_takes_it_up_unless_it_has_reserved_keys() {
     assert_eq!(refused.kind(), ErrorKind::ReservedKey);
     assert!(refused.to_string().contains("bad\\x01"), "{refused}");
     p.delete(b"bad\x01").unwrap();
-    // A tombstone would go to a sealed table, where nothing but metadata has such a key.
+    // A tombstone would go to a sealed table, where only metadata may have such a key.
     let refused = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReservedKey);
     p.compact(..).unwrap();
@@ -407,17 +407,18 @@ fn a_key_with_the_ending_of_metadata_is_refused_wherever_it_would_come_in() {
     let refused = Err(ErrorKind::ReservedKey);
     assert_eq!(kind(p.put(b"k\x01", "v").map(drop)), refused);
     assert_eq!(kind(p.delete(b"\x01").map(drop)), refused);
-    // A batch as a whole, over all of its partitions.
+    // A whole batch, over all of its partitions.
     let batch = db.batch().put(&other, "a", "1").put(&p, "b", "2").put(&p, b"k\x01", "3");
     assert_eq!(kind(batch.commit(siltstone::Durability::Os).map(drop)), refused);
     assert_eq!((db.visible_seq(), other.iter().count(), p.iter().count()), (seq, 0, 0));
-    // An export, also one of a node that welcomes such keys.
+    // An export, also one of a node that accepts such keys.
     other.put(b"k\x01", "v").unwrap();
     other.put("a", "1").unwrap();
     other.export(.., "/export").unwrap();
     assert_eq!(kind(p.ingest("/export").map(drop)), refused);
     assert_eq!(p.iter().count(), 0);
-    // A partition that is made with it takes these as any other, and hides their zero byte.
+    // A partition that is created with MetaHive accepts these keys as any other, and hides their
+    // zero byte.
     let every = db.partition_with("every", tiny().metahive(MetaHiveOptions::default())).unwrap();
     let keys = [&b"\0"[..], b"\0\0", b"\0\x01", b"\x01", b"\x01\0", b"\x01\x01", b"k\x01"];
     for key in keys {

@@ -1,13 +1,13 @@
-//! The whole store against the plainest model: random operations on tiny files, so that a few
+//! The whole store compared with a simple model: random operations on tiny files, so that a few
 //! hundred of them pass through every level, segment and manifest generation; with cursors and
 //! snapshots held across all of it, clean reopenings, and power cuts of every outcome.
 //!
-//! The store runs in steps on one thread, with a clockless file system and seeded numbers: a case
-//! is a reproduction. `SEED=n` and `PROPTEST_CASES=n` run other and more cases.
+//! The store runs in steps on one thread, with a file system in memory and seeded numbers, so that
+//! a case can be repeated. `SEED=n` and `PROPTEST_CASES=n` run other and more cases.
 //!
-//! After a power cut the logged partitions must hold a prefix of the commit order that reaches at
-//! least as far as what was synced; a partition without a log, a prefix of its own writes that
-//! reaches at least to its last flush. The model is then cut to what came back.
+//! After a power cut the logged partitions must hold a prefix of the commit order that includes
+//! everything that was synced. A partition without a log must hold a prefix of its own writes that
+//! includes everything up to its last flush. The model is then cut to the recovered state.
 
 mod operation;
 mod oracle;

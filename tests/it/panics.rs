@@ -1,8 +1,8 @@
-//! Hooks and listeners that panic: the work that they took part in fails as a whole and says whose
-//! fault it is, nothing hangs, and when they behave again everything goes on.
+//! Hooks and listeners that panic: the job or call that ran them fails as a whole and names the
+//! hook, nothing hangs, and when the hooks work again everything continues.
 //!
-//! With threads, whether the background or the caller meets a panic first is left to chance; what
-//! is checked holds either way. Nothing here waits for time to pass.
+//! With threads, chance decides whether the background or the caller meets a panic first; the
+//! checks hold in both cases. Nothing here waits for time to pass.
 
 mod background;
 mod engine;
@@ -62,7 +62,7 @@ impl HookProvider for Provider {
     }
 }
 
-/// Sends the events on, but for a fuse.
+/// Sends the events on, through a fuse.
 struct Told(Fuse, Mutex<mpsc::Sender<Event>>);
 
 impl EventListener for Told {
@@ -112,7 +112,7 @@ fn options() -> PartitionOptions {
     options.level_base_bytes(2 << 10).level0_tables(2)
 }
 
-/// A store with tables on some levels; in partition `p` with all hooks, in `q` with none.
+/// A store with tables on some levels; partition `p` has all hooks, `q` has none.
 fn store(mode: BackgroundMode, logged: bool) -> Store {
     let fs = MemFs::new();
     let shelf = Shelf::default();
@@ -151,7 +151,7 @@ impl Store {
         }
     }
 
-    /// Loads entries behind all others, too short for the value store.
+    /// Loads entries after all others, too short for the value store.
     fn load(&self) -> Result<()> {
         self.p.bulk_load((200..240_u8).map(|n| ([n], [n; 40]))).map(drop)
     }
@@ -164,7 +164,7 @@ impl Store {
         self.fs.paths().into_iter().filter(|path| is_table(path)).collect()
     }
 
-    /// The failure that background work ends in, by whatever steps or threads do.
+    /// The failure of background work, made by steps or by threads.
     fn background_failure(&self) -> Error {
         if self.mode == BackgroundMode::Stepped {
             for _ in 0..1_000 {
@@ -175,13 +175,13 @@ impl Store {
             panic!("nothing fails");
         }
         let error = self.next_error();
-        // It is still so, and nobody waits for it for ever.
+        // The failure remains, and no one waits for it forever.
         let again = self.db.wait_idle().unwrap_err();
         assert_eq!(again.kind(), error.kind(), "{again}");
         error
     }
 
-    /// Waits for a failure to be told.
+    /// Waits until a failure is reported.
     fn next_error(&self) -> Error {
         let errors = self.events.iter().filter_map(|event| match event {
             Event::BackgroundError(error) => Some(error),
@@ -195,10 +195,10 @@ impl Store {
         assert_eq!(self.q.iter().count(), usize::from(KEYS));
     }
 
-    /// The hooks behave again: everything that was due is done, and nothing is left over.
+    /// The hooks work again: all pending work is done, and nothing is left over.
     fn check_goes_on(mut self) {
         self.shelf.fuse.clear();
-        // An attempt that was under way may fail still.
+        // An attempt that was in progress may still fail.
         let idle = (0..9).find(|_| self.db.wait_idle().is_ok());
         assert!(idle.is_some(), "{}", self.db.health());
         assert!(self.db.health().is_healthy(), "{}", self.db.health());
@@ -217,7 +217,7 @@ impl Store {
             })
             .sum();
         assert_eq!(self.tables().len() as u64, count, "{:?}", self.tables());
-        assert_eq!(self.shelf.live(), LARGE, "values that nobody needs are gone");
+        assert_eq!(self.shelf.live(), LARGE, "unneeded values are gone");
         let Store { mode, fs, shelf, db, p, q, content, .. } = self;
         drop((p, q));
         db.close().unwrap();
@@ -259,7 +259,7 @@ fn a_flush_whose_hook_panics_fails_and_says_so() {
             check_named(&store.db.flush().unwrap_err(), call, hook);
             check_named(&store.p.compact(..).unwrap_err(), call, hook);
         }
-        // Other partitions go on.
+        // Other partitions continue.
         store.q.put("more", "of it").unwrap();
         store.q.compact(..).unwrap();
         store.q.delete("more").unwrap();
@@ -278,7 +278,8 @@ fn a_flush_whose_hook_panics_fails_and_says_so() {
 fn a_compaction_whose_hook_panics_fails_and_says_so() {
     each_call(|mode, call, hook, _| {
         let mut store = store(mode, true);
-        // Keeps overwritten values for the compaction that fails, whatever the threads have merged before it.
+        // Keeps overwritten values for the compaction that fails, whatever the threads have merged
+        // before it.
         let snapshot = store.db.snapshot();
         store.fill();
         store.db.flush().unwrap();
@@ -293,7 +294,7 @@ fn a_compaction_whose_hook_panics_fails_and_says_so() {
             };
             check_named(&result.unwrap_err(), call, hook);
         };
-        // A job before the one that fails may have worked.
+        // A job before the one that fails may have succeeded.
         fail(&store);
         let before = store.tables();
         fail(&store);
@@ -349,7 +350,7 @@ fn a_listener_that_panics_ends_no_work_and_shows() {
         store.db.flush().unwrap();
         store.p.compact(..).unwrap();
         store.db.wait_idle().unwrap();
-        // Delivered on the caller's thread at the latest.
+        // Delivered on the thread of the caller at the latest.
         store.db.flush().unwrap();
         let health = store.db.health();
         let told = health.listener_panic.clone().unwrap();
@@ -359,7 +360,7 @@ fn a_listener_that_panics_ends_no_work_and_shows() {
         store.shelf.fuse.clear();
         store.fill();
         store.db.flush().unwrap();
-        // It hears of what comes later.
+        // The listener gets later events.
         assert!(store.events.iter().any(|event| matches!(event, Event::Flushed { .. })));
         store.check_goes_on();
     }
@@ -370,7 +371,7 @@ impl Store {
         assert_eq!(read(&self.p), self.content);
     }
 
-    /// As [`Store::background_failure`], for work that nobody waits for but who waits for all.
+    /// As [`Store::background_failure`], for work that only `wait_idle` waits for.
     fn background_or_idle_failure(&self) -> Error {
         match self.mode {
             BackgroundMode::Stepped => self.background_failure(),

@@ -1,4 +1,4 @@
-//! Partitions that come and go beside everything else: writers, readers, files.
+//! Partitions that are created and dropped while the database is in use: writers, readers, files.
 
 use std::path::Path;
 use std::sync::{Arc, Barrier, mpsc};
@@ -19,8 +19,8 @@ fn tables(fs: &MemFs) -> usize {
     entries.iter().filter(|entry| entry.name.ends_with(".sst")).count()
 }
 
-/// The files stayed until the last handle was gone, and a handle that an application keeps for good
-/// kept them for good.
+/// The files used to stay until the last handle was dropped, so that a handle that an application
+/// keeps permanently kept them permanently.
 #[test]
 fn files_of_a_dropped_partition_go_with_its_last_reader_though_handles_live() {
     let fs = MemFs::new();
@@ -45,13 +45,13 @@ fn files_of_a_dropped_partition_go_with_its_last_reader_though_handles_live() {
     assert_eq!(later.get(&q, "007").unwrap_err().kind(), ErrorKind::PartitionNotFound);
     drop(snapshot);
     settle(&db);
-    assert_eq!(tables(&fs), 0, "nobody can read them any more");
+    assert_eq!(tables(&fs), 0, "no reader is left");
     assert_eq!(q.get("007").unwrap_err().kind(), ErrorKind::PartitionNotFound);
     assert_eq!(q.put("007", "").unwrap_err().kind(), ErrorKind::PartitionNotFound);
 }
 
-/// Both held the commit path's lock over the manifest's sync: with a sync of half a second every
-/// writer of every partition waited for half a second.
+/// Both used to hold the lock of the commit path during the sync of the manifest: with a sync of
+/// half a second every writer of every partition waited for half a second.
 #[test]
 fn writers_do_not_wait_for_the_sync_that_creates_or_drops_a_partition() {
     let fs = FaultFs::over_mem(MemFs::new());
@@ -84,7 +84,7 @@ fn writers_do_not_wait_for_the_sync_that_creates_or_drops_a_partition() {
                 done.send(()).unwrap();
             }
         });
-        // Long enough for any machine; over at once where the writer need not wait.
+        // Long enough for any machine; it ends at once where the writer need not wait.
         let in_time = written.recv_timeout(Duration::from_secs(20));
         fs.clear_observer();
         go_on.wait();
@@ -94,7 +94,7 @@ fn writers_do_not_wait_for_the_sync_that_creates_or_drops_a_partition() {
     }
 }
 
-/// Operations on files and bytes that are appended while `deed` runs.
+/// Operations on files and bytes that are appended while `action` runs.
 fn cost(fs: &FaultFs, deed: impl FnOnce()) -> (usize, u64) {
     fs.start_log();
     deed();
@@ -103,8 +103,8 @@ fn cost(fs: &FaultFs, deed: impl FnOnce()) -> (usize, u64) {
     (log.len(), appended.map(|op| op.len).sum())
 }
 
-/// The costs of creating, writing to, flushing and dropping one partition beside so many others,
-/// each of which has a table and something in memory.
+/// The costs of creating, writing to, flushing and dropping one partition when there are so many
+/// others, each of which has a table and entries in memory.
 fn costs_beside(others: usize) -> Vec<(usize, u64)> {
     let fs = FaultFs::over_mem(MemFs::new());
     let db = open(Arc::new(fs.clone()));
@@ -137,7 +137,7 @@ fn one_partition_costs_the_same_beside_a_thousand_others() {
     let many = costs_beside(1000);
     for (few, many) in few.iter().zip(&many) {
         assert_eq!(few.0, many.0, "operations: {few:?} and {many:?}");
-        // Larger numbers of partitions, files and places take some bytes more.
+        // Larger numbers of partitions, files and offsets take some bytes more.
         assert!(few.1.abs_diff(many.1) <= 64, "bytes: {few:?} and {many:?}");
     }
 }
@@ -146,8 +146,8 @@ fn count(log: &[FsOp], kind: OpKind) -> usize {
     log.iter().filter(|op| op.kind == kind).count()
 }
 
-/// Each table of what the log held was synced by itself, and the folder with it: two thousand syncs
-/// one after the other.
+/// Each table of the replayed log used to be synced by itself, and the folder with it: two thousand
+/// syncs one after the other.
 #[test]
 fn an_open_after_a_write_to_each_of_a_thousand_partitions_syncs_the_folder_a_few_times() {
     let mem = MemFs::new();

@@ -1,5 +1,5 @@
-//! Promotions of a whole store: a primary with large values and MetaHive, stopped at each of its storage
-//! operations, and the calls of an application.
+//! Promotions of a whole store: a primary with large values and MetaHive, stopped at each of its
+//! storage operations, and the calls of an application.
 
 use std::sync::{Arc, Mutex};
 
@@ -36,7 +36,7 @@ fn content(db: &Db) -> store::Content {
     store::content(&db.open_partition("media").unwrap())
 }
 
-/// Does a random deed with large and small values.
+/// Makes a random write with large and small values.
 fn deed(db: &Db, media: &Partition, rng: &mut Rng, number: u64) -> Result<()> {
     let key = format!("{:02}", rng.below(12));
     match rng.below(10) {
@@ -52,7 +52,8 @@ fn deed(db: &Db, media: &Partition, rng: &mut Rng, number: u64) -> Result<()> {
     }
 }
 
-/// Stops a primary before its operation `after`, and takes it over; `false` if it has no such operation.
+/// Stops a primary before its operation `after`, and promotes a secondary. Returns `false` if it
+/// has no such operation.
 fn stop_and_promote(seed: u64, after: u64) -> bool {
     let mem = MemFs::new();
     let fault = FaultFs::over_mem(mem.clone());
@@ -137,7 +138,7 @@ fn an_application_promotes_its_secondary_and_goes_on() {
     assert_eq!(again.partition("orders").unwrap().iter().count(), 2);
 }
 
-/// The state at the fork stays on the disk, and must not come back in the place of the newer one.
+/// The state at the fork stays on the disk, and must not replace the newer one.
 #[test]
 fn a_damaged_manifest_of_the_next_primary_does_not_bring_the_fork_back() {
     for edits in 0..3 {

@@ -1,7 +1,8 @@
-//! Queues and stacks: walks over deleted entries are remembered, and what they remember hides nothing.
+//! Queues and stacks: walks over deleted entries are remembered, and the remembered walks hide no
+//! live entry.
 //!
-//! The model test works on one partition with long runs of deleted keys, since a walk asks its memory only
-//! after several of them.
+//! The model test uses one partition with long runs of deleted keys, because a walk is looked up
+//! only after several of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ fn number(key: &[u8]) -> u32 {
     std::str::from_utf8(&key[4..]).unwrap().parse().unwrap()
 }
 
-/// A partition, what it should hold, and snapshots with what they should see.
+/// A partition, its expected content, and snapshots with their expected content.
 struct World {
     fs: MemFs,
     options: PartitionOptions,
@@ -111,7 +112,7 @@ impl World {
         transaction.commit(Durability::Os).unwrap();
     }
 
-    /// Ingests keys from another partition, over whatever is there.
+    /// Ingests keys from another partition, over the existing ones.
     fn ingest(&mut self, rng: &mut Rng) {
         let start = rng.below(u64::from(KEYS)) as u32;
         let name = format!("from {}", self.exports);
@@ -154,7 +155,7 @@ impl World {
         assert!(found.eq(self.content.range(at..to).rev().map(|(n, _)| *n)));
     }
 
-    /// Checks a secondary's present state, with the memory of the walks that it made before.
+    /// Checks the current state of a secondary, which remembers the walks that it made before.
     fn check_follower(&self) {
         let view = self.follower.partition("p").unwrap().at(Level::Strong).unwrap();
         let first = view.iter().next().map(|entry| number(&entry.unwrap().0));
@@ -186,7 +187,7 @@ impl World {
             25..=44 => (n..run).for_each(|n| self.delete(n)),
             45..=54 => self.batch(n, run, n + (run - n) / 2),
             55..=64 => {
-                // A queue: what comes first goes.
+                // A queue: first in, first out.
                 for _ in 0..20 {
                     if let Some((first, _)) = self.p.first().unwrap() {
                         self.delete(number(&first));
@@ -249,7 +250,8 @@ fn nor_beside_metahive_and_large_values() {
     run(12, 80, small().large_values(large));
 }
 
-/// Producers put before and after what consumers have deleted. An entry that a walk hid would stay.
+/// Producers put entries before and after those that consumers have deleted. An entry that a
+/// remembered walk hid would stay.
 #[test]
 fn consumers_meet_all_that_producers_put() {
     const EACH: u32 = 1500;
@@ -303,7 +305,8 @@ fn table_bytes(p: &Partition) -> u64 {
     p.stats().levels.iter().map(|level| level.bytes).sum()
 }
 
-/// One flush of many deletions is merged with what it deletes, without a second one and without a request.
+/// One flush of many deletions is merged with the entries that it deletes, without a second flush
+/// and without a request.
 #[test]
 fn the_space_of_many_deleted_entries_comes_back_by_itself() {
     const ENTRIES: u32 = 20_000;

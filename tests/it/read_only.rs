@@ -16,7 +16,7 @@ fn builder(fs: impl Fs) -> Builder {
     stepped(Arc::new(fs), DIR, 1).options(options)
 }
 
-/// A store with a table, a deletion of what is in it, and entries in the log alone.
+/// A store with a table, a deletion of its content, and entries that are only in the log.
 fn fill(mem: &MemFs) -> Content {
     let db = builder(mem.clone()).open().unwrap();
     let p = db.partition("p").unwrap();
@@ -61,7 +61,8 @@ fn everything_is_read_and_nothing_is_asked_to_change() {
     assert_eq!(fs.mutation_count(), 0);
 }
 
-/// An open used to open each segment a second time, for the statistics alone, and failed if that did.
+/// An open used to open each segment a second time, only for the statistics, and failed if that
+/// failed.
 #[test]
 fn an_open_reads_each_segment_of_the_log_once() {
     let mem = MemFs::new();
@@ -104,7 +105,7 @@ fn writes_say_that_the_database_was_opened_read_only() {
     assert_eq!(fs.mutation_count(), 0);
 }
 
-/// Nothing opened after a disk was full, so that the data could not even be copied away.
+/// No open used to succeed after a disk was full, so that the data could not even be copied.
 #[test]
 fn a_full_disk_is_read_and_exported_to_another_one() {
     let mem = MemFs::new();
@@ -127,8 +128,8 @@ fn a_full_disk_is_read_and_exported_to_another_one() {
     assert_eq!(content(&p), expected);
 }
 
-/// Each attempt to open wrote the replayed log to a table, and left it there when the manifest had
-/// no room: the disk got fuller by trying.
+/// Each attempt to open used to write the replayed log to a table, and left it there when the
+/// manifest had no room: each attempt used more of the disk.
 #[test]
 fn an_open_that_fails_for_want_of_space_leaves_no_tables() {
     let mem = MemFs::new();
@@ -143,9 +144,9 @@ fn an_open_that_fails_for_want_of_space_leaves_no_tables() {
             Ok(_) => break,
         }
         failures += 1;
-        // A new generation of the manifest is published last; from then on nothing may go.
+        // A new generation of the manifest is published last; from then on no file may be deleted.
         let mut after = mem.list(Path::new(DIR), "").unwrap();
-        // Words of memory, which the next open makes again.
+        // Words in memory, which the next open creates again.
         after.retain(|entry| !entry.name.starts_with("cursor-"));
         let published = after.iter().any(|entry| {
             entry.name.ends_with(".manifest") && before.iter().all(|old| old.name != entry.name)
@@ -160,7 +161,7 @@ fn an_open_that_fails_for_want_of_space_leaves_no_tables() {
     assert_eq!(content(&db.partition("p").unwrap()), expected);
 }
 
-/// As root every folder can be written to; what counts is that it is not even tried.
+/// Root can write to every folder; the test checks that no write is tried.
 #[test]
 fn a_folder_that_takes_no_change_is_read() {
     let mem = MemFs::new();
@@ -203,7 +204,7 @@ fn there_must_be_a_database_and_it_must_be_sound() {
     let names = mem.list(Path::new(DIR), "").unwrap();
     let log = names.iter().find(|entry| entry.name.ends_with(".wal")).unwrap();
     let log = Path::new(DIR).join(&log.name);
-    // Behind what is flushed.
+    // After what is flushed.
     let end = mem.read_raw(&log).unwrap().iter().rposition(|byte| *byte != 0).unwrap();
     mem.corrupt(&log, end as u64 - 200, 1).unwrap();
     let damaged = builder(mem.clone()).read_only(true).open().unwrap_err();

@@ -1,4 +1,4 @@
-//! Faults of the past: each test tells the story of one that was found and repaired.
+//! Past faults: each test describes one that was found and fixed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ fn open_with(fs: &MemFs, options: Options) -> (Db, Partition) {
     (db, partition)
 }
 
-/// A frame too large for the reserved segment got a segment with a later number; the reserve,
-/// used next, then stood before it in the order of the log, and the reopening met a chain that
-/// begins in the middle: `Corruption` after a clean close.
+/// A frame too large for the reserved segment got a segment with a later number. The reserve, used
+/// next, then came before it in the order of the log, and the next open met a chain that begins in
+/// the middle: `Corruption` after a clean close.
 #[test]
 fn a_frame_larger_than_the_reserve_keeps_the_segments_in_order() {
     let fs = MemFs::new();
@@ -48,8 +48,8 @@ fn a_frame_larger_than_the_reserve_keeps_the_segments_in_order() {
     assert_eq!(keys, [b"a", b"b", b"c", b"d"]);
 }
 
-/// The zeros of a fresh segment were not durable before its header was written, so a power cut
-/// could leave arbitrary bytes in the header's place, which recovery rightly takes for damage.
+/// The zeros of a new segment were not durable before its header was written, so a power cut could
+/// leave arbitrary bytes instead of the header. Recovery rightly reports these as damage.
 #[test]
 fn no_power_cut_leaves_garbage_for_a_segments_header() {
     for seed in 0..200 {
@@ -68,8 +68,8 @@ fn no_power_cut_leaves_garbage_for_a_segments_header() {
     }
 }
 
-/// Writers waited for sealed memtables of a partition that was dropped, which nobody flushes:
-/// those of other partitions, and its own, which should have heard that it is gone.
+/// Writers waited for sealed memtables of a dropped partition, which no job flushes: writers of
+/// other partitions, and its own, which should have got an error.
 #[test]
 fn a_dropped_partition_holds_nobody_back() {
     let (db, p) = open(&MemFs::new());
@@ -83,9 +83,9 @@ fn a_dropped_partition_holds_nobody_back() {
     assert_eq!(refused.kind(), ErrorKind::PartitionNotFound);
 }
 
-/// Replaying a log of more than a write buffer makes several tables. A tombstone in a later one
-/// was judged by the tables from before the replay, found nothing to delete, and went; the value
-/// in an earlier one came back.
+/// Replaying a log of more than a write buffer makes several tables. A tombstone in a later one was
+/// compared with the tables from before the replay, found nothing to delete, and was dropped; the
+/// value in an earlier one came back.
 #[test]
 fn a_replay_in_several_tables_keeps_what_its_tombstones_delete() {
     let fs = MemFs::new();
@@ -100,8 +100,8 @@ fn a_replay_in_several_tables_keeps_what_its_tombstones_delete() {
     assert_eq!(p.iter().count(), 1);
 }
 
-/// The first put preallocated a segment of 64 MiB, and the next one came soon behind it: a disk of
-/// 64 MiB held no store.
+/// The first put preallocated a segment of 64 MiB, and the next segment came soon after it: a disk
+/// of 64 MiB was too small for a store.
 #[test]
 fn one_put_makes_a_folder_of_less_than_a_mebibyte() {
     let fs = MemFs::new();
@@ -114,7 +114,7 @@ fn one_put_makes_a_folder_of_less_than_a_mebibyte() {
     assert!(taken() < 1 << 20, "a store with one entry takes {} bytes", taken());
 }
 
-/// A store with a write buffer of 2 MiB goes on and on within 16 MiB.
+/// A store with a write buffer of 2 MiB works permanently within 16 MiB.
 #[test]
 fn a_small_store_works_on_a_small_disk() {
     let fs = MemFs::new();

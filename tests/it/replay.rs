@@ -1,4 +1,4 @@
-//! The place where a replay begins: opens do not read what is in tables already.
+//! The position at which a replay begins: opens do not read frames that are in tables already.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::store::stepped;
 
 const DIR: &str = "/db";
 const SEGMENT: u64 = 4 << 20;
-/// The log that is flushed, in bytes, at least: segments of 256 KiB and 2 MiB, because they grow with what is
-/// written, and most of one of 4 MiB.
+/// The least bytes of the flushed log: segments of 256 KiB and 2 MiB, because they grow with the
+/// written bytes, and most of one of 4 MiB.
 const FLUSHED: u64 = 5900 << 10;
 /// One that is behind the others, and these.
 const PARTITIONS: u8 = 10;
@@ -28,8 +28,8 @@ fn name(n: u8) -> String {
     format!("partition {n}")
 }
 
-/// Nine partitions of which everything is flushed, and one that wrote last, which is not. The last frame
-/// is attested, so that a log which lost it is damaged.
+/// Nine partitions that are flushed completely, and one that wrote last, which is not. A later
+/// frame proves the last frame durable, so that a log which lost it is damaged.
 fn one_behind(fs: impl Fs, segment_bytes: u64, flushed: u64) -> Db {
     let db = builder(fs, segment_bytes).open().unwrap();
     let partitions: Vec<_> = (0..PARTITIONS).map(|n| db.partition(&name(n)).unwrap()).collect();
@@ -45,9 +45,9 @@ fn one_behind(fs: impl Fs, segment_bytes: u64, flushed: u64) -> Db {
     }
     partitions[1..].iter().for_each(|partition| partition.flush().unwrap());
     let mut batch = db.batch();
-    batch = batch.put(&partitions[0], "x", "behind the flush");
+    batch = batch.put(&partitions[0], "x", "after the flush");
     batch.commit(Durability::Sync).unwrap();
-    partitions[0].put("y", "attests it").unwrap();
+    partitions[0].put("y", "proves it").unwrap();
     db
 }
 
@@ -90,7 +90,8 @@ fn an_open_reads_the_log_from_the_place_on_where_one_partition_of_ten_is_behind(
     let begun = segments(&crashed).into_iter().map(|path| crashed.read_raw(&path).unwrap());
     let begun: Vec<_> = begun.filter(|bytes| bytes[0] != 0).collect();
     let [last] = &begun[..] else { panic!("{} segments", begun.len()) };
-    // Behind the last frame there are zeros, which are read ahead, and again to find out whether they are.
+    // After the last frame there are zeros, which are read ahead, and again to check that they are
+    // zeros.
     let end = last.iter().rposition(|byte| *byte != 0).unwrap();
     assert!(end > 3 << 20, "{end}");
     let bound = 2 * (last.len() - end) as u64 + (64 << 10);
@@ -108,13 +109,13 @@ fn an_open_reads_the_log_from_the_place_on_where_one_partition_of_ten_is_behind(
         let secondary = Secondary::builder(DIR).fs(Arc::new(fs.clone())).open().unwrap();
         secondary.sync(Target::Latest).unwrap();
         let behind = secondary.partition(&name(0)).unwrap().at(Level::Eventual).unwrap();
-        // The last frame is not attested.
+        // Nothing proves the last frame durable.
         assert_eq!(behind.iter().count(), 4);
     });
     assert!(read <= bound, "a secondary read {read} bytes");
 }
 
-/// Frames of which all is in tables are read by nobody but a verification.
+/// Only a verification reads frames that are completely in tables.
 #[test]
 fn damage_before_the_place_is_found_by_a_verification_and_behind_it_by_every_open() {
     let mem = MemFs::new();
@@ -135,7 +136,7 @@ fn damage_before_the_place_is_found_by_a_verification_and_behind_it_by_every_ope
     drop(read_only);
     check(&builder(fs, 64 << 10).open().unwrap());
 
-    // In the frame before the last one, which attests it.
+    // In the frame before the last one, which proves it durable.
     let fs = copy(&crashed);
     fs.corrupt(segment, end as u64 - 60, 0x10).unwrap();
     for is_read_only in [true, false] {

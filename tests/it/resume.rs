@@ -1,8 +1,8 @@
-//! After a failed sync of the log the store writes what it holds to new files and goes on.
+//! After a failed sync of the log the store writes its memtables to new files and continues.
 //!
-//! That is done under a second fault at each of its operations, and under a power cut before each:
-//! what was synced before the failure is never lost, what readers see stays, and when the faults
-//! are over the store takes writes again, unopened.
+//! This is tested with a second fault at each of its operations, and with a power cut before each:
+//! writes that were synced before the failure are never lost, readers see the same, and when the
+//! faults are over the store accepts writes again without being reopened.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -29,8 +29,8 @@ fn failed_sync(action: FaultAction) -> FaultRule {
     FaultRule::once(at, action)
 }
 
-/// A world that a script ran in, with writes that were synced and writes that were not, whose log
-/// fails its next sync.
+/// A simulation whose script has run, with writes that were synced and writes that were not, whose
+/// log fails its next sync.
 fn failed(variant: &Variant, action: FaultAction, seed: u64) -> Result<World, String> {
     let mut rng = Rng::new(seed);
     let mut world = World::new(variant, MemFs::new(), Truth::default(), rng.fork());
@@ -60,7 +60,7 @@ fn failed(variant: &Variant, action: FaultAction, seed: u64) -> Result<World, St
     Ok(world)
 }
 
-/// The store goes on, and what it acknowledges from now on lasts.
+/// The store continues, and what it acknowledges from now on lasts.
 fn check_resumed(variant: &Variant, world: &mut World, rng: &mut Rng) -> Result<(), String> {
     world.act(&Deed::Settle).map_err(told("background work after the faults"))?;
     if let Some(why) = world.db().stats().read_only_because {
@@ -107,7 +107,7 @@ fn table_count(mem: &MemFs) -> usize {
     entries.filter(|entry| entry.name.ends_with(".sst")).count()
 }
 
-/// The tables are whole when the log cannot be synced; no edit names them.
+/// The tables are complete when the sync of the log fails; no edit names them.
 #[test]
 fn a_flush_whose_sync_of_the_log_fails_removes_its_tables() {
     let mem = MemFs::new();
@@ -218,7 +218,7 @@ fn threads_resume_by_themselves() {
         db.batch().put(&users, "synced", [round]).commit(Durability::Sync).unwrap();
         fs.add_rule(failed_sync(FaultAction::SyncReverted));
         let lost = db.batch().put(&users, "lost", [round]).commit(Durability::Sync);
-        // The store may have gone on before the writer looked, and then it is durable.
+        // The store may have recovered before the writer looked, and then the write is durable.
         assert!(lost.is_ok() || lost.is_err_and(|error| error.kind() == ErrorKind::ReadOnly));
         let resumed = events.iter().find(|event| matches!(event, Event::Resumed));
         assert!(resumed.is_some());
@@ -235,8 +235,8 @@ fn threads_resume_by_themselves() {
     assert!(segments.count() <= 2, "condemned segments are deleted");
 }
 
-/// Writers go on through failures of the log, of its new segments and of the tables, in small
-/// segments and memtables; partitions come and go meanwhile.
+/// Writers continue through failures of the log, of its new segments and of the tables, in small
+/// segments and memtables, while partitions are created and dropped.
 #[test]
 fn threads_resume_amid_writers() {
     let mem = MemFs::new();
@@ -269,7 +269,8 @@ fn threads_resume_amid_writers() {
         let writers: Vec<_> = (0..3).map(|writer| scope.spawn(move || write(writer))).collect();
         let mut rng = Rng::new(seed_or(9));
         while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            // One fault at a time: the next when the last one was met and got over.
+            // One fault at a time: the next one comes when the store has recovered from the last
+            // one.
             fs.heal();
             let suffix = (*rng.pick(&[".wal", ".wal", ".wal", ".sst", ".manifest"])).to_owned();
             let at = FaultAt::Nth { kind: OpKind::Sync, suffix, nth: rng.below(3) };

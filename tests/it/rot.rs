@@ -1,4 +1,4 @@
-//! Damage in one partition, and what it is to the others: nothing.
+//! Damage in one partition has no effect on the others.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn small() -> PartitionOptions {
     PartitionOptions::new().table_bytes(8 << 10).block_bytes(512).level0_tables(2)
 }
 
-/// Writes the same keys over and over; the first error.
+/// Writes the same keys over and over. Returns the first error.
 fn write(p: &Partition, count: u32) -> Result<(), Error> {
     for n in 0..count {
         p.put((n % 50).to_be_bytes(), vec![n as u8; 1000])?;
@@ -27,7 +27,7 @@ fn write(p: &Partition, count: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Destroys the data of every table that there is.
+/// Destroys the data of every table.
 fn rot(fs: &MemFs) {
     for entry in fs.list(Path::new("/db"), "").unwrap() {
         if entry.name.ends_with(".sst") {
@@ -54,8 +54,8 @@ fn pressure(db: &Db, name: &str) -> u64 {
     u64::from(partition.unwrap().pressure_permille)
 }
 
-/// One rotten table, whose merge fails again and again, held back the writers of every partition, and
-/// went on to do so after its partition was dropped.
+/// One damaged table, whose merge fails again and again, used to delay the writers of every
+/// partition, also after its partition was dropped.
 #[test]
 fn damage_in_one_partition_fails_no_write_in_others_and_goes_with_it() {
     let fs = MemFs::new();

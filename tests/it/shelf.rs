@@ -1,4 +1,4 @@
-//! A value store in memory, and a fuse that makes hooks fail: for the tests of several files.
+//! A value store in memory, and a fuse that makes hooks fail, for the tests of several files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use lsm_core::hooks::{
 use lsm_core::types::EntryKind;
 use siltstone::{Error, ErrorKind, Result};
 
-/// The effect of a fuse on the call that it is set for.
+/// The effect of a fuse on the call for which it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
     /// It panics.
@@ -34,7 +34,7 @@ impl Fuse {
         *self.0.lock().unwrap() = None;
     }
 
-    /// At the begin of `call`.
+    /// Called at the beginning of `call`.
     pub fn pass(&self, call: &str) -> Result<()> {
         let set = self.0.lock().unwrap().filter(|(set, _)| *set == call);
         match set {
@@ -57,7 +57,7 @@ pub struct Shelf {
     pub fuse: Fuse,
     /// `true` if jobs move every value that they meet.
     moves: bool,
-    /// The target of its checkpoints; without one there are none.
+    /// The file system of its checkpoints; without one it makes none.
     fs: Option<Arc<dyn Fs>>,
     /// Called once, in the next checkpoint.
     in_checkpoint: Arc<Mutex<Option<Call>>>,
@@ -72,25 +72,25 @@ struct State {
     durable: BTreeMap<u64, Vec<u8>>,
     dropped: BTreeMap<u64, Vec<u64>>,
     applied: BTreeMap<u64, Vec<u64>>,
-    /// Every value that an edit was to add, as often as it was.
+    /// Every value that edits were to add, as often as they were.
     added: Vec<u64>,
     sync_failures: u64,
-    /// The values that were asked for, and those that were to be read ahead.
+    /// The values that were read, and those that were to be read ahead.
     reads: Vec<String>,
 }
 
 impl Shelf {
-    /// An empty one whose values are moved by every job that meets them, or stay.
+    /// An empty store whose values every job moves, or keeps.
     pub fn moving(moves: bool) -> Shelf {
         Shelf { moves, ..Shelf::default() }
     }
 
-    /// An empty one that makes checkpoints, in files of `fs`.
+    /// An empty store that makes checkpoints, in files of `fs`.
     pub fn over(fs: Arc<dyn Fs>) -> Shelf {
         Shelf { fs: Some(fs), ..Shelf::default() }
     }
 
-    /// The one in a checkpoint in `dir`.
+    /// The store in a checkpoint in `dir`.
     pub fn open(fs: Arc<dyn Fs>, dir: &Path) -> Result<Shelf> {
         let file = fs.open_read(&dir.join(FILE))?;
         let mut bytes = vec![0; file.len()? as usize];
@@ -108,7 +108,7 @@ impl Shelf {
         Ok(Shelf { state: Arc::new(Mutex::new(state)), ..Shelf::over(fs) })
     }
 
-    /// The same one, with checkpoints in files of `fs`.
+    /// The same store, with checkpoints in files of `fs`.
     pub fn on(self, fs: Arc<dyn Fs>) -> Shelf {
         Shelf { fs: Some(fs), ..self }
     }
@@ -137,7 +137,7 @@ impl Shelf {
         Shelf { state, fuse: Fuse::default(), in_checkpoint: Arc::default(), ..self.clone() }
     }
 
-    /// Counts a failed sync, of which whoever asked for it was told.
+    /// Counts a failed sync that was reported to its caller.
     pub fn note_failed_sync(&self) {
         self.state.lock().unwrap().sync_failures += 1;
     }
@@ -154,13 +154,13 @@ impl Shelf {
         state.durable.remove(&n);
     }
 
-    /// The number of values that the edits it was told of have dropped.
+    /// The number of values that were dropped by the edits it was notified of.
     pub fn told(&self) -> usize {
         let state = self.state.lock().unwrap();
         state.applied.values().flatten().collect::<std::collections::BTreeSet<_>>().len()
     }
 
-    /// The handle of the value that was put as the `n`th, which is let go with it.
+    /// The handle of the value that was put as the `n`th, which is released with it.
     fn pending(&self, n: u64) -> PendingHandle {
         let shelf = self.clone();
         PendingHandle::new(n.to_le_bytes().to_vec(), move || {
@@ -170,8 +170,8 @@ impl Shelf {
         })
     }
 
-    /// Values that tables name by what the edits said: each was added once, and dropped once at
-    /// most.
+    /// Checks the values that tables name according to the edits: each was added once, and dropped
+    /// once at most.
     pub fn named(&self) -> usize {
         let state = self.state.lock().unwrap();
         let mut added = state.added.clone();
@@ -319,7 +319,7 @@ impl ValueStore for Shelf {
         call.into_iter().for_each(|call| call());
         let path = dir.join(FILE);
         let fs = self.fs.as_ref().unwrap();
-        // For the first partition alone: all values lie in one file.
+        // Only for the first partition: all values are in one file.
         if made.contains(&path) {
             return Ok(());
         }
@@ -335,7 +335,7 @@ impl ValueStore for Shelf {
     }
 }
 
-/// Knows no hook.
+/// Provides no hook.
 pub struct NoHooks;
 
 impl HookProvider for NoHooks {
@@ -348,7 +348,7 @@ impl HookProvider for NoHooks {
     }
 }
 
-/// Knows one shelf and no filter.
+/// Provides one value store and no filter.
 pub struct ShelfProvider(pub Shelf);
 
 impl HookProvider for ShelfProvider {

@@ -1,4 +1,5 @@
-//! Tables of few entries: many short lives of a database leave few of them, and a request merges them.
+//! Tables of few entries: many short runs of a database leave few of them, and a request merges
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use testkit::Rng;
 
 use crate::clock::ManualClock;
 
-/// Tables of 7 equal sizes at the end, 4 of level 0, and one for each doubling up to a sixteenth of a table.
+/// Tables of 7 equal sizes at the end, 4 of level 0, and one for each doubling up to a sixteenth of
+/// a table.
 const FEW: u64 = 7 + 4 + 13;
 
 fn builder(fs: &MemFs, background: BackgroundMode) -> Builder {
@@ -64,7 +66,7 @@ fn live_shortly(
     written
 }
 
-/// Checks that short lives leave few tables, and a request one.
+/// Checks that short runs leave few tables, and a request one.
 #[track_caller]
 fn check_lives(options: impl Fn() -> PartitionOptions, value: impl Fn(u32) -> Vec<u8>) {
     const LIVES: u32 = 100;
@@ -84,7 +86,8 @@ fn check_lives(options: impl Fn() -> PartitionOptions, value: impl Fn(u32) -> Ve
     assert!(db.verify(Default::default()).unwrap().is_sound());
 }
 
-/// 600 processes with one put each left 600 tables of 400 bytes on level 6, and `compact` changed nothing.
+/// 600 processes with one put each used to leave 600 tables of 400 bytes on level 6, and `compact`
+/// changed nothing.
 #[test]
 fn many_opens_with_one_put_each_leave_few_tables() {
     let fs = MemFs::new();
@@ -151,7 +154,7 @@ fn what_has_expired_goes_when_small_tables_are_merged() {
     assert!(db.verify(Default::default()).unwrap().is_sound());
 }
 
-/// Threads find no time in a process that lives for milliseconds.
+/// Threads have no time in a process that lives for milliseconds.
 #[test]
 fn a_close_does_merges_that_cost_little() {
     let fs = MemFs::new();
@@ -225,14 +228,14 @@ fn a_held_snapshot_sees_its_versions_after_small_tables_are_merged() {
     assert_eq!(table_count(&p), 0);
 }
 
-/// The smallest tables that there are: nearly each entry has one, which is no small one.
+/// The smallest possible tables: nearly each entry has a table, which is not small in comparison.
 #[test]
 fn a_request_ends_where_each_entry_is_cut_off() {
     for entry_bytes in [10, 100, 500, 5000] {
         let options = PartitionOptions::new().table_bytes(1 << 10).block_bytes(128);
         let db = open(&MemFs::new(), BackgroundMode::Stepped);
         let p = db.partition_with("p", options.level_base_bytes(4 << 10)).unwrap();
-        // They compress, so that a table is much smaller than what is counted while it is written.
+        // They compress, so that a table is much smaller than its size while it is written.
         for n in 0..60 {
             p.put(key(n), vec![n as u8; entry_bytes]).unwrap();
             db.flush().unwrap();
@@ -271,7 +274,7 @@ fn a_secondary_follows_merges_of_small_tables() {
     assert!(follower.verify(Default::default()).unwrap().is_sound());
 }
 
-/// Options under which tables are cut in many ways, by the lowest bits of a number.
+/// Options with which tables are cut in many ways, chosen by the lowest bits of a number.
 fn cut_in_many_ways(which: u64) -> PartitionOptions {
     let table_bytes = [1 << 10, 4 << 10, 64 << 10, 1 << 20][which as usize % 4];
     let options = PartitionOptions::new().table_bytes(table_bytes).level0_tables(2);
@@ -291,7 +294,7 @@ fn open_cut(fs: &MemFs, which: u64) -> (Db, Partition) {
     (db, p)
 }
 
-/// Checks that everything that is due comes to an end, and changes nothing that is read.
+/// Checks that all pending work ends, and does not change what is read.
 fn check_random_life(seed: u64) {
     let mut rng = Rng::new(seed);
     let fs = MemFs::new();
@@ -370,7 +373,7 @@ fn a_sequential_load_is_not_rewritten() {
     }
     assert_eq!(db.stats().compaction_written_bytes, 0);
     p.compact(..).unwrap();
-    // What is left of the load is a small table; its neighbour is a full one.
+    // The rest of the load is a small table; its neighbour is a full one.
     assert_eq!(db.stats().compaction_written_bytes, 0);
 }
 

@@ -1,5 +1,5 @@
-//! The space that tables take: what nobody needs leaves without being asked, and what is kept is
-//! compressed however it was written.
+//! The space that tables use: unneeded entries are removed without a call, and the remaining ones
+//! are compressed however they were written.
 
 use std::sync::Arc;
 
@@ -65,8 +65,8 @@ fn bytes_after_load(order: &[u32]) -> u64 {
     store.db.stats().table_bytes
 }
 
-/// Tables that a load in order had made were moved down as they were, uncompressed, and no merge
-/// ever came by: 108 MiB, where the same rows in another order took 20.
+/// Tables of a load in order used to be moved down unchanged, uncompressed, and no merge followed:
+/// 108 MiB, where the same rows in another order took 20.
 #[test]
 fn a_load_in_order_is_compressed_as_one_in_any_order() {
     let sorted: Vec<u32> = (0..60_000).collect();
@@ -82,8 +82,8 @@ fn a_load_in_order_is_compressed_as_one_in_any_order() {
     assert!(difference * 10 <= in_order.min(in_any), "{in_order} and {in_any} bytes");
 }
 
-/// Versions that a compaction had kept for a snapshot stayed for good: nothing else was due in the
-/// last level, and not even a compaction of everything looked at it again.
+/// Versions that a compaction had kept for a snapshot used to stay permanently: nothing else was
+/// due in the last level, and not even a compaction of everything looked at it again.
 #[test]
 fn what_was_kept_for_a_snapshot_goes_some_time_after_its_release() {
     let store = store();
@@ -113,7 +113,8 @@ fn a_compaction_of_everything_drops_what_no_snapshot_needs_any_more() {
     store.p.compact(..).unwrap();
     drop(snapshot);
     assert_eq!(store.entries(), 101);
-    // A tenth of a hundred is less than is due by itself, and tables remember it over a reopening.
+    // A tenth of a hundred is less than becomes due by itself, and tables remember it over a
+    // reopening.
     store.clock.pass(60);
     store.settle();
     assert_eq!(store.entries(), 101);
@@ -130,7 +131,7 @@ fn store_without_syncs(fs: &MemFs, background: BackgroundMode) -> Db {
     builder.background(background).open().unwrap()
 }
 
-/// The log of a database of which everything is in tables takes no space.
+/// The log of a database uses no space when everything is in tables.
 #[test]
 fn a_flushed_database_keeps_no_log() {
     for background in [BackgroundMode::Stepped, BackgroundMode::Threads] {
@@ -155,7 +156,7 @@ fn a_flushed_database_keeps_no_log() {
             q.flush().unwrap();
             db.wait_idle().unwrap();
             let logged = db.stats().wal_disk_bytes;
-            // A segment up to 256 KiB stays, and up to 256 KiB behind its frames.
+            // A segment up to 256 KiB stays, and up to 256 KiB after its frames.
             assert!(logged <= 512 << 10, "{background:?}, round {round}: {logged} bytes");
         }
         let before = p.put("last", "one").unwrap();
@@ -171,7 +172,7 @@ fn a_flushed_database_keeps_no_log() {
     }
 }
 
-/// The bytes that files take, and the space that the device has given them.
+/// The lengths of files, and the space that the device has allocated for them.
 fn taken(dir: &std::path::Path) -> (u64, u64) {
     let files = OsFs.list(dir, "").unwrap();
     let bytes = files.iter().map(|file| file.len).sum();
@@ -186,7 +187,7 @@ fn taken(dir: &std::path::Path) -> (u64, u64) {
     (bytes, space)
 }
 
-/// As the test `size_leak` of sled asks for: 16 KiB for a few bytes.
+/// As the test `size_leak` of sled requires: 16 KiB for a few bytes.
 #[test]
 fn a_database_of_a_few_bytes_takes_few_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +199,7 @@ fn a_database_of_a_few_bytes_takes_few_bytes() {
         }
         db.wait_idle().unwrap();
         let (bytes, space) = taken(dir.path());
-        // From the second open on, a table has what the log had.
+        // From the second open on, the entries of the log are in a table.
         let table = if round == 0 { 0 } else { 8 << 10 };
         assert!(bytes <= 16_384 + table && space <= 20_480 + table, "open: {bytes}, {space}");
         db.close().unwrap();

@@ -1,6 +1,6 @@
-//! The common part of the families of tests: a database that runs in steps, and what is in it.
+//! The common part of several test files: a database that runs in steps, and its content.
 //!
-//! `testkit` cannot have it, because it knows no engine type.
+//! `testkit` cannot have it, because it depends on no engine type.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,8 +13,8 @@ use testkit::Rng;
 /// The keys and values of a partition.
 pub type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Returns a builder of the database in `dir` that does background work only in `Db::step`, one step at
-/// a time. The seed makes its random numbers, and so its id.
+/// Returns a builder of the database in `dir` that does background work only in `Db::step`, one
+/// step at a time. The seed determines its random numbers, and so its id.
 pub fn stepped(fs: Arc<dyn Fs>, dir: impl AsRef<Path>, seed: u64) -> Builder {
     let mut random = Rng::new(seed);
     let builder = Db::builder(dir).fs(fs).background(BackgroundMode::Stepped);
@@ -26,7 +26,7 @@ pub fn settle(db: &Db) {
     while db.step().unwrap() {}
 }
 
-/// Returns everything in a partition, as a scan finds it: each key once, in order.
+/// Returns all entries of a partition, as a scan finds them: each key once, in order.
 pub fn content(partition: &Partition) -> Content {
     let mut content = Content::new();
     for entry in partition.iter() {

@@ -1,5 +1,5 @@
-//! The things that a value store is told: each value is added by one edit and dropped by one,
-//! whatever jobs, failures and reopenings lie between.
+//! The edits that a value store is notified of: each value is added by one edit and dropped by one,
+//! whatever jobs, failures and reopenings come in between.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn each_value_is_added_once_and_dropped_once() {
             match round {
                 0 => p.flush().unwrap(),
                 1 => p.compact(..).unwrap(),
-                // The rest is in the log alone.
+                // The rest is only in the log.
                 _ => {
                     db.close().unwrap();
                     db = open(&fs, &shelf);
@@ -77,7 +77,7 @@ fn what_a_failed_job_carried_is_let_go() {
     assert_eq!(p.get([3]).unwrap().unwrap(), vec![3; LEN]);
 }
 
-/// The values that it moved may have been in that sync, and the store syncs them no more.
+/// The moved values may have been in that sync, and the store syncs them no more.
 #[test]
 fn a_move_during_which_a_sync_of_the_store_failed_is_not_installed() {
     let fs = MemFs::new();
@@ -115,7 +115,7 @@ fn the_values_of_a_dropped_partition_go_when_nobody_reads_them_any_more() {
     let reader = p.iter();
     db.drop_partition("p").unwrap();
     db.wait_idle().unwrap();
-    assert_eq!(shelf.live(), 2, "somebody reads");
+    assert_eq!(shelf.live(), 2, "a reader is left");
     assert_eq!(reader.map(|pair| pair.unwrap().1.len()).collect::<Vec<_>>(), [LEN, LEN]);
     db.wait_idle().unwrap();
     assert_eq!(shelf.live(), 0);
@@ -135,15 +135,15 @@ fn a_pending_value_commits_with_other_keys_or_is_let_go() {
     let p = db.partition_with("p", Default::default(), Some(hooks)).unwrap();
     let mut batch = db.batch();
     batch.add_pending(&p, b"large", shelf.put(b"large", &[5; LEN]).unwrap());
-    batch.add_put(&p, b"small", b"beside it");
+    batch.add_put(&p, b"small", b"next to it");
     drop(batch);
     assert_eq!((shelf.live(), p.get("large").unwrap()), (0, None));
     let mut batch = db.batch();
     batch.add_pending(&p, b"large", shelf.put(b"large", &[5; LEN]).unwrap());
-    batch.add_put(&p, b"small", b"beside it");
+    batch.add_put(&p, b"small", b"next to it");
     batch.commit(Durability::Sync).unwrap();
     assert_eq!(p.get("large").unwrap().unwrap(), vec![5; LEN]);
-    assert_eq!(p.get("small").unwrap().unwrap(), b"beside it");
+    assert_eq!(p.get("small").unwrap().unwrap(), b"next to it");
 }
 
 #[test]
@@ -152,14 +152,14 @@ fn a_value_that_is_stored_apart_counts_as_its_handle_for_stalls() {
     let shelf = Shelf::default();
     let db = open(&fs, &shelf);
     let p = db.partition_with("p", options(&shelf)).unwrap();
-    // Many write buffers' worth of values: as handles they are not one.
+    // The values of many write buffers: as handles they do not fill one.
     for n in 0..100_u8 {
         p.try_put([n], vec![n; 64 << 10]).unwrap();
     }
     assert_eq!(shelf.live(), 100);
 }
 
-/// As a store of an application does that keeps an index of its values.
+/// Like the store of an application that keeps an index of its values.
 #[test]
 fn a_store_that_writes_to_the_database_in_its_put_puts_both() {
     let fs = MemFs::new();
@@ -172,7 +172,7 @@ fn a_store_that_writes_to_the_database_in_its_put_puts_both() {
         written.put("of", "large").unwrap();
     });
     p.put("large", vec![1; LEN]).unwrap();
-    // The same one, and a batch.
+    // The same value, and a batch.
     let own = p.clone();
     shelf.call_in_put(move || {
         own.put("small", "in the table").unwrap();
@@ -195,7 +195,8 @@ fn a_store_that_writes_to_the_database_in_its_put_puts_both() {
     assert_eq!(pairs, [&b"in"[..], b"of"]);
 }
 
-/// Values 1 to 5 lie apart, `b` and `y` in the table; `a` to `z` is the order of the keys.
+/// Values 1 to 5 are in the value store, `b` and `y` in the table; `a` to `z` is the order of the
+/// keys.
 #[test]
 fn a_scan_of_values_has_the_next_ones_read_ahead_and_a_scan_of_keys_none() {
     let fs = MemFs::new();
@@ -213,7 +214,7 @@ fn a_scan_of_values_has_the_next_ones_read_ahead_and_a_scan_of_keys_none() {
     scan.next().unwrap().unwrap();
     assert_eq!(shelf.take_reads(), [""; 0], "no large value is near for all it knows");
     scan.next().unwrap().unwrap();
-    assert_eq!(shelf.take_reads(), ["read 1"], "perhaps nobody wants another one");
+    assert_eq!(shelf.take_reads(), ["read 1"], "a second one may not be needed");
     scan.next().unwrap().unwrap();
     let all_ahead = ["ahead 3", "ahead 4", "ahead 5", "read 2"];
     assert_eq!(shelf.take_reads(), all_ahead, "each before the value that was asked for");
@@ -227,12 +228,12 @@ fn a_scan_of_values_has_the_next_ones_read_ahead_and_a_scan_of_keys_none() {
     assert_eq!(shelf.take_reads(), all_ahead, "in the order in which they come");
     assert_eq!(back.map(|pair| pair.unwrap().1.len()).sum::<usize>(), 3 * LEN + 5);
     assert_eq!(shelf.take_reads(), ["read 3", "read 2", "read 1"], "none twice");
-    // A store that panics there takes nothing from the scan.
+    // A store that panics there does not affect the scan.
     shelf.fuse.set("prefetch", Blow::Panic);
     assert_eq!(p.range("c"..).map(|pair| pair.unwrap().1.len()).sum::<usize>(), 5 * LEN + 5);
 }
 
-/// A value is asked for while fewer than 8 MiB are in front of the scan.
+/// A value is requested while fewer than 8 MiB are ahead of the scan.
 #[test]
 fn a_scan_reads_no_more_ahead_than_its_limits() {
     let fs = MemFs::new();

@@ -1,7 +1,8 @@
-//! Strays: things in the folder of a database that it did not make, under the names of its files.
+//! Foreign files: things in the folder of a database that it did not create, under the names of its
+//! files.
 //!
-//! None of them may keep a database from being opened, written, followed and closed, and nothing outside
-//! of the folder may be changed through a link.
+//! None of them may prevent a database from being opened, written, followed and closed, and nothing
+//! outside of the folder may be changed through a link.
 
 #![expect(clippy::disallowed_methods, reason = "it puts things into the folder of the database")]
 
@@ -11,7 +12,7 @@ use std::path::Path;
 use siltstone::secondary::Target;
 use siltstone::{Db, Options};
 
-/// The forms of a stray.
+/// The forms of a foreign file.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Empty,
@@ -38,7 +39,7 @@ const FORMS: [Form; 9] = [
     Form::LinkToItself,
 ];
 
-/// Names of each kind with numbers that are used, next, far away, and the last ones that there are.
+/// Names of each kind with numbers that are used, next, far away, and the last possible ones.
 fn names() -> Vec<String> {
     let mut names = Vec::new();
     let near = 2..12_u64;
@@ -62,7 +63,7 @@ fn names() -> Vec<String> {
     names
 }
 
-/// Puts strays into `dir`, under each name that is free.
+/// Puts foreign files into `dir`, under each name that is free.
 fn put(dir: &Path, outside: &Path, form: Form, names: &[String]) {
     for name in names {
         let path = dir.join(name);

@@ -1,4 +1,5 @@
-//! Streams of entries: round trips, damage, lies under right checksums, imports that go on.
+//! Streams of entries: round trips, damage, invalid content with correct checksums, resumed
+//! imports.
 
 mod import;
 mod text;
@@ -60,7 +61,7 @@ fn large() -> PartitionOptions {
     PartitionOptions::new().large_values(tiny.chunk_bytes(4 << 10))
 }
 
-/// Two partitions with values around every edge of a piece, and one without entries.
+/// Two partitions with values around every limit of a piece, and one without entries.
 fn filled() -> Db {
     let db = open(&MemFs::new());
     let mut rng = Rng::from_env_or(11);
@@ -84,14 +85,14 @@ fn exported(db: &Db) -> Vec<u8> {
     stream
 }
 
-/// Imports into a new database; returns what it has then.
+/// Imports into a new database. Returns its content.
 fn imported(stream: &[u8]) -> (Result<u64, Error>, Content) {
     let db = open(&MemFs::new());
     let outcome = db.import_stream(stream, &StreamImport::new());
     (outcome.map(|summary| summary.entries), content(&db))
 }
 
-/// A power cut at this moment leaves it all.
+/// Checks that a power cut now keeps everything.
 fn check_durable(fs: &MemFs, content: &Content) {
     let mut rng = Rng::new(4);
     for outcome in CrashOutcome::ALL {
@@ -115,7 +116,7 @@ fn all_partitions_come_back_with_the_same_hash() {
     assert!(other.partition("media").unwrap().space().unwrap().live_bytes > 3 << 20);
     assert!(other.partition("words").unwrap().space().is_none());
     check_durable(&fs, &before);
-    // A piece at a time, from a source that gives little at once.
+    // One piece at a time, from a source that returns few bytes at once.
     let other = open(&MemFs::new());
     other.import_stream(Trickle(&stream), &StreamImport::new()).unwrap();
     assert_eq!(hash(&content(&other)), hash(&before));
@@ -178,7 +179,7 @@ fn small_stream() -> (Content, Vec<u8>) {
     (content(&db), exported(&db))
 }
 
-/// The imported entries are among those that were exported.
+/// Checks that the imported entries are among the exported ones.
 #[track_caller]
 fn check_part(part: &Content, whole: &Content, what: &str) {
     for (name, entries) in part {
@@ -205,7 +206,7 @@ fn a_stream_that_is_cut_at_any_byte_is_refused_at_that_byte() {
     }
     assert_eq!(most, 4, "the last entry is imported before the end record has come");
     assert_eq!(imported(&stream), (Ok(4), whole.clone()));
-    // Bytes behind the end are another's.
+    // Bytes after the end belong to something else.
     assert_eq!(imported(&[&stream[..], b"more"].concat()), (Ok(4), whole));
 }
 
@@ -225,7 +226,7 @@ fn no_bit_flips_unseen_and_no_wrong_pair_is_imported() {
     }
 }
 
-/// A stream of these parts with right checksums.
+/// A stream of these parts with correct checksums.
 fn stream_of(parts: &[Vec<u8>]) -> Vec<u8> {
     let mut stream = Vec::new();
     let mut sum = 0;

@@ -1,7 +1,7 @@
 //! Read, modify, write: counters, requirements of batches, and transactions.
 //!
-//! `model.rs` predicts every conflict of interleaved transactions on one thread; `history.rs` checks
-//! that what threads have committed is serializable.
+//! `model.rs` predicts every conflict of interleaved transactions on one thread; `history.rs`
+//! checks that the transactions committed by threads are serializable.
 
 mod history;
 mod model;
@@ -19,7 +19,7 @@ use testkit::Rng;
 
 use crate::store;
 
-/// Options under which a few kilobytes are flushed and compacted many times.
+/// Options with which a few kilobytes are flushed and compacted many times.
 fn small() -> Options {
     Options::new()
         .write_buffer_bytes(16 << 10)
@@ -32,7 +32,7 @@ fn open(fs: &MemFs) -> Db {
     Db::builder("/db").options(small()).fs(Arc::new(fs.clone())).open().unwrap()
 }
 
-/// Under which nothing is flushed unless the test says so.
+/// Options with which nothing is flushed unless the test does it.
 fn stepped(fs: &MemFs) -> Db {
     store::stepped(Arc::new(fs.clone()), "/db", 7).open().unwrap()
 }
@@ -45,8 +45,8 @@ fn is_conflict<T>(answer: &Result<T>) -> bool {
     matches!(answer, Err(error) if error.kind() == ErrorKind::Conflict)
 }
 
-/// Runs `add` so often on each of eight threads, while others flush, compact and write elsewhere;
-/// checks that the counter has all of it.
+/// Runs `add` so often on each of eight threads, while others flush, compact and write other keys.
+/// Checks that the counter has all additions.
 fn check_counter(add: impl Fn(&Db, &Partition) + Sync) {
     const THREADS: u64 = 8;
     const EACH: u64 = 150;
@@ -164,8 +164,8 @@ fn an_update_that_somebody_else_came_before_is_computed_again() {
     }
 }
 
-/// The place of the newest operation on a key makes no difference to who requires that there is
-/// none.
+/// A requirement that there is no newer operation on a key has the same effect wherever the newest
+/// one is stored.
 #[test]
 fn a_requirement_sees_memtables_tables_deletions_and_ingests() {
     let fs = MemFs::new();
@@ -208,7 +208,7 @@ fn a_requirement_sees_memtables_tables_deletions_and_ingests() {
         assert!(!p.contains("late").unwrap());
         let in_time = db.batch().require(&p, "k", db.visible_seq()).put(&p, "in time", place);
         in_time.commit(Durability::Os).unwrap();
-        // What happens to other keys is nobody's business, in memory or in tables.
+        // Operations on other keys have no effect, in memory or in tables.
         let seq = db.visible_seq();
         p.put("i", "").unwrap();
         p.put("l", "").unwrap();
@@ -218,14 +218,14 @@ fn a_requirement_sees_memtables_tables_deletions_and_ingests() {
             db.batch().require(&p, "k", seq).put(&p, "m", "").commit(Durability::Os).unwrap();
         }
     }
-    // A batch that only requires writes nothing, and says whether it could.
+    // A batch that only requires writes nothing, and reports whether it could.
     let seq = db.visible_seq();
     assert_eq!(db.batch().require(&p, "k", seq).commit(Durability::Os).unwrap().seq, seq);
     p.put("k", "6").unwrap();
     assert!(is_conflict(&db.batch().require(&p, "k", seq).commit(Durability::Os)));
 }
 
-/// A key that ends in a byte of 1 is stored with a zero byte behind it.
+/// A key that ends in a byte of 1 is stored with a zero byte after it.
 #[test]
 fn a_scan_covers_the_last_key_that_it_read_however_it_is_stored() {
     let db = stepped(&MemFs::new());
@@ -247,7 +247,7 @@ fn a_range_that_was_read_lets_no_phantom_in() {
     for key in ["b", "d", "f", "h"] {
         p.put(key, "old").unwrap();
     }
-    // What the transaction reads, what comes in, whether it conflicts.
+    // The reads of the transaction, the key that is written, whether they conflict.
     type Read<'a> = &'a dyn Fn(&siltstone::Transaction);
     let whole: Read<'_> = &|tx| assert_eq!(tx.range(&p, "b".."g").count(), 3);
     let first_two: Read<'_> = &|tx| assert_eq!(tx.range(&p, "b".."g").take(2).count(), 2);
@@ -320,13 +320,13 @@ fn own_writes_are_read_and_nobody_elses() {
     let view = tx.of(&p);
     assert_eq!(view.first().unwrap().unwrap().0, "c");
     assert_eq!((view.contains("a").unwrap(), view.contains("b").unwrap()), (false, false));
-    // A range goes on with what was there when it began.
+    // A range continues with the content at its begin.
     let mut range = tx.iter(&p);
     assert_eq!(range.next().unwrap().unwrap().0, "c");
     tx.put(&p, "cc", "newer than the range");
     assert_eq!(texts(&mut range).len(), 2);
     assert!(tx.contains(&p, "cc").unwrap());
-    // Nobody sees any of it.
+    // No other reader sees any of it.
     assert!(p.contains("a").unwrap() && !p.contains("d").unwrap());
     drop(tx);
     assert!(!p.contains("d").unwrap());
@@ -369,7 +369,7 @@ fn a_dropped_partition_refuses_whoever_read_or_wrote_it() {
     let error = required.commit(Durability::Os).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PartitionNotFound);
     assert!(!q.contains("k").unwrap());
-    // Nor can partitions of two databases be in one.
+    // Nor can one transaction have partitions of two databases.
     let foreign = other.partition("default").unwrap();
     let mut tx = db.transaction();
     assert_eq!(tx.get(&foreign, "k").unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -379,8 +379,8 @@ fn a_dropped_partition_refuses_whoever_read_or_wrote_it() {
     assert_eq!(required.commit(Durability::Os).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
-/// The reads of the foreign partition used to take the place of those of the own one with its number, so
-/// that the conflict was not found.
+/// The reads of the foreign partition used to replace those of the own partition with the same
+/// number, so that the conflict was not found.
 #[test]
 fn a_range_of_another_database_is_an_error_and_changes_nothing() {
     let db = stepped(&MemFs::new());
@@ -396,7 +396,7 @@ fn a_range_of_another_database_is_an_error_and_changes_nothing() {
     assert!(is_conflict(&tx.commit(Durability::Os)));
 }
 
-/// Keys of such partitions are stored with a byte behind them.
+/// Keys of such partitions are stored with a byte after them.
 #[test]
 fn transactions_span_partitions_with_metadata_for_any_key() {
     let db = stepped(&MemFs::new());
@@ -416,8 +416,7 @@ fn transactions_span_partitions_with_metadata_for_any_key() {
     assert!(hive.compare_and_set(key, Some(b"1"), Some(b"2")).unwrap().is_done());
 }
 
-/// A batch that was refused is in no log: whatever a crash leaves, it does not come back, and no
-/// one that was acknowledged is lost.
+/// A refused batch is in no log: no crash brings it back, and no acknowledged batch is lost.
 #[test]
 fn what_was_refused_does_not_appear_after_a_crash() {
     const THREADS: u64 = 6;
@@ -458,7 +457,7 @@ fn what_was_refused_does_not_appear_after_a_crash() {
             }
         });
         let refused = refused.into_inner().unwrap();
-        // Of each round one.
+        // One of each round.
         assert_eq!(refused.len() as u64, (THREADS - 1) * ROUNDS);
         let after = fs.crash_clone(outcome, &mut || rng.next_u64());
         drop((p, db));

@@ -1,4 +1,5 @@
-//! Entries that expire, and leave by themselves: on a clock that stands still until it is moved.
+//! Entries that expire, and are removed without a call: on a clock that stands still until a test
+//! moves it.
 
 mod jumps;
 
@@ -44,7 +45,7 @@ fn put_all(p: &Partition, keys: std::ops::Range<u64>) {
     }
 }
 
-/// Entries of all tables of a partition, tombstones too.
+/// Entries of all tables of a partition, tombstones included.
 fn entries(db: &Db, name: &str) -> u64 {
     let stats = db.stats();
     let partition = stats.partitions.iter().find(|partition| partition.name == name).unwrap();
@@ -146,7 +147,7 @@ fn a_snapshot_goes_on_seeing_what_it_saw_and_that_goes_after_it() {
     assert_eq!(entries(&db, "p"), 0);
 }
 
-/// The little of a table that a snapshot sees has to go too at last.
+/// The small part of a table that a snapshot sees must be removed too in the end.
 #[test]
 fn the_little_that_a_snapshot_saw_goes_a_day_later() {
     let clock = ManualClock::default();
@@ -167,7 +168,7 @@ fn the_little_that_a_snapshot_saw_goes_a_day_later() {
     assert_eq!(entries(&db, "p"), 990);
 }
 
-/// Half a second is rounded down to no time in a rule that counts seconds. With such a rule, a table
+/// Half a second is rounded down to zero in a rule that counts seconds. With such a rule, a table
 /// that keeps expired entries for a snapshot used to be rewritten without end.
 #[test]
 fn what_a_held_snapshot_sees_is_not_written_again_and_again() {
@@ -244,7 +245,7 @@ fn tables_of_before_the_rule_are_written_once_to_find_their_times() {
     settle(&db);
     assert_eq!(db.stats().compaction_count, before + 1);
     assert_eq!(entries(&db, "p"), 100);
-    // Another rule makes what the tables remember worthless.
+    // Another rule makes the recorded times of the tables useless.
     let late = rule().time_to_live(Duration::from_secs(1000));
     db.partition_with("p", with(&late)).unwrap();
     settle(&db);
@@ -280,7 +281,7 @@ fn keys_are_read_as_they_were_given_in_partitions_that_store_them_otherwise() {
         p.put([&b"key"[..], &moment.to_be_bytes()].concat(), "v").unwrap();
     }
     db.flush().unwrap();
-    // The moments 256 and 257 end in 0 and 1: such keys are stored longer than they are.
+    // The times 256 and 257 end in 0 and 1: such keys are stored in a longer form.
     clock.pass(257);
     p.compact(..).unwrap();
     let first = p.first().unwrap().unwrap().0;
@@ -313,7 +314,7 @@ fn health_names_a_filter_of_code_that_an_open_lacks() {
     assert!(health.to_string().contains("partition \"p\": without its compaction filter \"ttl\""));
     clock.pass(1000);
     settle(&db);
-    assert_eq!(entries(&db, "p"), 100, "nobody knows when they expire");
+    assert_eq!(entries(&db, "p"), 100, "their times are unknown");
     db.partition_with("p", small().filter(code)).unwrap();
     assert!(db.health().is_healthy());
     settle(&db);
@@ -339,7 +340,7 @@ fn a_rule_over_values_and_values_stored_apart_refuse_each_other() {
     assert_eq!(db.partition_with("d", two).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
-/// The compaction threads look by themselves: nobody writes, calls or steps.
+/// The compaction threads look by themselves: there are no writes, calls or steps.
 #[test]
 fn an_idle_store_with_threads_loses_what_expires() {
     let clock = ManualClock::default();

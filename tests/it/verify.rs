@@ -1,5 +1,5 @@
-//! `Db::verify` over whole stores: it finds what was harmed and says where, it never complains
-//! about a sound store whatever goes on in it, and it can be stopped, resumed and slowed down.
+//! `Db::verify` over whole stores: it finds damage and its place, it never reports an intact store,
+//! also while the store is in use, and it can be stopped, resumed and slowed down.
 
 mod figures;
 mod runs;
@@ -49,7 +49,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key{number:04}").into_bytes()
 }
 
-/// An open store at rest: tables on several levels of two partitions, a log of several segments.
+/// An open idle store: tables on several levels of two partitions, a log of several segments.
 fn build(fs: &MemFs) -> Db {
     build_on(Arc::new(fs.clone()))
 }
@@ -110,7 +110,7 @@ fn no_flipped_bit_of_a_live_file_is_missed_or_blamed_on_another() {
     for path in fs.paths() {
         let Some(kind) = kind(&path) else { continue };
         let bytes = fs.read_raw(&path).unwrap();
-        // Behind the last frame lie zeros that the next one is written over.
+        // After the last frame there are zeros, which the next frame overwrites.
         let end = match kind {
             FileKind::Wal => {
                 let last = bytes.iter().rposition(|byte| *byte != 0);
@@ -172,7 +172,7 @@ fn every_damaged_place_is_named_and_all_other_keys_read() {
         assert_eq!(there.len(), 2, "{there:?}");
         assert!(there[0].offset == Some(0) && there[1].offset < Some(700), "{there:?}");
     }
-    // Closed, and opened with an empty cache: what no damage names reads as before.
+    // Closed, and opened with an empty cache: keys that no damage names read as before.
     db.close().unwrap();
     let db = stepped(Arc::new(fs), DIR, 1).open().unwrap();
     let mut lost = 0;
@@ -197,7 +197,7 @@ fn every_damaged_place_is_named_and_all_other_keys_read() {
     assert!(lost > 0);
 }
 
-/// A file system with a page cache: files are those of `cache`, what is read past it is on the
+/// A file system with a page cache: its files are those of `cache`; reads past the cache go to the
 /// `device`, once there is one.
 #[derive(Clone)]
 struct Paged {
@@ -333,7 +333,7 @@ fn a_sound_store_is_never_complained_about_while_it_works() {
         while rounds < 150 || written.load(Ordering::Relaxed) < 40_000 {
             let report = db.verify(VerifyOptions::new());
             let is_sound = report.as_ref().is_ok_and(siltstone::VerifyReport::is_sound);
-            // Before the assertion: the writers are waited for when it fails, too.
+            // Before the assertion: the writers are joined when it fails, too.
             stop.fetch_or(!is_sound, Ordering::Relaxed);
             assert!(is_sound, "round {rounds}: {report:?}");
             rounds += 1;
@@ -344,7 +344,7 @@ fn a_sound_store_is_never_complained_about_while_it_works() {
     assert!(db.verify(VerifyOptions::new()).unwrap().is_sound());
 }
 
-/// Goes on by itself, a little whenever somebody looks at it.
+/// Continues by itself, a little at each call of the clock.
 #[derive(Default)]
 pub(crate) struct Ticking(AtomicU64);
 
@@ -367,7 +367,7 @@ fn ingested_tables_are_sound_and_their_damage_is_found() {
     assert_eq!(taken_in.get(key(1)).unwrap(), plain.get(key(1)).unwrap());
     let report = db.verify(VerifyOptions::new()).unwrap();
     assert!(report.is_sound(), "{report}");
-    // Versions of an ingested key have the sequence that the ingest took.
+    // Versions of an ingested key have the sequence number of the ingest.
     let versions = plain.versions(key(2)).unwrap();
     let versions_taken_in = taken_in.versions(key(2)).unwrap();
     assert_eq!(versions_taken_in.len(), usize::from(plain.contains(key(2)).unwrap()));

@@ -1,8 +1,9 @@
-//! A database with a flush that did not wait for the log: `tests/fixtures/ahead/`, of the first version that
-//! wrote that. The power was cut, and took the part of the log that the flush was made of.
+//! A database with a flush that did not wait for a sync of the log: `tests/fixtures/ahead/`, of the
+//! first version that wrote that. The power was cut, and the part of the log that the flush was
+//! made from is lost.
 //!
-//! `BLESS_FIXTURE=ahead cargo test fixture_with_a_flush` writes it anew; do that only before its format was
-//! shipped.
+//! `BLESS_FIXTURE=ahead cargo test fixture_with_a_flush` writes it again. Do this only before its
+//! format is released.
 
 use super::*;
 
@@ -28,7 +29,8 @@ fn a_fixture_with_a_flush_that_is_ahead_of_the_log_is_followed_and_opened() {
     let fs = fixtures::in_memory("ahead");
     let manifest = files(&fs, FileKind::Manifest).remove(0);
     let bytes = fs.read_raw(&manifest).unwrap();
-    // Tag, length, and two sequence numbers: the last of all, and that of the last durable batch.
+    // Tag, length, and two sequence numbers: that of the last batch, and that of the last durable
+    // batch.
     let change = [21 << 1, 2, 35, 5];
     assert!(bytes.windows(change.len()).any(|window| window == change), "{bytes:x?}");
     for segment in files(&fs, FileKind::Wal) {

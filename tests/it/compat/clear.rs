@@ -1,8 +1,9 @@
-//! A store with partitions that were cleared: `tests/fixtures/clear/`, of the first version that could
-//! do that. One clear is in the manifest, above tables that a snapshot kept, one in the log alone.
+//! A store with partitions that were cleared: `tests/fixtures/clear/`, of the first version that
+//! could clear. One clear is in the manifest, above tables that a snapshot kept; the other is only
+//! in the log.
 //!
-//! `BLESS_FIXTURE=clear cargo test fixture_of_a_clear` writes it anew; do that only before its format
-//! was shipped.
+//! `BLESS_FIXTURE=clear cargo test fixture_of_a_clear` writes it again. Do this only before its
+//! format is released.
 
 use super::*;
 

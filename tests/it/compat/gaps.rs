@@ -1,6 +1,7 @@
-//! A store that kept a gap: `tests/fixtures/gap/`, of the first version that had any.
+//! A store that kept a gap: `tests/fixtures/gap/`, of the first version with gaps.
 //!
-//! `BLESS_FIXTURE=gap cargo test fixture_of_a_gap` writes it anew; do that only before its format was shipped.
+//! `BLESS_FIXTURE=gap cargo test fixture_of_a_gap` writes it again. Do this only before its format
+//! is released.
 
 use metahive::{MetaHiveOptions, RepairOptions};
 
@@ -13,7 +14,7 @@ fn key(n: u32) -> String {
     format!("key {n:03}")
 }
 
-/// Two generations of the same keys; the data of the newer table is destroyed and compacted.
+/// Two generations of the same keys. The data of the newer table is destroyed and compacted.
 fn write_gap() -> MemFs {
     let fs = MemFs::new();
     let db = builder(&fs).open().unwrap();

@@ -1,7 +1,8 @@
-//! A store of partitions that take any key: `tests/fixtures/keys/`, of the first version that stored keys
-//! in those forms.
+//! A store of partitions that accept any key: `tests/fixtures/keys/`, of the first version that
+//! stored keys in these forms.
 //!
-//! `BLESS_FIXTURE=keys cargo test fixture_of_key_forms` writes it anew; do that only before its format was shipped.
+//! `BLESS_FIXTURE=keys cargo test fixture_of_key_forms` writes it again. Do this only before its
+//! format is released.
 
 use lsm_core::hooks::{CompactionFilter, CompactionFilterFactory, Hooks, Job, Rules};
 use lsm_core::raw::RawMode;
@@ -10,7 +11,7 @@ use metahive::{MetaHive, MetaHiveOptions, ScrubOptions};
 
 use super::*;
 
-/// Keys around what the forms change.
+/// Keys next to those that the forms change.
 fn keys() -> Vec<Vec<u8>> {
     let mut keys: Vec<Vec<u8>> = (0..20u64).map(|n| (n * 37).to_be_bytes().to_vec()).collect();
     let others: [&[u8]; 8] = [b"\0", b"\0\0", b"\x01", b"\x01\0", b"k", b"k\0", b"k\x01", b"k\x02"];
@@ -19,7 +20,7 @@ fn keys() -> Vec<Vec<u8>> {
     keys
 }
 
-/// MetaHive as it was when each key had a zero byte behind it.
+/// MetaHive as it was when each key had a zero byte after it.
 struct Terminated(MetaHive);
 
 impl CompactionFilterFactory for Terminated {
@@ -93,7 +94,7 @@ fn a_fixture_of_key_forms_opens_and_has_its_keys() {
     }
 }
 
-/// The short keys of the tables of a partition, as they are stored.
+/// The short keys of the tables of a partition, in their stored form.
 fn stored(db: &Db, name: &str) -> Vec<Vec<u8>> {
     let p = db.partition(name).unwrap();
     p.compact(..).unwrap();
@@ -110,7 +111,7 @@ fn stored(db: &Db, name: &str) -> Vec<Vec<u8>> {
     found
 }
 
-/// The forms of stored keys, spelled out.
+/// The forms of stored keys, written out.
 #[test]
 fn bytes_of_stored_keys_are_these() {
     let fs = fixtures::in_memory("keys");

@@ -1,9 +1,9 @@
-//! Stores with MetaHive: `tests/fixtures/column/`, of the first version with metadata in a column,
-//! `tests/fixtures/metahive/`, of the first version with 3 bytes of the checksum of a checksum, and
+//! Stores with MetaHive: `tests/fixtures/column/`, of the first version with metadata in a column;
+//! `tests/fixtures/metahive/`, of the first version with 3 bytes of the checksum of a checksum; and
 //! `tests/fixtures/keys/`, of an earlier one, which stored all 8 bytes.
 //!
-//! `BLESS_FIXTURE=column cargo test fixtures_of_short_metadata` writes the first anew; do that only before its
-//! format was shipped.
+//! `BLESS_FIXTURE=column cargo test fixtures_of_short_metadata` writes the first one again. Do this
+//! only before its format is released.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use super::*;
 const KEYS: u32 = 60;
 /// Length of the payload in tables of earlier versions.
 const LONG_BYTES: usize = 24;
-/// Place of the incompatible features in the footer, from the end of the table.
+/// Offset of the incompatible features in the footer, from the end of the table.
 const FEATURES_AT: usize = 152 - 16;
 
 fn key(n: u32) -> String {
@@ -54,7 +54,7 @@ fn write_column() -> MemFs {
     fs
 }
 
-/// The lengths of all metadata of the tables of a partition.
+/// The lengths of all metadata entries in the tables of a partition.
 fn payloads(p: &Partition) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     for table in p.walk().unwrap().tables() {
@@ -68,7 +68,7 @@ fn payloads(p: &Partition) -> BTreeSet<usize> {
     found
 }
 
-/// The metadata of a partition is read in the form that it has, and compacted into the short one.
+/// Metadata is read in the form in which it is stored, and compactions write it in the short form.
 fn check_compacted(p: &Partition, before: usize) {
     let found = payloads(p);
     assert!(found.contains(&before), "{found:?}");
@@ -112,7 +112,8 @@ fn metadata_of_an_earlier_version_is_compacted_into_the_short_form() {
     }
 }
 
-/// Code that does not know the short form, or the column, refuses a feature, and takes nothing for damage.
+/// Code that does not know the short form or the column refuses the table with `Unsupported`, and
+/// not as damaged.
 #[test]
 fn tables_say_which_forms_of_hidden_entries_they_have() {
     for (name, expected) in [("keys", 1), ("metahive", 3), ("column", 7)] {

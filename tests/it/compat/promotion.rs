@@ -1,6 +1,8 @@
-//! Databases with a claim and a fork: one whose promotion was not finished, one whose next primary died.
+//! Databases with a claim and a fork: one whose promotion was not finished, and one whose next
+//! primary died.
 //!
-//! `BLESS_FIXTURE=promotion/unfinished` and `promotion/finished` write them anew, see `fixtures.rs`.
+//! `BLESS_FIXTURE=promotion/unfinished` and `promotion/finished` write them again, see
+//! `fixtures.rs`.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -11,14 +13,15 @@ use super::*;
 
 use crate::store;
 
-/// The entries that the old primary had acknowledged. Frozen with the first version of forks.
+/// The entries that the old primary had acknowledged. They were frozen with the first version of
+/// forks.
 fn expected() -> BTreeMap<Vec<u8>, Vec<u8>> {
     let entry = |n: u32| (format!("key {n:02}").into_bytes(), format!("value {n}").into_bytes());
     (0..40).map(entry).collect()
 }
 
-/// Writes both: the folder as a claimant left it that died behind its fork, and the folder as its successor
-/// left it, after a put.
+/// Writes both folders: as a claimant left it that died after it wrote the fork, and as its
+/// successor left it after a put.
 fn write() -> (MemFs, MemFs) {
     let fs = MemFs::new();
     let stopped = FaultFs::over_mem(fs.clone());
@@ -32,7 +35,7 @@ fn write() -> (MemFs, MemFs) {
     }
     let folder = fs.clone();
     let is_done = Mutex::new(false);
-    // The old primary is stopped before it writes a frame, which is behind the fork then.
+    // The old primary stops before it writes a frame, which is then after the fork.
     stopped.set_observer(Arc::new(move |_| {
         if !std::mem::replace(&mut *is_done.lock().unwrap(), true) {
             let dying = FaultFs::over_mem(folder.clone());
@@ -57,7 +60,7 @@ fn content(db: &Db) -> store::Content {
     store::content(&db.open_partition("p").unwrap())
 }
 
-/// Opens it for reading, finishes the promotion, and lives on.
+/// Opens the database read-only, finishes the promotion, and continues to write.
 fn check(dir: &Path, expected: &BTreeMap<Vec<u8>, Vec<u8>>) {
     let reader = Db::builder(dir).read_only(true).open().unwrap();
     assert_eq!(content(&reader), *expected);
@@ -68,7 +71,7 @@ fn check(dir: &Path, expected: &BTreeMap<Vec<u8>, Vec<u8>>) {
     db.close().unwrap();
     let db = Db::open(dir).unwrap();
     assert_eq!(db.partition("p").unwrap().iter().count(), expected.len() - 1);
-    // The claim is the lock of writers from now on, and the state in the fork has served.
+    // From now on the claim is the lock of writers, and the state in the fork is no longer needed.
     for name in ["epoch-00000002", "fork-00000002"] {
         assert!(dir.join(name).exists(), "{name}");
     }

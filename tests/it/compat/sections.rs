@@ -1,8 +1,8 @@
-//! A log whose sealed segments have indexes of their sections: `tests/fixtures/sections/`, of the first
-//! version that wrote them. Nothing of it is flushed; its writer died.
+//! A log whose sealed segments have indexes of sections: `tests/fixtures/sections/`, of the first
+//! version that wrote them. Nothing in it is flushed; its writer died.
 //!
-//! `BLESS_FIXTURE=sections cargo test fixture_with_indexes` writes it anew; do that only before its
-//! format was shipped.
+//! `BLESS_FIXTURE=sections cargo test fixture_with_indexes` writes it again. Do this only before
+//! its format is released.
 
 use lsm_core::fs::Fs;
 use lsm_core::internals::wal::{SectionIndex, SegmentHeader};

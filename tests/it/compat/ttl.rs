@@ -1,13 +1,14 @@
-//! A store whose tables remember when their entries expire: `tests/fixtures/ttl/`, of the first
-//! version that had any.
+//! A store whose tables record when their entries expire: `tests/fixtures/ttl/`, of the first
+//! version with a TTL.
 //!
-//! `BLESS_FIXTURE=ttl cargo test fixture_of_a_ttl` writes it anew; do that only before its format was shipped.
+//! `BLESS_FIXTURE=ttl cargo test fixture_of_a_ttl` writes it again. Do this only before its format
+//! is released.
 
 use siltstone::{TtlFilter, TtlRule};
 
 use super::*;
 
-/// Two tables of sixteen keys each, half of which expire: in the year 2001, and 2286.
+/// Two tables of sixteen keys each. Half of the keys expire: in the year 2001, and in 2286.
 fn write_ttl() -> MemFs {
     let fs = MemFs::new();
     let db = builder(&fs).open().unwrap();

@@ -1,9 +1,9 @@
-//! Threads against the end of a store: a close, a power cut, a reopening with full queues.
+//! Threads that run while a store ends: a close, a power cut, a reopening with full queues.
 
 use super::*;
 use crate::store::stepped;
 
-/// A call that a close may refuse, and nothing else.
+/// Checks the result of a call: a close may refuse it, and no other error may occur.
 fn closed_or<T>(result: siltstone::Result<T>) -> Option<T> {
     result.inspect_err(|error| assert_eq!(error.kind(), ErrorKind::Closed, "{error}")).ok()
 }
@@ -46,8 +46,8 @@ fn what_was_acknowledged_before_a_close_is_there_after_reopening() {
     }
 }
 
-/// Power cuts while threads write, flush and compact: what comes back is one moment of all
-/// logged writes, and holds what was synced before the cut.
+/// The power is cut while threads write, flush and compact. The recovered state is one point in the
+/// order of all logged writes, and has what was synced before the cut.
 #[test]
 fn a_power_cut_amid_threads_leaves_one_moment() {
     let fs = MemFs::new();
@@ -93,8 +93,8 @@ fn a_power_cut_amid_threads_leaves_one_moment() {
     }
 }
 
-/// A store that comes up with more level-0 tables than stop writes, and a log full of memtables,
-/// works itself into shape with nobody writing.
+/// A store that opens with more level-0 tables than stop writes, and a log full of memtables,
+/// reduces them without any writes.
 #[test]
 fn a_recovered_store_with_full_queues_drains_without_a_writer() {
     for outcome in [CrashOutcome::Nothing, CrashOutcome::Everything] {

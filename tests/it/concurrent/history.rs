@@ -1,6 +1,6 @@
-//! The facts about each key while threads write: the versions that were begun and acknowledged,
-//! and afterwards the sequence number of every one. Each key has one writer, which gives it the
-//! versions 1, 2, 3, ...; every fifth is a deletion.
+//! The facts about each key while threads write: the versions that were begun and acknowledged, and
+//! afterwards the sequence number of each. Each key has one writer, which gives it the versions 1,
+//! 2, 3, ...; every fifth version is a deletion.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,10 +8,11 @@ use siltstone::SeqNo;
 
 const DELETE_EVERY: u64 = 5;
 const FILL_BYTES_MAX: u64 = 200;
-/// Values of every fourth key are longer by this: large ones, in a partition that has them.
+/// Values of every fourth key are longer by this: they are large values in a partition that has a
+/// value store.
 const LONG_BYTES: u64 = 300;
 
-/// The place of a key.
+/// The partitions of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the partitions `a` and `b`, always written together.
@@ -22,7 +23,7 @@ pub enum Place {
     Bare,
 }
 
-/// The place and the bytes of the n-th key; those of one place share their first byte.
+/// The kind and the bytes of the n-th key; keys of one kind share their first byte.
 pub fn key(n: usize) -> (Place, Vec<u8>) {
     let (place, letter) = match n % 4 {
         0 | 1 => (Place::Both, 'p'),
@@ -37,7 +38,7 @@ pub fn number(key: &[u8]) -> usize {
     std::str::from_utf8(&key[1..]).unwrap().parse().unwrap()
 }
 
-/// The value that version `version` of the n-th key stores; `None` for a deletion.
+/// The value of version `version` of the n-th key; `None` for a deletion.
 pub fn value(n: usize, version: u64) -> Option<Vec<u8>> {
     if version.is_multiple_of(DELETE_EVERY) {
         return None;
@@ -49,7 +50,7 @@ pub fn value(n: usize, version: u64) -> Option<Vec<u8>> {
     Some(value)
 }
 
-/// The version that wrote `bytes`, which must be whole and of this key.
+/// The version that wrote `bytes`, which must be complete and of this key.
 pub fn version_of(n: usize, bytes: &[u8]) -> u64 {
     let version = u64::from_be_bytes(bytes[..8].try_into().unwrap());
     assert_eq!(value(n, version).as_deref(), Some(bytes), "version {version} of key {n}");
@@ -63,7 +64,7 @@ struct Progress {
     synced: AtomicU64,
 }
 
-/// The progress of every key; its writer writes it, all threads read it.
+/// The progress of every key. Its writer writes it, all threads read it.
 pub struct Board(Vec<Progress>);
 
 impl Board {
@@ -79,7 +80,7 @@ impl Board {
         self.0[n].begun.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Takes a write back that was refused.
+    /// Takes back a write that was refused.
     pub fn refused(&self, n: usize) {
         self.0[n].begun.fetch_sub(1, Ordering::SeqCst);
     }
@@ -91,17 +92,17 @@ impl Board {
         }
     }
 
-    /// No read that begins now may be older.
+    /// No read that begins now may return an older version.
     pub fn acknowledged(&self, n: usize) -> u64 {
         self.0[n].acknowledged.load(Ordering::SeqCst)
     }
 
-    /// No power cut from now on may lose it.
+    /// No power cut from now on may lose this version.
     pub fn synced(&self, n: usize) -> u64 {
         self.0[n].synced.load(Ordering::SeqCst)
     }
 
-    /// No read that ended by now may be newer.
+    /// No read that has ended may have returned a newer version.
     pub fn begun(&self, n: usize) -> u64 {
         self.0[n].begun.load(Ordering::SeqCst)
     }
@@ -110,8 +111,8 @@ impl Board {
         (0..self.len()).map(|n| self.acknowledged(n)).sum()
     }
 
-    /// Checks what a read saw that ended by now, given what was acknowledged before; returns the
-    /// oldest version that it can have seen.
+    /// Checks the result of a read that has ended, given the version that was acknowledged before
+    /// it. Returns the oldest version that it can have read.
     pub fn check(&self, n: usize, seen: Option<u64>, floor: u64) -> u64 {
         let newest = self.begun(n);
         let oldest = seen.unwrap_or_else(|| floor.next_multiple_of(DELETE_EVERY));
@@ -135,7 +136,7 @@ impl History {
         History(by_key)
     }
 
-    /// The version of a key that a reader at `seq` must see.
+    /// The version of a key that a reader at `seq` must read.
     pub fn at(&self, n: usize, seq: SeqNo) -> Option<u64> {
         let writes = &self.0[n];
         let older = writes.partition_point(|(_, written)| *written <= seq);
@@ -143,11 +144,12 @@ impl History {
         (!version.is_multiple_of(DELETE_EVERY)).then_some(*version)
     }
 
-    /// Checks that what was seen of many keys is the state after some first part of all writes.
+    /// Checks that the values read of many keys are the state after a prefix of all writes.
     pub fn check_cut(&self, seen: impl Iterator<Item = (usize, Option<u64>)> + Clone) {
         let mut candidates: Vec<SeqNo> = self.0.iter().flatten().map(|(_, seq)| *seq).collect();
         candidates.push(SeqNo::ZERO);
-        // The newest value seen was written by then; a deletion after it may have been seen too.
+        // The newest value that was read was written by then. A deletion after it may be included
+        // as well.
         let newest = seen
             .clone()
             .map(|(n, version): (usize, Option<u64>)| {
@@ -160,7 +162,7 @@ impl History {
             .unwrap_or_default();
         candidates.retain(|seq| *seq >= newest);
         candidates.sort_unstable();
-        // Later ones show a newer value of some key before long.
+        // At later points some key soon has a newer value.
         assert!(
             candidates
                 .iter()

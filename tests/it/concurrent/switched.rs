@@ -1,5 +1,5 @@
-//! MetaHive is switched on and off in a partition that has data and is written to: every write that is no
-//! metadata's key succeeds, nothing is lost, and nothing panics.
+//! MetaHive is switched on and off in a partition that has data and is written to. Every write
+//! succeeds whose key is no key of metadata, nothing is lost, and nothing panics.
 
 use lsm_core::hooks::Hooks;
 use siltstone::PrefixDropFilter;
@@ -10,12 +10,13 @@ type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const WRITES: u64 = 800;
 
-/// Writes, reads and takes snapshots of its own keys.
+/// Writes and reads its own keys, and takes snapshots.
 fn write(p: &Partition, db: &Db, writer: u64) -> Content {
     let mut rng = Rng::new(writer);
     let mut model = Content::new();
     for n in 0..WRITES {
-        // Among others keys that sort just in front of metadata, and values that lie apart.
+        // Includes keys that sort directly before metadata, and values that are stored in chunk
+        // files.
         let key = format!("key {writer} {}", rng.below(200)).into_bytes();
         let key = if rng.below(3) == 0 { [&key[..], &[0]].concat() } else { key };
         if rng.below(6) == 0 {
@@ -39,7 +40,8 @@ fn write(p: &Partition, db: &Db, writer: u64) -> Content {
     model
 }
 
-/// Writes a key with the ending of metadata, and removes it wholly; how often it was refused.
+/// Writes a key with the ending of metadata, and removes it completely. Returns how often it was
+/// refused.
 fn disturb(p: &Partition, is_done: &AtomicBool) -> u64 {
     let mut refused = 0;
     while !is_done.load(Ordering::Relaxed) {
@@ -57,8 +59,8 @@ fn disturb(p: &Partition, is_done: &AtomicBool) -> u64 {
     refused
 }
 
-/// Switches MetaHive on and off in `p`, and tries it in `q`, which has a reserved key, beside a filter that
-/// would remove everything.
+/// Switches MetaHive on and off in `p`, and tries it in `q`, which has a reserved key, together
+/// with a filter that would remove everything.
 fn switch(db: &Db, is_done: &AtomicBool) -> [u64; 2] {
     let mut counts = [0, 0];
     while !is_done.load(Ordering::Relaxed) {
@@ -114,7 +116,7 @@ fn metahive_is_switched_on_in_a_partition_with_data_that_is_written_to() {
     let [first, second, of_q] = models.try_into().unwrap();
     let of_p: Content = first.into_iter().chain(second).collect();
     check_all(db, [(p, &of_p), (q, &of_q)]);
-    // Nothing is refused for good.
+    // Nothing is refused permanently.
     for (partition, key) in [(p, &b"key 0 7\x01"[..]), (q, b"z\x01")] {
         partition.delete(key).unwrap();
         partition.compact(..).unwrap();

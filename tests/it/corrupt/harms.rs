@@ -1,4 +1,5 @@
-//! Every harm to every file: flipped bits, cuts, overwritten bytes, files that are missing or strange.
+//! Damages every file in every way: flipped bits, cuts, overwritten bytes, files that are missing
+//! or of another store.
 
 use super::*;
 use crate::crash::seed_or;
@@ -7,7 +8,8 @@ fn loss_at(path: &Path, loss: Loss) -> Loss {
     if Store::kind(path) == Some(FileKind::Wal) { loss } else { Loss::Nothing }
 }
 
-/// Of each byte three bits, others in the next byte. Runs with `SEED` from 0 to 7 flip all of them.
+/// Flips three bits of each byte, others in the next byte. Runs with `SEED` from 0 to 7 flip all
+/// bits.
 fn flip_bits(store: &Store, seed: u64) {
     let mut tally = Tally::default();
     for path in store.fs.paths() {
@@ -42,7 +44,7 @@ fn no_flipped_bit_of_a_crashed_store_passes() {
     flip_bits(&build("crashed", 1, false), seed);
 }
 
-/// Lengths to which files are cut: all of them, in the zeros behind a log every 64th.
+/// Lengths to which files are cut: all of them, but only every 64th in the zeros after a log.
 fn lengths(bytes: &[u8]) -> Vec<u64> {
     let content = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
     (0..bytes.len()).filter(|at| *at <= content + 8 || at % 64 == 0).map(|at| at as u64).collect()
@@ -200,7 +202,7 @@ fn mix_up_files(store: &Store, twin: &Store) {
             }
             for other in twin.files(kind) {
                 let foreign = twin.fs.read_raw(&other).unwrap();
-                // A reserve is nothing but zeros, whose ever it is.
+                // A reserve holds only zeros, so that those of two stores are equal.
                 let is_zeros = foreign.iter().all(|byte| *byte == 0);
                 let loss = if is_zeros { loss_at(path, Loss::Tail) } else { Loss::Nothing };
                 tally.case(

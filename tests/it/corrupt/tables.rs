@@ -1,8 +1,8 @@
-//! One damaged table: reads of other keys are right, and compactions go round it.
+//! One damaged table: reads of other keys are correct, and compactions continue without it.
 
 use super::*;
 
-/// The user keys that a table may hold, and its partition's name.
+/// The user keys that a table may hold, and the name of its partition.
 struct Extent {
     partition: String,
     path: PathBuf,
@@ -61,7 +61,7 @@ fn a_damaged_table_hides_no_key_outside_it() {
     }
 }
 
-/// Every key reads right, or names the damaged table.
+/// Every key reads correctly, or its error names the damaged table.
 fn check_readable(db: &Db, content: &Content, damaged: &Path) {
     for name in PARTITIONS {
         let partition = db.partition(name).unwrap();
@@ -81,7 +81,7 @@ fn compaction_keeps_the_good_data_names_the_bad_table_and_rests() {
     let mut named = 0;
     for table in tables.iter().filter(|table| table.partition != "default") {
         let fs = copy_of(&store.fs);
-        // A data block: the table opens, and the merge fails in its middle.
+        // A data block: the table opens, and the merge fails in the middle.
         fs.corrupt(&table.path, 20, 0x10).unwrap();
         let db = open(&fs, 1).unwrap();
         let mut content = store.history[store.last()].clone();
@@ -106,12 +106,12 @@ fn compaction_keeps_the_good_data_names_the_bad_table_and_rests() {
         if let Err(error) = refused {
             assert_eq!(error.damage().unwrap().file, table.path, "{error}");
             assert_eq!(error.damage().unwrap().partition.as_ref(), Some(&table.partition));
-            let said = stats.background_error.expect("the damage is told");
+            let said = stats.background_error.expect("the damage is reported");
             assert!(said.contains(table.path.to_str().unwrap()), "{said}");
             assert!(said.contains(&table.partition), "{said}");
             named += 1;
         }
-        // At rest: further steps run no job, and nothing is written.
+        // Idle: further steps run no job, and nothing is written.
         let done = db.stats();
         for _ in 0..10 {
             db.step().unwrap();

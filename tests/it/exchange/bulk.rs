@@ -1,4 +1,4 @@
-//! Bulk loads: what they take, what they refuse, and what readers see of them.
+//! Bulk loads: which entries they accept, which they refuse, and what readers see of them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ fn a_load_lies_over_what_was_written_before_and_under_what_comes_after() {
     check(&open(&fs, "/db", 2).partition("p").unwrap(), &expected, &[]);
 }
 
-/// An error, the key that it names, and nothing left of the load.
+/// Checks the error, the key that it names, and that nothing of the load is left.
 #[track_caller]
 fn refused(fs: &MemFs, names: &str, kind: ErrorKind, load: &[(&str, &[u8])]) {
     let db = open(fs, "/db", 3);
@@ -108,7 +108,7 @@ fn a_load_keeps_to_the_limits_and_the_reserved_keys_of_a_put() {
     let db = open(&fs, "/db", 1);
     let p = db.partition_with("p", small()).unwrap();
     p.put("a", "before the rules").unwrap();
-    // A partition that exists stores keys as they are, so that some are reserved from now on.
+    // A partition that exists stores keys unchanged, so that some keys are reserved from now on.
     db.partition_with("p", small().metahive(MetaHiveOptions::new())).unwrap();
     let most = vec![7; 64 << 20];
     let beyond = vec![7; (64 << 20) + 1];
@@ -148,7 +148,8 @@ fn a_load_into_a_partition_that_is_dropped_meanwhile_ends_soon() {
     }
 }
 
-/// The keys of a load are held against the rules at its end as well: they may have changed meanwhile.
+/// The keys of a load are checked against the rules at its end as well: the rules may have changed
+/// in the meantime.
 #[test]
 fn a_load_with_a_key_that_is_reserved_meanwhile_is_refused() {
     let fs = MemFs::new();
@@ -167,7 +168,7 @@ fn a_load_with_a_key_that_is_reserved_meanwhile_is_refused() {
     assert_eq!(p.get("k\x02").unwrap().as_deref(), Some(&b"loaded"[..]));
 }
 
-/// The tables are whole and durable when the log cannot be synced; no edit names them.
+/// The tables are complete and durable when the sync of the log fails; no edit names them.
 #[test]
 fn a_load_that_fails_behind_its_tables_removes_them() {
     let mem = MemFs::new();
@@ -203,16 +204,16 @@ fn a_load_of_which_a_put_failed_is_refused_whatever_its_closure_says() {
     fs.add_rule(FaultRule::once(at, FaultAction::Eio));
     let broken: Result<_, Error> = p.bulk_load_by(|load| {
         let failed = (0..10_000).filter(|n| load.put(key(*n), [7; 300]).is_err()).count();
-        assert!(failed > 1, "every put behind the one that failed fails");
+        assert!(failed > 1, "every put after the one that failed fails");
         Ok(())
     });
     assert_eq!(broken.unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(p.iter().count(), 0);
     let left = mem.list(Path::new("/db"), "").unwrap();
-    assert_eq!(left, listed, "nothing is left behind");
+    assert_eq!(left, listed, "nothing is left");
 }
 
-/// Loaded entries get their metadata as flushed ones do, and keep it when they are merged.
+/// Loaded entries get their metadata as flushed entries do, and keep it when they are merged.
 #[test]
 fn a_load_into_a_partition_with_metahive_is_sealed() {
     let fs = MemFs::new();
@@ -221,7 +222,7 @@ fn a_load_into_a_partition_with_metahive_is_sealed() {
     let p = db.partition_with("p", sealed.metahive(MetaHiveOptions::default())).unwrap();
     p.put(key(5), "first").unwrap();
     let mut expected = entries(0..400, "loaded");
-    // Any key is taken, those too that are stored longer than they are.
+    // Any key is accepted, also those whose stored form is longer.
     for tail in [&b"\0"[..], b"\0\0", b"\x01", b"\x02"] {
         expected.insert([&key(33)[..], tail].concat(), tail.to_vec());
     }
@@ -261,7 +262,7 @@ fn chunk_bytes(fs: &MemFs) -> u64 {
     all.iter().filter(|entry| entry.name.ends_with(".chunk")).map(|entry| entry.len).sum()
 }
 
-/// Values that go to chunk files do so at once; those of a load that fails are let go.
+/// Values that belong in chunk files go there at once; those of a load that fails are released.
 #[test]
 fn large_values_of_a_load_are_stored_apart() {
     let fs = MemFs::new();
@@ -286,7 +287,7 @@ fn large_values_of_a_load_are_stored_apart() {
     let p_after = after.partition("p").unwrap();
     check(&p_after, &expected, &[]);
     assert!(after.verify(Default::default()).unwrap().is_sound());
-    // What shadows them makes their chunks garbage.
+    // Later writes shadow them, and their chunks become garbage.
     p.bulk_load(&small_values).unwrap();
     expected.extend(small_values);
     p.compact(..).unwrap();

@@ -1,5 +1,5 @@
 //! Checkpoint, export and ingest with the power cut before every operation, and with every
-//! operation failing: all of it or nothing, and nothing left over.
+//! operation failing: all of the call or nothing takes effect, and no file is left over.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ enum Deed {
     Checkpoint,
     Export,
     Ingest,
-    /// A bulk load of what the ingest brings.
+    /// A bulk load of the same entries as the ingest.
     Load,
 }
 
@@ -48,16 +48,16 @@ impl Deed {
     }
 }
 
-/// Its content before and after the deed.
+/// The content of the store before and after the call.
 struct Expected {
     before: Content,
     after: Content,
 }
 
-/// A store over `fs`, durable so far as it goes.
+/// A store over `fs`; its state so far is durable.
 fn prepare(fs: &FaultFs, mem: &MemFs) -> (Db, Partition, Expected) {
     exported(mem, 20..KEYS + 20, &"ingested".repeat(8), "/synced");
-    // Somebody brings the export here and does not sync it.
+    // Another process brings the export here and does not sync it.
     mem.create_dir(Path::new("/export")).unwrap();
     for name in names(mem, "/synced") {
         let bytes = mem.read_raw(&Path::new("/synced").join(&name)).unwrap();
@@ -81,7 +81,8 @@ fn prepare(fs: &FaultFs, mem: &MemFs) -> (Db, Partition, Expected) {
     (db, p, Expected { before, after })
 }
 
-/// The store after a crash or a fault: before the deed or after it, `done` if that was told.
+/// The store after a crash or a fault: before the call or after it; after it if `done`, which means
+/// that the call returned `Ok`.
 fn check_store(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
     let db = open(mem, "/db", 5);
     check_no_orphans(mem, "/db", &db);
@@ -102,7 +103,7 @@ fn check_store(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
     p.delete("still").unwrap();
 }
 
-/// The folder of a checkpoint or an export: whole, or refused; whole if `done`.
+/// The folder of a checkpoint or an export: complete, or refused; complete if `done`.
 fn check_copy(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
     let listed = mem.list(Path::new("/copy"), "").unwrap_or_default();
     let is_whole = |ending: &str| listed.iter().any(|entry| entry.name.ends_with(ending));
@@ -172,8 +173,8 @@ fn a_power_cut_at_any_operation_leaves_all_or_nothing() {
     }
 }
 
-/// Runs the deed with one operation broken, then looks at the live store and at what a crash
-/// leaves; `false` when the deed has no such operation.
+/// Makes the call with one operation broken, then checks the live store and the state that a crash
+/// leaves. Returns `false` if the call has no such operation.
 fn run_with_fault(deed: Deed, nth: u64, action: FaultAction) -> bool {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
@@ -232,7 +233,8 @@ fn a_write_that_slips_in_while_an_ingest_flushes_is_shadowed_by_it() {
     let writer = p.clone();
     let wrote = AtomicBool::new(false);
     fs.set_observer(Arc::new(move |op| {
-        // The log's sync for the flush, or before the edit: the memtables were looked at already.
+        // The sync of the log for the flush, or the one before the edit: the call has already
+        // looked at the memtables.
         let is_log = op.path.extension().is_some_and(|kind| kind == "wal");
         if op.kind == OpKind::Sync && is_log && !wrote.swap(true, Ordering::Relaxed) {
             writer.put(31_u32.to_be_bytes(), "between").unwrap();
@@ -272,7 +274,7 @@ fn no_power_cut_keeps_an_ingest_and_loses_a_write_before_it() {
     }
 }
 
-/// A file system that calls a function behind each sync of a file.
+/// A file system that calls a function after each sync of a file.
 struct AfterSync {
     mem: MemFs,
     then: Arc<dyn Fn(&Path) + Send + Sync>,
@@ -312,9 +314,9 @@ impl File for AfterSyncFile {
     }
 }
 
-/// A write comes between the sync of the log that an ingest makes before it takes the commit path's
-/// lock, and that lock. It has a smaller sequence number than the ingest, so a cut must not take it
-/// away and leave the ingest.
+/// A write comes after the sync of the log that an ingest makes and before the ingest takes the
+/// lock of the commit path. It has a smaller sequence number than the ingest, so a cut must not
+/// lose it and keep the ingest.
 #[test]
 fn a_write_behind_the_first_sync_of_an_ingest_is_as_durable_as_the_ingest() {
     for deed in [Deed::Ingest, Deed::Load] {

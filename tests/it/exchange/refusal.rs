@@ -1,4 +1,4 @@
-//! Exports that must not be taken in: damaged, cut, strange, too new, too large.
+//! Exports that must be refused: damaged, cut, of another store, too new, too large.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use siltstone::{Db, ErrorKind, Options, Partition};
 
 use super::{Content, check_no_orphans, content, exported, names, open, options, small};
 
-/// A store with something in it, and an export beside it.
+/// A store with some entries, and an export next to it.
 fn store() -> (MemFs, Db, Partition) {
     let fs = MemFs::new();
     exported(&fs, 10..60, &"value ".repeat(9), "/export");
@@ -25,7 +25,7 @@ fn files(fs: &MemFs) -> Vec<PathBuf> {
     names.map(|name| Path::new("/export").join(name)).collect()
 }
 
-/// Tries to ingest; the refusal, once it is seen that nothing changed.
+/// Tries to ingest. Returns the refusal, after a check that nothing changed.
 #[track_caller]
 fn refused(fs: &MemFs, db: &Db, p: &Partition, before: &Content) -> siltstone::Error {
     let seq = db.visible_seq();

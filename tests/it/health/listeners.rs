@@ -1,4 +1,4 @@
-//! Listeners that call the database and that write from inside a call.
+//! Listeners that call the database, and that write during a call.
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn a_listener_may_call_the_database() {
         let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".wal".to_owned(), nth: 0 };
         fs.add_rule(FaultRule::once(at, FaultAction::SyncLost));
         let _ = db.batch().put(&p, "k", "v").commit(Durability::Sync);
-        // With threads the failure may be noted only now, and is told to who waits; once.
+        // With threads the failure may be recorded only now, and `wait_idle` reports it, once.
         if let Err(error) = db.wait_idle() {
             assert_eq!((mode, error.kind()), (BackgroundMode::Threads, ErrorKind::Io));
             db.wait_idle().unwrap();
@@ -77,7 +77,7 @@ fn a_listener_that_writes_too_much_is_refused() {
     let db = builder.listener(writes.clone()).open().unwrap();
     writes.db.set(db.clone()).unwrap();
     let p = db.partition("p").unwrap();
-    // One sealed memtable, and no writer that is held back.
+    // One sealed memtable, and no writer that is delayed.
     while db.stats().flush_count == 0 && db.stats().memtable_bytes < (20 << 10) {
         p.put("k", [7; 500]).unwrap();
     }

@@ -1,5 +1,6 @@
-//! Hooks of a partition that exists change by one durable edit, or not at all: no job runs with
-//! hooks that are not decided, and none installs what it made under hooks that are gone.
+//! The hooks of an existing partition change by one durable edit, or not at all: no job runs with
+//! hooks that are not yet accepted, and no job installs tables that it made with hooks that are
+//! gone.
 
 use std::sync::atomic::AtomicBool;
 
@@ -30,7 +31,7 @@ fn fill(db: &Db, p: &Partition) {
     }
 }
 
-/// Calls `deed` on another thread and waits for it, at the first operation that `is_it` finds.
+/// Calls `action` on another thread and waits for it, at the first operation that `is_it` accepts.
 fn once_at(
     fs: &FaultFs,
     is_it: impl Fn(&FsOp) -> bool + Send + Sync + 'static,
@@ -50,7 +51,7 @@ fn is_of_table(op: &FsOp, kind: OpKind) -> bool {
     op.kind == kind && op.path.extension().is_some_and(|it| it == "sst")
 }
 
-/// MetaHive with another provider than its own.
+/// MetaHive with a provider other than the built-in one.
 fn with_statistics() -> PartitionOptions {
     tiny().metahive(MetaHiveOptions::new().provider(Arc::new(Statistics::default())))
 }
@@ -60,8 +61,8 @@ fn check_sound(db: &Db) {
     assert!(report.is_sound(), "{report:?}");
 }
 
-/// The hooks were in force while keys were searched for the ending that they reserve: a compaction
-/// removed what their filter names, and the call was refused afterwards.
+/// The hooks used to be in force during the search for keys with the ending that they reserve: a
+/// compaction removed what their filter names, and then the call was refused.
 #[test]
 fn no_job_runs_with_hooks_that_are_refused() {
     let fs = FaultFs::over_mem(MemFs::new());
@@ -91,7 +92,7 @@ fn no_job_runs_with_hooks_that_are_refused() {
     check_sound(&db);
 }
 
-/// Options were stored although the hooks beside them were refused.
+/// Options used to be stored although the hooks of the same call were refused.
 #[test]
 fn a_refused_call_changes_no_option() {
     let db = builder(&MemFs::new(), 2).open().unwrap();
@@ -104,8 +105,8 @@ fn a_refused_call_changes_no_option() {
     assert_eq!(format!("{:?}", p.options()), before);
 }
 
-/// The edit that reserves an ending fails, and is on disk all the same. A key with the ending that was
-/// written afterwards met the rule at the next open.
+/// The edit that reserves an ending fails, and is on disk anyway. A key with this ending that was
+/// written afterwards then broke the rule at the next open.
 #[test]
 fn a_write_after_a_failed_change_outlives_a_power_cut() {
     for change in [0, 1] {
@@ -137,8 +138,8 @@ fn a_write_after_a_failed_change_outlives_a_power_cut() {
     }
 }
 
-/// A flush that had begun under one provider of metadata installed its table after the partition had
-/// got another provider, which could not compact it.
+/// A flush that had begun with one provider of metadata used to install its table after the
+/// partition had another provider, which could not compact the table.
 #[test]
 fn a_job_installs_nothing_that_it_made_under_hooks_that_are_gone() {
     let fs = FaultFs::over_mem(MemFs::new());
@@ -161,7 +162,7 @@ fn a_job_installs_nothing_that_it_made_under_hooks_that_are_gone() {
     check_sound(&db);
 }
 
-/// The same for the tables of a bulk load, which are built for as long as its entries come.
+/// The same for the tables of a bulk load, whose build lasts as long as its entries arrive.
 #[test]
 fn a_bulk_load_installs_no_table_that_the_partition_could_not_compact() {
     let db = builder(&MemFs::new(), 6).open().unwrap();

@@ -1,8 +1,9 @@
-//! A filter that keeps a hidden entry for each entry, and knows no repair.
+//! A filter that keeps a hidden entry for each entry, and cannot repair.
 
 use super::*;
 
-/// Adds to each entry a hidden one that repeats a sum of its bytes, and checks it in compactions.
+/// Adds a hidden entry to each entry, which repeats a checksum of its bytes, and checks it in
+/// compactions.
 #[derive(Clone, Default)]
 struct Sealer {
     checked: Arc<AtomicU64>,
@@ -25,7 +26,7 @@ type ReadEntry = (Vec<u8>, Origin, EntryKind);
 
 struct SealerJob {
     sealer: Sealer,
-    /// Of the inputs, by key and sequence: sum and place.
+    /// The inputs by key and sequence number: checksum and place.
     read: BTreeMap<(Vec<u8>, u64), ReadEntry>,
     pending: Vec<(Vec<u8>, SeqNo, Vec<u8>)>,
 }
@@ -131,7 +132,8 @@ impl HookProvider for Provider {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// With a filter that seals, every answer is as without it; hidden entries are counted apart.
+    /// With a filter that seals, every result is as without it; hidden entries are counted
+    /// separately.
     #[test]
     fn hidden_entries_change_no_answer(
         ops in prop::collection::vec((0u8..7, prop::collection::vec(0u8..3, 1..4), 0u8..200), 1..120),
@@ -194,8 +196,8 @@ proptest! {
     }
 }
 
-/// A store with sealed tables, in which a fault of memory strikes one entry each time it is read from a
-/// table.
+/// A store with sealed tables, in which a memory fault changes one entry each time it is read from
+/// a table.
 fn sealed_store(fs: &MemFs, sealer: &Sealer) -> (Db, Partition) {
     let db = builder(fs, 5)
         .hooks(Arc::new(Provider(sealer.clone())))
@@ -232,7 +234,7 @@ fn a_flush_hands_the_checksums_of_values_on() {
     assert_eq!(sealer.confirmed.load(Ordering::Relaxed), 3);
 }
 
-/// Without judges nothing repairs a table: the compaction fails, and changes nothing.
+/// Without a judge nothing repairs a table: the compaction fails, and changes nothing.
 #[test]
 fn a_fault_fails_the_compaction_and_names_table_and_key() {
     let sealer = Sealer::default();
@@ -260,7 +262,8 @@ fn a_node_without_the_filter_reads_everything_and_cleans_up() {
     assert_eq!(refused.kind(), ErrorKind::ReservedKey, "the rule holds without the hook");
     p.compact(..).unwrap();
     assert_eq!(p.iter().flatten().count(), 101);
-    // Turned off, the rule goes; turned on again, keys that break it are named.
+    // When the filter is turned off, the rule is gone; when it is turned on again, the error names
+    // keys that break the rule.
     let p = db.partition_with("p", tiny().hooks(Hooks::new())).unwrap();
     p.put([b'x', SUFFIX], "v").unwrap();
     let hooks = Hooks::new().filter(Arc::new(Sealer::default()));

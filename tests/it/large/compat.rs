@@ -1,6 +1,7 @@
-//! Stores with large values: `tests/fixtures/large-v1/` has handles of version 1, and `large-v2/` those of
-//! version 2, which are of compressed values. Every later version must open them. `BLESS_FIXTURE=large-v1
-//! cargo test large::compat` writes it anew; do that only for a format that was never shipped.
+//! Stores with large values: `tests/fixtures/large-v1/` has handles of version 1, and `large-v2/`
+//! has handles of version 2, which are those of compressed values. Every later version must open
+//! them. `BLESS_FIXTURE=large-v1 cargo test large::compat` writes it again. Do this only for a
+//! format that was never released.
 
 use lsm_core::fs::MemFs;
 

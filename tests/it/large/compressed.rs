@@ -1,5 +1,5 @@
-//! Values that are compressed in their chunk files: they read back in every way, take the space of their
-//! stored bytes, and keep their form when they move.
+//! Values that are compressed in their chunk files: they read back in every way, use the space of
+//! their stored bytes, and keep their form when they move.
 
 use siltstone::hooks::{CompactionFilterFactory, HookProvider, ValueStoreFactory};
 use siltstone::large_values::BlobStat;
@@ -7,7 +7,7 @@ use siltstone::stream::{StreamExport, StreamImport};
 
 use super::*;
 
-/// Sub-blocks that compress, and others that do not; the last byte differs from value to value.
+/// Sub-blocks that compress, and others that do not; the last byte differs between values.
 fn mixed(rng: &mut Rng, len: usize) -> Vec<u8> {
     let mut value = vec![b'v'; len];
     for (index, sub_block) in value.chunks_mut(256).enumerate() {
@@ -93,7 +93,7 @@ fn values_that_move_keep_their_form_and_their_hash() {
     assert_eq!((chunk_bytes(&fs, "/db"), content(&p)), (0, before));
 }
 
-/// Hears of the parameters of the value store at an open.
+/// Records the parameters of the value store at an open.
 #[derive(Clone, Default)]
 struct Params(Arc<Mutex<Vec<u8>>>);
 
@@ -108,8 +108,8 @@ impl HookProvider for Params {
     }
 }
 
-/// A program that does not know compressed values must not open them when compression is off again: they
-/// are in the log and in tables.
+/// A program that does not know compressed values must not open them after compression is turned
+/// off: they are in the log and in tables.
 #[test]
 fn a_partition_that_had_compressed_values_keeps_the_version_of_its_parameters() {
     for (options, version) in [(vec![options()], 1), (vec![compressed(), options()], 2)] {

@@ -1,6 +1,6 @@
-//! The power is cut before every operation on the storage, while values come, stream in, go, and move,
-//! and while their partition is dropped. After each cut the store opens with a state that was
-//! committed, each value whole, and every byte of every chunk file is accounted for.
+//! The power is cut before every operation on the storage, while values are put, streamed, deleted
+//! and moved, and while their partition is dropped. After each cut the store opens with a state
+//! that was committed, each value is complete, and every byte of every chunk file is accounted for.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -21,12 +21,12 @@ struct Truth {
     durable: usize,
 }
 
-/// An image that a cut could leave: before which operation, and the truth then.
+/// An image that a cut could leave: the operation before it, and the expected state at that time.
 struct Image {
     what: String,
     mem: MemFs,
     truth: Truth,
-    /// The partition may be there, and may be gone.
+    /// The partition may exist, and may be dropped.
     existed: (bool, bool),
     /// Bytes of a sub-block in the table of sub-blocks.
     entry_bytes: u64,
@@ -39,7 +39,8 @@ struct Script {
 }
 
 impl Script {
-    /// Notes the state before the commit that leads to it, which may be cut in its middle.
+    /// Records the state before the commit that leads to it, because a cut may happen during the
+    /// commit.
     fn next(&mut self, key: u8, value: Option<Vec<u8>>) {
         match value {
             Some(value) => self.now.insert(vec![key], value),
@@ -136,7 +137,7 @@ fn run(mut rng: Rng, options: PartitionOptions, entry_bytes: u64) -> Vec<Image> 
     p.reallocate(..).unwrap();
     let moved = super::value_store(&db).moved_bytes;
     assert!(reclaimed > 0 && moved > reclaimed, "{reclaimed} and {moved} bytes moved");
-    // Sealed files are linked, that of the stream is copied.
+    // Sealed files are linked, the file of the stream is copied.
     let mut open = p.put_stream([31], None).unwrap();
     open.write_all(&[1; 1000]).unwrap();
     db.checkpoint("/copy").unwrap();
@@ -149,7 +150,7 @@ fn run(mut rng: Rng, options: PartitionOptions, entry_bytes: u64) -> Vec<Image> 
     std::mem::take(&mut *images.lock().unwrap())
 }
 
-/// Checks what the cut has left; returns whether the checkpoint is there.
+/// Checks the state after the cut. Returns `true` if the checkpoint is there.
 fn check(image: &Image) -> bool {
     let what = &image.what;
     let db = open(&image.mem);
@@ -161,8 +162,8 @@ fn check(image: &Image) -> bool {
         let p = db.partition("p").unwrap();
         let found = super::content(&p);
         let states = &image.truth.states[image.truth.durable..];
-        assert!(states.contains(&found), "{what}: a state that nobody committed");
-        // Every byte of every chunk is alive or garbage that is known.
+        assert!(states.contains(&found), "{what}: a state that was not committed");
+        // Every byte of every chunk is live or known garbage.
         let space = p.space().unwrap();
         let len = chunk_bytes(&image.mem, "/db");
         assert_eq!(space.total_bytes, len, "{what}: {space:?}");
@@ -184,7 +185,7 @@ fn check(image: &Image) -> bool {
     check_copy(image)
 }
 
-/// The checkpoint has all values, or is no database; returns whether it is there.
+/// The checkpoint has all values, or is no database. Returns `true` if it is there.
 fn check_copy(image: &Image) -> bool {
     let what = &image.what;
     let listed = image.mem.list("/copy".as_ref(), "").unwrap_or_default();
@@ -203,7 +204,8 @@ fn check_copy(image: &Image) -> bool {
     true
 }
 
-/// Checks all images, among which are some without a checkpoint, with a part of one, and with the whole.
+/// Checks all images. Some are without a checkpoint, some have a part of one, and some have all of
+/// it.
 fn check_all(images: &[Image]) {
     assert!(images.len() > 500, "{} images", images.len());
     let copies = images.iter().filter(|image| check(image)).count();
@@ -214,7 +216,7 @@ fn check_all(images: &[Image]) {
 /// The length of the block of a value.
 fn block_bytes(p: &Partition, key: &[u8], value: &[u8], entry_bytes: u64) -> u64 {
     let stored_len = p.stat_blob(key).unwrap().unwrap().stored_len;
-    // As the table of sub-blocks is part of the format, so is the form of the value.
+    // The form of the value is part of the format, as the table of sub-blocks is.
     assert_eq!(stored_len == value.len() as u64, entry_bytes == 8);
     48 + key.len() as u64 + stored_len + entry_bytes * value.len().div_ceil(256) as u64
 }
@@ -229,7 +231,7 @@ fn a_cut_at_any_operation_leaves_whole_compressed_values_and_no_byte_unaccounted
 fn a_cut_at_any_operation_leaves_whole_values_and_no_byte_unaccounted_for() {
     let images = run(Rng::from_env_or(11), options(), 8);
     check_all(&images);
-    // A name that nobody knows stays where it is.
+    // A file with an unknown name stays where it is.
     let mem = MemFs::new();
     drop(open(&mem));
     mem.open_append("/db/notes.chunk".as_ref(), lsm_core::fs::AppendMode::IfAbsent).unwrap();

@@ -27,10 +27,10 @@ fn every_flipped_bit_of_a_chunk_is_found_and_no_wrong_byte_is_read() {
 #[test]
 fn every_flipped_bit_of_a_compressed_chunk_is_found_and_no_wrong_byte_is_read() {
     let mut value = vec![b'v'; 700];
-    // The second sub-block is stored as it is.
+    // The second sub-block is stored uncompressed.
     Rng::from_env_or(4).fill(&mut value[256..512]);
     check_every_bit(compressed(), &value);
-    // A value of one sub-block, of which the table is not read.
+    // A value of one sub-block, whose table is not read.
     check_every_bit(compressed(), &[b'v'; 256]);
 }
 
@@ -60,7 +60,7 @@ fn check_every_bit(options: PartitionOptions, value: &[u8]) {
     assert_eq!(p.get("key").unwrap().unwrap(), value);
 }
 
-/// A read of `key` returns the value, or names its damage.
+/// A read of `key` returns the value, or reports its damage.
 fn check_read(read: Result<Option<Slice>>, path: &Path, value: &[u8]) {
     match read {
         Ok(found) => assert_eq!(found.unwrap(), value),
@@ -130,7 +130,7 @@ fn a_scrub_names_key_file_and_place_of_damaged_and_missing_values() {
         let [flipped, lost, ..] = &chunks(&fs)[..] else { panic!("several chunks") };
         let chunk_infos = p.chunks().unwrap();
         let in_lost = chunk_infos.iter().find(|chunk| chunk.path == *lost).unwrap().live_blocks;
-        // In the value that comes first.
+        // In the first value.
         fs.corrupt(flipped, 64 + 48 + 100, 1).unwrap();
         drop(p);
         db.close().unwrap();
@@ -141,7 +141,7 @@ fn a_scrub_names_key_file_and_place_of_damaged_and_missing_values() {
         let damage: Vec<_> = report.damage().collect();
         assert_eq!(damage.len() as u64, 1 + in_lost, "{report}");
         let first = damage.iter().find(|damage| damage.file == *flipped).unwrap();
-        // As it is stored: where any key is taken, with a zero byte behind it.
+        // In the stored form: where any key is accepted, with a zero byte after it.
         let key = if has_metahive { &[0, 0][..] } else { &[0] };
         assert_eq!((first.key.as_deref(), first.partition.as_deref()), (Some(key), Some("p")));
         assert!(first.offset.is_some_and(|at| (64..64 + 48 + 700).contains(&at)), "{first}");
@@ -151,8 +151,8 @@ fn a_scrub_names_key_file_and_place_of_damaged_and_missing_values() {
     }
 }
 
-/// Each operation of a verification fails in its turn, and every read of each file. Nothing of that ends the run
-/// or hides what else is damaged.
+/// Each operation of a verification fails in its turn, and so does every read of each file. None of
+/// these faults ends the run or hides other damage.
 #[test]
 fn a_file_that_cannot_be_read_is_a_finding_and_ends_no_verification() {
     let mem = MemFs::new();
@@ -167,7 +167,7 @@ fn a_file_that_cannot_be_read_is_a_finding_and_ends_no_verification() {
     }
     q.flush().unwrap();
     q.put("in the log", "value").unwrap();
-    // The first run opens some files for good.
+    // The first run opens some files and keeps them open.
     db.verify(Default::default()).unwrap();
     fs.start_log();
     let report = db.verify(Default::default()).unwrap();
@@ -183,7 +183,7 @@ fn a_file_that_cannot_be_read_is_a_finding_and_ends_no_verification() {
         let report = db.verify(Default::default());
         fs.heal();
         let report = report.unwrap_or_else(|error| panic!("{op:?}: {error}"));
-        // What was read at a second attempt is sound.
+        // Bytes that the second attempt read are intact.
         assert!(report.damage().iter().all(|damage| names(damage, &op.path)), "{op:?}: {report}");
     }
     // A damaged value, which the findings must not hide.
@@ -205,7 +205,7 @@ fn a_file_that_cannot_be_read_is_a_finding_and_ends_no_verification() {
     assert_eq!(report.damage().len(), 1, "{report}");
 }
 
-/// Verifies, with a fault at `file`, and heals.
+/// Verifies with a fault at `file`, and removes the fault.
 fn check_findings(db: &Db, fs: &FaultFs, file: &Path, damaged: &[&Path]) {
     let faults = fs.fault_count();
     let report = db.verify(Default::default());

@@ -1,4 +1,5 @@
-//! Disks with little room: values move as far as there is room for them, and the rest says what it needs.
+//! Disks with little room: values move as far as there is room, and errors state how much room the
+//! rest needs.
 
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
 
@@ -7,7 +8,7 @@ use super::*;
 const VALUE_BYTES: usize = 16 << 10;
 const CHUNK_BYTES: u64 = 256 << 10;
 
-/// A new database on a disk whose room the test sets.
+/// A new database on a disk whose free space the test sets.
 fn on_disk() -> (MemFs, ManualClock, Db) {
     let fs = MemFs::new();
     let clock = ManualClock::default();
@@ -35,7 +36,7 @@ fn ten_chunks(db: &Db) -> Partition {
     p
 }
 
-/// Leaves so much room on the disk.
+/// Leaves so much free space on the disk.
 fn leave_room(fs: &MemFs, bytes: u64) {
     fs.set_capacity(Some(1 << 40));
     let used = (1 << 40) - fs.free_bytes("/db".as_ref()).unwrap();
@@ -48,7 +49,7 @@ fn delete_every_second(p: &Partition) {
     }
 }
 
-/// Lets time pass; the work that finds no space is no error here.
+/// Moves the clock; work that finds no space is no error here.
 fn work(db: &Db, clock: &ManualClock, seconds: u64) {
     for _ in 0..seconds {
         clock.pass(1);
@@ -109,7 +110,8 @@ fn reclaim_says_how_much_room_it_needs_and_copies_nothing_without_it() {
     assert!(db.health().is_healthy(), "{}", db.health());
 }
 
-/// Later compactions would carry what was chosen to be moved, and they need no space of their own.
+/// Later compactions used to move the values that were chosen, although they need no space of their
+/// own.
 #[test]
 fn deletes_free_space_after_a_reallocation_that_found_none() {
     let (fs, clock, db) = on_disk();
@@ -130,7 +132,8 @@ fn deletes_free_space_after_a_reallocation_that_found_none() {
     assert_eq!(chunk_bytes(&fs, "/db"), 0);
 }
 
-/// Room that others take while values are moved: what was moved stays moved, and the rest where it is.
+/// Other files use the space while values are moved: moved values stay moved, and the rest stays
+/// where it is.
 #[test]
 fn values_stay_where_they_are_if_the_disk_fills_up_while_they_are_moved() {
     for reallocated in [false, true] {
@@ -138,7 +141,7 @@ fn values_stay_where_they_are_if_the_disk_fills_up_while_they_are_moved() {
         let p = ten_chunks(&db);
         delete_every_second(&p);
         p.compact(..).unwrap();
-        // Some values are moved, then none; tables have room.
+        // Some values are moved, then none; there is room for tables.
         let kind = OpKind::Append;
         let full = FaultAt::Nth { kind, suffix: ".chunk".to_owned(), nth: 30 };
         fs.add_rule(FaultRule::sticky(full, FaultAction::Enospc));
@@ -157,7 +160,7 @@ fn values_stay_where_they_are_if_the_disk_fills_up_while_they_are_moved() {
     }
 }
 
-/// The tables have no room: values are not copied again and again for them.
+/// There is no room for the tables: values are not copied again and again for them.
 #[test]
 fn values_are_not_copied_again_and_again_for_tables_that_fail() {
     for action in [FaultAction::Enospc, FaultAction::Eio] {
@@ -180,7 +183,7 @@ fn values_are_not_copied_again_and_again_for_tables_that_fail() {
     }
 }
 
-/// The application puts large values alone, so that nothing else fails.
+/// The application puts only large values, so that nothing else fails.
 #[test]
 fn health_says_that_large_values_are_refused_until_there_is_room() {
     let (fs, _, db) = on_disk();
@@ -209,7 +212,7 @@ fn health_says_that_large_values_are_refused_until_there_is_room() {
     }
 }
 
-/// The device fails, and the space has nothing to do with it.
+/// The device fails, and space is not the reason.
 #[test]
 fn health_says_that_large_values_are_refused_until_one_is_written() {
     let mem = MemFs::new();
@@ -227,7 +230,7 @@ fn health_says_that_large_values_are_refused_until_one_is_written() {
     assert!(db.health().is_healthy(), "{}", db.health());
 }
 
-/// The figures are those of the folder at every moment.
+/// The figures are those of the folder at all times.
 #[test]
 fn files_in_flight_are_in_the_figures() {
     let fs = MemFs::new();
@@ -248,7 +251,7 @@ fn files_in_flight_are_in_the_figures() {
     assert_eq!(space.pending_bytes, space.total_bytes - 64);
     drop(pending);
     assert_eq!(p.space().unwrap().total_bytes, 0);
-    // A part of a value in a file that takes others.
+    // A part of a value in a file that holds other values too.
     p.put("first", vec![1; 300]).unwrap();
     let mut writer = p.put_stream("second", Some(600)).unwrap();
     writer.write_all(&[3; 512]).unwrap();
@@ -292,7 +295,7 @@ fn the_file_of_a_dropped_stream_that_cannot_be_removed_is_counted_and_removed_la
     }
 }
 
-/// The log takes the small ones, which no store knows of.
+/// The log takes the small values, which are in no value store.
 #[test]
 fn health_says_that_small_values_are_refused_until_there_is_room() {
     let (fs, clock, db) = on_disk();

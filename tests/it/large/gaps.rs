@@ -6,7 +6,7 @@ use metahive::RepairOptions;
 use super::*;
 use crate::rot::rot_newest;
 
-/// Deletes what is left, and checks that no value of a lost entry keeps its space.
+/// Deletes the remaining values, and checks that no value of a lost entry keeps its space.
 fn check_space(db: &Db, fs: &MemFs, clock: &ManualClock, what: &str) {
     let p = db.partition("p").unwrap();
     if !p.gaps().is_empty() {
@@ -60,7 +60,7 @@ impl Lossy {
     }
 }
 
-/// A count reads all tables of its partition. The background used to wait for its end.
+/// A count reads all tables of its partition. Background work used to wait until it ended.
 #[test]
 fn the_values_of_others_are_tended_while_a_partition_is_counted() {
     let Lossy { mem: _, fs, clock, db, p } = Lossy::new();
@@ -92,7 +92,7 @@ fn the_values_of_others_are_tended_while_a_partition_is_counted() {
 #[test]
 fn the_values_of_lost_entries_go_once_the_loss_is_accepted() {
     let Lossy { mem, fs, clock, db, p } = Lossy::new();
-    assert!(chunk_bytes(&mem, "/db") > 40_000, "nobody has given them up");
+    assert!(chunk_bytes(&mem, "/db") > 40_000, "they were not given up");
     // The power may be cut before each operation.
     let images = Arc::new(Mutex::new(Vec::new()));
     let taken = images.clone();

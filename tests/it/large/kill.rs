@@ -1,4 +1,4 @@
-//! A process killed with SIGKILL while it streams values in, deletes some and has space reclaimed.
+//! A process is killed with SIGKILL while it streams values, deletes some and reclaims space.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use crate::kill::{child_test, kill_behind, spawned};
 
 const FOLDER: &str = "SILTSTONE_LARGE_KILL_FOLDER";
 const WRITERS: usize = 2;
-/// Values of a writer that are there at the same time.
+/// Values of a writer that exist at the same time.
 const SLOTS: u64 = 25;
 const ROUNDS: u64 = 16;
 
 /// A partition for each writer, the second with metadata for every entry.
 fn open_there(folder: &Path) -> (Db, [Partition; WRITERS]) {
-    // Small, so that flushes and compactions come and go between two kills.
+    // Small, so that flushes and compactions occur between two kills.
     let buffers = Options::new().write_buffer_bytes(24 << 10).wal_segment_bytes(16 << 10);
     let db = Db::builder(folder).options(buffers.cache_bytes(1 << 20)).open().unwrap();
     let plain = db.partition_with("plain", options()).unwrap();
@@ -37,7 +37,7 @@ fn value_of(writer: usize, number: u64) -> Option<Vec<u8>> {
     (!number.is_multiple_of(7)).then(|| (0..len).map(|at| (at * 7) as u8 ^ first).collect())
 }
 
-/// The writer: does nothing unless a parent asks for it.
+/// The writer: does nothing unless a parent starts it.
 #[test]
 fn child_that_streams_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -75,8 +75,8 @@ fn stream_for_ever(db: &Db, p: &Partition, writer: usize) {
     }
 }
 
-/// The number of the last batch of `writer` that is in the store, once it is checked that its values are
-/// there whole and that no later one is.
+/// The number of the last batch of `writer` in the store, after a check that its values are
+/// complete and that no later one is there.
 fn check_writer(p: &Partition, writer: usize) -> u64 {
     let count = p.get(count_key(writer)).unwrap();
     let last =
@@ -96,7 +96,7 @@ fn killed_streams_lose_nothing_that_was_acknowledged_and_leave_no_garbage() {
     for round in 0..ROUNDS {
         let child =
             child_test("large::kill::child_that_streams_until_it_is_killed", FOLDER, dir.path());
-        // Now and then while it opens or recovers.
+        // Sometimes while it opens or recovers.
         let wanted = if round % 8 == 7 { 0 } else { 1 + rng.below(150) };
         kill_behind(spawned(child), wanted, |writer, number| acks[writer] = number);
         let (db, partitions) = open_there(dir.path());

@@ -1,5 +1,6 @@
-//! Values that are lent without a copy, on the real file system: their files are mapped where that is possible, and
-//! values are verified when they are first lent, and stay as long as somebody holds them.
+//! Values that are lent without a copy, on the real file system: their files are mapped where that
+//! is possible; values are verified when they are first lent, and stay valid as long as they are
+//! held.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use siltstone::secondary::Level;
 
 use super::*;
 
-/// Returns whether files in `folder` can be mapped to be read.
+/// Returns `true` if files in `folder` can be mapped to be read.
 fn is_borne(folder: &Path) -> bool {
     let file = OsFs.open_append(&folder.join("probe"), AppendMode::IfAbsent).unwrap();
     file.append(b"probe").unwrap();
@@ -47,7 +48,8 @@ fn open_in(folder: &Path, fs: Arc<dyn Fs>) -> Db {
     open_with(fs, dir.to_str().unwrap(), &ManualClock::default()).unwrap()
 }
 
-/// Returns the number of mappings of chunk files in `folder`, and that of those that are deleted.
+/// Returns the number of mappings of chunk files in `folder`, and how many of these files are
+/// deleted.
 fn mappings(folder: &Path) -> (usize, usize) {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return (0, 0) };
     let folder = folder.to_str().unwrap();
@@ -91,7 +93,7 @@ fn a_lent_value_is_mapped_and_stays_until_it_is_given_back() {
     assert_eq!(mappings(&folder), (0, 0));
 }
 
-/// A file is mapped anew when it has grown; values of the mapping before stay readable.
+/// A file is mapped again when it has grown; values of the earlier mapping stay readable.
 #[test]
 fn values_are_lent_from_a_file_that_grows() {
     let dir = tempfile::tempdir().unwrap();
@@ -119,7 +121,8 @@ fn values_are_lent_from_a_file_that_grows() {
     assert_eq!(mappings(&folder), (usize::from(is_borne), 0), "the ones before are gone");
 }
 
-/// 128 files are kept. One that leaves while a value of it is lent stays mapped for that value.
+/// 128 files are kept. A file that is dropped while a value of it is lent stays mapped for that
+/// value.
 #[test]
 fn files_that_were_not_read_for_longest_are_not_kept() {
     let Opened { dir: _dir, folder, is_borne, db: _db, p } = opened();
@@ -136,7 +139,7 @@ fn files_that_were_not_read_for_longest_are_not_kept() {
     assert_eq!(mappings(&folder).0, if is_borne { 128 } else { 0 });
 }
 
-/// The system would keep the space of the files, and the primary is another process.
+/// Otherwise the system would keep the space of the files, and the primary is another process.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "it looks at the files that the process has open")]
 fn a_secondary_lets_go_of_files_that_its_primary_deletes() {
@@ -144,7 +147,7 @@ fn a_secondary_lets_go_of_files_that_its_primary_deletes() {
     for n in 0..20_u8 {
         p.put([n], vec![n; 3000]).unwrap();
     }
-    // A lease would put the deletes off, until the view is gone and the primary looks again.
+    // A lease would delay the deletes until the view is dropped and the primary looks again.
     let follower = Db::secondary_builder(folder.join("db")).lease(false).open().unwrap();
     let followed = follower.partition("p").unwrap();
     let view = followed.at(Level::Strong).unwrap();
@@ -193,7 +196,7 @@ fn where_nothing_is_mapped_a_lent_value_is_a_copy() {
     assert!(!lent.is_mapped() && lent[..] == [5; 3000]);
 }
 
-/// A value is verified when it is first lent. Later damage is found by reads and by a verification.
+/// A value is verified when it is first lent. Reads and a verification find later damage.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the file is damaged in place, while it is open")]
 fn a_damaged_or_short_file_is_an_error_and_no_signal() {
@@ -204,7 +207,7 @@ fn a_damaged_or_short_file_is_an_error_and_no_signal() {
     let path = p.chunks().unwrap()[0].path.clone();
     let sound = std::fs::read(&path).unwrap();
     let first = sound.iter().position(|byte| *byte == 5).unwrap();
-    // In place: another file under the name would not be the one that is open.
+    // In place: another file with the same name would not be the one that is open.
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[4], first as u64 + 600).unwrap();
     let error = p.get_ref("k").unwrap_err();

@@ -9,7 +9,7 @@ use siltstone::large_values::ChunkInfo;
 
 use super::*;
 
-/// Files of this folder that the process has open and whose name ends so.
+/// Files of this folder that the process has open and whose names have this ending.
 #[cfg(target_os = "linux")]
 #[expect(clippy::disallowed_methods, reason = "looks at the process from outside")]
 fn open_files(dir: &std::path::Path, ending: &str) -> usize {
@@ -96,7 +96,8 @@ fn values_that_go_while_a_checkpoint_links_tables_are_in_it() {
     assert_eq!(chunk_bytes(&mem, "/db"), 0, "and the copy keeps nothing here");
 }
 
-/// A thread that removes a table keeps stores from being told of edits until tables are linked.
+/// A thread that removes a table delays the edits that value stores are notified of, until tables
+/// are linked.
 #[test]
 fn a_checkpoint_has_values_of_which_their_store_was_not_told_yet() {
     let mem = MemFs::new();
@@ -119,7 +120,7 @@ fn a_checkpoint_has_values_of_which_their_store_was_not_told_yet() {
                     is_linked.recv().unwrap();
                 }
             }
-            // Nobody waits for the second.
+            // No one waits for the second.
             OpKind::Link => drop(linked.send(())),
             _ => {}
         }
@@ -137,7 +138,7 @@ fn a_checkpoint_has_values_of_which_their_store_was_not_told_yet() {
     assert_eq!(copy.partition("p").unwrap().get("new").unwrap().unwrap(), vec![3; 2000]);
 }
 
-/// Returns `true` if so much of the file is garbage that its values should be elsewhere.
+/// Returns `true` if so much of the file is garbage that its values should be moved.
 fn is_due(chunk: &ChunkInfo) -> bool {
     chunk.is_sealed && chunk.dead_bytes * 1000 >= chunk.last_offset * 250
 }
@@ -224,7 +225,7 @@ fn seconds_of_moving(bytes_per_second: u64) -> u64 {
 #[test]
 fn values_move_no_faster_than_the_limit() {
     let free = seconds_of_moving(0);
-    // 80 pieces, which wait for one look longer each.
+    // 80 pieces; each waits for one look longer.
     let limited = seconds_of_moving(200);
     assert!(limited >= free + 60, "{limited} seconds, and {free} without a limit");
 }
@@ -235,7 +236,7 @@ fn few_bytes_wait_for_a_sync() {
     let db = stepped(Arc::new(fs.clone()), "/db", 1).open().unwrap();
     let large = PartitionOptions::new().large_values(LargeValueOptions::default());
     let p = db.partition_with("p", large).unwrap();
-    // What waits now, and the most that ever waited.
+    // The bytes that wait now, and the most that ever waited.
     let waiting = Arc::new(Mutex::new((0, 0)));
     let seen = waiting.clone();
     fs.set_observer(Arc::new(move |op: &FsOp| {
@@ -259,7 +260,7 @@ fn few_bytes_wait_for_a_sync() {
     fs.clear_observer();
 }
 
-/// It used to say that the value has not the promised length.
+/// The error used to say that the value does not have the promised length.
 #[test]
 fn the_end_of_a_stream_whose_write_failed_tells_of_the_failure() {
     let fs = FaultFs::over_mem(MemFs::new());

@@ -1,17 +1,19 @@
-//! Failed syncs of the folder: a name that was in one is lost at a power cut, although a later sync says that
-//! all is well. Nothing that was acknowledged may rest on such a name, whoever asked for the sync.
+//! Failed syncs of the folder: a name that such a sync contained is lost at a power cut, although a
+//! later sync reports success. No acknowledged write may depend on such a name, whichever call made
+//! the sync.
 
 use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, FsOp, OpKind};
 
 use super::*;
 
-/// A database with large values in `p` and small ones in `q`, and what it has acknowledged.
+/// A database with large values in `p` and small ones in `q`, and the values that it has
+/// acknowledged.
 struct Store {
     mem: MemFs,
     fs: FaultFs,
     clock: ManualClock,
     db: Option<Db>,
-    /// Every put that returned, and how many of them are durable for sure.
+    /// Every put that returned, and how many of them are certainly durable.
     puts: Vec<(u32, bool)>,
     durable: usize,
     copies: Vec<(String, usize)>,
@@ -20,7 +22,7 @@ struct Store {
 /// The power is cut after so many steps that follow a fault, and at the end.
 const STEPS_WITH_CUTS: u32 = 4;
 
-/// A step of a script. An error is one of the call, and the script goes on.
+/// A step of a script. The error of a call does not stop the script.
 type Step = fn(&mut Store, u32) -> Result<()>;
 
 const STEPS: &[Step] = &[
@@ -104,7 +106,7 @@ impl Store {
         Ok(())
     }
 
-    /// Exports `q`, and takes it in again as another partition.
+    /// Exports `q`, and ingests the export as another partition.
     fn export(&mut self, n: u32) -> Result<()> {
         let dir = format!("/export-{n}");
         self.q().export(.., &dir)?;
@@ -138,7 +140,7 @@ impl Store {
         closed
     }
 
-    /// Everything acknowledged is there after a power cut.
+    /// Checks that every acknowledged write is there after a power cut.
     fn check_cut(&self, outcome: CrashOutcome, when: &str) {
         let mut rng = Rng::new(3);
         let left = self.mem.crash_clone(outcome, &mut || rng.next_u64());
@@ -169,7 +171,7 @@ fn check_puts(fs: &MemFs, dir: &str, puts: &[(u32, bool)], is_verified: bool, wh
     }
 }
 
-/// Runs the script with this fault; returns the operations of the script.
+/// Runs the script with this fault. Returns the operations of the script.
 fn run(fault: Option<FaultRule>, when: &str) -> Vec<FsOp> {
     let mut it = Store::new();
     let mut since_fault = 0;
@@ -195,12 +197,12 @@ fn run(fault: Option<FaultRule>, when: &str) -> Vec<FsOp> {
         }
     }
     let log = it.fs.take_log();
-    // The store goes on, and all that it shows is durable at the next sync.
+    // The store recovers, and everything that it shows is durable at the next sync.
     it.db().wait_idle().unwrap();
     it.put(100, true, Durability::Sync).unwrap_or_else(|error| panic!("{when}: {error}"));
     it.check_cut(CrashOutcome::Nothing, &format!("{when}, cut at the end"));
     it.check_cut(CrashOutcome::Subset, &format!("{when}, half cut at the end"));
-    // A commit cursor that could not be made is tried again after a while.
+    // A commit cursor that could not be created is tried again after a while.
     it.clock.pass(10);
     it.db().wait_idle().unwrap();
     assert!(it.db().health().is_healthy(), "{when}: {}", it.db().health());
@@ -219,8 +221,8 @@ fn no_acknowledged_value_rests_on_a_name_of_a_failed_sync_of_the_folder() {
     }
 }
 
-/// A file or folder that could not be opened for a sync is no failed sync: nothing is in doubt, and no call but
-/// those that need a handle fails.
+/// A file or folder that could not be opened for a sync is no failed sync: nothing is in doubt, and
+/// only calls that need a handle fail.
 #[test]
 fn a_process_without_a_handle_has_no_failed_sync() {
     let log = run(None, "without a fault");

@@ -1,4 +1,4 @@
-//! Space that the application asks for.
+//! Space that the application reclaims.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,7 +73,7 @@ fn the_space_of_a_value_in_a_table_is_free_when_reclaim_returns() {
     assert!(space.total_bytes * 10 <= 11 * 13 * 1100, "values were moved: {space:?}");
 }
 
-/// A partition in which something is always due would otherwise keep all others waiting.
+/// A partition with work that is always due would otherwise keep all others waiting.
 #[test]
 fn partitions_take_turns_when_values_are_moved() {
     let fs = MemFs::new();
@@ -81,7 +81,7 @@ fn partitions_take_turns_when_values_are_moved() {
     let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
     let partitions = ["p", "q"].map(|name| db.partition_with(name, options()).unwrap());
     for p in &partitions {
-        // Several tables, and two of three values of each file are garbage at the end.
+        // There are several tables, and two of three values of each file are garbage at the end.
         for n in 0..90_u8 {
             p.put([n], vec![n; 900]).unwrap();
         }
@@ -109,7 +109,7 @@ fn partitions_take_turns_when_values_are_moved() {
     assert!(served.starts_with("pq") || served.starts_with("qp"), "{served}");
 }
 
-/// Fails to start a job once it is told to.
+/// Fails to start a job once the test sets it to.
 #[derive(Clone, Default)]
 struct Failing(Arc<AtomicBool>);
 
@@ -126,7 +126,7 @@ impl CompactionFilterFactory for Failing {
     }
 }
 
-/// Its writer is at rest, and no put comes that would fill the file.
+/// No writer uses the file, and no put comes that would fill it.
 #[test]
 fn garbage_in_a_file_that_could_take_more_comes_back() {
     let fs = MemFs::new();
@@ -144,7 +144,7 @@ fn garbage_in_a_file_that_could_take_more_comes_back() {
     rest(&db, &clock);
     let space = p.space().unwrap();
     assert_eq!((space.dead_bytes, value_store(&db).moved_bytes), (0, 1800), "{space:?}");
-    // They lie in the file of compactions, which takes more, too.
+    // They are in the file of compactions, which accepts more values, too.
     p.delete([1]).unwrap();
     rest(&db, &clock);
     let space = p.space().unwrap();
@@ -153,7 +153,7 @@ fn garbage_in_a_file_that_could_take_more_comes_back() {
     assert_eq!(space.total_bytes, chunk_bytes(&fs, "/db"));
 }
 
-/// Its handle is another one then, and is sealed anew.
+/// The value then has another handle, and is sealed again.
 #[test]
 fn a_value_that_moved_between_files_has_metadata_that_agrees() {
     let fs = MemFs::new();
@@ -174,14 +174,14 @@ fn a_value_that_moved_between_files_has_metadata_that_agrees() {
         }
         let report = p.scrub(ScrubOptions::new()).unwrap();
         assert!(report.is_sound() && report.counts.entries == 40, "{report}");
-        // A bit of a moved value is damage of its key.
+        // A flipped bit of a moved value is damage of its key.
         let chunk = p.chunks().unwrap().into_iter().find(|chunk| chunk.live_blocks > 0).unwrap();
         fs.corrupt(&chunk.path, 64 + 60, 8).unwrap();
         assert!(!p.scrub(ScrubOptions::new()).unwrap().is_sound(), "{name}");
     }
 }
 
-/// Each attempt would otherwise begin, and end, with the partition that fails.
+/// Otherwise each attempt would begin, and end, with the partition that fails.
 #[test]
 fn a_partition_whose_work_fails_keeps_no_other_from_giving_back_space() {
     let fs = MemFs::new();
@@ -257,7 +257,7 @@ fn a_partition_whose_compaction_fails_keeps_no_other_from_giving_back_space() {
     db.wait_idle().unwrap();
 }
 
-/// The file that the next put would go to has no other values then.
+/// The file that the next put would go to then has no other values.
 #[test]
 fn the_values_of_a_file_that_may_grow_are_reallocated_too() {
     let fs = MemFs::new();
@@ -301,12 +301,12 @@ fn space_is_waited_for_until_readers_let_go_of_it() {
     });
 }
 
-/// The length of all files in a folder.
+/// The total length of all files in a folder.
 fn folder_bytes(dir: &Path) -> u64 {
     OsFs.list(dir, "").unwrap().iter().map(|entry| entry.len).sum()
 }
 
-/// Everything in the folder counts, on a real file system, and nobody asks.
+/// All files of the folder count, on a real file system, and no call asks for the space.
 #[test]
 fn deletes_alone_give_back_the_space_of_the_whole_folder() {
     let folder = tempfile::tempdir().unwrap();
@@ -335,7 +335,8 @@ fn deletes_alone_give_back_the_space_of_the_whole_folder() {
     assert!(is_back, "{} of {full}", folder_bytes(&dir));
 }
 
-/// The file is removed while the checkpoint links others: a reader of an older version has held it until then.
+/// The file is removed while the checkpoint links others: a reader of an older version held it
+/// until then.
 #[test]
 fn a_checkpoint_copies_no_chunk_file_that_older_versions_alone_name() {
     let mem = MemFs::new();
@@ -383,7 +384,7 @@ fn chunk_files(fs: &MemFs, dir: &str) -> Vec<String> {
     names
 }
 
-/// Also directly after an open, and after moves during which a writer goes on.
+/// Also directly after an open, and after moves during which a writer continues.
 #[test]
 fn a_checkpoint_has_the_chunk_files_that_its_manifest_names_and_no_others() {
     let mem = MemFs::new();

@@ -1,4 +1,4 @@
-//! Failed syncs of chunk files: the values in doubt are written again, and all partitions go on.
+//! Failed syncs of chunk files: the values in doubt are written again, and all partitions continue.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,10 +10,10 @@ use super::*;
 /// Failures after which the bytes can still be read.
 const ACTIONS: [FaultAction; 2] = [FaultAction::Eio, FaultAction::SyncLost];
 
-/// More than a writer appends before it tells its store.
+/// More than a writer appends before it notifies its store.
 static LONG: [u8; 5 << 20] = [4; 5 << 20];
 
-/// A database with large values in `p` and a partition `q` beside it.
+/// A database with large values in `p` and a partition `q` without them.
 struct Pair {
     mem: MemFs,
     fs: FaultFs,
@@ -40,7 +40,7 @@ impl Pair {
         self.fs.add_rule(FaultRule::once(at, action));
     }
 
-    /// Streams a value in, which gets a file of its own.
+    /// Streams a value, which gets a file of its own.
     fn stream(&self, n: u8) -> Result<()> {
         let mut writer = self.p.put_stream([n], None)?;
         writer.write_all(&[n; 2000]).unwrap();
@@ -71,7 +71,7 @@ impl Pair {
         }));
     }
 
-    /// Calls `check` with what each power cut at this moment leaves of the database.
+    /// Calls `check` with the state that each power cut would leave of the database now.
     fn each_crash(&self, check: impl Fn(&Db, CrashOutcome)) {
         let mut rng = Rng::new(4);
         for outcome in CrashOutcome::ALL {
@@ -82,7 +82,7 @@ impl Pair {
         }
     }
 
-    /// Everything that is there now outlives a power cut, and its space comes back.
+    /// Checks that the current content outlives a power cut, and that its space comes back.
     fn check_durable(&self) {
         let large = content(&self.p);
         let small = content(&self.q);
@@ -144,15 +144,16 @@ fn a_value_from_before_a_failed_sync_is_not_committed_behind_it() {
         assert_eq!(refused.kind(), ErrorKind::Io, "{refused}");
         long.write_all(&LONG).unwrap_err();
         drop(long);
-        // Nothing of it was in the sync.
+        // The failed sync contained nothing of this write.
         streaming.commit(Durability::Sync).unwrap();
-        it.q.put_with("behind it", "x", Durability::Sync).unwrap();
+        it.q.put_with("after it", "x", Durability::Sync).unwrap();
         assert_eq!(it.p.get("finished").unwrap(), None);
         it.check_durable();
     }
 }
 
-/// Each stream has a file, and so many wait for a sync at most: one syncs them that asked for none.
+/// Each stream has a file, and a limited number may wait for a sync: one more stream syncs them,
+/// although no call requested that.
 #[test]
 fn a_sync_that_nobody_asked_for_is_told_when_it_fails() {
     for action in ACTIONS {
@@ -174,7 +175,7 @@ fn values_whose_move_was_not_synced_stay_where_they_were() {
         let it = Pair::new(options());
         it.half_delete();
         it.break_sync(action);
-        // A value comes meanwhile, and is in the sync that the move asks for.
+        // A value is put in the meantime, and is in the sync that the move makes.
         it.call_once(OpKind::Create, |p| {
             p.put("meanwhile", vec![99; 1000]).unwrap();
         });
@@ -188,11 +189,12 @@ fn values_whose_move_was_not_synced_stay_where_they_were() {
     }
 }
 
-/// The edit may be on the device, so what the job wrote stays until the manifest takes edits again.
+/// The edit may be on the device, so the output of the job stays until the manifest takes edits
+/// again.
 #[test]
 fn values_of_a_move_whose_edit_failed_go_with_the_next_edit() {
     let mut moves = 0;
-    // Not every edit is that of a move.
+    // Not every edit is the edit of a move.
     for nth in 0..6 {
         let it = Pair::new(options());
         it.half_delete();
@@ -252,7 +254,7 @@ fn values_whose_move_was_in_the_failed_sync_of_another_stay_where_they_were() {
         });
         it.p.reclaim().unwrap_err();
         it.fs.clear_observer();
-        // No table names the moved values yet: a power cut may have taken them.
+        // No table names the moved values yet: a power cut may have lost them.
         it.each_crash(|db, outcome| {
             let mut left = content(&db.partition("p").unwrap());
             left.remove(&b"meanwhile"[..]);
@@ -265,8 +267,8 @@ fn values_whose_move_was_in_the_failed_sync_of_another_stay_where_they_were() {
     }
 }
 
-/// The edit may be on the device although its sync failed: values that its tables name stay. Values of
-/// an attempt that has no edit go.
+/// The edit may be on the device although its sync failed: values that its tables name stay. Values
+/// of an attempt that has no edit are deleted.
 #[test]
 fn an_attempt_to_go_on_that_fails_loses_no_value_and_keeps_no_space() {
     for action in ACTIONS {
@@ -333,7 +335,7 @@ fn a_partition_without_a_log_writes_its_values_again_when_it_is_flushed() {
     }
 }
 
-/// On some file systems the bytes are gone from reads too. Then the values that had them are damaged, and
+/// On some file systems reads lose the bytes too. Then the values of these bytes are damaged, and
 /// nothing else.
 #[test]
 fn values_that_a_failed_sync_took_away_are_damage_of_their_keys() {
@@ -348,13 +350,13 @@ fn values_that_a_failed_sync_took_away_are_damage_of_their_keys() {
     assert_eq!(it.p.get("before").unwrap().unwrap(), vec![1; 2000]);
     assert!(it.p.get("lost").unwrap_err().is_corruption());
     it.p.put_with("lost", vec![4; 2000], Durability::Sync).unwrap();
-    // The damaged version goes, as each that is overwritten.
+    // The damaged version is dropped, as every overwritten one.
     it.p.compact(..).unwrap();
     it.check_durable();
 }
 
-/// The device works on both at the same time, and the values come last: their sync has the most to wait
-/// for.
+/// The device works on both at the same time. The values are synced last, because their sync waits
+/// longest.
 #[test]
 fn a_synced_put_has_the_device_begin_with_the_value_before_the_log_is_synced() {
     let it = Pair::new(options());
@@ -372,8 +374,8 @@ fn a_synced_put_has_the_device_begin_with_the_value_before_the_log_is_synced() {
     assert_eq!(steps[steps.len() - 4..], expected, "{steps:?}");
 }
 
-/// A writer syncs its store when too much waits, and that fails while another thread syncs the log: the
-/// frames of the log name values that are in doubt now.
+/// A writer syncs its store when too many bytes wait, and that fails while another thread syncs the
+/// log: the frames of the log now name values that are in doubt.
 #[test]
 fn a_sync_that_waits_for_one_that_fails_fails_too() {
     for action in ACTIONS {
@@ -416,8 +418,8 @@ fn a_sync_that_waits_for_one_that_fails_fails_too() {
     }
 }
 
-/// The frame is on the device before the value, and a power cut comes between: then the key has what it
-/// had before.
+/// The frame is on the device before the value, and a power cut comes in between: then the key
+/// keeps its earlier value.
 #[test]
 fn a_power_cut_between_the_sync_of_the_log_and_that_of_the_value_takes_the_write_away() {
     let it = Pair::new(options());
@@ -449,8 +451,8 @@ fn a_power_cut_between_the_sync_of_the_log_and_that_of_the_value_takes_the_write
     it.check_durable();
 }
 
-/// Long values have their space reserved before they are written. A disk without room for one refuses
-/// it, and everything before and behind it is there.
+/// The space of a long value is reserved before it is written. A disk without room for it refuses
+/// the value, and everything before and after it is there.
 #[test]
 fn a_long_value_has_its_space_reserved_or_is_refused() {
     let it = Pair::new(PartitionOptions::new().large_values(LargeValueOptions::default()));
@@ -468,13 +470,13 @@ fn a_long_value_has_its_space_reserved_or_is_refused() {
     it.check_durable();
 }
 
-/// Recovery verifies the values of all frames that no sync of the log attests. Nothing else asks for a sync
-/// here.
+/// Recovery verifies the values of all frames that no sync of the log proves durable. Nothing else
+/// requests a sync here.
 #[test]
 fn the_log_is_synced_behind_the_values_that_a_store_syncs_by_itself() {
     let never = Options::new().sync_interval_ms(0).wal_segment_bytes(1 << 20);
     let builder = Db::builder("/db").fs(Arc::new(MemFs::new())).options(never);
-    // Its time stands still: no flush is due because of the age of what is in memory.
+    // Its clock stands still: age makes no flush due.
     let builder = builder.clock(Arc::new(ManualClock::default()));
     let db = builder.background(BackgroundMode::Threads).open().unwrap();
     let p = db.partition_with("p", options()).unwrap();

@@ -1,4 +1,4 @@
-//! Chunk files that the device does not give back: their keys alone are affected.
+//! Chunk files that the device cannot read: only their keys are affected.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn kept() -> impl Iterator<Item = u8> {
 }
 
 impl Broken {
-    /// Every file has garbage, and those whose calls of `kind` fail are to be moved.
+    /// Every file has garbage, and the values in files whose calls of `kind` fail are to be moved.
     fn new(kind: OpKind, nth_chunk: usize) -> Broken {
         let mem = MemFs::new();
         let fs = FaultFs::over_mem(mem.clone());
@@ -37,7 +37,7 @@ impl Broken {
         p.compact(..).unwrap();
         let chunk = p.chunks().unwrap().swap_remove(nth_chunk);
         let suffix = chunk.path.file_name().unwrap().to_str().unwrap().to_owned();
-        // No file is open then.
+        // No file is open at this point.
         db.close().unwrap();
         let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
         let p = db.partition("p").unwrap();
@@ -62,7 +62,8 @@ impl Broken {
     }
 }
 
-/// Compactions over its keys would otherwise fail as long as the device does, and writers would wait for them.
+/// Otherwise compactions over its keys would fail as long as the device does, and writers would
+/// wait for them.
 #[test]
 fn a_file_that_cannot_be_read_keeps_no_tables_from_being_merged() {
     for kind in [OpKind::Read, OpKind::OpenRead] {
@@ -80,14 +81,14 @@ fn a_file_that_cannot_be_read_keeps_no_tables_from_being_merged() {
         let stats = db.stats().partitions.into_iter().find(|stats| stats.name == "p").unwrap();
         assert!(stats.levels[0].table_count < 4, "{kind:?}: {:?}", stats.levels);
         assert!((1..5).contains(&broken.unreadable()), "{kind:?}");
-        // The other files give their garbage back.
+        // The other files release the space of their garbage.
         let space = p.space().unwrap();
         assert!(space.dead_bytes * 3 < space.total_bytes, "{space:?}");
         let health = db.health();
         assert!(!health.is_healthy() && health.to_string().contains("garbage stays"), "{health}");
         assert_eq!(p.reclaim().unwrap_err().kind(), ErrorKind::Io);
         fs.heal();
-        // Twice as long as the last rest, at least.
+        // At least twice as long as the last pause.
         for _ in 0..40 {
             clock.pass(10);
             db.wait_idle().unwrap();
@@ -101,7 +102,7 @@ fn a_file_that_cannot_be_read_keeps_no_tables_from_being_merged() {
     }
 }
 
-/// Values that are large no more would go back into tables.
+/// Values that are no longer large would go back into tables.
 #[test]
 fn values_that_cannot_be_read_stay_apart_when_large_values_are_switched_off() {
     let broken = Broken::new(OpKind::Read, 2);
@@ -115,7 +116,7 @@ fn values_that_cannot_be_read_stay_apart_when_large_values_are_switched_off() {
     assert_eq!((broken.unreadable(), chunk_bytes(&broken.mem, "/db")), (0, 0));
 }
 
-/// A value of a table that becomes a large one, and has no room for that.
+/// A value of a table becomes a large one, and there is no room for it.
 #[test]
 fn values_stay_in_tables_if_they_cannot_be_written_apart() {
     for action in [FaultAction::Eio, FaultAction::Enospc] {
@@ -143,7 +144,7 @@ fn values_stay_in_tables_if_they_cannot_be_written_apart() {
     }
 }
 
-/// The database would accept no write as long as the device does not give one value back.
+/// Otherwise the database would accept no write as long as the device cannot read one value.
 #[test]
 fn a_value_in_doubt_that_cannot_be_read_keeps_nothing_from_being_written_again() {
     let mem = MemFs::new();
@@ -182,15 +183,15 @@ fn chunks(mem: &MemFs) -> BTreeSet<String> {
     all.filter(|name| name.ends_with(".chunk")).collect()
 }
 
-/// The name of the chunk file that `make` makes.
+/// The name of the chunk file that `make` creates.
 fn chunk_of(mem: &MemFs, make: impl FnOnce()) -> String {
     let before = chunks(mem);
     make();
     chunks(mem).difference(&before).next().unwrap().clone()
 }
 
-/// A folder that was left without a close, whose log names a value in each of three files. An older one of `k` is
-/// in a table. Returns the name of the file of the newest `k`.
+/// A folder that was left without a close, whose log names a value in each of three files. An older
+/// value of `k` is in a table. Returns the name of the file of the newest `k`.
 fn left() -> (MemFs, String) {
     let mem = MemFs::new();
     let db = open(&mem);
@@ -217,7 +218,7 @@ fn check_left(p: &Partition, reads_k: bool, context: &str) {
     }
 }
 
-/// The whole database was closed to everybody, for one file that the device does not give back.
+/// One file that the device cannot read used to make every open of the database fail.
 #[test]
 fn a_value_of_the_log_that_cannot_be_read_keeps_no_database_from_being_opened() {
     for kind in [OpKind::Read, OpKind::OpenRead, OpKind::OpenExisting] {

@@ -1,4 +1,5 @@
-//! Readers that hold no files while another process writes: what the writer deletes is no damage.
+//! Readers that hold no files while another process writes: a file that the writer deletes is no
+//! damage.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +7,7 @@ use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
 
 use super::*;
 
-/// The way in which a reader opens the database, without a lease or lock.
+/// Ways in which a reader opens the database without a lease or lock.
 #[derive(Clone, Copy, Debug)]
 enum Reader {
     /// Its folder cannot be written.
@@ -62,7 +63,8 @@ impl Scene {
     }
 }
 
-/// Reads all of a reader: each value of one round, or the error of a file that is gone. Their number.
+/// Reads all values of a reader: each one of the same round, or the error of a deleted file.
+/// Returns the number of each.
 fn read(reader: &Db, context: &str) -> (usize, usize) {
     let p = reader.partition("p").unwrap();
     let mut found = (0, 0);
@@ -99,7 +101,7 @@ fn what_a_writer_deletes_is_no_damage_for_an_open_reader() {
     }
 }
 
-/// The writer lets go of everything before each operation of the open.
+/// The writer releases everything before each operation of the open.
 #[test]
 fn what_a_writer_deletes_during_an_open_is_no_damage() {
     for reader in [Reader::Beside, Reader::ReadOnly] {

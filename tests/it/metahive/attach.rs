@@ -1,5 +1,5 @@
-//! The part of a MetaHive that is not stored: given to the builder it is there before
-//! the first compaction, and what does not fit to the tables is refused at once.
+//! The part of a MetaHive that is not stored: when the builder is given it, it is there before the
+//! first compaction, and an open refuses at once what does not match the tables.
 
 use lsm_core::hooks::Fault;
 use lsm_core::types::EntryKind;
@@ -19,13 +19,13 @@ impl Replica for Copy {
     }
 }
 
-/// An answer of a replica that has verified it.
+/// The answer of a replica that has verified it.
 fn vouched(key: &[u8], seq: SeqNo, value: &[u8]) -> OwnedEntry {
     let kind = EntryKind::Value;
     OwnedEntry { key: key.to_vec(), seq, kind, value: value.to_vec(), verified: true }
 }
 
-/// Counts what nobody repairs.
+/// Counts the damage that nothing repairs.
 #[derive(Default)]
 struct Heard(Mutex<u64>);
 
@@ -43,7 +43,7 @@ fn statistics() -> MetaHiveOptions {
     MetaHiveOptions::new().provider(Arc::new(Statistics::default()))
 }
 
-/// A closed database whose partition `p` was filled under these options.
+/// A closed database whose partition `p` was filled with these options.
 fn closed(metahive: Option<MetaHiveOptions>) -> (MemFs, Content) {
     let fs = MemFs::new();
     let db = builder(Arc::new(fs.clone()), 60).open().unwrap();
@@ -86,7 +86,7 @@ fn replica_and_handler_of_the_builder_are_there_before_the_first_compaction() {
     }
 }
 
-/// A copy that vouches for another value than the one that was written.
+/// A copy that returns another value as verified than the one that was written.
 struct Stale(Copy);
 
 impl Replica for Stale {
@@ -106,7 +106,8 @@ fn what_a_replica_has_is_held_against_the_stored_sum() {
     assert!(p.verified_get(&victim).unwrap_err().is_corruption());
 }
 
-/// A closed database with two generations of keys, the older one at the bottom; the present values.
+/// A closed database with two generations of keys, the older one at the bottom. Returns the current
+/// values.
 fn of_two_generations() -> (MemFs, Content) {
     let fs = MemFs::new();
     let db = builder(Arc::new(fs.clone()), 62).open().unwrap();
@@ -137,7 +138,7 @@ fn compacted(fs: MemFs, replica: impl Replica) -> Partition {
     p
 }
 
-/// Answers for every key: with its value, or with one that nobody wrote.
+/// Answers for every key: with its value, or with one that was never written.
 struct Eager(Content);
 
 impl Replica for Eager {
@@ -147,13 +148,14 @@ impl Replica for Eager {
     }
 }
 
-/// If key and value are damaged, a replica is asked for the key as it stands there first, and then for
-/// the keys of other tables.
+/// If key and value are damaged, the replica is asked first for the key as it is stored, and then
+/// for the keys of other tables.
 #[test]
 fn an_answer_for_another_entry_does_not_keep_the_right_one_away() {
     let (fs, model) = of_two_generations();
     let value = &model[&key_of(19)];
-    // The last byte of the key stands in front of the value: 9 becomes a colon, which sorts behind it.
+    // The last byte of the key is directly before the value: 9 becomes a colon, which sorts after
+    // it.
     let needle = [&b"9"[..], value].concat();
     let masks = [vec![3], vec![0xff; 20], vec![0; value.len() - 20]].concat();
     assert_eq!(harm(&fs, &needle, &masks), 1);
@@ -161,7 +163,7 @@ fn an_answer_for_another_entry_does_not_keep_the_right_one_away() {
     assert_eq!(pairs(p.iter()), model);
 }
 
-/// Has every value, and may not know whether they are right.
+/// Has every value, but may not know whether it is right.
 struct Unsure(Copy, bool);
 
 impl Replica for Unsure {
@@ -171,8 +173,8 @@ impl Replica for Unsure {
     }
 }
 
-/// Without metadata, the digest of the block leaves 32 bits of the checksum of the entry: these are not
-/// enough for an answer that nobody has verified.
+/// Without metadata, the digest of the block leaves 32 bits of the checksum of the entry. These do
+/// not suffice for an answer that was not verified.
 #[test]
 fn an_unverified_answer_needs_the_whole_checksum() {
     for verified in [true, false] {
@@ -226,10 +228,10 @@ fn another_provider_over_sealed_tables_is_refused_at_once() {
         let p = db.partition("p").unwrap();
         p.put("new", "1").unwrap();
         p.compact(..).unwrap();
-        // Tables that were sealed count, also after the partition has forgotten by whom.
+        // Sealed tables count, also after the partition has forgotten which provider sealed them.
         let p = db.partition_with("p", options().hooks(Hooks::new())).unwrap();
         check_refused(db.partition_with("p", options().metahive(other.clone())).unwrap_err());
-        // Without metadata in the tables it is the partition's next provider.
+        // Without metadata in the tables it is the next provider of the partition.
         p.put("new", "2").unwrap();
         p.compact(..).unwrap();
         assert_eq!(hidden(&p), 0);

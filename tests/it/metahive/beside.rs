@@ -1,10 +1,10 @@
-//! Metadata that the engine makes of notes, against the same metadata from the filter: the files
-//! are the same, byte for byte.
+//! Metadata that the engine makes of notes, compared with the same metadata from the filter: the
+//! files are equal, byte for byte.
 
 use super::around::Around;
 use super::*;
 
-/// A key that often continues another one, so that it sorts between that and its metadata.
+/// A key that often extends another one, so that it sorts between that key and its metadata.
 fn key(rng: &mut Rng) -> Vec<u8> {
     let len = 1 + rng.index(4);
     (0..len).map(|_| *rng.pick(&[0, 1, 2, b'a', b'b'])).collect()
@@ -20,8 +20,8 @@ fn value(rng: &mut Rng) -> Vec<u8> {
     vec![rng.next_u64() as u8; len]
 }
 
-/// The tables of a partition with this filter after the writes, flushes and compactions of a seed, at
-/// three moments.
+/// The tables of a partition with this filter after the writes, flushes and compactions of a seed,
+/// at three times.
 fn tables(filter: Arc<dyn CompactionFilterFactory>, seed: u64) -> Vec<(String, Vec<u8>)> {
     let fs = MemFs::new();
     let db = builder(Arc::new(fs.clone()), seed).open().unwrap();

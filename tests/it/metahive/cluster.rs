@@ -1,4 +1,4 @@
-//! Section 5.3 of the paper: the example as a test.
+//! The example of section 5.3 of the paper, as a test.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use siltstone::Result;
 use testkit::Rng;
 
 #[path = "../../../examples/heterogeneous_cluster.rs"]
-#[expect(dead_code, reason = "the example's own `main` runs larger")]
+#[expect(dead_code, reason = "the `main` of the example runs longer")]
 mod example;
 
 use example::{FIELDS, Plan, check, run};
@@ -15,7 +15,7 @@ use example::{FIELDS, Plan, check, run};
 fn no_fault_leaves_the_node_that_has_metadata_and_old_nodes_never_see_any() -> Result<()> {
     let mut rng = Rng::from_env_or(53);
     let mut fields = BTreeSet::new();
-    // One short life has about twenty faults, which may leave a field out.
+    // One short run has about twenty faults, which may leave a field out.
     for _ in 0..3 {
         let dir = tempfile::tempdir().unwrap();
         let seed = rng.next_u64();

@@ -4,7 +4,7 @@ use lsm_core::fs::{CrashOutcome, FaultFs, FsOp};
 
 use super::*;
 
-/// Images of what a cut could leave, with how many commits were durable and how many were made.
+/// Images that a cut could leave, with the number of durable commits and of all commits.
 pub(super) type Images = Arc<Mutex<Vec<(String, MemFs, usize, usize)>>>;
 
 pub(super) fn take_images(fs: &FaultFs, mem: &MemFs, made: &Arc<Mutex<(usize, usize)>>) -> Images {

@@ -1,4 +1,4 @@
-//! Damage in memory, between reading and writing, and on the medium, in tables at rest.
+//! Damage in memory, between reading and writing, and on the medium, in closed tables.
 
 use std::path::PathBuf;
 
@@ -41,8 +41,8 @@ fn flip_kind(entry: &mut OwnedEntry, bit: u32) {
 /// A flip in each field of an entry.
 pub(super) const FAULTS: [Fault; 4] = [flip_key, flip_value, flip_seq, flip_kind];
 
-/// Runs a compaction in which entries have a fault in memory, after they were verified: of which
-/// keys, and which bit.
+/// Runs a compaction in which entries have a fault in memory after they were verified: `faults`
+/// names the keys and the bit.
 fn compact_with(fault: Fault, hits: &[(u32, u32)]) {
     let fs = MemFs::new();
     let log = Arc::new(Log::default());
@@ -68,7 +68,7 @@ fn compact_with(fault: Fault, hits: &[(u32, u32)]) {
     let open = builder(Arc::new(fs.clone()), 7).hooks(Arc::new(provider.clone()));
     let db = open.listener(log.clone()).inject(inject).open().unwrap();
     let p = db.partition("p").unwrap();
-    // Rewritten all, so that nothing is moved as it is.
+    // All are rewritten, so that no table is moved unchanged.
     let mut model = model;
     for n in (0..300u32).step_by(7) {
         let key = key_of(n);
@@ -105,7 +105,7 @@ pub(super) fn tables(fs: &MemFs) -> Vec<PathBuf> {
     paths
 }
 
-/// Turns bits of the last bytes of `needle`, wherever a table has it; returns how often.
+/// Flips bits of the last bytes of `needle`, wherever a table has it. Returns how often.
 pub(super) fn harm(fs: &MemFs, needle: &[u8], masks: &[u8]) -> usize {
     let mut hits = 0;
     for path in tables(fs) {
@@ -123,7 +123,7 @@ pub(super) fn harm(fs: &MemFs, needle: &[u8], masks: &[u8]) -> usize {
     hits
 }
 
-/// A store at rest with one entry harmed in its tables, open again.
+/// A closed store with one entry damaged in its tables, opened again.
 pub(super) fn harmed(masks: &[u8], options: RepairOptions) -> (Checked, Arc<Log>) {
     let fs = MemFs::new();
     let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().repair_options(options)));
@@ -159,7 +159,7 @@ fn a_bit_that_flips_on_the_medium_is_turned_back() {
     assert!(it.provider.0.counts().suspects_accepted > 1);
 }
 
-/// Two bits of an entry come from the log, if it still has the entry.
+/// Two bits of an entry are repaired from the log, if it still has the entry.
 #[test]
 fn two_bits_that_flip_on_the_medium_are_repaired_from_the_log() {
     let fs = MemFs::new();
@@ -190,7 +190,7 @@ fn a_block_whose_entries_do_not_all_decode_stops_no_compaction_and_loses_nothing
     let Checked { db, p, model, .. } = filled(&fs, &provider);
     drop(p);
     db.close().unwrap();
-    // The header of an entry, in two bits: nothing behind it decodes.
+    // The header of an entry, in two bits: nothing after it decodes.
     let before = "value 136 ".repeat(4);
     let mut hits = 0;
     for path in tables(&fs) {
@@ -256,7 +256,7 @@ fn what_no_source_repairs_reads_as_corruption_and_no_compaction_stops_at_it() {
     assert!(it.p.iter().any(|pair| pair.is_err()));
     let given_up = it.p.accept_loss(..).unwrap();
     assert_eq!((given_up.len(), it.p.gaps().len()), (1, 0));
-    // What is loaded later is newer than the loss.
+    // Entries that are loaded later are newer than the loss.
     it.p.bulk_load([(&key, "loaded")]).unwrap();
     it.model.insert(key.clone(), b"loaded".to_vec());
     it.p.compact(..).unwrap();
@@ -265,7 +265,7 @@ fn what_no_source_repairs_reads_as_corruption_and_no_compaction_stops_at_it() {
     census(&it.fs).assert_all_sealed();
 }
 
-/// Searches end after a number of them that found nothing, and the gap says so.
+/// Searches stop after a number of them that found nothing, and the gap reports it.
 #[test]
 fn searches_in_vain_end_and_are_told() {
     let fs = MemFs::new();
@@ -325,7 +325,7 @@ fn versions_whose_cluster_a_flipped_key_tears_apart_are_put_together_again() {
         db.flush().unwrap();
         snapshots.push((db.snapshot(), pairs(p.iter())));
     }
-    // An export leaves the tables with their faults to the compaction that comes after it.
+    // An export leaves the damage of the tables to the next compaction.
     for round in 0..2 {
         p.export(.., format!("/export {round}")).unwrap();
     }
@@ -371,8 +371,8 @@ fn a_single_bit_that_flips_at_rest_is_turned_back_wherever_it_is() {
     let provider = Provider::new(MetaHive::default());
     let Checked { db, p, model, .. } = filled(&fs, &provider);
     p.compact(..).unwrap();
-    // The data blocks alone: what lies behind them has no metadata. They are not the first half
-    // of a file, as this test once assumed: a table of one block is filter and index for the most.
+    // Only the data blocks: the blocks after them have no metadata. They are not the first half of
+    // a file, as this test once assumed: most of a table of one block is Bloom filter and index.
     let walk = p.walk().unwrap();
     let tables: Vec<(PathBuf, u64)> =
         walk.tables().map(|table| (table.path(), table.properties().unwrap().data_bytes)).collect();

@@ -1,4 +1,4 @@
-//! Metadata that travels with its entries: exports and ingests between nodes with MetaHive and
+//! Metadata that is exported with its entries: exports and ingests between nodes with MetaHive and
 //! nodes without it.
 
 use lsm_core::fs::{AppendMode, CrashOutcome, FaultFs};
@@ -11,7 +11,7 @@ use super::*;
 
 const EXPORT: &str = "/export";
 
-/// Brings the export of one node to another, in the place of what is there.
+/// Ingests the export of one node on another, replacing its content.
 fn bring(from: &MemFs, to: &MemFs) {
     let dir = Path::new(EXPORT);
     for path in to.paths().into_iter().filter(|path| path.starts_with(dir)) {
@@ -32,7 +32,8 @@ fn export(it: &Checked) -> siltstone::Result<siltstone::ExportSummary> {
     it.p.export(.., EXPORT)
 }
 
-/// Keys that are reserved here do not come in with an export of a partition where they are not.
+/// An export of a partition where some keys are not reserved does not bring in keys that are
+/// reserved here.
 #[test]
 fn an_export_with_a_key_that_is_reserved_here_is_refused() {
     let fs = MemFs::new();
@@ -52,14 +53,14 @@ fn an_export_with_a_key_that_is_reserved_here_is_refused() {
     assert_eq!(to.get("k\x02").unwrap().as_deref(), Some(&b"exported"[..]));
 }
 
-/// A node that knows nothing of MetaHive, with a partition `p`.
+/// A node without MetaHive, with a partition `p`.
 fn plain_node(fs: &MemFs, seed: u64) -> (lsm_core::Db, lsm_core::Partition) {
     let db = plain(fs, seed);
     let p = db.partition_with("p", tiny().stored().clone(), None).unwrap();
     (db, p)
 }
 
-/// Tables that an export holds: entries and hidden entries.
+/// The tables of an export: entries and hidden entries.
 fn exported(fs: &MemFs) -> (u64, u64) {
     let target = MemFs::new();
     bring(fs, &target);
@@ -243,7 +244,7 @@ proptest! {
     }
 }
 
-/// A node at rest whose entry of key 137 is harmed, open again.
+/// A closed node whose entry of key 137 is damaged, opened again.
 fn harmed(masks: &[u8]) -> (Checked, Arc<Log>) {
     let options = RepairOptions { log: false, ..RepairOptions::default() };
     super::damage::harmed(masks, options)
@@ -315,7 +316,7 @@ fn one_more(seal: TableSeal) -> TableSeal {
     TableSeal { sealed: seal.sealed + 1, ..seal }
 }
 
-/// By a node that notes nothing of the blocks of a table.
+/// Made by a node that records no digests of the blocks of a table.
 fn without_digests(seal: TableSeal) -> TableSeal {
     TableSeal { spans: Vec::new(), ..seal }
 }
@@ -332,12 +333,13 @@ fn a_table_that_lacks_entries_by_its_seal_does_not_leave_the_node() {
             assert_eq!(it.fs.paths(), before, "nothing is left of it");
         }
     }
-    // Also where a part of the table leaves: without digests the export reads on to its end.
+    // Also where a part of the table is exported: without digests the export reads to the end of
+    // the table.
     let it = Faulty::sealing(|seal| one_more(without_digests(seal)));
     assert!(it.p.export(key_of(10)..key_of(12), EXPORT).unwrap_err().is_corruption());
     let sound = Faulty::sealing(without_digests);
     assert_eq!(sound.p.export(key_of(10)..key_of(12), EXPORT).unwrap().entries, 2);
-    // A compaction notes the number anew, where digests say that nothing is missing.
+    // A compaction records the number again, where digests show that nothing is missing.
     let it = Faulty::sealing(one_more);
     it.p.compact(..).unwrap();
     assert_eq!(it.p.iter().map(siltstone::Result::unwrap).count(), 300);
@@ -351,8 +353,8 @@ fn digest_off(seal: TableSeal) -> TableSeal {
     TableSeal { spans, ..seal }
 }
 
-/// An entry in the place of another one, with metadata of its own, differs from the table that was
-/// sealed in the digest of its block alone.
+/// An entry replaces another one, with metadata of its own. It differs from the sealed table only
+/// in the digest of its block.
 #[test]
 fn a_table_whose_blocks_disagree_with_their_digests_is_not_taken_in() {
     for (on_seal, is_sound) in
@@ -380,7 +382,7 @@ fn a_table_whose_blocks_disagree_with_their_digests_is_not_taken_in() {
     }
 }
 
-/// Says that it is integrity, and seals one key wrongly: a node that is out of order.
+/// Claims the name of the integrity provider, and seals one key wrongly: a faulty node.
 struct Broken;
 
 impl MetadataProvider for Broken {
@@ -462,7 +464,8 @@ fn an_export_without_metadata_is_that_of_a_plain_partition() {
     p.compact(..).unwrap();
     let bare = siltstone::ExportOptions::new().hidden_entries(false);
     assert_eq!(p.export_with(.., "/bare", bare).unwrap().entries, 100);
-    // A plain partition has the keys as they were given, no metadata, and no rule from then on.
+    // A plain partition has the keys as they were given, no metadata, and no reserved keys from
+    // then on.
     let plain = db.partition_with("plain", tiny()).unwrap();
     plain.ingest("/bare").unwrap();
     assert_eq!(pairs(plain.iter()), model);
@@ -470,7 +473,7 @@ fn an_export_without_metadata_is_that_of_a_plain_partition() {
     assert_eq!(hidden, 0);
     plain.put(b"k\x01", "legal").unwrap();
     assert!(db.verify(siltstone::VerifyOptions::new()).unwrap().is_sound());
-    // With metadata the plain partition refuses what it would store in another way.
+    // With metadata the plain partition refuses keys that it would store in another form.
     p.export(.., "/sealed").unwrap();
     let other = db.partition_with("other", tiny()).unwrap();
     assert_eq!(other.ingest("/sealed").unwrap_err().kind(), ErrorKind::InvalidArgument);

@@ -1,4 +1,4 @@
-//! One key explained: each of its versions with its place, its metadata and the verdict on it.
+//! `explain` of one key: each of its versions with its place, its metadata and the verdict on it.
 
 use lsm_core::types::EntryKind;
 use metahive::{Explanation, Sealing, Verdict};
@@ -7,8 +7,8 @@ use super::damage::{harmed, no_log};
 use super::faulty::Faulty;
 use super::*;
 
-/// A store with room for whatever a test wants to lie where it lies. It has no cache: the damage that a test
-/// does to a file would hide behind blocks that a flush has put there.
+/// A store with large buffers, so that entries stay where a test puts them. It has no cache: a
+/// cached block would hide the damage that a test does to a file.
 fn roomy(fs: &MemFs, hive: MetaHive) -> (Db, Partition) {
     let provider = Provider::new(hive);
     let open = builder(Arc::new(fs.clone()), 50).hooks(Arc::new(provider.clone()));
@@ -18,7 +18,7 @@ fn roomy(fs: &MemFs, hive: MetaHive) -> (Db, Partition) {
     (db, p)
 }
 
-/// Of each version: sequence number, kind, level if it is in a table, verdict.
+/// For each version: sequence number, kind, level if it is in a table, verdict.
 fn told(explanation: &Explanation) -> Vec<(u64, EntryKind, Option<usize>, Option<Verdict>)> {
     let told = explanation.versions.iter().map(|explained| {
         let version = &explained.version;
@@ -76,7 +76,7 @@ fn every_version_is_told_with_its_place_and_its_verdict() {
     assert_eq!(told(&p.explain(b"k").unwrap()), [(6, value, Some(6), valid)]);
     assert_eq!(told(&p.explain(b"absent").unwrap()), []);
     assert_eq!(told(&p.explain(b"").unwrap()), []);
-    // What is stored under the key of its metadata is no version of anything.
+    // An entry stored under the key of its metadata is no version of any key.
     assert_eq!(p.explain(b"k\x01").unwrap().versions, []);
 }
 
@@ -152,7 +152,7 @@ fn what_has_no_metadata_is_told_with_the_reason() {
         "{text}"
     );
 
-    // From the moment that it has MetaHive the next compaction does make it.
+    // Once it has MetaHive, the next compaction creates metadata.
     p.delete("k\x01").unwrap();
     p.compact(..).unwrap();
     let p = db.partition_with("p", tiny().level0_tables(100).hooks(provider.hooks())).unwrap();
@@ -193,7 +193,7 @@ fn ingested_versions_have_two_sequence_numbers() {
     assert_eq!(ingested.version.value, b"exported");
     assert!(ingested.version.stored_seq < ingested.version.seq, "{explanation}");
     assert!(explanation.to_string().contains("(stored as 1)"), "{explanation}");
-    // Whether metadata travels along is the export's matter.
+    // The export decides whether metadata is included.
     let is_sealed = ingested.sealing == Some(Sealing::Sealed);
     assert_eq!(ingested.verdict(), is_sealed.then_some(Verdict::Valid), "{explanation}");
     assert!(!explanation.is_damaged());
@@ -227,8 +227,8 @@ fn metadata_is_found_in_another_block_and_in_the_properties_of_the_table() {
     assert!(report.is_sound() && report.is_sealed() && report.counts.split_pairs == 1, "{report}");
 }
 
-/// The metadata of a value that nearly fills the longest block begins the next one. The pairs behind it are
-/// whole.
+/// The metadata of a value that nearly fills the longest block begins the next one. The later pairs
+/// are complete.
 #[test]
 fn a_pair_that_its_own_metadata_parts_is_counted_and_no_other() {
     let (db, p) = roomy(&MemFs::new(), MetaHive::default());
@@ -249,7 +249,7 @@ fn a_pair_that_its_own_metadata_parts_is_counted_and_no_other() {
 
 #[test]
 fn damage_is_told_as_a_scrub_tells_it() {
-    // The checksum of the block tells, and the metadata tells which entry it is.
+    // The checksum of the block shows damage, and the metadata shows which entry it is.
     let (it, _log) = harmed(&[0xff, 0xff, 0xff], no_log());
     let explanation = it.p.explain(key_of(137)).unwrap();
     assert_eq!(explanation.versions[0].verdict(), Some(Verdict::DataCorrupt));
@@ -259,7 +259,7 @@ fn damage_is_told_as_a_scrub_tells_it() {
     let faults: Vec<_> = report.faults().cloned().collect();
     assert_eq!(explanation.versions[0].fault.as_ref(), faults.first());
     assert!(report.counts.suspects > 1 && report.damage().count() == 1, "{report}");
-    // Its neighbour is good, in a bad block.
+    // Its neighbour is intact, in a damaged block.
     let at = &explanation.versions[0].version.at;
     let neighbours = [136, 138].map(|n| it.p.explain(key_of(n)).unwrap());
     let mut neighbours = neighbours.iter();
@@ -267,7 +267,7 @@ fn damage_is_told_as_a_scrub_tells_it() {
     let neighbour = neighbour.expect("no block has one entry");
     assert_eq!(neighbour.versions[0].verdict(), Some(Verdict::Valid));
     assert!(neighbour.is_damaged());
-    // What no source repairs is gone, and its gap is told.
+    // An entry that no source repairs is gone, and its gap is reported.
     it.p.put(key_of(137).repeat(2), "inside").unwrap();
     it.p.compact(..).unwrap();
     let explanation = it.p.explain(key_of(137)).unwrap();
@@ -294,7 +294,7 @@ fn damage_is_told_as_a_scrub_tells_it() {
         assert_eq!(told(&explanation)[0].3, Some(verdict), "{explanation}");
         assert_eq!(explanation.is_damaged(), verdict != Verdict::Valid, "{explanation}");
     }
-    // An entry whose metadata alone is left: its key is within the range of the table.
+    // An entry of which only the metadata is left: its key is within the range of the table.
     let explanation = it.p.explain(b"key 016\x02").unwrap();
     assert_eq!((explanation.versions.len(), explanation.orphans.len()), (0, 1), "{explanation}");
     assert!(explanation.is_damaged() && explanation.to_string().contains("without its entry"));

@@ -1,5 +1,5 @@
-//! A MetaHive with a fault of its own: what it writes as metadata is changed on its way out. So a
-//! table is made whose blocks all verify, and in which a pair is not what it should be.
+//! A MetaHive with a fault: the metadata that it writes is changed before the engine gets it. So a
+//! table is made whose blocks all verify, and in which one pair is wrong.
 
 use lsm_core::hooks::{CompactionFilter, Cut, Emitter, EndedBlock, Faults, HiddenSink, Properties};
 use metahive::table_seal::PROPERTY;
@@ -11,14 +11,14 @@ use super::*;
 /// Keys of entries, and the V+ that is written for each.
 type Emitted = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// See the module.
+/// A MetaHive whose metadata and seals a test changes before the engine gets them.
 #[derive(Clone)]
 pub(super) struct Faulty {
     fault: Arc<OnMetadata>,
     on_seal: OnSeal,
 }
 
-/// The seal that is written in the place of another.
+/// The seal that is written instead of another one.
 type OnSeal = fn(TableSeal) -> TableSeal;
 
 /// The payload that replaces the V+ of a key.
@@ -32,7 +32,8 @@ impl Faulty {
         Around::new(Faulty { fault: Arc::new(fault), on_seal })
     }
 
-    /// A store that was written with this fault in its metadata, open on a sound node.
+    /// A store that was written with this fault in its metadata, opened on a node without the
+    /// fault.
     pub(super) fn metadata(
         fault: impl Fn(&[u8], &[u8]) -> Emitted + Send + Sync + 'static,
     ) -> Checked {
@@ -62,7 +63,7 @@ fn store(filter: Around<Faulty>) -> Checked {
     Checked::open(fs, Provider::new(MetaHive::default()))
 }
 
-/// Changes metadata on its way.
+/// Changes metadata before the engine gets it.
 struct Changing<'c, 'o> {
     out: &'c mut Emitter<'o>,
     fault: &'c OnMetadata,

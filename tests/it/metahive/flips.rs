@@ -1,9 +1,9 @@
-//! Bits that flip in the data blocks of a sealed table: what a scrub says of them, and what becomes
-//! of the entries in a compaction.
+//! Bits that flip in the data blocks of a sealed table: the report of a scrub, and the effect of a
+//! compaction on the entries.
 //!
-//! Twice for each bit: as it would happen on the medium, where the block's checksum tells; and as
-//! it happens before the block is written, by a fault in memory or in the program: then its
-//! checksum agrees, and only the metadata can tell.
+//! Twice for each bit: as it happens on the medium, where the checksum of the block detects it; and
+//! as it happens before the block is written, by a fault in memory or in the program: then its
+//! checksum matches, and only the metadata can detect it.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ struct Block {
     bytes: Vec<u8>,
 }
 
-/// Of a block's trailer, the checksum.
+/// The checksum in the trailer of a block.
 const CHECKSUM_BYTES: usize = 8;
 
 /// The data blocks of all tables.
@@ -53,8 +53,8 @@ fn blocks(fs: &MemFs, p: &Partition) -> Vec<Block> {
 }
 
 impl Block {
-    /// Puts these bytes in the block's place, with the checksum of those that are there already
-    /// (as `sstable/stored.rs` has it) if it is to be `sealed`; returns the change, which undoes
+    /// Replaces the bytes of the block, with the checksum of those that are there already (as
+    /// `sstable/stored.rs` computes it) if it is to be `sealed`. Returns the change, which undoes
     /// itself.
     fn put(&self, fs: &MemFs, changed: &[u8], sealed: bool) -> Vec<u8> {
         let mut changed = changed.to_vec();
@@ -84,7 +84,7 @@ fn a_block_is_sealed_as_the_engine_does_it() {
     }
 }
 
-/// An entry as a walk shows it.
+/// An entry as a walk returns it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Shown {
     key: Vec<u8>,
@@ -178,7 +178,7 @@ fn changed(gone: &[Shown], new: &[Shown]) -> Changed {
     }
 }
 
-/// The user keys that an entry may be named by.
+/// The user keys by which a report may name an entry.
 fn names(entry: &Shown, any_key: bool) -> [Vec<u8>; 2] {
     let of = entry_key(&entry.key).unwrap_or(&entry.key);
     [user_key(&entry.key, any_key), user_key(of, any_key)]
@@ -195,8 +195,7 @@ fn visible(all: &[Shown]) -> Vec<Shown> {
     all.iter().filter(|entry| !entry.hidden).cloned().collect()
 }
 
-/// The entries that a change of `block` added and removed, and what a
-/// scrub says of it.
+/// The entries that a change of `block` added and removed, and the report of a scrub.
 struct Outcome {
     report: ScrubReport,
     gone: Vec<Shown>,
@@ -204,7 +203,7 @@ struct Outcome {
     about: String,
 }
 
-/// Scrubs after a change of `block`: that it changed is found, and nothing else is blamed.
+/// Scrubs after a change of `block`: the change is found, and no other entry is reported.
 fn check(it: &Checked, block: &Block, bytes: &[u8], sealed: bool, any_key: bool) -> Outcome {
     let Checked { fs, p, .. } = it;
     let before = shown(p);
@@ -217,7 +216,7 @@ fn check(it: &Checked, block: &Block, bytes: &[u8], sealed: bool, any_key: bool)
     let masks: Vec<_> = (0..).zip(&masks).filter(|(_, mask)| **mask != 0).collect();
     let place = format!("{}: {masks:?} in block {}", block.path.display(), block.start);
     let about = format!("{place}\n{report}\n{gone:?}\n{new:?}");
-    // The length of the common prefix may be less than it is: then all entries are as they were.
+    // The length of the common prefix may be less than it could be: then all entries are unchanged.
     let is_harmless = masks.is_empty() || (sealed && gone.is_empty() && new.is_empty());
     assert!(is_harmless || !report.is_sound(), "{about}");
     assert!(!masks.is_empty() || report.is_sound(), "{about}");
@@ -230,7 +229,7 @@ fn check(it: &Checked, block: &Block, bytes: &[u8], sealed: bool, any_key: bool)
     }
     for damage in report.damage() {
         let Some((first, last)) = &damage.keys else {
-            // Lengths are others, and in their midst entries are not seen for what they are.
+            // Lengths differ, and entries between them are no longer recognised.
             let is_of_block = damage.what.contains("entries of the block are missing");
             assert!(is_of_block || damage.what.contains("the seal of the table counts"), "{about}");
             assert!(!is_of_block || damage.offset == Some(block.start), "{about}");
@@ -247,7 +246,7 @@ fn check(it: &Checked, block: &Block, bytes: &[u8], sealed: bool, any_key: bool)
     Outcome { report, gone, new, about }
 }
 
-/// Of a single flip with a name the verdict is known, and so is the key.
+/// For a single flip with a name the verdict is known, and so is the key.
 fn check_verdict(outcome: &Outcome, any_key: bool) -> Changed {
     let Outcome { report, gone, new, about } = outcome;
     let changed = changed(gone, new);
@@ -261,7 +260,7 @@ fn check_verdict(outcome: &Outcome, any_key: bool) -> Changed {
     assert!(faults.iter().all(|fault| fault.verdict == verdict), "{about}");
     let was = gone.iter().find(|entry| !entry.hidden || gone.len() == 1).unwrap();
     let [_, was] = names(was, any_key);
-    // A key that is damaged is all that there is to name the entry by.
+    // A report can name the entry only by its damaged key.
     let is_named = faults.iter().any(|fault| fault.key == was);
     assert!(is_named || (changed == Changed::Key && !faults.is_empty()), "{about}");
     changed
@@ -299,8 +298,8 @@ fn no_flipped_bit_of_a_data_block_is_missed_or_blamed_on_another_key() {
     }
 }
 
-/// A sealed table of these keys, with the last byte of `victim` turned by `mask` and the checksum of
-/// its block made right.
+/// A sealed table of these keys, with the last byte of `victim` changed by `mask` and the checksum
+/// of its block corrected.
 fn one_turned(keys: &[&[u8]], victim: &[u8], mask: u8) -> Checked {
     let provider = Provider::new(MetaHive::default());
     let it = Checked::open(MemFs::new(), provider);
@@ -318,7 +317,7 @@ fn one_turned(keys: &[&[u8]], victim: &[u8], mask: u8) -> Checked {
     it
 }
 
-/// The damaged key sorts in front of metadata that is written before it.
+/// The damaged key sorts before metadata that is written before it.
 #[test]
 fn a_key_that_fell_in_front_of_metadata_is_mended() {
     let keys: [&[u8]; 3] = [b"a", b"a\x03", b"b"];
@@ -331,7 +330,7 @@ fn a_key_that_fell_in_front_of_metadata_is_mended() {
     assert_eq!(it.p.iter().count(), keys.len());
 }
 
-/// The damaged key lies outside of the range, its true key inside.
+/// The damaged key is outside of the range, its true key inside.
 #[test]
 fn an_export_finds_a_key_that_left_its_range() {
     let it = one_turned(&[b"a", b"b", b"d"], b"b", b'b' ^ b'c');

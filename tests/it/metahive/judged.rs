@@ -1,5 +1,5 @@
-//! Blocks whose damage only the walk of a compaction, or the repair behind it, can see: each entry agrees
-//! with its metadata, and the checksum of the block is right.
+//! Blocks whose damage only the walk of a compaction, or the repair after it, can detect: each
+//! entry matches its metadata, and the checksum of the block is right.
 
 use metahive::RepairOptions;
 use siltstone::Compression;
@@ -7,7 +7,7 @@ use siltstone::Compression;
 use super::verified::{blocks, flip, metadata_place};
 use super::*;
 
-/// A store with one table of these values, whose entries lie in blocks of `block_bytes`.
+/// A store with one table of these values, in blocks of `block_bytes`.
 fn store(repair: RepairOptions, block_bytes: u32, values: &[Vec<u8>]) -> (MemFs, Db, Partition) {
     let fs = MemFs::new();
     let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().repair_options(repair)));
@@ -22,26 +22,27 @@ fn store(repair: RepairOptions, block_bytes: u32, values: &[Vec<u8>]) -> (MemFs,
     (fs, db, p)
 }
 
-/// The place of `bytes` in the only table.
+/// The offset of `bytes` in the only table.
 fn place_of(fs: &MemFs, bytes: &[u8]) -> u64 {
     let (path, ..) = blocks(fs).pop().unwrap();
     let table = fs.read_raw(&path).unwrap();
     table.windows(bytes.len()).position(|window| window == bytes).unwrap() as u64
 }
 
-/// Two entries change places with their metadata: their checksums and the digest of the block agree.
+/// Two entries are swapped together with their metadata: their checksums and the digest of the
+/// block match.
 #[test]
 fn entries_out_of_order_are_a_gap() {
     let values: Vec<_> = (0..12).map(|n| format!("value {n:02}").into_bytes()).collect();
     let (fs, _db, p) =
         store(RepairOptions { log: false, ..RepairOptions::default() }, 4096, &values);
-    // From the value before to the end of the entry and its metadata.
+    // From the previous value to the end of the entry and its metadata.
     let at = [3, 4, 5].map(|n| place_of(&fs, &values[n]));
     let len = at[1] - at[0];
     assert_eq!(len, at[2] - at[1], "entries of one length");
     let (path, seed, blocks) = blocks(&fs).pop().unwrap();
     let bytes = fs.read_raw(&path).unwrap();
-    // An entry begins behind the value of the one before.
+    // An entry begins after the value of the previous one.
     let begin = (at[0] + values[3].len() as u64) as usize;
     let metadata = [4, 5].map(|n| metadata_place(&bytes, &key_of(n as u32), &values[n]));
     let swaps = [(begin, begin + len as usize, len as usize), (metadata[0].0, metadata[1].0, 11)];
@@ -63,8 +64,8 @@ fn entries_out_of_order_are_a_gap() {
     }
 }
 
-/// One bit of a prefix damages the entries that share it, the first of which is too long for a search.
-/// The search used to end there, and the long entry was lost.
+/// One flipped bit of a prefix damages the entries that share it; the first of them is too long for
+/// a search. The search used to stop there, and the long entry was lost.
 #[test]
 fn a_bit_of_a_prefix_is_found_behind_an_entry_that_is_too_long() {
     let mut values: Vec<_> = (0..16).map(|n| format!("value {n:02}").into_bytes()).collect();

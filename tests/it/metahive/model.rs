@@ -1,16 +1,17 @@
-//! The rule that a repair never makes damage quieter, over whole stores whose files are damaged as
-//! files: every read of every key that was ever written, at present and under every snapshot, by
-//! get, scan and verified read, gives the true value or an error. Without exemption.
+//! A repair never hides damage: this is tested over whole stores whose files are damaged. Every
+//! read of every key that was ever written, of the current state and of every snapshot, by get,
+//! scan and verified read, returns the true value or an error. There is no exception.
 //!
-//! Twice for each damage of a block: as it happens on the medium, where the block's checksum tells,
-//! and as it happens before the block is written, by a fault in memory: then the checksum agrees.
+//! Each damage of a block is tested twice: as it happens on the medium, where the checksum of the
+//! block detects it, and as it happens before the block is written, by a fault in memory: then the
+//! checksum matches.
 //!
-//! Every single bit of a table of about 1 KiB, and by seeds: bytes, runs and blocks of data blocks,
-//! index, bloom and properties, entries that moved, were swapped, dropped or are foreign; then
-//! flushes, compactions, exports, ingests, reopening (`ways.rs`), with snapshots held.
+//! Damaged are every single bit of a table of about 1 KiB, and by seeds: bytes, runs and blocks of
+//! data blocks, index, bloom and properties, entries that were moved, swapped, dropped or replaced.
+//! Then come flushes, compactions, exports, ingests and reopening (`ways.rs`), with snapshots held.
 //!
-//! `SEED` gives a run back, `MODEL_ROUNDS` makes it longer; `scripts/metahive-soak.sh` goes on for as
-//! long as it is told.
+//! `SEED` repeats a run, `MODEL_ROUNDS` makes it longer; `scripts/metahive-soak.sh` runs for the
+//! time that it is given.
 
 mod check;
 mod entries;
@@ -31,7 +32,7 @@ use ways::Way;
 
 type Model = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// A store with every key that was ever written, what it is now, and what snapshots see.
+/// A store with every key that was ever written, its current content, and the content of snapshots.
 struct Store {
     fs: MemFs,
     db: Db,
@@ -51,7 +52,7 @@ struct Shape {
     is_compacted: bool,
     has_snapshots: bool,
     keys: u64,
-    /// Bytes that all keys have in front.
+    /// Bytes with which all keys begin.
     prefix: usize,
     seed: u64,
 }
@@ -67,7 +68,7 @@ const SMALL: Shape = Shape {
     seed: 1,
 };
 
-/// With keys so long that the index of a flushed table has two levels.
+/// The keys are so long that the index of a flushed table has two levels.
 const TWO_LEVELS: Shape = Shape { keys: 300, prefix: 4000, has_snapshots: false, ..SMALL };
 
 impl Shape {
@@ -118,7 +119,7 @@ impl Store {
                 }
             }
             if generation == 0 {
-                // What an older version must never come back from.
+                // Values that an older version must never replace.
                 store.p.compact(..).unwrap();
             }
             store.db.flush().unwrap();
@@ -149,7 +150,7 @@ impl Store {
         self.snapshots.push((self.db.snapshot(), self.now.clone()));
     }
 
-    /// The same files in another store, open: without snapshots, which live in memory.
+    /// The same files in another store, opened: without snapshots, which are in memory.
     fn reopened(&self, shape: Shape, damage: impl FnOnce(&MemFs)) -> Store {
         let fs = self.fs.crash_clone(CrashOutcome::Everything, &mut || 0);
         damage(&fs);
@@ -162,23 +163,23 @@ impl Store {
 #[derive(Debug, Default)]
 struct Tally {
     cases: usize,
-    /// All keys read as they were.
+    /// All keys read as before.
     repaired: usize,
-    /// Some are loud.
+    /// Some reads return errors.
     lost: usize,
 }
 
-/// Damage, then a compaction, with the rule held before and after each.
+/// Damages the store, then compacts it, and checks every read before and after.
 fn case(store: &Store, reads: Reads, tally: &mut Tally, about: &dyn Fn() -> String) {
     check(store, reads, &|| format!("before the compaction: {}", about()));
     if let Err(error) = store.p.compact(..) {
         panic!("the compaction was refused: {error}: {}", about());
     }
     let loud = check_after(store, tally, about);
-    assert!(!loud || !store.log.take().1.is_empty(), "nobody was told: {}", about());
+    assert!(!loud || !store.log.take().1.is_empty(), "it was not reported: {}", about());
 }
 
-/// The rule behind a compaction; whether some of it is loud.
+/// Checks every read after a compaction. Returns `true` if some of them return errors.
 fn check_after(store: &Store, tally: &mut Tally, about: &dyn Fn() -> String) -> bool {
     let loud = check(store, Reads::All, &|| format!("after the compaction: {}", about()));
     tally.cases += 1;
@@ -190,8 +191,8 @@ fn check_after(store: &Store, tally: &mut Tally, about: &dyn Fn() -> String) -> 
     loud.keys > 0
 }
 
-/// Every bit of the table whose length is nearest to 1 KiB, in stores with snapshots, whose tables
-/// nobody has opened. Returns what became of bits in data blocks, and of all others.
+/// Flips every bit of the table whose length is nearest to 1 KiB, in stores with snapshots, whose
+/// tables are not open. Returns the outcomes of bits in data blocks, and of all others.
 fn every_bit(sealed: bool) -> [Tally; 2] {
     let mut of_data = Tally::default();
     let mut of_others = Tally::default();
@@ -217,7 +218,8 @@ fn every_bit(sealed: bool) -> [Tally; 2] {
             case(&store, reads, if is_data { &mut of_data } else { &mut of_others }, &about);
         }
     }
-    // The parts are the whole file, from its first byte to its last, and its data blocks come first.
+    // The parts are the whole file, from its first byte to its last, and its data blocks come
+    // first.
     let file_bytes = first.fs.read_raw(&path).unwrap().len();
     let data: Vec<&&Part> = of_table.iter().filter(|part| part.what == "data block").collect();
     let data_bytes = data.iter().map(|part| part.at.end).max().unwrap();
@@ -228,8 +230,8 @@ fn every_bit(sealed: bool) -> [Tally; 2] {
     [of_data, of_others]
 }
 
-/// Bytes at the end of a part that are not damaged. Where it is sealed anew its checksum follows from the other
-/// bytes, and of the footer none is sealed.
+/// Bytes at the end of a part that are not damaged. Where the part is sealed again, its checksum
+/// follows from the other bytes; the footer is not sealed.
 fn untouched_bytes(part: &Part, sealed: bool) -> usize {
     match sealed {
         false => 0,
@@ -261,8 +263,8 @@ fn every_bit_of_a_table_that_was_written_wrong_is_turned_back_or_loud() {
     assert!(of_data.lost * 20 < of_data.cases && of_others.lost == 0, "{of_data:?}, {of_others:?}");
 }
 
-/// A bit of each of some index blocks, of the two levels of an index, and of what else stands beside
-/// the data.
+/// Flips one bit of each of some index blocks, of the two levels of an index, and of the other
+/// blocks that are not data.
 #[test]
 fn damage_of_a_two_level_index_is_repaired() {
     let first = Store::new(TWO_LEVELS);
@@ -289,7 +291,7 @@ fn damage_of_a_two_level_index_is_repaired() {
     assert!(tally.lost == 0, "{tally:?}");
 }
 
-/// Neither the index nor the first data block of a table says where another block is.
+/// Neither the index nor the first data block of a table records where another block is.
 #[test]
 fn a_table_without_index_and_first_block_is_loud() {
     let store = Store::new(TWO_LEVELS);
@@ -321,7 +323,7 @@ impl Shape {
     }
 }
 
-/// Changes bytes of a block in one of many ways; returns the way.
+/// Changes bytes of a block in one of many ways. Returns the way.
 fn change(bytes: &mut [u8], rng: &mut Rng) -> &'static str {
     let len = bytes.len() as u64;
     let at = rng.below(len) as usize;
@@ -358,12 +360,12 @@ fn change(bytes: &mut [u8], rng: &mut Rng) -> &'static str {
     }
 }
 
-/// One store, one damage, and one way for entries to go on.
+/// One store, one damage, and one way in which entries move on.
 fn random_case(seed: u64, tally: &mut Tally) {
     let mut rng = Rng::new(seed);
     let shape = Shape::random(&mut rng);
     let mut store = Store::new(shape);
-    // The twin has the same files, and of this one no table is open yet.
+    // The twin has the same files, and no table of this one is open yet.
     let twin = if rng.below(2) == 0 { Some(Store::new(shape)) } else { None };
     let known = twin.as_ref().unwrap_or(&store);
     let parts = parts(known);

@@ -1,4 +1,4 @@
-//! Repairs of damaged tables: one job for each, in the table's own level.
+//! Repairs of damaged tables: one job for each, in the level of the table.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,7 +15,7 @@ fn value(n: u32) -> Vec<u8> {
     format!("value {n} ").repeat(4).into_bytes()
 }
 
-/// A store at rest with tables in several levels, and its content.
+/// A closed store with tables in several levels, and its content.
 fn at_rest(provider: &Provider) -> (MemFs, Content) {
     let fs = MemFs::new();
     let db = builder(Arc::new(fs.clone()), 4).hooks(Arc::new(provider.clone())).open().unwrap();
@@ -51,7 +51,7 @@ fn without_log() -> Provider {
     Provider::new(MetaHive::new(MetaHiveOptions::new().repair_options(no_log())))
 }
 
-/// Turns one bit of the value of each of these keys.
+/// Flips one bit of the value of each of these keys.
 fn turn_bits(fs: &MemFs, numbers: &[u32]) {
     for n in numbers {
         assert_eq!(harm(fs, &value(*n), &[0x10]), 1, "{n}");
@@ -73,7 +73,7 @@ fn shape(p: &Partition) -> Vec<(usize, Vec<u8>, Vec<u8>)> {
 fn damaged_tables_are_repaired_in_their_levels() {
     let provider = without_log();
     let (fs, model) = at_rest(&provider);
-    // 1050 lies in level 0.
+    // 1050 is in level 0.
     let numbers = [7, 58, 123, 124, 239, 1050];
     turn_bits(&fs, &numbers);
     let log = Arc::new(Log::default());
@@ -100,7 +100,8 @@ fn damaged_tables_are_repaired_in_their_levels() {
     assert_eq!(log.take(), (Vec::new(), Content::new()));
 }
 
-/// The repair found no table in the dropped partition, and the export was tried again without end.
+/// The repair used to find no table in the dropped partition, and the export was tried again
+/// without end.
 #[test]
 fn an_export_of_a_partition_that_is_dropped_meanwhile_ends() {
     let provider = without_log();
@@ -185,7 +186,7 @@ fn a_repair_on_a_full_disk_says_what_it_needs_and_is_tried_again() {
     assert_eq!(pairs(p.iter()), model);
 }
 
-/// A MetaHive that finds a fault in one entry, whatever there is, and counts its looks at the entry.
+/// A MetaHive that always finds a fault in one entry, and counts its checks of the entry.
 #[derive(Clone, Default)]
 struct Stubborn(Arc<AtomicU32>);
 
@@ -226,7 +227,7 @@ fn a_fault_that_no_repair_takes_away_is_a_final_error() {
     assert_eq!(damage.what, "stubborn");
     assert!(damage.file.extension().is_some_and(|ending| ending == "sst"));
     assert!(damage.key.as_deref().is_some_and(|key| key.starts_with(&key_of(123))));
-    // The compaction and the repair each look at the entry twice.
+    // The compaction and the repair each check the entry twice.
     let looks = stubborn.0.load(Ordering::Relaxed);
     assert!((18..60).contains(&looks), "{looks}");
     assert!(p.compact(..).unwrap_err().is_corruption());
@@ -236,7 +237,8 @@ fn a_fault_that_no_repair_takes_away_is_a_final_error() {
     assert_eq!(found, model);
 }
 
-/// An entry that changes in memory after the check of its block is read again: no table is rewritten for it.
+/// An entry that changes in memory after the check of its block is read again: no table is
+/// rewritten for it.
 #[test]
 fn an_entry_that_changes_in_memory_is_read_again() {
     let provider = without_log();

@@ -1,5 +1,5 @@
-//! Gaps and the ways in which they end: a replica, which is asked again whenever one is given, and
-//! the owner's word.
+//! Gaps and the ways in which they end: a replica, which is asked again whenever one is attached,
+//! and the decision of the owner.
 
 use lsm_core::fs::FaultFs;
 use lsm_core::raw::EntryKind;
@@ -36,7 +36,7 @@ impl Replica for Copy {
 
 const KEYS: u32 = 60;
 
-/// Two generations, the older one at the bottom; of the newer one, every fifth is a deletion. Then
+/// Two generations, the older one at the bottom. Every fifth key of the newer one is deleted. Then
 /// the newer table is destroyed and compacted.
 struct Lost {
     it: Checked,
@@ -96,7 +96,7 @@ fn damaged() -> Lost {
     Lost { it, log, copy, before }
 }
 
-/// Everything is as the model has it, in every way of reading.
+/// Everything is as in the model, for every kind of read.
 fn check_restored(it: &Checked, before: &Snapshot) {
     assert!(it.p.gaps().is_empty() && it.db.health().is_healthy());
     assert_eq!(pairs(it.p.iter()), it.model);
@@ -106,7 +106,7 @@ fn check_restored(it: &Checked, before: &Snapshot) {
         assert_eq!(it.p.get(&key).unwrap().as_deref(), expected);
         let verified = it.p.verified_get(&key).unwrap().map(|found| found.value);
         assert_eq!(verified.as_deref(), expected);
-        // Of what it saw nobody knows which versions were lost.
+        // For what this snapshot saw it is unknown which versions were lost.
         assert!(before.get(&it.p, &key).is_err());
     }
     it.p.compact(..).unwrap();
@@ -124,15 +124,15 @@ fn a_replica_that_comes_later_ends_the_gap() {
     check_restored(&it, &before);
 }
 
-/// A clear tells of every key what a newer deletion of it would: of what was lost below it, and of what
-/// a replica gives back.
+/// A clear has the effect of a newer deletion of every key: for entries that were lost below it,
+/// and for entries that a replica returns.
 #[test]
 fn a_clear_answers_for_what_is_lost_below_it() {
     let Lost { mut it, copy, before, .. } = lost();
     assert!(it.p.get(key_of(3)).unwrap_err().is_corruption());
     it.p.clear().unwrap();
-    it.p.put(key_of(4), "behind it").unwrap();
-    it.model = Content::from([(key_of(4), b"behind it".to_vec())]);
+    it.p.put(key_of(4), "after it").unwrap();
+    it.model = Content::from([(key_of(4), b"after it".to_vec())]);
     for round in 0..4 {
         assert_eq!(pairs(it.p.iter()), it.model, "round {round}");
         for n in 0..KEYS {
@@ -163,7 +163,8 @@ fn a_gap_is_restored_by_the_compaction_that_finds_it() {
     check_restored(&it, &before);
 }
 
-/// No snapshot keeps the deletion. If it went, the replica would bring the older value back.
+/// No snapshot keeps the deletion. If it were dropped, the replica would bring the older value
+/// back.
 #[test]
 fn a_deletion_outlives_the_compaction_that_finds_an_older_loss() {
     let Lost { mut it, copy, before, .. } = damaged();
@@ -179,7 +180,7 @@ fn a_deletion_outlives_the_compaction_that_finds_an_older_loss() {
     assert_eq!(pairs(it.p.iter()), it.model);
 }
 
-/// Nothing lies below the job, so that the loss itself is all that keeps the deletion.
+/// There are no tables below the job, so that only the loss itself keeps the deletion.
 #[test]
 fn a_deletion_outlives_the_job_that_finds_the_loss_below_it() {
     let fs = MemFs::new();
@@ -202,13 +203,13 @@ fn a_deletion_outlives_the_job_that_finds_the_loss_below_it() {
 #[test]
 fn what_was_written_into_a_gap_stays_and_a_repair_by_hand_ends_the_rest() {
     let Lost { mut it, copy, before, .. } = lost();
-    assert!(!it.p.repair(..).unwrap().is_empty(), "nobody knows");
+    assert!(!it.p.repair(..).unwrap().is_empty(), "it is unknown");
     it.p.put(key_of(7), "written meanwhile").unwrap();
     it.model.insert(key_of(7), b"written meanwhile".to_vec());
     it.p.delete(key_of(8)).unwrap();
     it.model.remove(&key_of(8));
     assert_eq!(it.p.get(key_of(7)).unwrap().as_deref(), Some(&b"written meanwhile"[..]));
-    // Not by the attaching: the replica says that it has not come so far.
+    // The attachment does not end the gap: the replica reports that it is not recent enough.
     struct Late(Copy, std::sync::atomic::AtomicBool);
     impl Replica for Late {
         fn fetch(&self, key: &[u8], seq: SeqNo) -> siltstone::Result<Option<OwnedEntry>> {
@@ -263,7 +264,7 @@ fn a_replica_that_does_not_vouch_ends_nothing() {
     assert!(it.p.get(key_of(3)).unwrap_err().is_corruption());
 }
 
-/// Every key of a gap is answered by what it was deleted or overwritten with, behind compactions too.
+/// Every key of a gap has the newer deletion or value, also after compactions.
 #[test]
 fn a_deletion_in_a_gap_outlives_compactions() {
     let Lost { it, before, .. } = lost();
@@ -302,7 +303,7 @@ fn a_gap_is_tried_again_at_an_open_with_the_builders_replica() {
     assert_eq!(pairs(it.p.iter()), it.model);
 }
 
-/// A copy of which one key is not one that this partition stores.
+/// A copy with one key that this partition does not store.
 #[test]
 fn a_key_in_another_form_is_not_taken_from_a_replica() {
     for key in [&b"key 017\x01"[..], b"key 017x\0", b"\0"] {
@@ -334,7 +335,7 @@ fn a_key_in_another_form_is_not_taken_from_a_replica() {
     }
 }
 
-/// The gaps of `p` that the manifest has, closed ones included.
+/// The gaps of `p` in the manifest, closed ones included.
 fn kept(fs: &MemFs) -> usize {
     let dir = Path::new(DIR);
     let listed = fs.list(dir, "").unwrap();
@@ -354,8 +355,8 @@ fn check_given_up(it: &Checked) {
 fn a_gap_that_was_given_up_is_forgotten_when_nothing_is_left_that_it_hides() {
     let Lost { it, before, .. } = lost();
     it.p.accept_loss(..).unwrap();
-    it.p.put("zzz", "beside it").unwrap();
-    // The older values are there yet, and so is a reader that the gap refuses.
+    it.p.put("zzz", "next to it").unwrap();
+    // The older values are still there, and so is a reader that the gap refuses.
     it.db.flush().unwrap();
     check_given_up(&it);
     assert!(kept(&it.fs) > 0);
@@ -371,13 +372,13 @@ fn a_gap_that_was_given_up_is_forgotten_when_nothing_is_left_that_it_hides() {
     check_given_up(&it);
 }
 
-/// Of the tables of an earlier run nobody knows what they leave out: one that was not written again
-/// keeps the gap.
+/// For tables of an earlier run it is unknown which entries they lack: a table that was not
+/// rewritten keeps the gap.
 #[test]
 fn a_gap_that_was_given_up_outlives_a_reopening_until_all_is_written_again() {
     let Lost { it, before, .. } = lost();
     drop(before);
-    it.p.put("zzz", "beside it").unwrap();
+    it.p.put("zzz", "next to it").unwrap();
     it.p.accept_loss(..).unwrap();
     let it = it.reopen();
     it.p.put("zzzz", "flushed").unwrap();
@@ -390,7 +391,7 @@ fn a_gap_that_was_given_up_outlives_a_reopening_until_all_is_written_again() {
     assert_eq!(kept(&it.fs), 0);
 }
 
-/// Everybody who is asked names the gap, also behind a reopening.
+/// Every report names the gap, also after a reopening.
 #[test]
 fn a_gap_is_named_by_all() {
     let Lost { it, log, before, .. } = lost();
@@ -419,7 +420,7 @@ fn a_gap_is_named_by_all() {
     assert!(it.p.get(key_of(30)).is_err());
 }
 
-/// Without a gap in the range, a call used to sync the log twice, once while it held up writers.
+/// Without a gap in the range, a call used to sync the log twice, once while writers waited for it.
 #[test]
 fn accepting_a_loss_where_nothing_is_lost_syncs_nothing() {
     let fs = FaultFs::over_mem(MemFs::new());

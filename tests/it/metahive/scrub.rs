@@ -1,5 +1,5 @@
-//! Scrubs: what is sealed counts as sealed, and no damage of an entry or its metadata is missed or
-//! blamed on another key, whether the checksum of the block tells of it or not.
+//! Scrubs: sealed entries count as sealed, and every damage of an entry or its metadata is found
+//! and reported for its own key, whether the checksum of the block shows it or not.
 
 mod runs;
 
@@ -33,7 +33,7 @@ fn checked(report: ScrubReport) -> ScrubReport {
     report
 }
 
-/// Everything sealed, nothing left over, nothing damaged.
+/// Checks that everything is sealed, nothing is left over, and nothing is damaged.
 #[track_caller]
 fn assert_sealed(report: &ScrubReport) {
     assert!(report.is_sound() && report.is_sealed(), "{report}");
@@ -203,7 +203,7 @@ fn every_provider_is_asked_itself_and_tables_of_another_are_told_apart() {
     drop(it.p);
     it.db.close().unwrap();
 
-    // A node without the provider can verify nothing, and says so.
+    // A node without the provider can verify nothing, and reports it.
     let db = builder(Arc::new(fs.clone()), 25).open().unwrap();
     let p = db.partition("p").unwrap();
     p.put("plain", "v").unwrap();
@@ -222,7 +222,7 @@ fn every_provider_is_asked_itself_and_tables_of_another_are_told_apart() {
     assert!(report.to_string().contains("sealed by \"statistics\""), "{report}");
 }
 
-/// A provider that finds fault with one key.
+/// A provider that reports a fault in one key.
 struct Picky;
 
 impl MetadataProvider for Picky {
@@ -286,7 +286,7 @@ fn each_kind_of_damaged_metadata_is_named_by_its_key() {
         let sealed = report.counts.entries - u64::from(verdict == Verdict::DataCorrupt);
         assert_eq!((report.counts.sealed, report.counts.orphans), (sealed, 0), "{report}");
         assert_eq!(report.damage().count(), 0, "{report}");
-        // A compaction does what the scrub said: it rebuilds, or turns to its repair.
+        // A compaction does what the scrub reported: it rebuilds metadata, or calls its repair.
         it.p.put("key 013+", "inside").unwrap();
         it.p.compact(..).unwrap();
         assert_sealed(&scrubbed(&it.p));
@@ -324,7 +324,7 @@ fn halves_of_pairs_and_lost_pairs_are_faults_in_sealed_tables() {
     assert_eq!(keys(&report), expect(b"key 013\x02"), "{report}");
     assert_eq!((report.counts.sealed, report.counts.orphans), (300, 1));
 
-    // Of a pair that is missing altogether only the number is left.
+    // Only the number shows that a whole pair is missing.
     let it = Faulty::sealing(|seal| TableSeal { sealed: seal.sealed + 1, ..seal });
     let report = scrubbed(&it.p);
     assert_eq!(keys(&report), vec![]);
@@ -357,7 +357,7 @@ fn a_table_that_cannot_be_read_is_damage_and_the_others_are_scrubbed() {
     let sound = scrubbed(&it.p);
     drop(it.p);
     it.db.close().unwrap();
-    // Of one table the footer, of another one all.
+    // The footer of one table is damaged, and all bytes of another one.
     let [harmed, lost] = [&sound.tables[0], &sound.tables[2]];
     fs.corrupt(&harmed.path, harmed.bytes - 20, 0x10).unwrap();
     fs.remove_raw(&lost.path).unwrap();

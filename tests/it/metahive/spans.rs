@@ -1,5 +1,5 @@
-//! Digests of several blocks together: tables with very many blocks have them, and such whose blocks
-//! were cut by force.
+//! Digests of several blocks together: tables with very many blocks have them, and tables whose
+//! blocks were cut early.
 
 use lsm_core::raw::RawMode;
 use metahive::table_seal::Span;
@@ -8,7 +8,7 @@ use super::faulty::Faulty;
 use super::verified::blocks;
 use super::*;
 
-/// With one digest for two blocks, as very large tables have them; the first one is off by `off`.
+/// With one digest for two blocks, as very large tables have them; the first one is wrong by `off`.
 fn paired(seal: TableSeal, off: u32) -> TableSeal {
     let pairs = seal.spans.chunks(2).enumerate().map(|(number, pair)| Span {
         blocks: pair.len() as u64,
@@ -19,7 +19,7 @@ fn paired(seal: TableSeal, off: u32) -> TableSeal {
     TableSeal { spans: pairs.collect(), ..seal }
 }
 
-/// Blocks that were asked for so far.
+/// The number of blocks requested so far.
 fn lookups(db: &Db) -> u64 {
     let stats = db.stats();
     stats.cache_hits + stats.cache_misses
@@ -41,7 +41,7 @@ fn the_blocks_of_a_span_are_compared_once_for_all_of_them() {
             blocks.push(offset);
             let before = lookups(&it.db);
             it.p.verified_get(entry.key).unwrap();
-            // The last span may have one block alone.
+            // The last span may have only one block.
             let most = if blocks.len() % 2 == 1 { 2 } else { 1 };
             assert!(lookups(&it.db) - before <= most, "block {}", blocks.len());
             assert!(blocks.len() > 1 || lookups(&it.db) - before == 2, "the span has two blocks");
@@ -82,8 +82,8 @@ fn damage_second_blocks(it: &Checked) {
     }
 }
 
-/// A block that is repaired goes on in its span: the spans behind it are compared with their own blocks.
-/// The span used to be left open, so that all entries behind it were given up.
+/// A repaired block stays in its span: the following spans are compared with their own blocks. The
+/// span used to be left open, so that all entries after it were given up.
 #[test]
 fn a_repaired_block_ends_its_span() {
     let it = Faulty::sealing(|seal| paired(seal, 0));
@@ -96,7 +96,7 @@ fn a_repaired_block_ends_its_span() {
     }
 }
 
-/// The digest over a repaired block and its neighbour says that they lack an entry.
+/// The digest over a repaired block and its neighbour shows that they lack an entry.
 #[test]
 fn a_repaired_block_does_not_hide_what_its_span_lacks() {
     let it = Faulty::sealing(|seal| paired(seal, 1));
@@ -131,8 +131,8 @@ fn off_in_the_middle(seal: TableSeal) -> TableSeal {
     seal
 }
 
-/// The gap of a lost span begins at the last entry before the span, of which older versions may be lost,
-/// and ends at the first one behind it.
+/// The gap of a lost span begins at the last entry before the span, whose older versions may be
+/// lost, and ends at the first one after it.
 #[test]
 fn a_lost_span_begins_at_the_last_sound_key() {
     let it = Faulty::sealing(off_in_the_middle);
@@ -174,7 +174,7 @@ fn one_span_more(seal: TableSeal) -> TableSeal {
     TableSeal { spans, ..seal }
 }
 
-/// A table that lost a block together with its place in the index has fewer blocks than its seal says.
+/// A table that lost a block together with its index entry has fewer blocks than its seal states.
 #[test]
 fn a_table_with_fewer_blocks_than_its_seal_says_has_a_gap() {
     let it = Faulty::sealing(one_span_more);
@@ -198,7 +198,8 @@ fn a_table_with_entries_behind_the_blocks_of_its_seal_has_a_gap() {
     assert!(it.p.get(key_of(3)).unwrap_err().is_corruption());
 }
 
-/// A large value has a block of its own. The digests of the blocks around it are those of their entries.
+/// A large value has a block of its own. The digests of the blocks around it are those of their
+/// entries.
 #[test]
 fn the_blocks_around_a_large_value_have_their_own_digests() {
     let fs = MemFs::new();

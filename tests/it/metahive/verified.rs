@@ -1,4 +1,4 @@
-//! Verified reads: the answers of plain reads on sound stores, and never a wrong one on others.
+//! Verified reads: the results of plain reads on intact stores, and never a wrong one on others.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ fn verified(range: metahive::VerifiedRange) -> Content {
     range.map(|item| item.map(|(k, v)| (k.to_vec(), v.value.to_vec())).unwrap()).collect()
 }
 
-/// Every verified read of a sound store, against what it must answer.
+/// Every verified read of an intact store, compared with the expected content.
 pub(super) fn check(it: &Checked, probe: &[u8]) {
     let Checked { p, model, snapshots, .. } = it;
     assert_eq!(&verified(p.verified_range(..)), model);
@@ -40,7 +40,7 @@ pub(super) fn check(it: &Checked, probe: &[u8]) {
     }
 }
 
-/// The source of trust for the values of a partition: metadata, blocks, memory.
+/// The source that verified the values of a partition: metadata, blocks, memory.
 fn vouchers(p: &Partition) -> [usize; 3] {
     let mut counts = [0; 3];
     for item in p.verified_range(..) {
@@ -102,7 +102,7 @@ fn pairs_that_lie_apart_are_found() {
     let provider = Provider::new(MetaHive::default());
     let db = builder(Arc::new(MemFs::new()), 1).options(Options::new()).open().unwrap();
     let p = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap();
-    // Keys between a key and its metadata, beyond the bound of a group: the tables end there, and
+    // Keys between a key and its metadata, beyond the limit of a group: the tables end there, and
     // the metadata is in the properties of one.
     p.put("T", "row").unwrap();
     for n in 0..60u32 {
@@ -112,7 +112,7 @@ fn pairs_that_lie_apart_are_found() {
     p.compact(..).unwrap();
     assert!(provider.0.counts().split_pairs > 0);
     assert_eq!(vouchers(&p), [62, 0, 0]);
-    // Versions of one key, beyond what one block holds, and each seen by a snapshot.
+    // More versions of one key than one block holds; a snapshot sees each.
     let mut snapshots = Vec::new();
     for n in 0..800u32 {
         p.put("hot", [&n.to_be_bytes()[..], &[9; 2000]].concat()).unwrap();
@@ -127,12 +127,12 @@ fn pairs_that_lie_apart_are_found() {
     assert_eq!(vouchers(&p), [63, 0, 0]);
 }
 
-// ---- damage that blocks do not see ------------------------------------------------------------
+// ---- damage that block checksums do not show --------------------------------------------------
 
-/// The place of a block: offset and length.
+/// A block: offset and length.
 pub(super) type Place = (u64, u64);
 
-/// The tables of a store: path, what their checksums are seeded with, their data blocks.
+/// The tables of a store: path, seed of the checksums, data blocks.
 pub(super) fn blocks(fs: &MemFs) -> Vec<(PathBuf, u64, Vec<Place>)> {
     let (version, context) = recovered(fs);
     let mut all = Vec::new();
@@ -145,9 +145,9 @@ pub(super) fn blocks(fs: &MemFs) -> Vec<(PathBuf, u64, Vec<Place>)> {
     all
 }
 
-/// The place of the metadata of a value in the bytes of a table, and its length.
+/// The offset of the metadata of a value in the bytes of a table, and its length.
 pub(super) fn metadata_place(table: &[u8], key: &[u8], value: &[u8]) -> (usize, usize) {
-    // That of the sequence number for which it is there.
+    // Its sequence number is that of the value.
     let found = (0..1000).find_map(|seq| {
         let seq = SeqNo::new(seq).unwrap();
         let sum = checksum::of_entry(key, value, seq, EntryKind::Value);
@@ -158,8 +158,8 @@ pub(super) fn metadata_place(table: &[u8], key: &[u8], value: &[u8]) -> (usize, 
     found.unwrap()
 }
 
-/// Turns bits of the byte at `at`, in the block at `block`, and makes its checksum good. Doing it
-/// twice undoes it.
+/// Changes bits of the byte at `at`, in the block at `block`, and corrects its checksum. A second
+/// call undoes it.
 pub(super) fn flip(fs: &MemFs, path: &Path, seed: u64, block: Place, at: u64, mask: u8) {
     fs.corrupt(path, at, mask).unwrap();
     let bytes = fs.read_raw(path).unwrap();
@@ -180,13 +180,13 @@ struct Small {
     fs: MemFs,
     p: Partition,
     provider: Provider,
-    /// Checks the facts that hold at each of these moments.
+    /// Checks the facts that hold at each of these times.
     moments: Vec<(Snapshot, Content)>,
     keys: Vec<Vec<u8>>,
 }
 
 impl Small {
-    /// Keys that continue one another, three times written and deleted, in two levels.
+    /// Keys that extend one another, written and deleted three times, in two levels.
     fn new(hive: MetaHive, cache_bytes: u64) -> Small {
         let fs = MemFs::new();
         let provider = Provider::new(hive);
@@ -223,7 +223,7 @@ impl Small {
         Small { fs, p, provider, moments, keys }
     }
 
-    /// Checks that every answer is right or reports damage; returns the number of reports.
+    /// Checks that every result is right or reports damage. Returns the number of reports.
     fn check(&self) -> usize {
         let mut reports = 0;
         let mut is_told = |error: siltstone::Error| {
@@ -262,7 +262,8 @@ impl Small {
     }
 }
 
-/// Turns every bit of every block, one by one; how many are reported and how many do no harm.
+/// Flips every bit of every block, one by one. Returns how many are reported and how many do no
+/// harm.
 fn turn_every_bit(small: &Small) -> (u64, u64) {
     assert_eq!(small.check(), 0);
     let mut reported = 0;
@@ -290,7 +291,7 @@ fn every_flipped_bit_that_its_block_does_not_see_is_reported_or_does_no_harm() {
     let once = RepairOptions { retries_max: 1, ..RepairOptions::default() };
     let small = Small::new(MetaHive::new(MetaHiveOptions::new().repair_options(once.clone())), 0);
     let (reported, harmless) = turn_every_bit(&small);
-    // One copy of two of a checksum, 11 bytes of some 45 an entry.
+    // One of the two copies of a checksum is 11 of the about 45 bytes of an entry.
     assert!(reported > 1000 && harmless > 1000, "{reported} {harmless}");
     assert_eq!(small.provider.0.counts().reads_mended, 0);
     let any_key = MetaHive::new(MetaHiveOptions::new().any_key(true).repair_options(once));
@@ -305,7 +306,7 @@ fn an_older_version_is_not_shown_where_the_newest_has_lost_its_key() {
     let db = builder(Arc::new(fs.clone()), 1).options(options).open().unwrap();
     let plain = PartitionOptions::new().compression(siltstone::Compression::None);
     let p = db.partition_with("p", plain.hooks(provider.hooks())).unwrap();
-    // More versions than a block holds, behind a key that they share a byte with.
+    // More versions than a block holds, after a key with which they share a byte.
     p.put("ha", "before").unwrap();
     let mut snapshots = Vec::new();
     for n in 0..700u32 {
@@ -342,7 +343,7 @@ fn damage_in_memory_is_mended_from_the_device() {
                 let open = builder(Arc::new(fs.clone()), 2).hooks(Arc::new(provider.clone()));
                 let db = open.open().unwrap();
                 let p = db.partition("p").unwrap();
-                // The cache takes in the damaged block; then the file is sound.
+                // The cache gets the damaged block; then the file is intact.
                 flip(&fs, &path, seed, block, at, mask);
                 let is_wrong = |key: &Vec<u8>| {
                     let found = p.get(key).ok();
@@ -381,7 +382,7 @@ fn a_scan_mends_damage_in_memory_too() {
     assert_eq!(pairs(p.iter()), truth);
 }
 
-/// Metadata that says how long a value is, and that the application will not have a certain one.
+/// Metadata that states the length of a value, of an application that refuses one length.
 struct Picky(Statistics);
 
 impl MetadataProvider for Picky {
@@ -416,7 +417,7 @@ fn the_partitions_own_provider_is_asked() {
     assert_eq!(p.verified_get("a").unwrap().unwrap().by, By::Metadata);
     let error = p.verified_get("b").unwrap_err();
     assert_eq!(error.damage().unwrap().key.as_deref(), Some(&b"b"[..]));
-    // Another provider cannot verify its tables, and does not come to it.
+    // Another provider cannot verify its tables, and is not asked.
     for other in [hive(Arc::new(Statistics::default())), Provider::new(MetaHive::default())] {
         let error = db.partition_with("p", tiny().hooks(other.hooks())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -445,13 +446,17 @@ fn values_in_a_store_are_verified_by_their_handles() {
         assert_eq!((&found.value[..], found.by), (&vec![n; 200][..], By::Metadata));
     }
     assert_eq!(verified(p.verified_range(..)).len(), 3);
-    // Another handle in its place leads to another value.
+    // Another handle instead of it leads to another value.
     let (path, seed, blocks) = blocks(&fs).pop().unwrap();
     let bytes = fs.read_raw(&path).unwrap();
     let handle = 2u64.to_le_bytes();
     let at = bytes.windows(8).position(|eight| eight == handle).unwrap() as u64;
     flip(&fs, &path, seed, blocks[0], at, 3);
-    assert_eq!(p.get([1, b'k']).unwrap().as_deref(), Some(&vec![0; 200][..]), "and nobody sees it");
+    assert_eq!(
+        p.get([1, b'k']).unwrap().as_deref(),
+        Some(&vec![0; 200][..]),
+        "a plain read does not detect it"
+    );
     assert!(p.verified_get([1, b'k']).unwrap_err().is_corruption());
     assert!(p.verified_range(..).any(|item| item.is_err_and(|error| error.is_corruption())));
 }

@@ -1,6 +1,6 @@
-//! The parts of a case of the model test: plain data that prints, shrinks and says nothing
-//! about the state that it meets. Numbers that choose (a partition, a cursor) count modulo what
-//! exists, so that a shrunken list stays meaningful.
+//! The parts of a case of the model test: plain data that prints and shrinks and does not depend on
+//! the state of the store. Numbers that choose (a partition, a cursor) count modulo what exists, so
+//! that a shrunken list stays meaningful.
 
 use std::fmt;
 use std::ops::Bound;
@@ -10,10 +10,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use siltstone::{Compression, LargeValueOptions, MetaHiveOptions, Options, PartitionOptions};
 
-/// Names that partitions are made under.
+/// Names under which partitions are created.
 pub const NAMES: [&str; 4] = ["default", "p", "q", "r"];
 
-/// The n-th of few keys: short ones, awkward ones, long ones. Not in their order.
+/// The n-th of few keys: short ones, unusual ones, long ones. They are not in order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key(u8);
 
@@ -32,7 +32,7 @@ impl Key {
         match self.0 {
             n @ 0..SHORT => format!("k{:02}", n.wrapping_mul(7) % SHORT).into_bytes(),
             n @ SHORT..AWKWARD => {
-                // A stem with a tail of zeros or of the largest byte.
+                // A stem followed by zeros or by bytes of the largest value.
                 let stems: [&[u8]; 4] = [b"", b"k03", b"\xff", b"\x00k"];
                 let n = usize::from(n - SHORT);
                 let stem = stems[n % 4];
@@ -55,7 +55,7 @@ impl Key {
     }
 }
 
-/// Length of a value; what is in it is made when it is written.
+/// Length of a value; its content is made when it is written.
 pub type ValueLen = u16;
 
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ pub enum Operation {
     /// Clears a partition, between operations of the same batch.
     Clear(u8, Writes, Writes),
     Get(u8, Key, Through),
-    /// The bits say from which end the next entry is taken.
+    /// The bits choose the end from which the next entry is taken.
     Scan(u8, Bound<Key>, Bound<Key>, u32, Through),
     Prefix(u8, Key, u8, u32, Through),
     OpenCursor(u8, Through),
@@ -102,7 +102,7 @@ pub enum Operation {
     Step(u8),
     WaitIdle,
     WaitDurable,
-    /// Makes the partition or changes its options.
+    /// Creates the partition or changes its options.
     Configure(u8, PartitionOptions),
     DropPartition(u8),
     CheckAll,
@@ -195,7 +195,7 @@ fn movement() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// Everything so small that a few writes fill it.
+/// All limits are so small that a few writes reach them.
 pub fn options() -> impl Strategy<Value = Options> {
     let cache = prop_oneof![Just(0u64), Just(2 << 10), Just(1 << 20)];
     let buffer = prop_oneof![Just(4u64 << 10), Just(32 << 10)];
@@ -241,7 +241,7 @@ fn hooks() -> impl Strategy<Value = PartitionOptions> {
     })
 }
 
-/// Switches large values on, with edges among the lengths of the values; off; or leaves them.
+/// Switches large values on, with limits among the lengths of the values; off; or leaves them.
 fn large() -> impl Strategy<Value = Option<LargeValueOptions>> {
     let compression = prop_oneof![Just(Compression::None), Just(Compression::Lz4)];
     let on = (256..1000u64, 8..10u32, 1..1000u16, compression);

@@ -1,5 +1,5 @@
-//! The contents that the store should have: one model of all logged partitions together, and one
-//! of each partition without a log, because a power cut cuts each of those on its own.
+//! The expected content of the store: one model of all logged partitions together, and one of each
+//! partition without a log, because a power cut cuts each of those separately.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
@@ -26,7 +26,7 @@ impl Tracked {
         self.durable_steps = self.model.log().len();
     }
 
-    /// Cuts the model to what came back, which must be a prefix that is long enough.
+    /// Cuts the model to the recovered state, which must be a long enough prefix.
     fn cut_to(&mut self, observed: &State) {
         let prefix = self.model.prefix_equal_to(observed, self.durable_steps);
         if prefix.is_none() {
@@ -60,9 +60,9 @@ impl Tracked {
 pub struct Oracle {
     logged: Tracked,
     unlogged: BTreeMap<String, Tracked>,
-    /// Sequence numbers of logged commits in the store, and the steps through them.
+    /// Sequence numbers of logged commits in the store, and the steps up to them.
     commits: Vec<(SeqNo, usize)>,
-    /// The last of them whose sync was asked for.
+    /// The last of them for which a sync was requested.
     synced: SeqNo,
 }
 
@@ -81,14 +81,14 @@ impl Oracle {
         }
     }
 
-    /// All of `ops` are in logged partitions, or all in those without a log.
+    /// All of `ops` are in logged partitions, or all in partitions without a log.
     pub fn commit(&mut self, ops: Vec<Op>, seq: SeqNo) {
         if !self.unlogged.contains_key(&ops[0].partition) {
             self.logged.model.commit(ops);
             self.commits.push((seq, self.logged.model.log().len()));
             return;
         }
-        // In one step for each partition: a flush of one says nothing about another.
+        // One step for each partition: a flush of one makes no other one durable.
         let mut by_partition: BTreeMap<String, Vec<Op>> = BTreeMap::new();
         for op in ops {
             by_partition.entry(op.partition.clone()).or_default().push(op);
@@ -108,7 +108,7 @@ impl Oracle {
         self.synced = self.commits.last().map_or(self.synced, |(seq, _)| *seq);
     }
 
-    /// The store says that every logged commit up to `seq` is on the device.
+    /// The store reports that every logged commit up to `seq` is on the device.
     pub fn log_is_durable_through(&mut self, seq: SeqNo) {
         let through = self.commits.iter().filter(|(commit, _)| *commit <= seq);
         let steps = through.map(|(_, steps)| *steps).max().unwrap_or(0);
@@ -133,7 +133,7 @@ impl Oracle {
         self.synced
     }
 
-    /// Cuts everything to what came back after a power cut.
+    /// Cuts everything to the state after a power cut.
     pub fn cut_to(&mut self, mut observed: State) {
         for (name, tracked) in &mut self.unlogged {
             let contents = observed.remove(name).unwrap_or_default();

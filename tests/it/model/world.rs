@@ -1,5 +1,4 @@
-//! A store, the oracle beside it, and everything that is held open: does each operation to both
-//! and compares.
+//! A store, its oracle, and everything that is held open. Runs each operation on both and compares.
 
 mod reads;
 
@@ -25,7 +24,7 @@ use super::oracle::{Oracle, within};
 use reads::{check_range, pair};
 
 const DIR: &str = "/db";
-/// Cursors, ranges and snapshots that are held at once, each.
+/// The most cursors, ranges and snapshots that are held at once, of each kind.
 const HELD_MAX: usize = 6;
 
 type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
@@ -34,7 +33,7 @@ struct Part {
     name: &'static str,
     handle: Partition,
     options: PartitionOptions,
-    /// Differs for each partition that was ever made.
+    /// Differs for each partition that was ever created.
     incarnation: u32,
 }
 
@@ -42,7 +41,7 @@ struct HeldSnapshot {
     snapshot: Snapshot,
     /// Every partition as it was, by incarnation; dropped ones are still read through these.
     parts: Vec<(u32, Partition, Rc<Contents>)>,
-    /// The partitions that were dropped before it was taken.
+    /// The partitions that were dropped before the snapshot was taken.
     drops: u32,
 }
 
@@ -77,7 +76,7 @@ pub struct World {
 fn open(fs: &MemFs, options: &Options, random: &mut Rng) -> Db {
     let mut random = random.fork();
     let builder = Db::builder(DIR).fs(Arc::new(fs.clone())).options(options.clone());
-    // It is never moved: nothing becomes due by its age, and a case is a reproduction.
+    // The clock is never moved: nothing becomes due by age, and a case can be repeated.
     let builder = builder.clock(Arc::new(ManualClock::default()));
     let builder = builder.background(BackgroundMode::Stepped).random(move || random.next_u64());
     builder.open().unwrap()
@@ -204,7 +203,7 @@ impl World {
         self.oracle.log_is_durable_through(durable);
     }
 
-    /// A value that no other write has, as far as its length lets it.
+    /// A value that no other write has, as far as its length permits.
     fn value(&mut self, len: ValueLen) -> Vec<u8> {
         self.values += 1;
         let mut value = self.values.to_be_bytes().to_vec();
@@ -215,7 +214,7 @@ impl World {
         value
     }
 
-    /// Returns whether `op` goes to a partition with a log.
+    /// Returns `true` if `op` goes to a partition with a log.
     fn is_logged(&self, op: &Op) -> bool {
         self.parts.iter().any(|part| part.name == op.partition && part.options.get_logged())
     }
@@ -230,7 +229,8 @@ impl World {
         ops
     }
 
-    /// A batch that clears a partition: to the oracle, a deletion of each key that it has then.
+    /// A batch that clears a partition: for the oracle, a deletion of each key that it has at that
+    /// time.
     fn clear(&mut self, n: u8, before: &Writes, after: &Writes) {
         let part = self.part(n);
         let name = part.name;
@@ -255,7 +255,7 @@ impl World {
         }
     }
 
-    /// Puts and deletes: alone, or as a batch that is synced or not.
+    /// Puts and deletes: single ones, or a batch that is synced or not.
     fn write(&mut self, operations: &[(u8, Key, Option<ValueLen>)], sync: Option<bool>) {
         let mut ops = self.ops(operations);
         let logged = ops.first().is_some_and(|op| self.is_logged(op));
@@ -364,15 +364,16 @@ impl World {
         assert_eq!(stats.background_error, None);
         self.dropped = None;
         self.db().wait_idle().unwrap();
-        // A snapshot keeps the files of each partition that was dropped behind it, also of one that was
-        // created behind it.
+        // A snapshot keeps the files of each partition that was dropped after it, also of one that
+        // was created after it.
         let reads_dropped = self.snapshots.iter().any(|held| held.drops < self.drops);
         if self.cursors.is_empty() && self.ranges.is_empty() && !reads_dropped {
             self.check_files();
         }
     }
 
-    /// The folder holds what is live and nothing else. Nobody reads, and nothing is to be done.
+    /// Checks that the folder holds the live files and no others. There is no reader and no pending
+    /// work.
     fn check_files(&self) {
         let stats = self.db().stats();
         let files = self.fs.list(DIR.as_ref(), "").unwrap();
@@ -388,11 +389,13 @@ impl World {
         assert_eq!(of_kind(".manifest").0, 1, "{files:?}");
         let stores = stats.partitions.iter().filter_map(|partition| partition.value_store.as_ref());
         let chunks = stores.fold((0, 0), |(count, bytes), store| {
-            // Garbage goes with its whole file, when values move and when none in it lives.
-            assert_eq!(store.pinned_bytes, 0, "nobody reads: {stats:?}");
+            // Garbage is freed with its whole file, when values move and when no value in it is
+            // live.
+            assert_eq!(store.pinned_bytes, 0, "there is no reader: {stats:?}");
             (count + store.chunk_count, bytes + store.bytes)
         });
-        // A snapshot keeps what a partition had that was dropped since, though it may be older.
+        // A snapshot keeps the content of a partition that was dropped since, though it may be
+        // older.
         let is_exact = self.snapshots.is_empty();
         let on_disk = of_kind(".chunk");
         assert!(on_disk == chunks || (!is_exact && on_disk > chunks), "{files:?}, {chunks:?}");
@@ -400,7 +403,7 @@ impl World {
         assert_eq!(files.len() as u64, others + 2, "and the lock and the cursor: {files:?}");
     }
 
-    /// Every partition, whole, and key by key.
+    /// Reads every partition completely, and key by key.
     fn check_all(&self) {
         let mut names: Vec<_> = self.parts.iter().map(|part| part.name).collect();
         names.sort_unstable();
@@ -440,7 +443,7 @@ impl World {
         assert_eq!(old.put("k", "v").unwrap_err().kind(), ErrorKind::Closed);
         self.oracle.everything_is_flushed();
         let db = open(&self.fs, options, &mut self.random);
-        // Numbers that only a dropped partition without a log had may be given out again.
+        // Numbers that only a dropped partition without a log had may be used again.
         let floor = self.oracle.synced_seq();
         assert!(db.visible_seq() <= self.seq && db.visible_seq() >= floor);
         self.enter(db);
@@ -465,7 +468,7 @@ impl World {
         self.check_all();
     }
 
-    /// Goes on with a store that was opened on the same files, or on what was left of them.
+    /// Continues with a store that was opened on the same files, or on their image after a cut.
     fn enter(&mut self, db: Db) {
         self.seq = db.visible_seq();
         for part in &mut self.parts {

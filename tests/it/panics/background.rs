@@ -1,4 +1,4 @@
-//! Background work and a close beside a hook that goes on panicking.
+//! Background work and a close with a hook that keeps panicking.
 
 use super::*;
 
@@ -6,14 +6,14 @@ use super::*;
 fn background_compaction_whose_hook_panics_shows_and_is_tried_again() {
     each_call(|mode, call, hook, in_flush| {
         let mut store = store(mode, true);
-        // Due, but with threads perhaps done.
+        // Due, but threads may have done it.
         for _ in 0..3 {
             store.fill();
             store.db.flush().unwrap();
         }
         store.set(call);
         if mode == BackgroundMode::Threads {
-            // A flush that fails shows as well, and first.
+            // A flush that fails is reported as well, and first.
             store.fill();
             while store.db.flush().is_ok() && store.db.health().background_errors.is_empty() {
                 store.fill();
@@ -69,7 +69,7 @@ fn a_partition_whose_hook_panics_does_not_hold_up_the_others() {
         store.db.flush().unwrap();
     }
     store.set("start");
-    // Once, as nobody knows before that it fails.
+    // Once, because the first failure is not expected.
     let mut failures = 0;
     while tables(&store, 2).1 > 1 {
         failures += u32::from(store.db.step().is_err());
@@ -116,7 +116,7 @@ fn closing_while_a_hook_panics_ends_and_loses_nothing() {
             } else {
                 db.close().unwrap();
             }
-            // What seals is asked in the replay; it says so instead of losing anything.
+            // The sealing filter is called in the replay; it fails instead of losing anything.
             if let Err(error) = open(mode, &fs, &shelf).map(drop) {
                 assert_eq!(error.kind(), ErrorKind::HookPanicked, "{error}");
             }

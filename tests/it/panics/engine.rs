@@ -1,5 +1,5 @@
-//! A panic of the engine, or of the file system given to it, in background work: the work fails and is
-//! tried again, nothing hangs, and nothing is lost.
+//! A panic of the engine, or of the file system that it was given, in background work: the work
+//! fails and is tried again, nothing hangs, and nothing is lost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn panic_at(fs: &FaultFs, kind: OpKind, suffix: &str) {
     fs.add_rule(FaultRule::sticky(at, FaultAction::Panic));
 }
 
-/// Two tables of level 0, which are due for a compaction; the keys are written again in each.
+/// Two tables of level 0, which are due for a compaction; each has all keys.
 fn fill(db: &Db, p: &Partition, round: u8) {
     for key in 0..100_u8 {
         p.put([key], [round; 50]).unwrap();
@@ -45,7 +45,8 @@ fn a_panic_fails_a_compaction_and_the_next_attempt_does_the_work() {
         let fs = FaultFs::over_mem(MemFs::new());
         let (db, p) = open(&fs, mode);
         fill(&db, &p, 1);
-        // The second table makes a compaction due; a read of its inputs panics, whoever does it.
+        // The second table makes a compaction due; a read of its inputs panics, whichever thread
+        // runs it.
         panic_at(&fs, OpKind::Read, ".sst");
         fill(&db, &p, 2);
         let error = db.wait_idle().unwrap_err();
@@ -76,7 +77,7 @@ fn a_panic_in_an_edit_refuses_further_edits_until_the_next_open() {
         fs.heal();
         let error = db.flush().unwrap_err();
         assert!(error.to_string().contains("open the database again"), "{error}");
-        // Writes and reads go on.
+        // Writes and reads continue.
         for key in 0..100_u8 {
             p.put([key], [3; 50]).unwrap();
         }
@@ -104,7 +105,7 @@ fn a_panic_in_a_sync_of_the_log_refuses_writes_until_the_log_is_begun_anew() {
             error.to_string().contains("a sync of the log panicked: injected panic"),
             "{error}"
         );
-        // The next one does not wait for a sync that never ends.
+        // The next call does not wait for a sync that never ends.
         assert!(p.put_with([0], [2; 50], Durability::Sync).is_err());
         fs.heal();
         while p.put([0], [3; 50]).is_err() {

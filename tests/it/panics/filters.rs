@@ -1,4 +1,4 @@
-//! Filters with a fuse: each call of theirs can be made to panic.
+//! Filters with a fuse: each of their calls can be made to panic.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl CompactionFilterFactory for Fused {
     }
 
     fn rules(&self) -> Rules {
-        // Hidden entries are made of notes.
+        // Hidden entries are made from notes.
         let reserved_suffix = if self.seals { vec![0xfe, 0xfe] } else { Vec::new() };
         Rules { reserved_suffix, ..Rules::default() }
     }

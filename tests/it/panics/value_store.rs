@@ -1,4 +1,4 @@
-//! A value store that fails or panics: it is told again, and the call or the sync fails.
+//! A value store that fails or panics: it is notified again, and the call or the sync fails.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn a_value_store_that_was_not_told_of_an_edit_is_at_the_next_open() {
     let mut store = store(BackgroundMode::Stepped, true);
     let told = store.shelf.told();
     store.set("apply");
-    // Far enough for the manifest to begin a new generation, which keeps what was not told.
+    // Enough for the manifest to begin a new generation, which keeps the pending notifications.
     let before = store.manifest();
     while store.manifest() == before {
         store.fill();
@@ -106,7 +106,7 @@ fn a_value_store_that_panics_on_the_way_of_a_call_fails_that_call() {
             check_named(&first.unwrap_err(), call, "shelf");
         }
         store.set("wants");
-        // Before anything was written; there is no error to return it in.
+        // Before anything was written; the call has no error to return.
         let unwound = catch_unwind(AssertUnwindSafe(|| store.p.put("k", "v")));
         assert!(unwound.is_err());
         assert!(

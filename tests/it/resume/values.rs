@@ -1,7 +1,7 @@
-//! After a failed sync, with a value store: of its own or of the log.
+//! After a failed sync, with a value store: the sync of the value store or that of the log.
 //!
-//! The values of one partition live in a shelf, those of another in tables, and each batch writes
-//! both. So a handle whose value is gone shows, and so does half a batch.
+//! The values of one partition are in a value store in memory, those of another in tables, and each
+//! batch writes both. So a handle without its value is found, and so is half a batch.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::store::stepped;
 
 const KEYS: u64 = 12;
 
-/// Keys and the numbers of the writes that they have their values of.
+/// Keys and the numbers of the writes whose values they have.
 type Content = BTreeMap<Vec<u8>, u64>;
 
 /// A batch: a key, and whether it is set or deleted.
@@ -54,7 +54,7 @@ const FAILURES: [Failure; 5] = [
     Failure::Store(Blow::Panic),
 ];
 
-/// The state of a store at some moment.
+/// The state of a store at one time.
 #[derive(Clone, Default)]
 struct Truth {
     /// Visible, in order.
@@ -63,7 +63,7 @@ struct Truth {
     synced: usize,
 }
 
-/// The image that a power cut leaves, and the state it was taken from.
+/// The image that a power cut leaves, and the state of the store at that time.
 type Image = (String, MemFs, Shelf, Truth);
 
 struct World {
@@ -99,8 +99,8 @@ fn read(p: &Partition, q: &Partition) -> Content {
 }
 
 impl World {
-    /// A store with tables and memtables, some writes synced and some not, whose log or value
-    /// store has just failed to sync.
+    /// A store with tables and memtables, some writes synced and some not, whose log or value store
+    /// has just failed to sync.
     fn failed(failure: Failure, seed: u64, moves: bool) -> World {
         let mem = MemFs::new();
         let shelf = Shelf::moving(moves);
@@ -133,7 +133,8 @@ impl World {
         }
         let refused = world.write(Durability::Sync).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
-        // It is visible all the same, its value with it; what comes now is not, and leaves none.
+        // It is visible anyway, together with its value; later writes are refused, and leave no
+        // value.
         assert_eq!(read(&world.p, &world.q), world.content());
         let live = world.shelf.live();
         for durability in [Durability::Os, Durability::Sync] {
@@ -141,7 +142,7 @@ impl World {
             assert_eq!(batch.commit(durability).unwrap_err().kind(), ErrorKind::ReadOnly);
             assert!(world.p.put("late", value(0)).is_err());
         }
-        assert_eq!(world.shelf.live(), live, "a refused write leaves no value behind");
+        assert_eq!(world.shelf.live(), live, "a refused write leaves no value");
         world.shelf.fuse.clear();
         world
     }
@@ -155,7 +156,7 @@ impl World {
         content_after(&truth.writes, truth.writes.len())
     }
 
-    /// A batch over both partitions. It counts as visible if that is what its error says.
+    /// A batch over both partitions. It counts as visible if its error says so.
     fn write(&mut self, durability: Durability) -> Result<()> {
         let key = self.rng.below(KEYS);
         let is_set = self.rng.chance(5, 6);
@@ -178,7 +179,7 @@ impl World {
         done.map(drop)
     }
 
-    /// The store goes on, and nothing is lost, neither now nor later.
+    /// The store continues, and nothing is lost, neither now nor later.
     fn check_resumed(mut self) {
         self.fs.heal();
         self.shelf.fuse.clear();
@@ -259,7 +260,7 @@ fn a_cut_while_a_store_with_values_resumes_keeps_what_was_synced() {
     });
 }
 
-/// Steps with a second fault in place, cutting the power after each, then lets it go on.
+/// Steps with a second fault set, cuts the power after each step, then removes the fault.
 fn check_second_fault(world: World, seed: u64, what: &str) {
     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let mut rng = Rng::new(seed);
@@ -293,7 +294,8 @@ fn a_second_fault_while_a_store_with_values_resumes_is_got_over() {
     });
 }
 
-/// A job syncs values meanwhile and is told that it fails. The values of the tables may have been in it.
+/// A job syncs values in the meantime and gets the failure. The values of the tables may have been
+/// in that sync.
 #[test]
 fn tables_whose_values_were_in_the_failed_sync_of_another_are_not_installed() {
     each_failure(|failure, seed| {

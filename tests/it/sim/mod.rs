@@ -1,11 +1,11 @@
-//! A store under simulation: a script runs on it, and what it acknowledges is written down.
+//! A simulated store: a script runs on it, and the acknowledged writes are recorded.
 //!
-//! Used by the crash and the fault tests. Everything is a function of variant and seed: the file
-//! system is in memory, background work runs in steps, random numbers come from a generator.
+//! The crash and the fault tests use it. Variant and seed determine everything: the file system is
+//! in memory, background work runs in steps, random numbers come from a generator.
 //!
-//! Invariant: a truth is updated before the store is asked (what is in flight) and after it has
-//! answered (what is acknowledged), so that at every operation of the file system in between it
-//! says what a power cut may leave.
+//! Invariant: the record is updated before the store is called (the operation in flight) and after
+//! it has returned (the acknowledged operation), so that at every operation of the file system in
+//! between it describes what a power cut may leave.
 
 pub mod oracle;
 pub mod script;
@@ -34,20 +34,20 @@ pub fn open(variant: &Variant, fs: Arc<dyn Fs>, salt: u64) -> Result<Db> {
 }
 
 /// Opens a store of the variant without writing. Its write buffers are a few KiB: one batch, or the
-/// log of a flush that a cut undid, is more than they allow in memory.
+/// log of a flush that a cut undid, needs more memory than they allow.
 pub fn open_read_only(variant: &Variant, fs: Arc<dyn Fs>) -> Result<Db> {
     let options = variant.options.clone().write_buffer_bytes(1 << 20);
     stepped(fs, DIR, 1).options(options).read_only(true).open()
 }
 
-/// The acknowledged writes, and the one under way.
+/// The acknowledged writes, and the one in flight.
 #[derive(Default)]
 pub struct Truth {
     /// The visible commits in order; of the unlogged partition only its name.
     pub model: Model,
-    /// The call that the store executes at this moment.
+    /// The call that the store executes at this time.
     pub in_flight: Option<Step>,
-    /// So many lines of the model's log are known to be durable.
+    /// So many entries of the log of the model are known to be durable.
     pub durable: usize,
     /// Sequence number and length of the log at each commit.
     seqs: Vec<(u64, usize)>,
@@ -55,14 +55,14 @@ pub struct Truth {
     pub unlogged: Vec<(Vec<u8>, Option<Value>)>,
     /// So many of those are covered by a flush that returned.
     pub covered: usize,
-    /// Partitions whose creation or drop failed: it may show after a crash.
+    /// Partitions whose creation or drop failed: it may take effect after a crash.
     pub doubtful: BTreeSet<String>,
-    /// The first commit that was refused since the last one that was not. Until the log goes on
-    /// in another segment a crash may bring it back.
+    /// The first commit that was refused since the last one that was accepted. Until the log
+    /// continues in another segment a crash may bring it back.
     pub refused: Option<Step>,
 }
 
-/// The truth at one moment: everything else in it only grows.
+/// The position in the record at one time: everything else in it only grows.
 #[derive(Clone)]
 pub struct Moment {
     pub steps: usize,
@@ -74,7 +74,7 @@ pub struct Moment {
 }
 
 impl Truth {
-    /// The truth of a store that was opened and holds just this.
+    /// The record of a store that was opened with exactly this content.
     pub fn of(seen: &Seen) -> Truth {
         let mut truth = Truth::default();
         for (partition, contents) in &seen.logged {
@@ -112,7 +112,7 @@ impl Truth {
         self.covered = self.unlogged.len();
     }
 
-    /// Takes the step in flight in.
+    /// Adds the step in flight.
     fn done(&mut self) {
         if let Some(step) = self.in_flight.take() {
             self.model.step(step);
@@ -137,7 +137,7 @@ impl Truth {
     }
 }
 
-/// The events of a script, for tests that check that it passed somewhere.
+/// The events of a script, for tests that check that it passed certain places.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Passed {
     pub flushes: u64,
@@ -147,7 +147,7 @@ pub struct Passed {
     pub tables_most: u64,
 }
 
-/// A store, its media and its truth.
+/// A store, its storage and the record of its writes.
 pub struct World {
     pub mem: MemFs,
     pub fs: FaultFs,
@@ -160,7 +160,7 @@ pub struct World {
 }
 
 impl World {
-    /// A world that nothing was done to.
+    /// A simulation before its first step.
     pub fn new(variant: &Variant, mem: MemFs, truth: Truth, rng: Rng) -> World {
         World {
             fs: FaultFs::over_mem(mem.clone()),
@@ -179,7 +179,7 @@ impl World {
     }
 
     pub fn truth(&self) -> MutexGuard<'_, Truth> {
-        self.truth.lock().expect("nobody panics while holding it")
+        self.truth.lock().expect("no holder of the lock panics")
     }
 
     pub fn is_open(&self) -> bool {
@@ -197,7 +197,7 @@ impl World {
         Ok(())
     }
 
-    /// Gives the default partition its options and makes the unlogged one.
+    /// Gives the default partition its options and creates the unlogged one.
     pub fn prepare(&mut self) -> Result<()> {
         self.db().partition_with("default", self.variant.partition_options.clone())?;
         if self.variant.has_unlogged {
@@ -206,7 +206,7 @@ impl World {
         Ok(())
     }
 
-    /// Closes the store and forgets it.
+    /// Closes the store and drops it.
     pub fn close(&mut self) -> Result<()> {
         let closed = self.db.take().map_or(Ok(()), Db::close);
         if closed.is_ok() {
@@ -215,7 +215,7 @@ impl World {
         closed
     }
 
-    /// Does one deed; an error is the store's.
+    /// Runs one step. An error is an error of the store.
     pub fn act(&mut self, deed: &Deed) -> Result<()> {
         let result = self.act_and_note(deed);
         if let Some(db) = &self.db {
@@ -262,7 +262,7 @@ impl World {
         }
     }
 
-    /// Adds what the open store counted to what was passed.
+    /// Adds the counts of the open store to the events.
     pub fn count(&mut self) {
         let stats = self.db().stats();
         self.passed.flushes += stats.flush_count;
@@ -375,7 +375,7 @@ impl World {
         result.map(|_| ())
     }
 
-    /// Returns whether a failed commit is visible: one whose sync failed is.
+    /// Returns `true` if a failed commit is visible: one whose sync failed is.
     fn is_visible(&self, witness: &Op) -> bool {
         let partition = self.find(&witness.partition).ok().flatten();
         let got = partition.and_then(|p| p.get(&witness.key).ok());
@@ -407,7 +407,7 @@ pub fn told(what: &str) -> impl Fn(Error) -> String + '_ {
     move |error| format!("{what}: {error}")
 }
 
-/// Returns whether `path` names a table.
+/// Returns `true` if `path` names a table.
 pub fn is_table(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "sst")
 }

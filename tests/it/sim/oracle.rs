@@ -1,7 +1,7 @@
-//! The judgement of a store after a power cut: its contents, and whether it is sound.
+//! Checks a store after a power cut: its content, and its files.
 //!
 //! Invariant: everything here reads the store from outside: its public calls, the names in its
-//! folder, and `version::recover`, which tells independently what the manifest says.
+//! folder, and `version::recover`, which reads the manifest independently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind::NotFound;
@@ -27,7 +27,7 @@ pub struct Seen {
     pub unlogged: Contents,
 }
 
-/// Reads everything, and each key once more by itself.
+/// Reads everything, and each key once more by a get.
 pub fn observe(db: &Db) -> Result<Seen, String> {
     let mut seen = Seen::default();
     for name in db.partition_names() {
@@ -59,7 +59,7 @@ pub fn check_prefix(truth: &Truth, moment: &Moment, seen: &Seen) -> Result<(), S
         let mut with = candidates[0].clone();
         let mut step = step.clone();
         if let Step::Commit(ops) = &mut step {
-            // Of a refused one that a partition may have been dropped behind.
+            // Of a refused commit after which a partition may have been dropped.
             ops.retain(|op| with.partition_names().any(|name| name == op.partition));
         }
         with.step(step);
@@ -82,7 +82,7 @@ pub fn check_prefix(truth: &Truth, moment: &Moment, seen: &Seen) -> Result<(), S
     Err(format!("{what}: {}", differences(&candidates[0], moment, seen)))
 }
 
-/// The model with a partition dropped that it has, or made that it has not.
+/// The model with one of its partitions dropped, or with a partition created that it lacks.
 fn toggled(model: &Model, name: &str) -> Model {
     let mut model = model.clone();
     let step = if model.partition_names().any(|other| other == name) {
@@ -160,7 +160,7 @@ fn brief(step: &Step) -> String {
     }
 }
 
-/// Each key has a value that was written to it, no older than what a flush covered.
+/// Each key has a value that was written to it, no older than the last flush.
 fn check_unlogged(truth: &Truth, moment: &Moment, seen: &Contents) -> Result<(), String> {
     type Allowed<'a> = BTreeMap<&'a [u8], Vec<Option<&'a Arc<[u8]>>>>;
     let mut allowed: Allowed<'_> = BTreeMap::new();
@@ -183,7 +183,8 @@ fn check_unlogged(truth: &Truth, moment: &Moment, seen: &Contents) -> Result<(),
     Ok(())
 }
 
-/// All live files of an open store verify: a store that reads well may still have damage that no read met.
+/// All live files of an open store verify: a store that reads well may still have damage that no
+/// read met.
 pub fn check_sound(db: &Db) -> Result<(), String> {
     let report = db.verify(VerifyOptions::default()).map_err(told("verify"))?;
     if report.is_sound() {
@@ -193,7 +194,7 @@ pub fn check_sound(db: &Db) -> Result<(), String> {
     }
 }
 
-/// Every file in the folder is one that the manifest names, and each of those is there.
+/// The manifest names every file in the folder, and each of those is there.
 pub fn check_files(mem: &MemFs) -> Result<(), String> {
     let entries = mem.list(Path::new(DIR), "").map_err(told("list"))?;
     let mut found: BTreeSet<String> = entries.into_iter().map(|entry| entry.name).collect();
@@ -201,7 +202,7 @@ pub fn check_files(mem: &MemFs) -> Result<(), String> {
     let recovered = recover(mem, Path::new(DIR), &names).map_err(told("recover"))?;
     let recovered = recovered.ok_or("there is no manifest")?;
     let version = &recovered.version;
-    // No edit names the cursor. That of another epoch would be one too many.
+    // No edit names the cursor. A cursor of another epoch would be an unneeded file.
     found.remove(&names::cursor(version.epoch));
     let tables = version.partitions.values().flat_map(|p| p.tables());
     let tables = tables.map(|(_, t)| FileName::new(FileKind::Sst, t.meta.file, t.meta.epoch));
@@ -218,7 +219,7 @@ pub fn check_files(mem: &MemFs) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a check; a panic is a failure as any other.
+/// Runs a check; a panic counts as a failure.
 pub fn guarded<T>(check: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -227,7 +228,7 @@ pub fn guarded<T>(check: impl FnOnce() -> Result<T, String>) -> Result<T, String
     })
 }
 
-/// Opens a store and reads all of it; there must be no file that it does not need.
+/// Opens a store and reads all of it. There must be no unneeded file.
 pub fn reopen(variant: &Variant, mem: &MemFs, salt: u64) -> Result<(Db, Seen), String> {
     let db = open(variant, Arc::new(mem.clone()), salt).map_err(told("open"))?;
     let seen = observe(&db)?;
@@ -250,7 +251,7 @@ pub fn observe_read_only(variant: &Variant, mem: &MemFs) -> Result<Option<Seen>,
     }
 }
 
-/// Opens a store, uses it, closes it and opens it again. Returns what it held first.
+/// Opens a store, uses it, closes it and opens it again. Returns its first content.
 pub fn check_goes_on(variant: &Variant, mem: &MemFs, settle: bool) -> Result<Seen, String> {
     let (db, seen) = reopen(variant, mem, 1)?;
     let mut expected = seen.clone();

@@ -1,7 +1,7 @@
-//! Scripts: what a simulated application does to its store, and with which options.
+//! Scripts: the operations of a simulated application on its store, and its options.
 //!
-//! A script is a function of its variant and a seed. Tiny limits make a few dozen deeds pass
-//! through flushes, compactions, segment switches and manifest generations.
+//! Its variant and a seed determine a script. Tiny limits make a few dozen steps pass through
+//! flushes, compactions, segment switches and manifest generations.
 
 use siltstone::{Options, PartitionOptions};
 use testkit::Rng;
@@ -11,7 +11,7 @@ pub const UNLOGGED: &str = "u";
 /// Partitions that a script may create and drop.
 const LOGGED: [&str; 2] = ["p", "q"];
 
-/// One thing that the application does.
+/// One step of the application.
 #[derive(Clone, Debug)]
 pub enum Deed {
     /// Operations that commit together; `None` deletes, a number is a length.
@@ -19,17 +19,17 @@ pub enum Deed {
         ops: Vec<(&'static str, u32, Option<usize>)>,
         sync: bool,
     },
-    /// The same behind an operation that clears a partition.
+    /// The same after an operation that clears a partition.
     Clear {
         partition: &'static str,
         ops: Vec<(&'static str, u32, Option<usize>)>,
         sync: bool,
     },
-    /// Asks for the newest commit to be durable.
+    /// Waits until the newest commit is durable.
     WaitDurable,
     Flush,
     Compact(&'static str),
-    /// So many pieces of background work.
+    /// So many steps of background work.
     Step(u32),
     /// Background work until there is none.
     Settle,
@@ -156,7 +156,7 @@ pub fn variants() -> Vec<Variant> {
         unlogged,
         with("reopens", Weights { batch: 4, flush: 1, reopen: 3, ..weights }),
         mixed,
-        // Behind the others, whose seeds are counted by their places.
+        // After the others, whose positions determine their seeds.
         with("clears", Weights { batch: 3, flush: 2, settle: 1, clear: 5, reopen: 1, ..weights }),
     ]
 }
@@ -170,14 +170,14 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// For a store in which `live` exist besides the default partition.
+    /// For a store in which `live` exist in addition to the default partition.
     pub fn new(variant: &'a Variant, live: &[&'static str], rng: Rng) -> Writer<'a> {
         let mut live: Vec<_> = live.iter().copied().filter(|name| LOGGED.contains(name)).collect();
         live.push("default");
         Writer { variant, live, ascending: 0, rng }
     }
 
-    /// So many deeds.
+    /// So many steps.
     pub fn script(&mut self, len: usize) -> Vec<Deed> {
         (0..len).map(|_| self.deed()).collect()
     }

@@ -1,4 +1,4 @@
-//! The text of Berkeley DB, out and in.
+//! The text format of Berkeley DB: export and import.
 
 use lsm_core::fs::MemFs;
 use siltstone::stream::{StreamExport, StreamFormat, StreamImport};
@@ -64,7 +64,7 @@ fn a_partition_without_entries_gets_large_values_if_they_are_asked_for() {
     }
 }
 
-/// As `db_dump -p` and LMDB's `mdb_dump` write it.
+/// As `db_dump -p` and the `mdb_dump` of LMDB write it.
 #[test]
 fn printable_text_and_lines_of_other_engines_are_understood() {
     let header = "VERSION=3\nformat=print\ntype=hash\nmapsize=1048576\ndb_pagesize=4096\n";

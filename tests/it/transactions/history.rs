@@ -1,5 +1,5 @@
-//! Transactions of several threads: what was committed must be what the same transactions do one
-//! after another, in the order of their sequence numbers.
+//! Transactions of several threads: the result must be that of the same transactions one after
+//! another, in the order of their sequence numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,10 +14,10 @@ const KEYS: u64 = 16;
 const THREADS: usize = 5;
 const EACH: usize = 120;
 
-/// A committed transaction: what it read and what it wrote.
+/// A committed transaction: its reads and its writes.
 #[derive(Default)]
 struct Committed {
-    /// Its place in the order of all.
+    /// Its position in the order of all.
     seq: u64,
     gets: Vec<(usize, String, Option<Slice>)>,
     scans: Vec<Scan>,

@@ -1,5 +1,6 @@
-//! Interleaved transactions on one thread against a model that keeps every operation: each read is
-//! what the snapshot has, and a commit is refused exactly if somebody wrote what was read.
+//! Interleaved transactions on one thread against a model that keeps every operation: each read
+//! returns what the snapshot has, and a commit is refused exactly if another write changed what was
+//! read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use super::{is_conflict, open};
 
 type Content = BTreeMap<String, String>;
 
-/// Every operation in its order: sequence, partition, key, value.
+/// Every operation in order: sequence number, partition, key, value.
 #[derive(Default)]
 struct Model(Vec<(u64, usize, String, Option<String>)>);
 
@@ -29,7 +30,7 @@ impl Model {
     }
 }
 
-/// The reads of a transaction in a partition: from a key to another, both included.
+/// The reads of a transaction in a partition: from one key to another, both included.
 struct Read {
     partition: usize,
     first: String,
@@ -105,7 +106,7 @@ impl World {
 
     fn value(&mut self) -> Option<String> {
         self.written += 1;
-        // Some are long, so that memtables are flushed and blocks are many.
+        // Some are long, so that memtables are flushed and there are many blocks.
         let len = if self.rng.chance(1, 4) { 400 } else { 0 };
         let value = format!("{}{}", self.written, "-".repeat(len));
         self.rng.chance(3, 4).then_some(value)
@@ -129,7 +130,7 @@ impl World {
         }
     }
 
-    /// A write that is no transaction's.
+    /// A write outside of every transaction.
     fn write_apart(&mut self) {
         let partition = self.rng.index(2);
         let key = key(&mut self.rng);

@@ -1,5 +1,5 @@
-//! A write of somebody else at the one moment that matters: while the caller reads a block of a table.
-//! Threads meet it once in a long run; here it comes from the file system, on the same thread.
+//! A concurrent write at the critical time: while the caller reads a block of a table. With threads
+//! this happens once in a long run; here the file system makes the write, on the same thread.
 
 use std::sync::{Arc, Mutex};
 
@@ -27,7 +27,7 @@ fn store() -> Store {
 }
 
 impl Store {
-    /// Has somebody else set `key` when a block of a table is read next.
+    /// Sets `key` when a block of a table is read next.
     fn slip_in(&self, value: &'static str) {
         let writer = Mutex::new(Some(self.p.clone()));
         self.fs.set_observer(Arc::new(move |op: &FsOp| {
@@ -50,7 +50,7 @@ impl Store {
     }
 }
 
-/// Its number is taken before the read: taken behind it, the write in between would be lost.
+/// The number is taken before the read: taken after it, the write in between would be lost.
 #[test]
 fn an_update_sees_what_was_written_while_it_read() {
     let store = store();
@@ -78,12 +78,12 @@ fn a_swap_sees_what_was_written_while_it_compared() {
     store.check_value("10");
 }
 
-/// A proof holds through the number from before it looked, and not for what came while it did.
+/// A proof is valid up to the number from before the look-up, and not for writes during it.
 #[test]
 fn a_proof_says_nothing_of_what_came_while_it_looked() {
     let store = store();
     let at = store.db.visible_seq();
-    // Tables have something newer now, so memory does not prove that nobody wrote.
+    // Tables have a newer entry now, so memory does not prove that there was no write.
     store.p.put("other", "value").unwrap();
     store.p.flush().unwrap();
     let batch = store.db.batch().require(&store.p, "key", at).put(&store.p, "key", "2");
@@ -92,14 +92,14 @@ fn a_proof_says_nothing_of_what_came_while_it_looked() {
     store.check_value("10");
 }
 
-/// As above, of a range that a transaction has read.
+/// As above, for a range that a transaction has read.
 #[test]
 fn a_proof_of_a_range_says_nothing_of_what_came_while_it_looked() {
     let store = store();
     let mut transaction = store.db.transaction();
     assert_eq!(transaction.range(&store.p, "a".."z").count(), 1);
     transaction.put(&store.p, "key", "2");
-    store.p.put("{", "behind the range").unwrap();
+    store.p.put("{", "after the range").unwrap();
     store.p.put("0", "before the range").unwrap();
     store.p.flush().unwrap();
     store.slip_in("10");

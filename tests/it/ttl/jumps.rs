@@ -1,4 +1,4 @@
-//! A calendar that jumps removes nothing until the jump has lasted, or is confirmed.
+//! A jump of the calendar removes nothing until the jump has lasted, or is confirmed.
 
 use std::sync::Mutex;
 
@@ -23,7 +23,7 @@ impl EventListener for Jumps {
     }
 }
 
-/// An hour is left to each of a hundred entries.
+/// Each of a hundred entries expires in an hour.
 fn filled(fs: &MemFs, clock: &ManualClock) -> (Db, Partition, Arc<Jumps>) {
     clock.jump(START.cast_signed());
     let jumps = Arc::new(Jumps::default());
@@ -35,7 +35,7 @@ fn filled(fs: &MemFs, clock: &ManualClock) -> (Db, Partition, Arc<Jumps>) {
     (db, p, jumps)
 }
 
-/// Does everything that asks for the time.
+/// Does all work that reads the time.
 fn work(db: &Db, p: &Partition) {
     settle(db);
     p.put("key", [&u64::MAX.to_be_bytes()[..], &[7; 20]].concat()).unwrap();
@@ -47,7 +47,8 @@ fn work(db: &Db, p: &Partition) {
     settle(db);
 }
 
-/// A calendar at 2100 for three seconds removed everything that had an hour left, for good.
+/// A calendar at 2100 for three seconds used to remove everything that expired an hour later,
+/// permanently.
 #[test]
 fn a_calendar_that_is_wrong_for_a_moment_removes_nothing() {
     let clock = ManualClock::default();
@@ -67,7 +68,7 @@ fn a_calendar_that_is_wrong_for_a_moment_removes_nothing() {
     assert_eq!(p.iter().count(), 102);
     assert!(db.health().clock_jump.is_none() && db.health().is_healthy());
     assert_eq!(*jumps.0.lock().unwrap(), 1);
-    // Time that passes counts as ever.
+    // Time that passes counts as before.
     clock.pass(2 * HOUR);
     work(&db, &p);
     assert_eq!(p.iter().count(), 1);
@@ -82,7 +83,7 @@ fn entries_expire_by_the_monotonic_clock_while_a_jump_is_not_confirmed() {
         clock.jump(YEARS * if minute % 2 == 0 { 1 } else { -1 } + 600);
         clock.pass(60);
         p.compact(..).unwrap();
-        // Each entry has a second more than the one before it.
+        // Each entry expires a second after the one before it.
         let left = (HOUR + 99).saturating_sub(60 * (minute + 1)).min(100);
         assert_eq!(p.iter().count() as u64, left, "minute {minute}");
     }
@@ -93,7 +94,7 @@ fn a_jump_that_lasts_for_an_hour_counts() {
     let clock = ManualClock::default();
     let (db, p, _) = filled(&MemFs::new(), &clock);
     put_all(&p, START + 90 * 86_400..START + 90 * 86_400 + 100);
-    // A machine that was suspended, and has no clock that says so.
+    // A machine that was suspended, and has no clock that shows it.
     clock.jump(100 * 86_400);
     settle(&db);
     clock.pass(HOUR - 1);
@@ -136,7 +137,7 @@ fn nothing_expires_early_by_a_calendar_that_goes_back_and_returns() {
     assert_eq!(p.iter().count(), 1, "it is the confirmed time again");
 }
 
-/// Nothing that outlives a process says for how long the database was closed.
+/// Nothing that outlives a process records for how long the database was closed.
 #[test]
 fn an_open_believes_the_calendar() {
     let clock = ManualClock::default();

@@ -18,7 +18,7 @@ fn figures_are_those_of_what_was_read() {
     let after = db.verify(VerifyOptions::new()).unwrap();
     assert_eq!((before.hidden, after.hidden), (0, 20), "{after}");
     assert!(after.to_string().ends_with("entries read, and 20 hidden ones"), "{after}");
-    // A table that is gone was not read, also where an old handle could still show its bytes.
+    // A deleted table was not read, also where an old handle could still read its bytes.
     let gone = tables(&db, "sealed").pop().unwrap();
     assert!(sealed.get(key(1)).unwrap().is_some());
     fs.delete(&gone.path).unwrap();

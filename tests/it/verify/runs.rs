@@ -1,4 +1,4 @@
-//! Runs that are stopped and go on, and that are held to a rate.
+//! Runs that are stopped and continued, and that are limited to a rate.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn a_run_that_is_stopped_and_goes_on_covers_every_file_once() {
         let mut entries = 0;
         let mut mark = None;
         let mut damage = Vec::new();
-        // A run that is not patient enough for one file would come no further.
+        // A budget smaller than one file would make no progress.
         let mut extra = 0;
         for round in 0.. {
             assert!(round < 10_000, "it comes to an end");
@@ -67,10 +67,11 @@ fn a_limit_holds_by_the_clock_of_the_database() {
     let took = clock.now().saturating_sub(begun).as_millis();
     assert_eq!(report, free);
     assert!((900..1500).contains(&took), "{took} ms instead of 1000");
-    assert!(told > 20, "whoever waits may stop: {told}");
+    assert!(told > 20, "a caller may stop the wait: {told}");
 }
 
-/// A process without a file handle says nothing of the files. What is open is closed for one first.
+/// A process without a free file handle reports nothing about the files. First an open file is
+/// closed for a new one.
 #[test]
 fn a_file_that_no_handle_is_left_for_is_not_damaged() {
     let mem = MemFs::new();

@@ -1,23 +1,23 @@
-//! Every read of a store, held against its model.
+//! Compares every read of a store with its model.
 
 use super::*;
 
-/// The reads that a check lets pass.
+/// The results that a check accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// All of them are right or loud.
+    /// All of them are right or errors.
     All,
-    /// Verified ones are; plain ones believe a checksum that agrees.
+    /// Verified reads are right or errors; plain reads trust a checksum that matches.
     Verified,
 }
 
-/// The share of a store that is loud.
+/// The part of a store whose reads return errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Loud {
     pub(super) keys: usize,
 }
 
-/// Holds every read against the model.
+/// Compares every read with the model.
 #[track_caller]
 pub(super) fn check(store: &Store, reads: Reads, about: &dyn Fn() -> String) -> Loud {
     let Store { p, now, snapshots, .. } = store;
@@ -78,7 +78,7 @@ fn values(
     range.map(|pair| pair.map(|(key, found)| (key, found.value)))
 }
 
-/// Returns `true` if an answer is an error; it is the true value otherwise.
+/// Returns `true` if the result is an error. Otherwise it must be the true value.
 #[track_caller]
 fn judge(
     key: &[u8],
@@ -100,7 +100,7 @@ fn judge(
     }
 }
 
-/// A scan gives the pairs from the first one on, and either all of them or an error.
+/// A scan returns the pairs from the first one on, and either all of them or an error.
 #[track_caller]
 fn walk(
     scan: impl Iterator<Item = siltstone::Result<(siltstone::Slice, siltstone::Slice)>>,

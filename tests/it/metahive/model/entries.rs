@@ -1,5 +1,5 @@
-//! Data blocks with other entries in them: as memory that forgets, or mixes up, would have them
-//! written. The block is sound in every byte of its format, and has its length.
+//! Data blocks with other entries: as memory that loses or confuses entries would have them
+//! written. Every byte of the block is valid for the format, and its length is unchanged.
 
 use lsm_core::internals::sstable::{SstIdentity, SstOptions, SstReader, SstWriter};
 use lsm_core::raw::{EntryKind, RawMode};
@@ -48,8 +48,8 @@ fn pair_of(items: &[Item], entry: &Item) -> Vec<Item> {
     its.cloned().collect()
 }
 
-/// Other bytes for the data block `part`, with what was done to its entries; `None` where that cannot
-/// be made of the block's length.
+/// Other bytes for the data block `part`, and a description of the change; `None` if the block
+/// cannot be given its length.
 pub(super) fn other_entries(
     all: &[Item],
     part: &Part,
@@ -73,7 +73,7 @@ pub(super) fn other_entries(
         }
         1 => {
             items.retain(|item| !pair.contains(item));
-            // A version of the key from another table, with metadata that agrees.
+            // A version of the key from another table, with metadata that matches.
             let others: Vec<_> = elsewhere.iter().filter(|item| item.key == one.key).collect();
             let other = others.get(rng.below(others.len().max(1) as u64) as usize)?;
             items.extend(pair_of(all, other));
@@ -118,8 +118,8 @@ pub(super) fn other_entries(
 const TRAILER_BYTES: usize = 9;
 const TAIL_BYTES: usize = 16;
 
-/// The payload of a block with these entries, as long as that of `bytes`: what is missing is put into
-/// a hidden entry that belongs to nothing.
+/// The payload of a block with these entries, as long as that of `bytes`: a hidden entry that
+/// belongs to no key fills the rest.
 fn payload_of(mut items: Vec<Item>, bytes: &[u8]) -> Option<Vec<u8>> {
     let target = bytes.len() - TRAILER_BYTES;
     let base = &bytes[target - TAIL_BYTES..][..8];

@@ -9,7 +9,7 @@ use lsm_core::types::DbId;
 
 use super::*;
 
-/// A part of a table's file.
+/// A part of the file of a table.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) path: PathBuf,
@@ -43,7 +43,7 @@ pub(super) fn parts_of(fs: &MemFs, path: &Path, db_id: DbId) -> Vec<Part> {
         let at = start as usize..(start + len) as usize;
         parts.push(Part { path: path.to_owned(), unique_id, what: "data block", at });
     }
-    // Behind the data each block verifies at its own place and by its own length.
+    // After the data each block verifies by its own offset and length.
     let file = fs.read_raw(path).unwrap();
     let mut start = data_end;
     let mut sealed = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn parts_of(fs: &MemFs, path: &Path, db_id: DbId) -> Vec<Part> {
         sealed.push(start..end);
         start = end;
     }
-    // An index of two levels is several blocks, the top one last.
+    // An index of two levels is several blocks; the top one is last.
     let count = sealed.len();
     for (number, at) in sealed.into_iter().enumerate() {
         let what = match number {
@@ -68,7 +68,7 @@ pub(super) fn parts_of(fs: &MemFs, path: &Path, db_id: DbId) -> Vec<Part> {
 }
 
 fn seal_of(block: &[u8], unique_id: u128, start: usize) -> u64 {
-    // As `sstable/stored.rs` has it.
+    // As `sstable/stored.rs` computes it.
     let seed = unique_id as u64 ^ (start as u64).wrapping_mul(0x9e6c_63d0_876a_9a99);
     checksum64_seeded(&block[..block.len() - CHECKSUM_BYTES], seed)
 }
@@ -77,8 +77,8 @@ fn is_sealed(block: &[u8], unique_id: u128, start: usize) -> bool {
     block.ends_with(&seal_of(block, unique_id, start).to_le_bytes())
 }
 
-/// Changes the bytes of a part in its file, with the block's checksum made right over them if it is
-/// to be `sealed`; returns what undoes it.
+/// Changes the bytes of a part in its file, and corrects the checksum of the block if it is to be
+/// `sealed`. Returns the original bytes, which undo the change.
 pub(super) fn put(
     fs: &MemFs,
     part: &Part,

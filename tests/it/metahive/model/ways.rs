@@ -1,29 +1,29 @@
-//! The ways that entries of a damaged store go on.
+//! The ways in which the entries of a damaged store move on.
 
 use lsm_core::fs::AppendMode;
 
 use super::*;
 
-/// A way for a damaged store to go on.
+/// A way in which the entries of a damaged store move on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Way {
     /// All of it is compacted.
     Compact,
     /// A part is compacted, then all of it.
     CompactPart,
-    /// New writes, a flush, and what compactions are due; then all of it.
+    /// New writes, a flush, and the compactions that are due; then all of it.
     WriteAndStep,
     /// Compacted, closed, and opened again.
     Reopen,
-    /// Compacted twice, with new writes between.
+    /// Compacted twice, with new writes in between.
     Twice,
     /// Exported and ingested by another store.
     Export,
     /// The same, with damage of the exported files before they are ingested.
     ExportAndDamage,
-    /// Exported without metadata, and ingested by a store that knows nothing of it.
+    /// Exported without metadata, and ingested by a store without MetaHive.
     ExportBare,
-    /// Compacted, then what is lost is given up.
+    /// Compacted, then the loss is accepted.
     AcceptLoss,
 }
 
@@ -39,7 +39,7 @@ impl Way {
 
 const EXPORT: &str = "/export";
 
-/// Goes one way to its end, which is a compaction.
+/// Runs one way to its end, which is a compaction.
 pub(super) fn go(
     store: &mut Store,
     shape: Shape,
@@ -104,7 +104,7 @@ fn brought(store: &Store) -> MemFs {
     fs
 }
 
-/// Changes a part of an exported table; what it did.
+/// Changes a part of an exported table. Returns the change.
 fn damage_export(fs: &MemFs, store: &Store, rng: &mut Rng) -> String {
     let mut tables: Vec<PathBuf> = fs.paths();
     tables.retain(|path| path.extension().is_some_and(|ending| ending == "sst"));
@@ -120,8 +120,8 @@ fn damage_export(fs: &MemFs, store: &Store, rng: &mut Rng) -> String {
     format!("{how} of {part:?} of the export, sealed: {sealed}")
 }
 
-/// An export either fails or is all that there is, wherever it is ingested. Where it is damaged on its
-/// way, it is refused, or nothing of what it has is wrong.
+/// An export either fails or has all entries, wherever it is ingested. An export that was damaged
+/// later is refused, or all of its content is right.
 fn export(store: &Store, shape: Shape, damage: Option<&mut Rng>, about: &dyn Fn() -> String) {
     if let Err(error) = store.p.export(.., EXPORT) {
         assert!(error.is_corruption(), "{error}: {}", about());
@@ -133,7 +133,7 @@ fn export(store: &Store, shape: Shape, damage: Option<&mut Rng>, about: &dyn Fn(
     take_in(store, fs, shape, is_damaged, &|| format!("{damage:?}: {}", about()));
 }
 
-/// Ingests what was exported by `store`.
+/// Ingests the export of `store`.
 fn take_in(store: &Store, fs: MemFs, shape: Shape, is_damaged: bool, about: &dyn Fn() -> String) {
     let (db, p, log) = open(&fs, shape);
     if let Err(error) = p.ingest(EXPORT) {
@@ -148,7 +148,7 @@ fn take_in(store: &Store, fs: MemFs, shape: Shape, is_damaged: bool, about: &dyn
     check(&other, Reads::All, &|| format!("compacted in the other store: {}", about()));
 }
 
-/// Whoever takes such an export in has nothing to verify it by: it is right, or there is none.
+/// A store that ingests such an export cannot verify it: the export is right, or there is none.
 fn export_bare(store: &Store, about: &dyn Fn() -> String) {
     let bare = siltstone::ExportOptions::new().hidden_entries(false);
     if let Err(error) = store.p.export_with(.., EXPORT, bare) {
@@ -168,7 +168,8 @@ fn export_bare(store: &Store, about: &dyn Fn() -> String) {
     }
 }
 
-/// Behind it nothing is loud, and no older value has come up: a key has its value or none.
+/// Afterwards no read returns an error, and no older value has come up: a key has its value or
+/// none.
 fn accept_loss(store: &mut Store, about: &dyn Fn() -> String) {
     let before: Vec<_> = store.now.keys().map(|key| store.p.get(key).is_err()).collect();
     store.p.accept_loss(..).unwrap();

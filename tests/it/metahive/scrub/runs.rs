@@ -1,4 +1,4 @@
-//! Runs of a scrub: stopped and continued, held to a rate, beside a partition that works.
+//! Runs of a scrub: stopped and continued, limited to a rate, in a partition that is in use.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn a_run_that_is_stopped_and_goes_on_covers_every_table_once() {
         let mut extra = 0;
         for round in 0.. {
             assert!(round < 10_000, "it comes to an end");
-            // A run that is not patient enough for one table would come no further.
+            // A budget smaller than one table would make no progress.
             let mut left = patience + extra;
             let options = ScrubOptions::new().resume_after(mark).on_progress(|progress| {
                 assert!(progress.files_done <= progress.files);
@@ -65,8 +65,8 @@ fn a_limit_holds_by_the_clock_of_the_database() {
     let took = clock.now().saturating_sub(begun).as_millis();
     assert_eq!(report, free);
     assert!((9500..14_000).contains(&took), "{took} ms instead of 10,000");
-    assert!(told > 200, "whoever waits may stop: {told}");
-    // A closed database says nothing more of its files.
+    assert!(told > 200, "a caller may stop the wait: {told}");
+    // A closed database reports nothing more about its files.
     let mut db = Some(db);
     let options = ScrubOptions::new().on_progress(|_| {
         db.take().into_iter().for_each(|db| db.close().unwrap());
@@ -94,7 +94,7 @@ fn tables_are_held_until_they_were_read_and_no_longer() {
     });
     let report = it.p.scrub(options).unwrap();
     assert!(report.is_sound() && report.tables.len() > 3, "{report}");
-    // The one that is being read is held as well, and at the end none is.
+    // The one that is being read is held as well; at the end none is.
     let tables = report.tables.len() as u64;
     assert_eq!(was_left, vec![tables; was_left.len()]);
     assert_eq!(left(), 0);
@@ -132,7 +132,7 @@ fn a_sound_partition_is_never_complained_about_while_it_works() {
         while rounds < 50 || written.load(Ordering::Relaxed) < 20_000 {
             let report = p.scrub(ScrubOptions::new());
             let is_sound = report.as_ref().is_ok_and(|r| r.is_sound() && r.is_sealed());
-            // Before the assertion: the writers are waited for when it fails, too.
+            // Before the assertion: the writers are joined when it fails, too.
             stop.fetch_or(!is_sound, Ordering::Relaxed);
             assert!(is_sound, "round {rounds}: {report:?}");
             rounds += 1;

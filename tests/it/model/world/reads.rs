@@ -5,7 +5,7 @@ use std::io::Read;
 use super::*;
 
 impl World {
-    /// The n-th partition now, or as a snapshot has it: then also among those dropped since.
+    /// The n-th current partition, or of a snapshot: then dropped ones are included.
     fn view(&self, p: u8, through: Through) -> (Partition, Option<&Snapshot>, Rc<Contents>) {
         let part = self.part(p);
         let Some(held) = through.and_then(|n| chosen(&self.snapshots, n)) else {
@@ -14,7 +14,7 @@ impl World {
         let held = &self.snapshots[held];
         let newer = held.parts.iter().all(|(incarnation, ..)| *incarnation != part.incarnation);
         if newer && p.is_multiple_of(2) {
-            // Made after the snapshot, which must see nothing in it.
+            // Created after the snapshot, which must see nothing in it.
             return (part.handle.clone(), Some(&held.snapshot), Rc::default());
         }
         let (_, handle, contents) = &held.parts[usize::from(p) % held.parts.len()];
@@ -173,7 +173,7 @@ impl HeldCursor {
     }
 }
 
-/// Takes one entry from the end that the lowest bit names.
+/// Takes one entry from the end that the lowest bit chooses.
 fn take<T>(items: &mut impl DoubleEndedIterator<Item = T>, ends: &mut u32) -> (bool, Option<T>) {
     let front = *ends & 1 == 0;
     *ends = ends.rotate_right(1);
@@ -185,7 +185,7 @@ pub(super) fn pair(entry: siltstone::Result<(Slice, Slice)>) -> (Vec<u8>, Vec<u8
     (key.to_vec(), value.to_vec())
 }
 
-/// Empties `range` from both ends and compares.
+/// Reads `range` to its end from both ends and compares.
 pub(super) fn check_range(mut range: Range, mut ends: u32, expected: &[(Vec<u8>, Vec<u8>)]) {
     let mut front = Vec::new();
     let mut back = Vec::new();
@@ -203,7 +203,7 @@ fn assert_same(got: &[(Vec<u8>, Vec<u8>)], expected: &[(Vec<u8>, Vec<u8>)]) {
     assert!(got == expected, "got {:#?}, expected {:#?}", shown(got), shown(expected));
 }
 
-/// Entries as text, each cut short.
+/// Entries as text, each shortened.
 fn shown(entries: &[(Vec<u8>, Vec<u8>)]) -> Vec<String> {
     entries.iter().map(|(key, value)| format!("{} = {}", cut(key), cut(value))).collect()
 }
@@ -212,7 +212,7 @@ fn cut(bytes: &[u8]) -> String {
     format!("{}({})", bytes[..bytes.len().min(12)].escape_ascii(), bytes.len())
 }
 
-/// The value in pieces, which may lie in a chunk file or in a table.
+/// The value in pieces, which may be in a chunk file or in a table.
 fn check_pieces(handle: &Partition, key: &[u8], expected: Option<&[u8]>) {
     let reader = handle.open_blob(key).unwrap();
     let read = reader.map(|mut reader| {
