@@ -118,8 +118,8 @@ struct Written {
 }
 
 /// The content of an image when it is opened, as numbers of commits. Calls `more` afterwards.
-fn reopened(image: &MemFs, told: &str, more: impl FnOnce(&[Partition; 2])) -> [Vec<u32>; 2] {
-    let db = builder(image.clone()).open().unwrap_or_else(|error| panic!("{told}: {error}"));
+fn reopened(image: &MemFs, context: &str, more: impl FnOnce(&[Partition; 2])) -> [Vec<u32>; 2] {
+    let db = builder(image.clone()).open().unwrap_or_else(|error| panic!("{context}: {error}"));
     let partitions = both(&db);
     let found = [keys(&partitions[0]), keys(&partitions[1])];
     more(&partitions);
@@ -206,7 +206,7 @@ fn a_crash_around_flushes_that_are_ahead_leaves_a_prefix_of_all_commits() {
         let (images, ahead) = run(&mut rng);
         ahead_count += ahead;
         for Image { mem: image, written, what } in &images {
-            let told = format!("SEED={seed}, round {round}, {what}");
+            let context = format!("SEED={seed}, round {round}, {what}");
             // Without a commit cursor a secondary shows all tables, and the log as far as it is
             // proven durable.
             let follower = image.crash_clone(CrashOutcome::Everything, &mut || 0);
@@ -216,24 +216,28 @@ fn a_crash_around_flushes_that_are_ahead_leaves_a_prefix_of_all_commits() {
             let following = NAMES.map(|name| secondary.partition(name).unwrap());
             let followed = following.map(|partition| keys(&partition.at(level).unwrap()));
             let followed = prefix(written, &followed)
-                .unwrap_or_else(|| panic!("{told}: a secondary shows no prefix: {followed:?}"));
+                .unwrap_or_else(|| panic!("{context}: a secondary shows no prefix: {followed:?}"));
 
             // Each partition of a commit has one operation of it.
             let shown =
                 written.commits[..followed].iter().flatten().filter(|is_it| **is_it).count();
-            assert!(reached >= shown as u64, "{told}: shows {shown} and says {reached}");
+            assert!(reached >= shown as u64, "{context}: shows {shown} and says {reached}");
 
-            let found = reopened(image, &told, |partitions| {
+            let found = reopened(image, &context, |partitions| {
                 // New sequence numbers are above every number that was used.
                 partitions[0].put(u32::MAX.to_be_bytes(), "behind").unwrap();
             });
             let Some(length) = prefix(written, &found) else {
-                panic!("{told}: no prefix of {:?}: {found:?}", written.commits);
+                panic!("{context}: no prefix of {:?}: {found:?}", written.commits);
             };
-            assert!(length >= written.durable, "{told}: {length} of {} durable", written.durable);
-            assert!(length >= followed, "{told}: {length}, and a secondary showed {followed}");
-            let [p, q] = reopened(image, &told, |_| {});
-            assert_eq!((&p[..p.len() - 1], &q), (&found[0][..], &found[1]), "{told}");
+            assert!(
+                length >= written.durable,
+                "{context}: {length} of {} durable",
+                written.durable
+            );
+            assert!(length >= followed, "{context}: {length}, and a secondary showed {followed}");
+            let [p, q] = reopened(image, &context, |_| {});
+            assert_eq!((&p[..p.len() - 1], &q), (&found[0][..], &found[1]), "{context}");
             count += 1;
         }
     }

@@ -13,8 +13,8 @@ use lsm_core::hooks::{
 use siltstone::{Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result};
 use testkit::Rng;
 
-use crate::shelf::{Blow, NoHooks, Shelf, ShelfProvider};
 use crate::store::stepped;
+use crate::test_value_store::{FailureMode, NoHooks, ShelfProvider, TestValueStore};
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -26,7 +26,7 @@ fn open_with(fs: &Arc<dyn Fs>, dir: &str, provider: Arc<dyn HookProvider>) -> Re
     builder.hooks(provider).open()
 }
 
-fn open(fs: &Arc<dyn Fs>, dir: &str, shelf: &Shelf) -> Result<Db> {
+fn open(fs: &Arc<dyn Fs>, dir: &str, shelf: &TestValueStore) -> Result<Db> {
     open_with(fs, dir, Arc::new(ShelfProvider(shelf.clone())))
 }
 
@@ -45,7 +45,7 @@ fn contents(db: &Db) -> [Content; 3] {
 
 /// A store with values in two partitions, in tables, memtables and the log, and a third partition
 /// without a value store.
-fn prepare(fs: &Arc<dyn Fs>, shelf: &Shelf) -> Db {
+fn prepare(fs: &Arc<dyn Fs>, shelf: &TestValueStore) -> Db {
     let db = open(fs, "/db", shelf).unwrap();
     let hooks = || Hooks::new().value_store(Arc::new(shelf.clone()));
     let p = db.partition_with("p", small().hooks(hooks())).unwrap();
@@ -70,10 +70,10 @@ fn prepare(fs: &Arc<dyn Fs>, shelf: &Shelf) -> Db {
     db
 }
 
-fn memory() -> (MemFs, Arc<dyn Fs>, Shelf) {
+fn memory() -> (MemFs, Arc<dyn Fs>, TestValueStore) {
     let mem = MemFs::new();
     let fs: Arc<dyn Fs> = Arc::new(mem.clone());
-    (mem, fs.clone(), Shelf::over(fs))
+    (mem, fs.clone(), TestValueStore::over(fs))
 }
 
 fn names(fs: &dyn Fs, dir: &str) -> Vec<String> {
@@ -82,8 +82,8 @@ fn names(fs: &dyn Fs, dir: &str) -> Vec<String> {
 }
 
 /// Opens the checkpoint with its own value store.
-fn open_copy(fs: &Arc<dyn Fs>) -> Result<(Db, Shelf)> {
-    let shelf = Shelf::open(fs.clone(), Path::new(COPY))?;
+fn open_copy(fs: &Arc<dyn Fs>) -> Result<(Db, TestValueStore)> {
+    let shelf = TestValueStore::open(fs.clone(), Path::new(COPY))?;
     Ok((open(fs, COPY, &shelf)?, shelf))
 }
 
@@ -240,7 +240,9 @@ fn a_value_store_that_is_not_there_refuses_checkpoints() {
 fn a_value_store_that_fails_leaves_nothing_of_a_checkpoint() {
     let (_, fs, shelf) = memory();
     let db = prepare(&fs, &shelf);
-    for (blow, kind) in [(Blow::Fail, ErrorKind::Io), (Blow::Panic, ErrorKind::HookPanicked)] {
+    for (blow, kind) in
+        [(FailureMode::Fail, ErrorKind::Io), (FailureMode::Panic, ErrorKind::HookPanicked)]
+    {
         shelf.fuse.set("checkpoint", blow);
         check_refused(&*fs, &db, kind, "the fuse of checkpoint");
     }
@@ -253,7 +255,7 @@ fn a_value_store_that_fails_leaves_nothing_of_a_checkpoint() {
 
 /// Checks that the source is unchanged, and that the checkpoint is complete, as it must be if
 /// `done`, or no database.
-fn check_image(mem: &MemFs, shelf: Shelf, expected: &[Content; 3], done: bool) {
+fn check_image(mem: &MemFs, shelf: TestValueStore, expected: &[Content; 3], done: bool) {
     let fs: Arc<dyn Fs> = Arc::new(mem.clone());
     let listed = names(&*fs, COPY);
     let has = |ending: &str| listed.iter().any(|name| name.ends_with(ending));
@@ -276,10 +278,10 @@ fn a_power_cut_at_any_operation_leaves_all_values_or_no_checkpoint() {
     let mem = MemFs::new();
     let faulty = FaultFs::over_mem(mem.clone());
     let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
-    let shelf = Shelf::over(fs.clone());
+    let shelf = TestValueStore::over(fs.clone());
     let db = prepare(&fs, &shelf);
     let expected = contents(&db);
-    let images: Arc<Mutex<Vec<(String, MemFs, Shelf)>>> = Arc::default();
+    let images: Arc<Mutex<Vec<(String, MemFs, TestValueStore)>>> = Arc::default();
     let taken = images.clone();
     let seen = mem.clone();
     let live = shelf.clone();
@@ -313,7 +315,7 @@ fn run_with_fault(nth: u64, action: FaultAction) -> bool {
     let mem = MemFs::new();
     let faulty = FaultFs::over_mem(mem.clone());
     let fs: Arc<dyn Fs> = Arc::new(faulty.clone());
-    let shelf = Shelf::over(fs.clone());
+    let shelf = TestValueStore::over(fs.clone());
     let db = prepare(&fs, &shelf);
     let expected = contents(&db);
     let at = faulty.op_count() + nth;

@@ -35,14 +35,14 @@ fn check(db: &Db, partitions: [(&str, u32); 3]) {
 const PARTITIONS: [(&str, u32); 3] = [("large", 1200), ("small", 800), ("larger", 3000)];
 
 /// Calls `action` and returns the number of tables that it made.
-fn tables_made(fs: &FaultFs, deed: impl FnOnce()) -> usize {
+fn tables_made(fs: &FaultFs, action: impl FnOnce()) -> usize {
     let made = Arc::new(Mutex::new(0));
     let count = made.clone();
     fs.set_observer(Arc::new(move |op: &FsOp| {
         let is_table = op.path.extension().is_some_and(|ending| ending == "sst");
         *count.lock().unwrap() += usize::from(is_table && op.kind == OpKind::Create);
     }));
-    deed();
+    action();
     fs.clear_observer();
     *made.lock().unwrap()
 }

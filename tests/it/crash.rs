@@ -11,7 +11,6 @@
 //! opening and crashing again before anything is written, file numbers after a crash between
 //! creation and edit, generations of the manifest in each state of their switch, creation of
 //! partitions cut in the middle, and level 0 after several flushes in a row.
-//! partitions cut in the middle, and level 0 after several flushes in a row.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,10 +22,10 @@ use crate::sim::oracle::{
     Seen, check_files, check_goes_on, check_prefix, guarded, observe_read_only, reopen,
 };
 use crate::sim::script::{UNLOGGED, Variant, Writer, variants};
-use crate::sim::{Moment, Passed, Truth, World, open, told};
+use crate::sim::{Passed, RecordPosition, Simulation, WriteRecord, context, open};
 
 /// Steps of a script, and scripts of each variant.
-const DEEDS: usize = 70;
+const STEPS: usize = 70;
 const SCRIPTS: u64 = 2;
 /// One image in so many is cut again while it recovers, and one in so many of those a third time.
 const CUT_AGAIN: u64 = 13;
@@ -37,7 +36,7 @@ struct Image {
     /// The operation before which the cut happens, and its outcome.
     what: String,
     mem: MemFs,
-    moment: Moment,
+    position: RecordPosition,
 }
 
 /// Takes images of `mem` before each mutating operation that `fs` passes on.
@@ -45,7 +44,7 @@ fn take_images(
     fs: &FaultFs,
     mem: &MemFs,
     outcomes: impl Fn(&mut Rng) -> Vec<CrashOutcome> + Send + Sync + 'static,
-    moment: impl Fn() -> Moment + Send + Sync + 'static,
+    position: impl Fn() -> RecordPosition + Send + Sync + 'static,
     rng: Rng,
 ) -> Arc<Mutex<Vec<Image>>> {
     let images = Arc::new(Mutex::new(Vec::new()));
@@ -63,7 +62,7 @@ fn take_images(
                 op.path.display()
             );
             for outcome in outcomes(&mut rng) {
-                let image = image(&mem, &what, outcome, &mut rng, moment());
+                let image = image(&mem, &what, outcome, &mut rng, position());
                 taken.lock().unwrap().push(image);
             }
         }
@@ -71,9 +70,15 @@ fn take_images(
     images
 }
 
-fn image(mem: &MemFs, what: &str, outcome: CrashOutcome, rng: &mut Rng, moment: Moment) -> Image {
+fn image(
+    mem: &MemFs,
+    what: &str,
+    outcome: CrashOutcome,
+    rng: &mut Rng,
+    position: RecordPosition,
+) -> Image {
     let what = format!("{what}, {outcome:?}");
-    Image { what, mem: mem.crash_clone(outcome, &mut || rng.next_u64()), moment }
+    Image { what, mem: mem.crash_clone(outcome, &mut || rng.next_u64()), position }
 }
 
 /// All outcomes, the random ones twice.
@@ -102,26 +107,32 @@ struct Counts {
 
 /// Runs a script and checks every image of it.
 fn run_script(variant: &Variant, rng: &mut Rng, counts: &Counts) -> Result<(), String> {
-    let mut world = World::new(variant, MemFs::new(), Truth::default(), rng.fork());
-    let truth = world.truth.clone();
+    let mut simulation = Simulation::new(variant, MemFs::new(), WriteRecord::default(), rng.fork());
+    let record = simulation.record.clone();
     let images = take_images(
-        &world.fs,
-        &world.mem,
+        &simulation.fs,
+        &simulation.mem,
         all_outcomes,
-        move || truth.lock().unwrap().moment(),
+        move || record.lock().unwrap().position(),
         rng.fork(),
     );
-    run_deeds(variant, &mut world, rng, DEEDS)?;
+    run_deeds(variant, &mut simulation, rng, STEPS)?;
     for outcome in all_outcomes(rng) {
-        let last = image(&world.mem, "after the last op", outcome, rng, world.truth().moment());
+        let last = image(
+            &simulation.mem,
+            "after the last op",
+            outcome,
+            rng,
+            simulation.record().position(),
+        );
         images.lock().unwrap().push(last);
     }
-    world.fs.clear_observer();
-    counts.add(&world.passed);
+    simulation.fs.clear_observer();
+    counts.add(&simulation.passed);
     let images = std::mem::take(&mut *images.lock().unwrap());
     for (at, image) in images.iter().enumerate() {
         let again = at as u64 % CUT_AGAIN == rng.below(CUT_AGAIN);
-        check_image(variant, &world, image, again, rng, counts)
+        check_image(variant, &simulation, image, again, rng, counts)
             .map_err(|what| format!("{}: {what}", image.what))?;
     }
     Ok(())
@@ -129,30 +140,30 @@ fn run_script(variant: &Variant, rng: &mut Rng, counts: &Counts) -> Result<(), S
 
 fn run_deeds(
     variant: &Variant,
-    world: &mut World,
+    simulation: &mut Simulation,
     rng: &mut Rng,
     count: usize,
 ) -> Result<(), String> {
-    let is_new = world.truth().model.log().is_empty();
-    world.open().map_err(told("open"))?;
+    let is_new = simulation.record().model.log().is_empty();
+    simulation.open().map_err(context("open"))?;
     if is_new {
-        world.prepare().map_err(told("prepare"))?;
+        simulation.prepare().map_err(context("prepare"))?;
     }
     let live: Vec<_> = ["p", "q"]
         .into_iter()
-        .filter(|name| world.truth().model.partition_names().any(|other| other == *name))
+        .filter(|name| simulation.record().model.partition_names().any(|other| other == *name))
         .collect();
     let mut writer = Writer::new(variant, &live, rng.fork());
-    for deed in writer.script(count) {
-        world.act(&deed).map_err(told("a deed on a sound store"))?;
+    for step in writer.script(count) {
+        simulation.act(&step).map_err(context("a step on a sound store"))?;
     }
-    world.count();
+    simulation.count();
     Ok(())
 }
 
 fn check_image(
     variant: &Variant,
-    world: &World,
+    simulation: &Simulation,
     image: &Image,
     again: bool,
     rng: &mut Rng,
@@ -164,7 +175,7 @@ fn check_image(
     let seen = guarded(|| {
         let shown = if reads_first { observe_read_only(variant, &image.mem)? } else { None };
         let seen = check_goes_on(variant, &image.mem, settle)?;
-        check_prefix(&world.truth(), &image.moment, &seen)?;
+        check_prefix(&simulation.record(), &image.position, &seen)?;
         if shown.is_some_and(|shown| shown != seen) {
             return Err("opened read-only it shows another state".to_owned());
         }
@@ -173,7 +184,7 @@ fn check_image(
     counts.read_only.fetch_add(reads_first.into(), Ordering::Relaxed);
     counts.images.fetch_add(1, Ordering::Relaxed);
     match untouched {
-        Some(mem) => cut_recovery(variant, &mem, &image.moment, &seen, 2, rng, counts),
+        Some(mem) => cut_recovery(variant, &mem, &image.position, &seen, 2, rng, counts),
         None => Ok(()),
     }
 }
@@ -183,16 +194,16 @@ fn check_image(
 fn cut_recovery(
     variant: &Variant,
     mem: &MemFs,
-    moment: &Moment,
+    position: &RecordPosition,
     seen: &Seen,
     deeper: u32,
     rng: &mut Rng,
     counts: &Counts,
 ) -> Result<(), String> {
     let fs = FaultFs::over_mem(mem.clone());
-    let same = moment.clone();
+    let same = position.clone();
     let images = take_images(&fs, mem, one_outcome, move || same.clone(), rng.fork());
-    drop(guarded(|| open(variant, Arc::new(fs.clone()), rng.next_u64()).map_err(told("open")))?);
+    drop(guarded(|| open(variant, Arc::new(fs.clone()), rng.next_u64()).map_err(context("open")))?);
     fs.clear_observer();
     let images = std::mem::take(&mut *images.lock().unwrap());
     for image in &images {
@@ -205,7 +216,7 @@ fn cut_recovery(
             }
             counts.in_recovery.fetch_add(1, Ordering::Relaxed);
             match untouched {
-                Some(mem) => cut_recovery(variant, &mem, moment, seen, deeper - 1, rng, counts),
+                Some(mem) => cut_recovery(variant, &mem, position, seen, deeper - 1, rng, counts),
                 None => Ok(()),
             }
         });
@@ -217,32 +228,33 @@ fn cut_recovery(
 /// Cuts the power several times in a row, with writes in between.
 fn run_chain(variant: &Variant, rng: &mut Rng, counts: &Counts) -> Result<(), String> {
     let mut mem = MemFs::new();
-    let mut truth = Truth::default();
+    let mut record = WriteRecord::default();
     for round in 0..6 {
-        let mut world = World::new(variant, mem, truth, rng.fork());
-        let truth_now = world.truth.clone();
+        let mut simulation = Simulation::new(variant, mem, record, rng.fork());
+        let record_now = simulation.record.clone();
         let images = take_images(
-            &world.fs,
-            &world.mem,
+            &simulation.fs,
+            &simulation.mem,
             one_outcome,
-            move || truth_now.lock().unwrap().moment(),
+            move || record_now.lock().unwrap().position(),
             rng.fork(),
         );
-        let deeds = rng.range(3..40) as usize;
-        run_deeds(variant, &mut world, rng, deeds).map_err(|w| format!("round {round}: {w}"))?;
-        world.fs.clear_observer();
+        let steps = rng.range(3..40) as usize;
+        run_deeds(variant, &mut simulation, rng, steps)
+            .map_err(|w| format!("round {round}: {w}"))?;
+        simulation.fs.clear_observer();
         let images = std::mem::take(&mut *images.lock().unwrap());
         let next = rng.index(images.len());
         let base = copy(&images[next].mem);
         for image in &images {
-            check_image(variant, &world, image, false, rng, counts)
+            check_image(variant, &simulation, image, false, rng, counts)
                 .map_err(|what| format!("round {round}, {}: {what}", image.what))?;
         }
         let (db, seen) = reopen(variant, &base, 4)?;
-        db.close().map_err(told("close"))?;
+        db.close().map_err(context("close"))?;
         check_files(&base)?;
         mem = base;
-        truth = Truth::of(&seen);
+        record = WriteRecord::of(&seen);
         // The cut was before the unlogged partition existed: the next script may run without it.
         if variant.has_unlogged && !seen.logged.contains_key(UNLOGGED) {
             return Ok(());

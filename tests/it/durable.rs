@@ -19,18 +19,18 @@ fn stepped(fs: impl Fs + 'static) -> Db {
 }
 
 /// Outcomes in the order in which they were reported.
-type Told = Arc<Mutex<Vec<(u64, Option<ErrorKind>)>>>;
+type Outcomes = Arc<Mutex<Vec<(u64, Option<ErrorKind>)>>>;
 
-fn ask(db: &Db, seq: SeqNo, told: &Told) {
-    let told = told.clone();
+fn ask(db: &Db, seq: SeqNo, outcomes: &Outcomes) {
+    let outcomes = outcomes.clone();
     let asked = db.on_durable(seq, move |outcome| {
-        told.lock().unwrap().push((seq.get(), outcome.err().map(|error| error.kind())));
+        outcomes.lock().unwrap().push((seq.get(), outcome.err().map(|error| error.kind())));
     });
     asked.unwrap();
 }
 
-fn take(told: &Told) -> Vec<(u64, Option<ErrorKind>)> {
-    std::mem::take(&mut *told.lock().unwrap())
+fn take(outcomes: &Outcomes) -> Vec<(u64, Option<ErrorKind>)> {
+    std::mem::take(&mut *outcomes.lock().unwrap())
 }
 
 #[test]
@@ -38,21 +38,21 @@ fn a_notice_comes_when_the_commit_survives_a_crash() {
     let fs = MemFs::new();
     let db = stepped(fs.clone());
     let p = db.partition("p").unwrap();
-    let told = Told::default();
+    let outcomes = Outcomes::default();
     let first = p.put("k", "1").unwrap().seq;
     let second = p.put("k", "2").unwrap().seq;
-    ask(&db, second, &told);
-    ask(&db, first, &told);
-    assert_eq!(take(&told), []);
+    ask(&db, second, &outcomes);
+    ask(&db, first, &outcomes);
+    assert_eq!(take(&outcomes), []);
     assert!(db.durable_seq() < first);
-    while take(&told).is_empty() {
+    while take(&outcomes).is_empty() {
         assert!(db.step().unwrap());
     }
     let after = stepped(fs.crash_clone(CrashOutcome::Nothing, &mut || 0));
     assert_eq!(after.partition("p").unwrap().get("k").unwrap().unwrap(), b"2");
     // A durable commit needs no sync, and a sequence number that was not written is refused.
-    ask(&db, first, &told);
-    assert_eq!(take(&told), [(first.get(), None)]);
+    ask(&db, first, &outcomes);
+    assert_eq!(take(&outcomes), [(first.get(), None)]);
     let later = SeqNo::new(second.get() + 1).unwrap();
     let refused = db.on_durable(later, |_| unreachable!("it was refused")).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
@@ -61,17 +61,17 @@ fn a_notice_comes_when_the_commit_survives_a_crash() {
 #[test]
 fn closing_tells_whoever_waits() {
     let fs = MemFs::new();
-    let told = Told::default();
+    let outcomes = Outcomes::default();
     for is_dropped in [false, true] {
         let db = stepped(fs.clone());
         let seq = db.partition("p").unwrap().put("k", "1").unwrap().seq;
-        ask(&db, seq, &told);
+        ask(&db, seq, &outcomes);
         if is_dropped {
             drop(db);
         } else {
             db.close().unwrap();
         }
-        assert_eq!(take(&told), [(seq.get(), None)]);
+        assert_eq!(take(&outcomes), [(seq.get(), None)]);
     }
 }
 
@@ -80,21 +80,21 @@ fn a_failed_sync_is_told_and_so_is_what_follows() {
     let faults = FaultFs::over_mem(MemFs::new());
     let db = stepped(faults.clone());
     let p = db.partition("p").unwrap();
-    let told = Told::default();
+    let outcomes = Outcomes::default();
     let seq = p.put("k", "1").unwrap().seq;
-    ask(&db, seq, &told);
+    ask(&db, seq, &outcomes);
     let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".wal".into(), nth: 0 };
     faults.add_rule(FaultRule::once(at, FaultAction::SyncLost));
     while db.step().is_ok_and(|more| more) {}
-    assert_eq!(take(&told), [(seq.get(), Some(ErrorKind::ReadOnly))]);
+    assert_eq!(take(&outcomes), [(seq.get(), Some(ErrorKind::ReadOnly))]);
     // The store recovers by itself; from then on notices report success again.
     db.flush().unwrap();
-    ask(&db, seq, &told);
-    assert_eq!(take(&told), [(seq.get(), None)]);
+    ask(&db, seq, &outcomes);
+    assert_eq!(take(&outcomes), [(seq.get(), None)]);
     let seq = p.put("k", "2").unwrap().seq;
-    ask(&db, seq, &told);
+    ask(&db, seq, &outcomes);
     while db.step().unwrap() {}
-    assert_eq!(take(&told), [(seq.get(), None)]);
+    assert_eq!(take(&outcomes), [(seq.get(), None)]);
 }
 
 /// With threads: every commit of every writer is reported once, although no one else syncs the log.
@@ -104,7 +104,7 @@ fn every_commit_of_many_writers_is_told_once() {
     const EACH: u64 = 200;
     let db = builder(MemFs::new()).open().unwrap();
     let p = db.partition("p").unwrap();
-    let (tell, told) = mpsc::channel();
+    let (tell, outcomes) = mpsc::channel();
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let db = &db;
@@ -133,7 +133,7 @@ fn every_commit_of_many_writers_is_told_once() {
         }
     });
     drop(tell);
-    let mut seqs: Vec<SeqNo> = told.iter().collect();
+    let mut seqs: Vec<SeqNo> = outcomes.iter().collect();
     let count = seqs.len() as u64;
     seqs.sort();
     seqs.dedup();
@@ -217,10 +217,10 @@ fn the_durable_number_reaches_every_number_that_was_called_durable() {
         let seq = unlogged.put("k", "1").unwrap().seq;
         db.wait_durable(seq).unwrap();
         number.check(seq, "waited for an unlogged put");
-        let told = Told::default();
+        let outcomes = Outcomes::default();
         let seq = unlogged.put("k", "2").unwrap().seq;
-        ask(&db, seq, &told);
-        while take(&told).is_empty() {
+        ask(&db, seq, &outcomes);
+        while take(&outcomes).is_empty() {
             assert!(db.step().unwrap());
         }
         number.check(seq, "a notice of an unlogged put");

@@ -259,7 +259,7 @@ fn bounds() -> impl Strategy<Value = (Bound<Vec<u8>>, Bound<Vec<u8>>)> {
 }
 
 /// A partition with its model and the snapshots that were taken of it.
-struct World {
+struct Harness {
     fs: MemFs,
     dir: &'static str,
     db: Db,
@@ -268,12 +268,12 @@ struct World {
     snapshots: Vec<(Snapshot, Content)>,
 }
 
-impl World {
-    fn new(fs: &MemFs, dir: &'static str, salt: u64) -> World {
+impl Harness {
+    fn new(fs: &MemFs, dir: &'static str, salt: u64) -> Harness {
         let db = open(fs, dir, salt);
         let partition = db.partition_with("p", small()).unwrap();
         let fs = fs.clone();
-        World { fs, dir, db, partition, model: Content::new(), snapshots: Vec::new() }
+        Harness { fs, dir, db, partition, model: Content::new(), snapshots: Vec::new() }
     }
 
     fn run(&mut self, steps: &[Step]) {
@@ -308,14 +308,14 @@ impl World {
         }
     }
 
-    fn reopen(self) -> World {
-        let World { fs, dir, db, partition, model, snapshots } = self;
+    fn reopen(self) -> Harness {
+        let Harness { fs, dir, db, partition, model, snapshots } = self;
         drop((partition, snapshots));
         db.close().unwrap();
         let db = open(&fs, dir, 99);
         check_no_orphans(&fs, dir, &db);
         let partition = db.partition("p").unwrap();
-        World { fs, dir, db, partition, model, snapshots: Vec::new() }
+        Harness { fs, dir, db, partition, model, snapshots: Vec::new() }
     }
 
     /// Ingests and updates the model. Existing iterators must not change.
@@ -349,14 +349,14 @@ proptest! {
         probes in prop::collection::vec(key(), 8),
     ) {
         let fs = MemFs::new();
-        let mut from = World::new(&fs, "/from", 1);
+        let mut from = Harness::new(&fs, "/from", 1);
         from.run(&source);
         let exported = within(&from.model, &range);
         let summary = from.partition.export(range.clone(), "/export").unwrap();
         prop_assert_eq!(summary.entries, exported.len() as u64);
         from.run(&later);
 
-        let mut to = World::new(&fs, "/to", 2);
+        let mut to = Harness::new(&fs, "/to", 2);
         to.run(&target);
         to.snapshots.push((to.db.snapshot(), to.model.clone()));
         to.ingest("/export", &exported);

@@ -16,10 +16,10 @@ use testkit::Rng;
 
 use crate::crash::{for_each_variant, seed_or};
 use crate::sim::oracle::{check_files, check_goes_on, check_prefix, check_sound, guarded, observe};
-use crate::sim::script::{Deed, Variant, Writer};
-use crate::sim::{Truth, World, told};
+use crate::sim::script::{ScriptStep, Variant, Writer};
+use crate::sim::{Simulation, WriteRecord, context};
 
-const DEEDS: usize = 36;
+const STEPS: usize = 36;
 /// A fault that lasts is healed after so many steps.
 const DEEDS_UNTIL_HEALED: usize = 4;
 /// More operations than any run needs: a run that reaches it does not end.
@@ -71,7 +71,7 @@ fn harmless(log: &[FsOp], at: usize) -> Option<&'static str> {
 
 /// A run of a script with a fault.
 struct Run<'a> {
-    world: World,
+    simulation: Simulation,
     variant: &'a Variant,
     rng: Rng,
     surfaced: bool,
@@ -80,53 +80,55 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(variant: &'a Variant, seed: u64) -> Run<'a> {
         let mut rng = Rng::new(seed);
-        let world = World::new(variant, MemFs::new(), Truth::default(), rng.fork());
-        world.fs.set_observer(Arc::new(|op: &FsOp| assert!(op.index < OPS_MOST, "no end")));
-        Run { world, variant, rng, surfaced: false }
+        let simulation = Simulation::new(variant, MemFs::new(), WriteRecord::default(), rng.fork());
+        simulation.fs.set_observer(Arc::new(|op: &FsOp| assert!(op.index < OPS_MOST, "no end")));
+        Run { simulation, variant, rng, surfaced: false }
     }
 
     /// Opens, runs the script and reads now and then. Returns after how many steps the fault was
     /// healed.
     fn script(&mut self) -> Result<(), String> {
-        if self.world.open().is_err() {
+        if self.simulation.open().is_err() {
             self.surfaced = true;
             self.mend()?;
         }
-        if self.world.prepare().is_err() {
+        if self.simulation.prepare().is_err() {
             self.surfaced = true;
         }
-        let script = Writer::new(self.variant, &[], self.rng.fork()).script(DEEDS);
+        let script = Writer::new(self.variant, &[], self.rng.fork()).script(STEPS);
         let mut since_fault = 0;
-        for (at, deed) in script.iter().enumerate() {
-            self.deed(deed, at)?;
-            if self.world.fs.fault_count() > 0 {
+        for (at, step) in script.iter().enumerate() {
+            self.step(step, at)?;
+            if self.simulation.fs.fault_count() > 0 {
                 if since_fault == 0 {
                     self.check_cut("cut after the fault")?;
                 }
                 since_fault += 1;
                 if since_fault == DEEDS_UNTIL_HEALED {
-                    self.world.fs.heal();
+                    self.simulation.fs.heal();
                 }
             }
         }
         Ok(())
     }
 
-    fn deed(&mut self, deed: &Deed, at: usize) -> Result<(), String> {
-        if self.world.act(deed).is_err() {
+    fn step(&mut self, step: &ScriptStep, at: usize) -> Result<(), String> {
+        if self.simulation.act(step).is_err() {
             self.surfaced = true;
         }
-        if !self.world.is_open() {
+        if !self.simulation.is_open() {
             self.mend()?;
-        } else if matches!(deed, Deed::Reopen) && !self.world.truth().doubtful.is_empty() {
+        } else if matches!(step, ScriptStep::Reopen)
+            && !self.simulation.record().doubtful.is_empty()
+        {
             self.take_in()?;
         }
-        let stats = self.world.db().stats();
+        let stats = self.simulation.db().stats();
         self.surfaced |= stats.background_error.is_some() || stats.read_only_because.is_some();
         if at.is_multiple_of(5) {
-            match observe(self.world.db()) {
+            match observe(self.simulation.db()) {
                 Ok(seen) => self.check_seen(&seen)?,
-                Err(_) if self.world.fs.fault_count() > 0 => self.surfaced = true,
+                Err(_) if self.simulation.fs.fault_count() > 0 => self.surfaced = true,
                 Err(what) => return Err(what),
             }
         }
@@ -134,8 +136,8 @@ impl<'a> Run<'a> {
     }
 
     fn check_seen(&self, seen: &crate::sim::oracle::Seen) -> Result<(), String> {
-        let truth = self.world.truth();
-        if seen.logged != truth.visible() || seen.unlogged != truth.visible_unlogged() {
+        let record = self.simulation.record();
+        if seen.logged != record.visible() || seen.unlogged != record.visible_unlogged() {
             return Err("a reader sees something else than what was written".to_owned());
         }
         Ok(())
@@ -144,18 +146,18 @@ impl<'a> Run<'a> {
     /// A close or an open failed: heals the fault, opens again, and takes the state found as the
     /// expected one.
     fn mend(&mut self) -> Result<(), String> {
-        self.world.fs.heal();
-        self.world.open().map_err(told("open after healing"))?;
+        self.simulation.fs.heal();
+        self.simulation.open().map_err(context("open after healing"))?;
         self.take_in()
     }
 
     /// Takes the state found after opening as the expected one, if it is allowed.
     fn take_in(&mut self) -> Result<(), String> {
-        let seen = observe(self.world.db())?;
-        let moment = self.world.truth().moment();
-        check_prefix(&self.world.truth(), &moment, &seen)
+        let seen = observe(self.simulation.db())?;
+        let position = self.simulation.record().position();
+        check_prefix(&self.simulation.record(), &position, &seen)
             .map_err(|what| format!("opened after a failure: {what}"))?;
-        *self.world.truth() = Truth::of(&seen);
+        *self.simulation.record() = WriteRecord::of(&seen);
         Ok(())
     }
 
@@ -163,10 +165,10 @@ impl<'a> Run<'a> {
     fn check_cut(&mut self, when: &str) -> Result<(), String> {
         let outcomes = [CrashOutcome::Nothing, CrashOutcome::Everything, CrashOutcome::Subset];
         for outcome in outcomes {
-            let left = self.world.mem.crash_clone(outcome, &mut || self.rng.next_u64());
+            let left = self.simulation.mem.crash_clone(outcome, &mut || self.rng.next_u64());
             let checked = check_goes_on(self.variant, &left, false).and_then(|seen| {
-                let truth = self.world.truth();
-                check_prefix(&truth, &truth.moment(), &seen)
+                let record = self.simulation.record();
+                check_prefix(&record, &record.position(), &seen)
             });
             checked.map_err(|what| format!("{when}, {outcome:?}: {what}"))?;
         }
@@ -175,25 +177,29 @@ impl<'a> Run<'a> {
 
     /// The fault is over: the store recovers, and nothing is lost.
     fn after(&mut self, rule: &FaultRule, op: &FsOp) -> Result<(), String> {
-        self.world.fs.heal();
-        let stats = self.world.db().stats();
+        self.simulation.fs.heal();
+        let stats = self.simulation.db().stats();
         if let Some(why) = stats.read_only_because {
             self.while_read_only(&why, rule, op)?;
         }
-        self.world.act(&Deed::Settle).map_err(told("background work after healing"))?;
-        let put = Deed::Commit { ops: vec![("default", 99, Some(9))], sync: true };
-        self.world.act(&put).map_err(told("a write after healing"))?;
-        let stats = self.world.db().stats();
+        self.simulation
+            .act(&ScriptStep::Settle)
+            .map_err(context("background work after healing"))?;
+        let put = ScriptStep::Commit { ops: vec![("default", 99, Some(9))], sync: true };
+        self.simulation.act(&put).map_err(context("a write after healing"))?;
+        let stats = self.simulation.db().stats();
         if let Some(error) = stats.background_error.or(stats.read_only_because) {
             return Err(format!("still reported after healing: {error}"));
         }
-        self.check_seen(&observe(self.world.db())?)?;
+        self.check_seen(&observe(self.simulation.db())?)?;
         self.check_cut("cut after healing")?;
-        self.world.act(&Deed::Flush).map_err(told("flush after healing"))?;
-        self.world.act(&Deed::Reopen).map_err(told("closing and opening after healing"))?;
-        self.check_seen(&observe(self.world.db())?)?;
-        check_sound(self.world.db())?;
-        check_files(&self.world.mem)
+        self.simulation.act(&ScriptStep::Flush).map_err(context("flush after healing"))?;
+        self.simulation
+            .act(&ScriptStep::Reopen)
+            .map_err(context("closing and opening after healing"))?;
+        self.check_seen(&observe(self.simulation.db())?)?;
+        check_sound(self.simulation.db())?;
+        check_files(&self.simulation.mem)
     }
 
     /// Readers continue, writers get the error, and a cut leaves what was durable.
@@ -202,8 +208,8 @@ impl<'a> Run<'a> {
         if !(of_log || rule.sticky) || !why.contains("sync") {
             return Err(format!("read-only for no good reason: {why}"));
         }
-        self.check_seen(&observe(self.world.db())?)?;
-        let default = self.world.db().partition("default").map_err(told("partition"))?;
+        self.check_seen(&observe(self.simulation.db())?)?;
+        let default = self.simulation.db().partition("default").map_err(context("partition"))?;
         let refused = default.put("k", "v").err().map(|error| error.kind());
         if refused != Some(ErrorKind::ReadOnly) {
             return Err(format!("read-only, but a write gave {refused:?}"));
@@ -217,9 +223,9 @@ impl<'a> Run<'a> {
 /// turns, so that both meet each kind of operation in the time of one.
 fn run_faults(variant: &Variant, seed: u64, count: &AtomicU64) -> Result<(), String> {
     let mut clean = Run::new(variant, seed);
-    clean.world.fs.start_log();
+    clean.simulation.fs.start_log();
     clean.script()?;
-    let log = clean.world.fs.take_log();
+    let log = clean.simulation.fs.take_log();
     let first = usize::from(variant.options.wal_mapped);
     for (at, op) in log.iter().enumerate().skip(first).step_by(2) {
         for action in actions(op) {
@@ -255,9 +261,9 @@ fn run_fault(
 ) -> Result<(), String> {
     guarded(|| {
         let mut run = Run::new(variant, seed);
-        run.world.fs.add_rule(rule.clone());
+        run.simulation.fs.add_rule(rule.clone());
         run.script()?;
-        if run.world.fs.fault_count() == 0 {
+        if run.simulation.fs.fault_count() == 0 {
             return Err("the fault was never met".to_owned());
         }
         if !run.surfaced && harmless(log, at).is_none() && !is_made_up_for(&log[at], rule) {
@@ -284,15 +290,15 @@ fn a_full_disk_stops_writes_until_there_is_space_again() {
 /// Fills a disk several times. Each time space is freed the store recovers without being reopened.
 fn full_disk(variant: &Variant, seed: u64) -> Result<(), String> {
     let mut run = Run::new(variant, seed);
-    run.world.fs.clear_observer();
-    run.world.open().map_err(told("open"))?;
-    run.world.prepare().map_err(told("prepare"))?;
+    run.simulation.fs.clear_observer();
+    run.simulation.open().map_err(context("open"))?;
+    run.simulation.prepare().map_err(context("prepare"))?;
     for round in 0..4 {
-        run.world.mem.set_capacity(Some((round + 1) * (200 << 10)));
+        run.simulation.mem.set_capacity(Some((round + 1) * (200 << 10)));
         let mut refused = 0;
         for at in 0..1000 {
             let op = ("default", at, Some(1500));
-            match run.world.act(&Deed::Commit { ops: vec![op], sync: at % 3 == 0 }) {
+            match run.simulation.act(&ScriptStep::Commit { ops: vec![op], sync: at % 3 == 0 }) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::NoSpace => refused += 1,
                 Err(error) => return Err(format!("round {round}, put {at}: {error}")),
@@ -301,20 +307,22 @@ fn full_disk(variant: &Variant, seed: u64) -> Result<(), String> {
                 break;
             }
         }
-        let settled = run.world.act(&Deed::Settle);
+        let settled = run.simulation.act(&ScriptStep::Settle);
         let stuck = settled.is_err_and(|error| error.kind() == ErrorKind::NoSpace);
         if refused < 20 && !stuck {
             return Err(format!("round {round}: the disk never filled"));
         }
-        run.check_seen(&observe(run.world.db())?)?;
-        run.world.mem.set_capacity(None);
-        let put = Deed::Commit { ops: vec![("default", 7, Some(9))], sync: true };
-        run.world.act(&put).map_err(told("a write when there is space"))?;
-        run.world.act(&Deed::Settle).map_err(told("background work when there is space"))?;
-        run.check_seen(&observe(run.world.db())?)?;
+        run.check_seen(&observe(run.simulation.db())?)?;
+        run.simulation.mem.set_capacity(None);
+        let put = ScriptStep::Commit { ops: vec![("default", 7, Some(9))], sync: true };
+        run.simulation.act(&put).map_err(context("a write when there is space"))?;
+        run.simulation
+            .act(&ScriptStep::Settle)
+            .map_err(context("background work when there is space"))?;
+        run.check_seen(&observe(run.simulation.db())?)?;
         run.check_cut("cut when there was space again")?;
     }
-    run.world.act(&Deed::Reopen).map_err(told("close and open"))?;
-    run.check_seen(&observe(run.world.db())?)?;
-    check_files(&run.world.mem)
+    run.simulation.act(&ScriptStep::Reopen).map_err(context("close and open"))?;
+    run.check_seen(&observe(run.simulation.db())?)?;
+    check_files(&run.simulation.mem)
 }

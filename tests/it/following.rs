@@ -12,7 +12,7 @@ use siltstone::{
 };
 use testkit::Rng;
 
-use super::shelf::NoHooks;
+use super::test_value_store::NoHooks;
 use crate::store::stepped;
 
 fn primary(fs: &MemFs) -> Db {

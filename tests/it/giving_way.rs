@@ -17,15 +17,15 @@ use crate::clock::ManualClock;
 use crate::store::stepped;
 
 /// Called with the number of each entry of a deep merge.
-type Deed = Box<dyn FnMut(u64) + Send>;
+type Action = Box<dyn FnMut(u64) + Send>;
 
 /// Makes the next deep merge of its partition run an action.
 #[derive(Default)]
-struct Interrupter(Mutex<Option<Deed>>);
+struct Interrupter(Mutex<Option<Action>>);
 
 struct Interrupted {
     entries: u64,
-    deed: Option<Deed>,
+    action: Option<Action>,
 }
 
 impl CompactionFilterFactory for Interrupter {
@@ -35,16 +35,16 @@ impl CompactionFilterFactory for Interrupter {
 
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
         let is_deep = job.kind == JobKind::Compaction && job.level_from > 0;
-        let deed = if is_deep { self.0.lock().unwrap().take() } else { None };
-        Ok(Box::new(Interrupted { entries: 0, deed }))
+        let action = if is_deep { self.0.lock().unwrap().take() } else { None };
+        Ok(Box::new(Interrupted { entries: 0, action }))
     }
 }
 
 impl CompactionFilter for Interrupted {
     fn decide(&mut self, _: Entry<'_>) -> Result<Decision> {
         self.entries += 1;
-        if let Some(deed) = &mut self.deed {
-            deed(self.entries);
+        if let Some(action) = &mut self.action {
+            action(self.entries);
         }
         Ok(Decision::Keep)
     }

@@ -21,9 +21,9 @@ use siltstone::{
 use testkit::Rng;
 
 use crate::clock::ManualClock;
-use crate::shelf::{Blow, Fuse, Shelf};
 use crate::sim::is_table;
 use crate::store::stepped;
+use crate::test_value_store::{FailureMode, Fuse, TestValueStore};
 
 const DIR: &str = "/db";
 
@@ -73,17 +73,17 @@ fn small() -> Options {
 }
 
 fn store(mode: BackgroundMode) -> Store {
-    store_with(mode, &Shelf::default(), Hooks::new())
+    store_with(mode, &TestValueStore::default(), Hooks::new())
 }
 
 /// A store whose partition has a compaction filter and a value store.
 fn hooked_store() -> Store {
-    let shelf = Shelf::default();
+    let shelf = TestValueStore::default();
     let hooks = Hooks::new().filter(Arc::new(Starter(shelf.fuse.clone())));
     store_with(BackgroundMode::Stepped, &shelf, hooks.value_store(Arc::new(shelf.clone())))
 }
 
-fn store_with(mode: BackgroundMode, shelf: &Shelf, hooks: Hooks) -> Store {
+fn store_with(mode: BackgroundMode, shelf: &TestValueStore, hooks: Hooks) -> Store {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
     let clock = ManualClock::default();
@@ -171,10 +171,10 @@ impl Store {
             _ => ".sst",
         };
         match (reason, class) {
-            (Reason::WalSync, Class::Hook) => self.fuse.set("sync", Blow::Panic),
-            (Reason::Obsolete, Class::Hook) => self.fuse.set("reclaim", Blow::Panic),
-            (Reason::Read, Class::Hook) => self.fuse.set("read", Blow::Panic),
-            (_, Class::Hook) => self.fuse.set("start", Blow::Panic),
+            (Reason::WalSync, Class::Hook) => self.fuse.set("sync", FailureMode::Panic),
+            (Reason::Obsolete, Class::Hook) => self.fuse.set("reclaim", FailureMode::Panic),
+            (Reason::Read, Class::Hook) => self.fuse.set("read", FailureMode::Panic),
+            (_, Class::Hook) => self.fuse.set("start", FailureMode::Panic),
             (Reason::WalSync, Class::Panic) => self.break_at(OpKind::Sync, suffix, Panic),
             (Reason::Obsolete, Class::Panic) => self.break_at(OpKind::Delete, suffix, Panic),
             (Reason::Obsolete, _) => self.break_at(OpKind::Delete, suffix, Eio),

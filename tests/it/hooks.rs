@@ -22,8 +22,8 @@ use siltstone::{
 };
 use testkit::Rng;
 
-use crate::shelf::{Shelf, ShelfProvider};
 use crate::store::{content, stepped};
+use crate::test_value_store::{ShelfProvider, TestValueStore};
 
 /// Small limits, so that every path runs.
 fn builder(fs: &MemFs, seed: u64) -> Builder {
@@ -163,7 +163,7 @@ fn a_snapshot_taken_while_a_filter_decides_keeps_its_view() {
 #[test]
 fn values_live_in_their_store_and_go_when_nobody_can_read_them() {
     let fs = MemFs::new();
-    let shelf = Shelf::default();
+    let shelf = TestValueStore::default();
     let db = builder(&fs, 3).open().unwrap();
     let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
     let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
@@ -209,7 +209,7 @@ fn values_live_in_their_store_and_go_when_nobody_can_read_them() {
 fn after_a_power_cut_no_handle_points_to_a_missing_value() {
     for seed in 0..200u64 {
         let fs = MemFs::new();
-        let shelf = Shelf::default();
+        let shelf = TestValueStore::default();
         let mut rng = Rng::new(seed);
         let db = builder(&fs, seed).open().unwrap();
         let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
@@ -243,7 +243,7 @@ fn after_a_power_cut_no_handle_points_to_a_missing_value() {
 #[test]
 fn a_damaged_value_hides_no_log_that_ends_behind_it() {
     let fs = MemFs::new();
-    let shelf = Shelf::default();
+    let shelf = TestValueStore::default();
     let db = builder(&fs, 1).open().unwrap();
     let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
     let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
@@ -270,7 +270,7 @@ fn no_table_is_installed_before_the_values_that_it_points_to_are_durable() {
         .flat_map(|(logged, moves)| CrashOutcome::ALL.map(|outcome| (logged, moves, outcome)))
     {
         let fs = MemFs::new();
-        let shelf = Shelf::moving(moves);
+        let shelf = TestValueStore::moving(moves);
         let mut rng = Rng::new(5);
         let db = builder(&fs, 5).open().unwrap();
         let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));

@@ -46,7 +46,6 @@ mod regressions;
 mod replay;
 mod resume;
 mod rot;
-mod shelf;
 mod sim;
 mod small_tables;
 mod space;
@@ -55,6 +54,7 @@ mod store_edits;
 #[cfg(unix)]
 mod strays;
 mod stream;
+mod test_value_store;
 mod transactions;
 mod ttl;
 mod verify;

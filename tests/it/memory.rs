@@ -26,13 +26,13 @@ struct Log(Mutex<Vec<String>>);
 
 impl EventListener for Log {
     fn on_event(&self, event: &Event) {
-        let told = match event {
+        let report = match event {
             Event::Corruption(_) => "corruption".to_owned(),
             Event::Repaired { source, .. } => format!("repaired: {source}"),
             Event::Quarantined { .. } => "quarantined".to_owned(),
             _ => return,
         };
-        self.0.lock().unwrap().push(told);
+        self.0.lock().unwrap().push(report);
     }
 }
 
@@ -88,7 +88,7 @@ impl Case {
         assert_eq!(self.partition.get(KEY).unwrap().as_deref(), Some(VALUE.as_bytes()));
     }
 
-    fn told(&self) -> Vec<String> {
+    fn reports(&self) -> Vec<String> {
         self.log.0.lock().unwrap().clone()
     }
 }
@@ -113,7 +113,7 @@ fn a_bit_that_flips_in_a_memtable_is_undone_by_the_flush() {
             case.db.flush().unwrap();
             case.assert_whole();
             let source = if sort == 1 { "one bit undone" } else { "the log" };
-            assert_eq!(case.told(), ["corruption".to_owned(), format!("repaired: {source}")]);
+            assert_eq!(case.reports(), ["corruption".to_owned(), format!("repaired: {source}")]);
             case.partition.compact(..).unwrap();
             case.assert_whole();
         }
@@ -132,7 +132,7 @@ fn a_bit_that_flips_in_a_kind_or_length_after_the_checksum_changes_nothing() {
             case.assert_whole();
             case.db.flush().unwrap();
             case.assert_whole();
-            assert!(case.told().is_empty(), "{:?}", case.told());
+            assert!(case.reports().is_empty(), "{:?}", case.reports());
         }
     }
 }
@@ -178,7 +178,7 @@ fn check_poisoned(options: PartitionOptions) {
     for _ in 0..2 {
         assert_eq!(case.partition.get(KEY).unwrap_err().kind(), ErrorKind::Corruption);
         assert_eq!(case.partition.get("b").unwrap().as_deref(), Some(&b"beside"[..]));
-        assert_eq!(case.told(), ["corruption", "quarantined"]);
+        assert_eq!(case.reports(), ["corruption", "quarantined"]);
         // The table is as it was written. The record is damaged, and no check reports it as intact.
         let report = case.db.verify(VerifyOptions::default()).unwrap();
         let of_key = Some((KEY.as_bytes().to_vec(), KEY.as_bytes().to_vec()));

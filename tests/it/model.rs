@@ -9,14 +9,14 @@
 //! everything that was synced. A partition without a log must hold a prefix of its own writes that
 //! includes everything up to its last flush. The model is then cut to the recovered state.
 
+mod harness;
 mod operation;
 mod oracle;
-mod world;
 
 use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
 
+use harness::Harness;
 use operation::{Operation, operations, options};
-use world::World;
 
 fn from_env(name: &str, default: u64) -> u64 {
     let text = std::env::var(name).ok();
@@ -24,9 +24,9 @@ fn from_env(name: &str, default: u64) -> u64 {
 }
 
 fn check(options: &siltstone::Options, operations: &[Operation]) {
-    let mut world = World::new(options);
-    operations.iter().for_each(|operation| world.apply(operation));
-    world.finish(options);
+    let mut harness = Harness::new(options);
+    operations.iter().for_each(|operation| harness.apply(operation));
+    harness.finish(options);
 }
 
 #[test]

@@ -21,8 +21,8 @@ use siltstone::{
     Partition, PartitionOptions, Reason, Result, Severity,
 };
 
-use crate::shelf::{Blow, Fuse, Shelf};
 use crate::sim::is_table;
+use crate::test_value_store::{FailureMode, Fuse, TestValueStore};
 
 use filters::Fused;
 
@@ -46,7 +46,7 @@ const CALLS: [(&str, &str, bool); 10] = [
     ("edit", "shelf", true),
 ];
 
-struct Provider(Shelf);
+struct Provider(TestValueStore);
 
 impl HookProvider for Provider {
     fn compaction_filter(
@@ -63,9 +63,9 @@ impl HookProvider for Provider {
 }
 
 /// Sends the events on, through a fuse.
-struct Told(Fuse, Mutex<mpsc::Sender<Event>>);
+struct FusedListener(Fuse, Mutex<mpsc::Sender<Event>>);
 
-impl EventListener for Told {
+impl EventListener for FusedListener {
     fn on_event(&self, event: &Event) {
         self.0.pass("listener").unwrap();
         let _ = self.1.lock().unwrap().send(event.clone());
@@ -79,7 +79,7 @@ type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 struct Store {
     mode: BackgroundMode,
     fs: MemFs,
-    shelf: Shelf,
+    shelf: TestValueStore,
     db: Db,
     p: Partition,
     q: Partition,
@@ -88,9 +88,13 @@ struct Store {
     events: mpsc::Receiver<Event>,
 }
 
-fn open(mode: BackgroundMode, fs: &MemFs, shelf: &Shelf) -> Result<(Db, mpsc::Receiver<Event>)> {
+fn open(
+    mode: BackgroundMode,
+    fs: &MemFs,
+    shelf: &TestValueStore,
+) -> Result<(Db, mpsc::Receiver<Event>)> {
     let (send, events) = mpsc::channel();
-    let told = Told(shelf.fuse.clone(), Mutex::new(send));
+    let told = FusedListener(shelf.fuse.clone(), Mutex::new(send));
     let options = Options::new().write_buffer_bytes(256 << 10).cache_bytes(64 << 10);
     let mut word = 0;
     let db = Db::builder(Path::new("/db"))
@@ -115,7 +119,7 @@ fn options() -> PartitionOptions {
 /// A store with tables on some levels; partition `p` has all hooks, `q` has none.
 fn store(mode: BackgroundMode, logged: bool) -> Store {
     let fs = MemFs::new();
-    let shelf = Shelf::default();
+    let shelf = TestValueStore::default();
     let (db, events) = open(mode, &fs, &shelf).unwrap();
     let filter = |seals| Arc::new(Fused { fuse: shelf.fuse.clone(), seals });
     let hooks = Hooks::new().filter(filter(false)).filter(filter(true));
@@ -157,7 +161,7 @@ impl Store {
     }
 
     fn set(&self, call: &'static str) {
-        self.shelf.fuse.set(call, Blow::Panic);
+        self.shelf.fuse.set(call, FailureMode::Panic);
     }
 
     fn tables(&self) -> Vec<std::path::PathBuf> {

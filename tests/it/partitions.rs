@@ -95,9 +95,9 @@ fn writers_do_not_wait_for_the_sync_that_creates_or_drops_a_partition() {
 }
 
 /// Operations on files and bytes that are appended while `action` runs.
-fn cost(fs: &FaultFs, deed: impl FnOnce()) -> (usize, u64) {
+fn cost(fs: &FaultFs, action: impl FnOnce()) -> (usize, u64) {
     fs.start_log();
-    deed();
+    action();
     let log = fs.take_log();
     let appended = log.iter().filter(|op| op.kind == OpKind::Append);
     (log.len(), appended.map(|op| op.len).sum())

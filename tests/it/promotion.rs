@@ -37,7 +37,7 @@ fn content(db: &Db) -> store::Content {
 }
 
 /// Makes a random write with large and small values.
-fn deed(db: &Db, media: &Partition, rng: &mut Rng, number: u64) -> Result<()> {
+fn random_write(db: &Db, media: &Partition, rng: &mut Rng, number: u64) -> Result<()> {
     let key = format!("{:02}", rng.below(12));
     match rng.below(10) {
         0 => media.flush(),
@@ -62,7 +62,7 @@ fn stop_and_promote(seed: u64, after: u64) -> bool {
     let partition = media(&old);
     let mut rng = Rng::from_env_or(seed);
     for number in 0..10 {
-        deed(&old, &partition, &mut rng, number).unwrap();
+        random_write(&old, &partition, &mut rng, number).unwrap();
     }
     let taken = Arc::new(Mutex::new(None));
     let slot = taken.clone();
@@ -76,7 +76,7 @@ fn stop_and_promote(seed: u64, after: u64) -> bool {
         }
     }));
     for number in 10..34 {
-        if let Err(error) = deed(&old, &partition, &mut rng, number) {
+        if let Err(error) = random_write(&old, &partition, &mut rng, number) {
             assert_eq!(error.kind(), ErrorKind::Fenced, "operation {after}: {error}");
         }
     }

@@ -32,7 +32,7 @@ fn number(key: &[u8]) -> u32 {
 }
 
 /// A partition, its expected content, and snapshots with their expected content.
-struct World {
+struct Harness {
     fs: MemFs,
     options: PartitionOptions,
     db: Db,
@@ -55,13 +55,13 @@ fn follow(fs: &MemFs) -> Secondary {
     Db::secondary_builder("/db").fs(Arc::new(fs.clone())).open().unwrap()
 }
 
-impl World {
-    fn new(options: PartitionOptions) -> World {
+impl Harness {
+    fn new(options: PartitionOptions) -> Harness {
         let fs = MemFs::new();
         let (db, p) = open(&fs, &options);
         let follower = follow(&fs);
         let content = Content::new();
-        World {
+        Harness {
             fs,
             options,
             db,
@@ -218,18 +218,18 @@ impl World {
 
 fn run(seed: u64, steps: u32, options: PartitionOptions) {
     let mut rng = Rng::from_env_or(seed);
-    let mut world = World::new(options);
+    let mut harness = Harness::new(options);
     for step in 0..steps {
-        world.step(&mut rng);
+        harness.step(&mut rng);
         if step % 10 == 0 {
-            world.check_all();
+            harness.check_all();
         }
         if step % 3 == 0 {
-            world.check_follower();
+            harness.check_follower();
         }
     }
-    world.check_all();
-    assert!(world.db.verify(Default::default()).unwrap().is_sound());
+    harness.check_all();
+    assert!(harness.db.verify(Default::default()).unwrap().is_sound());
 }
 
 fn small() -> PartitionOptions {

@@ -16,13 +16,13 @@ use testkit::Rng;
 
 use crate::crash::{for_each_variant, seed_or};
 use crate::sim::oracle::{check_files, check_goes_on, check_prefix, guarded, observe};
-use crate::sim::script::{Deed, Variant, Writer};
-use crate::sim::{DIR, Moment, Truth, World, told};
+use crate::sim::script::{ScriptStep, Variant, Writer};
+use crate::sim::{DIR, RecordPosition, Simulation, WriteRecord, context};
 use crate::store::stepped;
 
 mod values;
 
-const DEEDS: usize = 30;
+const STEPS: usize = 30;
 
 fn failed_sync(action: FaultAction) -> FaultRule {
     let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".wal".to_owned(), nth: 0 };
@@ -31,64 +31,71 @@ fn failed_sync(action: FaultAction) -> FaultRule {
 
 /// A simulation whose script has run, with writes that were synced and writes that were not, whose
 /// log fails its next sync.
-fn failed(variant: &Variant, action: FaultAction, seed: u64) -> Result<World, String> {
+fn failed(variant: &Variant, action: FaultAction, seed: u64) -> Result<Simulation, String> {
     let mut rng = Rng::new(seed);
-    let mut world = World::new(variant, MemFs::new(), Truth::default(), rng.fork());
-    world.open().map_err(told("open"))?;
-    world.prepare().map_err(told("prepare"))?;
-    world.act(&Deed::Create("p")).map_err(told("create"))?;
-    for deed in Writer::new(variant, &["p"], rng.fork()).script(DEEDS) {
-        world.act(&deed).map_err(told("a deed on a sound store"))?;
+    let mut simulation = Simulation::new(variant, MemFs::new(), WriteRecord::default(), rng.fork());
+    simulation.open().map_err(context("open"))?;
+    simulation.prepare().map_err(context("prepare"))?;
+    simulation.act(&ScriptStep::Create("p")).map_err(context("create"))?;
+    for step in Writer::new(variant, &["p"], rng.fork()).script(STEPS) {
+        simulation.act(&step).map_err(context("a step on a sound store"))?;
     }
-    if !world.db().partition_names().contains(&"p".to_owned()) {
-        world.act(&Deed::Create("p")).map_err(told("create"))?;
+    if !simulation.db().partition_names().contains(&"p".to_owned()) {
+        simulation.act(&ScriptStep::Create("p")).map_err(context("create"))?;
     }
     let both = |key| vec![("default", key, Some(30)), ("p", key, Some(30))];
-    let act = |world: &mut World, key, sync| world.act(&Deed::Commit { ops: both(key), sync });
-    act(&mut world, 1, true).map_err(told("a synced write"))?;
-    act(&mut world, 2, false).map_err(told("a write"))?;
-    world.fs.add_rule(failed_sync(action));
-    let refused = act(&mut world, 3, true).err().map(|error| error.kind());
+    let act = |simulation: &mut Simulation, key, sync| {
+        simulation.act(&ScriptStep::Commit { ops: both(key), sync })
+    };
+    act(&mut simulation, 1, true).map_err(context("a synced write"))?;
+    act(&mut simulation, 2, false).map_err(context("a write"))?;
+    simulation.fs.add_rule(failed_sync(action));
+    let refused = act(&mut simulation, 3, true).err().map(|error| error.kind());
     if refused != Some(ErrorKind::ReadOnly) {
         return Err(format!("a write whose sync failed gave {refused:?}"));
     }
-    let refused = act(&mut world, 4, false).err().map(|error| error.kind());
+    let refused = act(&mut simulation, 4, false).err().map(|error| error.kind());
     if refused != Some(ErrorKind::ReadOnly) {
         return Err(format!("a write after the failed sync gave {refused:?}"));
     }
-    world.truth().refused = None;
-    Ok(world)
+    simulation.record().refused = None;
+    Ok(simulation)
 }
 
 /// The store continues, and what it acknowledges from now on lasts.
-fn check_resumed(variant: &Variant, world: &mut World, rng: &mut Rng) -> Result<(), String> {
-    world.act(&Deed::Settle).map_err(told("background work after the faults"))?;
-    if let Some(why) = world.db().stats().read_only_because {
+fn check_resumed(
+    variant: &Variant,
+    simulation: &mut Simulation,
+    rng: &mut Rng,
+) -> Result<(), String> {
+    simulation.act(&ScriptStep::Settle).map_err(context("background work after the faults"))?;
+    if let Some(why) = simulation.db().stats().read_only_because {
         return Err(format!("still read-only: {why}"));
     }
-    if world.db().durable_seq() != world.db().visible_seq() && !variant.has_unlogged {
+    if simulation.db().durable_seq() != simulation.db().visible_seq() && !variant.has_unlogged {
         return Err("what was written to tables is not called durable".to_owned());
     }
     for (key, sync) in [(5, true), (6, false), (7, true)] {
-        let put = Deed::Commit { ops: vec![("default", key, Some(9)), ("p", key, None)], sync };
-        world.act(&put).map_err(told("a write after resuming"))?;
+        let put =
+            ScriptStep::Commit { ops: vec![("default", key, Some(9)), ("p", key, None)], sync };
+        simulation.act(&put).map_err(context("a write after resuming"))?;
     }
-    let seen = observe(world.db())?;
-    if seen.logged != world.truth().visible() {
+    let seen = observe(simulation.db())?;
+    if seen.logged != simulation.record().visible() {
         return Err("a reader sees something else than what was written".to_owned());
     }
     for outcome in CrashOutcome::ALL {
-        let left = world.mem.crash_clone(outcome, &mut || rng.next_u64());
+        let left = simulation.mem.crash_clone(outcome, &mut || rng.next_u64());
         let seen = check_goes_on(variant, &left, false)?;
-        let truth = world.truth();
-        check_prefix(&truth, &truth.moment(), &seen)
+        let record = simulation.record();
+        check_prefix(&record, &record.position(), &seen)
             .map_err(|what| format!("cut after resuming, {outcome:?}: {what}"))?;
     }
-    world.act(&Deed::Reopen).map_err(told("closing and opening"))?;
-    if observe(world.db())?.logged != world.truth().visible() {
+    simulation.act(&ScriptStep::Reopen).map_err(context("closing and opening"))?;
+    if observe(simulation.db())?.logged != simulation.record().visible() {
         return Err("the next open lost something".to_owned());
     }
-    check_files(&world.mem)
+    check_files(&simulation.mem)
 }
 
 fn each_variant(check: impl Fn(&Variant, FaultAction, u64) -> Result<(), String> + Sync) {
@@ -127,44 +134,44 @@ fn a_flush_whose_sync_of_the_log_fails_removes_its_tables() {
 #[test]
 fn a_cut_at_any_moment_of_resuming_keeps_what_was_synced() {
     each_variant(|variant, action, seed| {
-        let mut world = failed(variant, action, seed)?;
-        let images: Arc<Mutex<Vec<(String, MemFs, Moment)>>> = Arc::default();
+        let mut simulation = failed(variant, action, seed)?;
+        let images: Arc<Mutex<Vec<(String, MemFs, RecordPosition)>>> = Arc::default();
         let taken = images.clone();
-        let mem = world.mem.clone();
-        let truth = world.truth.clone();
+        let mem = simulation.mem.clone();
+        let record = simulation.record.clone();
         let rng = Mutex::new(Rng::new(seed));
-        world.fs.set_observer(Arc::new(move |op: &FsOp| {
+        simulation.fs.set_observer(Arc::new(move |op: &FsOp| {
             let outcomes = if op.mutates() { &CrashOutcome::ALL[..] } else { &[] };
             for outcome in outcomes {
                 let left = mem.crash_clone(*outcome, &mut || rng.lock().unwrap().next_u64());
-                let moment = truth.lock().unwrap().moment();
-                taken.lock().unwrap().push((format!("{op:?}, {outcome:?}"), left, moment));
+                let position = record.lock().unwrap().position();
+                taken.lock().unwrap().push((format!("{op:?}, {outcome:?}"), left, position));
             }
         }));
-        world.act(&Deed::Step(1)).map_err(told("resuming"))?;
-        world.fs.clear_observer();
+        simulation.act(&ScriptStep::Step(1)).map_err(context("resuming"))?;
+        simulation.fs.clear_observer();
         let images = std::mem::take(&mut *images.lock().unwrap());
         if images.is_empty() {
             return Err("nothing was written".to_owned());
         }
-        for (what, left, moment) in &images {
+        for (what, left, position) in &images {
             let seen = check_goes_on(variant, left, false);
-            seen.and_then(|seen| check_prefix(&world.truth(), moment, &seen))
+            seen.and_then(|seen| check_prefix(&simulation.record(), position, &seen))
                 .map_err(|error| format!("cut before {what}: {error}"))?;
         }
-        check_resumed(variant, &mut world, &mut Rng::new(seed))
+        check_resumed(variant, &mut simulation, &mut Rng::new(seed))
     });
 }
 
 #[test]
 fn a_second_fault_while_resuming_is_got_over() {
     each_variant(|variant, action, seed| {
-        let world = failed(variant, action, seed)?;
-        world.fs.start_log();
-        world.db().step().map_err(told("resuming"))?;
-        let log = world.fs.take_log();
+        let simulation = failed(variant, action, seed)?;
+        simulation.fs.start_log();
+        simulation.db().step().map_err(context("resuming"))?;
+        let log = simulation.fs.take_log();
         let first = log.first().ok_or("nothing was written")?.index;
-        drop(world);
+        drop(simulation);
         // A mapped log and a written one take turns at the operations.
         for at in (u64::from(variant.options.wal_mapped)..log.len() as u64).step_by(2) {
             for (second, sticky) in [
@@ -173,20 +180,21 @@ fn a_second_fault_while_resuming_is_got_over() {
                 (FaultAction::SyncReverted, true),
                 (FaultAction::ShortWrite(9), false),
             ] {
-                let mut world = failed(variant, action, seed)?;
+                let mut simulation = failed(variant, action, seed)?;
                 let rule = FaultRule { at: FaultAt::Op(first + at), action: second, sticky };
-                world.fs.add_rule(rule.clone());
+                simulation.fs.add_rule(rule.clone());
                 let told_of = |what| format!("{:?}, {rule:?}: {what}", log[at as usize]);
                 let mut rng = Rng::new(seed);
                 for _ in 0..3 {
-                    let _ = world.act(&Deed::Step(1));
-                    let left = world.mem.crash_clone(CrashOutcome::Subset, &mut || rng.next_u64());
+                    let _ = simulation.act(&ScriptStep::Step(1));
+                    let left =
+                        simulation.mem.crash_clone(CrashOutcome::Subset, &mut || rng.next_u64());
                     let seen = check_goes_on(variant, &left, false).map_err(told_of)?;
-                    let truth = world.truth();
-                    check_prefix(&truth, &truth.moment(), &seen).map_err(told_of)?;
+                    let record = simulation.record();
+                    check_prefix(&record, &record.position(), &seen).map_err(told_of)?;
                 }
-                world.fs.heal();
-                check_resumed(variant, &mut world, &mut rng).map_err(told_of)?;
+                simulation.fs.heal();
+                check_resumed(variant, &mut simulation, &mut rng).map_err(told_of)?;
             }
         }
         Ok(())
@@ -206,11 +214,11 @@ impl EventListener for Told {
 fn threads_resume_by_themselves() {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
-    let (told, events) = std::sync::mpsc::channel();
+    let (context, events) = std::sync::mpsc::channel();
     let db = Db::builder(Path::new(DIR))
         .fs(Arc::new(fs.clone()))
         .background(BackgroundMode::Threads)
-        .listener(Arc::new(Told(told)))
+        .listener(Arc::new(Told(context)))
         .open()
         .unwrap();
     let users = db.partition("users").unwrap();
@@ -243,8 +251,8 @@ fn threads_resume_amid_writers() {
     let fs = FaultFs::over_mem(mem.clone());
     let options = Options::new().write_buffer_bytes(8 << 10).wal_segment_bytes(4 << 10);
     let builder = Db::builder(Path::new(DIR)).options(options.wal_bytes_max(16 << 10));
-    let (told, events) = std::sync::mpsc::channel();
-    let builder = builder.fs(Arc::new(fs.clone())).listener(Arc::new(Told(told)));
+    let (context, events) = std::sync::mpsc::channel();
+    let builder = builder.fs(Arc::new(fs.clone())).listener(Arc::new(Told(context)));
     let db = builder.sync_interval_ms(1).open().unwrap();
     let p = db.partition("p").unwrap();
     let q = db.partition("q").unwrap();

@@ -7,21 +7,21 @@ use lsm_core::fs::{FaultFs, Fs, FsOp, MemFs, OpKind};
 use siltstone::hooks::ValueStore;
 use siltstone::{BackgroundMode, Db, Durability, Hooks, Options, PartitionOptions};
 
-use crate::shelf::{Blow, Shelf, ShelfProvider};
 use crate::store::stepped;
+use crate::test_value_store::{FailureMode, ShelfProvider, TestValueStore};
 
 const LEN: usize = 200;
 
-fn open(fs: &MemFs, shelf: &Shelf) -> Db {
+fn open(fs: &MemFs, shelf: &TestValueStore) -> Db {
     open_on(Arc::new(fs.clone()), shelf)
 }
 
-fn open_on(fs: Arc<dyn Fs>, shelf: &Shelf) -> Db {
+fn open_on(fs: Arc<dyn Fs>, shelf: &TestValueStore) -> Db {
     let builder = stepped(fs, "/db", 7).options(Options::new().write_buffer_bytes(64 << 10));
     builder.hooks(Arc::new(ShelfProvider(shelf.clone()))).open().unwrap()
 }
 
-fn options(shelf: &Shelf) -> PartitionOptions {
+fn options(shelf: &TestValueStore) -> PartitionOptions {
     PartitionOptions::new().hooks(Hooks::new().value_store(Arc::new(shelf.clone())))
 }
 
@@ -29,7 +29,7 @@ fn options(shelf: &Shelf) -> PartitionOptions {
 fn each_value_is_added_once_and_dropped_once() {
     for moves in [false, true] {
         let fs = MemFs::new();
-        let shelf = Shelf::moving(moves);
+        let shelf = TestValueStore::moving(moves);
         let mut db = open(&fs, &shelf);
         db.partition_with("p", options(&shelf)).unwrap();
         for round in 0..4_u8 {
@@ -60,14 +60,14 @@ fn each_value_is_added_once_and_dropped_once() {
 #[test]
 fn what_a_failed_job_carried_is_let_go() {
     let fs = MemFs::new();
-    let shelf = Shelf::moving(true);
+    let shelf = TestValueStore::moving(true);
     let db = open(&fs, &shelf);
     let p = db.partition_with("p", options(&shelf)).unwrap();
     for n in 0..10_u8 {
         p.put([n], vec![n; LEN]).unwrap();
     }
     p.flush().unwrap();
-    shelf.fuse.set("edit", Blow::Panic);
+    shelf.fuse.set("edit", FailureMode::Panic);
     p.compact(..).unwrap_err();
     assert_eq!(shelf.live(), 10, "the copies are gone");
     shelf.fuse.clear();
@@ -82,7 +82,7 @@ fn what_a_failed_job_carried_is_let_go() {
 fn a_move_during_which_a_sync_of_the_store_failed_is_not_installed() {
     let fs = MemFs::new();
     let faults = FaultFs::over_mem(fs.clone());
-    let shelf = Shelf::moving(true);
+    let shelf = TestValueStore::moving(true);
     let db = open_on(Arc::new(faults.clone()), &shelf);
     let p = db.partition_with("p", options(&shelf)).unwrap();
     for n in 0..10_u8 {
@@ -106,7 +106,7 @@ fn a_move_during_which_a_sync_of_the_store_failed_is_not_installed() {
 #[test]
 fn the_values_of_a_dropped_partition_go_when_nobody_reads_them_any_more() {
     let fs = MemFs::new();
-    let shelf = Shelf::default();
+    let shelf = TestValueStore::default();
     let db = open(&fs, &shelf);
     let p = db.partition_with("p", options(&shelf)).unwrap();
     p.put("flushed", vec![1; LEN]).unwrap();
@@ -124,7 +124,7 @@ fn the_values_of_a_dropped_partition_go_when_nobody_reads_them_any_more() {
 #[test]
 fn a_pending_value_commits_with_other_keys_or_is_let_go() {
     let fs = MemFs::new();
-    let shelf = Shelf::default();
+    let shelf = TestValueStore::default();
     let db = lsm_core::Db::builder("/db")
         .fs(Arc::new(fs.clone()))
         .background(BackgroundMode::Stepped)
@@ -149,7 +149,7 @@ fn a_pending_value_commits_with_other_keys_or_is_let_go() {
 #[test]
 fn a_value_that_is_stored_apart_counts_as_its_handle_for_stalls() {
     let fs = MemFs::new();
-    let shelf = Shelf::default();
+    let shelf = TestValueStore::default();
     let db = open(&fs, &shelf);
     let p = db.partition_with("p", options(&shelf)).unwrap();
     // The values of many write buffers: as handles they do not fill one.
@@ -163,7 +163,7 @@ fn a_value_that_is_stored_apart_counts_as_its_handle_for_stalls() {
 #[test]
 fn a_store_that_writes_to_the_database_in_its_put_puts_both() {
     let fs = MemFs::new();
-    let shelf = Shelf::default();
+    let shelf = TestValueStore::default();
     let db = open(&fs, &shelf);
     let p = db.partition_with("p", options(&shelf)).unwrap();
     let index = db.partition("index").unwrap();
@@ -200,7 +200,7 @@ fn a_store_that_writes_to_the_database_in_its_put_puts_both() {
 #[test]
 fn a_scan_of_values_has_the_next_ones_read_ahead_and_a_scan_of_keys_none() {
     let fs = MemFs::new();
-    let shelf = Shelf::default();
+    let shelf = TestValueStore::default();
     let db = open(&fs, &shelf);
     let p = db.partition_with("p", options(&shelf)).unwrap();
     for key in ["c", "d", "e", "f", "z"] {
@@ -229,7 +229,7 @@ fn a_scan_of_values_has_the_next_ones_read_ahead_and_a_scan_of_keys_none() {
     assert_eq!(back.map(|pair| pair.unwrap().1.len()).sum::<usize>(), 3 * LEN + 5);
     assert_eq!(shelf.take_reads(), ["read 3", "read 2", "read 1"], "none twice");
     // A store that panics there does not affect the scan.
-    shelf.fuse.set("prefetch", Blow::Panic);
+    shelf.fuse.set("prefetch", FailureMode::Panic);
     assert_eq!(p.range("c"..).map(|pair| pair.unwrap().1.len()).sum::<usize>(), 5 * LEN + 5);
 }
 
@@ -237,7 +237,7 @@ fn a_scan_of_values_has_the_next_ones_read_ahead_and_a_scan_of_keys_none() {
 #[test]
 fn a_scan_reads_no_more_ahead_than_its_limits() {
     let fs = MemFs::new();
-    let shelf = Shelf::default();
+    let shelf = TestValueStore::default();
     let db = open(&fs, &shelf);
     let p = db.partition_with("p", options(&shelf)).unwrap();
     for n in 0..10_u8 {

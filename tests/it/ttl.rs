@@ -15,8 +15,8 @@ use siltstone::{
 use testkit::Rng;
 
 use crate::clock::ManualClock;
-use crate::shelf::NoHooks;
 use crate::store::{settle, stepped};
+use crate::test_value_store::NoHooks;
 
 fn builder(fs: &MemFs, clock: &ManualClock) -> Builder {
     let options = Options::new().cache_bytes(0).write_buffer_bytes(64 << 10);

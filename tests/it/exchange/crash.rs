@@ -19,7 +19,7 @@ const KEYS: u32 = 40;
 
 /// The call under test, on a store with entries in memtables and in tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Deed {
+enum Call {
     Checkpoint,
     Export,
     Ingest,
@@ -27,15 +27,15 @@ enum Deed {
     Load,
 }
 
-const DEEDS: [Deed; 4] = [Deed::Checkpoint, Deed::Export, Deed::Ingest, Deed::Load];
+const CALLS: [Call; 4] = [Call::Checkpoint, Call::Export, Call::Ingest, Call::Load];
 
-impl Deed {
+impl Call {
     fn run(self, db: &Db, p: &Partition) -> Result<()> {
         match self {
-            Deed::Checkpoint => db.checkpoint("/copy"),
-            Deed::Export => p.export(.., "/copy").map(drop),
-            Deed::Ingest => p.ingest("/export").map(drop),
-            Deed::Load => {
+            Call::Checkpoint => db.checkpoint("/copy"),
+            Call::Export => p.export(.., "/copy").map(drop),
+            Call::Ingest => p.ingest("/export").map(drop),
+            Call::Load => {
                 let value = "ingested".repeat(8);
                 p.bulk_load((20..KEYS + 20).map(|n| (n.to_be_bytes(), &value))).map(drop)
             }
@@ -44,7 +44,7 @@ impl Deed {
 
     /// Returns `true` if it changes the store.
     fn brings(self) -> bool {
-        matches!(self, Deed::Ingest | Deed::Load)
+        matches!(self, Call::Ingest | Call::Load)
     }
 }
 
@@ -83,15 +83,15 @@ fn prepare(fs: &FaultFs, mem: &MemFs) -> (Db, Partition, Expected) {
 
 /// The store after a crash or a fault: before the call or after it; after it if `done`, which means
 /// that the call returned `Ok`.
-fn check_store(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
+fn check_store(mem: &MemFs, call: Call, expected: &Expected, done: bool) {
     let db = open(mem, "/db", 5);
     check_no_orphans(mem, "/db", &db);
     let p = db.partition("p").unwrap();
     let found = content(&p);
     let is_after = found == expected.after;
-    match (deed.brings(), done) {
-        (true, true) => assert!(is_after, "{deed:?} was acknowledged and is lost"),
-        (true, false) => assert!(is_after || found == expected.before, "half of {deed:?}"),
+    match (call.brings(), done) {
+        (true, true) => assert!(is_after, "{call:?} was acknowledged and is lost"),
+        (true, false) => assert!(is_after || found == expected.before, "half of {call:?}"),
         (false, _) => assert_eq!(found, expected.before),
     }
     p.put("still", "writable").unwrap();
@@ -104,22 +104,22 @@ fn check_store(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
 }
 
 /// The folder of a checkpoint or an export: complete, or refused; complete if `done`.
-fn check_copy(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
+fn check_copy(mem: &MemFs, call: Call, expected: &Expected, done: bool) {
     let listed = mem.list(Path::new("/copy"), "").unwrap_or_default();
     let is_whole = |ending: &str| listed.iter().any(|entry| entry.name.ends_with(ending));
-    match deed {
-        Deed::Checkpoint if is_whole(".manifest") => {
+    match call {
+        Call::Checkpoint if is_whole(".manifest") => {
             let copy = open(mem, "/copy", 6);
             assert_eq!(content(&copy.partition("p").unwrap()), expected.before);
             check_no_orphans(mem, "/copy", &copy);
         }
-        Deed::Checkpoint if !listed.is_empty() => {
+        Call::Checkpoint if !listed.is_empty() => {
             let refused = try_open(Arc::new(mem.clone()), "/copy", 6).map(drop);
             let has_tables = is_whole(".sst");
             assert!(!has_tables || refused.is_err(), "half a checkpoint is no database");
             assert!(!done);
         }
-        Deed::Export => {
+        Call::Export => {
             let p = open(mem, "/fresh", 7).partition("p").unwrap();
             match p.ingest("/copy") {
                 Ok(_) => assert_eq!(content(&p), expected.before),
@@ -132,7 +132,7 @@ fn check_copy(mem: &MemFs, deed: Deed, expected: &Expected, done: bool) {
 
 #[test]
 fn a_power_cut_at_any_operation_leaves_all_or_nothing() {
-    for deed in DEEDS {
+    for call in CALLS {
         let mem = MemFs::new();
         let fs = FaultFs::over_mem(mem.clone());
         let (db, p, expected) = prepare(&fs, &mem);
@@ -149,49 +149,49 @@ fn a_power_cut_at_any_operation_leaves_all_or_nothing() {
                 }
             }
         }));
-        deed.run(&db, &p).unwrap();
+        call.run(&db, &p).unwrap();
         fs.clear_observer();
         let count = images.lock().unwrap().len();
-        assert!(count > 7 * 5, "{deed:?} has {count} images");
+        assert!(count > 7 * 5, "{call:?} has {count} images");
         for (image, what) in images.lock().unwrap().drain(..) {
-            let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                if !deed.brings() {
-                    check_copy(&image, deed, &expected, false);
+            let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                if !call.brings() {
+                    check_copy(&image, call, &expected, false);
                 }
-                check_store(&image, deed, &expected, false);
+                check_store(&image, call, &expected, false);
             }));
-            assert!(told.is_ok(), "{deed:?}: {what}");
+            assert!(checked.is_ok(), "{call:?}: {what}");
         }
         for outcome in CrashOutcome::ALL {
             let mut rng = Rng::new(3);
             let image = mem.crash_clone(outcome, &mut || rng.next_u64());
-            if !deed.brings() {
-                check_copy(&image, deed, &expected, true);
+            if !call.brings() {
+                check_copy(&image, call, &expected, true);
             }
-            check_store(&image, deed, &expected, true);
+            check_store(&image, call, &expected, true);
         }
     }
 }
 
 /// Makes the call with one operation broken, then checks the live store and the state that a crash
 /// leaves. Returns `false` if the call has no such operation.
-fn run_with_fault(deed: Deed, nth: u64, action: FaultAction) -> bool {
+fn run_with_fault(call: Call, nth: u64, action: FaultAction) -> bool {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
     let (db, p, expected) = prepare(&fs, &mem);
     let at = fs.op_count() + nth;
     let faults = fs.fault_count();
     fs.add_rule(FaultRule::once(FaultAt::Op(at), action));
-    let result = deed.run(&db, &p);
+    let result = call.run(&db, &p);
     let reached = fs.op_count() > at;
     let hit = fs.fault_count() > faults;
     fs.heal();
-    let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let found = content(&p);
-        let done = deed.brings() && result.is_ok();
+        let done = call.brings() && result.is_ok();
         assert!(if done { found == expected.after } else { found == expected.before });
-        if !deed.brings() {
-            check_copy(&mem, deed, &expected, result.is_ok());
+        if !call.brings() {
+            check_copy(&mem, call, &expected, result.is_ok());
             if result.is_err() {
                 assert_eq!(mem.list(Path::new("/copy"), "").unwrap_or_default(), []);
             }
@@ -202,12 +202,12 @@ fn run_with_fault(deed: Deed, nth: u64, action: FaultAction) -> bool {
         for outcome in [CrashOutcome::Nothing, CrashOutcome::Subset, CrashOutcome::Everything] {
             let mut rng = Rng::new(nth);
             let image = mem.crash_clone(outcome, &mut || rng.next_u64());
-            check_store(&image, deed, &expected, result.is_ok());
+            check_store(&image, call, &expected, result.is_ok());
         }
     }));
     assert!(
-        told.is_ok(),
-        "{deed:?} with {action:?} at {nth}: {result:?}; {:?}",
+        checked.is_ok(),
+        "{call:?} with {action:?} at {nth}: {result:?}; {:?}",
         names(&mem, "/db")
     );
     reached
@@ -215,11 +215,11 @@ fn run_with_fault(deed: Deed, nth: u64, action: FaultAction) -> bool {
 
 #[test]
 fn a_fault_at_any_operation_leaves_all_or_nothing() {
-    for deed in DEEDS {
+    for call in CALLS {
         for action in [FaultAction::Eio, FaultAction::Enospc, FaultAction::SyncLost] {
             let reached =
-                (0..u64::MAX).take_while(|nth| run_with_fault(deed, *nth, action)).count();
-            assert!(reached > 9, "{deed:?} has {reached} operations");
+                (0..u64::MAX).take_while(|nth| run_with_fault(call, *nth, action)).count();
+            assert!(reached > 9, "{call:?} has {reached} operations");
         }
     }
 }
@@ -319,7 +319,7 @@ impl File for AfterSyncFile {
 /// lose it and keep the ingest.
 #[test]
 fn a_write_behind_the_first_sync_of_an_ingest_is_as_durable_as_the_ingest() {
-    for deed in [Deed::Ingest, Deed::Load] {
+    for call in [Call::Ingest, Call::Load] {
         let mem = MemFs::new();
         drop(prepare(&FaultFs::over_mem(mem.clone()), &mem));
         let writer: Arc<Mutex<Option<Partition>>> = Arc::default();
@@ -336,14 +336,14 @@ fn a_write_behind_the_first_sync_of_an_ingest_is_as_durable_as_the_ingest() {
         let p = db.partition("p").unwrap();
         p.put(9000_u32.to_be_bytes(), "before").unwrap();
         *writer.lock().unwrap() = Some(p.clone());
-        deed.run(&db, &p).unwrap();
+        call.run(&db, &p).unwrap();
         assert!(writer.lock().unwrap().is_none(), "nothing slipped in");
         for outcome in CrashOutcome::ALL {
             let mut rng = Rng::new(8);
             let image = mem.crash_clone(outcome, &mut || rng.next_u64());
             let p = open(&image, "/db", 5).partition("p").unwrap();
-            assert!(p.contains(50_u32.to_be_bytes()).unwrap(), "{deed:?}, {outcome:?}");
-            assert!(p.contains(9001_u32.to_be_bytes()).unwrap(), "{deed:?}, {outcome:?}");
+            assert!(p.contains(50_u32.to_be_bytes()).unwrap(), "{call:?}, {outcome:?}");
+            assert!(p.contains(9001_u32.to_be_bytes()).unwrap(), "{call:?}, {outcome:?}");
         }
     }
 }

@@ -35,13 +35,13 @@ fn fill(db: &Db, p: &Partition) {
 fn once_at(
     fs: &FaultFs,
     is_it: impl Fn(&FsOp) -> bool + Send + Sync + 'static,
-    deed: impl Fn() + Send + Sync + 'static,
+    action: impl Fn() + Send + Sync + 'static,
 ) {
     let is_done = AtomicBool::new(false);
     fs.set_observer(Arc::new(move |op: &FsOp| {
         if is_it(op) && !is_done.swap(true, Ordering::Relaxed) {
             std::thread::scope(|scope| {
-                scope.spawn(&deed);
+                scope.spawn(&action);
             });
         }
     }));

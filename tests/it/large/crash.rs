@@ -16,7 +16,7 @@ type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The states that were committed, and how many of them are known to be durable.
 #[derive(Clone, Default)]
-struct Truth {
+struct Committed {
     states: Vec<Content>,
     durable: usize,
 }
@@ -25,7 +25,7 @@ struct Truth {
 struct Image {
     what: String,
     mem: MemFs,
-    truth: Truth,
+    committed: Committed,
     /// The partition may exist, and may be dropped.
     existed: (bool, bool),
     /// Bytes of a sub-block in the table of sub-blocks.
@@ -34,7 +34,7 @@ struct Image {
 
 struct Script {
     p: Partition,
-    truth: Arc<Mutex<Truth>>,
+    committed: Arc<Mutex<Committed>>,
     now: Content,
 }
 
@@ -46,7 +46,7 @@ impl Script {
             Some(value) => self.now.insert(vec![key], value),
             None => self.now.remove(&[key][..]),
         };
-        self.truth.lock().unwrap().states.push(self.now.clone());
+        self.committed.lock().unwrap().states.push(self.now.clone());
     }
 
     fn put(&mut self, key: u8, len: usize) {
@@ -72,8 +72,8 @@ impl Script {
     }
 
     fn all_durable(&self) {
-        let mut truth = self.truth.lock().unwrap();
-        truth.durable = truth.states.len() - 1;
+        let mut committed = self.committed.lock().unwrap();
+        committed.durable = committed.states.len() - 1;
     }
 }
 
@@ -83,12 +83,12 @@ fn run(mut rng: Rng, options: PartitionOptions, entry_bytes: u64) -> Vec<Image> 
     let clock = ManualClock::default();
     let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
     let p = db.partition_with("p", options).unwrap();
-    let truth = Arc::new(Mutex::new(Truth { states: vec![Content::new()], durable: 0 }));
+    let committed = Arc::new(Mutex::new(Committed { states: vec![Content::new()], durable: 0 }));
     let existed = Arc::new(Mutex::new((true, true)));
     let images: Arc<Mutex<Vec<Image>>> = Arc::default();
     let rng = Mutex::new(rng.fork());
     let taken = images.clone();
-    let known = truth.clone();
+    let known = committed.clone();
     let there = existed.clone();
     fs.set_observer(Arc::new(move |op: &FsOp| {
         if !op.mutates() {
@@ -99,12 +99,12 @@ fn run(mut rng: Rng, options: PartitionOptions, entry_bytes: u64) -> Vec<Image> 
             let what =
                 format!("op {} ({:?} at {}), {outcome:?}", op.index, op.kind, op.path.display());
             let mem = mem.crash_clone(outcome, &mut || rng.next_u64());
-            let truth = known.lock().unwrap().clone();
+            let committed = known.lock().unwrap().clone();
             let existed = *there.lock().unwrap();
-            taken.lock().unwrap().push(Image { what, mem, truth, existed, entry_bytes });
+            taken.lock().unwrap().push(Image { what, mem, committed, existed, entry_bytes });
         }
     }));
-    let mut script = Script { p: p.clone(), truth, now: Content::new() };
+    let mut script = Script { p: p.clone(), committed, now: Content::new() };
     for n in 0..8 {
         script.put(n, 300 + 400 * usize::from(n % 3));
     }
@@ -161,7 +161,7 @@ fn check(image: &Image) -> bool {
     if is_there {
         let p = db.partition("p").unwrap();
         let found = super::content(&p);
-        let states = &image.truth.states[image.truth.durable..];
+        let states = &image.committed.states[image.committed.durable..];
         assert!(states.contains(&found), "{what}: a state that was not committed");
         // Every byte of every chunk is live or known garbage.
         let space = p.space().unwrap();
@@ -194,7 +194,7 @@ fn check_copy(image: &Image) -> bool {
     }
     let copy = open_with(Arc::new(image.mem.clone()), "/copy", &ManualClock::default()).unwrap();
     let p = copy.partition("p").unwrap();
-    let states = &image.truth.states;
+    let states = &image.committed.states;
     assert_eq!(Some(&super::content(&p)), states.last(), "{what}: the checkpoint");
     assert!(copy.verify(Default::default()).unwrap().is_sound(), "{what}");
     drop(p);

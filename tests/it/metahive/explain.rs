@@ -19,13 +19,13 @@ fn roomy(fs: &MemFs, hive: MetaHive) -> (Db, Partition) {
 }
 
 /// For each version: sequence number, kind, level if it is in a table, verdict.
-fn told(explanation: &Explanation) -> Vec<(u64, EntryKind, Option<usize>, Option<Verdict>)> {
-    let told = explanation.versions.iter().map(|explained| {
+fn summary(explanation: &Explanation) -> Vec<(u64, EntryKind, Option<usize>, Option<Verdict>)> {
+    let versions = explanation.versions.iter().map(|explained| {
         let version = &explained.version;
         let level = version.at.file.map(|_| version.at.level);
         (version.seq.get(), version.kind, level, explained.verdict())
     });
-    told.collect()
+    versions.collect()
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn every_version_is_told_with_its_place_and_its_verdict() {
         (3, tombstone, Some(6), valid),
         (1, value, Some(6), valid),
     ];
-    assert_eq!(told(&explanation), expected, "{explanation}");
+    assert_eq!(summary(&explanation), expected, "{explanation}");
     assert!(!explanation.is_damaged() && explanation.orphans.is_empty());
     for explained in &explanation.versions[1..] {
         let metadata = explained.metadata.as_ref().unwrap();
@@ -73,9 +73,9 @@ fn every_version_is_told_with_its_place_and_its_verdict() {
     }
     drop((first, second));
     p.compact(..).unwrap();
-    assert_eq!(told(&p.explain(b"k").unwrap()), [(6, value, Some(6), valid)]);
-    assert_eq!(told(&p.explain(b"absent").unwrap()), []);
-    assert_eq!(told(&p.explain(b"").unwrap()), []);
+    assert_eq!(summary(&p.explain(b"k").unwrap()), [(6, value, Some(6), valid)]);
+    assert_eq!(summary(&p.explain(b"absent").unwrap()), []);
+    assert_eq!(summary(&p.explain(b"").unwrap()), []);
     // An entry stored under the key of its metadata is no version of any key.
     assert_eq!(p.explain(b"k\x01").unwrap().versions, []);
 }
@@ -291,7 +291,7 @@ fn damage_is_told_as_a_scrub_tells_it() {
         (b"key 016", Verdict::Valid),
     ] {
         let explanation = it.p.explain(key).unwrap();
-        assert_eq!(told(&explanation)[0].3, Some(verdict), "{explanation}");
+        assert_eq!(summary(&explanation)[0].3, Some(verdict), "{explanation}");
         assert_eq!(explanation.is_damaged(), verdict != Verdict::Valid, "{explanation}");
     }
     // An entry of which only the metadata is left: its key is within the range of the table.
@@ -311,7 +311,7 @@ fn what_cannot_be_shown_is_said() {
     let newest = damage::tables(&fs).pop().unwrap();
     fs.corrupt(&newest, 0, 0xff).unwrap();
     let explanation = p.explain(b"k").unwrap();
-    assert_eq!(told(&explanation), [(1, EntryKind::Value, Some(0), Some(Verdict::Valid))]);
+    assert_eq!(summary(&explanation), [(1, EntryKind::Value, Some(0), Some(Verdict::Valid))]);
     let [damage] = &explanation.damage[..] else { panic!("{explanation}") };
     assert_eq!(
         (&damage.file, damage.level, damage.key.as_deref()),

@@ -405,7 +405,7 @@ fn a_gap_is_named_by_all() {
         _ => false,
     });
     assert!(heard, "{events:#?}");
-    let told = [
+    let reports = [
         it.db.health().to_string(),
         it.p.scrub(ScrubOptions::new()).unwrap().to_string(),
         it.db.verify(siltstone::VerifyOptions::new()).unwrap().damage()[0].to_string(),
@@ -413,7 +413,7 @@ fn a_gap_is_named_by_all() {
         it.p.get(key_of(3)).unwrap_err().to_string(),
         it.p.iter().find_map(Result::err).unwrap().to_string(),
     ];
-    assert!(told.iter().all(|what| what.contains(&text)), "{told:#?}");
+    assert!(reports.iter().all(|what| what.contains(&text)), "{reports:#?}");
     let given_up = it.p.accept_loss(key_of(2)..key_of(10)).unwrap();
     assert!(!given_up.is_empty());
     assert_eq!(it.p.get(key_of(3)).unwrap(), None, "the older value does not come up");

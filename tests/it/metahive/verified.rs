@@ -8,7 +8,7 @@ use lsm_core::types::EntryKind;
 use metahive::{By, MetadataProvider, RepairOptions, Statistics, Verdict, Verified};
 
 use super::*;
-use crate::shelf::Shelf;
+use crate::test_value_store::TestValueStore;
 
 type Answer = siltstone::Result<Option<Verified>>;
 
@@ -431,7 +431,7 @@ fn the_partitions_own_provider_is_asked() {
 fn values_in_a_store_are_verified_by_their_handles() {
     let fs = MemFs::new();
     let provider = Provider::new(MetaHive::default());
-    let shelf = Shelf::default();
+    let shelf = TestValueStore::default();
     let options = Options::new().cache_bytes(0);
     let db = builder(Arc::new(fs.clone()), 1).options(options).open().unwrap();
     let hooks = provider.hooks().value_store(Arc::new(shelf));

@@ -29,9 +29,9 @@ fn background_compaction_whose_hook_panics_shows_and_is_tried_again() {
             check_named(&failure.error, call, hook);
         }
         if mode == BackgroundMode::Stepped {
-            let told: Vec<Event> = store.events.try_iter().collect();
-            let errors = told.iter().filter(|event| matches!(event, Event::BackgroundError(_)));
-            assert_eq!(errors.count(), 1, "{told:?}");
+            let events: Vec<Event> = store.events.try_iter().collect();
+            let errors = events.iter().filter(|event| matches!(event, Event::BackgroundError(_)));
+            assert_eq!(errors.count(), 1, "{events:?}");
             check_named(&store.db.wait_idle().unwrap_err(), call, hook);
         }
         store.check_content();

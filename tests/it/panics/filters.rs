@@ -8,7 +8,7 @@ use lsm_core::hooks::{
 };
 use siltstone::Result;
 
-use crate::shelf::Fuse;
+use crate::test_value_store::Fuse;
 
 #[derive(Clone)]
 pub(super) struct Fused {

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_value_store_that_fails_after_the_edit_is_told_again() {
-    let blows = [(Blow::Panic, Class::Hook), (Blow::Fail, Class::Io)];
+    let blows = [(FailureMode::Panic, Class::Hook), (FailureMode::Fail, Class::Io)];
     for (mode, (blow, class)) in MODES.into_iter().flat_map(|mode| blows.map(|b| (mode, b))) {
         for call in ["apply", "reclaim"] {
             let mut store = store(mode, true);
@@ -14,7 +14,7 @@ fn a_value_store_that_fails_after_the_edit_is_told_again() {
             store.p.compact(..).unwrap();
             store.db.flush().unwrap();
             let error = store.background_or_idle_failure();
-            if blow == Blow::Panic {
+            if blow == FailureMode::Panic {
                 check_named(&error, call, "shelf");
             }
             let health = store.db.health();
@@ -30,7 +30,7 @@ fn a_value_store_that_fails_after_the_edit_is_told_again() {
 #[test]
 fn a_value_store_that_was_not_told_of_an_edit_is_at_the_next_open() {
     let mut store = store(BackgroundMode::Stepped, true);
-    let told = store.shelf.told();
+    let dropped_before = store.shelf.dropped_count();
     store.set("apply");
     // Enough for the manifest to begin a new generation, which keeps the pending notifications.
     let before = store.manifest();
@@ -42,11 +42,15 @@ fn a_value_store_that_was_not_told_of_an_edit_is_at_the_next_open() {
     drop((p, q));
     check_named(&db.close().unwrap_err(), "apply", "shelf");
     let dropped = shelf.live() - LARGE;
-    assert!(dropped > LARGE && shelf.told() == told);
+    assert!(dropped > LARGE && shelf.dropped_count() == dropped_before);
     shelf.fuse.clear();
     let (db, _) = open(BackgroundMode::Stepped, &fs, &shelf).unwrap();
     assert_eq!(read(&db.partition("p").unwrap()), content);
-    assert_eq!(shelf.told(), told + dropped, "of every value that an edit dropped");
+    assert_eq!(
+        shelf.dropped_count(),
+        dropped_before + dropped,
+        "of every value that an edit dropped"
+    );
 }
 
 #[test]

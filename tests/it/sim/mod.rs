@@ -21,7 +21,7 @@ use testkit::Rng;
 use testkit::model::{Contents, Model, Op, Step, Value};
 
 use oracle::Seen;
-use script::{Deed, UNLOGGED, Variant};
+use script::{ScriptStep, UNLOGGED, Variant};
 
 use crate::store::stepped;
 
@@ -42,7 +42,7 @@ pub fn open_read_only(variant: &Variant, fs: Arc<dyn Fs>) -> Result<Db> {
 
 /// The acknowledged writes, and the one in flight.
 #[derive(Default)]
-pub struct Truth {
+pub struct WriteRecord {
     /// The visible commits in order; of the unlogged partition only its name.
     pub model: Model,
     /// The call that the store executes at this time.
@@ -64,7 +64,7 @@ pub struct Truth {
 
 /// The position in the record at one time: everything else in it only grows.
 #[derive(Clone)]
-pub struct Moment {
+pub struct RecordPosition {
     pub steps: usize,
     pub in_flight: Option<Step>,
     pub durable: usize,
@@ -73,30 +73,30 @@ pub struct Moment {
     pub doubtful: BTreeSet<String>,
 }
 
-impl Truth {
+impl WriteRecord {
     /// The record of a store that was opened with exactly this content.
-    pub fn of(seen: &Seen) -> Truth {
-        let mut truth = Truth::default();
+    pub fn of(seen: &Seen) -> WriteRecord {
+        let mut record = WriteRecord::default();
         for (partition, contents) in &seen.logged {
-            truth.model.create(partition);
+            record.model.create(partition);
             let ops: Vec<Op> = contents
                 .iter()
                 .map(|(key, value): (&Vec<u8>, &Value)| Op::put(partition, key, value))
                 .collect();
             if !ops.is_empty() {
-                truth.model.commit(ops);
+                record.model.commit(ops);
             }
         }
         for (key, value) in &seen.unlogged {
-            truth.unlogged.push((key.clone(), Some(value.clone())));
+            record.unlogged.push((key.clone(), Some(value.clone())));
         }
-        truth.durable = truth.model.log().len();
-        truth.covered = truth.unlogged.len();
-        truth
+        record.durable = record.model.log().len();
+        record.covered = record.unlogged.len();
+        record
     }
 
-    pub fn moment(&self) -> Moment {
-        Moment {
+    pub fn position(&self) -> RecordPosition {
+        RecordPosition {
             steps: self.model.log().len(),
             in_flight: self.in_flight.clone().or_else(|| self.refused.clone()),
             durable: self.durable,
@@ -148,10 +148,10 @@ pub struct Passed {
 }
 
 /// A store, its storage and the record of its writes.
-pub struct World {
+pub struct Simulation {
     pub mem: MemFs,
     pub fs: FaultFs,
-    pub truth: Arc<Mutex<Truth>>,
+    pub record: Arc<Mutex<WriteRecord>>,
     pub passed: Passed,
     variant: Variant,
     db: Option<Db>,
@@ -159,13 +159,13 @@ pub struct World {
     values: u64,
 }
 
-impl World {
+impl Simulation {
     /// A simulation before its first step.
-    pub fn new(variant: &Variant, mem: MemFs, truth: Truth, rng: Rng) -> World {
-        World {
+    pub fn new(variant: &Variant, mem: MemFs, record: WriteRecord, rng: Rng) -> Simulation {
+        Simulation {
             fs: FaultFs::over_mem(mem.clone()),
             mem,
-            truth: Arc::new(Mutex::new(truth)),
+            record: Arc::new(Mutex::new(record)),
             passed: Passed::default(),
             variant: variant.clone(),
             db: None,
@@ -178,8 +178,8 @@ impl World {
         self.db.as_ref().expect("it was opened")
     }
 
-    pub fn truth(&self) -> MutexGuard<'_, Truth> {
-        self.truth.lock().expect("no holder of the lock panics")
+    pub fn record(&self) -> MutexGuard<'_, WriteRecord> {
+        self.record.lock().expect("no holder of the lock panics")
     }
 
     pub fn is_open(&self) -> bool {
@@ -188,11 +188,11 @@ impl World {
 
     /// Opens the store, and makes what every script begins with.
     pub fn open(&mut self) -> Result<()> {
-        let mut truth = self.truth();
-        if truth.model.log().is_empty() {
-            truth.model.create("default");
+        let mut record = self.record();
+        if record.model.log().is_empty() {
+            record.model.create("default");
         }
-        drop(truth);
+        drop(record);
         self.db = Some(open(&self.variant, Arc::new(self.fs.clone()), self.rng.next_u64())?);
         Ok(())
     }
@@ -210,22 +210,22 @@ impl World {
     pub fn close(&mut self) -> Result<()> {
         let closed = self.db.take().map_or(Ok(()), Db::close);
         if closed.is_ok() {
-            self.truth().all_durable();
+            self.record().all_durable();
         }
         closed
     }
 
     /// Runs one step. An error is an error of the store.
-    pub fn act(&mut self, deed: &Deed) -> Result<()> {
-        let result = self.act_and_note(deed);
+    pub fn act(&mut self, step: &ScriptStep) -> Result<()> {
+        let result = self.act_and_note(step);
         if let Some(db) = &self.db {
             let durable = db.durable_seq().get();
-            let mut truth = self.truth();
-            let covered = truth.seqs.partition_point(|(seq, _)| *seq <= durable);
-            if let Some((_, steps)) = covered.checked_sub(1).map(|at| truth.seqs[at]) {
-                truth.durable = truth.durable.max(steps);
+            let mut record = self.record();
+            let covered = record.seqs.partition_point(|(seq, _)| *seq <= durable);
+            if let Some((_, steps)) = covered.checked_sub(1).map(|at| record.seqs[at]) {
+                record.durable = record.durable.max(steps);
             }
-            drop(truth);
+            drop(record);
             let stats = db.stats();
             let tables = stats.partitions.iter().flat_map(|p| &p.levels);
             let passed = &mut self.passed;
@@ -235,28 +235,28 @@ impl World {
         result
     }
 
-    fn act_and_note(&mut self, deed: &Deed) -> Result<()> {
-        match deed {
-            Deed::Commit { ops, sync } => self.commit(None, ops, *sync),
-            Deed::Clear { partition, ops, sync } => self.commit(Some(partition), ops, *sync),
-            Deed::WaitDurable => self.db().wait_durable(self.db().visible_seq()),
-            Deed::Flush => {
+    fn act_and_note(&mut self, step: &ScriptStep) -> Result<()> {
+        match step {
+            ScriptStep::Commit { ops, sync } => self.commit(None, ops, *sync),
+            ScriptStep::Clear { partition, ops, sync } => self.commit(Some(partition), ops, *sync),
+            ScriptStep::WaitDurable => self.db().wait_durable(self.db().visible_seq()),
+            ScriptStep::Flush => {
                 self.db().flush()?;
-                self.truth().all_durable();
+                self.record().all_durable();
                 Ok(())
             }
-            Deed::Compact(partition) => match self.find(partition)? {
+            ScriptStep::Compact(partition) => match self.find(partition)? {
                 Some(partition) => partition.compact(..),
                 None => Ok(()),
             },
-            Deed::Step(count) => (0..*count).try_for_each(|_| self.db().step().map(|_| ())),
-            Deed::Settle => self.db().wait_idle(),
-            Deed::Create(name) => self.create(name),
-            Deed::Drop(name) => self.drop_partition(name),
-            Deed::Reopen => {
+            ScriptStep::Step(count) => (0..*count).try_for_each(|_| self.db().step().map(|_| ())),
+            ScriptStep::Settle => self.db().wait_idle(),
+            ScriptStep::Create(name) => self.create(name),
+            ScriptStep::Drop(name) => self.drop_partition(name),
+            ScriptStep::Reopen => {
                 self.count();
                 self.close()?;
-                self.truth().seqs.clear();
+                self.record().seqs.clear();
                 self.open()
             }
         }
@@ -289,21 +289,21 @@ impl World {
         self.step(Step::Drop(name.to_owned()), |db| db.drop_partition(name))
     }
 
-    fn step(&self, step: Step, deed: impl FnOnce(&Db) -> Result<()>) -> Result<()> {
+    fn step(&self, step: Step, call: impl FnOnce(&Db) -> Result<()>) -> Result<()> {
         let (Step::Create(name) | Step::Drop(name)) = step.clone() else {
             unreachable!("it is about a partition")
         };
-        self.truth().in_flight = Some(step);
-        let result = deed(self.db());
-        let mut truth = self.truth();
+        self.record().in_flight = Some(step);
+        let result = call(self.db());
+        let mut record = self.record();
         match &result {
             Ok(()) => {
-                truth.done();
-                truth.doubtful.remove(&name);
+                record.done();
+                record.doubtful.remove(&name);
             }
             Err(_) => {
-                truth.in_flight = None;
-                truth.doubtful.insert(name);
+                record.in_flight = None;
+                record.doubtful.insert(name);
             }
         }
         result
@@ -321,9 +321,9 @@ impl World {
             && let Some(partition) = self.find(name)?
         {
             batch = batch.clear(&partition);
-            let truth = self.truth();
+            let record = self.record();
             let all = (Bound::Unbounded, Bound::Unbounded);
-            let keys = truth.model.range(name, all, truth.model.seq());
+            let keys = record.model.range(name, all, record.model.seq());
             written.extend(keys.map(|(key, _)| Op::delete(name, key)));
         }
         for (name, key, bytes) in ops {
@@ -341,36 +341,36 @@ impl World {
         }
         let is_logged = written[0].partition != UNLOGGED;
         if is_logged {
-            self.truth().in_flight = Some(Step::Commit(written.clone()));
+            self.record().in_flight = Some(Step::Commit(written.clone()));
         } else {
             let ops = written.iter().map(|op| (op.key.clone(), op.value.clone()));
-            self.truth().unlogged.extend(ops);
+            self.record().unlogged.extend(ops);
         }
         let witness = witness(&written);
         let sync = sync && witness.is_some();
         let durability = if sync { Durability::Sync } else { Durability::Os };
         let result = batch.commit(durability);
         let is_visible = result.is_ok() || witness.is_some_and(|op| self.is_visible(op));
-        let mut truth = self.truth();
+        let mut record = self.record();
         if !is_logged {
             if !is_visible {
-                let tried = truth.unlogged.len() - written.len();
-                truth.unlogged.truncate(tried);
+                let tried = record.unlogged.len() - written.len();
+                record.unlogged.truncate(tried);
             }
         } else if is_visible {
-            truth.done();
-            let steps = truth.model.log().len();
-            truth
+            record.done();
+            let steps = record.model.log().len();
+            record
                 .seqs
                 .push((result.as_ref().map_or(self.db().visible_seq(), |c| c.seq).get(), steps));
-            written.iter().for_each(|op| _ = truth.doubtful.remove(&op.partition));
+            written.iter().for_each(|op| _ = record.doubtful.remove(&op.partition));
             if sync && result.is_ok() {
-                truth.durable = steps;
+                record.durable = steps;
             }
-            truth.refused = None;
+            record.refused = None;
         } else {
-            let refused = truth.in_flight.take();
-            truth.refused = truth.refused.take().or(refused);
+            let refused = record.in_flight.take();
+            record.refused = record.refused.take().or(refused);
         }
         result.map(|_| ())
     }
@@ -403,7 +403,7 @@ fn witness(ops: &[Op]) -> Option<&Op> {
 }
 
 /// An error as the tests report it.
-pub fn told(what: &str) -> impl Fn(Error) -> String + '_ {
+pub fn context(what: &str) -> impl Fn(Error) -> String + '_ {
     move |error| format!("{what}: {error}")
 }
 

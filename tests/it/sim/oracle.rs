@@ -16,7 +16,7 @@ use siltstone::{Db, Durability, VerifyOptions};
 use testkit::model::{Contents, Model, State, Step};
 
 use super::script::{UNLOGGED, Variant};
-use super::{DIR, Moment, Truth, open, open_read_only, told};
+use super::{DIR, RecordPosition, WriteRecord, context, open, open_read_only};
 
 /// The contents of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,11 +31,11 @@ pub struct Seen {
 pub fn observe(db: &Db) -> Result<Seen, String> {
     let mut seen = Seen::default();
     for name in db.partition_names() {
-        let partition = db.partition(&name).map_err(told("partition"))?;
+        let partition = db.partition(&name).map_err(context("partition"))?;
         let mut contents = Contents::new();
         for entry in partition.iter() {
-            let (key, value) = entry.map_err(told("scan"))?;
-            let got = partition.get(&key).map_err(told("get"))?;
+            let (key, value) = entry.map_err(context("scan"))?;
+            let got = partition.get(&key).map_err(context("get"))?;
             if got.as_deref() != Some(&*value) {
                 return Err(format!("get and scan differ in {name} at {key:?}"));
             }
@@ -50,12 +50,16 @@ pub fn observe(db: &Db) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// Checks that `seen` is a state that a power cut at `moment` may leave.
-pub fn check_prefix(truth: &Truth, moment: &Moment, seen: &Seen) -> Result<(), String> {
-    check_unlogged(truth, moment, &seen.unlogged)?;
-    let base = truth.model.after(moment.steps);
+/// Checks that `seen` is a state that a power cut at `position` may leave.
+pub fn check_prefix(
+    record: &WriteRecord,
+    position: &RecordPosition,
+    seen: &Seen,
+) -> Result<(), String> {
+    check_unlogged(record, position, &seen.unlogged)?;
+    let base = record.model.after(position.steps);
     let mut candidates = vec![base];
-    if let Some(step) = &moment.in_flight {
+    if let Some(step) = &position.in_flight {
         let mut with = candidates[0].clone();
         let mut step = step.clone();
         if let Step::Commit(ops) = &mut step {
@@ -65,7 +69,7 @@ pub fn check_prefix(truth: &Truth, moment: &Moment, seen: &Seen) -> Result<(), S
         with.step(step);
         candidates.push(with);
     }
-    for name in &moment.doubtful {
+    for name in &position.doubtful {
         let more = candidates.iter().map(|model| toggled(model, name));
         let more: Vec<Model> = more.collect();
         candidates.extend(more);
@@ -73,13 +77,13 @@ pub fn check_prefix(truth: &Truth, moment: &Moment, seen: &Seen) -> Result<(), S
     let names: Vec<&str> = seen.logged.keys().map(String::as_str).collect();
     if candidates.iter().any(|model: &Model| {
         model.partition_names().eq(names.iter().copied())
-            && model.prefix_equal_to(&seen.logged, moment.durable).is_some()
+            && model.prefix_equal_to(&seen.logged, position.durable).is_some()
     }) {
         return Ok(());
     }
     let old = candidates.iter().any(|model| model.prefix_equal_to(&seen.logged, 0).is_some());
     let what = if old { "a durable commit is lost, or a partition" } else { "no prefix" };
-    Err(format!("{what}: {}", differences(&candidates[0], moment, seen)))
+    Err(format!("{what}: {}", differences(&candidates[0], position, seen)))
 }
 
 /// The model with one of its partitions dropped, or with a partition created that it lacks.
@@ -94,15 +98,15 @@ fn toggled(model: &Model, name: &str) -> Model {
     model
 }
 
-fn differences(model: &Model, moment: &Moment, seen: &Seen) -> String {
+fn differences(model: &Model, position: &RecordPosition, seen: &Seen) -> String {
     let wanted = model.state(model.seq());
     let mut text = format!(
         "partitions {:?}, expected {:?}; {} steps, durable {}, in flight {:?};",
         seen.logged.keys().collect::<Vec<_>>(),
         wanted.keys().collect::<Vec<_>>(),
-        moment.steps,
-        moment.durable,
-        moment.in_flight.as_ref().map(brief)
+        position.steps,
+        position.durable,
+        position.in_flight.as_ref().map(brief)
     );
     for (name, contents) in &wanted {
         let empty = Contents::new();
@@ -136,7 +140,7 @@ fn differences(model: &Model, moment: &Moment, seen: &Seen) -> String {
         }
         text += &format!(
             "\nin flight {:?}",
-            moment.in_flight.as_ref().map(|s| match s {
+            position.in_flight.as_ref().map(|s| match s {
                 Step::Commit(ops) => ops
                     .iter()
                     .map(|op| format!("{}={:?}", op.key.escape_ascii(), short(op.value.as_ref())))
@@ -161,12 +165,16 @@ fn brief(step: &Step) -> String {
 }
 
 /// Each key has a value that was written to it, no older than the last flush.
-fn check_unlogged(truth: &Truth, moment: &Moment, seen: &Contents) -> Result<(), String> {
+fn check_unlogged(
+    record: &WriteRecord,
+    position: &RecordPosition,
+    seen: &Contents,
+) -> Result<(), String> {
     type Allowed<'a> = BTreeMap<&'a [u8], Vec<Option<&'a Arc<[u8]>>>>;
     let mut allowed: Allowed<'_> = BTreeMap::new();
-    for (at, (key, value)) in truth.unlogged[..moment.unlogged].iter().enumerate() {
+    for (at, (key, value)) in record.unlogged[..position.unlogged].iter().enumerate() {
         let values = allowed.entry(key).or_insert_with(|| vec![None]);
-        if at < moment.covered {
+        if at < position.covered {
             values.clear();
         }
         values.push(value.as_ref());
@@ -186,7 +194,7 @@ fn check_unlogged(truth: &Truth, moment: &Moment, seen: &Contents) -> Result<(),
 /// All live files of an open store verify: a store that reads well may still have damage that no
 /// read met.
 pub fn check_sound(db: &Db) -> Result<(), String> {
-    let report = db.verify(VerifyOptions::default()).map_err(told("verify"))?;
+    let report = db.verify(VerifyOptions::default()).map_err(context("verify"))?;
     if report.is_sound() {
         Ok(())
     } else {
@@ -196,10 +204,10 @@ pub fn check_sound(db: &Db) -> Result<(), String> {
 
 /// The manifest names every file in the folder, and each of those is there.
 pub fn check_files(mem: &MemFs) -> Result<(), String> {
-    let entries = mem.list(Path::new(DIR), "").map_err(told("list"))?;
+    let entries = mem.list(Path::new(DIR), "").map_err(context("list"))?;
     let mut found: BTreeSet<String> = entries.into_iter().map(|entry| entry.name).collect();
     let names: Vec<FileName> = found.iter().filter_map(|name| FileName::parse(name)).collect();
-    let recovered = recover(mem, Path::new(DIR), &names).map_err(told("recover"))?;
+    let recovered = recover(mem, Path::new(DIR), &names).map_err(context("recover"))?;
     let recovered = recovered.ok_or("there is no manifest")?;
     let version = &recovered.version;
     // No edit names the cursor. A cursor of another epoch would be an unneeded file.
@@ -230,7 +238,7 @@ pub fn guarded<T>(check: impl FnOnce() -> Result<T, String>) -> Result<T, String
 
 /// Opens a store and reads all of it. There must be no unneeded file.
 pub fn reopen(variant: &Variant, mem: &MemFs, salt: u64) -> Result<(Db, Seen), String> {
-    let db = open(variant, Arc::new(mem.clone()), salt).map_err(told("open"))?;
+    let db = open(variant, Arc::new(mem.clone()), salt).map_err(context("open"))?;
     let seen = observe(&db)?;
     check_files(mem)?;
     Ok((db, seen))
@@ -241,10 +249,10 @@ pub fn observe_read_only(variant: &Variant, mem: &MemFs) -> Result<Option<Seen>,
     let fs = FaultFs::over_mem(mem.clone());
     let db = match open_read_only(variant, Arc::new(fs.clone())) {
         Err(error) if error.io_source().is_some_and(|e| e.kind() == NotFound) => return Ok(None),
-        opened => opened.map_err(told("open read-only"))?,
+        opened => opened.map_err(context("open read-only"))?,
     };
     let seen = observe(&db)?;
-    db.close().map_err(told("close what was opened read-only"))?;
+    db.close().map_err(context("close what was opened read-only"))?;
     match fs.mutation_count() {
         0 => Ok(Some(seen)),
         count => Err(format!("{count} changes were asked for without writing")),
@@ -256,24 +264,24 @@ pub fn check_goes_on(variant: &Variant, mem: &MemFs, settle: bool) -> Result<See
     let (db, seen) = reopen(variant, mem, 1)?;
     let mut expected = seen.clone();
     for name in db.partition_names() {
-        let partition = db.partition(&name).map_err(told("partition"))?;
+        let partition = db.partition(&name).map_err(context("partition"))?;
         let logged = name != UNLOGGED;
         let durability = if logged { Durability::Sync } else { Durability::Os };
         let put = db.batch().put(&partition, "after", "the cut").commit(durability);
-        put.map_err(told("write after the cut"))?;
+        put.map_err(context("write after the cut"))?;
         let contents = if logged { expected.logged.get_mut(&name) } else { None };
         contents.unwrap_or(&mut expected.unlogged).insert(b"after".to_vec(), (*b"the cut").into());
     }
     if settle {
-        db.flush().map_err(told("flush after the cut"))?;
-        db.wait_idle().map_err(told("background work after the cut"))?;
+        db.flush().map_err(context("flush after the cut"))?;
+        db.wait_idle().map_err(context("background work after the cut"))?;
         check_files(mem)?;
     }
     if observe(&db)? != expected {
         return Err("the store lost something while it went on".to_owned());
     }
     check_sound(&db)?;
-    db.close().map_err(told("close after the cut"))?;
+    db.close().map_err(context("close after the cut"))?;
     check_files(mem)?;
     let (_db, again) = reopen(variant, mem, 2).map_err(|what| format!("second time: {what}"))?;
     if again != expected {

@@ -13,7 +13,7 @@ const LOGGED: [&str; 2] = ["p", "q"];
 
 /// One step of the application.
 #[derive(Clone, Debug)]
-pub enum Deed {
+pub enum ScriptStep {
     /// Operations that commit together; `None` deletes, a number is a length.
     Commit {
         ops: Vec<(&'static str, u32, Option<usize>)>,
@@ -178,8 +178,8 @@ impl<'a> Writer<'a> {
     }
 
     /// So many steps.
-    pub fn script(&mut self, len: usize) -> Vec<Deed> {
-        (0..len).map(|_| self.deed()).collect()
+    pub fn script(&mut self, len: usize) -> Vec<ScriptStep> {
+        (0..len).map(|_| self.step()).collect()
     }
 
     fn op(&mut self, deletes: bool) -> (&'static str, u32, Option<usize>) {
@@ -198,7 +198,7 @@ impl<'a> Writer<'a> {
         (partition, key, (!deletes).then_some(bytes as usize))
     }
 
-    fn deed(&mut self) -> Deed {
+    fn step(&mut self) -> ScriptStep {
         let w = self.variant.weights;
         let sync = self.rng.chance(1, 4);
         let kinds = [
@@ -222,48 +222,48 @@ impl<'a> Writer<'a> {
             hit
         });
         match kind.expect("the number is below the sum") {
-            0 => Deed::Commit { ops: vec![self.op(false)], sync },
+            0 => ScriptStep::Commit { ops: vec![self.op(false)], sync },
             1 => {
                 let count = self.rng.range(2..7);
                 let op = |w: &mut Self| {
                     let deletes = w.rng.chance(1, 5);
                     w.op(deletes)
                 };
-                Deed::Commit { ops: (0..count).map(|_| op(self)).collect(), sync }
+                ScriptStep::Commit { ops: (0..count).map(|_| op(self)).collect(), sync }
             }
-            2 => Deed::Commit { ops: vec![self.op(true)], sync },
-            3 => Deed::WaitDurable,
-            4 => Deed::Flush,
+            2 => ScriptStep::Commit { ops: vec![self.op(true)], sync },
+            3 => ScriptStep::WaitDurable,
+            4 => ScriptStep::Flush,
             5 => {
                 let partition: &&str = self.rng.pick(&self.live);
-                Deed::Compact(partition)
+                ScriptStep::Compact(partition)
             }
-            6 => Deed::Step(self.rng.range(1..4) as u32),
-            7 => Deed::Settle,
+            6 => ScriptStep::Step(self.rng.range(1..4) as u32),
+            7 => ScriptStep::Settle,
             8 => self.create_or_drop(),
-            9 => Deed::Reopen,
+            9 => ScriptStep::Reopen,
             10 => {
                 let partition = *self.rng.pick(&self.live);
                 let ops = (0..self.rng.below(3)).map(|_| self.op(false)).collect();
-                Deed::Clear { partition, ops, sync }
+                ScriptStep::Clear { partition, ops, sync }
             }
             _ => {
                 let (_, key, bytes) = self.op(sync);
-                Deed::Commit { ops: vec![(UNLOGGED, key, bytes)], sync: false }
+                ScriptStep::Commit { ops: vec![(UNLOGGED, key, bytes)], sync: false }
             }
         }
     }
 
-    fn create_or_drop(&mut self) -> Deed {
+    fn create_or_drop(&mut self) -> ScriptStep {
         let name = *self.rng.pick(&LOGGED);
         match self.live.iter().position(|live| *live == name) {
             Some(at) => {
                 self.live.remove(at);
-                Deed::Drop(name)
+                ScriptStep::Drop(name)
             }
             None => {
                 self.live.push(name);
-                Deed::Create(name)
+                ScriptStep::Create(name)
             }
         }
     }

@@ -76,7 +76,7 @@ fn text((key, value): (Slice, Slice)) -> (String, String) {
     (text(key), text(value))
 }
 
-struct World {
+struct Harness {
     rng: Rng,
     db: Db,
     partitions: [Partition; 2],
@@ -87,12 +87,12 @@ struct World {
     refused: u64,
 }
 
-impl World {
-    fn new(mut rng: Rng) -> World {
+impl Harness {
+    fn new(mut rng: Rng) -> Harness {
         let db = open(&MemFs::new());
         let partitions = ["p", "q"].map(|name| db.partition(name).unwrap());
         let rng = rng.fork();
-        World {
+        Harness {
             rng,
             db,
             partitions,
@@ -246,13 +246,13 @@ fn a_commit_is_refused_exactly_if_somebody_wrote_what_it_read() {
     let mut committed = 0;
     let mut refused = 0;
     for _ in 0..25 {
-        let mut world = World::new(rng.fork());
+        let mut harness = Harness::new(rng.fork());
         for _ in 0..800 {
-            world.step();
+            harness.step();
         }
-        world.check_content();
-        committed += world.committed;
-        refused += world.refused;
+        harness.check_content();
+        committed += harness.committed;
+        refused += harness.refused;
     }
     println!("{committed} transactions committed, {refused} refused");
     assert!(committed > 300 && refused > 300, "{committed} and {refused}");

@@ -58,16 +58,16 @@ fn a_limit_holds_by_the_clock_of_the_database() {
     let free = db.verify(VerifyOptions::new()).unwrap();
     let begun = clock.now();
     // So slow that nearly all of the time is spent waiting.
-    let mut told = 0;
+    let mut calls = 0;
     let options = VerifyOptions::new().bytes_per_second(free.bytes).on_progress(|_| {
-        told += 1;
+        calls += 1;
         true
     });
     let report = db.verify(options).unwrap();
     let took = clock.now().saturating_sub(begun).as_millis();
     assert_eq!(report, free);
     assert!((900..1500).contains(&took), "{took} ms instead of 1000");
-    assert!(told > 20, "a caller may stop the wait: {told}");
+    assert!(calls > 20, "a caller may stop the wait: {calls}");
 }
 
 /// A process without a free file handle reports nothing about the files. First an open file is

@@ -56,16 +56,16 @@ fn a_limit_holds_by_the_clock_of_the_database() {
     let free = scrubbed(&p);
     let begun = clock.now();
     // So slow that nearly all of the time is spent waiting.
-    let mut told = 0;
+    let mut calls = 0;
     let options = ScrubOptions::new().bytes_per_second(free.bytes / 10).on_progress(|_| {
-        told += 1;
+        calls += 1;
         true
     });
     let report = p.scrub(options).unwrap();
     let took = clock.now().saturating_sub(begun).as_millis();
     assert_eq!(report, free);
     assert!((9500..14_000).contains(&took), "{took} ms instead of 10,000");
-    assert!(told > 200, "a caller may stop the wait: {told}");
+    assert!(calls > 200, "a caller may stop the wait: {calls}");
     // A closed database reports nothing more about its files.
     let mut db = Some(db);
     let options = ScrubOptions::new().on_progress(|_| {

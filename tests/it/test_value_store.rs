@@ -14,7 +14,7 @@ use siltstone::{Error, ErrorKind, Result};
 
 /// The effect of a fuse on the call for which it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blow {
+pub enum FailureMode {
     /// It panics.
     Panic,
     /// It returns an error.
@@ -23,10 +23,10 @@ pub enum Blow {
 
 /// Makes one call of a hook, by its name, fail as long as it is set. Clones share it.
 #[derive(Clone, Default)]
-pub struct Fuse(Arc<Mutex<Option<(&'static str, Blow)>>>);
+pub struct Fuse(Arc<Mutex<Option<(&'static str, FailureMode)>>>);
 
 impl Fuse {
-    pub fn set(&self, call: &'static str, blow: Blow) {
+    pub fn set(&self, call: &'static str, blow: FailureMode) {
         *self.0.lock().unwrap() = Some((call, blow));
     }
 
@@ -39,8 +39,8 @@ impl Fuse {
         let set = self.0.lock().unwrap().filter(|(set, _)| *set == call);
         match set {
             None => Ok(()),
-            Some((_, Blow::Panic)) => panic!("the fuse of {call} has blown"),
-            Some((_, Blow::Fail)) => {
+            Some((_, FailureMode::Panic)) => panic!("the fuse of {call} has blown"),
+            Some((_, FailureMode::Fail)) => {
                 Err(Error::new(ErrorKind::Io, format!("the fuse of {call} has blown")))
             }
         }
@@ -50,9 +50,9 @@ impl Fuse {
 /// The function that a checkpoint calls.
 type Call = Box<dyn FnOnce() + Send>;
 
-/// Values in memory; durable ones survive [`Shelf::cut`]. Clones share them.
+/// Values in memory; durable ones survive [`TestValueStore::cut`]. Clones share them.
 #[derive(Clone, Default)]
-pub struct Shelf {
+pub struct TestValueStore {
     state: Arc<Mutex<State>>,
     pub fuse: Fuse,
     /// `true` if jobs move every value that they meet.
@@ -79,19 +79,19 @@ struct State {
     reads: Vec<String>,
 }
 
-impl Shelf {
+impl TestValueStore {
     /// An empty store whose values every job moves, or keeps.
-    pub fn moving(moves: bool) -> Shelf {
-        Shelf { moves, ..Shelf::default() }
+    pub fn moving(moves: bool) -> TestValueStore {
+        TestValueStore { moves, ..TestValueStore::default() }
     }
 
     /// An empty store that makes checkpoints, in files of `fs`.
-    pub fn over(fs: Arc<dyn Fs>) -> Shelf {
-        Shelf { fs: Some(fs), ..Shelf::default() }
+    pub fn over(fs: Arc<dyn Fs>) -> TestValueStore {
+        TestValueStore { fs: Some(fs), ..TestValueStore::default() }
     }
 
     /// The store in a checkpoint in `dir`.
-    pub fn open(fs: Arc<dyn Fs>, dir: &Path) -> Result<Shelf> {
+    pub fn open(fs: Arc<dyn Fs>, dir: &Path) -> Result<TestValueStore> {
         let file = fs.open_read(&dir.join(FILE))?;
         let mut bytes = vec![0; file.len()? as usize];
         file.read_at(0, &mut bytes)?;
@@ -105,12 +105,12 @@ impl Shelf {
             rest = &rest[16 + len..];
         }
         state.durable = state.values.clone();
-        Ok(Shelf { state: Arc::new(Mutex::new(state)), ..Shelf::over(fs) })
+        Ok(TestValueStore { state: Arc::new(Mutex::new(state)), ..TestValueStore::over(fs) })
     }
 
     /// The same store, with checkpoints in files of `fs`.
-    pub fn on(self, fs: Arc<dyn Fs>) -> Shelf {
-        Shelf { fs: Some(fs), ..self }
+    pub fn on(self, fs: Arc<dyn Fs>) -> TestValueStore {
+        TestValueStore { fs: Some(fs), ..self }
     }
 
     /// Calls `call` in the next checkpoint, before anything is copied.
@@ -129,12 +129,17 @@ impl Shelf {
     }
 
     /// The store as a power cut leaves it.
-    pub fn cut(&self) -> Shelf {
+    pub fn cut(&self) -> TestValueStore {
         let mut state = self.state.lock().unwrap().clone();
         state.values = state.durable.clone();
         state.dropped.clear();
         let state = Arc::new(Mutex::new(state));
-        Shelf { state, fuse: Fuse::default(), in_checkpoint: Arc::default(), ..self.clone() }
+        TestValueStore {
+            state,
+            fuse: Fuse::default(),
+            in_checkpoint: Arc::default(),
+            ..self.clone()
+        }
     }
 
     /// Counts a failed sync that was reported to its caller.
@@ -155,7 +160,7 @@ impl Shelf {
     }
 
     /// The number of values that were dropped by the edits it was notified of.
-    pub fn told(&self) -> usize {
+    pub fn dropped_count(&self) -> usize {
         let state = self.state.lock().unwrap();
         state.applied.values().flatten().collect::<std::collections::BTreeSet<_>>().len()
     }
@@ -197,7 +202,7 @@ fn number(handle: &[u8]) -> u64 {
     u64::from_le_bytes(*handle.first_chunk().unwrap())
 }
 
-impl ValueStoreFactory for Shelf {
+impl ValueStoreFactory for TestValueStore {
     fn name(&self) -> &'static str {
         "shelf"
     }
@@ -207,7 +212,7 @@ impl ValueStoreFactory for Shelf {
     }
 }
 
-impl ValueStore for Shelf {
+impl ValueStore for TestValueStore {
     fn wants(&self, len: u64) -> bool {
         self.fuse.pass("wants").unwrap();
         len >= 100
@@ -349,7 +354,7 @@ impl HookProvider for NoHooks {
 }
 
 /// Provides one value store and no filter.
-pub struct ShelfProvider(pub Shelf);
+pub struct ShelfProvider(pub TestValueStore);
 
 impl HookProvider for ShelfProvider {
     fn compaction_filter(

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::*;
 
-impl World {
+impl Harness {
     /// The n-th current partition, or of a snapshot: then dropped ones are included.
     fn view(&self, p: u8, through: Through) -> (Partition, Option<&Snapshot>, Rc<Contents>) {
         let part = self.part(p);

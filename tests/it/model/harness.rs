@@ -56,7 +56,7 @@ struct HeldRange {
     expected: VecDeque<(Vec<u8>, Vec<u8>)>,
 }
 
-pub struct World {
+pub struct Harness {
     fs: MemFs,
     db: Option<Db>,
     random: Rng,
@@ -99,12 +99,12 @@ fn bounds(from: Bound<Key>, to: Bound<Key>) -> Bounds {
     (from.map(Key::bytes), to.map(Key::bytes))
 }
 
-impl World {
-    pub fn new(options: &Options) -> World {
+impl Harness {
+    pub fn new(options: &Options) -> Harness {
         let fs = MemFs::new();
         let mut random = Rng::new(1);
         let db = open(&fs, options, &mut random);
-        let mut world = World {
+        let mut harness = Harness {
             fs,
             db: Some(db),
             random,
@@ -119,8 +119,8 @@ impl World {
             incarnations: 0,
             drops: 0,
         };
-        world.add_part(NAMES[0], PartitionOptions::new());
-        world
+        harness.add_part(NAMES[0], PartitionOptions::new());
+        harness
     }
 
     fn db(&self) -> &Db {
