@@ -186,7 +186,7 @@ fn catch_up_with_due(shared: &TendingShared, follower: &Follower, clock: &dyn Cl
     // the lock of its place in the log.
     for followed in due(shared, clock.now()) {
         let goal = followed.goal();
-        // A few loads instead of a round: a read may have caught up meanwhile.
+        // A few loads instead of a round: a read may have caught up in the meantime.
         if goal.is_some_and(|goal| followed.has_reached(&goal)) {
             continue;
         }

@@ -61,10 +61,10 @@ pub enum Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
-    /// All commits at the begin of the call. Without a cursor, all commits that the log attests as
+    /// All commits at the begin of the call. Without a cursor, all commits that the log proves to be
     /// durable.
     Latest,
-    /// Everything that is durable, as far as the log attests it. A secondary that is only ever
+    /// Everything that is durable, as far as the log proves it. A secondary that is only ever
     /// synced to this shows nothing that a crash of the machine could undo. A sync of any partition
     /// to another goal ends that for all partitions until the next epoch: they are then shown up to
     /// the goal that was reached.

@@ -106,7 +106,7 @@ fn look_while_writing(has_cursor: bool, has_lease: bool, is_late: bool) {
     let mut found = 0;
     for round in 0..36 {
         let what = format!("round {round}, {has_cursor} {has_lease} {is_late}");
-        (0..5).for_each(|_| writer.lock().unwrap().deed());
+        (0..5).for_each(|_| writer.lock().unwrap().step());
         let before = writer.lock().unwrap().states.len() - 1;
         // Sometimes so often that the look cannot end.
         let left = Arc::new(Mutex::new([0, 3, 7, 20, 60, 150][round % 6]));
@@ -115,7 +115,7 @@ fn look_while_writing(has_cursor: bool, has_lease: bool, is_late: bool) {
             let mut left = left.lock().unwrap();
             if *left > 0 {
                 *left -= 1;
-                hasty.lock().unwrap().deed();
+                hasty.lock().unwrap().step();
             }
         }));
         let (content, verified) = look(&fs);
@@ -151,14 +151,14 @@ fn a_writer_that_goes_on_is_no_damage_for_an_open_without_a_lease() {
     }
 }
 
-/// Before, the length that the manifest had at the open was compared with that of a file that grows.
+/// The check used to compare the length of the manifest at the open with that of a file that grows.
 #[test]
 fn a_manifest_that_grows_while_it_is_verified_is_sound() {
     let fs = in_memory();
     let mut writer = Writer::new(&fs);
     let open = beside(&fs);
     for _ in 0..60 {
-        writer.deed();
+        writer.step();
         let report = open.verify(VerifyOptions::default()).unwrap();
         assert!(report.is_sound(), "{report}");
     }

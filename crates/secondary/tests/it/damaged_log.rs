@@ -12,7 +12,7 @@ use secondary::{Level, ReadOptions, Target};
 use super::*;
 
 const PARTITIONS: [&str; 2] = ["p", "q"];
-/// Bytes between two places of a flip. No multiple of 8, so that all fields of frames are met.
+/// Bytes between two flips. No multiple of 8, so that all fields of frames are hit.
 const STEP: usize = 101;
 
 /// The content of both partitions.
@@ -50,7 +50,7 @@ fn written(fs: &Arc<dyn Fs>) -> (Db, Whole) {
     (db, whole)
 }
 
-/// Syncs the log, and makes it attest that twice: a flip may destroy one frame that attests it.
+/// Syncs the log, and makes two later frames prove it: a flip may destroy one of them.
 fn settle(db: &Db) {
     for value in ["1", "2"] {
         db.wait_durable(db.visible_seq()).unwrap();
@@ -116,7 +116,8 @@ fn report_of(follower: &Secondary) -> VerifyReport {
     follower.verify(VerifyOptions::default()).unwrap()
 }
 
-/// The report says it, and the tables are read, too: an open secondary always has a report.
+/// Checks that the report has the damage, and that the tables are read, too: an open secondary
+/// always has a report.
 fn verified(fs: &Arc<dyn Fs>) -> Result<bool> {
     let report = report_of(&follower(fs)?);
     let damage = report.damage();
@@ -151,7 +152,7 @@ fn places(mem: &MemFs) -> Vec<(std::path::PathBuf, usize)> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Primary {
     Closed,
-    /// No cursor is left: as after a restart of the machine.
+    /// No cursor is left, as after a restart of the machine.
     Killed,
     Live,
     /// As for a secondary on another machine.
@@ -232,7 +233,7 @@ fn run(primary: Primary) {
         }
         refused += u32::from(open.is_err());
         mem.corrupt(&path, offset as u64, mask).unwrap();
-        // Nothing is left of it.
+        // No part of the damage is left.
         if number % 16 == 0 {
             assert!(beside(&fs).unwrap() == whole && verified(&fs).unwrap(), "{what}: undone");
         }

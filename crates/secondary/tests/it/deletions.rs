@@ -1,4 +1,4 @@
-//! A primary that deletes files at the very moment at which a secondary is about to read them.
+//! A primary that deletes files exactly when a secondary is about to read them.
 //!
 //! The lease of the secondary holds segments of the log and generations of the manifest as it holds
 //! tables: by the edit that dropped them.
@@ -13,7 +13,7 @@ use super::*;
 /// Interruptions of one test: more than a secondary makes attempts.
 const TIMES: usize = 60;
 
-/// The names in the folder that end so.
+/// The names in the folder with this ending.
 fn names(fs: &Arc<dyn Fs>, ending: &str) -> Vec<String> {
     let all = fs.list(DIR.as_ref(), "").unwrap().into_iter().map(|entry| entry.name);
     all.filter(|name| name.ends_with(ending)).collect()
@@ -86,7 +86,7 @@ fn segments_that_a_secondary_is_about_to_open_stay() {
     db.partition("p").unwrap().put("k", "v").unwrap();
     let writer = db.clone();
     before_opens(&fault, ".wal", move |round| replace_segments(&writer, round));
-    // One look is enough: what it needs is there, although it is in no version any more.
+    // One look is enough: the files that it needs are there, although no version has them any more.
     let reading = partition.at(Level::Strong).unwrap();
     assert_eq!(reading.get("k").unwrap().as_deref(), Some(&b"v"[..]));
     assert!(db.stats().leased_bytes > 0);

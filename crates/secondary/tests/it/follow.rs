@@ -54,8 +54,8 @@ fn what_was_flushed_leaves_the_memtables_and_is_read_from_tables() {
     assert_eq!(content(&followed.at(Level::Strong).unwrap()), content_of(&p));
 }
 
-/// The headers of all frames are read once. After that a partition costs its own bytes, wherever in
-/// the log they lie.
+/// The headers of all frames are read once. After that a partition costs only its own bytes,
+/// wherever they are in the log.
 #[test]
 fn a_partition_costs_its_own_bytes_of_the_log() {
     const PARTITIONS: usize = 16;
@@ -141,7 +141,7 @@ fn without_a_cursor_only_what_the_log_attests_is_seen_and_nothing_is_called_stro
     assert!(!follower.has_live_primary());
     let refused = followed.at(Level::Strong).err().unwrap();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    // Synced and attested by the mark after it.
+    // Synced, and proven durable by the mark after it.
     db.wait_idle().unwrap();
     followed.sync(Target::Latest).unwrap();
     assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"1"[..]));
@@ -195,7 +195,7 @@ fn files_that_a_view_reads_stay_until_it_is_gone() {
     db.wait_idle().unwrap();
     assert!(db.stats().leased_bytes > 0 && tables() > 1, "the lease holds the old tables");
     assert_eq!(content(&view), before, "no file is opened before it is read");
-    // The secondary catches up; the view alone holds the past.
+    // The secondary catches up; only the view holds the past.
     follower.sync(Target::Latest).unwrap();
     db.wait_idle().unwrap();
     assert!(tables() > 1);

@@ -33,7 +33,7 @@ const DIR: &str = "/db";
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options() -> Options {
-    // Small, so that segments, flushes and compactions come and go.
+    // Small, so that segments, flushes and compactions occur often.
     let options = Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(16 << 10);
     options.wal_bytes_max(64 << 10).cache_bytes(1 << 20)
 }
@@ -61,7 +61,7 @@ fn secondary(fs: &Arc<dyn Fs>) -> Secondary {
     Secondary::builder(DIR).fs(fs.clone()).options(options()).open().unwrap()
 }
 
-/// One whose files may vanish.
+/// A secondary whose files may be deleted.
 fn leaseless(fs: &Arc<dyn Fs>) -> Secondary {
     Secondary::builder(DIR).fs(fs.clone()).lease(false).open().unwrap()
 }

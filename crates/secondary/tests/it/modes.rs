@@ -1,4 +1,4 @@
-//! Groups, durable reach, flushed tables only, bounded memory, and partitions that catch up by
+//! Groups, durable goals, flushed tables only, bounded memory, and partitions that catch up by
 //! themselves.
 
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn what_is_not_durable_yet_is_not_seen_by_who_asks_for_durable_things_alone() {
     assert_eq!(followed.get("k").unwrap().as_deref(), Some(&b"2"[..]));
 }
 
-/// The age of what is shown must not be that of a look which found less than everything.
+/// The reported age must not be that of a look which found less than everything.
 #[test]
 fn a_sync_says_whether_it_came_to_the_present() {
     let fs = in_memory();

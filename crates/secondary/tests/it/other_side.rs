@@ -13,7 +13,7 @@ use secondary::{Level, Target};
 
 use super::*;
 
-/// A primary that does one step after the other, and every state that it acknowledged.
+/// A primary that runs one step after the other, and every state that it acknowledged.
 pub(crate) struct Writer {
     pub(crate) db: Db,
     pub(crate) partition: Partition,
@@ -29,7 +29,7 @@ impl Writer {
     }
 
     /// Mostly a write; sometimes a step that creates and deletes files.
-    pub(crate) fn deed(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.number += 1;
         match self.number % 12 {
             5 => self.partition.flush().unwrap(),
@@ -60,7 +60,7 @@ fn the_primary_goes_on_before_every_operation_of_a_secondary() {
     let slow = FaultFs::over_mem(mem);
     let writer = Arc::new(Mutex::new(Writer::new(&plain)));
     for _ in 0..30 {
-        writer.lock().unwrap().deed();
+        writer.lock().unwrap().step();
     }
     let hasty = writer.clone();
     let follower = secondary(&(Arc::new(slow.clone()) as Arc<dyn Fs>));
@@ -75,7 +75,7 @@ fn the_primary_goes_on_before_every_operation_of_a_secondary() {
             let mut left = left.lock().unwrap();
             if *left > 0 {
                 *left -= 1;
-                hasty.lock().unwrap().deed();
+                hasty.lock().unwrap().step();
             }
         }));
         let found = match round % 2 {
@@ -91,19 +91,19 @@ fn the_primary_goes_on_before_every_operation_of_a_secondary() {
         let place = place.expect("a state that was acknowledged");
         assert!(place >= before.max(seen), "{place} after {before} and {seen}");
         seen = place;
-        writer.deed();
+        writer.step();
     }
-    let deeds = writer.lock().unwrap().states.len();
-    assert!(deeds > 100, "{deeds}");
+    let states = writer.lock().unwrap().states.len();
+    assert!(states > 100, "{states}");
 }
 
-/// The life of a secondary, with steps of the writer in between.
+/// One run of a secondary, with steps of the writer in between.
 fn live(fs: &Arc<dyn Fs>, writer: &mut Writer) -> Result<Secondary> {
     let follower = Secondary::builder(DIR).fs(fs.clone()).options(options()).open()?;
     let followed = follower.partition("p")?;
     for round in 0..6 {
         for _ in 0..4 {
-            writer.deed();
+            writer.step();
         }
         match round % 3 {
             0 => drop(follower.sync(Target::Latest)?),
@@ -143,7 +143,7 @@ fn any_operation_of_a_secondary_may_fail_and_it_goes_on() {
             }
         }
     }
-    panic!("a life has more operations than the test expects");
+    panic!("a run has more operations than the test expects");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_listing_that_is_late_costs_another_look_and_nothing_else() {
         let followed = follower.partition("p").unwrap();
         for _ in 0..40 {
             for _ in 0..5 {
-                writer.deed();
+                writer.step();
             }
             if !has_cursor {
                 delete_cursor(&plain);

@@ -1,5 +1,5 @@
-//! A writing process with churn, stopped, continued and killed again and again; a reading process
-//! that is killed with it; and secondaries in this one that read all the time.
+//! A writing process under load, stopped, continued and killed again and again; a reading process
+//! that is killed with it; and secondaries in this process that read all the time.
 //!
 //! The test binary starts itself again as the writer, which prints each acknowledgement to a pipe.
 //! A strong read must see the commits that were acknowledged before it began, whatever happens to
@@ -56,11 +56,11 @@ pub(super) fn value(number: u64) -> String {
 pub(super) fn number_in(found: &[u8]) -> u64 {
     let text = std::str::from_utf8(found).unwrap();
     let number = text.split(':').next().unwrap().parse().unwrap();
-    assert_eq!(text, value(number), "not what anybody wrote");
+    assert_eq!(text, value(number), "no writer wrote this");
     number
 }
 
-/// The writer: does nothing unless a parent asks for it.
+/// The writer: does nothing unless a parent starts it.
 #[test]
 fn child_that_writes_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -87,7 +87,7 @@ fn child_that_writes_until_it_is_killed() {
     }
 }
 
-/// The reader: does nothing unless a parent asks for it.
+/// The reader: does nothing unless a parent starts it.
 #[test]
 fn child_that_reads_until_it_is_killed() {
     let Some(folder) = std::env::var_os(READER_FOLDER) else { return };
@@ -112,7 +112,7 @@ fn start(folder: &Path) -> (Child, impl BufRead) {
     (child, lines)
 }
 
-/// The number in a whole line, if it is an acknowledgement.
+/// The number in a complete line, if it is an acknowledgement.
 pub(super) fn acknowledged(line: &str) -> Option<u64> {
     let (_, number) = line.strip_suffix('\n')?.rsplit_once("ack ")?;
     number.parse().ok()
@@ -138,7 +138,7 @@ fn strong_count(partition: &SecondaryPartition) -> Option<u64> {
     }
 }
 
-/// Reads until it is over.
+/// Reads until the flag is set.
 pub(super) fn read(folder: &Path, shared: &Shared, seed: u64) {
     let mut rng = Rng::from_env_or(seed);
     let options = options().open_files_max(4);
@@ -163,7 +163,7 @@ pub(super) fn read(folder: &Path, shared: &Shared, seed: u64) {
                 let [left, right] = partitions.each_ref().map(|partition| {
                     let reading = cut.partition(partition).unwrap();
                     let count = reading.get("count").unwrap().map_or(0, |c| number_in(&c));
-                    // Everything that the count promises, and nothing else.
+                    // Everything up to the count, and nothing else.
                     for number in (count.saturating_sub(SLOTS - 1)).max(1)..=count {
                         let found = reading.get(slot(number)).unwrap().unwrap();
                         assert_eq!(number_in(&found), number);
@@ -238,7 +238,7 @@ fn secondaries_read_beside_a_writer_that_is_killed_again_and_again() {
                 child.kill().unwrap();
                 child.wait().unwrap();
             }
-            // Wherever in a commit the writer was killed.
+            // The writer was killed somewhere in a commit.
             let acknowledged = shared.acknowledged.load(Ordering::Relaxed);
             for partition in &watched {
                 let found = strong_count(partition);

@@ -31,7 +31,7 @@ const DEEDS: u64 = 26;
 /// Both partitions.
 type State = [Content; 2];
 
-/// Opens the database in the place of its present primary.
+/// Opens the database in place of its current primary.
 fn take_over(fs: &Arc<dyn Fs>) -> Result<Db> {
     let builder = Db::builder(DIR).fs(fs.clone()).options(options()).take_over(true);
     builder.background(BackgroundMode::Stepped).open()
@@ -46,8 +46,8 @@ fn state_of(db: &Db) -> State {
     PARTITIONS.map(|name| content_of(&db.open_partition(name).unwrap()))
 }
 
-/// Does a random deed.
-fn deed(db: &Db, rng: &mut Rng, number: u64) -> Result<()> {
+/// Makes a random write.
+fn random_write(db: &Db, rng: &mut Rng, number: u64) -> Result<()> {
     let [a, b] = PARTITIONS.map(|name| db.open_partition(name).unwrap());
     match rng.below(12) {
         0 => a.flush(),
@@ -84,7 +84,7 @@ fn deed(db: &Db, rng: &mut Rng, number: u64) -> Result<()> {
     }
 }
 
-/// A primary whose every storage operation is seen, and the file system of everything else.
+/// A primary whose every storage operation is observed, and the file system of everything else.
 struct Stage {
     old: Db,
     fault: FaultFs,
@@ -117,8 +117,8 @@ impl Stage {
     }
 }
 
-/// The new primary has everything that the old one had acknowledged, also after it was written to
-/// and opened again.
+/// Checks that the new primary has everything that the old one had acknowledged, also after it was
+/// written to and opened again.
 fn check_taken_over(stage: Stage, new: Db, context: &str) {
     let Stage { old, plain, .. } = stage;
     let kept = state_of(&new);
@@ -144,8 +144,8 @@ fn check_taken_over(stage: Stage, new: Db, context: &str) {
     assert!(state_of(&again) == written, "{context}: lost by the next open");
 }
 
-/// Runs a primary that is stopped before its operation `after`, and taken over; `false` if it has no
-/// such operation.
+/// Runs a primary that is stopped before its operation `after`, and taken over. Returns `false` if
+/// it has no such operation.
 fn stop_and_take_over(seed: u64, after: u64, faults: bool) -> bool {
     let stage = Stage::new();
     let mut rng = Rng::from_env_or(seed);
@@ -164,9 +164,9 @@ fn stop_and_take_over(seed: u64, after: u64, faults: bool) -> bool {
     stage.before_op(after, move || *slot.lock().unwrap() = Some(take_over(&plain).unwrap()));
     for number in 0..DEEDS {
         let was_taken = taken.lock().unwrap().is_some();
-        let done = deed(&stage.old, &mut rng, number);
+        let done = random_write(&stage.old, &mut rng, number);
         if let (true, Ok(())) = (was_taken, &done) {
-            panic!("seed {seed}, operation {after}: deed {number} of a fenced primary");
+            panic!("seed {seed}, operation {after}: write {number} of a fenced primary");
         }
         let is_taken = taken.lock().unwrap().is_some();
         if let Err(error) = done {
@@ -182,7 +182,7 @@ fn stop_and_take_over(seed: u64, after: u64, faults: bool) -> bool {
     true
 }
 
-/// Stops a primary at each of its operations; returns their number.
+/// Stops a primary at each of its operations. Returns their number.
 fn operations_of(seed: u64, faults: bool) -> u64 {
     let mut after = 0;
     while stop_and_take_over(seed, after, faults) {
@@ -210,7 +210,7 @@ fn a_primary_whose_storage_fails_is_taken_over_at_each_operation() {
     }
 }
 
-/// A frame whose bytes are in the file, in part or whole, and whose write is refused.
+/// A frame whose bytes are in the file, partly or completely, and whose write is refused.
 #[test]
 fn a_frame_whose_write_was_refused_is_in_neither_history_at_any_byte() {
     for bytes in 0..160 {
@@ -240,7 +240,7 @@ fn a_primary_is_taken_over_at_each_operation_of_its_close() {
         let stage = Stage::new();
         let mut rng = Rng::from_env_or(8);
         for number in 0..DEEDS {
-            deed(&stage.old, &mut rng, number).unwrap();
+            random_write(&stage.old, &mut rng, number).unwrap();
         }
         let kept = state_of(&stage.old);
         let taken = Arc::new(Mutex::new(None));
@@ -253,7 +253,7 @@ fn a_primary_is_taken_over_at_each_operation_of_its_close() {
             assert!(after > 5, "{after} operations");
             return;
         };
-        // One that has said that it closes may still hold its lock.
+        // A primary that has announced its close may still hold its lock.
         let new = match new {
             Err(error) if error.kind() == ErrorKind::Locked => open(&plain).unwrap(),
             new => {
@@ -310,7 +310,7 @@ fn a_promotion_writes_no_file_of_an_older_epoch() {
     let stage = Stage::new();
     let mut rng = Rng::from_env_or(9);
     for number in 0..DEEDS {
-        deed(&stage.old, &mut rng, number).unwrap();
+        random_write(&stage.old, &mut rng, number).unwrap();
     }
     let watched = FaultFs::over_mem(stage.mem.clone());
     watched.start_log();

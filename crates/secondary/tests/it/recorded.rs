@@ -1,7 +1,8 @@
 //! Recorded histories of one writer and several readers on threads of their own, checked by
-//! `checker.rs`. The writer is closed, and ended at random operations, and opens the database again.
+//! `checker.rs`. The writer is closed, and killed at random operations, and opens the database
+//! again.
 //!
-//! The seed decides what each thread does, and the system how they interleave.
+//! The seed decides what each thread does; the operating system decides how they interleave.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,7 +56,7 @@ impl Recorded {
     }
 }
 
-/// The writer, and the file system that it loses at random.
+/// The writer, and the file system that fails at random.
 struct Writer<'a> {
     fault: FaultFs,
     watched: Arc<dyn Fs>,
@@ -80,7 +81,7 @@ impl Writer<'_> {
         self.db = Some(primary(&self.watched));
     }
 
-    /// Makes one commit and something besides.
+    /// Makes one commit and some other work.
     fn step(&mut self, number: u64) {
         let is_hit = self.rng.chance(1, 25);
         if is_hit {
@@ -150,8 +151,8 @@ fn parse(bytes: &[u8]) -> u64 {
     text.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// The last commit that a reading sees, once the reading is checked to be a state of the partition: a
-/// slot holds the commit with its remainder, so none is later than the number.
+/// The last commit that a reading sees, after a check that the reading is a state of the partition:
+/// a slot holds the commit with its remainder, so none is later than the number.
 fn seen_by(reading: &Reading) -> u64 {
     let content = content(reading);
     let number = content.get(&b"number"[..]).map_or(0, |number| parse(number));

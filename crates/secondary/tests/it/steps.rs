@@ -16,12 +16,12 @@ const PARTITIONS: [&str; 2] = ["a", "b"];
 /// Both partitions.
 type State = [Content; 2];
 
-/// The states that may be seen: the last one that was acknowledged, and one that is under way.
+/// The states that a reader may see: the last acknowledged one, and one in flight.
 #[derive(Default)]
 struct Oracle {
     acknowledged: State,
     under_way: Option<State>,
-    /// The state that a secondary saw last. It never goes back, and never is one that is refused.
+    /// The state that a secondary saw last. It never goes back, and never is a refused one.
     seen: State,
     /// The last state that was acknowledged as durable, by the number of states before it.
     durable_at: usize,
@@ -47,7 +47,7 @@ impl Oracle {
     }
 }
 
-/// The keys with the numbers of the deeds that wrote them.
+/// The keys with the numbers of the writes that wrote them.
 fn brief(state: &State) -> String {
     let of = |content: &Content| -> Vec<String> {
         let entry = |(key, value): (&Vec<u8>, &Vec<u8>)| {
@@ -72,8 +72,8 @@ fn look(follower: &Secondary) -> State {
     })
 }
 
-/// Does a random deed; a write is noted in the oracle.
-fn deed(db: &Db, fault: &FaultFs, rng: &mut Rng, number: u64, oracle: &Mutex<Oracle>) {
+/// Makes a random write, and records it in the oracle.
+fn random_write(db: &Db, fault: &FaultFs, rng: &mut Rng, number: u64, oracle: &Mutex<Oracle>) {
     let [a, b] = PARTITIONS.map(|name| db.partition(name).unwrap());
     match rng.below(10) {
         0 => drop(a.flush()),
@@ -110,7 +110,7 @@ fn deed(db: &Db, fault: &FaultFs, rng: &mut Rng, number: u64, oracle: &Mutex<Ora
             // partition.
             let may_stay = durability == Durability::Sync && found == next;
             if committed.is_ok() || may_stay {
-                assert!(found == next, "deed {number}: {} for {}", brief(&found), brief(&next));
+                assert!(found == next, "write {number}: {} for {}", brief(&found), brief(&next));
                 oracle.acknowledged = next;
                 oracle.acknowledged_count += 1;
                 if durability == Durability::Sync && committed.is_ok() {
@@ -118,16 +118,16 @@ fn deed(db: &Db, fault: &FaultFs, rng: &mut Rng, number: u64, oracle: &Mutex<Ora
                 }
             } else {
                 let before = &oracle.acknowledged;
-                assert!(found == *before, "deed {number} was refused: {}", brief(&found));
+                assert!(found == *before, "write {number} was refused: {}", brief(&found));
                 let is_unseen = oracle.seen != next || next == *before;
-                assert!(is_unseen, "deed {number} was refused, and seen: {}", brief(&next));
+                assert!(is_unseen, "write {number} was refused, and seen: {}", brief(&next));
             }
         }
     }
 }
 
-/// Runs a primary whose every storage operation `before` sees first.
-fn run(seed: u64, deeds: u64, faults: bool) -> (usize, usize) {
+/// Runs a primary; `before` sees its every storage operation first.
+fn run(seed: u64, writes: u64, faults: bool) -> (usize, usize) {
     let mut rng = Rng::from_env_or(seed);
     let mem = MemFs::new();
     let fault = FaultFs::over_mem(mem.clone());
@@ -147,19 +147,19 @@ fn run(seed: u64, deeds: u64, faults: bool) -> (usize, usize) {
         });
         seen.lock().unwrap().check(&strong);
     }));
-    for number in 0..deeds {
+    for number in 0..writes {
         if faults && rng.chance(1, 4) {
             let at = FaultAt::Op(fault.op_count() + rng.below(12));
             let action = match rng.below(5) {
                 0 => FaultAction::ShortWrite(rng.below(400)),
-                // All of it is in the file, and refused.
+                // The whole batch is in the file, and refused.
                 1 => FaultAction::ShortWrite(u64::MAX),
                 2 => FaultAction::Enospc,
                 _ => FaultAction::Eio,
             };
             fault.add_rule(FaultRule::once(at, action));
         }
-        deed(&db, &fault, &mut rng, number, &oracle);
+        random_write(&db, &fault, &mut rng, number, &oracle);
     }
     fault.clear_observer();
     let oracle = oracle.lock().unwrap();
@@ -180,9 +180,9 @@ fn operations_that_fail_show_nothing_that_was_refused() {
     }
 }
 
-/// After a power cut a secondary has no cursor to believe, and the log may contain refused writes
-/// or writes that were never acknowledged. It sees a state that was acknowledged. The next primary
-/// has that state or a later one, and none before the last one acknowledged as durable.
+/// After a power cut a secondary has no cursor to trust, and the log may contain refused writes or
+/// writes that were never acknowledged. It sees a state that was acknowledged. The next primary has
+/// that state or a later one, and none before the last one acknowledged as durable.
 #[test]
 fn after_a_power_cut_a_secondary_sees_what_the_next_primary_has() {
     let mut rng = Rng::from_env_or(5);
@@ -194,9 +194,10 @@ fn after_a_power_cut_a_secondary_sees_what_the_next_primary_has() {
     let oracle = Mutex::new(Oracle::default());
     let mut states: Vec<State> = vec![State::default()];
     for number in 0..120 {
-        deed(&db, &fault, &mut rng, number, &oracle);
+        random_write(&db, &fault, &mut rng, number, &oracle);
         let acknowledged = oracle.lock().unwrap().acknowledged.clone();
-        // With those that change nothing, so that the oracle's numbers are places here.
+        // Including operations that change nothing, so that the numbers of the oracle are positions
+        // here.
         if states.len() <= oracle.lock().unwrap().acknowledged_count {
             states.push(acknowledged);
         }
@@ -207,14 +208,14 @@ fn after_a_power_cut_a_secondary_sees_what_the_next_primary_has() {
         let found = look(&follower);
         let place = states.iter().rposition(|state| *state == found);
         let place =
-            place.unwrap_or_else(|| panic!("deed {number}, {outcome:?}: {}", brief(&found)));
+            place.unwrap_or_else(|| panic!("write {number}, {outcome:?}: {}", brief(&found)));
         let next = primary(&left);
         let after = look(&follower);
         let recovered = PARTITIONS.map(|name| content_of(&next.partition(name).unwrap()));
-        assert!(after == recovered, "deed {number}, {outcome:?}: {}", brief(&after));
+        assert!(after == recovered, "write {number}, {outcome:?}: {}", brief(&after));
         let later = states.iter().rposition(|state| *state == recovered);
         let least = place.max(oracle.lock().unwrap().durable_at);
-        assert!(later.is_some_and(|later| later >= least), "deed {number}, {outcome:?}");
+        assert!(later.is_some_and(|later| later >= least), "write {number}, {outcome:?}");
     }
     assert!(states.len() > 40);
 }

@@ -1,9 +1,9 @@
-//! A writing process under load from which this one takes the database over, while others read: the
-//! writer runs on, or is stopped and woken up after the promotion, or never again.
+//! A writing process under load whose database this process takes over, while others read: the
+//! writer continues, or is stopped and continued after the promotion, or killed.
 //!
 //! The writer prints each acknowledgement to a pipe. The last one, even if it is printed after the
-//! promotion, must be exactly what the new primary found: nothing acknowledged is lost, and nothing
-//! refused is there. `ROUNDS` is the number of promotions.
+//! promotion, must be exactly the state that the new primary found: nothing acknowledged is lost,
+//! and nothing refused is there. `ROUNDS` is the number of promotions.
 
 use std::io::{BufRead, Write};
 use std::process::Child;
@@ -25,7 +25,7 @@ const FOLDER: &str = "SILTSTONE_OLD_PRIMARY_FOLDER";
 /// Promotions, one after another, unless `ROUNDS` is another number.
 const ROUNDS: u64 = 6;
 
-/// Says a line to the parent.
+/// Prints a line for the parent.
 fn tell(line: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").unwrap();
@@ -53,7 +53,7 @@ fn churn(db: &Db, number: u64) -> Result<()> {
     }
 }
 
-/// The writer: does nothing unless a parent asks for it.
+/// The writer: does nothing unless a parent starts it.
 #[test]
 fn child_that_writes_until_it_is_fenced() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
@@ -71,7 +71,7 @@ fn child_that_writes_until_it_is_fenced() {
         }
     };
     assert_eq!(fenced.kind(), ErrorKind::Fenced, "{fenced}");
-    // For good, and for every call that writes.
+    // Permanently, and for every call that writes.
     assert_eq!(commit(&db, number).unwrap_err().kind(), ErrorKind::Fenced);
     assert_eq!(db.flush().unwrap_err().kind(), ErrorKind::Fenced);
     assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Fenced);
@@ -92,7 +92,8 @@ fn take_over(folder: &Path) -> Db {
     }
 }
 
-/// Both partitions are as of one number, which is the result, and have nothing but what was written.
+/// Checks that both partitions are as of one number, which is returned, and have only what was
+/// written.
 fn check_content(db: &Db) -> u64 {
     let counts = NAMES.map(|name| {
         let partition = db.open_partition(name).unwrap();
@@ -112,20 +113,21 @@ fn check_content(db: &Db) -> u64 {
 /// The fate of the old primary.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// It runs on.
+    /// It continues.
     Runs,
-    /// It is stopped before the promotion and wakes up after it.
+    /// It is stopped before the promotion and continues after it.
     WakesUp,
     /// It is stopped before the promotion and killed after it.
     IsKilled,
 }
 
-/// Reads what is left in the pipe; the last acknowledgement in it, and whether the writer was fenced.
+/// Reads the rest of the pipe. Returns the last acknowledgement in it, and whether the writer was
+/// fenced.
 fn rest_of(lines: &mut impl BufRead, last: u64) -> (u64, bool) {
     let mut text = String::new();
     lines.read_to_string(&mut text).unwrap();
-    let told = text.split_inclusive('\n').filter_map(acknowledged).max();
-    (told.unwrap_or(last).max(last), text.contains("fenced"))
+    let acknowledged_last = text.split_inclusive('\n').filter_map(acknowledged).max();
+    (acknowledged_last.unwrap_or(last).max(last), text.contains("fenced"))
 }
 
 fn start(folder: &Path) -> (Child, impl BufRead) {
@@ -171,13 +173,16 @@ fn round(folder: &Path, shared: &Shared, wanted: u64, fate: Fate) {
         commit(&db, *number).and_then(|()| churn(&db, *number)).unwrap();
         shared.acknowledged.store(*number, Ordering::Release);
     }
-    let (told, is_fenced) = rest_of(&mut lines, last);
+    let (acknowledged_last, is_fenced) = rest_of(&mut lines, last);
     let status = child.wait().unwrap();
     match fate {
-        Fate::IsKilled => assert!(told <= found, "{told} was acknowledged, {found} is there"),
+        Fate::IsKilled => assert!(
+            acknowledged_last <= found,
+            "{acknowledged_last} was acknowledged, {found} is there"
+        ),
         Fate::Runs | Fate::WakesUp => {
             assert!(status.success() && is_fenced, "{fate:?}: {status}");
-            assert_eq!(told, found, "{fate:?}: acknowledged, and found");
+            assert_eq!(acknowledged_last, found, "{fate:?}: acknowledged, and found");
         }
     }
     assert_eq!(check_content(&db), found + 99, "{fate:?}");

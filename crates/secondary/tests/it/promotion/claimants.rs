@@ -26,13 +26,13 @@ fn a_claimant_dies_at_each_of_its_operations_and_the_next_one_finishes() {
             let stage = Stage::new();
             let mut rng = Rng::from_env_or(5);
             for number in 0..DEEDS {
-                deed(&stage.old, &mut rng, number).unwrap();
+                random_write(&stage.old, &mut rng, number).unwrap();
             }
             let has_died = die_while_taking_over(&stage.mem, after);
             let context = format!("operation {after} of the claimant");
             let mut fenced = None;
             for number in 0..6 {
-                match deed(&stage.old, &mut rng, 100 + number) {
+                match random_write(&stage.old, &mut rng, 100 + number) {
                     Ok(()) => assert_eq!(fenced, None, "{context}"),
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::Fenced, "{context}: {error}");
@@ -60,28 +60,29 @@ fn a_claimant_dies_at_each_of_its_operations_and_the_next_one_finishes() {
 
 /// The call of the old primary in which a claimant dies.
 #[derive(Clone, Copy, Debug)]
-enum Deed {
+enum Call {
     Put,
     Load,
     Flush,
     Compact,
 }
 
-impl Deed {
+impl Call {
     fn run(self, db: &Db) -> Result<()> {
         let a = db.open_partition("a").unwrap();
         match self {
-            Deed::Put => a.put("k", "in doubt").map(drop),
-            Deed::Load => a.bulk_load([("l", "in doubt")]).map(drop),
-            Deed::Flush => a.flush(),
-            Deed::Compact => a.compact(..),
+            Call::Put => a.put("k", "in doubt").map(drop),
+            Call::Load => a.bulk_load([("l", "in doubt")]).map(drop),
+            Call::Flush => a.flush(),
+            Call::Compact => a.compact(..),
         }
     }
 }
 
-/// Stops the old primary in a deed, lets a claimant die, and lets the old primary continue: it may
-/// write, after the fork, frames that it then refuses. `false` if there is no such operation.
-fn stop_and_die(deed: Deed, stopped_at: u64, after: u64) -> (bool, bool) {
+/// Stops the old primary in a call, lets a claimant die, and lets the old primary continue: it may
+/// write, after the fork, frames that it then refuses. Returns `false` if there is no such
+/// operation.
+fn stop_and_die(call: Call, stopped_at: u64, after: u64) -> (bool, bool) {
     let stage = Stage::new();
     let a = stage.old.open_partition("a").unwrap();
     a.put("k", "1").unwrap();
@@ -96,10 +97,10 @@ fn stop_and_die(deed: Deed, stopped_at: u64, after: u64) -> (bool, bool) {
     stage.before_op(stopped_at, move || {
         *slot.lock().unwrap() = Some(die_while_taking_over(&mem, after));
     });
-    let done = deed.run(&stage.old);
+    let done = call.run(&stage.old);
     stage.fault.clear_observer();
     let Some(has_died) = has_died.lock().unwrap().take() else { return (false, false) };
-    let context = format!("{deed:?}, stopped at {stopped_at}, a claimant died at {after}");
+    let context = format!("{call:?}, stopped at {stopped_at}, a claimant died at {after}");
     if let Err(error) = done {
         assert_eq!(error.kind(), ErrorKind::Fenced, "{context}: {error}");
     }
@@ -113,21 +114,21 @@ fn stop_and_die(deed: Deed, stopped_at: u64, after: u64) -> (bool, bool) {
 
 #[test]
 fn a_primary_that_is_stopped_while_a_claimant_dies_leaves_nothing_that_it_refuses() {
-    for deed in [Deed::Put, Deed::Load, Deed::Flush, Deed::Compact] {
+    for call in [Call::Put, Call::Load, Call::Flush, Call::Compact] {
         let mut stopped_at = 0;
         loop {
             let mut after = 0;
-            let mut outcome = stop_and_die(deed, stopped_at, after);
+            let mut outcome = stop_and_die(call, stopped_at, after);
             if !outcome.0 {
                 break;
             }
             while outcome.1 {
                 after += 1;
-                outcome = stop_and_die(deed, stopped_at, after);
+                outcome = stop_and_die(call, stopped_at, after);
             }
             stopped_at += 1;
         }
-        assert!(stopped_at > 0, "{deed:?}");
+        assert!(stopped_at > 0, "{call:?}");
     }
 }
 

@@ -1,4 +1,5 @@
-//! Primaries whose commit cursor could not be made at the open, and appears later in their epoch.
+//! Primaries whose commit cursor could not be created at the open, and appears later in their
+//! epoch.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,7 +28,7 @@ impl Clock for Hand {
     }
 }
 
-/// Has no file for a cursor be made.
+/// Makes every creation of a file for a cursor fail.
 fn fill(fault: &FaultFs) {
     let at = FaultAt::Nth { kind: OpKind::MapWords, suffix: String::new(), nth: 0 };
     fault.add_rule(FaultRule::sticky(at, FaultAction::Enospc));
@@ -45,7 +46,7 @@ fn without_cursor() -> (Stage, Hand) {
     PARTITIONS.iter().for_each(|name| drop(old.partition(name).unwrap()));
     let mut rng = Rng::from_env_or(21);
     for number in 0..DEEDS {
-        deed(&old, &mut rng, number).unwrap();
+        random_write(&old, &mut rng, number).unwrap();
     }
     old.wait_idle().unwrap();
     hand.add_seconds(60);
@@ -53,7 +54,7 @@ fn without_cursor() -> (Stage, Hand) {
     (Stage { old, fault, mem, plain }, hand)
 }
 
-/// Work of the background without a flush or compaction, in which the cursor is tried.
+/// Background work without a flush or compaction; it tries to create the cursor.
 fn tend(stage: &Stage) -> Result<()> {
     stage.old.wait_idle()
 }
@@ -67,7 +68,8 @@ fn a_cursor_that_found_no_space_appears_when_there_is_some() {
     unlogged.put("k", "in memory").unwrap();
     let follower = secondary(plain);
     let [a, u] = ["a", "u"].map(|name| follower.partition(name).unwrap());
-    // The disk is full for long: the attempts become rare, and each failure is the one that is reported.
+    // The disk is full for a long time: the attempts become rare, and the last failure is the one
+    // that is reported.
     let mut attempts = Vec::new();
     for _ in 0..60 {
         let before = fault.fault_count();
@@ -84,7 +86,7 @@ fn a_cursor_that_found_no_space_appears_when_there_is_some() {
     hand.add_seconds(60);
     tend(&stage).unwrap();
     assert!(old.health().is_healthy(), "{}", old.health());
-    // At once, of what was committed before and of what follows.
+    // At once, with the earlier commits and the later ones.
     let strong = a.at(Level::Strong).unwrap();
     assert!(content(&strong) == content_of(&old.open_partition("a").unwrap()));
     let refused = u.at(Level::Strong).err().unwrap();
@@ -103,7 +105,7 @@ fn a_cursor_that_found_no_space_appears_when_there_is_some() {
     check_taken_over(stage, new, "after the cursor appeared");
 }
 
-/// A promotion finds no cursor, or one with all that was settled.
+/// A promotion finds no cursor, or one with everything that was settled.
 #[test]
 fn a_claimant_comes_at_each_operation_of_the_attempt() {
     let mut refusals = 0;
@@ -142,8 +144,8 @@ fn a_claimant_comes_at_each_operation_of_the_attempt() {
     }
 }
 
-/// The process dies there, and its files are those of an epoch without a cursor, or of one with it. A failure is
-/// reported, and the next attempt is another one.
+/// The process dies at that operation, and its files are those of an epoch without a cursor, or of
+/// one with it. A failure is reported, and the next attempt is another one.
 #[test]
 fn the_attempt_fails_or_dies_at_each_of_its_operations() {
     for dies in [true, false] {

@@ -1,4 +1,4 @@
-//! Readers during a promotion: read-only opens after an unfinished one, and secondaries that hold
+//! Readers during a promotion: read-only opens after an unfinished one, and secondaries that have
 //! the cursor of the epoch that ends.
 
 use std::sync::atomic::Ordering;
@@ -18,18 +18,18 @@ fn open_read_only(fs: &Arc<dyn Fs>) -> Result<Db> {
     builder.background(BackgroundMode::Stepped).read_only(true).open()
 }
 
-/// The names in the folder that begin so, without files that were never finished.
+/// The names in the folder that begin with `prefix`, without files that were never finished.
 fn names(fs: &Arc<dyn Fs>, prefix: &str) -> Vec<String> {
     let names = fs.list_names(DIR.as_ref(), prefix).unwrap().into_iter();
     names.filter(|name| !name.ends_with(".tmp")).collect()
 }
 
-/// A primary that was used, and what it holds.
+/// A primary that was used, and its content.
 fn used() -> (Stage, State) {
     let stage = Stage::new();
     let mut rng = Rng::from_env_or(6);
     for number in 0..DEEDS {
-        deed(&stage.old, &mut rng, number).unwrap();
+        random_write(&stage.old, &mut rng, number).unwrap();
     }
     let kept = state_of(&stage.old);
     (stage, kept)
@@ -96,7 +96,8 @@ fn what_a_dead_claimant_leaves_is_read_without_writing() {
     }
 }
 
-/// Makes the cursor one of another machine for later opens, and one of this machine again.
+/// Makes later opens see the cursor as that of another machine, and then again as that of this
+/// machine.
 fn move_cursor_elsewhere(fs: &Arc<dyn Fs>) {
     let path = Path::new(DIR).join("cursor-00000001");
     let cursor = fs.map_words(&path, MapMode::Write).unwrap().unwrap();
@@ -152,7 +153,8 @@ fn is_of_epoch_2(name: &str) -> bool {
     name.ends_with("-00000002.manifest")
 }
 
-/// A look at the claim costs a listing. The manifest used to be read hundreds of times meanwhile.
+/// A look at the claim costs a listing. The manifest used to be read hundreds of times during the
+/// wait.
 #[test]
 fn who_waits_for_a_promotion_does_not_read_the_manifest_again() {
     for after in 0.. {
@@ -211,8 +213,8 @@ fn a_cursor_that_is_superseded_under_a_follower_is_believed_no_more() {
         next.set_observer(Arc::new(move |_| {
             *counts.lock().unwrap() += 1;
             let options = ReadOptions::new(Level::Strong).wait(std::time::Duration::ZERO);
-            // Nothing is acknowledged meanwhile, so the state of the old primary is the present
-            // one.
+            // Nothing is acknowledged in the meantime, so the state of the old primary is the
+            // current one.
             let reading = looking.read(&options).unwrap();
             assert_eq!(reading.get("k").unwrap().as_deref(), Some(&b"1"[..]));
             assert_eq!(looking.get("k").unwrap().as_deref(), Some(&b"1"[..]));

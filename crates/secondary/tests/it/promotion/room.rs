@@ -1,5 +1,5 @@
-//! Promotions that do not succeed leave the old primary its right to write: on a full disk, and with a claimant that
-//! dies.
+//! Promotions that do not succeed leave the old primary its right to write: on a full disk, and
+//! with a claimant that dies.
 
 use lsm_core::fs::OpKind;
 
@@ -12,7 +12,8 @@ fn open_beside(fs: &Arc<dyn Fs>) -> Result<Db> {
     builder.background(BackgroundMode::Stepped).open()
 }
 
-/// It used to be fenced before the fork found no space, and no process could write any more.
+/// The old primary used to be fenced before the fork found no space, and no process could write any
+/// more.
 #[test]
 fn a_promotion_without_space_leaves_the_old_primary_alone() {
     let mut refused = 0;
@@ -23,7 +24,7 @@ fn a_promotion_without_space_leaves_the_old_primary_alone() {
         let stage = Stage::new();
         let mut rng = Rng::from_env_or(7);
         for number in 0..DEEDS {
-            deed(&stage.old, &mut rng, number).unwrap();
+            random_write(&stage.old, &mut rng, number).unwrap();
         }
         let a = stage.old.open_partition("a").unwrap();
         a.put("k", "1").unwrap();
@@ -58,7 +59,7 @@ fn a_promotion_without_space_leaves_the_old_primary_alone() {
     }
 }
 
-/// A claim whose claimant died used to keep read-only opens out, and a secondary in the past,
+/// A claim whose claimant died used to keep read-only opens out, and secondaries at an old state,
 /// although the old primary continued and closed.
 #[test]
 fn readers_beside_a_dead_claimant_see_what_counts() {
@@ -66,14 +67,14 @@ fn readers_beside_a_dead_claimant_see_what_counts() {
         let stage = Stage::new();
         let mut rng = Rng::from_env_or(11);
         for number in 0..DEEDS {
-            deed(&stage.old, &mut rng, number).unwrap();
+            random_write(&stage.old, &mut rng, number).unwrap();
         }
         let follower = secondary(&stage.plain);
         follower.sync(Target::Latest).unwrap();
         let context = format!("operation {died_at} of the claimant");
         let has_died = die_while_taking_over(&stage.mem, died_at);
         for number in 0..6 {
-            drop(deed(&stage.old, &mut rng, 100 + number));
+            drop(random_write(&stage.old, &mut rng, 100 + number));
         }
         let kept = state_of(&stage.old);
         let beside = open_beside(&stage.plain).unwrap();
@@ -119,7 +120,7 @@ fn room_that_a_dead_claimant_has_taken_goes_with_the_next_open() {
     );
 }
 
-/// The names that begin as a fork's.
+/// The names that begin like the name of a fork.
 fn forks(fs: &Arc<dyn Fs>) -> Vec<String> {
     fs.list_names(DIR.as_ref(), "fork-").unwrap()
 }

@@ -1,8 +1,8 @@
 //! Secondaries during a promotion that is stopped, killed or slow: whatever they showed before, all
-//! of them show the one state that counts, at every level.
+//! of them show the one current state, at every level.
 //!
-//! Nothing changes while they look. So each look has one right answer: the state that the readers
-//! of the old primary see, once it has continued. Every other answer, and every error, is a
+//! Nothing changes while they look. So each look has one right result: the state that the readers
+//! of the old primary see, once it has continued. Every other result, and every error, is a
 //! failure.
 
 use std::panic::resume_unwind;
@@ -19,7 +19,7 @@ const STRIDE: u64 = 20;
 /// The outcome of a look, or its panic.
 type Looked<T> = std::thread::Result<T>;
 
-/// Secondaries that were shown different things before.
+/// Secondaries that have read different states before.
 struct Witnesses {
     /// Opened before the first write, and never used since.
     early: Secondary,
@@ -27,7 +27,7 @@ struct Witnesses {
     partial: Secondary,
     /// Has caught up again and again.
     steady: Secondary,
-    /// Is brought to what is durable alone.
+    /// Is synced only to what is durable.
     durable: Secondary,
     /// Every state that the old primary has had.
     states: Vec<State>,
@@ -40,8 +40,8 @@ impl Witnesses {
         Witnesses { early, partial, steady, durable, states }
     }
 
-    /// Looks as each of them does, after a deed that left the old primary at `state`.
-    fn after_deed(&mut self, state: State, number: u64) {
+    /// Looks with each of them, after a write that left the old primary at `state`.
+    fn after_write(&mut self, state: State, number: u64) {
         self.states.push(state);
         self.steady.sync(Target::Latest).unwrap();
         if number < DEEDS / 2 {
@@ -112,7 +112,7 @@ fn caught<T>(look: impl FnOnce() -> T) -> Looked<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(look))
 }
 
-/// The looks of an observer at a promotion that ended somewhere.
+/// The looks of an observer at a promotion that ended at some operation.
 struct Seen {
     before: State,
     behind: State,
@@ -120,8 +120,8 @@ struct Seen {
 }
 
 /// Stops the old primary before its operation `stopped_at`, lets a claimant die at its operation
-/// `died_at`, and lets the old primary continue and write; secondaries look in between. `None` if
-/// there is no such operation.
+/// `died_at`, and lets the old primary continue and write; secondaries look in between. Returns
+/// `None` if there is no such operation.
 fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
     let stage = Stage::new();
     let mut rng = Rng::from_env_or(seed);
@@ -148,30 +148,31 @@ fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
     let mut at_stop = None;
     for number in 0..DEEDS + 6 {
         let was_stopped = outcome.lock().unwrap().is_some();
-        let done = deed(&stage.old, &mut rng, number);
+        let done = random_write(&stage.old, &mut rng, number);
         fenced |= done.is_err();
         if let Err(error) = done {
             assert_eq!(error.kind(), ErrorKind::Fenced, "{context}: {error}");
         }
-        // Before the lock: a read is an operation, too, before which it may be stopped.
+        // Before the lock: a read is an operation too, and the old primary may be stopped before
+        // it.
         let state = state_of(&stage.old);
         let is_stopped = outcome.lock().unwrap().is_some();
         let mut witnesses = witnesses.lock();
         if is_stopped && !was_stopped {
             at_stop = Some((witnesses.states.last().unwrap().clone(), state.clone()));
         }
-        witnesses.after_deed(state, number);
+        witnesses.after_write(state, number);
         if is_stopped && number >= DEEDS {
             break;
         }
     }
     stage.fault.clear_observer();
     let seen = outcome.lock().unwrap().take()?.unwrap_or_else(|panic| resume_unwind(panic));
-    let (acknowledged, deed_done) = at_stop.unwrap();
-    let known = [&acknowledged, &deed_done];
+    let (acknowledged, write_done) = at_stop.unwrap();
+    let known = [&acknowledged, &write_done];
     assert!(known.contains(&&seen.before), "{context}: a state that never was");
     assert!(known.contains(&&seen.behind), "{context}: a state that never was, after the claimant");
-    let went_back = seen.before != seen.behind && seen.behind != deed_done;
+    let went_back = seen.before != seen.behind && seen.behind != write_done;
     assert!(!went_back, "{context}: a partition went back");
     let kept = state_of(&stage.old);
     // It closes, unless it is fenced.
@@ -205,7 +206,7 @@ fn secondaries_show_what_counts_wherever_primary_and_claimant_are_stopped() {
     assert!(looks > 60, "{looks} looks");
 }
 
-/// Every place of the claimant, while the old primary is between two commits.
+/// Stops the claimant at every operation, while the old primary is between two commits.
 #[test]
 fn secondaries_show_what_counts_wherever_a_claimant_dies() {
     let mut died_at = 0;
@@ -222,8 +223,8 @@ fn secondaries_show_what_counts_before_each_operation_of_a_promotion() {
     let mut rng = Rng::from_env_or(60);
     let mut witnesses = Witnesses::new(&stage);
     for number in 0..DEEDS {
-        deed(&stage.old, &mut rng, number).unwrap();
-        witnesses.after_deed(state_of(&stage.old), number);
+        random_write(&stage.old, &mut rng, number).unwrap();
+        witnesses.after_write(state_of(&stage.old), number);
     }
     let kept = state_of(&stage.old);
     let slow = FaultFs::over_mem(stage.mem.clone());
@@ -251,7 +252,7 @@ fn secondaries_show_what_counts_before_each_operation_of_a_promotion() {
     assert!(state_of(&new) == kept);
 }
 
-/// A claimant that fences a primary which a secondary knows only from before its first write.
+/// A claimant fences a primary that a secondary knows only from before its first write.
 #[test]
 fn a_strong_read_beside_a_fenced_primary_sees_what_it_acknowledged() {
     for died_at in 0.. {
