@@ -16,7 +16,7 @@ use crate::output::{Failure, note};
 
 /// A database to read from: opened by this process, or followed while another one writes it.
 pub(crate) enum Source {
-    /// It is this process's alone.
+    /// Only this process has it open.
     Own(Existing),
     /// Another process writes it.
     Beside { secondary: Secondary, path: PathBuf },
@@ -26,8 +26,8 @@ impl Source {
     /// Opens the database at `path`; refuses if there is none.
     pub(crate) fn open(path: &Path) -> Result<Source, Failure> {
         match Existing::open_alone_to_read(path) {
-            // Tried first and followed second: recovery shows everything that a dead writer has
-            // left, and needs the lock.
+            // The open is tried first: recovery needs the lock, and shows everything that a dead
+            // writer has left.
             Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
                 note_writer();
                 let secondary = Db::secondary(path)?;
@@ -59,7 +59,7 @@ impl Source {
         }
     }
 
-    /// Lets go of the database.
+    /// Releases the database.
     pub(crate) fn close(self) -> Result<()> {
         match self {
             Source::Own(existing) => existing.db.close(),
@@ -69,10 +69,10 @@ impl Source {
     }
 }
 
-/// The present state of the partition. If the writer runs on another machine, it is the state that
-/// the log attests.
+/// The current state of the partition. If the writer runs on another machine, it is the state that
+/// the log proves durable.
 pub(crate) fn present(secondary: &Secondary, name: &str) -> Result<Reading> {
-    // Strong, because a command is run once: its user expects writes that other programs have just
+    // Strong, because a command runs once: its user expects writes that other programs have just
     // reported.
     let options = ReadOptions::new(Level::Strong).on_unmet(OnUnmet::Weaker);
     let reading = secondary.partition(name)?.read(&options)?;
@@ -86,7 +86,7 @@ pub(crate) fn present(secondary: &Secondary, name: &str) -> Result<Reading> {
 
 /// A partition to read from.
 pub(crate) enum Readings {
-    /// The partition of a database that this process has opened alone.
+    /// The partition of a database that only this process has open.
     Own(Partition),
     /// The partition at the state of the catch-up.
     Beside(Reading),

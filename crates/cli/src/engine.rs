@@ -21,10 +21,11 @@ const DEFAULT_PARTITION: &str = "default";
 /// The greatest write buffer that the engine takes.
 const WRITE_BUFFER_MIB_MAX: u64 = 1 << 20;
 
-/// A write buffer for reading alone: a quarter of what the log may take in memory.
+/// A write buffer for commands that only read: a quarter of the memory that the log may need.
 const READ_ONLY_BUFFER_BYTES: u64 = 1 << 30;
 
-/// Which database, which partition, how to print: the same for every subcommand on one.
+/// The database, the partition and the output format: the same for every subcommand on one
+/// partition.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Target {
     /// Folder of the database
@@ -47,7 +48,7 @@ pub(crate) struct Writing {
 }
 
 impl Writing {
-    /// Opens the database at `path`; makes it if there is none.
+    /// Opens the database at `path`; creates it if there is none.
     pub(crate) fn open(&self, path: &Path) -> Result<Db> {
         match self.write_buffer {
             None => Db::open(path),
@@ -56,7 +57,7 @@ impl Writing {
     }
 }
 
-/// A database that was there before.
+/// A database that existed before.
 pub(crate) struct Existing {
     pub(crate) db: Db,
     path: PathBuf,
@@ -102,7 +103,7 @@ impl Existing {
         Ok(Existing { db, path: path.to_owned() })
     }
 
-    /// Refuses if there is no database: opening would make one.
+    /// Returns an error if there is no database: opening would create one.
     fn check(path: &Path) -> Result<(), Failure> {
         // By the names of files, and not by an open: that would make a database in any folder,
         // after a typing error in a path.
@@ -112,7 +113,7 @@ impl Existing {
         Err(Failure::NotFound(format!("no database in {}", path.display())))
     }
 
-    /// The partition `name`; refuses if there is none.
+    /// The partition `name`; returns an error if there is none.
     pub(crate) fn partition(&self, name: &str) -> Result<Partition, Failure> {
         match self.db.open_partition(name) {
             Err(error) if error.kind() == ErrorKind::PartitionNotFound => {

@@ -28,7 +28,7 @@ use crate::engine::{self, Existing, Target, Writing};
 use crate::output::{Failure, Output, note};
 use crate::progress;
 
-/// A batch is written beyond so many bytes; an entry as large as that is written alone.
+/// A batch is written when it exceeds so many bytes; an entry of that size is written by itself.
 const BATCH_BYTES: usize = 1 << 20;
 /// So many skipped or differing entries are named; the rest is counted.
 const NAMED_MAX: u64 = 20;
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.check { check(args) } else { load(args) }
 }
 
-/// Takes an entry of the source.
+/// Called with each entry of the source.
 type Sink<'a> = dyn FnMut(Vec<u8>, Content) -> Result<(), Failure> + 'a;
 
 fn each_entry(args: &Args, sink: &mut Sink<'_>) -> Result<(), Failure> {
@@ -102,7 +102,7 @@ fn each_entry(args: &Args, sink: &mut Sink<'_>) -> Result<(), Failure> {
     each_small(args, &mut |key, value| sink(key, Content::Bytes(value)))
 }
 
-/// Each entry of a source that is not a folder.
+/// Reads each entry of a source that is not a folder.
 fn each_small(
     args: &Args,
     sink: &mut dyn FnMut(Vec<u8>, Vec<u8>) -> Result<(), Failure>,

@@ -36,12 +36,12 @@ impl Failure {
 
     /// Prints it on standard error. A failure of that is ignored.
     pub(crate) fn tell(&self) {
-        let told: &dyn Display = match self {
+        let text: &dyn Display = match self {
             Failure::Engine(e) => e,
             Failure::NotFound(text) | Failure::Usage(text) | Failure::Io(text) => text,
             Failure::PipeClosed => return,
         };
-        note(format_args!("error: {told}"));
+        note(format_args!("error: {text}"));
     }
 
     /// See the invariants of `main.rs`.

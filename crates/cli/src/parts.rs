@@ -88,7 +88,7 @@ impl Part {
     }
 }
 
-/// The database, or the damage that keeps it from opening.
+/// The database, or the damage that prevents the open.
 pub(crate) fn open(path: &Path) -> Result<Result<Existing, Damage>, Failure> {
     match Existing::open_to_read(path) {
         Ok(existing) => Ok(Ok(existing)),

@@ -15,7 +15,7 @@ use crate::output::Failure;
 /// The time between two looks at the progress.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Does `work` and shows its duration, with the text that `look` returns meanwhile.
+/// Runs `work` and shows its duration, with the text that `look` returns in the meantime.
 pub(crate) fn during<T: Send>(
     deed: &str,
     look: impl Fn() -> String,

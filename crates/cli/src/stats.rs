@@ -35,7 +35,7 @@ pub(crate) struct Args {
     count: Option<u64>,
 }
 
-/// Prints what the engine says of itself.
+/// Prints the statistics of the engine.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let existing = Existing::open_to_read(&args.database)?;
     let mut out = Output::new(args.json);

@@ -30,7 +30,7 @@ pub(crate) fn export(
         let summary = db.export_stream(bar.wrap_write(out), options).map_err(standard_output)?;
         bar.finish_and_clear();
         // To standard error, because standard output has the stream.
-        note(told("exported", summary));
+        note(result_text("exported", summary));
         return Ok(());
     }
     // A new file: an export never overwrites the only copy of an older one.
@@ -110,15 +110,18 @@ fn is_followed(source: &mut dyn Read, path: &Path) -> Result<bool, Failure> {
     Ok(read > 0)
 }
 
-fn told(deed: &str, summary: StreamSummary) -> String {
+fn result_text(verb: &str, summary: StreamSummary) -> String {
     let StreamSummary { entries, bytes, skipped, .. } = summary;
-    format!("{deed} {entries} entries, {bytes} bytes; skipped {skipped}")
+    format!("{verb} {entries} entries, {bytes} bytes; skipped {skipped}")
 }
 
-fn tell(deed: &str, summary: StreamSummary, json: bool) -> Result<(), Failure> {
+fn tell(verb: &str, summary: StreamSummary, json: bool) -> Result<(), Failure> {
     let mut out = Output::new(json);
     let StreamSummary { entries, bytes, skipped, .. } = summary;
-    out.line(told(deed, summary), &json!({ deed: entries, "bytes": bytes, "skipped": skipped }))?;
+    out.line(
+        result_text(verb, summary),
+        &json!({ verb: entries, "bytes": bytes, "skipped": skipped }),
+    )?;
     out.finish()
 }
 

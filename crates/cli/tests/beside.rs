@@ -1,4 +1,4 @@
-//! The reading subcommands while another handle, this process's, has the database open for writing.
+//! The reading subcommands while this process has the database open for writing.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -58,7 +58,7 @@ fn what_is_committed_is_read_while_the_writer_has_the_database_open() {
     assert!(closed.stderr.is_empty(), "there is no writer any more");
 }
 
-/// A value whose end is damaged is printed up to the damage: it is not held in memory before.
+/// A value whose end is damaged is printed up to the damage: it is not read into memory first.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "damages a file from outside")]
 fn a_large_value_is_streamed_while_the_writer_has_the_database_open() {
@@ -91,7 +91,7 @@ fn say(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The subcommands that look at the whole database, without writes meanwhile.
+/// The subcommands that read the whole database, without writes in the meantime.
 #[expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 #[expect(clippy::disallowed_methods, reason = "looks for files as a user does")]
 fn every_look_at_the_database(path: &str) {

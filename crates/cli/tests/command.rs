@@ -358,8 +358,8 @@ fn sorted_lines_are_loaded_at_once_and_others_not_at_all() {
     let long = "o".repeat(siltstone::limits::USER_KEY_BYTES_MAX + 1);
     std::fs::write(at.join("lines"), format!("\tempty\ne\t5\n{long}\t6\np\t7\n")).unwrap();
     let loaded = siltstone(at, &load);
-    let told = String::from_utf8_lossy(&loaded.stdout);
-    assert_eq!(told, "{\"bytes\":4,\"loaded\":2,\"skipped\":2}\n");
+    let printed = String::from_utf8_lossy(&loaded.stdout);
+    assert_eq!(printed, "{\"bytes\":4,\"loaded\":2,\"skipped\":2}\n");
     assert_eq!(loaded.status.code(), Some(0));
     check(at, &["scan", "db", "--from", "e"], 0, "e\t5\np\t7\n");
 }

@@ -83,8 +83,9 @@ fn fill_up(mount: &Mount, wal_mapped: bool) {
             }
             mapped_rounds += u32::from(is_log_mapped(&dir));
             let filler = mount.0.join("filler");
-            // Until writes are stopped for good, or were refused several times. Flushes and compactions that were
-            // under way free space, which would do for the puts to the end.
+            // Until writes are stopped permanently, or were refused several times. Flushes and
+            // compactions that were in progress free space, which would suffice for all further
+            // puts.
             let puts = (0..60_000).filter(|n| {
                 if n % 1000 == 0 {
                     fill(&filler);
@@ -120,8 +121,8 @@ fn a_full_disk_is_an_error_and_no_signal() {
     }
 }
 
-/// Large values on a disk with room for a few of their files: the space of the deleted ones comes back, and no value
-/// is copied in vain.
+/// Large values on a disk with room for a few of their files: the space of the deleted ones comes
+/// back, and no value is copied without need.
 #[test]
 fn the_space_of_deleted_large_values_comes_back_on_a_nearly_full_disk() {
     let folder = tempfile::tempdir().unwrap();

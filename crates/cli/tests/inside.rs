@@ -352,9 +352,9 @@ fn rows_are_loaded_compared_and_refused_by_line() {
     assert_eq!(run(at, &["get", "db", "b"], 0), "2\n");
     write("bad.csv", "a,1\n\"b,2\n");
     let output = siltstone(at, &["load", "other", "bad.csv", "--format", "csv"]);
-    let told = String::from_utf8(output.stderr).unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(told.contains("bad.csv:2: a quoted field has no end"), "{told}");
+    assert!(errors.contains("bad.csv:2: a quoted field has no end"), "{errors}");
 }
 
 #[test]

@@ -109,14 +109,14 @@ fn entries_of_any_size_go_through_a_pipe_and_a_cut_import_goes_on() {
     let imported = format!("imported 2 entries, {bytes} bytes; skipped 0\n");
     assert_eq!(String::from_utf8_lossy(&output.stdout), imported);
     let exporter = child.wait_with_output().unwrap();
-    let told = format!("exported 2 entries, {bytes} bytes; skipped 0\n");
-    assert_eq!(String::from_utf8_lossy(&exporter.stderr), told);
+    let printed = format!("exported 2 entries, {bytes} bytes; skipped 0\n");
+    assert_eq!(String::from_utf8_lossy(&exporter.stderr), printed);
     let compare = ["load", "other", "tree", "--format", "files", "--check"];
     let equal = format!("equal 2 entries, {bytes} bytes; missing 0, different 0, skipped 0\n");
     check(at, &compare, 0, &equal);
 
     let export = ["export", "db", "stream", "--format", "stream", "--all-partitions"];
-    check(at, &export, 0, &told);
+    check(at, &export, 0, &printed);
     check(at, &export, 1, "");
     let stream = File::options().write(true).open(at.join("stream")).unwrap();
     let whole = stream.metadata().unwrap().len();
@@ -126,7 +126,7 @@ fn entries_of_any_size_go_through_a_pipe_and_a_cut_import_goes_on() {
     let place = format!("ends before its end record in stream at offset {}\n", whole - 3);
     assert!(errors.ends_with(&place), "{errors}");
     fs::remove_file(at.join("stream")).unwrap();
-    check(at, &export, 0, &told);
+    check(at, &export, 0, &printed);
     let resumed = format!("imported 2 entries, {bytes} bytes; skipped 2\n");
     check(at, &["import", "third", "stream", "--resume"], 0, &resumed);
     fs::write(at.join("stream"), [fs::read(at.join("stream")).unwrap(), b"x".into()].concat())

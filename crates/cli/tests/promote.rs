@@ -1,4 +1,5 @@
-//! `siltstone promote`: an operator takes a database from a process that writes it, this one.
+//! `siltstone promote`: an operator takes a database from a process that writes it, which is this
+//! one.
 
 mod runner;
 

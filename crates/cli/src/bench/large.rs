@@ -19,7 +19,7 @@ use super::large_files::FilePerValue;
 use super::large_plots as plots;
 use crate::output::{Failure, Output, note};
 
-/// Space is reclaimed at most so often while a view keeps it.
+/// The shortest time between two attempts to reclaim space while a view keeps it.
 const RECLAIMS_MAX: usize = 1000;
 
 /// Arguments of `bench large`.
@@ -103,7 +103,7 @@ impl LargeEngine for Measured {
     fn reclaim(&self) -> Result<(), Error> {
         for _ in 0..RECLAIMS_MAX {
             self.partition.reclaim()?;
-            // A view that background work holds for a moment keeps the files that it can read.
+            // A view that background work holds for a short time keeps the files that it can read.
             self.db.wait_idle()?;
             let space = self.partition.space().unwrap_or_default();
             if space.live_bytes > 0 || space.total_bytes == 0 {

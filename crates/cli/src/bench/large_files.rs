@@ -1,9 +1,10 @@
-//! [`FilePerValue`]: the workload of large values on a file for each value, with no engine: the paper's basic store.
+//! [`FilePerValue`]: the workload of large values on a file for each value, without an engine: the
+//! basic store of the paper.
 //!
 //! A put writes a new file and renames it, so that a reader sees the old value or the new one. A
 //! durable one syncs the file before the rename and the folder after it. Nothing is verified.
 
-#![expect(clippy::disallowed_methods, reason = "these files are no database's")]
+#![expect(clippy::disallowed_methods, reason = "these files belong to no database")]
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};

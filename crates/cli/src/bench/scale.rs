@@ -14,7 +14,7 @@ use testkit::bench::measure::{Memory, Usage};
 use super::folder::{Folder, PARTITION, parse_bytes};
 use crate::output::{Failure, Output};
 
-/// Operations of a measurement that is over soon.
+/// Operations of a measurement whose operations are fast.
 const OPS: u64 = 1000;
 /// Operations that each sync the device.
 const SYNCED_OPS: u64 = 20;
@@ -52,13 +52,13 @@ pub(crate) struct Args {
 /// Measures and prints one line after the other.
 struct Meter {
     out: Output,
-    /// The number of other things that exist meanwhile, with their name.
+    /// The number and the name of the other things that exist during the measurement.
     beside: String,
 }
 
 impl Meter {
     /// Runs `work`, which does `ops` operations, and prints what one of them cost.
-    #[expect(clippy::disallowed_methods, reason = "a benchmark tells the time of the world")]
+    #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
     fn run<T>(
         &mut self,
         what: &str,

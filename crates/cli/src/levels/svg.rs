@@ -22,7 +22,7 @@ const LEFT: f64 = 210.0;
 const LANE: f64 = 26.0;
 const BOX: f64 = 21.0;
 const LEVEL_GAP: f64 = 12.0;
-/// A box that is narrower bears no text.
+/// A box that is narrower than this has no text.
 const TEXT_MIN: f64 = 74.0;
 
 const STYLE: &str = "\

@@ -19,7 +19,7 @@ pub(super) struct Fault {
     pub(super) what: String,
 }
 
-/// Why reading ended early.
+/// The reason why reading ended early.
 #[derive(Debug)]
 pub(super) enum Stop<E> {
     /// The file is not what it should be.

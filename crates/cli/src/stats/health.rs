@@ -1,7 +1,7 @@
 //! The part of `stats` that shows problems: the result of `Db::health`, as text and as JSON.
 //!
-//! Called by `stats.rs` alone. In the text, problems come first, each with its duration; the
-//! distance to the limits is always shown.
+//! Only `stats.rs` calls it. In the text, problems come first, each with its duration; the distance
+//! to the limits is always shown.
 //!
 //! Invariant: text and JSON are made from the same copy and leave nothing out.
 

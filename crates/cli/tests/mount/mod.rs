@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A mount that goes with the test.
+/// A mount that is removed when the test ends.
 pub struct Mount(pub PathBuf);
 
 impl Mount {
-    /// Mounts a file system of this kind, `tmpfs` or `ext4`, and of so many bytes; `None` if this process may not, or if
-    /// the tools are not there.
+    /// Mounts a file system of this kind, `tmpfs` or `ext4`, of so many bytes; `None` if this
+    /// process may not, or if the tools are missing.
     pub fn new(at: &Path, kind: &str, bytes: u64) -> Option<Mount> {
         std::fs::create_dir(at).expect("the name is free");
         let size = format!("size={bytes}");
@@ -39,7 +39,7 @@ fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// Says why a test cannot run.
+/// Prints the reason why a test cannot run.
 #[expect(clippy::print_stdout, reason = "a test that cannot run says so")]
 pub fn skipped(why: &str) {
     println!("skipped: {why}");

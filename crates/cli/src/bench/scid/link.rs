@@ -44,8 +44,8 @@ pub(super) struct Answer {
     pub(super) value: Option<Vec<u8>>,
 }
 
-fn broken(deed: &str, e: &std::io::Error) -> Failure {
-    Failure::Io(format!("cannot {deed} a process of the experiment: {e}"))
+fn broken(action: &str, e: &std::io::Error) -> Failure {
+    Failure::Io(format!("cannot {action} a process of the experiment: {e}"))
 }
 
 /// The number in the bytes from `at` on.
@@ -70,7 +70,7 @@ impl Node {
         let answers = child.stdout.take().expect("it is piped");
         let mut node =
             Node { child, requests, answers: BufReader::new(answers), buffer: Vec::new() };
-        // It says when it is ready.
+        // The process reports when it is ready.
         node.answer()?;
         Ok(node)
     }

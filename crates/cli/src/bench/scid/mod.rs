@@ -82,7 +82,7 @@ struct Cluster {
     primary: Node,
     secondaries: [Node; 2],
     next: usize,
-    /// The last write since the processes were at rest.
+    /// The last write since the processes were idle.
     last: Option<Commit>,
 }
 

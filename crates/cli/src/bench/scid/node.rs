@@ -1,6 +1,7 @@
-//! A process of the experiment: the primary or a secondary, which answers one request after another.
+//! A process of the experiment: the primary or a secondary, which answers one request after
+//! another.
 //!
-//! Started by `bench scid` alone; the bytes of requests and answers are described in `link.rs`.
+//! Only `bench scid` starts it; `link.rs` describes the bytes of requests and answers.
 
 use std::io::{BufReader, Read, Write};
 use std::path::PathBuf;
@@ -31,9 +32,9 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Role {
-    /// It writes
+    /// The primary, which writes.
     Primary,
-    /// It follows
+    /// A secondary, which follows.
     Secondary,
 }
 
@@ -52,7 +53,7 @@ struct Request {
 }
 
 impl Served {
-    /// Executes a request; returns the place and the value.
+    /// Executes a request. Returns the commit and the value.
     fn serve(&self, request: &Request) -> Result<(Commit, Option<Slice>)> {
         let Request { verb, commit, key, value } = request;
         match self {
