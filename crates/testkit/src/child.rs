@@ -1,12 +1,12 @@
 //! Tests in a process of their own: for limits, streams and forks, which concern the whole process.
 //!
-//! A test binary starts itself again, for one test. That test finds a folder in its environment, and does the work
-//! in it. Started by the test runner it finds none, and starts the child.
+//! A test binary starts itself again, for one test. That test reads a folder from its environment,
+//! and works in it. Without the variable, as under the test runner, it starts the child.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names the folder of a child.
+/// The environment variable with the folder of a child.
 const FOLDER: &str = "SILTSTONE_TEST_CHILD_FOLDER";
 
 /// Runs `test` of this binary as a child that works in `folder`.

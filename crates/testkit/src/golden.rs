@@ -12,7 +12,7 @@ const CONTEXT_LINES: usize = 3;
 ///
 /// # Panics
 /// If they differ, with the lines that do; if the file is missing or cannot be written.
-#[expect(clippy::disallowed_methods, reason = "goldens lie outside every database")]
+#[expect(clippy::disallowed_methods, reason = "goldens are outside every database")]
 pub fn assert_golden(path: &str, actual: &str) {
     let root = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(PathBuf::new, PathBuf::from);
     let file = root.join("testdata").join(path);

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 /// A stored value.
 pub type Value = Arc<[u8]>;
-/// The contents of one partition at one moment.
+/// The contents of one partition at one time.
 pub type Contents = BTreeMap<Vec<u8>, Value>;
-/// The contents of every partition at one moment, by name.
+/// The contents of every partition at one time, by name.
 pub type State = BTreeMap<String, Contents>;
 
 /// One operation of a batch.
@@ -71,14 +71,14 @@ impl Model {
         Model::default()
     }
 
-    /// Makes a partition; nothing happens if it exists.
+    /// Creates a partition; has no effect if it exists.
     pub fn create(&mut self, partition: &str) {
         if !self.partitions.contains_key(partition) {
             self.step(Step::Create(partition.to_owned()));
         }
     }
 
-    /// Drops a partition with all of its history; nothing happens if it does not exist.
+    /// Drops a partition with all of its history; has no effect if it does not exist.
     pub fn drop_partition(&mut self, partition: &str) {
         if self.partitions.contains_key(partition) {
             self.step(Step::Drop(partition.to_owned()));
@@ -195,7 +195,7 @@ impl Model {
             }
         }
         let mut state = State::new();
-        // How many keys differ between `state` and `observed`; kept up to date key by key.
+        // The number of keys that differ between `state` and `observed`; updated key by key.
         let mut differing: usize = observed.values().map(Contents::len).sum();
         for steps in 0..=self.log.len() {
             if steps >= steps_min && differing == 0 {

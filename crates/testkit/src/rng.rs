@@ -129,7 +129,7 @@ impl Rng {
 }
 
 impl Drop for Rng {
-    #[expect(clippy::print_stderr, reason = "a failing test tells how to repeat it")]
+    #[expect(clippy::print_stderr, reason = "a failing test prints how to repeat it")]
     fn drop(&mut self) {
         if let Some(seed) = self.announced_seed.filter(|_| std::thread::panicking()) {
             eprintln!("random seed: SEED={seed}");

@@ -190,7 +190,7 @@ impl Zipfian {
             / (1.0 - self.zeta_two / self.zeta_count)
     }
 
-    /// Goes on with a larger count.
+    /// Continues with a larger count.
     pub fn grow(&mut self, count: u64) {
         if count > self.count {
             for n in self.count + 1..=count {

@@ -1,12 +1,12 @@
-//! The workload of large values: the paper's sizes, operations and mixes.
+//! The workload of large values: the sizes, operations and mixes of the paper.
 //!
-//! For each size a number of values is put, put durably, read back and deleted, each call timed by
-//! itself. The slowest and the fastest are left out, and the mean of the rest is given as bytes per
-//! millisecond, as in the paper (WR-Store++, 5.1). Deletes are timed together with the calls that
-//! reclaim their space. A mix is timed as a whole, over values that were loaded before.
+//! For each size a number of values is put, put durably, read back and deleted, and each call is
+//! timed by itself. The slowest and the fastest are left out, and the mean of the rest is given as
+//! bytes per millisecond, as in the paper (WR-Store++, 5.1). Deletes are timed together with the
+//! calls that reclaim their space. A mix is timed as a whole, over values that were loaded before.
 //!
-//! The paper's tables of sizes and mixes are pictures. The sizes are spaced evenly on a logarithmic scale between its
-//! smallest and its largest; the mixes are ours. Both stand in [`DEFAULT_WORKLOAD`], so that others can be put in.
+//! The paper shows its sizes and mixes as pictures. The sizes here are spaced evenly on a
+//! logarithmic scale between its ends, and the mixes are ours; [`DEFAULT_WORKLOAD`] has both.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ pub const DEFAULT_WORKLOAD: &str = include_str!("large_values.json");
 
 /// The calls that the workload makes on an engine.
 pub trait LargeEngine {
-    /// Why a call failed.
+    /// The error of a failed call.
     type Error;
 
     /// Sets a key to a value.
@@ -94,7 +94,7 @@ pub struct LargePlan {
 }
 
 impl LargePlan {
-    /// The plan in a file like [`DEFAULT_WORKLOAD`].
+    /// Reads the plan from a file like [`DEFAULT_WORKLOAD`].
     ///
     /// # Errors
     /// The name of the field that is missing or no whole number.
@@ -215,7 +215,7 @@ pub struct LargeOutcome {
 /// A failure of the engine, or a read that returned another value than was written.
 #[derive(Debug)]
 pub enum LargeFailure<E> {
-    /// The engine's.
+    /// An error of the engine.
     Engine(E),
     /// The value of this key is missing or different.
     Wrong(String),
@@ -227,7 +227,7 @@ impl<E> From<E> for LargeFailure<E> {
     }
 }
 
-/// The front of each value, which is unique.
+/// The first bytes of each value, which are unique.
 const MARK_BYTES: usize = 16;
 
 /// Runs the workload.
@@ -466,7 +466,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark tells the time of the world")]
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 fn now() -> Instant {
     Instant::now()
 }

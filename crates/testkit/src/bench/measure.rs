@@ -15,7 +15,7 @@ pub fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// The resources used up to some moment, or between two.
+/// The resources used up to some time, or between two times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// Processor time of all threads.
@@ -30,7 +30,7 @@ impl Usage {
         Usage { cpu: processor_time(), written_bytes }
     }
 
-    /// Between `earlier` and this.
+    /// The difference between `earlier` and this.
     #[must_use]
     pub fn since(&self, earlier: &Usage) -> Usage {
         let written = self.written_bytes.zip(earlier.written_bytes);

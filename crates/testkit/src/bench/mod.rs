@@ -1,13 +1,13 @@
 //! Benchmarks of any engine: the workloads by name, their runs, their costs.
 //!
-//! `siltstone bench` runs these on siltstone, `benches/peers` on siltstone and on its rivals. An
-//! [`Engine`] is a few calls; everything that is timed or counted is here, so that figures of
-//! two engines differ by the engines alone.
+//! `siltstone bench` runs these on siltstone, `benches/peers` on siltstone and on other engines. An
+//! [`Engine`] is a few calls; everything that is timed or counted is here, so that figures of two
+//! engines differ only by the engines.
 //!
 //! - [`run`]: one workload on some threads, from its first operation to its [`Outcome`].
-//! - [`Kind`]: the workloads; what one thread does in each is in `worker.rs`.
+//! - [`Kind`]: the workloads; `worker.rs` has the work of one thread in each.
 //! - [`large`]: the workload of large values, with an engine of its own.
-//! - [`measure`]: what the process used; [`Tally`]: what a thread counted and timed.
+//! - [`measure`]: the resources of the process; [`Tally`]: the counts and times of a thread.
 
 pub mod large;
 pub mod measure;
@@ -19,7 +19,7 @@ pub use meter::Tally;
 pub use run::{Bench, Outcome, Plan};
 pub use worker::Kind;
 
-/// When a write counts as done.
+/// The point at which a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// In the kernel: survives a killed process.
@@ -28,7 +28,7 @@ pub enum When {
     Sync,
 }
 
-/// Which way a scan goes.
+/// The direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the first key on.
@@ -42,7 +42,7 @@ pub enum Way {
 /// An implementation uses the fastest way that the engine's documentation offers for each call, and
 /// makes no copy that the engine does not require.
 pub trait Engine: Clone + Send + 'static {
-    /// Why a call failed.
+    /// The error of a failed call.
     type Error: Send;
 
     /// Writes one entry.
@@ -84,7 +84,7 @@ pub trait Engine: Clone + Send + 'static {
         measure::process_written_bytes()
     }
 
-    /// Flushes and merges all there is, and waits until no work is left in the background.
+    /// Flushes and merges everything, and waits until no background work is left.
     fn settle(&self) -> Result<(), Self::Error>;
 }
 

@@ -27,11 +27,11 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// The work and the cost of a workload.
 #[derive(Debug)]
 pub struct Outcome {
-    /// As it is printed.
+    /// The printed name.
     pub name: &'static str,
     /// Threads that were counted.
     pub threads: u16,
-    /// From the first operation's begin to the last one's end.
+    /// From the begin of the first operation to the end of the last one.
     pub elapsed: Duration,
     /// Of the counted threads.
     pub tally: Tally,
@@ -73,7 +73,7 @@ impl Outcome {
         tally.ops as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// All of it, for a machine.
+    /// All figures as JSON.
     pub fn json(&self) -> Value {
         let tally = &self.tally;
         let quantile = |q| micros(tally.latencies.value_at_quantile(q));
@@ -132,13 +132,13 @@ pub struct Plan {
     /// Writes per second of the thread that writes during the reads of `readwhilewriting`; `None`
     /// for as many as possible. With the same number, all engines do the same work while they read.
     pub write_rate: Option<NonZeroU64>,
-    /// When a write counts as done, except in `fillsync`.
+    /// The point at which a write counts as done, except in `fillsync`.
     pub when: When,
     /// Seed of every random choice.
     pub seed: u64,
 }
 
-/// The state that goes from one workload to the next.
+/// The state that one workload leaves for the next.
 #[derive(Debug)]
 pub struct Bench<E> {
     plan: Plan,
@@ -148,12 +148,12 @@ pub struct Bench<E> {
     inserted: Arc<AtomicU64>,
     is_loaded: bool,
     user_bytes_written: u64,
-    /// Workloads begun; gives each its own random choices.
+    /// Number of workloads begun; it gives each its own random choices.
     runs: u64,
 }
 
 impl<E: Engine> Bench<E> {
-    /// Nothing has run yet.
+    /// Returns the state before the first run.
     pub fn new(plan: Plan, engine: E) -> Bench<E> {
         Bench {
             keys: KeySpace::new(plan.records, plan.key_bytes),
@@ -264,8 +264,8 @@ struct Done {
 #[repr(align(128))]
 struct Count(AtomicU64);
 
-/// Runs `work`, if `is_wanted` next to a thread that looks at the clock all the time, and returns
-/// the longest time between two looks.
+/// Runs `work`, together with a thread that reads the clock all the time if `is_wanted`, and
+/// returns the longest time between two reads.
 fn beside_idle_loop<T>(is_wanted: bool, work: impl FnOnce() -> T) -> (T, Option<Duration>) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -347,7 +347,8 @@ fn run_threads<E: Engine>(
         });
         let end = now();
         stop.store(true, Ordering::Relaxed);
-        // This thread may get a processor long after the workers began; they know when that was.
+        // This thread may get a processor long after the workers began; the workers know when that
+        // was.
         let mut start = end;
         let mut tallies = Vec::new();
         for (number, handle) in handles.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Every workload on an ordered map without any other behaviour.
+//! Every workload on an ordered map.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -134,7 +134,7 @@ impl Kind {
         !self.fills() && self != Kind::FillSync
     }
 
-    /// Returns whether it reads, alone or among other things.
+    /// Returns whether it reads.
     pub fn reads(self) -> bool {
         let only_writes = matches!(self, Kind::Overwrite | Kind::DeleteRandom | Kind::YcsbW);
         self.needs_data() && !only_writes
