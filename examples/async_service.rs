@@ -1,4 +1,4 @@
-//! A service in async code: many tasks write, and tasks beside them read what was written.
+//! A service in async code: many tasks write, and other tasks read their writes at the same time.
 //!
 //! `cargo run --features async --example async_service`
 
@@ -17,8 +17,8 @@ async fn main() -> Result<()> {
     let db = Async::<Db>::open(&folder).await?;
     let orders = db.partition("orders").await?;
 
-    // Eight customers at once. Each awaits that its order is on the device, and occupies no thread
-    // meanwhile: orders that come together share one sync.
+    // Eight customers at once. Each waits until its order is on the device, and blocks no thread
+    // meanwhile: orders that arrive together share one sync.
     let mut customers = JoinSet::new();
     for customer in 0..8_u32 {
         let db = db.clone();
@@ -51,6 +51,6 @@ async fn main() -> Result<()> {
     orders.release().await;
     db.close().await?;
     let removed = std::fs::remove_dir_all(&folder);
-    removed.expect("nobody else uses the folder");
+    removed.expect("no other program uses the folder");
     Ok(())
 }

@@ -49,6 +49,6 @@ fn main() -> Result<()> {
 
     db.close()?;
     let removed = std::fs::remove_dir_all(&folder);
-    removed.expect("nobody else uses the folder");
+    removed.expect("no other program uses the folder");
     Ok(())
 }

@@ -36,6 +36,6 @@ fn main() -> Result<()> {
     copy.close()?;
     db.close()?;
     let removed = std::fs::remove_dir_all(&folder);
-    removed.expect("nobody else uses the folder");
+    removed.expect("no other program uses the folder");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Entries that expire and leave, by a rule that is stored and by code, and a prefix that goes.
+//! Entries that expire and are removed, by a stored rule and by code, and the removal of a prefix.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use siltstone::clock::Clock;
 use siltstone::{Db, Partition, PartitionOptions, PrefixDropFilter, Result, TtlFilter, TtlRule};
 
-/// A clock that is moved by hand, in seconds.
+/// A clock that the example sets, in seconds.
 #[derive(Clone, Default)]
 struct HandClock(Arc<AtomicU64>);
 
@@ -23,7 +23,7 @@ impl Clock for HandClock {
     }
 }
 
-/// A value here begins with the second at which it expires.
+/// The first bytes of each value are the second at which it expires.
 fn expires_at(_key: &[u8], value: &[u8]) -> Option<u64> {
     value.first_chunk::<8>().map(|second| u64::from_be_bytes(*second))
 }
@@ -40,7 +40,8 @@ fn main() -> Result<()> {
     let clock = HandClock::default();
     let db = Db::builder(&dir).clock(Arc::new(clock.clone())).open()?;
 
-    // The rule is stored: a later open needs nothing for it, and what expires leaves by itself.
+    // The rule is stored: a later open needs no code for it, and expired entries are removed
+    // automatically.
     let rule = TtlFilter::stored(&TtlRule::in_value(0));
     let sessions = db.partition_with("sessions", PartitionOptions::new().filter(Arc::new(rule)))?;
     put_all(&sessions)?;
@@ -63,7 +64,7 @@ fn main() -> Result<()> {
     put_all(&tenants)?;
     let before = db.snapshot();
     tenants.compact(..)?;
-    // A snapshot sees what it saw; nothing that it sees is decided on.
+    // A snapshot does not change; the filter does not see the entries that it needs.
     assert_eq!(before.iter(&tenants).count(), 3);
     drop(before);
     tenants.compact(..)?;

@@ -51,7 +51,10 @@ fn main() -> Result<()> {
                 owner = Some(name);
             }
             Swap::Differs(other) => {
-                println!("{name} finds that {:?} has it", other.expect("nobody gives it back"));
+                println!(
+                    "{name} finds that {:?} has it",
+                    other.expect("the lease is never released")
+                );
             }
         }
     }
@@ -60,6 +63,6 @@ fn main() -> Result<()> {
     drop(page);
     db.close()?;
     let removed = std::fs::remove_dir_all(&folder);
-    removed.expect("nobody else uses the folder");
+    removed.expect("no other program uses the folder");
     Ok(())
 }

@@ -1,14 +1,15 @@
-//! A cluster of three nodes of which one has MetaHive: section 5.3 of the MetaHive paper.
+//! A cluster of three nodes, one of them with MetaHive: section 5.3 of the MetaHive paper.
 //!
-//! A balancer shards by key prefix and moves prefixes between the nodes, as tables, while writes and
-//! reads continue. Two nodes are old: they run the engine without MetaHive. The node with MetaHive has
-//! faulty memory: one entry in a hundred gets a flipped bit between the read from a table and the write
-//! to another table. The bit is in the checksum of the metadata, as in the paper, or in the second
-//! checksum of the metadata, or in key, value, sequence number or kind of the entry. Entries that came
-//! from an old node and have no metadata yet get no flipped bits, because nothing can detect these.
+//! A balancer shards by key prefix and moves prefixes between the nodes, as tables, while writes
+//! and reads continue. Two nodes are old: they run the engine without MetaHive. The node with
+//! MetaHive has faulty memory: one entry in a hundred gets a flipped bit between the read from a
+//! table and the write to another table. The bit is in the checksum of the metadata, as in the
+//! paper, or in the second checksum of the metadata, or in key, value, sequence number or kind of
+//! the entry. Entries that came from an old node and have no metadata yet get no flipped bits,
+//! because nothing can detect these.
 //!
-//! The example shows for each fault that it is detected: the events of the engine name file, block and
-//! key of each damaged entry, and for every flipped bit there must be such an event.
+//! The example shows for each fault that it is detected: the events of the engine name file, block
+//! and key of each damaged entry, and for every flipped bit there must be such an event.
 //!
 //! `cargo run --release --example heterogeneous_cluster [SEED]`
 
@@ -34,51 +35,51 @@ use testkit::Rng;
 pub struct Plan {
     /// The folder of the databases.
     pub folder: PathBuf,
-    /// Of all that is random but the threads' turns.
+    /// The seed of everything that is random except the scheduling of threads.
     pub seed: u64,
-    /// Key prefixes.
+    /// Number of key prefixes.
     pub prefixes: usize,
-    /// Keys of each.
+    /// Number of keys of each prefix.
     pub keys: u64,
-    /// Prefixes that are moved, one after the other.
+    /// Number of prefixes that are moved, one after another.
     pub moves: usize,
 }
 
 /// The observations of a run.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Entries that were handed over as tables.
+    /// Entries that were moved in tables.
     pub moved: u64,
-    /// Operations of the application meanwhile.
+    /// Operations of the application in the meantime.
     pub operations: u64,
     /// Flipped bits, by field.
     pub faults: BTreeMap<&'static str, u64>,
-    /// Of them, those that no event named.
+    /// Flipped bits that no event named.
     pub undetected: Vec<Struck>,
-    /// Damage that events named and that was not made here.
+    /// Damage that events named and that was not injected.
     pub invented: Vec<Damage>,
-    /// Entries that came to another node different from what was written, or not at all.
+    /// Entries that arrived on another node with other content, or not at all.
     pub faults_that_left: u64,
     /// Entries on the node with MetaHive that disagree with their metadata in the end.
     pub faults_that_stayed: u64,
     /// The counters of MetaHive.
     pub counts: metahive::Counts,
-    /// Metadata entries that old nodes were handed inside of tables.
+    /// Metadata entries that old nodes received in tables.
     pub metadata_handed_over: u64,
     /// Metadata entries that a reader of an old node sees.
     pub metadata_visible: u64,
     /// Metadata entries on old nodes after they compacted.
     pub metadata_left: u64,
-    /// Entries on the node with MetaHive that have no metadata after it compacted.
+    /// Entries on the node with MetaHive that have no metadata after its compaction.
     pub unsealed: u64,
-    /// Answers that were not what was written last.
+    /// Reads that did not return the last write.
     pub wrong_values: u64,
 }
 
 /// The node with MetaHive; the others are old.
 const NEW_NODE: usize = 0;
 const NODES: usize = 3;
-/// The fields of an entry and of its metadata that faults strike.
+/// The fields of an entry and of its metadata in which faults are injected.
 pub const FIELDS: usize = 6;
 
 struct Node {
@@ -86,14 +87,14 @@ struct Node {
     data: lsm_core::Partition,
 }
 
-/// Key, and value unless it was deleted.
+/// The key, and the value unless it was deleted.
 type Write = (Vec<u8>, Option<Vec<u8>>);
 
-/// A key prefix: who has it, and what the application wrote.
+/// A key prefix: its node, and the writes of the application.
 struct Shard {
     owner: usize,
     truth: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// While it moves: what is written meanwhile, in order.
+    /// The writes during a move, in order.
     arriving: Option<Vec<Write>>,
 }
 
@@ -117,17 +118,17 @@ pub struct Struck {
     pub file: PathBuf,
     /// Offset of the block in it, and which entry of the block.
     pub place: (u64, u32),
-    /// The key that whoever finds the damage sees.
+    /// The key that the report of the damage has.
     pub key: Vec<u8>,
 }
 
-/// The memory of the node with MetaHive. It flips bits of the same entries again and again: memory
-/// that is bad stays bad.
+/// The memory of the node with MetaHive. It flips bits of the same entries again and again, as bad
+/// memory does.
 #[derive(Default)]
 struct BadMemory {
     seed: u64,
     node: Mutex<Option<lsm_core::Partition>>,
-    /// The files of tables whose entries have metadata, as far as is known.
+    /// The files of tables whose entries have metadata, as far as they are known.
     has_metadata: Mutex<BTreeMap<FileNo, Option<PathBuf>>>,
     /// No two have the same name.
     struck: Mutex<BTreeMap<Name, Struck>>,
@@ -176,7 +177,7 @@ impl BadMemory {
         let Some(file) = self.file_with_metadata(number) else { return };
         let mut hit = entry.clone();
         let Some(field) = flip_one(&mut hit, draw / 100) else { return };
-        // Damaged metadata is told by the key of its entry.
+        // The event of damaged metadata has the key of its entry.
         let told =
             if is_metadata(entry) { entry_key(&hit.key).unwrap_or(&hit.key) } else { &hit.key };
         let key = told.to_vec();
@@ -184,13 +185,13 @@ impl BadMemory {
         let mut struck = lock(&self.struck);
         let name = (file.clone(), at.block_offset, key.clone());
         let known = struck.entry(name).or_insert(Struck { field, file, place, key });
-        // Another version of the key in the same block would be told in the same words.
+        // Another version of the key in the same block would have the same name in events.
         if known.place == place {
             *entry = hit;
         }
     }
 
-    /// Holds what was struck against what was told.
+    /// Compares the injected faults with the reported ones.
     fn report(&self, report: &mut Report) {
         let struck = lock(&self.struck);
         let told = lock(&self.told);
@@ -209,7 +210,7 @@ fn is_metadata(entry: &OwnedEntry) -> bool {
     entry_key(&entry.key).is_some() && entry.value.len() == PAYLOAD_BYTES
 }
 
-/// Flips a bit that `draw` chooses, and says of which field.
+/// Flips a bit that `draw` chooses, and returns its field.
 fn flip_one(entry: &mut OwnedEntry, draw: u64) -> Option<&'static str> {
     let bit = draw / 4;
     match (is_metadata(entry), draw % 4) {
@@ -234,7 +235,7 @@ fn flip_one(entry: &mut OwnedEntry, draw: u64) -> Option<&'static str> {
             Some("sequence number")
         }
         (false, _) => {
-            // Of a value one bit makes a deletion or a record known to be damaged.
+            // One flipped bit turns a value into a deletion or a poison record.
             let mask = if bit.is_multiple_of(2) { 1 } else { 4 };
             entry.kind = EntryKind::from_u8(entry.kind as u8 ^ mask)?;
             Some("kind")
@@ -242,7 +243,7 @@ fn flip_one(entry: &mut OwnedEntry, draw: u64) -> Option<&'static str> {
     }
 }
 
-/// Small, so that a short life sees many flushes and compactions.
+/// Small, so that a short run has many flushes and compactions.
 fn options() -> Options {
     Options::new().write_buffer_bytes(1 << 20).wal_segment_bytes(256 << 10).cache_bytes(4 << 20)
 }
@@ -296,7 +297,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Moves a prefix to another node: its tables first, then what was written meanwhile.
+    /// Moves a prefix to another node: first its tables, then the writes during the move.
     fn move_prefix(&self, at: usize, to: usize, folder: &Path, report: &mut Report) -> Result<()> {
         let from = {
             let mut shard = lock(&self.shards[at]);
@@ -322,7 +323,7 @@ impl Cluster {
         report.faults_that_left += expected.len() as u64;
         drop(shard);
         if to != NEW_NODE && from == NEW_NODE {
-            // Also of what nobody reads: sequence numbers, and versions that were overwritten.
+            // Includes entries that no read returns: sequence numbers, and overwritten versions.
             let arrived = scrub(&target.data, ScrubOptions::new())?;
             report.faults_that_left += arrived.faults().count() as u64;
             report.metadata_handed_over += hidden_entries(target)?;
@@ -357,7 +358,7 @@ fn hidden_entries(node: &Node) -> Result<u64> {
     Ok(hidden)
 }
 
-/// Metadata that a user of the node can see, by scanning or by asking for it.
+/// Metadata that a user of the node can see, by a scan or a get.
 fn visible_metadata(node: &Node) -> Result<u64> {
     let mut visible = 0;
     for key in node.data.keys() {
@@ -368,7 +369,7 @@ fn visible_metadata(node: &Node) -> Result<u64> {
     Ok(visible)
 }
 
-/// The life of a cluster.
+/// Runs a cluster.
 pub fn run(plan: &Plan) -> Result<Report> {
     let hive = Arc::new(MetaHive::default());
     let memory = Arc::new(BadMemory { seed: plan.seed, ..BadMemory::default() });
@@ -444,7 +445,7 @@ fn main() -> Result<()> {
     let plan = Plan { folder: folder.clone(), seed, prefixes: 12, keys: 1_000, moves: 36 };
     let report = run(&plan)?;
     let removed = std::fs::remove_dir_all(&folder);
-    removed.expect("nobody else uses the folder");
+    removed.expect("no other program uses the folder");
 
     let injected: u64 = report.faults.values().sum();
     println!("{:>9} operations of the application", report.operations);
@@ -454,7 +455,7 @@ fn main() -> Result<()> {
         println!("{count:>13} {field}");
     }
     println!("{:>9} of them were detected by no one", report.undetected.len());
-    println!("{:>9} reports of damage that there was not", report.invented.len());
+    println!("{:>9} reports of damage that was not injected", report.invented.len());
     println!("{:>9} damaged entries on the way to another node", report.faults_that_left);
     println!("{:>9} entries without metadata got theirs", report.counts.made);
     println!("{:>9} metadata entries handed to old nodes in tables", report.metadata_handed_over);

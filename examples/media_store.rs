@@ -14,8 +14,8 @@ use siltstone::{Db, Durability, LargeValueOptions, Partition, PartitionOptions};
 /// Bytes of the value that is made if no file is named.
 const LEN: u64 = 64 << 20;
 
-/// Streams a file into a value, or a pattern in which every byte tells where it is. Memory holds one
-/// piece at a time.
+/// Streams a file into a value, or a pattern in which every byte encodes its offset. Memory holds
+/// one piece at a time.
 fn store(media: &Partition, name: &str, file: Option<&str>) -> Result<u64, Box<dyn Error>> {
     let mut writer = media.put_stream(name, None)?;
     match file {
@@ -51,12 +51,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let db = Db::open(&folder)?;
     let options = PartitionOptions::new().large_values(LargeValueOptions::default());
     let media = db.partition_with("media", options)?;
-    // Small values and large ones live side by side.
+    // Small values and large ones are in one partition.
     media.put("film/title", "Twelve minutes of rain")?;
     let len = store(&media, "film", file.as_deref())?;
     println!("stored {len} bytes in {} chunk files", media.chunks().map_or(0, |all| all.len()));
 
-    // A player asks for ranges. Only the pieces that a range lies in are read and verified.
+    // A player requests ranges. Only the pieces that contain a range are read and verified.
     let middle = len / 2 / 8 * 8;
     let range = media.get_range("film", middle..middle + 8)?.ok_or("the film is there")?;
     if file.is_none() {
@@ -80,8 +80,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     copied.close()?;
     std::fs::remove_dir_all(&copied_folder)?;
 
-    // A delete marks the value as garbage; who reads it still has it. The space comes back by itself,
-    // some seconds after the reader is gone. `reclaim` does it now.
+    // A delete marks the value as garbage; open readers still have it. The space comes back
+    // automatically, some seconds after the last reader is dropped. `reclaim` frees it now.
     media.delete("film")?;
     reader.seek(SeekFrom::Start(0))?;
     reader.read_exact(&mut [0; 8])?;
@@ -93,6 +93,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(after < before && media.space().is_some_and(|space| space.total_bytes == 0));
     db.close()?;
     let removed = std::fs::remove_dir_all(&folder);
-    removed.expect("nobody else uses the folder");
+    removed.expect("no other program uses the folder");
     Ok(())
 }

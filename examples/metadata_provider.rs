@@ -41,7 +41,7 @@ fn main() -> Result<()> {
     drop(pages);
     db.close()?;
 
-    // After a reopen the statistics are still beside the entries, also after compactions.
+    // After a reopen the statistics are still stored with the entries, also after compactions.
     let db = Db::builder(&dir).hooks(Arc::new(Hooks)).open()?;
     let pages = db.partition("pages")?;
     pages.compact(..)?;
@@ -63,6 +63,6 @@ fn main() -> Result<()> {
     assert_eq!(pages.keys().count(), 100);
     assert!(pages.scrub(ScrubOptions::default())?.is_sound());
     db.close()?;
-    std::fs::remove_dir_all(&dir).expect("nobody else uses the folder");
+    std::fs::remove_dir_all(&dir).expect("no other program uses the folder");
     Ok(())
 }

@@ -1,7 +1,8 @@
-//! A queue: entries are put at one end, and the first is read and deleted. Each pop costs the same, however many
-//! entries there were: a search for the first entry passes over what was deleted before.
+//! A queue: entries are put at one end, and the first is read and deleted. Each pop costs the same,
+//! however many entries there were: a search for the first entry skips the deleted ones.
 //!
-//! `cargo run --release --example queue -- [POPS] [queue|stack|queues|transaction|snapshot] [POPS BETWEEN FLUSHES]`
+//! `cargo run --release --example queue -- [POPS] [queue|stack|queues|transaction|snapshot] [POPS
+//! BETWEEN FLUSHES]`
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 #![expect(clippy::disallowed_methods, reason = "it measures time")]

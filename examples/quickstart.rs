@@ -24,7 +24,7 @@ fn main() -> Result<()> {
         println!("  {} is {}", key.escape_ascii(), value.escape_ascii());
     }
 
-    // A cursor lends what it points at and copies nothing.
+    // A cursor lends the current entry and copies nothing.
     let mut cursor = users.cursor();
     cursor.seek("b")?;
     assert_eq!(cursor.key(), b"carol");
@@ -41,6 +41,6 @@ fn main() -> Result<()> {
     db.close()?;
 
     let removed = std::fs::remove_dir_all(&folder);
-    removed.expect("nobody else uses the folder");
+    removed.expect("no other program uses the folder");
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! A second process that follows a database while the first one writes, reads its own writes, and takes the
-//! database over in the end.
+//! A second process follows a database while the first one writes, reads its own writes, and takes
+//! the database over in the end.
 //!
 //! `cargo run --example reader_process`
 //!
-//! The program starts itself again as the reader. The writer tells it the token of each commit
-//! through a pipe; the reader answers with what it reads at that token. When the pipe ends, the reader
-//! becomes the primary, although the writer still has the database open.
+//! The program starts itself again as the reader. The writer sends it the token of each commit
+//! through a pipe; the reader answers with the value that it reads at that token. When the pipe
+//! ends, the reader becomes the primary, although the writer still has the database open.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// The first process: writes, and asks the second one what it sees.
+/// The first process: writes, and asks the second one for the value that it reads.
 fn write() -> Result<()> {
     let folder = std::env::temp_dir().join(format!("siltstone-reader-{}", std::process::id()));
     let db = Db::open(&folder)?;
@@ -60,11 +60,11 @@ fn write() -> Result<()> {
     assert_eq!(newest.as_deref(), Some(&b"6"[..]), "the second process wrote it");
     db.close()?;
     let removed = std::fs::remove_dir_all(&folder);
-    removed.expect("nobody else uses the folder");
+    removed.expect("no other program uses the folder");
     Ok(())
 }
 
-/// The second process: reads at each token that it is told.
+/// The second process: reads at each token that it receives.
 fn read(folder: &Path) -> Result<()> {
     let secondary = Db::secondary(folder)?;
     for line in std::io::stdin().lines() {
@@ -82,7 +82,7 @@ fn read(folder: &Path) -> Result<()> {
     // All partitions together, at one commit.
     secondary.sync(Target::Latest)?;
     assert!(secondary.cut().as_of().is_some());
-    // The first process lives, and is fenced. It could just as well be stopped, or dead.
+    // The first process lives, and is fenced. It could also be stopped, or dead.
     let db = Db::promote(&secondary)?;
     drop(secondary);
     db.partition("orders")?.put("newest", "6")?;

@@ -54,6 +54,6 @@ fn main() -> Result<()> {
     assert!(lost > 0 && sound + lost == 10_000);
     drop(words);
     db.close()?;
-    std::fs::remove_dir_all(&folder).expect("nobody else uses the folder");
+    std::fs::remove_dir_all(&folder).expect("no other program uses the folder");
     Ok(())
 }
