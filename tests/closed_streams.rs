@@ -1,5 +1,5 @@
-//! A program that has closed its standard streams: no file of a database gets their descriptors, so that text
-//! which the program prints is in none of them.
+//! A program that has closed its standard streams: no file of a database gets their descriptors, so
+//! that no database file contains text that the program prints.
 //!
 //! The test binary starts itself again, because a process has these streams once.
 
@@ -17,10 +17,10 @@ use siltstone::{
     Db, Durability, LargeValueOptions, Options, Partition, PartitionOptions, VerifyOptions,
 };
 
-/// Names the folder of the child.
+/// The environment variable with the folder of the child.
 const FOLDER: &str = "SILTSTONE_TEST_CLOSED_STREAMS";
 const WRITES: u32 = 3_000;
-/// Not a status that the test harness ends with.
+/// No status with which the test harness ends.
 const DONE: i32 = 42;
 
 fn options() -> Options {
@@ -35,13 +35,13 @@ fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
-/// Prints all the time, as a program does that does not know of its closed streams.
+/// Prints all the time, as a program does that does not know that its streams are closed.
 fn print(is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
-        // Refused, or lost: both are fine.
+        // The text may be refused or lost.
         let _ = writeln!(std::io::stdout(), "a line of text that is in no file of a database");
         let _ = writeln!(std::io::stderr(), "another one");
-        // Others work meanwhile, on a machine with few cores, too.
+        // Other threads work in the meantime, on a machine with few cores, too.
         std::thread::park_timeout(std::time::Duration::from_micros(20));
     }
 }

@@ -87,8 +87,8 @@ fn partitions_with_large_values_need_no_open_file_each() {
     run_child("child_with_many_partitions");
 }
 
-/// A database of so many partitions, each with a large value and a stream, and a secondary in the same process. Neither
-/// has a file for each of them.
+/// Opens a database of so many partitions, each with a large value and a stream, and a secondary in
+/// the same process. Neither has an open file for each of them.
 fn check_many_partitions(dir: &Path, count: u32) {
     let db = Db::open(dir).unwrap();
     for number in 0..count {
@@ -117,7 +117,7 @@ fn check_many_partitions(dir: &Path, count: u32) {
     check_secondary(&secondary, count);
     check_short_values(&db, count);
     check_healthy(&db);
-    // Nothing of these is in a table: as a process that is killed.
+    // Nothing of this is in a table: as in a process that is killed.
     for number in 0..count {
         partition(&db, number).put("unflushed", short_value(number)).unwrap();
     }
@@ -125,7 +125,7 @@ fn check_many_partitions(dir: &Path, count: u32) {
     drop(secondary);
     let left = dir.with_extension("copy");
     db.wait_idle().unwrap();
-    // The last files of the secondary may be deleted meanwhile.
+    // The last files of the secondary may be deleted in the meantime.
     while !copy_folder(dir, &left) {}
     db.close().unwrap();
     for dir in [dir, &left] {
@@ -162,7 +162,8 @@ fn check_secondary(secondary: &Secondary, count: u32) {
     }
 }
 
-/// Copies the files of a folder as a killed process leaves them. Returns `false` if one was deleted meanwhile.
+/// Copies the files of a folder as a killed process leaves them. Returns `false` if one was deleted
+/// in the meantime.
 #[expect(clippy::disallowed_methods, reason = "the bytes are copied without the engine")]
 fn copy_folder(from: &Path, to: &Path) -> bool {
     let _ = std::fs::remove_dir_all(to);
@@ -206,7 +207,7 @@ fn a_thousand_partitions_with_large_values_work_with_256_files() {
 fn child_that_syncs_nothing() {
     let Some(dir) = folder(64) else { return };
     let options = Options::new().wal_segment_bytes(8 << 10).write_buffer_bytes(16 << 20);
-    // The log is synced by nothing but what needs it.
+    // Only what needs a sync of the log makes one.
     let options = options.sync_interval_ms(0);
     let db = Db::builder(dir.join("db")).options(options).open().unwrap();
     let words = db.partition("words").unwrap();
@@ -215,7 +216,7 @@ fn child_that_syncs_nothing() {
     }
     check_healthy(&db);
     drop(words);
-    // Without a close, which would flush: as a process that is killed.
+    // Without a close, which would flush: as in a process that is killed.
     std::mem::forget(db);
     copy_folder(&dir.join("db"), &dir.join("left"));
     let db = Db::open(dir.join("left")).unwrap();
@@ -246,7 +247,7 @@ fn child_that_recovers_many_partitions() {
     check_healthy(&left);
 }
 
-/// Each of them gets a table, and up to 64 tables waited for one sync.
+/// Each of them gets a table, and up to 64 tables wait for one sync.
 #[test]
 fn a_recovery_needs_no_open_file_for_each_partition() {
     run_child("child_that_recovers_many_partitions");
@@ -258,7 +259,7 @@ fn child_with_many_streams() {
     let Some(dir) = folder(64) else { return };
     let db = Db::open(&dir).unwrap();
     let media = db.partition_with("media", large_values()).unwrap();
-    // Some that are written a part at a time, in turns.
+    // Some streams are written a part at a time, in turns.
     let mut open: Vec<_> =
         (0..80_u32).map(|number| media.put_stream(number.to_be_bytes(), None).unwrap()).collect();
     for _ in 0..2 {
@@ -266,7 +267,7 @@ fn child_with_many_streams() {
             writer.write_all(&vec![number as u8; 100_000]).unwrap();
         }
     }
-    // Others that nothing syncs.
+    // Other streams that nothing syncs.
     for number in 100..170_u32 {
         let mut writer = media.put_stream(number.to_be_bytes(), None).unwrap();
         writer.write_all(&value(number)).unwrap();
@@ -314,7 +315,7 @@ fn child_without_a_file_left() {
     while let Ok(file) = open_pipe() {
         taken.push(file);
     }
-    // Whatever comes of these, it does not last.
+    // The result of these calls does not matter; it must not last.
     for number in 0..5_u32 {
         let _ = words.put_with(number.to_be_bytes(), "v", Durability::Sync);
         let _ = media.put_with(number.to_be_bytes(), value(number), Durability::Sync);
@@ -343,7 +344,7 @@ fn child_without_a_file_left() {
     check_healthy(&db);
 }
 
-/// An open file that is none of a database.
+/// An open file that belongs to no database.
 fn open_pipe() -> std::io::Result<File> {
     let (reader, writer) = std::io::pipe()?;
     drop(writer);

@@ -1,10 +1,10 @@
-//! The memory that one large value takes beside the caller's own copy, in the tree or as a stream, as the kernel
-//! counts it, in a process of its own.
+//! The memory that one large value needs in addition to the copy of the caller, in the tree or as a
+//! stream, as the kernel counts it, in a process of its own.
 //!
-//! A value is copied once by a put or a recovery, and the memtable keeps that copy. A flush takes no
-//! further memory, a compaction holds the value that it reads. Before, a put took three times the value,
-//! a recovery twice, and flush and compaction five times. `MEMORY_MIB=1024 cargo test --test memory`
-//! takes the largest value.
+//! A put or a recovery copies a value once, and the memtable keeps that copy. A flush needs no
+//! further memory; a compaction holds the value that it reads. A put used to take three times the
+//! value, a recovery twice, and flush and compaction five times. `MEMORY_MIB=1024 cargo test --test
+//! memory` uses the largest value.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
@@ -24,15 +24,16 @@ use siltstone::{
 };
 use testkit::Rng;
 
-/// Tells the child its folder.
+/// The environment variable with the folder of the child.
 const FOLDER: &str = "SILTSTONE_TEST_MEMORY";
-/// Tells the child that dies its form of the database and of the value.
+/// The environment variable with the form of the database and of the value, for the child that
+/// dies.
 const DYING: &str = "SILTSTONE_TEST_MEMORY_DYING";
 const MIB: usize = 1 << 20;
 
 fn value_bytes() -> usize {
     let mib = std::env::var("MEMORY_MIB").map_or(160, |mib| mib.parse().unwrap());
-    // What the format has beside a value counts as well.
+    // Bytes of the format in addition to the value count as well.
     mib * MIB - 4096
 }
 
@@ -44,9 +45,9 @@ fn memory(name: &str) -> u64 {
     1024 * kib.parse::<u64>().unwrap()
 }
 
-/// Runs `step`; its peak beyond what the process had before must not pass so many copies of the value.
+/// Runs `step`. Its peak, less the memory before, must not exceed so many copies of the value.
 fn check<T>(what: &str, copies_max: f64, step: impl FnOnce() -> T) -> T {
-    // Sets the peak to what is resident now.
+    // Sets the peak to the resident memory.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = memory("VmRSS");
     let result = step();
@@ -54,7 +55,7 @@ fn check<T>(what: &str, copies_max: f64, step: impl FnOnce() -> T) -> T {
     let copies = peak as f64 / value_bytes() as f64;
     let line = format!("{what}: {copies:.2} copies\n");
     std::io::stdout().write_all(line.as_bytes()).unwrap();
-    // Buffers of a fixed size count little beside a value of this length.
+    // Buffers of a fixed size are small in comparison with a value of this length.
     assert!(copies <= copies_max + 0.15, "{what} takes {copies:.2} copies of the value");
     result
 }
@@ -81,7 +82,8 @@ fn check_value(p: &Partition, key: &str, copies_max: f64, value: &[u8]) {
     assert!(found.unwrap() == *value);
 }
 
-/// A value without repetition, or one of which half repeats itself, so that it is stored compressed.
+/// A value without repetition, or a value that repeats half of its bytes, so that it is stored
+/// compressed.
 fn value(is_packed: bool) -> Vec<u8> {
     let mut rng = Rng::new(5);
     let mut value = vec![0; value_bytes()];
@@ -95,7 +97,7 @@ fn value(is_packed: bool) -> Vec<u8> {
     value
 }
 
-/// Has a process put a value and die, so that only the log has it: a close would flush it.
+/// Makes a process put a value and die, so that only the log has it: a close would flush it.
 fn write_and_die(folder: &Path, has_metadata: bool, is_packed: bool) {
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_that_dies", "--test-threads=1"])
@@ -138,7 +140,7 @@ fn check_all(folder: &Path, has_metadata: bool, value: &[u8], packed: f64) {
     let (db, p) = check("a recovery", 1.0, || open(folder, has_metadata));
     assert!(db.stats().table_bytes > table_bytes, "the log had the value");
     check_value(&p, "the logged", 1.0 + packed, value);
-    // A scan holds a value of each table that it merges. No other table has a key behind this one.
+    // A scan holds a value of each table that it merges. No other table has a key after this one.
     check("a scan", 1.0 + packed, || {
         let lengths = p.prefix("the logged").map(|pair| pair.unwrap().1.len());
         assert_eq!(lengths.collect::<Vec<_>>(), [value.len()]);
@@ -184,13 +186,13 @@ fn a_large_value_is_copied_once() {
 
 // ---- values in chunk files --------------------------------------------------------------------
 
-/// Tells the child that streams its folder.
+/// The environment variable with the folder of the child that streams.
 const STREAMING: &str = "SILTSTONE_TEST_MEMORY_STREAMING";
-/// The length of the value that goes in and out in pieces, and so much memory it may take.
+/// The length of the value that is streamed in and out, and the most memory that it may use.
 const STREAM_BYTES: u64 = 914_000_000;
 const STREAM_MEMORY_MAX: u64 = 64 << 20;
 
-/// The piece of the value at `number`; a half of each is compressible.
+/// The piece of the value at `number`; one half of each is compressible.
 fn fill_piece(number: u64, piece: &mut [u8]) {
     let mut rng = Rng::new(number);
     let (noise, even) = piece.split_at_mut(piece.len() / 2);

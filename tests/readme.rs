@@ -1,4 +1,4 @@
-//! The limits and defaults that the pages state are those of the code.
+//! Compares the limits and defaults on the pages with those of the code.
 
 use lsm_core::limits;
 use lsm_core::options::{Options, PartitionOptions};

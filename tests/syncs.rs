@@ -1,7 +1,7 @@
-//! The real file system does sync: the calls of a child process are counted from outside of it.
+//! The real file system does sync: this process counts the system calls of a child process.
 //!
-//! Every other test would pass on an `OsFs` whose `sync` does nothing: what a process has written, it
-//! reads back, and simulated power cuts happen to simulated file systems. So a child writes with
+//! Every other test would pass on an `OsFs` whose `sync` does nothing: a process reads back what it
+//! has written, and simulated power cuts happen to simulated file systems. So a child writes with
 //! `Durability::Sync`, and this process sees its system calls through `ptrace`.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -22,7 +22,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use siltstone::{Db, Durability};
 
-/// Tells the child its folder.
+/// The environment variable with the folder of the child.
 const FOLDER: &str = "SILTSTONE_TEST_SYNCS";
 const READY: &str = "the child is ready";
 const PUTS: u32 = 50;
@@ -62,7 +62,7 @@ fn child_that_writes_with_syncs() {
     db.close().unwrap();
 }
 
-/// Stops that were seen of each call: one when it begins, and one when it ends.
+/// Number of stops seen for each call: one when it begins, and one when it ends.
 #[derive(Debug, Default)]
 struct Stops {
     fdatasync: u32,
@@ -80,7 +80,7 @@ fn attach(child: &Child) {
     }
 }
 
-/// Lets a stopped thread go on to its next system call. One that was killed is gone.
+/// Continues a stopped thread to its next system call. A killed thread is gone.
 fn resume(thread: Pid, signal: Option<Signal>) {
     match ptrace::syscall(thread, signal) {
         Ok(()) | Err(Errno::ESRCH) => {}
@@ -88,7 +88,7 @@ fn resume(thread: Pid, signal: Option<Signal>) {
     }
 }
 
-/// Counts until the child exits; its status.
+/// Counts until the child exits. Returns its status.
 fn count_calls(child: Pid) -> (Stops, i32) {
     let mut stops = Stops::default();
     loop {
@@ -131,7 +131,7 @@ fn each_synced_put_is_a_sync_that_the_kernel_sees() {
     attach(&child);
     writeln!(child.stdin.take().unwrap(), "go on").unwrap();
     let (stops, status) = count_calls(Pid::from_raw(child.id().try_into().unwrap()));
-    // It was waited for.
+    // The put waited for it.
     let _ = child.wait();
     assert_eq!(status, 0);
     println!("{stops:?}");

@@ -16,7 +16,7 @@ use siltstone::{
 use tokio::runtime::{Builder, Runtime};
 
 fn options() -> Options {
-    // Small, so that segments, flushes and compactions come and go.
+    // Small, so that segments, flushes and compactions occur often.
     Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(64 << 10).cache_bytes(1 << 20)
 }
 
@@ -83,7 +83,7 @@ impl Handles {
         followed.follow(Follow::Eager).unwrap();
         followed.sync(Target::Latest).unwrap();
         let reading = followed.at(Level::Eventual).unwrap();
-        // One of its threads is idle then, and does not exist in a child.
+        // One of its threads is idle at this point, and does not exist in a child.
         let runtime = Builder::new_current_thread().enable_time().build().unwrap();
         let asynchronous = Async::from(words.clone());
         runtime.block_on(asynchronous.get(key(3))).unwrap().unwrap();
@@ -218,10 +218,10 @@ impl Handles {
         assert_eq!(followed.follow_failure().unwrap().kind(), ErrorKind::Closed);
     }
 
-    /// Goes on with what was under way, and drops all of it.
+    /// Continues the work in progress, and drops all handles.
     fn use_open_handles(self) {
         let Handles { mut cursor, mut range, mut writer, reader, runtime, .. } = self;
-        // Up to an error: what was read already may be returned.
+        // Up to an error: earlier entries may be returned.
         let mut moved = cursor.next();
         while moved.is_ok() && cursor.valid() {
             moved = cursor.next();
@@ -244,7 +244,7 @@ impl Handles {
         check("close", self.db.close());
     }
 
-    /// Writes on, closes, and finds everything.
+    /// Continues to write, closes, and finds everything.
     pub(super) fn finish(self) {
         let Handles { dir, db, words, media, writer, finished, durable, runtime, .. } = self;
         runtime.block_on(durable).unwrap();
@@ -283,7 +283,7 @@ fn check_content(dir: &Path) {
     db.close().unwrap();
 }
 
-/// Makes sure that a call was refused because of the process.
+/// Checks that a call was refused because of the process.
 pub(super) fn check<T>(call: &str, said: Result<T, Error>) {
     let error = said.err().unwrap_or_else(|| panic!("{call} was done"));
     // A handle is closed here, and nothing can be opened.

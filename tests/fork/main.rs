@@ -1,9 +1,9 @@
-//! A process that forks while it has databases open: its children change nothing, hang nowhere, and get an
-//! error from every call.
+//! A process that forks while it has databases open: its children change nothing, never hang, and
+//! get an error from every call.
 //!
-//! The test binary starts itself again as the owner of a database, because a fork copies one thread alone,
-//! and other tests have theirs. The owner forks children in the midst of its work. A child that hangs is
-//! ended by a signal, which the owner sees.
+//! The test binary starts itself again as the owner of a database, because a fork copies only one
+//! thread, and other tests have theirs. The owner forks children during its work. A child that
+//! hangs is ended by a signal, which the owner sees.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
@@ -119,7 +119,7 @@ fn owner_that_forks_in_the_midst_of_work() {
     handles.unwrap().finish();
 }
 
-/// Whatever locks are held at the fork.
+/// The fork may happen while any lock is held.
 #[test]
 fn no_child_hangs() {
     run_owner("owner_that_forks_in_the_midst_of_work");
@@ -133,11 +133,11 @@ fn owner_that_closes_before_its_child_ends() {
     let db = Db::open(&path).unwrap();
     db.partition("words").unwrap().put("a", "1").unwrap();
     let mut ends = Some(std::io::pipe().unwrap());
-    // Has copies of everything, of the locks above all.
+    // The child has copies of everything, including the locks.
     let child = start_child(|| {
         let (mut end, other) = ends.take().unwrap();
         drop(other);
-        // What waits for a lock here waits in the table of the owner's threads.
+        // A wait for a lock here uses the table of the threads of the owner.
         let refused = Db::open(dir.join("other")).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
         assert!(Db::secondary(&path).is_err_and(|e| e.kind() == ErrorKind::Unsupported));
@@ -150,11 +150,11 @@ fn owner_that_closes_before_its_child_ends() {
     assert_eq!(words.get("a").unwrap().unwrap(), b"1");
     words.put_with("b", "1", Durability::Sync).unwrap();
     drop(words);
-    // A child of the child's parent, with a file that no handle has closed there.
+    // A child of the parent of this child, with a file that no handle has closed there.
     db.close().unwrap();
     drop(ends);
     wait(child);
-    // Nothing is open now: a child opens what it wants.
+    // Nothing is open now: a child may open any database.
     in_child(|| {
         let db = Db::open(&path).unwrap();
         let words = db.partition("words").unwrap();

@@ -1,7 +1,8 @@
-//! The crates that siltstone stands on: few, without C, each once, under licences that fit.
+//! The crates that siltstone depends on: few, without C, one version each, under permitted
+//! licences.
 //!
-//! Known advisories are not checked here: the list of them is not part of the repository.
-//! `.ci/run` asks cargo-deny for them where it is installed.
+//! Known advisories are not checked here: the list of them is not part of the repository. `.ci/run`
+//! asks cargo-deny for them where it is installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -13,7 +14,7 @@ use crate::source::root;
 const CRATES_MAX: usize = 30;
 /// Crates that compile or bind C, C++ or assembler when something is built.
 const FOREIGN_BUILDERS: [&str; 6] = ["cc", "cmake", "bindgen", "pkg-config", "vcpkg", "nasm-rs"];
-/// Named like a binding, but numbers and types in Rust alone.
+/// Named like a binding, but only numbers and types in Rust.
 const PURE_RUST: [&str; 1] = ["linux-raw-sys"];
 /// Licences that a user of `MIT OR Apache-2.0` can live with.
 const LICENCES: [&str; 6] =

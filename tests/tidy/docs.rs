@@ -1,4 +1,4 @@
-//! The pages: what they name exists, and what they number is numbered.
+//! The pages: the files and items that they name exist, and their numbers are right.
 
 use std::collections::BTreeSet;
 
@@ -141,7 +141,7 @@ fn links_lead_somewhere() {
     check(breaches);
 }
 
-/// Returns whether `file` lies below `folder`.
+/// Returns whether `file` is below `folder`.
 fn in_folder(file: &str, folder: &str) -> bool {
     let below = file.strip_prefix(folder.trim_end_matches('/'));
     below.is_some_and(|rest| rest.starts_with('/'))

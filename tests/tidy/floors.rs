@@ -47,7 +47,7 @@ fn ident(text: &str) -> String {
     text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
 }
 
-/// The top modules that `code` names behind `root_path` (`crate::`, `std::`), with their places.
+/// The top modules that `code` names after `root_path` (`crate::`, `std::`), with their places.
 pub(crate) fn names_behind(code: &str, root_path: &str) -> Vec<(usize, String)> {
     let mut names = Vec::new();
     for (at, _) in code.match_indices(root_path) {

@@ -44,13 +44,13 @@ const UNSAFE_FILES: [&str; 15] = [
     "memtable/skiplist/writer.rs",
     "types/process.rs",
 ];
-/// Call the C libraries of rivals; no part of what users get.
+/// Calls of the C libraries of other engines; users do not get these files.
 const FOREIGN_CALLS_FILES: [&str; 3] = [
     "benches/peers/src/engines/berkeley.rs",
     "benches/peers/src/engines/leveldb.rs",
     "benches/peers/src/engines/lmdb.rs",
 ];
-/// Makes a copy of a process, which no safe call does.
+/// Copies a process, which no safe call does.
 const FORKING_TESTS: [&str; 1] = ["tests/fork/main.rs"];
 const FS_FILES: [&str; 8] = [
     "fs/os.rs",
@@ -154,7 +154,7 @@ fn ratchet(lines: usize, limit: usize, exception: Option<usize>) -> Option<Strin
     }
 }
 
-/// Breaches for every occurrence that `is_wrong` says, of a word in the code.
+/// Breaches for every occurrence of a word in the code for which `is_wrong` is true.
 fn words_where(word: &str, what: &str, is_wrong: impl Fn(&Source, usize) -> bool) -> Vec<String> {
     let mut breaches = Vec::new();
     for source in sources() {

@@ -14,7 +14,7 @@ const FOLDERS: [&str; 6] = [
     "crates/secondary/src/",
     "crates/streams/src/",
 ];
-/// The types of siltstone that stand over one of another crate with the same name (design note 8).
+/// The types of siltstone that wrap one of another crate with the same name (design note 8).
 const FACES: [&str; 8] = [
     "Batch",
     "BlobWriter",

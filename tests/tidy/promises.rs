@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::check;
 use crate::source::{Source, read, sources};
 
-/// The pages that promise something, and the heading of their table.
+/// The pages with promises, and the heading of their table.
 const PAGES: [(&str, &str); 7] = [
     ("docs/MEDIA.md", "Tests of the promises"),
     ("docs/RECOVERY.md", "Tests of the promises"),
