@@ -13,7 +13,7 @@ mod cycles;
 mod dependencies;
 mod docs;
 mod examples;
-mod floors;
+mod layers;
 mod names;
 mod packages;
 mod promises;
@@ -22,7 +22,7 @@ mod words;
 
 use std::collections::BTreeSet;
 
-use floors::names_behind;
+use layers::names_behind;
 use source::{Source, item_end, sources};
 
 const CORE: &str = "crates/lsm-core/src/";

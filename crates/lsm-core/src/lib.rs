@@ -3,9 +3,9 @@
 //! Applications use the crate `siltstone`, which exports everything that they need. This page is for
 //! people who read or change the engine.
 //!
-//! # Floors
+//! # Layers
 //!
-//! Every module stands on a floor and imports only from its own floor and from lower ones:
+//! Every module belongs to a layer and imports only from its own layer and from lower ones:
 //!
 //! ```text
 //! 7  db  follow                             may import every other module

@@ -107,7 +107,7 @@ impl IndexBuilder {
             return Ok((1, write(block.finish(last.user))?));
         }
         let mut top = BlockBuilder::new(SeqNo::ZERO);
-        // The floor serves tests, whose limit is a few bytes.
+        // The minimum serves tests, whose limit is a few bytes.
         let partition_bytes = (self.bytes_max / PARTITION_FRACTION).max(64);
         for (key, extent) in self.fences() {
             add_extent(&mut block, key, extent);

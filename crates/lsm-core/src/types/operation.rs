@@ -1,7 +1,7 @@
 //! [`Operation`]: the place of one operation in the section that it came in.
 //!
 //! `batch` makes it and checks the bytes; the memtable takes it, keeps the section and refers to
-//! it. It is on this floor because both are formats, and no format imports another.
+//! it. It is in this layer because both are formats, and no format imports another.
 //!
 //! Invariant: the ranges are within the section that the operation was read from.
 

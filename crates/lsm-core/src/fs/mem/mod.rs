@@ -1,6 +1,6 @@
 //! A file system in memory that models power cuts: [`MemFs`].
 //!
-//! Used by tests of every floor and for databases that need not outlive their process. It models
+//! Used by tests of every layer and for databases that need not outlive their process. It models
 //! the weakest medium that [`Fs`] allows: bytes and names become durable separately, and only by
 //! their own sync; [`MemFs::crash_clone`] then returns one of the states that are possible after
 //! the cut.
