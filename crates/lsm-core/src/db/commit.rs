@@ -145,7 +145,7 @@ impl CommitPath {
     /// Between two groups.
     pub(super) fn publish_unlogged(&self, writer: &LogWriter<'_>) {
         // No frame of the log has that number: without this a secondary would wait for one.
-        self.cursor.note_floor(writer.last_seq());
+        self.cursor.note_unlogged(writer.last_seq());
         self.publish(writer);
     }
 

@@ -17,7 +17,7 @@
 //!    9 edit              the last manifest edit that is durable
 //!   10 generation        file number of the manifest generation that has it
 //!   11 layout edit       the last edit that made, changed or dropped a partition
-//!   12 floor             the last sequence that was committed without passing the log
+//!   12 unlogged          the last sequence that was committed without passing the log
 //!   13 end               LSN after the last frame whose batch is visible
 //!   14 visible           the last sequence that readers see
 //!   15 locked            1 if the writer holds a lock on the file as long as its process lives
@@ -27,12 +27,12 @@
 //! ```
 //!
 //! Invariants that `follow/` relies on:
-//! 1. A partition's slot, and `floor`, are stored before readers of the primary see the operations
+//! 1. A partition's slot, and `unlogged`, are stored before readers of the primary see the operations
 //!    that they count. So a reader that knows of a commit finds it here.
 //! 2. `end` is stored after that, and `visible` after `end`: everything below `end` is visible on
 //!    the primary, and everything through `visible` is below `end` or in the manifest.
 //! 3. `edit` is stored after the sync of the edit, `generation` before `edit`.
-//! 4. A slot, and `floor`, are stored after the append of the frame, or the sync of the edit, that
+//! 4. A slot, and `unlogged`, are stored after the append of the frame, or the sync of the edit, that
 //!    they count. So operations that a dead writer had stored there and not published are in its
 //!    files.
 //! 5. `state` is superseded before the next epoch acknowledges a write. The cursor of an epoch
@@ -69,7 +69,7 @@ pub(super) const STATE_AT: usize = 8;
 const EDIT_AT: usize = 9;
 const GENERATION_AT: usize = 10;
 const LAYOUT_AT: usize = 11;
-const FLOOR_AT: usize = 12;
+const UNLOGGED_AT: usize = 12;
 const END_AT: usize = 13;
 const VISIBLE_AT: usize = 14;
 pub(super) const LOCKED_AT: usize = 15;
@@ -168,7 +168,7 @@ impl CursorWriter {
         self.settle_edit(edit)?;
         // The state last: a secondary that finds it live finds the numbers of this epoch, and not
         // the zeros of a new file.
-        self.store(FLOOR_AT, visible.get());
+        self.store(UNLOGGED_AT, visible.get());
         self.store(VISIBLE_AT, visible.get());
         self.change_state(OPENING, LIVE)
     }
@@ -312,8 +312,8 @@ impl CursorWriter {
     }
 
     /// Notes that `seq` is not in the log, before readers see it.
-    pub fn note_floor(&self, seq: SeqNo) {
-        self.store(FLOOR_AT, seq.get());
+    pub fn note_unlogged(&self, seq: SeqNo) {
+        self.store(UNLOGGED_AT, seq.get());
     }
 
     /// Notes the last durable edit, and the generation that holds it.
@@ -452,7 +452,7 @@ impl CursorReader {
     /// The last sequence of a partition that a reader of the primary may know, or a later one.
     #[inline]
     pub fn last_seq_of(&self, id: PartitionId) -> u64 {
-        self.load(slot_at(id)).max(self.load(FLOOR_AT))
+        self.load(slot_at(id)).max(self.load(UNLOGGED_AT))
     }
 
     /// The last sequence that was written to a partition, or to one that shares its slot.
@@ -468,7 +468,7 @@ impl CursorReader {
         // All slots: the sections of a group of commits have each changed their own, in no order of
         // partitions.
         let visible = self.visible()?;
-        let mut last = visible.max(self.seq(FLOOR_AT)?);
+        let mut last = visible.max(self.seq(UNLOGGED_AT)?);
         for slot in SLOTS_AT..WORDS {
             last = last.max(self.seq(slot)?);
         }

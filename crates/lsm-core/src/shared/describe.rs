@@ -43,7 +43,7 @@ pub fn describe_cursor(file: &dyn File) -> Result<Vec<(Range<u64>, String)>> {
         "edit",
         "generation",
         "layout edit",
-        "floor",
+        "last unlogged sequence",
         "end",
         "visible",
         "locked",

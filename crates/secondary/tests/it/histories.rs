@@ -12,7 +12,7 @@ use super::*;
 
 /// Numbers of words in the commit cursor.
 const STATE: usize = 8;
-const FLOOR: usize = 12;
+const UNLOGGED: usize = 12;
 const END: usize = 13;
 const VISIBLE: usize = 14;
 
@@ -107,14 +107,14 @@ fn a_look_between_the_edit_of_an_ingest_and_its_publication_hides_nothing_later(
     let path = Path::new(DIR).join("cursor-00000001");
     let cursor = fs.map_words(&path, MapMode::Write).unwrap().unwrap();
     let words = cursor.words();
-    let before = [FLOOR, VISIBLE].map(|at| words[at].load(Ordering::Acquire));
+    let before = [UNLOGGED, VISIBLE].map(|at| words[at].load(Ordering::Acquire));
     p.ingest("/export").unwrap();
-    let after = [FLOOR, VISIBLE].map(|at| words[at].load(Ordering::Acquire));
-    words[FLOOR].store(before[0], Ordering::Release);
+    let after = [UNLOGGED, VISIBLE].map(|at| words[at].load(Ordering::Acquire));
+    words[UNLOGGED].store(before[0], Ordering::Release);
     words[VISIBLE].store(before[1], Ordering::Release);
     followed.sync(Target::Latest).unwrap();
     assert_eq!(value_of(&followed, Level::Eventual), None, "it is not published yet");
-    words[FLOOR].store(after[0], Ordering::Release);
+    words[UNLOGGED].store(after[0], Ordering::Release);
     words[VISIBLE].store(after[1], Ordering::Release);
     assert_eq!(value_of(&followed, Level::Strong).as_deref(), Some("ingested"));
     let as_of = followed.at(Level::Strong).unwrap().as_of();

@@ -116,7 +116,7 @@ fn golden_cursor() {
     let writer = create(&fs, 3);
     writer.touch(PartitionId(962), seq(41));
     writer.publish(128, seq(42));
-    writer.note_floor(seq(43));
+    writer.note_unlogged(seq(43));
     writer.note_edit(5, FileNo(2));
     writer.note_layout(4);
     writer.settle_end(144).unwrap();
@@ -128,7 +128,7 @@ fn golden_cursor() {
     let mut expected = vec![0; 1024];
     expected[..6].copy_from_slice(&[u64::from_le_bytes(*b"SILTCURS"), 2, 9, 0, 3, run]);
     expected[6] = found[6];
-    // State, edit, generation, layout edit, floor, end, visible, locked, settled end and edit.
+    // State, edit, generation, layout edit, unlogged, end, visible, locked, settled end and edit.
     expected[8..18].copy_from_slice(&[1, 5, 2, 4, 43, 128, 42, 1, 144, 6]);
     expected[64 + 2] = 41;
     assert_eq!(found, expected);
@@ -149,7 +149,7 @@ fn a_writer_is_dead_when_its_lock_is_free_and_it_has_not_closed() {
     let next = create(&fs, 4);
     assert!(!reader.is_writer_dead(&fs, dir, Epoch(3)), "the next epoch has its own cursor");
     let reader = open(&fs, 4).unwrap();
-    next.note_floor(seq(50));
+    next.note_unlogged(seq(50));
     assert_eq!(reader.last_taken().unwrap(), seq(50));
     // The file is still there, as if its deletion had failed.
     let path = dir.join(names::cursor(Epoch(4)));
