@@ -175,7 +175,7 @@ fn tables_go_some_time_after_the_release_of_the_snapshot_that_held_them() {
     assert_eq!(files(&fs, "/db", ".sst"), 0);
 }
 
-/// The floor is in the log, in the manifest, or in neither. One half of the batch is never there
+/// The clear sequence is in the log, in the manifest, or in neither. One half of the batch is never there
 /// without the other.
 #[test]
 fn a_power_cut_keeps_a_clear_with_its_batch_or_loses_both() {
@@ -347,7 +347,7 @@ fn verified_reads_and_scrubs_know_a_clear() {
 
 /// A million clears of an empty partition use bounded memory, and no clear waits for another.
 #[test]
-fn clears_in_a_row_leave_one_floor() {
+fn clears_in_a_row_leave_one_clear_sequence() {
     let fs = MemFs::new();
     let db = open(&fs);
     let p = filled(&db, small());
@@ -361,7 +361,7 @@ fn clears_in_a_row_leave_one_floor() {
     p.flush().unwrap();
     let manifest = db.stats().manifest_disk_bytes;
     assert!(manifest < 64 << 10, "{manifest} bytes");
-    // Tables below a floor that only a snapshot holds are no reason for a flush.
+    // Tables below a clear sequence that only a snapshot holds are no reason for a flush.
     let snapshot = db.snapshot();
     p.clear().unwrap();
     db.wait_idle().unwrap();

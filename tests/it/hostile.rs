@@ -441,7 +441,7 @@ fn numbers_at_their_end_are_refused_at_open_and_panic_nowhere() {
         (&[13 << 1, 8, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
         (&[8 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "absent"),
         (&[18 << 1, 9, 0, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
-        (&[19 << 1, 2, 0, 7], "no floor 7"),
+        (&[19 << 1, 2, 0, 7], "no clear sequence 7"),
         // Start of the replay: in no segment of the log, and after other frames than it states.
         (&[20 << 1 | 1, 4, 127, 128, 1, 7], "not live"),
         (&[20 << 1 | 1, 4, last as u8, 128, 1, 7], "does not continue the sequence"),

@@ -4,7 +4,7 @@
 //! a pure function of the fields.
 //!
 //! The order of the choice:
-//! 1. tables below a floor, of which no reader sees anything;
+//! 1. tables below a clear sequence, which no reader sees;
 //! 2. the level with the highest score, if that is at least 1;
 //! 3. a table of which half the entries are tombstones;
 //! 4. an elision;
@@ -124,7 +124,7 @@ impl Picker<'_> {
     /// reading them. Where values are stored apart they are read, and rewritten to nothing, for the
     /// store to hear which values go.
     pub(super) fn cleared(&self) -> Option<Compaction> {
-        if self.version.floors.is_empty() {
+        if self.version.clear_seqs.is_empty() {
             return None;
         }
         if self.version.hooks.iter().any(|hook| hook.kind == HookKind::ValueStore) {
@@ -163,16 +163,16 @@ impl Picker<'_> {
         })
     }
 
-    /// Returns `true` if no job has the table, all of its entries lie below a floor, and no snapshot
-    /// that somebody holds sees one of them. A snapshot that is taken now is above the floor.
+    /// Returns `true` if no job has the table, all of its entries lie below a clear sequence, and no snapshot
+    /// that somebody holds sees one of them. A snapshot that is taken now is above the clear sequence.
     fn is_cleared(&self, table: &Table) -> bool {
         let meta = &table.meta;
         if self.busy.has(meta.file) {
             return false;
         }
-        let Some(floor) = self.version.floors.above(meta.newest()) else { return false };
+        let Some(clear_seq) = self.version.clear_seqs.above(meta.newest()) else { return false };
         let first = self.held.partition_point(|snapshot| *snapshot < meta.oldest());
-        self.held.get(first).is_none_or(|snapshot| *snapshot >= floor)
+        self.held.get(first).is_none_or(|snapshot| *snapshot >= clear_seq)
     }
 
     /// The idle tables of a level in the order in which they should be compacted. Taking the table

@@ -14,14 +14,14 @@
 //! Invariants:
 //! 1. For every snapshot in the list, and for every later one, a read of a key returns the same
 //!    before and after the job.
-//! 2. An entry goes only if a newer entry of its key, or a floor of the partition, shadows it for
+//! 2. An entry goes only if a newer entry of its key, or a clear sequence of the partition, shadows it for
 //!    every snapshot, or if it is a tombstone that has nothing left to delete.
 
 use std::sync::Arc;
 
 use crate::hooks::JobFindings;
 use crate::limits::{INTERNAL_KEY_BYTES_MAX, LEVEL_COUNT};
-use crate::types::{EntryKind, Floors, Gaps, KeyRef, SeqNo, Trailer};
+use crate::types::{ClearSeqs, EntryKind, Gaps, KeyRef, SeqNo, Trailer};
 use crate::version::{Level, PartitionVersion, Table};
 
 /// The rules' decision on an entry.
@@ -50,8 +50,8 @@ pub(super) fn is_plausible(key: KeyRef<'_>, base_seq: SeqNo) -> bool {
 #[derive(Debug)]
 pub struct Survival<'a> {
     snapshots: &'a [SeqNo],
-    /// The durable floors: see `types/floor.rs`.
-    floors: Floors,
+    /// The durable clear sequences: see `types/clear_seqs.rs`.
+    clear_seqs: ClearSeqs,
     /// The sequence of the entry before and its stripe; absent before the first entry.
     last: Option<(SeqNo, usize)>,
     /// See [`Survival::kept_for`].
@@ -67,25 +67,25 @@ impl<'a> Survival<'a> {
     pub fn new(snapshots: &'a [SeqNo]) -> Survival<'a> {
         assert!(!snapshots.is_empty(), "the visible sequence is always a snapshot");
         assert!(snapshots.is_sorted(), "snapshots ascend");
-        let floors = Floors::default();
-        Survival { snapshots, floors, last: None, kept_for: None }
+        let clear_seqs = ClearSeqs::default();
+        Survival { snapshots, clear_seqs, last: None, kept_for: None }
     }
 
-    /// With the floors of the partition that the job may rely on: they are durable, or become so
+    /// With the clear sequences of the partition that the job may rely on: they are durable, or become so
     /// with its result.
     #[must_use]
-    pub fn with_floors(self, floors: Floors) -> Survival<'a> {
-        Survival { floors, ..self }
+    pub fn with_clear_seqs(self, clear_seqs: ClearSeqs) -> Survival<'a> {
+        Survival { clear_seqs, ..self }
     }
 
-    /// The stripe of the oldest floor above an entry.
+    /// The stripe of the oldest clear sequence above an entry.
     #[inline]
-    fn floor_stripe(&self, seq: SeqNo) -> Option<usize> {
-        if self.floors.is_empty() {
+    fn clear_stripe(&self, seq: SeqNo) -> Option<usize> {
+        if self.clear_seqs.is_empty() {
             return None;
         }
-        let floor = self.floors.above(seq)?;
-        Some(self.snapshots.partition_point(|snapshot| *snapshot < floor))
+        let clear_seq = self.clear_seqs.above(seq)?;
+        Some(self.snapshots.partition_point(|snapshot| *snapshot < clear_seq))
     }
 
     /// The newest snapshot that the entry judged last was kept for, if a newer entry shadows it for
@@ -121,9 +121,9 @@ impl<'a> Survival<'a> {
         if newer.is_some_and(|(newer_seq, _)| seq == newer_seq) {
             return Ruling::Twin;
         }
-        // A newer version shadows it, or a floor, whichever comes first.
+        // A newer version shadows it, or a clear sequence, whichever comes first.
         let newer_stripe = newer.map_or(usize::MAX, |(_, newer_stripe)| newer_stripe);
-        let shadow = newer_stripe.min(self.floor_stripe(seq).unwrap_or(usize::MAX));
+        let shadow = newer_stripe.min(self.clear_stripe(seq).unwrap_or(usize::MAX));
         if shadow != usize::MAX {
             // Above the last snapshot every sequence may still become one: a snapshot that is taken
             // while the job runs sees the newest entry at that moment, which the job does not know.

@@ -23,8 +23,8 @@ use crate::hooks::{
 };
 use crate::iter::MergeIter;
 use crate::limits::LEVEL_COUNT;
-use crate::memtable::{Memtable, floors_of};
-use crate::types::{Floors, Gap, Gaps, KeyForm, SeqNo};
+use crate::memtable::{Memtable, clear_seqs_of};
+use crate::types::{ClearSeqs, Gap, Gaps, KeyForm, SeqNo};
 use crate::version::{Judges, PartitionVersion, Readers, SstMeta, Table, TableContext};
 
 /// See the module.
@@ -43,7 +43,7 @@ pub struct Merge<'a> {
     /// The entries that are read, if not all are.
     clip: Option<&'a Clip>,
     /// The sequence numbers at which the partition was cleared.
-    floors: Floors,
+    clear_seqs: ClearSeqs,
     /// The compaction whose neighbours say where an output ends.
     compaction: Option<&'a Compaction>,
     /// The form of the keys, if outputs have them as given, and no hidden entries.
@@ -81,7 +81,7 @@ impl<'a> Merge<'a> {
             base_seq: version.flushed_through,
             clip: None,
             // Not those of newer memtables: they may be lost in a crash that keeps the tables.
-            floors: version.floors.and(&floors_of(memtables)),
+            clear_seqs: version.clear_seqs.and(&clear_seqs_of(memtables)),
             compaction: None,
             bare: None,
         }
@@ -102,21 +102,21 @@ impl<'a> Merge<'a> {
             // effective ones.
             base_seq: oldest.expect("a compaction has inputs"),
             clip: None,
-            floors: version.floors.clone(),
+            clear_seqs: version.clear_seqs.clone(),
             compaction: Some(compaction),
             bare: None,
         }
     }
 
-    /// The entries that a reader sees of `memtables` and `version`, above `floors`, within `clip`, one
-    /// version of each key, as values: an export. Filters and outputs are the caller's choice: the filter that
-    /// seals takes part, those that would decide need not.
+    /// The entries that a reader sees of `memtables` and `version`, above `clear_seqs`, within `clip`, one
+    /// version of each key, as values: an export. Filters and outputs are the caller's choice: the filter
+    /// that seals takes part, those that would decide need not.
     ///
     /// It is a [`JobKind::Compaction`] for the filters, but a partial one.
     pub fn export(
         memtables: &[Arc<Memtable>],
         version: &'a PartitionVersion,
-        floors: Floors,
+        clear_seqs: ClearSeqs,
         clip: &'a Clip,
     ) -> Merge<'a> {
         let mut tables = Vec::new();
@@ -135,7 +135,7 @@ impl<'a> Merge<'a> {
             bottom: true,
             base_seq: SeqNo::ZERO,
             clip: Some(clip),
-            floors,
+            clear_seqs,
             compaction: None,
             bare: None,
         }
@@ -159,7 +159,7 @@ impl<'a> Merge<'a> {
     /// Reads every input once, past the block cache, and writes what survives.
     pub fn run(&self, context: RunContext<'_>) -> Result<JobOutcome> {
         let RunContext { factory, tables, mut stages, should_stop, sources } = context;
-        stages.floors = self.floors.clone();
+        stages.clear_seqs = self.clear_seqs.clone();
         let findings = JobFindings::default();
         let mut readable = self.tables.clone();
         let mut readers = Arc::new(Readers::default());

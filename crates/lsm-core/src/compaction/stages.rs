@@ -11,7 +11,7 @@ use crate::hooks::{
     Ageing, CompactionFilter, Decision, EndedBlock, Entry, Inject, Job, JobKind, NOTED_BYTES_MAX,
     NoteForm, PartitionHooks, Properties, catch,
 };
-use crate::types::{EntryKind, Floors, KeyForm, SeqNo};
+use crate::types::{ClearSeqs, EntryKind, KeyForm, SeqNo};
 
 /// The hooks of one job.
 pub struct Stages<'a> {
@@ -27,8 +27,8 @@ pub struct Stages<'a> {
     pub(super) snapshots: &'a [SeqNo],
     /// The snapshots that deciding filters respect: the registered ones alone.
     registered: &'a [SeqNo],
-    /// The floors that the survival rules know.
-    pub(super) floors: Floors,
+    /// The clear sequences that the survival rules know.
+    pub(super) clear_seqs: ClearSeqs,
     pub(super) inject: Option<&'a Arc<Inject>>,
     pub(super) deciding: Vec<Box<dyn CompactionFilter>>,
     pub(super) sealing: Option<Box<dyn CompactionFilter>>,
@@ -66,7 +66,7 @@ impl<'a> Stages<'a> {
             rescues: false,
             snapshots,
             registered,
-            floors: Floors::default(),
+            clear_seqs: ClearSeqs::default(),
             inject,
             deciding: Vec::new(),
             sealing: None,

@@ -140,7 +140,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         let store = stages.hooks.store.as_ref();
         let sync_failures = store.map_or(0, |store| store.sync_failures());
         Writing {
-            survival: Survival::new(stages.snapshots).with_floors(stages.floors.clone()),
+            survival: Survival::new(stages.snapshots).with_clear_seqs(stages.clear_seqs.clone()),
             stages,
             below,
             split,

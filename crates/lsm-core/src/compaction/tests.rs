@@ -8,7 +8,7 @@ use std::fmt::Write;
 use super::drawing::{draw, empty, seq};
 use super::split::Measure;
 use super::*;
-use crate::types::{EntryKind, Floors, InternalKey, SeqNo, Trailer};
+use crate::types::{ClearSeqs, EntryKind, InternalKey, SeqNo, Trailer};
 use crate::version::{Change, DbVersion, PartitionVersion, SstMeta, VersionEdit, apply};
 
 fn files(tables: &[Arc<Table>]) -> String {
@@ -285,11 +285,11 @@ fn what_fits_into_one_table_is_not_cut_by_an_estimate_on_its_level() {
 }
 
 #[test]
-fn a_floor_shadows_every_key_for_those_who_stand_on_it() {
-    fn check(snapshots: &[u64], floors: &[u64], entries: &[u64], kept: &[u64]) {
+fn a_clear_shadows_every_key_for_readers_that_see_it() {
+    fn check(snapshots: &[u64], clear_seqs: &[u64], entries: &[u64], kept: &[u64]) {
         let snapshots: Vec<_> = snapshots.iter().map(|n| seq(*n)).collect();
-        let floors = Floors::of(floors.iter().map(|n| seq(*n)).collect());
-        let mut rules = Survival::new(&snapshots).with_floors(floors);
+        let clear_seqs = ClearSeqs::of(clear_seqs.iter().map(|n| seq(*n)).collect());
+        let mut rules = Survival::new(&snapshots).with_clear_seqs(clear_seqs);
         let mut survivors = Vec::new();
         for n in entries {
             let trailer = Trailer::new(seq(*n), EntryKind::Value);
@@ -303,20 +303,20 @@ fn a_floor_shadows_every_key_for_those_who_stand_on_it() {
     check(&[90], &[50], &[40, 30], &[]);
     check(&[45, 90], &[50], &[60, 40, 30], &[60, 40]);
     check(&[35, 90], &[50], &[60, 40, 30], &[60, 30]);
-    // A snapshot on the floor sees nothing below.
+    // A snapshot on the clear sequence sees nothing below.
     check(&[50, 90], &[50], &[60, 40], &[60]);
     check(&[20, 55, 90], &[10, 50], &[60, 52, 15, 5], &[60, 52, 15]);
-    // A floor that is not visible yet hides nothing.
+    // A clear sequence that is not visible yet hides nothing.
     check(&[45], &[50], &[46, 40], &[46, 40]);
     check(&[45], &[50], &[44, 40], &[44]);
 }
 
 #[test]
-fn tables_below_a_floor_are_let_go_of_whole_unless_a_snapshot_sees_them() {
+fn tables_below_a_clear_are_let_go_of_whole_unless_a_snapshot_sees_them() {
     fn check(held: &[u64], dropped: &[u64]) {
         // The number of a table is a tenth of the sequence of all of its entries.
         let mut version = draw("L0: 9:a-c 4:b-d\nL5: 3:a-c\nL6: 2:a-m 1:n-z");
-        version.floors = Floors::of(vec![seq(25), seq(50)]);
+        version.clear_seqs = ClearSeqs::of(vec![seq(25), seq(50)]);
         let held: Vec<_> = held.iter().map(|n| seq(*n)).collect();
         let cursors = Cursors::default();
         let busy = Busy::default();

@@ -63,7 +63,7 @@ pub(super) trait CommitEnv: LogEnv {
     /// writer's lock.
     fn check_batch(&self, batch: &Prepared<'_>) -> Result<()>;
 
-    /// Seals memtables that have grown too large, and those whose floors free tables: the group has
+    /// Seals memtables that have grown too large, and those whose clear sequences free tables: the group has
     /// `cleared` these partitions. Called between two groups.
     fn after_group(&self, writer: &mut LogWriter<'_>, cleared: Vec<Arc<PartitionState>>);
 }
@@ -267,7 +267,7 @@ impl CommitPath {
             let before = view.active.bytes();
             let mut writer = view.active.writer();
             let places = section.places.as_slice();
-            let floor_before = view.active.newest_floor();
+            let clear_before = view.active.newest_clear();
             let all_sums = section.sums.as_slice();
             for (number, (sums, operation)) in all_sums.iter().zip(places).enumerate() {
                 // For a single operation there is nothing to prefetch in parallel.
@@ -286,7 +286,7 @@ impl CommitPath {
             // Before the group is published: a secondary that learns of a number finds the
             // partition marked.
             self.cursor.touch(section.partition.id, seq.previous());
-            if view.active.newest_floor() > floor_before {
+            if view.active.newest_clear() > clear_before {
                 cleared.push(Arc::clone(&section.partition));
             }
         }

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::floors::floors_added;
+use super::clear_seqs::clear_seqs_added;
 use super::hook_binding::HooksOf;
 use crate::compaction::{JobOutcome, Merge, RunContext, Stages, TableFactory};
 use crate::error::{Error, Result};
 use crate::fs::names::FileName;
 use crate::hooks::{AddedValue, StoreEdit, catch};
-use crate::memtable::floors_of;
+use crate::memtable::clear_seqs_of;
 use crate::replay::Replay;
 use crate::types::{PartitionId, SeqNo};
 use crate::version::{Change, DbVersion, SstMeta, VersionEdit, apply};
@@ -99,9 +99,9 @@ impl<'a> Tables<'a> {
         for (id, memtable) in replay.take() {
             let id: PartitionId = id;
             let seq = memtable.last_seq();
-            // Only the newest floor matters: every reader of this epoch comes later and is above
+            // Only the newest clear sequence matters: every reader of this epoch comes later and is above
             // it.
-            let floors = floors_of(std::slice::from_ref(&memtable)).told_apart_by(&[]);
+            let clear_seqs = clear_seqs_of(std::slice::from_ref(&memtable)).distinguished_by(&[]);
             let partition = &self.version.partitions[&id];
             let mut hooks = self.hooks.get(&id).cloned().unwrap_or_default();
             let ageing = hooks.ageing().cloned();
@@ -142,7 +142,7 @@ impl<'a> Tables<'a> {
             }
             let memtables_through = Default::default();
             changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
-            changes.extend(floors_added(id, &floors));
+            changes.extend(clear_seqs_added(id, &clear_seqs));
         }
         let number = self.version.edit_number + 1;
         let edit = VersionEdit { number, changes };

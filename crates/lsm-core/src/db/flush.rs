@@ -16,17 +16,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::DbInner;
-use super::floors::floors_added;
+use super::clear_seqs::clear_seqs_added;
 use super::install::{Installation, gaps_added};
 use super::job::{JobTables, StartedJob};
 use super::jobs::FlushTurn;
 use crate::compaction::Merge;
 use crate::error::{ErrorKind, Result};
 use crate::hooks::{Event, catch_engine};
-use crate::memtable::{Memtable, floors_of};
+use crate::memtable::{Memtable, clear_seqs_of};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::DecidingJob;
-use crate::types::{FileNo, Floors, MemtableId, PartitionId, SeqNo};
+use crate::types::{ClearSeqs, FileNo, MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, FlushBeyondSync, HookRecord, LogCut};
 
 /// The treatment of log segments that are not needed any more.
@@ -45,8 +45,8 @@ pub(super) struct FlushedTables {
     pub(super) through: MemtableId,
     /// and the operations through this one.
     pub(super) last_seq: SeqNo,
-    /// The floors of the memtables that distinguish some reader from another.
-    pub(super) floors: Floors,
+    /// The clear sequences of the memtables that distinguish some reader from another.
+    pub(super) clear_seqs: ClearSeqs,
     pub(super) took: Duration,
     /// The records of the hooks that the flush ran with.
     pub(super) hooks: Arc<[HookRecord]>,
@@ -79,7 +79,7 @@ impl FlushedTables {
         added
             .chain([flushed])
             .chain(gaps_added(partition, &self.made.gaps))
-            .chain(floors_added(partition, &self.floors))
+            .chain(clear_seqs_added(partition, &self.clear_seqs))
             .collect()
     }
 }
@@ -208,8 +208,8 @@ impl DbInner {
                 is_foreign: written.made.is_repaired,
             },
         )?;
-        // The partition was dropped, or its hooks changed and the next flush repeats the work: the segments stay
-        // listed, and the next flush decides again which may be removed.
+        // The partition was dropped, or its hooks changed and the next flush repeats the work: the segments
+        // stay listed, and the next flush decides again which may be removed.
         if !installed {
             return Ok(());
         }
@@ -219,8 +219,8 @@ impl DbInner {
         self.log.segments_removed(self, &released.segments);
         // Files that cannot be removed now are removed later, and the failure is noted there.
         let _ = self.remove_obsolete();
-        // The log has nothing that is needed, and little else. Once that is durable the log is idle. A failure is
-        // latched, and returned although the flush is installed: the next one begins a new log.
+        // The log has nothing that is needed, and little else. Once that is durable the log is idle. A
+        // failure is latched, and returned although the flush is installed: the next one begins a new log.
         if released.is_spent { self.log.sync_all(self) } else { Ok(()) }
     }
 
@@ -301,7 +301,7 @@ impl DbInner {
             made,
             through,
             last_seq: sealed[0].last_seq(),
-            floors: floors_of(sealed).told_apart_by(&job.snapshots.respected),
+            clear_seqs: clear_seqs_of(sealed).distinguished_by(&job.snapshots.respected),
             took: self.background.now().saturating_sub(started),
             hooks: job.view.version.hooks.clone(),
             _deciding: job.deciding,

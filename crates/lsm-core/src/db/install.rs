@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::DbInner;
-use super::floors::settle_floors;
+use super::clear_seqs::settle_clear_seqs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::is_out_of_handles;
 use crate::hooks::{JobValues, PartitionHooks, ValueStore, catch};
@@ -141,7 +141,7 @@ impl DbInner {
             return Ok(false);
         };
         changes.extend(self.spent_gaps(current, &removed, made, &clear_of));
-        settle_floors(current, &mut changes);
+        settle_clear_seqs(current, &mut changes);
         let number = editing.next_number();
         let store = partition.store().filter(|_| !values.is_empty());
         let section = match store_section(store, &values, number) {

@@ -1,11 +1,11 @@
 //! The database: the only folder that knows everything below it.
 //!
-//! A write goes `write.rs` -> `commit.rs` -> `log/`; a read goes straight to `crate::read`. `open.rs`
-//! makes a database, `read_only.rs` opens one without writing, `catalog.rs` has its partitions and
-//! files; `background.rs` runs `flush.rs` and `compaction.rs`, `jobs.rs` lists the running ones,
-//! `job.rs` runs one and `install.rs` installs its tables; `stall.rs` slows writers down, `obsolete.rs` deletes files, `verify.rs` reads
-//! all of them; `checkpoint.rs` and `exchange/` copy to and from other folders; `errors.rs` defines
-//! the reaction to failures and `resume.rs` recovers from the worst; `health.rs`, `stats.rs` and the
+//! A write goes `write.rs` -> `commit.rs` -> `log/`; a read goes straight to `crate::read`. `open.rs` makes a
+//! database, `read_only.rs` opens one without writing, `catalog.rs` has its partitions and files;
+//! `background.rs` runs `flush.rs` and `compaction.rs`, `jobs.rs` lists the running ones, `job.rs` runs one
+//! and `install.rs` installs its tables; `stall.rs` slows writers down, `obsolete.rs` deletes files,
+//! `verify.rs` reads all of them; `checkpoint.rs` and `exchange/` copy to and from other folders; `errors.rs`
+//! defines the reaction to failures and `resume.rs` recovers from the worst; `health.rs`, `stats.rs` and the
 //! listeners of `events.rs` report. `env.rs` connects the parts.
 
 mod background;
@@ -13,6 +13,7 @@ mod batch;
 mod calendar;
 mod catalog;
 mod checkpoint;
+mod clear_seqs;
 mod close;
 mod commit;
 mod compaction;
@@ -24,7 +25,6 @@ mod epoch;
 pub(crate) mod errors;
 mod events;
 mod exchange;
-mod floors;
 mod flush;
 mod handle;
 mod health;
@@ -174,7 +174,8 @@ impl DbInner {
         self.cursor.check().err().or_else(|| self.log.failure())
     }
 
-    /// Returns `false` in a child of the process that opened the database. Nothing is locked or written there.
+    /// Returns `false` in a child of the process that opened the database. Nothing is locked or written
+    /// there.
     pub(super) fn is_own(&self) -> bool {
         self.context.process.is_current()
     }

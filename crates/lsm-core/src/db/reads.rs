@@ -94,13 +94,15 @@ impl Partition {
     /// tombstone of a table.
     pub fn len_approx(&self) -> Result<u64> {
         let ViewAt { view, seq } = self.observe(None)?;
-        let floor = view.floor_at(seq);
+        let clear_seq = view.clear_at(seq);
         // Entries below a clear still exist, and no reader sees them.
-        let memtables = view.memtables().filter(|memtable| memtable.last_seq() >= floor);
-        let in_memory: u64 = memtables.map(|memtable| memtable.entries_above_floors()).sum();
+        let memtables = view.memtables().filter(|memtable| memtable.last_seq() >= clear_seq);
+        let in_memory: u64 = memtables.map(|memtable| memtable.entries_above_clear_seqs()).sum();
         let mut entries: u64 = 0;
         let mut tombstones: u64 = 0;
-        for (_, table) in view.version.tables().filter(|(_, table)| table.meta.newest() >= floor) {
+        for (_, table) in
+            view.version.tables().filter(|(_, table)| table.meta.newest() >= clear_seq)
+        {
             entries += table.meta.entries;
             tombstones += table.meta.tombstones;
         }

@@ -128,9 +128,9 @@ impl Requirements {
             if taken <= after {
                 continue;
             }
-            let floor = requirement.partition.view().newest_floor();
+            let clear_seq = requirement.partition.view().newest_clear();
             // A clear wrote to every key of the partition.
-            if floor > after || earlier.clears(requirement.partition.id) {
+            if clear_seq > after || earlier.clears(requirement.partition.id) {
                 return Err(cleared(requirement));
             }
             if let Some(key) = earlier.writes_to(requirement.partition.id, &requirement.subject) {
@@ -205,7 +205,7 @@ impl Requirement {
         let view = self.partition.pin();
         // After the view, which a drop removes after it has marked the partition.
         self.partition.check_live()?;
-        if view.newest_floor() > after {
+        if view.newest_clear() > after {
             return Err(cleared(self).in_partition(&self.partition.name));
         }
         let proven = match &self.subject {

@@ -178,7 +178,7 @@ impl DbInner {
                 return Ok(None);
             }
             let found = newest.seq_of(&entry.key)?;
-            let is_cleared = newest.floor.is_some_and(|floor| entry.seq < floor);
+            let is_cleared = newest.clear_seq.is_some_and(|clear_seq| entry.seq < clear_seq);
             let is_known =
                 is_cleared || gaps.judge(&entry.key, SeqNo::MAX, found).0 == InGap::Sound;
             // The closing hides older entries, so a deletion needs no entry.
@@ -302,18 +302,18 @@ impl DbInner {
 /// Finds the newest entries of keys. A clear counts as a deletion of every key.
 struct NewestEntries {
     sources: Vec<Source>,
-    floor: Option<SeqNo>,
+    clear_seq: Option<SeqNo>,
 }
 
 impl NewestEntries {
     fn of(db: &DbInner, view: &ReadView) -> Result<NewestEntries> {
         let sources = Source::all(view, &db.tables)?;
-        let floor = Some(view.newest_floor()).filter(|floor| *floor > SeqNo::ZERO);
-        Ok(NewestEntries { sources, floor })
+        let clear_seq = Some(view.newest_clear()).filter(|clear_seq| *clear_seq > SeqNo::ZERO);
+        Ok(NewestEntries { sources, clear_seq })
     }
 
     fn seq_of(&mut self, key: &[u8]) -> Result<Option<SeqNo>> {
-        let mut newest = self.floor;
+        let mut newest = self.clear_seq;
         for source in &mut self.sources {
             source.seek(KeyRef::seek(key, SeqNo::MAX))?;
             if source.valid() && source.key().user == key {

@@ -167,7 +167,7 @@ pub(super) fn version_of(id: u32, name: &str) -> PartitionVersion {
         created_at_edit: 1,
         hooks: Arc::new([]),
         gaps: crate::types::Gaps::default(),
-        floors: crate::types::Floors::default(),
+        clear_seqs: crate::types::ClearSeqs::default(),
         store_sections: Vec::new(),
     }
 }

@@ -8,10 +8,10 @@
 //!
 //! Invariants:
 //! 1. A range that is remembered was walked from its start to its end in all sources of the reader's view, or
-//!    known before. Every key in it has a newest version at or below `seq`, which is a tombstone or lies below
-//!    the reader's floor, and no version above `seq`.
-//! 2. `since` is no smaller than the numbers of these versions, and of the floor if one lies below it. So each
-//!    reader from `since` to `seq` finds the range dead as well.
+//!    known before. Every key in it has a newest version at or below `seq`, which is a tombstone or lies
+//!    below the reader's clear sequence, and no version above `seq`.
+//! 2. `since` is no smaller than the numbers of these versions, and of the clear sequence if one lies below
+//!    it. So each reader from `since` to `seq` finds the range dead as well.
 
 use super::merge::Direction;
 use crate::types::{SeqNo, Trailer};
@@ -96,14 +96,14 @@ impl DeadWalk {
     }
 
     /// Notes a key that the reader at `seq` does not see: its newest version for that reader, and the
-    /// reader's floor. Returns the range to skip, if it is known.
+    /// reader's clear sequence. Returns the range to skip, if it is known.
     #[inline]
     pub(super) fn pass(
         &mut self,
         memory: &impl DeadEntries,
         user: &[u8],
         trailer: Trailer,
-        (seq, floor): (SeqNo, SeqNo),
+        (seq, clear_seq): (SeqNo, SeqNo),
     ) -> Option<DeadRange> {
         self.count += 1;
         if self.count < LOOK || !memory.is_kept() {
@@ -111,7 +111,7 @@ impl DeadWalk {
             return None;
         }
         // The entry is dead for a reader that sees the tombstone, or the clear, that killed it.
-        let since = if trailer.seq() < floor { floor } else { trailer.seq() };
+        let since = if trailer.seq() < clear_seq { clear_seq } else { trailer.seq() };
         self.pass_many(memory, user, since, seq)
     }
 

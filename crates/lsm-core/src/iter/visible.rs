@@ -1,5 +1,5 @@
 //! The entries that a reader at one sequence number sees: the newest visible version of each key,
-//! without tombstones, and without what lies below the floor at which the partition was cleared.
+//! without tombstones, and without what lies below the sequence number at which the partition was cleared.
 //!
 //! Forwards, the inner cursor stays on the current entry, so only the user key is copied.
 //! Backwards, the versions of a key come oldest first, so the last visible version is copied aside.
@@ -39,7 +39,7 @@ pub struct VisibleIter<I, D = ()> {
     memory: D,
     seq: SeqNo,
     /// An entry with a smaller number was cleared.
-    floor: SeqNo,
+    clear_seq: SeqNo,
     position: CursorPosition,
     key: Vec<u8>,
     /// Trailer of the current entry, forwards too: each caller asks for the kind.
@@ -64,7 +64,7 @@ impl<I: InternalIter> VisibleIter<I> {
             inner,
             memory: (),
             seq,
-            floor: SeqNo::ZERO,
+            clear_seq: SeqNo::ZERO,
             position: CursorPosition::Invalid,
             // Most scans go forwards and copy no key.
             key: Vec::new(),
@@ -76,22 +76,24 @@ impl<I: InternalIter> VisibleIter<I> {
         }
     }
 
-    /// Leaves out the entries below `floor`.
+    /// Leaves out the entries below `clear_seq`.
     #[must_use]
-    pub fn with_floor(self, floor: SeqNo) -> VisibleIter<I> {
-        VisibleIter { floor, ..self }
+    pub fn with_clear_seq(self, clear_seq: SeqNo) -> VisibleIter<I> {
+        VisibleIter { clear_seq, ..self }
     }
 
     /// Remembers walks over dead entries in `memory`.
     #[must_use]
     pub fn with_memory<D: DeadEntries>(self, memory: D) -> VisibleIter<I, D> {
-        let VisibleIter { inner, memory: (), seq, floor, position, key, trailer, value, .. } = self;
+        let VisibleIter {
+            inner, memory: (), seq, clear_seq, position, key, trailer, value, ..
+        } = self;
         let VisibleIter { lower, upper, stretch, .. } = self;
         VisibleIter {
             inner,
             memory,
             seq,
-            floor,
+            clear_seq,
             position,
             key,
             trailer,
@@ -117,7 +119,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     /// Returns `true` if the newest visible version of a key shows it.
     #[inline]
     fn shows(&self, trailer: Trailer) -> bool {
-        trailer.kind() != Some(EntryKind::Tombstone) && trailer.seq() >= self.floor
+        trailer.kind() != Some(EntryKind::Tombstone) && trailer.seq() >= self.clear_seq
     }
 
     /// Both ends.
@@ -333,7 +335,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
                 self.enter(trailer);
                 return Ok(());
             }
-            match walk.pass(&self.memory, user, trailer, (self.seq, self.floor)) {
+            match walk.pass(&self.memory, user, trailer, (self.seq, self.clear_seq)) {
                 // To all versions: the walk must notice one that is newer than the reader.
                 Some(known) => self.inner.seek(KeyRef::seek(&known.end, SeqNo::MAX))?,
                 None => self.inner.next_key(&mut self.key)?,
@@ -388,7 +390,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
                 self.position = CursorPosition::Backward;
                 return Ok(());
             }
-            let at = (self.seq, self.floor);
+            let at = (self.seq, self.clear_seq);
             if let Some(known) = walk.pass(&self.memory, &self.key, self.trailer, at) {
                 self.inner.seek_before(KeyRef::seek(&known.start, SeqNo::MAX))?;
             }

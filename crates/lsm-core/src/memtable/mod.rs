@@ -9,7 +9,7 @@
 //! shared_prefix.rs        the bytes with which all keys begin, and the words after them
 //! bloom.rs                a filter that answers for most missing keys
 //! dead_ranges.rs          ranges without visible entries, which a walk need not pass again
-//! floors.rs               the sequence numbers at which the partition was cleared
+//! clear_seqs.rs            the sequence numbers at which the partition was cleared
 //! iter.rs                 the cursor
 //! protection.rs           entries that changed in memory, and their repair
 //! ```
@@ -24,8 +24,8 @@
 #[expect(unsafe_code, reason = "memory that is handed out in pieces and reused as a whole")]
 mod arena;
 mod bloom;
+mod clear_seqs;
 mod dead_ranges;
-mod floors;
 mod iter;
 mod protection;
 mod shared_prefix;
@@ -44,9 +44,9 @@ use crate::types::{
 
 pub use arena::SlabPool;
 use bloom::MemtableBloom;
+use clear_seqs::OwnClearSeqs;
+pub use clear_seqs::clear_seqs_of;
 use dead_ranges::DeadRanges;
-use floors::OwnFloors;
-pub use floors::floors_of;
 pub use iter::MemtableIter;
 pub use protection::{DamagedEntry, TrueEntry};
 use shared_prefix::SharedPrefix;
@@ -72,7 +72,7 @@ pub struct Memtable {
     entry_count: AtomicU64,
     first_lsn: AtomicU64,
     last_seq: AtomicU64,
-    floors: OwnFloors,
+    clear_seqs: OwnClearSeqs,
     dead: Arc<DeadRanges>,
 }
 
@@ -114,7 +114,7 @@ impl Memtable {
             entry_count: AtomicU64::new(0),
             first_lsn: AtomicU64::new(u64::MAX),
             last_seq: AtomicU64::new(0),
-            floors: OwnFloors::default(),
+            clear_seqs: OwnClearSeqs::default(),
             dead,
         }
     }
@@ -237,7 +237,7 @@ impl Memtable {
         self.bytes.store(other.bytes(), Ordering::Relaxed);
         self.first_lsn.store(other.first_lsn.load(Ordering::Relaxed), Ordering::Relaxed);
         self.last_seq.store(other.last_seq.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.take_floors_of(other);
+        self.take_clear_seqs_of(other);
     }
 
     /// Notes an operation and the place of its frame in the log. Under the writer's lock.
@@ -269,7 +269,7 @@ impl Memtable {
 
     /// Returns `true` if nothing was inserted.
     pub fn is_empty(&self) -> bool {
-        self.entry_count() == 0 && self.newest_floor() == SeqNo::ZERO
+        self.entry_count() == 0 && self.newest_clear() == SeqNo::ZERO
     }
 
     /// The place of the oldest entry in the WAL; `None` if there is none or it is not logged.

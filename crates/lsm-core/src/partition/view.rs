@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::iter::DeadRange;
-use crate::memtable::{Memtable, floors_of};
-use crate::types::{Floors, SeqNo};
+use crate::memtable::{Memtable, clear_seqs_of};
+use crate::types::{ClearSeqs, SeqNo};
 use crate::version::PartitionVersion;
 
 /// Memtables and tables of a partition at one moment. With a sequence number it is all that the
@@ -16,8 +16,8 @@ pub struct ReadView {
     pub sealed: Vec<Arc<Memtable>>,
     /// The tables.
     pub version: Arc<PartitionVersion>,
-    /// The floors of everything but the active memtable.
-    settled: Floors,
+    /// The clear sequences of everything but the active memtable.
+    settled: ClearSeqs,
     /// The newest of these, or zero.
     newest_settled: SeqNo,
     /// The epoch of [`DeadRanges`](crate::memtable::DeadRanges) that the view began in.
@@ -31,9 +31,9 @@ impl ReadView {
         sealed: Vec<Arc<Memtable>>,
         version: Arc<PartitionVersion>,
     ) -> ReadView {
-        // Computed once for a view: only the floors of the active memtable can change while it is
+        // Computed once for a view: only the clear sequences of the active memtable can change while it is
         // in use.
-        let settled = version.floors.and(&floors_of(&sealed));
+        let settled = version.clear_seqs.and(&clear_seqs_of(&sealed));
         let newest_settled = settled.all().last().copied().unwrap_or(SeqNo::ZERO);
         let dead_epoch = active.dead().epoch();
         ReadView { active, sealed, version, settled, newest_settled, dead_epoch }
@@ -54,23 +54,23 @@ impl ReadView {
         std::iter::once(&self.active).chain(&self.sealed)
     }
 
-    /// The newest floor, or zero.
+    /// The newest clear sequence, or zero.
     #[inline]
-    pub fn newest_floor(&self) -> SeqNo {
-        self.active.newest_floor().max(self.newest_settled)
+    pub fn newest_clear(&self) -> SeqNo {
+        self.active.newest_clear().max(self.newest_settled)
     }
 
-    /// The newest floor that a reader at `seq` sees, or zero: an entry below it is absent.
+    /// The newest clear sequence that a reader at `seq` sees, or zero: an entry below it is absent.
     #[inline]
-    pub fn floor_at(&self, seq: SeqNo) -> SeqNo {
-        let newest = self.newest_floor();
-        // Nearly every reader is newer than all floors, and then one comparison is enough.
-        if newest <= seq { newest } else { self.older_floor_at(seq) }
+    pub fn clear_at(&self, seq: SeqNo) -> SeqNo {
+        let newest = self.newest_clear();
+        // Nearly every reader is newer than all clear sequences, and then one comparison is enough.
+        if newest <= seq { newest } else { self.older_clear_at(seq) }
     }
 
     #[cold]
-    fn older_floor_at(&self, seq: SeqNo) -> SeqNo {
-        let own = self.active.floor_at(seq);
+    fn older_clear_at(&self, seq: SeqNo) -> SeqNo {
+        let own = self.active.clear_at(seq);
         own.or_else(|| self.settled.at(seq)).unwrap_or(SeqNo::ZERO)
     }
 
@@ -78,21 +78,20 @@ impl ReadView {
     /// partition was cleared in between.
     #[inline]
     pub fn hides(&self, entry: SeqNo, at: SeqNo) -> bool {
-        self.newest_floor() > entry && self.floor_at(at) > entry
+        self.newest_clear() > entry && self.clear_at(at) > entry
     }
 
-    /// Returns `true` if tables lie below the floors of the active memtable and below no older one:
-    /// they take space until one of these floors is durable. Tables below an older floor are
-    /// deleted anyway, so a partition that is cleared again and again need not be flushed each
-    /// time.
+    /// Returns `true` if tables lie below the clear sequences of the active memtable and below no older one:
+    /// they take space until one of these clear sequences is durable. Tables below an older clear sequence
+    /// are deleted anyway, so a partition that is cleared again and again need not be flushed each time.
     pub fn frees_tables(&self) -> bool {
         let mut levels = self.version.levels.iter().filter(|level| !level.is_empty());
         levels.any(|level| level.newest() >= self.newest_settled)
     }
 
-    /// All floors.
-    pub fn floors(&self) -> Floors {
-        self.settled.and(&floors_of(std::slice::from_ref(&self.active)))
+    /// All clear sequences.
+    pub fn clear_seqs(&self) -> ClearSeqs {
+        self.settled.and(&clear_seqs_of(std::slice::from_ref(&self.active)))
     }
 
     /// Memory of all memtables, in bytes.

@@ -157,7 +157,7 @@ impl Walk {
     /// Returns the sequence number at which the partition was cleared last, as far as anything may lie
     /// below it: readers that stand on it do not see what has a smaller number.
     pub fn cleared_at(&self) -> Option<SeqNo> {
-        Some(self.pin.view.newest_floor()).filter(|floor| *floor > SeqNo::ZERO)
+        Some(self.pin.view.newest_clear()).filter(|clear_seq| *clear_seq > SeqNo::ZERO)
     }
 
     /// Returns the damage of a gap.

@@ -134,9 +134,9 @@ impl Cursor {
         let (lower, upper) = stored_bounds(key_form, bounds.clone());
         let sources = point.and_then(|point| {
             point.tables().check_process()?;
-            let floor = point.view.floor_at(point.seq);
+            let clear_seq = point.view.clear_at(point.seq);
             let check = point.check.as_ref();
-            let sources = Source::all_checked(&point.view, point.tables(), floor, check)
+            let sources = Source::all_checked(&point.view, point.tables(), clear_seq, check)
                 .map_err(|error| error.in_partition(point.partition()))?;
             Ok((sources, point))
         });
@@ -147,11 +147,11 @@ impl Cursor {
             Err(error) => (Vec::new(), None, Some(error)),
         };
         let seq = point.as_ref().map_or(SeqNo::ZERO, |point| point.seq);
-        // The floor at the reader's moment: a snapshot from before a clear still sees what was
+        // The clear sequence at the reader's moment: a snapshot from before a clear still sees what was
         // cleared.
-        let floor = point.as_ref().map_or(SeqNo::ZERO, |point| point.view.floor_at(point.seq));
+        let clear_seq = point.as_ref().map_or(SeqNo::ZERO, |point| point.view.clear_at(point.seq));
         let entries =
-            VisibleIter::new(MergeIter::new(sources), seq, lower, upper).with_floor(floor);
+            VisibleIter::new(MergeIter::new(sources), seq, lower, upper).with_clear_seq(clear_seq);
         let has_gaps = point.as_ref().is_some_and(|point| !point.view.version.gaps.is_empty());
         let entries = entries.with_memory(point);
         // Large values are fetched only when they are asked for: a scan of keys reads none of them.
@@ -416,8 +416,8 @@ impl Cursor {
     /// Returns an error if some of the keys between the two bounds may be lost.
     fn check_passed(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         let point = self.point();
-        let floor = point.view.floor_at(point.seq);
-        match point.view.version.gaps.refusing(lower, upper, point.seq, floor) {
+        let clear_seq = point.view.clear_at(point.seq);
+        match point.view.version.gaps.refusing(lower, upper, point.seq, clear_seq) {
             Some(gap) => Err(lost(gap, point.tables())),
             None => Ok(()),
         }

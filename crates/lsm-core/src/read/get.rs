@@ -120,7 +120,7 @@ fn find<'a>(
 /// Returns `true` if the entry that a read found for `key`, with this sequence or none, is its
 /// answer. If it is not, the key has no value.
 ///
-/// Checked after the search: an entry that is newer than the floor, or than the loss in a gap, is
+/// Checked after the search: an entry that is newer than the clear sequence, or than the loss in a gap, is
 /// an answer all the same.
 ///
 /// # Errors
@@ -129,7 +129,7 @@ fn find<'a>(
 pub fn is_answer(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
     let view = context.view;
     if view.version.gaps.is_empty() {
-        // A missing key has no entry that a floor could hide, so the floor is not loaded.
+        // A missing key has no entry that a clear sequence could hide, so the clear sequence is not loaded.
         return Ok(!found.is_some_and(|found| view.hides(found, context.seq)));
     }
     judge(context, key, found)
@@ -138,9 +138,9 @@ pub fn is_answer(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> 
 #[cold]
 fn judge(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
     let gaps = &context.view.version.gaps;
-    let floor = context.view.floor_at(context.seq);
-    // A floor means the same for the key as a deletion.
-    let newest = found.max((floor > SeqNo::ZERO).then_some(floor));
+    let clear_seq = context.view.clear_at(context.seq);
+    // A clear sequence means the same for the key as a deletion.
+    let newest = found.max((clear_seq > SeqNo::ZERO).then_some(clear_seq));
     match gaps.judge(key, context.seq, newest) {
         (InGap::Unknown, Some(gap)) => Err(lost(gap, context.tables).at_key(key)),
         (verdict, _) => Ok(verdict == InGap::Sound && newest == found),

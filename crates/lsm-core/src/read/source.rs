@@ -26,21 +26,21 @@ impl Source {
         Source::all_checked(view, context, SeqNo::ZERO, None)
     }
 
-    /// As [`Source::all`], without those whose entries all lie below `floor`; each block of a table
+    /// As [`Source::all`], without those whose entries all lie below `clear_seq`; each block of a table
     /// is shown to `check` before anything of it is handed out.
     pub fn all_checked(
         view: &ReadView,
         context: &Arc<TableContext>,
-        floor: SeqNo,
+        clear_seq: SeqNo,
         check: Option<&Arc<dyn BlockCheck>>,
     ) -> Result<Vec<Source>> {
         let level0 = view.version.levels[0].tables();
         // Later entries of an empty memtable are newer than the sequence number of the reader.
         let memtables = view.memtables().filter(|memtable| !memtable.is_empty());
-        let memtables = memtables.filter(|memtable| memtable.last_seq() >= floor);
-        let level0 = level0.iter().filter(|table| table.meta.newest() >= floor);
+        let memtables = memtables.filter(|memtable| memtable.last_seq() >= clear_seq);
+        let level0 = level0.iter().filter(|table| table.meta.newest() >= clear_seq);
         let levels = view.version.levels[1..].iter().filter(|level| !level.is_empty());
-        let levels = levels.filter(|level| level.newest() >= floor);
+        let levels = levels.filter(|level| level.newest() >= clear_seq);
         // Counted: room for all levels takes more than 1 KiB, which the allocator of glibc does not
         // keep ready. If a memtable gets its first entry after the count, the vector grows.
         let count = memtables.clone().count() + level0.clone().count() + levels.clone().count();

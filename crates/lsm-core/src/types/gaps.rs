@@ -149,17 +149,17 @@ impl Gaps {
     }
 
     /// The first gap that a walk at `seq` over the keys between `lower` and `upper` may not pass. The
-    /// walk does not see what was lost below `floor`.
+    /// walk does not see what was lost below `clear_seq`.
     pub fn refusing(
         &self,
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
         seq: SeqNo,
-        floor: SeqNo,
+        clear_seq: SeqNo,
     ) -> Option<&Gap> {
         let mut found = None;
         self.reaching(KeysWithin::between(lower, upper), &mut |at, gap| {
-            let is_seen = gap.through >= floor && gap.is_open_at(seq);
+            let is_seen = gap.through >= clear_seq && gap.is_open_at(seq);
             if is_seen && gap.is_passed(lower, upper, seq) {
                 found = Some(at);
                 return Onward::Enough;
@@ -368,19 +368,19 @@ mod tests {
             }
             all.sort();
             prop_assert!(gaps.iter().eq(&all) && gaps.is_empty() == all.is_empty());
-            for (first, last, at, floor, found) in probes {
+            for (first, last, at, clear_seq, found) in probes {
                 let first = key(first);
                 let last = key(last);
                 let at = seq(at);
-                let floor = seq(floor);
+                let clear_seq = seq(clear_seq);
                 let found = found.map(seq);
                 let expected = judged_one_by_one(&all, &first, at, found);
                 prop_assert_eq!(gaps.judge(&first, at, found).0, expected);
                 let lower = Bound::Included(&first[..]);
                 let upper = Bound::Excluded(&last[..]);
-                let mut refusing = all.iter().filter(|gap| gap.is_open_at(at) && gap.through >= floor);
+                let mut refusing = all.iter().filter(|gap| gap.is_open_at(at) && gap.through >= clear_seq);
                 let expected = refusing.find(|gap| gap.is_passed(lower, upper, at));
-                prop_assert_eq!(gaps.refusing(lower, upper, at, floor), expected);
+                prop_assert_eq!(gaps.refusing(lower, upper, at, clear_seq), expected);
                 let mut open = all.iter().filter(|gap| gap.closed_at.is_none());
                 let is_lost = open.any(|gap| gap.newest_lost(&first).is_some());
                 prop_assert_eq!(gaps.reach(&first), is_lost);

@@ -78,7 +78,7 @@ pub enum EntryKind {
     /// The record is known to be damaged: shadows like a value, reads as corruption.
     Poison = 5,
     /// The partition is cleared: of an operation in the log alone. No entry has this kind, see
-    /// `types/floor.rs`.
+    /// `types/clear_seqs.rs`.
     Clear = 6,
 }
 

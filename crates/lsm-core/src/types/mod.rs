@@ -1,7 +1,7 @@
 //! The vocabulary: keys, sequence numbers, kinds, ids, byte strings. No I/O, no policy.
 
+mod clear_seqs;
 mod entry_checksum;
-mod floor;
 mod gap;
 mod gaps;
 mod ids;
@@ -16,7 +16,7 @@ mod process;
 mod section_bytes;
 mod slice;
 
-pub use floor::Floors;
+pub use clear_seqs::ClearSeqs;
 pub use gap::{Gap, InGap};
 pub use gaps::Gaps;
 pub use ids::{DbId, Epoch, FileNo, FileNumbers, MemtableId, PartitionId};

@@ -22,7 +22,7 @@ use super::table::{SstMeta, Table};
 use super::{DbVersion, HookRecord, PartitionVersion};
 use crate::limits::{LEVEL_COUNT, PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
-use crate::types::{DbId, FileNo, Floors, Gap, Gaps, MemtableId, PartitionId, SeqNo};
+use crate::types::{ClearSeqs, DbId, FileNo, Gap, Gaps, MemtableId, PartitionId, SeqNo};
 
 /// The reason why an edit does not fit a version. The caller knows the file and the offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,11 +92,10 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
                 .map(|gap| Change::GapAdded { partition: partition.id, gap: gap.clone() }),
         );
         changes.extend(
-            partition
-                .floors
-                .all()
-                .iter()
-                .map(|floor| Change::FloorAdded { partition: partition.id, seq: *floor }),
+            partition.clear_seqs.all().iter().map(|clear_seq| Change::ClearSeqAdded {
+                partition: partition.id,
+                seq: *clear_seq,
+            }),
         );
         changes.extend(partition.store_sections.iter().map(|(number, bytes)| {
             Change::StoreSection { partition: partition.id, number: *number, bytes: bytes.to_vec() }
@@ -208,12 +207,12 @@ impl VersionBuilder {
                 self.flushed_through(*partition, *seq)
             }
             Change::GapAdded { partition, gap } => self.add_gap(*partition, gap),
-            Change::FloorAdded { partition, seq } => {
+            Change::ClearSeqAdded { partition, seq } => {
                 self.known(*seq);
-                self.draft(*partition)?.floors().insert(*seq);
+                self.draft(*partition)?.clear_seqs().insert(*seq);
                 Ok(())
             }
-            Change::FloorRemoved { partition, seq } => self.remove_floor(*partition, *seq),
+            Change::ClearSeqRemoved { partition, seq } => self.remove_clear_seq(*partition, *seq),
             Change::GapRemoved { partition, gap } => {
                 if !self.draft(*partition)?.partition.gaps.remove(gap) {
                     return refuse(format!("partition {partition} has no gap {gap} to remove"));
@@ -253,9 +252,9 @@ impl VersionBuilder {
         Ok(())
     }
 
-    fn remove_floor(&mut self, partition: PartitionId, seq: SeqNo) -> Result<(), Refused> {
-        if !self.draft(partition)?.floors().remove(&seq) {
-            return refuse(format!("partition {partition} has no floor {seq} to remove"));
+    fn remove_clear_seq(&mut self, partition: PartitionId, seq: SeqNo) -> Result<(), Refused> {
+        if !self.draft(partition)?.clear_seqs().remove(&seq) {
+            return refuse(format!("partition {partition} has no clear sequence {seq} to remove"));
         }
         Ok(())
     }
@@ -296,7 +295,7 @@ impl VersionBuilder {
             created_at_edit,
             hooks: hooks.into(),
             gaps: Gaps::default(),
-            floors: Floors::default(),
+            clear_seqs: ClearSeqs::default(),
             store_sections: Vec::new(),
         });
         self.version.partitions.insert(partition);
@@ -334,8 +333,8 @@ impl VersionBuilder {
 struct Draft {
     partition: PartitionVersion,
     levels: [LevelDraft; LEVEL_COUNT],
-    /// The floors, once one of them has changed.
-    floors: Option<BTreeSet<SeqNo>>,
+    /// The clear sequences, once one of them has changed.
+    clear_seqs: Option<BTreeSet<SeqNo>>,
     /// The files that some level has in `added`.
     added_files: HashSet<FileNo>,
 }
@@ -351,14 +350,14 @@ impl Draft {
         Draft {
             partition: partition.clone(),
             levels: Default::default(),
-            floors: None,
+            clear_seqs: None,
             added_files: HashSet::new(),
         }
     }
 
-    fn floors(&mut self) -> &mut BTreeSet<SeqNo> {
+    fn clear_seqs(&mut self) -> &mut BTreeSet<SeqNo> {
         let partition = &self.partition;
-        self.floors.get_or_insert_with(|| partition.floors.all().iter().copied().collect())
+        self.clear_seqs.get_or_insert_with(|| partition.clear_seqs.all().iter().copied().collect())
     }
 
     fn level(&mut self, level: usize) -> Result<&mut LevelDraft, Refused> {
@@ -439,8 +438,8 @@ impl Draft {
                 })?
             };
         }
-        if let Some(floors) = self.floors {
-            self.partition.floors = Floors::of(floors.into_iter().collect());
+        if let Some(clear_seqs) = self.clear_seqs {
+            self.partition.clear_seqs = ClearSeqs::of(clear_seqs.into_iter().collect());
         }
         Ok(self.partition)
     }

@@ -129,17 +129,17 @@ pub enum Change {
         gap: Gap,
     },
     /// The partition was cleared: entries below are absent.
-    FloorAdded {
+    ClearSeqAdded {
         /// The partition.
         partition: PartitionId,
         /// The sequence number of the clear.
         seq: SeqNo,
     },
-    /// Nothing lies below a floor any more.
-    FloorRemoved {
+    /// Nothing lies below a clear sequence any more.
+    ClearSeqRemoved {
         /// The partition.
         partition: PartitionId,
-        /// The very floor that was added.
+        /// The clear sequence that was added.
         seq: SeqNo,
     },
     /// A section of an edit for the partition's value store.
@@ -174,8 +174,8 @@ pub(super) enum Tag {
     StoreSection = 15,
     GapAdded = 16,
     GapRemoved = 17,
-    FloorAdded = 18,
-    FloorRemoved = 19,
+    ClearSeqAdded = 18,
+    ClearSeqRemoved = 19,
     ReplayFrom = 20,
     FlushBeyondSync = 21,
 }
@@ -199,8 +199,8 @@ impl Tag {
         Tag::StoreSection,
         Tag::GapAdded,
         Tag::GapRemoved,
-        Tag::FloorAdded,
-        Tag::FloorRemoved,
+        Tag::ClearSeqAdded,
+        Tag::ClearSeqRemoved,
         Tag::ReplayFrom,
         Tag::FlushBeyondSync,
     ];
@@ -244,8 +244,8 @@ impl Change {
             Change::StoreSection { .. } => Tag::StoreSection,
             Change::GapAdded { .. } => Tag::GapAdded,
             Change::GapRemoved { .. } => Tag::GapRemoved,
-            Change::FloorAdded { .. } => Tag::FloorAdded,
-            Change::FloorRemoved { .. } => Tag::FloorRemoved,
+            Change::ClearSeqAdded { .. } => Tag::ClearSeqAdded,
+            Change::ClearSeqRemoved { .. } => Tag::ClearSeqRemoved,
         }
     }
 
@@ -297,7 +297,8 @@ impl Change {
                 put_all(out, &[partition.0.into(), *number]);
                 put_bytes(out, bytes);
             }
-            Change::FloorAdded { partition, seq } | Change::FloorRemoved { partition, seq } => {
+            Change::ClearSeqAdded { partition, seq }
+            | Change::ClearSeqRemoved { partition, seq } => {
                 put_all(out, &[partition.0.into(), seq.get()]);
             }
             Change::GapAdded { partition, gap } | Change::GapRemoved { partition, gap } => {
@@ -364,11 +365,11 @@ impl Change {
                 number: r.varint()?,
                 bytes: r.bytes()?.to_vec(),
             },
-            Tag::FloorAdded => {
-                Change::FloorAdded { partition: read_partition(r)?, seq: read_seq(r)? }
+            Tag::ClearSeqAdded => {
+                Change::ClearSeqAdded { partition: read_partition(r)?, seq: read_seq(r)? }
             }
-            Tag::FloorRemoved => {
-                Change::FloorRemoved { partition: read_partition(r)?, seq: read_seq(r)? }
+            Tag::ClearSeqRemoved => {
+                Change::ClearSeqRemoved { partition: read_partition(r)?, seq: read_seq(r)? }
             }
             Tag::GapAdded => Change::GapAdded { partition: read_partition(r)?, gap: read_gap(r)? },
             Tag::GapRemoved => {

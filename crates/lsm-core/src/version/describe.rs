@@ -97,7 +97,7 @@ fn describe_change(change: &Change) -> String {
         Change::FlushBeyondSync(FlushBeyondSync { flushed, durable }) => {
             format!("flushed through sequence {flushed}, ahead of a log durable through {durable}")
         }
-        Change::FloorAdded { partition, seq } => {
+        Change::ClearSeqAdded { partition, seq } => {
             format!("cleared: partition {partition} at sequence {}", seq.get())
         }
         other => format!("{other:?}"),

@@ -27,8 +27,8 @@
 //!  15 store section       partition, number of the edit that it belongs to, bytes of the store
 //!  16 gap added           partition, gap; a reader that skipped it would answer by older entries
 //!  17 gap removed         partition, gap
-//!  18 floor added         partition, sequence; a reader that skipped it would show what was cleared
-//!  19 floor removed       partition, sequence
+//!  18 clear added         partition, sequence; a reader that skipped it would show what was cleared
+//!  19 clear removed       partition, sequence
 //!  20 replay from         place in the log; with the skip bit: without it a reader walks more
 //!  21 flushed ahead       two sequences: through the first, every operation is in tables or in the part of
 //!                         the log that was durable then, through the second; a reader that skipped it would

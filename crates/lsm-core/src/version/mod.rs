@@ -72,7 +72,7 @@ pub use tail::{ManifestTail, TailNews};
 
 use crate::limits::LEVEL_COUNT;
 use crate::options::PartitionOptions;
-use crate::types::{DbId, Epoch, FileNo, Floors, Gaps, PartitionId, SeqNo};
+use crate::types::{ClearSeqs, DbId, Epoch, FileNo, Gaps, PartitionId, SeqNo};
 use crate::wal::{LogPlace, Lsn, MustReach};
 
 /// The state of one partition.
@@ -95,7 +95,7 @@ pub struct PartitionVersion {
     /// The gaps: ranges of keys with lost entries that could not be repaired.
     pub gaps: Gaps,
     /// The sequence numbers at which it was cleared, as long as tables or gaps may have older entries.
-    pub floors: Floors,
+    pub clear_seqs: ClearSeqs,
     /// The sections for its value store, with the numbers of the edits, ascending.
     pub store_sections: Vec<(u64, Arc<[u8]>)>,
 }
@@ -119,9 +119,9 @@ impl PartitionVersion {
         in_levels.max(self.flushed_through)
     }
 
-    /// Returns `true` if an entry below `floor` may be in a table.
-    pub fn reaches_below(&self, floor: SeqNo) -> bool {
-        self.tables().any(|(_, table)| table.meta.oldest() < floor)
+    /// Returns `true` if an entry below `clear_seq` may be in a table.
+    pub fn reaches_below(&self, clear_seq: SeqNo) -> bool {
+        self.tables().any(|(_, table)| table.meta.oldest() < clear_seq)
     }
 
     /// Length of all tables together, in bytes.

@@ -401,10 +401,10 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
             let gap = partition?.gaps.iter().nth(pick as usize)?.clone();
             vec![Change::GapRemoved { partition: id, gap }]
         }
-        10 => vec![Change::FloorAdded { partition: partition?.id, seq: seq(pick + 1) }],
+        10 => vec![Change::ClearSeqAdded { partition: partition?.id, seq: seq(pick + 1) }],
         11 => {
-            let floor = *partition?.floors.all().first()?;
-            vec![Change::FloorRemoved { partition: partition?.id, seq: floor }]
+            let clear_seq = *partition?.clear_seqs.all().first()?;
+            vec![Change::ClearSeqRemoved { partition: partition?.id, seq: clear_seq }]
         }
         12 => {
             let before = v.flush_beyond_sync.unwrap_or(FlushBeyondSync {
@@ -457,8 +457,8 @@ fn bytes_of_an_edit_are_these() {
         },
         Change::GapAdded { partition: PartitionId(3), gap: gap(7, 0x1_0a0b) },
         Change::GapRemoved { partition: PartitionId(3), gap: gap(7, 0x2_0a0b) },
-        Change::FloorAdded { partition: PartitionId(3), seq: seq(300) },
-        Change::FloorRemoved { partition: PartitionId(3), seq: seq(299) },
+        Change::ClearSeqAdded { partition: PartitionId(3), seq: seq(300) },
+        Change::ClearSeqRemoved { partition: PartitionId(3), seq: seq(299) },
     ];
     let mut bytes = Vec::new();
     VersionEdit { number: 1, changes }.encode(&mut bytes);

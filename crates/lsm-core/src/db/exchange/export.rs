@@ -148,8 +148,8 @@ impl Partition {
         let lower = lower.as_ref().map(Vec::as_slice);
         let upper = upper.as_ref().map(Vec::as_slice);
         // Before any work: an export that silently lacks keys would be a wrong copy.
-        let floor = point.view.floor_at(snapshot.seq());
-        if let Some(gap) = version.gaps.refusing(lower, upper, snapshot.seq(), floor) {
+        let clear_seq = point.view.clear_at(snapshot.seq());
+        if let Some(gap) = version.gaps.refusing(lower, upper, snapshot.seq(), clear_seq) {
             return Err(lost(gap, &db.tables).in_partition(self.name()));
         }
         let clip = Clip::new(bounds, snapshot.seq(), suffix);
@@ -206,8 +206,8 @@ impl DbInner {
         // Only the newest version inside the clip is exported.
         let snapshots = JobSnapshots { respected: vec![point.seq], registered: Vec::new() };
         let memtables: Vec<_> = point.view.memtables().cloned().collect();
-        let floors = point.view.floors();
-        let merge = Merge::export(&memtables, &point.view.version, floors, clip).bare(bare);
+        let clear_seqs = point.view.clear_seqs();
+        let merge = Merge::export(&memtables, &point.view.version, clear_seqs, clip).bare(bare);
         let view = point.view.clone();
         let job =
             StartedJob { view, hooks: Arc::new(hooks), snapshots, deciding: None, rescues: false };

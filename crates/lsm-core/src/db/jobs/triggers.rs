@@ -193,9 +193,10 @@ impl Claims {
             return Ok(None);
         }
         let version = partition.view().version.clone();
-        // Below a floor a table may wait for a snapshot to be released.
-        let newest_floor = version.floors.all().last();
-        self.waits_for_time = newest_floor.is_some_and(|floor| version.reaches_below(*floor));
+        // Below a clear sequence a table may wait for a snapshot to be released.
+        let newest_clear = version.clear_seqs.all().last();
+        self.waits_for_time =
+            newest_clear.is_some_and(|clear_seq| version.reaches_below(*clear_seq));
         let mut outdated = self.released(&version, context);
         if let Some(ageing) = ageing_of(partition, context)? {
             outdated.extend(catch("a hook", || self.expired(&version, &context.held, &ageing))?);

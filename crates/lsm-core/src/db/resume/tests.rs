@@ -10,7 +10,7 @@ use crate::db::job::JobTables;
 use crate::db::unconfirmed::UnconfirmedFiles;
 use crate::hooks::{JobValues, PartitionHooks};
 use crate::memtable::SlabPool;
-use crate::types::{Floors, MemtableId, PartitionId};
+use crate::types::{ClearSeqs, MemtableId, PartitionId};
 use crate::version::{PartitionVersion, VersionEdit, apply};
 
 const NEW: FileNo = FileNo(50);
@@ -42,10 +42,10 @@ fn rewritten(id: u32, drawing: &str) -> Rewritten {
     let last_seq = seq(1000);
     let hooks = partition.view().version.hooks.clone();
     let took = Duration::ZERO;
-    let floors = Floors::default();
+    let clear_seqs = ClearSeqs::default();
     (
         Arc::new(partition),
-        FlushedTables { made, through, last_seq, floors, took, hooks, _deciding: None },
+        FlushedTables { made, through, last_seq, clear_seqs, took, hooks, _deciding: None },
     )
 }
 

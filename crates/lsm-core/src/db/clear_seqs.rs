@@ -1,40 +1,42 @@
-//! Floors in edits: those of flushed memtables are added, those without older entries are removed.
+//! Clear sequences in edits: those of flushed memtables are added, those without older entries are removed.
 //!
-//! `types/floor.rs` defines a floor. Called for each edit of a partition.
+//! `types/clear_seqs.rs` defines a clear sequence. Called for each edit of a partition.
 //!
-//! Invariant: a floor is in the version for as long as a table of the version may have an entry below
-//! it, and as long as there is a gap: a restored entry of it may be older than the floor.
+//! Invariant: a clear sequence is in the version for as long as a table of the version may have an entry
+//! below it, and as long as there is a gap: a restored entry of it may be older than the clear sequence.
 
 use std::collections::HashSet;
 
-use crate::types::{Floors, PartitionId, SeqNo};
+use crate::types::{ClearSeqs, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion};
 
-/// The changes that keep these floors.
-pub(super) fn floors_added(
+/// The changes that keep these clear sequences.
+pub(super) fn clear_seqs_added(
     partition: PartitionId,
-    floors: &Floors,
+    clear_seqs: &ClearSeqs,
 ) -> impl Iterator<Item = Change> {
-    floors.all().iter().map(move |seq| Change::FloorAdded { partition, seq: *seq })
+    clear_seqs.all().iter().map(move |seq| Change::ClearSeqAdded { partition, seq: *seq })
 }
 
-/// Removes from `changes` the floors below which nothing will lie, and drops such floors of
-/// `partition`. In the edit that makes them useless: every read looks at the existing floors.
-pub(super) fn settle_floors(partition: &PartitionVersion, changes: &mut Vec<Change>) {
-    let has_added = changes.iter().any(|change| matches!(change, Change::FloorAdded { .. }));
-    if (partition.floors.is_empty() && !has_added) || will_have_gaps(partition, changes) {
+/// Removes from `changes` the clear sequences below which nothing will lie, and drops such clear sequences of
+/// `partition`. In the edit that makes them useless: every read looks at the existing clear sequences.
+pub(super) fn settle_clear_seqs(partition: &PartitionVersion, changes: &mut Vec<Change>) {
+    let has_added = changes.iter().any(|change| matches!(change, Change::ClearSeqAdded { .. }));
+    if (partition.clear_seqs.is_empty() && !has_added) || will_have_gaps(partition, changes) {
         return;
     }
     // For the tables after this edit: the job that installs it may have removed the last entry
-    // below a floor.
+    // below a clear sequence.
     let oldest = oldest_after(partition, changes);
     changes.retain(|change| match change {
-        Change::FloorAdded { seq, .. } => oldest < *seq,
+        Change::ClearSeqAdded { seq, .. } => oldest < *seq,
         _ => true,
     });
-    let settled = partition.floors.all().iter().filter(|floor| oldest >= **floor);
-    changes
-        .extend(settled.map(|floor| Change::FloorRemoved { partition: partition.id, seq: *floor }));
+    let settled = partition.clear_seqs.all().iter().filter(|clear_seq| oldest >= **clear_seq);
+    changes.extend(
+        settled
+            .map(|clear_seq| Change::ClearSeqRemoved { partition: partition.id, seq: *clear_seq }),
+    );
 }
 
 fn will_have_gaps(partition: &PartitionVersion, changes: &[Change]) -> bool {
@@ -87,16 +89,16 @@ mod tests {
     /// The number of a table is a tenth of its only sequence number.
     fn check(version: &PartitionVersion, changes: Vec<Change>, expected: &[Change]) {
         let mut settled = changes.clone();
-        settle_floors(version, &mut settled);
+        settle_clear_seqs(version, &mut settled);
         assert_eq!(settled, expected, "from {changes:?}");
     }
 
     fn added(n: u64) -> Change {
-        Change::FloorAdded { partition: ID, seq: seq(n) }
+        Change::ClearSeqAdded { partition: ID, seq: seq(n) }
     }
 
     fn removed(n: u64) -> Change {
-        Change::FloorRemoved { partition: ID, seq: seq(n) }
+        Change::ClearSeqRemoved { partition: ID, seq: seq(n) }
     }
 
     fn table_removed(file: u64) -> Change {
@@ -108,10 +110,10 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_stays_as_long_as_a_table_reaches_below() {
+    fn a_clear_sequence_stays_as_long_as_a_table_reaches_below() {
         let mut version = draw("L5: 3:a-c\nL6: 2:a-m");
         check(&version, vec![added(21), added(20)], &[added(21)]);
-        version.floors = Floors::of(vec![seq(15), seq(25), seq(35)]);
+        version.clear_seqs = ClearSeqs::of(vec![seq(15), seq(25), seq(35)]);
         check(&version, Vec::new(), &[removed(15)]);
         let merged = [table_removed(2), table_added("4:a-b")];
         check(&version, merged.to_vec(), &[&merged[..], &[removed(15), removed(25)]].concat());
@@ -121,9 +123,9 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_outlives_all_gaps() {
+    fn a_clear_sequence_outlives_all_gaps() {
         let mut version = draw("L6: 2:a-m");
-        version.floors = Floors::of(vec![seq(15)]);
+        version.clear_seqs = ClearSeqs::of(vec![seq(15)]);
         let found = Change::GapAdded { partition: ID, gap: gap() };
         check(&version, vec![found.clone()], &[found]);
         version.gaps.add(gap());

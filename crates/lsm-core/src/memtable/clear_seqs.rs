@@ -1,28 +1,28 @@
-//! The floors that were inserted into a memtable as operations: see
-//! [`Floors`](crate::types::Floors).
+//! The clear sequences that were inserted into a memtable as operations: see
+//! [`ClearSeqs`](crate::types::ClearSeqs).
 //!
-//! Invariant: a floor is stored before the sequence number at which it counts is published, so a
-//! reader that sees the number sees the floor. A sealed memtable gets no further ones.
+//! Invariant: a clear sequence is stored before the sequence number at which it counts is published, so a
+//! reader that sees the number sees the clear sequence. A sealed memtable gets no further ones.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::{Memtable, MemtableWriter, NotNewer, add};
-use crate::types::{Floors, SeqNo};
+use crate::types::{ClearSeqs, SeqNo};
 
-/// Memory that a floor counts for, in bytes.
-const FLOOR_BYTES: u64 = 16;
-/// The number of floors in the first chunk. Each further chunk has twice as many as the one before.
+/// Memory that a clear sequence counts for, in bytes.
+const CLEAR_SEQ_BYTES: u64 = 16;
+/// The number of clear sequences in the first chunk. Each further chunk has twice as many as the one before.
 const FIRST_CHUNK: usize = 4;
 /// More chunks than memory has room for.
 const CHUNK_COUNT: usize = 40;
 
-/// The floors of one memtable.
+/// The clear sequences of one memtable.
 #[derive(Default)]
-pub(super) struct OwnFloors {
+pub(super) struct OwnClearSeqs {
     /// The newest one, or zero. Ordered by the visible sequence, which is stored after it: relaxed.
     newest: AtomicU64,
-    /// The number of entries that were inserted before the newest floor. Relaxed, a hint.
+    /// The number of entries that were inserted before the newest clear sequence. Relaxed, a hint.
     entries_below: AtomicU64,
     all: Ascending,
 }
@@ -93,42 +93,42 @@ fn start_of(chunk: usize) -> usize {
     FIRST_CHUNK * ((1 << chunk) - 1)
 }
 
-/// The floors of all these memtables.
-pub fn floors_of(memtables: &[Arc<Memtable>]) -> Floors {
-    Floors::of(memtables.iter().flat_map(|memtable| memtable.floors()).collect())
+/// The clear sequences of all these memtables.
+pub fn clear_seqs_of(memtables: &[Arc<Memtable>]) -> ClearSeqs {
+    ClearSeqs::of(memtables.iter().flat_map(|memtable| memtable.clear_seqs()).collect())
 }
 
 impl Memtable {
-    /// The newest floor, or zero.
+    /// The newest clear sequence, or zero.
     #[inline]
-    pub fn newest_floor(&self) -> SeqNo {
-        let newest = self.floors.newest.load(Ordering::Relaxed);
+    pub fn newest_clear(&self) -> SeqNo {
+        let newest = self.clear_seqs.newest.load(Ordering::Relaxed);
         SeqNo::new(newest).expect("it came in as a SeqNo")
     }
 
-    /// The newest floor that a reader at `seq` sees.
-    pub fn floor_at(&self, seq: SeqNo) -> Option<SeqNo> {
-        self.floors.all.last_through(seq)
+    /// The newest clear sequence that a reader at `seq` sees.
+    pub fn clear_at(&self, seq: SeqNo) -> Option<SeqNo> {
+        self.clear_seqs.all.last_through(seq)
     }
 
-    /// The floors that came in, ascending.
-    pub fn floors(&self) -> Vec<SeqNo> {
-        let all = &self.floors.all;
+    /// The clear sequences that came in, ascending.
+    pub fn clear_seqs(&self) -> Vec<SeqNo> {
+        let all = &self.clear_seqs.all;
         (0..all.len()).map(|at| all.at(at)).collect()
     }
 
-    /// The number of entries that were inserted after the newest floor.
-    pub fn entries_above_floors(&self) -> u64 {
-        let below = self.floors.entries_below.load(Ordering::Relaxed);
+    /// The number of entries that were inserted after the newest clear sequence.
+    pub fn entries_above_clear_seqs(&self) -> u64 {
+        let below = self.clear_seqs.entries_below.load(Ordering::Relaxed);
         self.entry_count().saturating_sub(below)
     }
 
-    /// Copies the floors of `other` into a memtable that has none.
-    pub(super) fn take_floors_of(&self, other: &Memtable) {
-        other.floors().into_iter().for_each(|floor| self.floors.all.push(floor));
-        let below = other.floors.entries_below.load(Ordering::Relaxed);
-        self.floors.entries_below.store(below, Ordering::Relaxed);
-        self.floors.newest.store(other.newest_floor().get(), Ordering::Relaxed);
+    /// Copies the clear sequences of `other` into a memtable that has none.
+    pub(super) fn take_clear_seqs_of(&self, other: &Memtable) {
+        other.clear_seqs().into_iter().for_each(|clear_seq| self.clear_seqs.all.push(clear_seq));
+        let below = other.clear_seqs.entries_below.load(Ordering::Relaxed);
+        self.clear_seqs.entries_below.store(below, Ordering::Relaxed);
+        self.clear_seqs.newest.store(other.newest_clear().get(), Ordering::Relaxed);
     }
 }
 
@@ -141,12 +141,12 @@ impl MemtableWriter<'_> {
         if seq <= table.last_seq() {
             return Err(NotNewer);
         }
-        table.floors.all.push(seq);
-        table.floors.entries_below.store(table.entry_count(), Ordering::Relaxed);
-        table.floors.newest.store(seq.get(), Ordering::Relaxed);
-        add(&table.bytes, FLOOR_BYTES);
+        table.clear_seqs.all.push(seq);
+        table.clear_seqs.entries_below.store(table.entry_count(), Ordering::Relaxed);
+        table.clear_seqs.newest.store(seq.get(), Ordering::Relaxed);
+        add(&table.bytes, CLEAR_SEQ_BYTES);
         table.note_operation(seq, lsn);
-        Ok(FLOOR_BYTES)
+        Ok(CLEAR_SEQ_BYTES)
     }
 }
 
