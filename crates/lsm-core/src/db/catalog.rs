@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::FileName;
 use crate::partition::{PartitionState, WorkList};
-use crate::shared::CursorWriter;
+use crate::shared::CommitCursorWriter;
 use crate::types::{MemtableId, PartitionId};
 use crate::version::{Change, DbVersion, VersionSet};
 use crate::wal::Lsn;
@@ -57,7 +57,7 @@ pub(super) struct Catalog {
     /// Length of the manifest in bytes: stored under `versions`, relaxed, as a figure.
     manifest_bytes: AtomicU64,
     /// Tells secondaries of each durable edit.
-    cursor: Arc<CursorWriter>,
+    cursor: Arc<CommitCursorWriter>,
     /// Generations of the manifest that are history wait there to be deleted.
     obsolete: Arc<ObsoleteFiles>,
     /// The partitions that have work: they note it themselves.
@@ -76,7 +76,7 @@ impl Catalog {
     /// the partitions.
     pub(super) fn new(
         versions: VersionSet,
-        cursor: Arc<CursorWriter>,
+        cursor: Arc<CommitCursorWriter>,
         obsolete: Arc<ObsoleteFiles>,
     ) -> Catalog {
         let edit_number = AtomicU64::new(versions.current().edit_number);
@@ -162,8 +162,8 @@ impl Catalog {
         self.edit_number.load(Ordering::Acquire)
     }
 
-    /// The error of the present generation of the manifest if it is missing in the folder; `None` also during an
-    /// edit. Opens the file under `versions`, so that no other generation replaces it meanwhile.
+    /// The error of the present generation of the manifest if it is missing in the folder; `None` also during
+    /// an edit. Opens the file under `versions`, so that no other generation replaces it meanwhile.
     pub(super) fn missing_manifest(&self, fs: &dyn Fs, dir: &Path) -> Option<Error> {
         let versions = self.versions.try_lock()?;
         let path = versions.generation().0.path(dir);

@@ -41,7 +41,7 @@ use super::require::{GroupWrites, Refusal};
 use crate::error::Result;
 use crate::memtable::MemtableWriter;
 use crate::partition::PartitionState;
-use crate::shared::CursorWriter;
+use crate::shared::CommitCursorWriter;
 use crate::types::{Epoch, SeqNo};
 use crate::wal::Lsn;
 
@@ -82,7 +82,7 @@ type Visible = (Commit, Lsn);
 pub(super) struct CommitPath {
     queue: Queue,
     /// Tells secondaries of what is published.
-    cursor: Arc<CursorWriter>,
+    cursor: Arc<CommitCursorWriter>,
     // Stored by the leader alone with release, loaded by readers with acquire: a reader that sees a
     // number sees every memtable entry up to it.
     visible_seq: AtomicU64,
@@ -94,7 +94,7 @@ pub(super) struct CommitPath {
 
 impl CommitPath {
     /// Begins after `last_seq`, and publishes every group in `cursor`.
-    pub(super) fn new(last_seq: SeqNo, cursor: Arc<CursorWriter>) -> CommitPath {
+    pub(super) fn new(last_seq: SeqNo, cursor: Arc<CommitCursorWriter>) -> CommitPath {
         CommitPath {
             queue: Queue::new(),
             cursor,

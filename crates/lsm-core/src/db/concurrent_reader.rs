@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard, names};
 use crate::hooks::OtherWriter;
 use crate::replay::Replay;
-use crate::shared::{CursorReader, CursorState, Lease};
+use crate::shared::{CommitCursorReader, CommitCursorState, Lease};
 use crate::types::SeqNo;
 use crate::version::{Missing, is_named, recover};
 use crate::wal::{LogReader, Lsn};
@@ -50,7 +50,8 @@ impl HeldByLease {
     }
 }
 
-/// The process that may write the folder `dir`, by the meaning of a table that is not there; `None` if none may.
+/// The process that may write the folder `dir`, by the meaning of a table that is not there; `None` if none
+/// may.
 pub(super) fn other_writer(fs: &Arc<dyn Fs>, dir: &Path, missing: &Missing) -> Option<OtherWriter> {
     let lease = match missing {
         Missing::DamageUnder(lease) => Some(lease.clone()),
@@ -113,22 +114,24 @@ impl Opening {
     /// [`ErrorKind::NeedsManifest`] if the manifest must be read again.
     pub(super) fn committed(&self, fs: &dyn Fs, dir: &Path) -> Result<CommittedPart> {
         let version = &self.version;
-        let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
-        let state = cursor.as_ref().map(CursorReader::state);
+        let cursor = CommitCursorReader::open(fs, dir, version.db_id, version.epoch)?;
+        let state = cursor.as_ref().map(CommitCursorReader::state);
         let cursor = match (cursor, state) {
-            (Some(cursor), Some(CursorState::Live)) => cursor,
+            (Some(cursor), Some(CommitCursorState::Live)) => cursor,
             // A writer that closed the database may not have been able to delete its cursor. The
             // rest is in the manifest, once it is the last one.
-            (Some(cursor), Some(CursorState::Closed)) if cursor.edit() > version.edit_number => {
+            (Some(cursor), Some(CommitCursorState::Closed))
+                if cursor.edit() > version.edit_number =>
+            {
                 return Err(changed("the writer ended"));
             }
             // A writer that died before its epoch began has written only the manifest.
-            (Some(cursor), Some(CursorState::Opening))
+            (Some(cursor), Some(CommitCursorState::Opening))
                 if cursor.is_writer_dead(fs, dir, version.epoch) =>
             {
                 return Ok(CommittedPart { visible: None, reach: None });
             }
-            (None, _) | (_, Some(CursorState::Closed)) => {
+            (None, _) | (_, Some(CommitCursorState::Closed)) => {
                 return Ok(CommittedPart { visible: None, reach: None });
             }
             _ => return Err(changed("the writer began or ended")),

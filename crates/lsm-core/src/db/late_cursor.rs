@@ -1,14 +1,15 @@
 //! The commit cursor of an epoch that began without one, because its file could not be made.
 //!
 //! Called by the thread that tends the log (`env.rs`). Until there is a file, secondaries read what the log
-//! attests, and no process can take the database over. See `shared/cursor/words.rs`.
+//! attests, and no process can take the database over. See `shared/commit_cursor/words.rs`.
 
 use std::time::Duration;
 
 use super::DbInner;
 
 impl DbInner {
-    /// Makes the commit cursor, if an attempt is due; returns the time to the next one, `None` if none is needed.
+    /// Makes the commit cursor, if an attempt is due; returns the time to the next one, `None` if none is
+    /// needed.
     ///
     /// # Cost
     /// A lock for a moment. An attempt makes a file of 8 KiB, and stands between two groups of commits while it

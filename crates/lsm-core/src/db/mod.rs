@@ -79,7 +79,7 @@ use crate::error::{Error, Result};
 use crate::hooks::HookProvider;
 use crate::memtable::SlabPool;
 use crate::options::Options;
-use crate::shared::CursorWriter;
+use crate::shared::CommitCursorWriter;
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
 use crate::version::TableContext;
@@ -135,7 +135,7 @@ pub(crate) struct DbInner {
     catalog: Catalog,
     log: Log,
     commit: CommitPath,
-    cursor: Arc<CursorWriter>,
+    cursor: Arc<CommitCursorWriter>,
     background: Background,
     jobs: Jobs,
     values: ValueTending,

@@ -39,7 +39,7 @@ use crate::hooks::{EventListener, HookProvider, Origin, OtherWriter, OwnedEntry}
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
 use crate::partition::PartitionState;
-use crate::shared::CursorWriter;
+use crate::shared::CommitCursorWriter;
 use crate::snapshot::Snapshots;
 use crate::sstable::BlockCache;
 use crate::stats::Counters;
@@ -165,8 +165,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether an open while another process writes reads nothing of the log: to verify the rest of a database whose
-    /// log is damaged. Default: `false`.
+    /// Sets whether an open while another process writes reads nothing of the log: to verify the rest of a
+    /// database whose log is damaged. Default: `false`.
     pub(crate) fn skips_log(mut self, skips_log: bool) -> Builder {
         self.skips_log = skips_log;
         self
@@ -267,9 +267,9 @@ impl Builder {
         let catalog = Catalog::new(versions, cursor.clone(), obsolete.clone());
         if access == OpenMode::Writing {
             missing = Missing::DamageUnlessFenced(cursor.clone());
-            // Complete before the first write is acknowledged: no secondary follows an old cursor past a new commit.
+            // Before the first write is acknowledged: no secondary follows an old cursor past a new commit.
             cursor.begin(version.edit_number, last_seq)?;
-            CursorWriter::supersede_others(&*fs, &dir, version.epoch)?;
+            CommitCursorWriter::supersede_others(&*fs, &dir, version.epoch)?;
         }
         add_partitions(&catalog, &version, &hooks, memtables, &slabs);
         obsolete.add_files(version.edit_number, orphans.files);

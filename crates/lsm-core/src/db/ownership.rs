@@ -40,7 +40,7 @@ use super::recovery::{LogFiles, Opening};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names;
 use crate::fs::{Fs, LockGuard, OpenFiles};
-use crate::shared::{CursorReader, CursorState, OldCursor, Settled};
+use crate::shared::{CommitCursorReader, CommitCursorState, OldCommitCursor, Settled};
 use crate::types::Epoch;
 use crate::version::{DbVersion, Fork, Recovered, check_claim, claim_bytes, recover_through};
 use crate::wal::Lsn;
@@ -154,7 +154,7 @@ impl WriterEpoch {
     ) -> Result<Fenced<'a>> {
         let fs = files.fs();
         let version = &before.version;
-        let cursor = OldCursor::open(fs, dir, version.db_id, version.epoch)?;
+        let cursor = OldCommitCursor::open(fs, dir, version.db_id, version.epoch)?;
         let mut held = fs.try_lock(older)?;
         // A writer holds the lock as long as its cursor: one that lives while its lock is free has lost
         // it.
@@ -165,7 +165,8 @@ impl WriterEpoch {
             let cursor = cursor.as_ref().ok_or_else(|| unsupported(dir))?;
             // One that opens has not promised anything by its cursor yet, and one that closed has no
             // promise left.
-            let is_settling = matches!(cursor.state(), CursorState::Live | CursorState::Superseded);
+            let is_settling =
+                matches!(cursor.state(), CommitCursorState::Live | CommitCursorState::Superseded);
             if !is_settling || !(self.takes_over || cursor.is_fenced()) {
                 return Err(locked(dir, "is already open"));
             }
@@ -185,7 +186,7 @@ impl WriterEpoch {
             return Err(locked(dir, "is being opened by another process"));
         }
         // It is dead. The fence of an earlier claimant still holds: it may have refused later frames.
-        let settled = cursor.filter(OldCursor::is_fenced).and_then(|cursor| cursor.fence());
+        let settled = cursor.filter(OldCommitCursor::is_fenced).and_then(|cursor| cursor.fence());
         Ok(Fenced { settled, _room: None })
     }
 
@@ -194,7 +195,7 @@ impl WriterEpoch {
         &self,
         files: &'a Arc<OpenFiles>,
         dir: &Path,
-        cursor: &OldCursor,
+        cursor: &OldCommitCursor,
         epoch: Epoch,
     ) -> Result<Room<'a>> {
         let claim = self.claim.unwrap_or_default();
@@ -267,7 +268,7 @@ pub(super) fn fork_for_reading(files: &Arc<OpenFiles>, dir: &Path) -> Result<Opt
     };
     let version = &before.version;
     check_claim(fs, dir, version.db_id, claim)?;
-    let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
+    let cursor = CommitCursorReader::open(fs, dir, version.db_id, version.epoch)?;
     let settled = cursor.and_then(|cursor| cursor.fenced_at());
     fork_at(files, dir, claim, version.epoch, settled).map(Some)
 }
@@ -286,7 +287,7 @@ pub(super) fn fork_with_live_writer(files: &Arc<OpenFiles>, dir: &Path) -> Resul
     let Some(claim) = pending_claim(fs, dir)? else { return Ok(None) };
     let Some(before) = recover_live(fs, dir, None)? else { return Err(unsure(dir)) };
     let DbVersion { db_id, epoch, .. } = before.version;
-    let cursor = CursorReader::open(fs, dir, db_id, epoch)?;
+    let cursor = CommitCursorReader::open(fs, dir, db_id, epoch)?;
     let cursor = cursor.as_ref().map(|cursor| (cursor, cursor.state()));
     let listed = fs.list_names(dir, "")?;
     match counted_part(fs, dir, &listed, epoch, cursor)? {
@@ -349,15 +350,19 @@ fn claim_next(fs: &dyn Fs, dir: &Path, held: Option<Epoch>) -> Result<Option<(Wr
     recovered.check_writable(dir)?;
     let version = &recovered.version;
     // Checked before the claim, so that a primary which cannot be fenced keeps the right to write.
-    let cursor = OldCursor::open(fs, dir, version.db_id, version.epoch)?;
+    let cursor = OldCommitCursor::open(fs, dir, version.db_id, version.epoch)?;
     let Some(cursor) = cursor else {
         let is_same = newest_claim(fs, dir)? == held;
         return Err(if is_same { unsupported(dir) } else { locked(dir, TAKEN_OVER) });
     };
     match cursor.state() {
-        CursorState::Live if cursor.is_live(fs) => {}
-        CursorState::Opening => return Err(locked(dir, "is being opened by another process")),
-        CursorState::Live | CursorState::Closed | CursorState::Superseded => return Ok(None),
+        CommitCursorState::Live if cursor.is_live(fs) => {}
+        CommitCursorState::Opening => {
+            return Err(locked(dir, "is being opened by another process"));
+        }
+        CommitCursorState::Live | CommitCursorState::Closed | CommitCursorState::Superseded => {
+            return Ok(None);
+        }
     }
     let newest = version.epoch.max(held.unwrap_or_default());
     let Some(claim) = newest.0.checked_add(1).map(Epoch) else {

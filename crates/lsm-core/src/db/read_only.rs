@@ -24,7 +24,7 @@ use crate::fs::{Fs, LockGuard};
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
 use crate::replay::Replay;
-use crate::shared::CursorWriter;
+use crate::shared::CommitCursorWriter;
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{Manifest, Missing, VersionSet, is_named};
 
@@ -40,8 +40,8 @@ pub(super) struct ReadLock {
     pub(super) missing: Missing,
 }
 
-/// Takes the lock of writers shared. Without a lock file there is no writer, and one that may not be opened belongs to
-/// another user: then no writer is excluded.
+/// Takes the lock of writers shared. Without a lock file there is no writer, and one that may not be opened
+/// belongs to another user: then no writer is excluded.
 ///
 /// # Errors
 /// [`Locked`](crate::ErrorKind::Locked) if a writer holds it; those of the file system.
@@ -121,7 +121,7 @@ impl Opening {
         let manifest = Manifest::read_only(dir, generation, recovered.end, &self.version);
         // Partitions without a log use numbers that no frame has.
         let last_seq = replayed.max(self.last_known_seq());
-        let cursor = Arc::new(CursorWriter::none());
+        let cursor = Arc::new(CommitCursorWriter::none());
         let versions = VersionSet::new(
             fs.clone(),
             dir.to_owned(),

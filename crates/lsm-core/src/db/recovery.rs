@@ -34,7 +34,7 @@ use crate::hooks::{EventQueue, HookProvider, StoreWishes, ValueStoreFactory, ope
 use crate::limits::SEQNO_MAX;
 use crate::memtable::Memtable;
 use crate::options::{Options, PartitionOptions};
-use crate::shared::CursorWriter;
+use crate::shared::CommitCursorWriter;
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId, Process, SeqNo};
 use crate::version::{
     Change, DbVersion, Fork, LogCut, Manifest, Recovered, VersionEdit, VersionSet, apply,
@@ -64,7 +64,7 @@ pub(super) struct Begun {
     /// Files of epochs before.
     pub(super) orphans: OrphanFiles,
     /// Tells secondaries of the epoch.
-    pub(super) cursor: Arc<CursorWriter>,
+    pub(super) cursor: Arc<CommitCursorWriter>,
 }
 
 /// The content of the folder before this epoch.
@@ -303,7 +303,7 @@ impl Opening {
         let name = FileName::new(FileKind::Manifest, numbers.allocate(), epoch);
         // Before the manifest of the epoch: a secondary that finds that manifest waits for this
         // cursor to begin.
-        let cursor = Arc::new(CursorWriter::create(&**fs, dir, version.db_id, epoch));
+        let cursor = Arc::new(CommitCursorWriter::create(&**fs, dir, version.db_id, epoch));
         let manifest = Manifest::create(&**fs, dir, name, &version)?;
         // From here on the new generation may count, even if a later step fails: the tables stay.
         tables.keep();

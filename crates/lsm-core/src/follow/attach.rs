@@ -10,7 +10,7 @@ use crate::db::retries::Retries;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names;
-use crate::shared::{CursorReader, CursorState};
+use crate::shared::{CommitCursorReader, CommitCursorState};
 use crate::types::Epoch;
 use crate::version::{DbVersion, ManifestTail};
 
@@ -91,12 +91,12 @@ enum LastEdit {
 /// See [`LastEdit`]. A written edit that its writer has not settled yet does not count: the writer
 /// may be fenced before.
 fn last_edit(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<LastEdit> {
-    let cursor = CursorReader::open(fs, dir, version.db_id, version.epoch)?;
+    let cursor = CommitCursorReader::open(fs, dir, version.db_id, version.epoch)?;
     let cursor = cursor.as_ref().map(|cursor| (cursor, cursor.state()));
     let listed = fs.list_names(dir, "")?;
     Ok(match counted_part(fs, dir, &listed, version.epoch, cursor)? {
         CountedPart::AsWritten => match cursor {
-            Some((cursor, CursorState::Live)) => LastEdit::Only(cursor.edit()),
+            Some((cursor, CommitCursorState::Live)) => LastEdit::Only(cursor.edit()),
             _ => LastEdit::Any,
         },
         CountedPart::Through(settled) => LastEdit::Only(settled.edit),

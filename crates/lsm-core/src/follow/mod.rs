@@ -54,7 +54,7 @@ use crate::hooks::HookProvider;
 use crate::limits::check_partition_name;
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
-use crate::shared::{CursorReader, CursorState};
+use crate::shared::{CommitCursorReader, CommitCursorState};
 use crate::types::{Epoch, Opened, PartitionId, SeqNo};
 use crate::version::TableContext;
 
@@ -128,7 +128,7 @@ pub struct Follower {
 
 /// The state that shows, without a lock, whether there are news.
 struct FollowerState {
-    cursor: Option<Arc<CursorReader>>,
+    cursor: Option<Arc<CommitCursorReader>>,
     epoch: Epoch,
     /// The manifest edit that partitions are known of.
     edit: u64,
@@ -258,7 +258,7 @@ impl Follower {
     /// [`FollowedPartition::goal`] finds nothing, it soon will.
     pub fn is_primary_there(&self) -> bool {
         let present = self.inner.present.load();
-        present.cursor.as_deref().is_some_and(|cursor| cursor.state() != CursorState::Closed)
+        present.cursor.as_deref().is_some_and(|cursor| cursor.state() != CommitCursorState::Closed)
     }
 
     /// Checks whether the primary's process has ended without closing the database. Returns `true`
@@ -327,8 +327,8 @@ impl Follower {
 }
 
 impl FollowerState {
-    fn live_cursor(&self) -> Option<&CursorReader> {
-        self.cursor.as_deref().filter(|cursor| cursor.state() == CursorState::Live)
+    fn live_cursor(&self) -> Option<&CommitCursorReader> {
+        self.cursor.as_deref().filter(|cursor| cursor.state() == CommitCursorState::Live)
     }
 }
 

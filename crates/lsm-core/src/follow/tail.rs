@@ -14,7 +14,7 @@ use super::{Inner, SyncExtent, SyncReach};
 use crate::db::ownership::{CountedPart, counted_part};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::shared::{CursorReader, CursorState, Lease, Settled};
+use crate::shared::{CommitCursorReader, CommitCursorState, Lease, Settled};
 use crate::types::{Epoch, PartitionId, SeqNo};
 use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews, age_of};
 use crate::wal::{Attested, Lsn};
@@ -25,7 +25,7 @@ const LOOKS: usize = 1000;
 /// The places in manifest and log that a follower has reached.
 pub(super) struct FollowPosition {
     manifest: ManifestTail,
-    pub(super) cursor: Option<Arc<CursorReader>>,
+    pub(super) cursor: Option<Arc<CommitCursorReader>>,
     /// The primary of this epoch has ended without a close. Its unpublished operations count as
     /// published, because a reader of the primary may have seen them.
     is_primary_dead: bool,
@@ -129,16 +129,14 @@ impl FollowPosition {
         }
         let epoch = version.epoch;
         if epoch != known.epoch {
-            // A new epoch has everything of the old log in tables. The fields below hold places in
-            // that log.
+            // A new epoch has everything of the old log in tables. The fields below hold places in that log.
             self.memtables.clear();
             self.log = None;
             self.noted = ShownThrough::default();
             self.last_bound = None;
             self.is_primary_dead = false;
-            // Commits that did not survive the end of their epoch are not in this history, and
-            // their sequence numbers are reused. If several epochs began unseen, the end of this
-            // one is not known.
+            // Commits that did not survive the end of their epoch are not in this history, and their sequence
+            // numbers are reused. If several epochs began unseen, the end of this one is not known.
             let end = match version.log_cut {
                 Some(cut) if known.epoch.0 + 1 == epoch.0 => cut.last_seq,
                 _ => SeqNo::ZERO,
@@ -152,7 +150,8 @@ impl FollowPosition {
             }
         }
         self.manifest = manifest;
-        self.cursor = CursorReader::open(&*inner.fs, &inner.dir, known.db_id, epoch)?.map(Arc::new);
+        self.cursor =
+            CommitCursorReader::open(&*inner.fs, &inner.dir, known.db_id, epoch)?.map(Arc::new);
         self.note_epoch();
         Ok(())
     }
@@ -178,10 +177,9 @@ impl FollowPosition {
     ) -> Result<Bound> {
         for _ in 0..LOOKS {
             let cursor = self.cursor.clone();
-            // Checked again in each turn: once the primary has closed the database, or another has
-            // opened it, the numbers in the mapping stand still and do not show the commits any
-            // more.
-            let cursor = cursor.filter(|cursor| cursor.state() == CursorState::Live);
+            // Checked again in each turn: once the primary has closed the database, or another has opened it,
+            // the numbers in the mapping stand still and do not show the commits any more.
+            let cursor = cursor.filter(|cursor| cursor.state() == CommitCursorState::Live);
             let bound = match cursor {
                 Some(cursor) => self.look_at_cursor(inner, &cursor, extent)?,
                 None => self.look_at_files(inner)?,
@@ -223,7 +221,7 @@ impl FollowPosition {
     fn look_at_cursor(
         &mut self,
         inner: &Inner,
-        cursor: &CursorReader,
+        cursor: &CommitCursorReader,
         extent: SyncExtent<'_>,
     ) -> Result<Option<Bound>> {
         let edit = cursor.edit();
@@ -253,7 +251,7 @@ impl FollowPosition {
     }
 
     /// The end of the operations that a dead primary has written, published or about to be.
-    fn last_written(&mut self, inner: &Inner, cursor: &CursorReader) -> Result<(SeqNo, Lsn)> {
+    fn last_written(&mut self, inner: &Inner, cursor: &CommitCursorReader) -> Result<(SeqNo, Lsn)> {
         // The writer stored a slot only after the append of its frame, and it cannot refuse that
         // frame any more. Its readers may have seen the commit, so a stop at `visible` could undo
         // what a reader has seen.
@@ -268,7 +266,7 @@ impl FollowPosition {
     }
 
     fn has_live_cursor(&self) -> bool {
-        self.cursor.as_ref().is_some_and(|cursor| cursor.state() == CursorState::Live)
+        self.cursor.as_ref().is_some_and(|cursor| cursor.state() == CommitCursorState::Live)
     }
 
     /// Without the cursor of a living primary: the fence of one, or the attestations of the log. A
@@ -295,7 +293,7 @@ impl FollowPosition {
         let newest = names.filter(|name| name.kind == FileKind::Manifest).map(age_of).max();
         let is_last = newest.is_none_or(|newest| newest <= age_of(self.manifest.name()));
         // An epoch that is about to begin has no edits yet. Later its cursor has their number.
-        let is_opening = cursor.is_some_and(|(_, state)| state == CursorState::Opening);
+        let is_opening = cursor.is_some_and(|(_, state)| state == CommitCursorState::Opening);
         if !is_last || (!is_opening && self.manifest.poll(None)? == TailNews::Rotated) {
             let before = self.manifest.generation();
             self.reattach(inner)?;
@@ -309,11 +307,12 @@ impl FollowPosition {
 
     /// Opens the cursor of the epoch, unless it is known to be fenced.
     fn reopen_cursor(&mut self, inner: &Inner) -> Result<()> {
-        if self.cursor.as_ref().is_some_and(|it| it.state() == CursorState::Superseded) {
+        if self.cursor.as_ref().is_some_and(|it| it.state() == CommitCursorState::Superseded) {
             return Ok(());
         }
         let version = self.version();
-        let cursor = CursorReader::open(&*inner.fs, &inner.dir, version.db_id, version.epoch)?;
+        let cursor =
+            CommitCursorReader::open(&*inner.fs, &inner.dir, version.db_id, version.epoch)?;
         // The file of a closed cursor is deleted, and its mapping still shows that it is closed.
         self.cursor = cursor.map(Arc::new).or_else(|| self.cursor.take());
         Ok(())
@@ -471,8 +470,7 @@ impl FollowPosition {
         Ok(seq)
     }
 
-    /// Fills the memtables of a partition up to the scanned place of the log. Returns `true` if
-    /// they changed.
+    /// Fills the memtables of a partition up to the scanned place of the log. Returns `true` if they changed.
     pub(super) fn grow(&mut self, inner: &Inner, partition: &PartitionVersion) -> Result<bool> {
         let id = partition.id;
         let flushed = partition.flushed_through;

@@ -90,7 +90,7 @@ pub fn describe(file: Arc<dyn File>, path: &Path, inside: bool) -> Result<Descri
         FileFormat::Segment => wal::describe(&*file, path, &|_| Vec::new())?,
         FileFormat::Claim => version::describe_claim(&*file, path)?,
         FileFormat::Fork => version::describe_fork(&*file, path, inside)?,
-        FileFormat::Cursor => shared::describe_cursor(&*file)?,
+        FileFormat::Cursor => shared::describe_commit_cursor(&*file)?,
         FileFormat::Lease => shared::describe_lease(&*file)?,
     };
     Ok(Description { format, bytes, lines })
@@ -103,7 +103,7 @@ fn format_of(file: &dyn File, path: &Path, bytes: u64) -> Result<FileFormat> {
         (version::MAGIC, FileFormat::Manifest),
         (version::CLAIM_MAGIC, FileFormat::Claim),
         (version::FORK_MAGIC, FileFormat::Fork),
-        (shared::CURSOR_MAGIC.to_ne_bytes(), FileFormat::Cursor),
+        (shared::COMMIT_CURSOR_MAGIC.to_ne_bytes(), FileFormat::Cursor),
         (shared::LEASE_MAGIC, FileFormat::Lease),
     ];
     let front = magic_at(file, 0)?;

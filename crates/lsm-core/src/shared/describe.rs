@@ -1,9 +1,9 @@
-//! [`describe_cursor`] and [`describe_lease`]: the content of the files that a primary shares with its
+//! [`describe_commit_cursor`] and [`describe_lease`]: the content of the files that a primary shares with its
 //! secondaries, for `dump`.
 
 use std::ops::Range;
 
-use super::cursor;
+use super::commit_cursor;
 use super::lease;
 use crate::codec::describe_fields;
 use crate::error::Result;
@@ -24,10 +24,10 @@ fn read(file: &dyn File) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// `Io`.
-pub fn describe_cursor(file: &dyn File) -> Result<Vec<(Range<u64>, String)>> {
+pub fn describe_commit_cursor(file: &dyn File) -> Result<Vec<(Range<u64>, String)>> {
     let bytes = read(file)?;
     let end = bytes.len() as u64;
-    let state = word(&bytes, cursor::STATE_AT).map(cursor::state_of);
+    let state = word(&bytes, commit_cursor::STATE_AT).map(commit_cursor::state_of);
     let state = state.map_or("cut off".to_owned(), |state| format!("{state:?}"));
     let mut lines = vec![(0..end, format!("commit cursor: {state}"))];
     let names = [
@@ -51,11 +51,11 @@ pub fn describe_cursor(file: &dyn File) -> Result<Vec<(Range<u64>, String)>> {
         "settled edit",
     ];
     lines.extend(describe_fields(&bytes, 0, "cursor", names.map(|name| (8, name))));
-    for at in cursor::SLOTS_AT..cursor::WORDS {
+    for at in commit_cursor::SLOTS_AT..commit_cursor::WORDS {
         // Most partitions do not exist.
         let Some(seq) = word(&bytes, at).filter(|seq| *seq != 0) else { continue };
         let from = 8 * at as u64;
-        let slot = at - cursor::SLOTS_AT;
+        let slot = at - commit_cursor::SLOTS_AT;
         lines.push((from..from + 8, format!("cursor: slot {slot}, last sequence {seq}")));
     }
     Ok(lines)

@@ -1,9 +1,9 @@
-//! [`OldCursor`]: the cursor of a primary from which another process takes the database over.
+//! [`OldCommitCursor`]: the cursor of a primary from which another process takes the database over.
 //!
 //! Used by a promotion (`db/ownership.rs`), under the lock of its claim. The old primary may be stopped
 //! at any place, also between two instructions, and continue later. It settles each frame and each
 //! edit in a word of its cursor after it has written them, by compare and exchange
-//! (`shared/cursor.rs`, invariant 6). A fence sets a bit in these words, so that each later
+//! (`shared/commit_cursor.rs`, invariant 6). A fence sets a bit in these words, so that each later
 //! exchange fails, and takes their values with the same instruction. That is more than the usual
 //! fence between a store and a load: with that one, a frame could be refused by the old primary and
 //! found by the new one. Here both always agree.
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::cursor::{
-    CursorState, FENCED, LIVE, LOCKED_AT, SETTLED_EDIT_AT, SETTLED_END_AT, STATE_AT, SUPERSEDED,
-    VERSION, WORDS, fixed_words, is_cursor_of, state_of,
+use super::commit_cursor::{
+    CommitCursorState, FENCED, LIVE, LOCKED_AT, SETTLED_EDIT_AT, SETTLED_END_AT, STATE_AT,
+    SUPERSEDED, VERSION, WORDS, fixed_words, is_cursor_of, state_of,
 };
 use crate::error::Result;
 use crate::fs::{Fs, MapMode, SharedWords, names};
@@ -35,32 +35,37 @@ pub struct Settled {
 }
 
 /// The cursor of a primary that is being taken over.
-pub struct OldCursor {
+pub struct OldCommitCursor {
     words: Arc<dyn SharedWords>,
     path: PathBuf,
 }
 
-impl OldCursor {
+impl OldCommitCursor {
     /// Opens the cursor of an epoch; `None` if there is none that may be believed here, or if its writer
     /// is of a version that cannot be fenced.
     ///
     /// # Errors
     /// Those of the file system, but for a missing or strange file.
-    pub fn open(fs: &dyn Fs, dir: &Path, db: DbId, epoch: Epoch) -> Result<Option<OldCursor>> {
+    pub fn open(
+        fs: &dyn Fs,
+        dir: &Path,
+        db: DbId,
+        epoch: Epoch,
+    ) -> Result<Option<OldCommitCursor>> {
         let Some(machine_run) = fs.machine_run() else { return Ok(None) };
         let path = dir.join(names::cursor(epoch));
         let words = match fs.map_words(&path, MapMode::Write) {
             Ok(Some(words)) if words.words().len() >= WORDS => words,
             Ok(_) => return Ok(None),
-            Err(error) if super::cursor::is_no_cursor(&error) => return Ok(None),
+            Err(error) if super::commit_cursor::is_no_cursor(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
         let is_believed = is_cursor_of(words.words(), fixed_words(VERSION, db, epoch, machine_run));
-        Ok(is_believed.then_some(OldCursor { words, path }))
+        Ok(is_believed.then_some(OldCommitCursor { words, path }))
     }
 
     /// The state of the epoch.
-    pub fn state(&self) -> CursorState {
+    pub fn state(&self) -> CommitCursorState {
         state_of(self.words.words()[STATE_AT].load(Ordering::Acquire))
     }
 
@@ -72,7 +77,7 @@ impl OldCursor {
 
     /// Returns `true` if the writer lives, and has neither closed the database nor been fenced.
     pub fn is_live(&self, fs: &dyn Fs) -> bool {
-        self.state() == CursorState::Live && self.is_writer_alive(fs)
+        self.state() == CommitCursorState::Live && self.is_writer_alive(fs)
     }
 
     /// The end of all that the writer has settled by now; `None` if its epoch has not begun.
@@ -109,20 +114,20 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
     use crate::fs::MemFs;
-    use crate::shared::CursorWriter;
+    use crate::shared::CommitCursorWriter;
     use crate::types::SeqNo;
 
     const DIR: &str = "/db";
 
-    fn writer(fs: &MemFs) -> CursorWriter {
+    fn writer(fs: &MemFs) -> CommitCursorWriter {
         fs.create_dir(DIR.as_ref()).unwrap();
-        let writer = CursorWriter::create(fs, DIR.as_ref(), DbId(9), Epoch(3));
+        let writer = CommitCursorWriter::create(fs, DIR.as_ref(), DbId(9), Epoch(3));
         writer.begin(4, SeqNo::ZERO).unwrap();
         writer
     }
 
-    fn old(fs: &MemFs) -> OldCursor {
-        OldCursor::open(fs, DIR.as_ref(), DbId(9), Epoch(3)).unwrap().unwrap()
+    fn old(fs: &MemFs) -> OldCommitCursor {
+        OldCommitCursor::open(fs, DIR.as_ref(), DbId(9), Epoch(3)).unwrap().unwrap()
     }
 
     #[test]
@@ -139,7 +144,7 @@ mod tests {
         assert_eq!(writer.settle_edit(6).unwrap_err().kind(), ErrorKind::Fenced);
         assert_eq!(writer.check().unwrap_err().kind(), ErrorKind::Fenced);
         assert_eq!(old.fence(), Some(settled), "a second fence finds the same");
-        assert_eq!(old.state(), CursorState::Superseded);
+        assert_eq!(old.state(), CommitCursorState::Superseded);
     }
 
     #[test]
@@ -150,7 +155,7 @@ mod tests {
         fenced.fence();
         let refused = writer.close(&fs, DIR.as_ref(), Epoch(3)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Fenced);
-        assert_eq!(old(&fs).state(), CursorState::Superseded);
+        assert_eq!(old(&fs).state(), CommitCursorState::Superseded);
         drop(writer);
         assert!(!old(&fs).is_writer_alive(&fs), "its lock is free");
     }
@@ -175,7 +180,7 @@ mod tests {
     fn a_writer_that_is_opening_does_not_begin_behind_a_fence() {
         let fs = MemFs::new();
         fs.create_dir(DIR.as_ref()).unwrap();
-        let writer = CursorWriter::create(&fs, DIR.as_ref(), DbId(9), Epoch(3));
+        let writer = CommitCursorWriter::create(&fs, DIR.as_ref(), DbId(9), Epoch(3));
         assert_eq!(old(&fs).fence(), None, "nothing is settled");
         assert_eq!(writer.begin(4, SeqNo::ZERO).unwrap_err().kind(), ErrorKind::Fenced);
     }
@@ -188,10 +193,10 @@ mod tests {
         let words = fs.map_words(&path, MapMode::Write).unwrap().unwrap();
         words.words()[1].store(1, Ordering::Release);
         let fixed = fixed_words(1, DbId(9), Epoch(3), fs.machine_run().unwrap());
-        let sum = super::super::cursor::checksum_of(&fixed);
+        let sum = super::super::commit_cursor::checksum_of(&fixed);
         words.words()[6].store(sum, Ordering::Release);
-        assert!(OldCursor::open(&fs, DIR.as_ref(), DbId(9), Epoch(3)).unwrap().is_none());
-        let reader = super::super::CursorReader::open(&fs, DIR.as_ref(), DbId(9), Epoch(3));
+        assert!(OldCommitCursor::open(&fs, DIR.as_ref(), DbId(9), Epoch(3)).unwrap().is_none());
+        let reader = super::super::CommitCursorReader::open(&fs, DIR.as_ref(), DbId(9), Epoch(3));
         assert!(reader.unwrap().is_some());
     }
 }

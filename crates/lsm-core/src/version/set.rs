@@ -21,7 +21,7 @@ use super::{Change, DbVersion, Manifest, PartitionVersion, VersionEdit, apply};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::{FileKind, FileName};
-use crate::shared::CursorWriter;
+use crate::shared::CommitCursorWriter;
 use crate::types::{Epoch, FileNumbers, PartitionId};
 
 /// The whole state of a partition's value store, as a section.
@@ -38,7 +38,7 @@ pub struct VersionSet {
     snapshot_bytes: u64,
     current: Arc<DbVersion>,
     manifest: Manifest,
-    cursor: Arc<CursorWriter>,
+    cursor: Arc<CommitCursorWriter>,
     /// Number of the last edit that was tried.
     last_number: u64,
     state_of: Option<Box<StateOf>>,
@@ -78,7 +78,7 @@ impl VersionSet {
         manifest_bytes_max: u64,
         current: DbVersion,
         manifest: Manifest,
-        cursor: Arc<CursorWriter>,
+        cursor: Arc<CommitCursorWriter>,
     ) -> VersionSet {
         VersionSet {
             fs,

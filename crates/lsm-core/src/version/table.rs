@@ -18,7 +18,7 @@ use crate::fs::{File, Fs, OpenFiles, TableFile};
 use crate::hooks::Ageing;
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::Compression;
-use crate::shared::CursorWriter;
+use crate::shared::CommitCursorWriter;
 use crate::sstable::{BlockCache, Salvaged, SstIdentity, SstReader, SstSummary, salvage};
 use crate::types::{DbId, Epoch, FileNo, Gap, Gaps, InternalKey, SeqNo};
 
@@ -262,7 +262,7 @@ pub enum Missing {
     Damage,
     /// Damage, unless another process has taken the database over from the writer of this cursor: then that
     /// process has deleted the table.
-    DamageUnlessFenced(Arc<CursorWriter>),
+    DamageUnlessFenced(Arc<CommitCursorWriter>),
     /// Damage as long as the lease at this path exists. Afterwards the primary has deleted the table.
     DamageUnder(PathBuf),
     /// Damage if this function finds the table in the manifest, as `is_named` does. Otherwise the primary

@@ -23,7 +23,7 @@ fn catalog() -> Catalog {
     let name = FileName::new(FileKind::Manifest, FileNo(1), Epoch(1));
     let manifest = Manifest::create(&*fs, dir, name, &version).unwrap();
     let numbers = Arc::new(FileNumbers::new(FileNo(2)));
-    let cursor = Arc::new(CursorWriter::none());
+    let cursor = Arc::new(CommitCursorWriter::none());
     let leases = LeaseTable::new(Arc::new(SystemClock::new()), u64::MAX);
     let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.to_owned(), leases, Arc::default()));
     let set =

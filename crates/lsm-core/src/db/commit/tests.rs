@@ -16,7 +16,7 @@ use crate::error::{ErrorKind, Result};
 use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, OpKind};
 use crate::options::Durability;
 use crate::partition::PartitionState;
-use crate::shared::CursorWriter;
+use crate::shared::CommitCursorWriter;
 use crate::sstable::bloom_hash;
 use crate::types::{EntryKind, SectionBytes, SeqNo};
 use crate::wal::section_checksum;
@@ -35,7 +35,7 @@ impl Store {
     }
 
     fn with_queue(segment_bytes: u64, queue: Queue) -> Arc<Store> {
-        let cursor = Arc::new(CursorWriter::none());
+        let cursor = Arc::new(CommitCursorWriter::none());
         Arc::new(Store {
             test: TestLog::new(segment_bytes),
             env: TestEnv::default(),

@@ -20,8 +20,8 @@
 //! Invariants:
 //! 1. A segment is registered in the manifest, and its name durable, before a frame goes into it;
 //!    a live segment that is missing at the next open is therefore `Corruption`.
-//! 2. Segments are synced in order, so the durable part is a prefix of the log. Headers may be synced before that,
-//!    also in order, and make no place durable. Removed segments are not synced any more.
+//! 2. Segments are synced in order, so the durable part is a prefix of the log. Headers may be synced before
+//!    that, also in order, and make no place durable. Removed segments are not synced any more.
 //! 3. After a failed append the segment is closed at its last good frame; the header of the next
 //!    one, durable before anything in it is acknowledged, names that end.
 //! 4. After a failed sync nothing that was written before is synced again. The log, and so the
@@ -77,7 +77,7 @@ pub(super) trait LogEnv {
     /// Makes a manifest edit of `changes` durable.
     fn install_edit(&self, changes: Vec<Change>) -> Result<()>;
 
-    /// Settles the log through `end`: see `CursorWriter::settle_end`. After the append, and before
+    /// Settles the log through `end`: see `CommitCursorWriter::settle_end`. After the append, and before
     /// anything follows from it.
     ///
     /// # Errors
@@ -117,8 +117,8 @@ pub(super) trait LogEnv {
     fn counters(&self) -> &Counters;
 }
 
-/// With so many free bytes, a batch that found no space before may find some: the longest window that is mapped for
-/// appends of the usual length.
+/// With so many free bytes, a batch that found no space before may find some: the longest window that is
+/// mapped for appends of the usual length.
 const ROOM_BYTES: u64 = 256 << 10;
 
 /// The settings of a log, fixed for its life.

@@ -1,12 +1,12 @@
-//! [`CountedPart`]: the part of the files of an epoch that counts for a reader, while another process takes the
-//! database over or has begun to.
+//! [`CountedPart`]: the part of the files of an epoch that counts for a reader, while another process takes
+//! the database over or has begun to.
 //!
 //! Used by secondaries (`follow/`) and by opens next to a writer. A claim alone does not affect the old
 //! primary: its claimant may have died, or lost. A fence does, and the fenced words are the end of the part
 //! that counts (`shared/fence.rs`). They stay in the cursor file until a later epoch has begun.
 //!
-//! Invariant: the cursor is read before the folder is listed. A cursor is fenced for good before a later epoch
-//! begins, and deleted only by its own clean close or after that epoch has begun.
+//! Invariant: the cursor is read before the folder is listed. A cursor is fenced for good before a later
+//! epoch begins, and deleted only by its own clean close or after that epoch has begun.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use super::claims::newest_claim;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::fs::names::{self, FileName};
-use crate::shared::{CursorReader, CursorState, Settled};
+use crate::shared::{CommitCursorReader, CommitCursorState, Settled};
 use crate::types::Epoch;
 use crate::version::has_begun;
 
@@ -33,7 +33,7 @@ pub(crate) enum CountedPart {
 }
 
 /// A cursor as it was before a folder was listed; `None` if none is believed here.
-pub(crate) type SeenCursor<'a> = Option<(&'a CursorReader, CursorState)>;
+pub(crate) type SeenCursor<'a> = Option<(&'a CommitCursorReader, CommitCursorState)>;
 
 /// The part that counts of the files of `epoch` in `dir`; `listed` are the names in the folder.
 ///
@@ -46,7 +46,7 @@ pub(crate) fn counted_part(
     epoch: Epoch,
     cursor: SeenCursor<'_>,
 ) -> Result<CountedPart> {
-    let is_superseded = cursor.is_some_and(|(_, state)| state == CursorState::Superseded);
+    let is_superseded = cursor.is_some_and(|(_, state)| state == CommitCursorState::Superseded);
     // Not by their names alone: see `claims`.
     let has_claims = listed.iter().any(|name| names::epoch_of_claim(name).is_some());
     let claim = if has_claims { newest_claim(fs, dir)? } else { None };

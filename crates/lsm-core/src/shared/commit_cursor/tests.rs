@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind, OsFs};
-use crate::shared::{OldCursor, Settled};
+use crate::shared::{OldCommitCursor, Settled};
 
 const DIR: &str = "/db";
 
@@ -10,16 +10,16 @@ fn seq(n: u64) -> SeqNo {
     SeqNo::new(n).unwrap()
 }
 
-fn open(fs: &MemFs, epoch: u32) -> Option<CursorReader> {
-    CursorReader::open(fs, DIR.as_ref(), DbId(9), Epoch(epoch)).unwrap()
+fn open(fs: &MemFs, epoch: u32) -> Option<CommitCursorReader> {
+    CommitCursorReader::open(fs, DIR.as_ref(), DbId(9), Epoch(epoch)).unwrap()
 }
 
-fn create(fs: &MemFs, epoch: u32) -> CursorWriter {
+fn create(fs: &MemFs, epoch: u32) -> CommitCursorWriter {
     let dir = DIR.as_ref();
-    let made = CursorWriter::create(fs, dir, DbId(9), Epoch(epoch));
-    assert_eq!(open(fs, epoch).unwrap().state(), CursorState::Opening);
+    let made = CommitCursorWriter::create(fs, dir, DbId(9), Epoch(epoch));
+    assert_eq!(open(fs, epoch).unwrap().state(), CommitCursorState::Opening);
     made.begin(1, seq(40)).unwrap();
-    CursorWriter::supersede_others(fs, dir, Epoch(epoch)).unwrap();
+    CommitCursorWriter::supersede_others(fs, dir, Epoch(epoch)).unwrap();
     made
 }
 
@@ -51,13 +51,13 @@ fn the_next_epoch_supersedes_and_a_close_is_told() {
     let fs = folder();
     let _first = create(&fs, 3);
     let reader = open(&fs, 3).unwrap();
-    assert_eq!(reader.state(), CursorState::Live);
+    assert_eq!(reader.state(), CommitCursorState::Live);
     let second = create(&fs, 4);
-    assert_eq!(reader.state(), CursorState::Superseded);
+    assert_eq!(reader.state(), CommitCursorState::Superseded);
     assert!(open(&fs, 3).is_none(), "its file is gone");
     let reader = open(&fs, 4).unwrap();
     second.close(&fs, DIR.as_ref(), Epoch(4)).unwrap();
-    assert_eq!(reader.state(), CursorState::Closed);
+    assert_eq!(reader.state(), CommitCursorState::Closed);
     assert!(open(&fs, 4).is_none());
 }
 
@@ -65,7 +65,7 @@ fn the_next_epoch_supersedes_and_a_close_is_told() {
 fn a_cursor_of_another_database_epoch_or_run_is_not_believed() {
     let fs = folder();
     let _writer = create(&fs, 3);
-    let other = CursorReader::open(&fs, DIR.as_ref(), DbId(8), Epoch(3)).unwrap();
+    let other = CommitCursorReader::open(&fs, DIR.as_ref(), DbId(8), Epoch(3)).unwrap();
     assert!(other.is_none() && open(&fs, 2).is_none());
     let path = std::path::Path::new(DIR).join(names::cursor(Epoch(3)));
     let words = fs.map_words(&path, MapMode::Write).unwrap().unwrap();
@@ -84,7 +84,7 @@ fn a_link_under_the_name_of_a_cursor_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(names::cursor(Epoch(3)));
     std::os::unix::fs::symlink(&path, &path).unwrap();
-    CursorWriter::supersede_others(&OsFs, dir.path(), Epoch(4)).unwrap();
+    CommitCursorWriter::supersede_others(&OsFs, dir.path(), Epoch(4)).unwrap();
     assert!(path.is_symlink());
 }
 
@@ -94,7 +94,7 @@ fn a_file_of_another_length_than_a_cursor_is_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(names::cursor(Epoch(3)));
     OsFs.open_append(&path, AppendMode::IfAbsent).unwrap().append(&[7; 100]).unwrap();
-    CursorWriter::supersede_others(&OsFs, dir.path(), Epoch(4)).unwrap();
+    CommitCursorWriter::supersede_others(&OsFs, dir.path(), Epoch(4)).unwrap();
     assert!(!path.exists());
 }
 
@@ -106,7 +106,7 @@ fn what_a_failed_open_left_is_replaced() {
     assert!(!Arc::ptr_eq(&old.words, &new.words));
 }
 
-fn open_after(fs: &MemFs, _written: CursorWriter) -> CursorReader {
+fn open_after(fs: &MemFs, _written: CommitCursorWriter) -> CommitCursorReader {
     open(fs, 3).unwrap()
 }
 
@@ -159,8 +159,8 @@ fn a_writer_is_dead_when_its_lock_is_free_and_it_has_not_closed() {
     assert!(!reader.is_writer_dead(&fs, dir, Epoch(4)), "it has closed the database");
 }
 
-fn claimant(fs: &MemFs) -> Option<OldCursor> {
-    OldCursor::open(fs, DIR.as_ref(), DbId(9), Epoch(3)).unwrap()
+fn claimant(fs: &MemFs) -> Option<OldCommitCursor> {
+    OldCommitCursor::open(fs, DIR.as_ref(), DbId(9), Epoch(3)).unwrap()
 }
 
 /// It is believed with all words, or not at all, and a fence takes what was settled before there was a file.
@@ -171,7 +171,7 @@ fn a_file_that_is_made_later_says_all_that_was_settled() {
     let at = FaultAt::Nth { kind: OpKind::MapWords, suffix: String::new(), nth: 0 };
     fault.add_rule(FaultRule::sticky(at, FaultAction::Enospc));
     let dir: &Path = DIR.as_ref();
-    let writer = CursorWriter::create(&fault, dir, DbId(9), Epoch(3));
+    let writer = CommitCursorWriter::create(&fault, dir, DbId(9), Epoch(3));
     assert_eq!(writer.failure().unwrap().kind(), ErrorKind::NoSpace);
     writer.note_edit(4, FileNo(2));
     writer.begin(4, seq(40)).unwrap();
@@ -190,7 +190,7 @@ fn a_file_that_is_made_later_says_all_that_was_settled() {
     let reader = open(&mem, 3).unwrap();
     assert_eq!(
         (reader.state(), reader.end(), reader.visible().unwrap()),
-        (CursorState::Live, 80, seq(41))
+        (CommitCursorState::Live, 80, seq(41))
     );
     assert_eq!((reader.edit(), reader.generation(), reader.layout_edit()), (5, FileNo(2), 5));
     assert_eq!([7, 8].map(|id| reader.last_seq_of(PartitionId(id))), [41, 40]);
@@ -208,7 +208,7 @@ fn an_epoch_ends_without_a_file() {
     let fault = FaultFs::over_mem(mem.clone());
     let at = FaultAt::Nth { kind: OpKind::MapWords, suffix: String::new(), nth: 0 };
     fault.add_rule(FaultRule::sticky(at, FaultAction::Eio));
-    let writer = CursorWriter::create(&fault, DIR.as_ref(), DbId(9), Epoch(3));
+    let writer = CommitCursorWriter::create(&fault, DIR.as_ref(), DbId(9), Epoch(3));
     writer.begin(1, seq(40)).unwrap();
     writer.close(&fault, DIR.as_ref(), Epoch(3)).unwrap();
 }

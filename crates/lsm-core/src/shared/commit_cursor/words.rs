@@ -1,14 +1,15 @@
-//! [`CursorWords`]: the words of a primary's cursor, in memory until its file can be made.
+//! [`CommitCursorWords`]: the words of a primary's cursor, in memory until its file can be made.
 //!
-//! Used by `shared/cursor.rs` alone. A full disk, for example, takes the file from an open. The primary goes on,
-//! and stores the same words to memory of its own. So the file can be made later in the same epoch, with all
-//! that the epoch has settled.
+//! Used by `shared/commit_cursor.rs` alone. A full disk, for example, takes the file from an open. The
+//! primary goes on, and stores the same words to memory of its own. So the file can be made later in the same
+//! epoch, with all that the epoch has settled.
 //!
 //! Invariants:
 //! 1. The magic is stored last, after every other word. A reader and a claimant believe a file with the magic
-//!    alone, so they see no file, or one that says all that was settled: never an epoch that has settled nothing.
-//! 2. Nothing is stored while the words move to the file: see [`CursorWriter::appear`](super::CursorWriter::appear).
-//!    Words in memory cannot be fenced.
+//!    alone, so they see no file, or one that says all that was settled: never an epoch that has settled
+//!    nothing.
+//! 2. Nothing is stored while the words move to the file: see
+//!    [`CommitCursorWriter::appear`](super::CommitCursorWriter::appear). Words in memory cannot be fenced.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,16 +27,16 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
 
 /// A file that is made and says nothing yet.
-pub struct CursorFile {
+pub struct CommitCursorFile {
     words: Arc<dyn SharedWords>,
     /// Shows secondaries that the writer lives. Not the lock of the folder: a secondary that looks at a
     /// lock holds it for a moment, and would keep the next writer out.
     _lock: Box<dyn LockGuard>,
 }
 
-impl CursorFile {
+impl CommitCursorFile {
     /// Makes the file; `None` on a medium that maps nothing.
-    pub(super) fn make(fs: &dyn Fs, path: &Path) -> Result<Option<CursorFile>> {
+    pub(super) fn make(fs: &dyn Fs, path: &Path) -> Result<Option<CommitCursorFile>> {
         let mut words = fs.map_words(path, MapMode::Create(WORDS));
         if words.is_err() && fs.delete(path).is_ok() {
             // An attempt of this epoch may have failed before.
@@ -45,7 +46,7 @@ impl CursorFile {
         // Without the lock no promotion would know that the writer lives.
         let lock = take_lock(fs, path).inspect_err(|_| drop(fs.delete(path)))?;
         words.words()[LOCKED_AT].store(1, Ordering::Relaxed);
-        Ok(Some(CursorFile { words, _lock: lock }))
+        Ok(Some(CommitCursorFile { words, _lock: lock }))
     }
 
     /// Has the file believed.
@@ -78,36 +79,36 @@ struct Attempts {
 }
 
 /// The words of a primary's cursor, in memory until its file can be made.
-pub struct CursorWords {
+pub struct CommitCursorWords {
     /// Present if files can be mapped and the first attempt failed.
     memory: Option<Box<[AtomicU64]>>,
-    file: OnceLock<CursorFile>,
+    file: OnceLock<CommitCursorFile>,
     /// `None` once there is a file, or will never be one.
     attempts: Mutex<Option<Attempts>>,
     /// Held by who makes the file: another one would take it for an orphan file and delete it.
     turn: Mutex<()>,
 }
 
-impl CursorWords {
+impl CommitCursorWords {
     /// No words.
-    pub(super) fn none() -> CursorWords {
+    pub(super) fn none() -> CommitCursorWords {
         let file = OnceLock::new();
-        CursorWords { memory: None, file, attempts: Mutex::new(None), turn: Mutex::new(()) }
+        CommitCursorWords { memory: None, file, attempts: Mutex::new(None), turn: Mutex::new(()) }
     }
 
     /// The words of `file`.
-    pub(super) fn of_file(file: CursorFile) -> CursorWords {
-        CursorWords { file: OnceLock::from(file), ..CursorWords::none() }
+    pub(super) fn of_file(file: CommitCursorFile) -> CommitCursorWords {
+        CommitCursorWords { file: OnceLock::from(file), ..CommitCursorWords::none() }
     }
 
     /// Words in memory, because the file `path` could not be made.
-    pub(super) fn in_memory(path: PathBuf, error: Error) -> CursorWords {
+    pub(super) fn in_memory(path: PathBuf, error: Error) -> CommitCursorWords {
         let memory = std::iter::repeat_with(AtomicU64::default).take(WORDS).collect();
         let attempts = Attempts { path, error, wait: FIRST_WAIT, due: None };
-        CursorWords {
+        CommitCursorWords {
             memory: Some(memory),
             attempts: Mutex::new(Some(attempts)),
-            ..CursorWords::none()
+            ..CommitCursorWords::none()
         }
     }
 
@@ -146,9 +147,9 @@ impl CursorWords {
 
     /// Makes the file that could not be made when the epoch began. It says nothing yet; `None` if that fails
     /// again. The caller has the turn.
-    pub fn make_file(&self, fs: &dyn Fs) -> Option<CursorFile> {
+    pub fn make_file(&self, fs: &dyn Fs) -> Option<CommitCursorFile> {
         let path = self.attempts.lock().as_ref()?.path.clone();
-        match CursorFile::make(fs, &path) {
+        match CommitCursorFile::make(fs, &path) {
             Ok(Some(file)) => return Some(file),
             // Another medium is mounted there, which maps nothing.
             Ok(None) => *self.attempts.lock() = None,
@@ -169,7 +170,7 @@ impl CursorWords {
     /// Moves the words to `file`, in which `fix` has changed some, and has it believed.
     pub(super) fn move_to(
         &self,
-        file: CursorFile,
+        file: CommitCursorFile,
         fixed: &[u64; FIXED_WORDS],
         fix: impl FnOnce(&[AtomicU64]),
     ) {

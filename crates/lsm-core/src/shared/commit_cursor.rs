@@ -32,17 +32,15 @@
 //! 2. `end` is stored after that, and `visible` after `end`: everything below `end` is visible on
 //!    the primary, and everything through `visible` is below `end` or in the manifest.
 //! 3. `edit` is stored after the sync of the edit, `generation` before `edit`.
-//! 4. A slot, and `unlogged`, are stored after the append of the frame, or the sync of the edit, that
-//!    they count. So operations that a dead writer had stored there and not published are in its
-//!    files.
+//! 4. A slot, and `unlogged`, are stored after the append of the frame, or the sync of the edit, that they
+//!    count. So operations that a dead writer had stored there and not published are in its files.
 //! 5. `state` is superseded before the next epoch acknowledges a write. The cursor of an epoch
 //!    exists before its manifest; or it could not be made then, and appears later, live and with all
-//!    that was settled: see `cursor/words.rs`.
-//! 6. The top bit of words 16 and 17 is the fence: another process sets it, see `shared/fence.rs`,
-//!    and it is never cleared. The writer replaces such a word by compare and exchange, after the
-//!    write of the frame or edit and before anything follows from it. So for each frame and edit
-//!    exactly one holds: the writer has settled it, and the other process has found that here; or
-//!    it is refused.
+//!    that was settled: see `commit_cursor/words.rs`.
+//! 6. The top bit of words 16 and 17 is the fence: another process sets it, see `shared/fence.rs`, and it is
+//!    never cleared. The writer replaces such a word by compare and exchange, after the write of the frame or
+//!    edit and before anything follows from it. So for each frame and edit exactly one holds: the writer has
+//!    settled it, and the other process has found that here; or it is refused.
 
 mod words;
 
@@ -51,7 +49,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use self::words::{CursorFile, CursorWords};
+pub use self::words::{CommitCursorFile, CommitCursorWords};
 use super::fence::Settled;
 use crate::codec::checksum64;
 use crate::error::{Error, ErrorKind, Result};
@@ -88,7 +86,7 @@ pub(super) const WORDS: usize = SLOTS_AT + SLOTS;
 
 /// The state of the epoch of a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CursorState {
+pub enum CommitCursorState {
     /// Its primary is about to write.
     Opening,
     /// Its primary writes, or died without closing.
@@ -118,40 +116,40 @@ pub(super) fn checksum_of(fixed: &[u64; FIXED_WORDS]) -> u64 {
 }
 
 /// The primary's side of the cursor of its epoch. If the medium maps no files, it stores nothing.
-pub struct CursorWriter {
-    words: CursorWords,
+pub struct CommitCursorWriter {
+    words: CommitCursorWords,
     /// The first words of the file.
     fixed: [u64; FIXED_WORDS],
     epoch: Epoch,
 }
 
-impl CursorWriter {
+impl CommitCursorWriter {
     /// Makes the cursor of an epoch that is about to begin.
-    pub fn create(fs: &dyn Fs, dir: &Path, db: DbId, epoch: Epoch) -> CursorWriter {
-        let Some(machine_run) = fs.machine_run() else { return CursorWriter::none() };
+    pub fn create(fs: &dyn Fs, dir: &Path, db: DbId, epoch: Epoch) -> CommitCursorWriter {
+        let Some(machine_run) = fs.machine_run() else { return CommitCursorWriter::none() };
         let fixed = fixed_words(VERSION, db, epoch, machine_run);
         let path = dir.join(names::cursor(epoch));
-        let words = match CursorFile::make(fs, &path) {
-            Ok(None) => return CursorWriter::none(),
+        let words = match CommitCursorFile::make(fs, &path) {
+            Ok(None) => return CommitCursorWriter::none(),
             Ok(Some(file)) => {
                 file.publish(&fixed);
-                CursorWords::of_file(file)
+                CommitCursorWords::of_file(file)
             }
             // No write depends on the file. Until it is made, secondaries read the log instead.
-            Err(error) => CursorWords::in_memory(path, error),
+            Err(error) => CommitCursorWords::in_memory(path, error),
         };
-        CursorWriter { words, fixed, epoch }
+        CommitCursorWriter { words, fixed, epoch }
     }
 
-    /// The part that says when the file is tried again, if it could not be made.
-    pub fn later(&self) -> &CursorWords {
+    /// The words, with the time of the next attempt if the file could not be made.
+    pub fn later(&self) -> &CommitCursorWords {
         &self.words
     }
 
-    /// Has `file` say what the epoch has settled, and believed from then on. The caller stands between two groups
-    /// of commits and two edits of the manifest: of what is stored meanwhile the file has nothing, so it could be
-    /// fenced before what was acknowledged.
-    pub fn appear(&self, file: CursorFile) {
+    /// Moves the words to `file`, which readers believe from then on. Between two groups of commits and two
+    /// edits: a word stored meanwhile would be missing in the file, and a fence could exclude acknowledged
+    /// commits.
+    pub fn appear(&self, file: CommitCursorFile) {
         self.words.move_to(file, &self.fixed, |words| {
             // A change of partitions is noted after its edit, by a thread that may be stopped in between.
             let edit = words[EDIT_AT].load(Ordering::Relaxed);
@@ -159,24 +157,22 @@ impl CursorWriter {
         });
     }
 
-    /// Notes that the epoch begins after `visible` and with the manifest edit `edit`, once that
-    /// edit is noted.
+    /// Notes that the epoch begins after `visible` with the manifest edit `edit`, once that is noted.
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`] if another epoch has begun meanwhile.
     pub fn begin(&self, edit: u64, visible: SeqNo) -> Result<()> {
         self.settle_edit(edit)?;
-        // The state last: a secondary that finds it live finds the numbers of this epoch, and not
-        // the zeros of a new file.
+        // The state last: a secondary that finds it live must not find the zeros of a new file.
         self.store(UNLOGGED_AT, visible.get());
         self.store(VISIBLE_AT, visible.get());
         self.change_state(OPENING, LIVE)
     }
 
     /// Returns a cursor that stores nothing and cannot be fenced.
-    pub fn none() -> CursorWriter {
+    pub fn none() -> CommitCursorWriter {
         let fixed = [0; FIXED_WORDS];
-        CursorWriter { words: CursorWords::none(), fixed, epoch: Epoch::default() }
+        CommitCursorWriter { words: CommitCursorWords::none(), fixed, epoch: Epoch::default() }
     }
 
     /// Returns the length of the file; 0 without one.
@@ -270,11 +266,9 @@ impl CursorWriter {
                 let path = dir.join(name);
                 match fs.map_words(&path, MapMode::Write) {
                     Ok(Some(words)) if words.words().len() >= WORDS => {
-                        // Marked before it is deleted: a secondary that has it mapped reads this
-                        // word, and does not notice a deleted name.
+                        // Marked first: a secondary that has it mapped does not notice a deleted name.
                         words.words()[STATE_AT].store(SUPERSEDED, Ordering::Release);
-                        // A writer of an earlier epoch that is stopped somewhere finds itself
-                        // fenced.
+                        // A writer of an earlier epoch that is stopped somewhere finds itself fenced.
                         words.words()[SETTLED_END_AT].fetch_or(FENCED, Ordering::AcqRel);
                         words.words()[SETTLED_EDIT_AT].fetch_or(FENCED, Ordering::AcqRel);
                     }
@@ -346,8 +340,7 @@ impl CursorWriter {
     }
 }
 
-/// Returns `true` if the error means that the file is missing, or does not have the length of a
-/// cursor.
+/// Returns `true` if the error means that the file is missing, or does not have the length of a cursor.
 pub(super) fn is_no_cursor(error: &Error) -> bool {
     let kind = error.io_source().map(io::Error::kind);
     matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::InvalidData))
@@ -360,26 +353,31 @@ pub(super) fn is_cursor_of(words: &[AtomicU64], expected: [u64; FIXED_WORDS]) ->
     is_ours && words[CHECKSUM_AT].load(Ordering::Acquire) == checksum_of(&expected)
 }
 
-pub(super) fn state_of(word: u64) -> CursorState {
+pub(super) fn state_of(word: u64) -> CommitCursorState {
     match word {
-        OPENING => CursorState::Opening,
-        LIVE => CursorState::Live,
-        CLOSED => CursorState::Closed,
-        _ => CursorState::Superseded,
+        OPENING => CommitCursorState::Opening,
+        LIVE => CommitCursorState::Live,
+        CLOSED => CommitCursorState::Closed,
+        _ => CommitCursorState::Superseded,
     }
 }
 
 /// A secondary's side of a cursor.
-pub struct CursorReader {
+pub struct CommitCursorReader {
     words: Arc<dyn SharedWords>,
 }
 
-impl CursorReader {
+impl CommitCursorReader {
     /// Opens the cursor of an epoch; `None` if there is none that may be believed here.
     ///
     /// # Errors
     /// Those of the file system, but for a missing or strange file.
-    pub fn open(fs: &dyn Fs, dir: &Path, db: DbId, epoch: Epoch) -> Result<Option<CursorReader>> {
+    pub fn open(
+        fs: &dyn Fs,
+        dir: &Path,
+        db: DbId,
+        epoch: Epoch,
+    ) -> Result<Option<CommitCursorReader>> {
         let Some(machine_run) = fs.machine_run() else { return Ok(None) };
         let path = dir.join(names::cursor(epoch));
         let words = match fs.map_words(&path, MapMode::Read) {
@@ -393,7 +391,7 @@ impl CursorReader {
         let is_believed = [VERSION, VERSION_WITHOUT_FENCE].iter().any(|version| {
             is_cursor_of(words.words(), fixed_words(*version, db, epoch, machine_run))
         });
-        Ok(is_believed.then_some(CursorReader { words }))
+        Ok(is_believed.then_some(CommitCursorReader { words }))
     }
 
     #[inline]
@@ -414,7 +412,7 @@ impl CursorReader {
 
     /// The state of the epoch.
     #[inline]
-    pub fn state(&self) -> CursorState {
+    pub fn state(&self) -> CommitCursorState {
         state_of(self.load(STATE_AT))
     }
 
@@ -424,7 +422,7 @@ impl CursorReader {
         self.load(EDIT_AT)
     }
 
-    /// The generation that holds [`CursorReader::edit`], if that was loaded before.
+    /// The generation that holds [`CommitCursorReader::edit`], if that was loaded before.
     pub fn generation(&self) -> FileNo {
         FileNo(self.load(GENERATION_AT))
     }
@@ -441,7 +439,7 @@ impl CursorReader {
         (end & FENCED != 0 && edit != 0).then_some(Settled { end: end & !FENCED, edit })
     }
 
-    /// Everything through this sequence lies before [`CursorReader::end`], loaded afterwards.
+    /// Everything through this sequence lies before [`CommitCursorReader::end`], loaded afterwards.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if another program has written to the file.
@@ -463,7 +461,7 @@ impl CursorReader {
     /// The last sequence that the writer was about to publish: the last one in any slot.
     ///
     /// # Errors
-    /// As [`CursorReader::visible`].
+    /// As [`CommitCursorReader::visible`].
     pub fn last_taken(&self) -> Result<SeqNo> {
         // All slots: the sections of a group of commits have each changed their own, in no order of
         // partitions.
@@ -487,7 +485,8 @@ impl CursorReader {
         let lock = fs.try_lock_shared(&dir.join(names::cursor(epoch)));
         // The state is loaded after the lock: a writer that closes the database stores it before it
         // releases the lock.
-        let is_over = matches!(self.state(), CursorState::Closed | CursorState::Superseded);
+        let is_over =
+            matches!(self.state(), CommitCursorState::Closed | CommitCursorState::Superseded);
         matches!(lock, Ok(Some(_))) && !is_over
     }
 
