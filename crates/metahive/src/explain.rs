@@ -135,7 +135,7 @@ pub fn explain(partition: &impl Walkable, key: &[u8]) -> Result<Explanation> {
         damage: Vec::new(),
     };
     for gap in walk.gaps().open() {
-        if gap.judge(&stored, SeqNo::MAX, None) != InGap::Sound {
+        if gap.effect_on(&stored, SeqNo::MAX, None) != InGap::Unaffected {
             explanation.damage.extend(walk.lost(gap));
         }
     }

@@ -280,7 +280,7 @@ impl<'a, 'o> Writing<'a, 'o> {
     /// Returns `true` if the entry is older than a loss that was accepted: it is never seen again.
     #[cold]
     fn is_given_up(&self, entry: Entry<'_>) -> bool {
-        self.closed_gaps.judge(entry.key, SeqNo::MAX, Some(entry.seq)).0 == InGap::Hidden
+        self.closed_gaps.effect_on(entry.key, SeqNo::MAX, Some(entry.seq)).0 == InGap::Hidden
     }
 
     /// The error of an entry that does not fit here.

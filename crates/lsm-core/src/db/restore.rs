@@ -180,7 +180,7 @@ impl DbInner {
             let found = newest.seq_of(&entry.key)?;
             let is_cleared = newest.clear_seq.is_some_and(|clear_seq| entry.seq < clear_seq);
             let is_known =
-                is_cleared || gaps.judge(&entry.key, SeqNo::MAX, found).0 == InGap::Sound;
+                is_cleared || gaps.effect_on(&entry.key, SeqNo::MAX, found).0 == InGap::Unaffected;
             // The closing hides older entries, so a deletion needs no entry.
             if !is_known && entry.kind == EntryKind::Value {
                 let OwnedEntry { key, value, .. } = entry;

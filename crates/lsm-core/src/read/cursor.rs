@@ -431,9 +431,9 @@ impl Cursor {
         let point = self.point();
         let key = self.entries.key();
         let seq = self.entries.trailer().seq();
-        match point.view.version.gaps.judge(key, point.seq, Some(seq)) {
+        match point.view.version.gaps.effect_on(key, point.seq, Some(seq)) {
             (InGap::Unknown, Some(gap)) => Err(lost(gap, point.tables()).at_key(key)),
-            (verdict, _) => Ok(verdict == InGap::Sound),
+            (effect, _) => Ok(effect == InGap::Unaffected),
         }
     }
 

@@ -132,18 +132,18 @@ pub fn is_answer(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> 
         // A missing key has no entry that a clear sequence could hide, so the clear sequence is not loaded.
         return Ok(!found.is_some_and(|found| view.hides(found, context.seq)));
     }
-    judge(context, key, found)
+    is_answer_in_gaps(context, key, found)
 }
 
 #[cold]
-fn judge(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
+fn is_answer_in_gaps(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
     let gaps = &context.view.version.gaps;
     let clear_seq = context.view.clear_at(context.seq);
     // A clear sequence means the same for the key as a deletion.
     let newest = found.max((clear_seq > SeqNo::ZERO).then_some(clear_seq));
-    match gaps.judge(key, context.seq, newest) {
+    match gaps.effect_on(key, context.seq, newest) {
         (InGap::Unknown, Some(gap)) => Err(lost(gap, context.tables).at_key(key)),
-        (verdict, _) => Ok(verdict == InGap::Sound && newest == found),
+        (effect, _) => Ok(effect == InGap::Unaffected && newest == found),
     }
 }
 

@@ -46,8 +46,8 @@ pub struct Gap {
 /// The effect of a gap on an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InGap {
-    /// The answer stands.
-    Sound,
+    /// The gap does not change the answer.
+    Unaffected,
     /// The answer may be older than a lost entry.
     Unknown,
     /// The answer is older than an accepted loss: the entry does not exist any more.
@@ -76,11 +76,11 @@ impl Gap {
 
     /// The effect on a read of `key` at `seq`, by what it found: an entry with the sequence
     /// `found`, or none.
-    pub fn judge(&self, key: &[u8], seq: SeqNo, found: Option<SeqNo>) -> InGap {
-        let Some(newest) = self.newest_lost(key) else { return InGap::Sound };
+    pub fn effect_on(&self, key: &[u8], seq: SeqNo, found: Option<SeqNo>) -> InGap {
+        let Some(newest) = self.newest_lost(key) else { return InGap::Unaffected };
         // A lost entry newer than `seq` would not be seen anyway, so it needs no newer answer.
         if found.is_some_and(|found| found >= newest.min(seq)) {
-            return InGap::Sound;
+            return InGap::Unaffected;
         }
         // By the reader's number: a snapshot from before the acceptance is refused as before.
         if self.is_open_at(seq) { InGap::Unknown } else { InGap::Hidden }

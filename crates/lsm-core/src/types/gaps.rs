@@ -10,7 +10,7 @@
 //! 1. A partition without gaps pays one look at a pointer.
 //! 2. An answer looks at the gaps that reach the key, and at a logarithmic number of others.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, OnceLock};
 
 use super::{Gap, InGap, SeqNo};
@@ -108,40 +108,44 @@ impl Gaps {
     }
 
     /// Passes the gaps that overlap a range of keys to `see`, by their first keys, until it returns
-    /// [`Onward::Enough`]. Returns the number of gaps that were looked at.
+    /// [`ControlFlow::Break`]. Returns the number of gaps that were looked at.
     fn reaching(
         &self,
-        stretch: KeysWithin<'_>,
-        see: &mut dyn FnMut(usize, &Gap) -> Onward,
+        keys: KeysWithin<'_>,
+        see: &mut dyn FnMut(usize, &Gap) -> ControlFlow<()>,
     ) -> usize {
         let mut looks = 0;
         if let Some(sorted) = &self.0 {
-            sorted.reaching(0, sorted.gaps.len(), stretch, &mut looks, see);
+            // A break ends the walk, and needs no further reaction.
+            let _ = sorted.reaching(0, sorted.gaps.len(), keys, &mut looks, see);
         }
         looks
     }
 
     /// The effect on a read of `key` at `seq`, by what it found, and the gap that says so.
-    pub fn judge(&self, key: &[u8], seq: SeqNo, found: Option<SeqNo>) -> (InGap, Option<&Gap>) {
-        let mut verdict = InGap::Sound;
+    pub fn effect_on(&self, key: &[u8], seq: SeqNo, found: Option<SeqNo>) -> (InGap, Option<&Gap>) {
+        let mut effect = InGap::Unaffected;
         let mut by = None;
-        self.reaching(KeysWithin::of_key(key), &mut |at, gap| match gap.judge(key, seq, found) {
-            InGap::Sound => Onward::GoOn,
-            // An open gap decides at once: the read is refused, whatever other gaps say.
-            InGap::Unknown => {
-                verdict = InGap::Unknown;
-                by = Some(at);
-                Onward::Enough
-            }
-            InGap::Hidden => {
-                // Goes on: a gap that is open refuses the read, and counts more than one that
-                // hides.
-                verdict = InGap::Hidden;
-                by = Some(at);
-                Onward::GoOn
-            }
-        });
-        (verdict, by.and_then(|at| self.at(at)))
+        self.reaching(
+            KeysWithin::of_key(key),
+            &mut |at, gap| match gap.effect_on(key, seq, found) {
+                InGap::Unaffected => ControlFlow::Continue(()),
+                // An open gap decides at once: the read is refused, whatever other gaps say.
+                InGap::Unknown => {
+                    effect = InGap::Unknown;
+                    by = Some(at);
+                    ControlFlow::Break(())
+                }
+                InGap::Hidden => {
+                    // Goes on: a gap that is open refuses the read, and counts more than one that
+                    // hides.
+                    effect = InGap::Hidden;
+                    by = Some(at);
+                    ControlFlow::Continue(())
+                }
+            },
+        );
+        (effect, by.and_then(|at| self.at(at)))
     }
 
     fn at(&self, at: usize) -> Option<&Gap> {
@@ -162,9 +166,9 @@ impl Gaps {
             let is_seen = gap.through >= clear_seq && gap.is_open_at(seq);
             if is_seen && gap.is_passed(lower, upper, seq) {
                 found = Some(at);
-                return Onward::Enough;
+                return ControlFlow::Break(());
             }
-            Onward::GoOn
+            ControlFlow::Continue(())
         });
         found.and_then(|at| self.at(at))
     }
@@ -177,19 +181,12 @@ impl Gaps {
             // A closed gap needs no guard: what it lost is accepted as gone.
             if gap.closed_at.is_none() && gap.newest_lost(key).is_some() {
                 is_reached = true;
-                return Onward::Enough;
+                return ControlFlow::Break(());
             }
-            Onward::GoOn
+            ControlFlow::Continue(())
         });
         is_reached
     }
-}
-
-/// The answer of who sees gaps.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Onward {
-    GoOn,
-    Enough,
 }
 
 /// Keys from the first to the last, both included; `None` is no bound.
@@ -245,34 +242,32 @@ impl Sorted {
         &self,
         start: usize,
         end: usize,
-        stretch: KeysWithin<'_>,
+        keys: KeysWithin<'_>,
         looks: &mut usize,
-        see: &mut dyn FnMut(usize, &Gap) -> Onward,
-    ) -> Onward {
+        see: &mut dyn FnMut(usize, &Gap) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         if start == end {
-            return Onward::GoOn;
+            return ControlFlow::Continue(());
         }
         *looks += 1;
         let middle = usize::midpoint(start, end);
         let furthest = &self.gaps[self.tree()[middle] as usize];
-        if stretch.first.is_some_and(|first| *furthest.to < *first) {
-            return Onward::GoOn;
+        if keys.first.is_some_and(|first| *furthest.to < *first) {
+            return ControlFlow::Continue(());
         }
         // Left, middle, right: `see` gets the gaps in their order.
-        if self.reaching(start, middle, stretch, looks, see) == Onward::Enough {
-            return Onward::Enough;
-        }
+        self.reaching(start, middle, keys, looks, see)?;
         let gap = &self.gaps[middle];
-        if stretch.last.is_some_and(|last| *gap.from > *last) {
+        if keys.last.is_some_and(|last| *gap.from > *last) {
             // All gaps after it begin later.
-            return Onward::GoOn;
+            return ControlFlow::Continue(());
         }
         // Ends count as reached here; the gap itself knows which of them it includes.
-        let is_reaching = stretch.first.is_none_or(|first| *gap.to >= *first);
-        if is_reaching && see(middle, gap) == Onward::Enough {
-            return Onward::Enough;
+        let is_reaching = keys.first.is_none_or(|first| *gap.to >= *first);
+        if is_reaching {
+            see(middle, gap)?;
         }
-        self.reaching(middle + 1, end, stretch, looks, see)
+        self.reaching(middle + 1, end, keys, looks, see)
     }
 }
 
@@ -302,7 +297,7 @@ mod tests {
     }
 
     fn looks(gaps: &Gaps, at: u64) -> usize {
-        gaps.reaching(KeysWithin::of_key(&key(at)), &mut |_, _| Onward::GoOn)
+        gaps.reaching(KeysWithin::of_key(&key(at)), &mut |_, _| ControlFlow::Continue(()))
     }
 
     #[test]
@@ -318,8 +313,8 @@ mod tests {
             assert!(looks(&gaps, at) <= 4 * 15, "{} gaps of {count} for {at}", looks(&gaps, at));
         }
         let at = 10 * 777;
-        assert_eq!(gaps.judge(&key(at + 1), seq(60), None).0, InGap::Unknown);
-        assert_eq!(gaps.judge(&key(at + 6), seq(60), None).0, InGap::Hidden);
+        assert_eq!(gaps.effect_on(&key(at + 1), seq(60), None).0, InGap::Unknown);
+        assert_eq!(gaps.effect_on(&key(at + 6), seq(60), None).0, InGap::Hidden);
         assert!(gaps.reach(&key(at + 1)) && !gaps.reach(&key(at + 6)));
     }
 
@@ -337,11 +332,11 @@ mod tests {
         )
     }
 
-    /// The verdict of a search of the whole list.
-    fn judged_one_by_one(all: &[Gap], key: &[u8], at: SeqNo, found: Option<SeqNo>) -> InGap {
-        let verdicts: Vec<InGap> = all.iter().map(|gap| gap.judge(key, at, found)).collect();
-        let worst = [InGap::Unknown, InGap::Hidden].into_iter().find(|it| verdicts.contains(it));
-        worst.unwrap_or(InGap::Sound)
+    /// The effect by a search of the whole list.
+    fn effect_one_by_one(all: &[Gap], key: &[u8], at: SeqNo, found: Option<SeqNo>) -> InGap {
+        let effects: Vec<InGap> = all.iter().map(|gap| gap.effect_on(key, at, found)).collect();
+        let worst = [InGap::Unknown, InGap::Hidden].into_iter().find(|it| effects.contains(it));
+        worst.unwrap_or(InGap::Unaffected)
     }
 
     proptest! {
@@ -374,8 +369,8 @@ mod tests {
                 let at = seq(at);
                 let clear_seq = seq(clear_seq);
                 let found = found.map(seq);
-                let expected = judged_one_by_one(&all, &first, at, found);
-                prop_assert_eq!(gaps.judge(&first, at, found).0, expected);
+                let expected = effect_one_by_one(&all, &first, at, found);
+                prop_assert_eq!(gaps.effect_on(&first, at, found).0, expected);
                 let lower = Bound::Included(&first[..]);
                 let upper = Bound::Excluded(&last[..]);
                 let mut refusing = all.iter().filter(|gap| gap.is_open_at(at) && gap.through >= clear_seq);

@@ -19,30 +19,30 @@ fn gap(from: &str, below: u64, to: &str, to_included: bool, through: u64) -> Gap
 
 #[track_caller]
 fn check(gap: &Gap, key: &str, at: u64, found: Option<u64>, expected: InGap) {
-    assert_eq!(gap.judge(key.as_bytes(), seq(at), found.map(seq)), expected, "{key} at {at}");
+    assert_eq!(gap.effect_on(key.as_bytes(), seq(at), found.map(seq)), expected, "{key} at {at}");
 }
 
 #[test]
 fn keys_between_are_answered_by_newer_entries_alone() {
     let gap = gap("b", 0, "d", false, 10);
     for key in ["a", "b", "d", "e"] {
-        check(&gap, key, 20, None, InGap::Sound);
+        check(&gap, key, 20, None, InGap::Unaffected);
     }
     check(&gap, "c", 20, None, InGap::Unknown);
     check(&gap, "c", 20, Some(3), InGap::Unknown);
-    check(&gap, "c", 20, Some(11), InGap::Sound);
+    check(&gap, "c", 20, Some(11), InGap::Unaffected);
     // The snapshot sees the sound one alone: a lost one that it would see is not newer.
-    check(&gap, "c", 5, Some(5), InGap::Sound);
+    check(&gap, "c", 5, Some(5), InGap::Unaffected);
     check(&gap, "c", 5, Some(4), InGap::Unknown);
 }
 
 #[test]
 fn of_the_first_key_older_versions_may_be_lost_and_of_the_last_all() {
     let gap = gap("b", 8, "d", true, 10);
-    check(&gap, "b", 20, Some(8), InGap::Sound);
+    check(&gap, "b", 20, Some(8), InGap::Unaffected);
     check(&gap, "b", 7, Some(3), InGap::Unknown);
     check(&gap, "d", 20, Some(7), InGap::Unknown);
-    check(&gap, "d", 20, Some(10), InGap::Sound);
+    check(&gap, "d", 20, Some(10), InGap::Unaffected);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_closed_gap_hides_what_is_older_and_stays_open_for_snapshots_before() {
     check(&gap, "c", 20, Some(3), InGap::Hidden);
     check(&gap, "c", 15, None, InGap::Hidden);
     check(&gap, "c", 14, None, InGap::Unknown);
-    check(&gap, "c", 20, Some(12), InGap::Sound);
+    check(&gap, "c", 20, Some(12), InGap::Unaffected);
 }
 
 #[test]
@@ -62,13 +62,13 @@ fn a_part_that_is_taken_out_leaves_both_sides() {
     let all = [&rest[0], &within, &rest[1]];
     for key in ["a", "b", "c", "d", "e", "f", "g"] {
         for at in [3, 20] {
-            let judge = |gap: &Gap| gap.judge(key.as_bytes(), seq(at), None);
-            let parts = all.iter().filter(|part| judge(part) == InGap::Unknown).count();
-            assert_eq!(parts, usize::from(judge(&gap) == InGap::Unknown), "{key} at {at}");
+            let effect_on_read = |gap: &Gap| gap.effect_on(key.as_bytes(), seq(at), None);
+            let parts = all.iter().filter(|part| effect_on_read(part) == InGap::Unknown).count();
+            assert_eq!(parts, usize::from(effect_on_read(&gap) == InGap::Unknown), "{key} at {at}");
         }
     }
-    assert_eq!(within.judge(b"c", seq(20), None), InGap::Unknown);
-    assert_eq!(within.judge(b"e", seq(20), None), InGap::Sound);
+    assert_eq!(within.effect_on(b"c", seq(20), None), InGap::Unknown);
+    assert_eq!(within.effect_on(b"e", seq(20), None), InGap::Unaffected);
     assert!(gap.split((Bound::Excluded(b"f"), Bound::Unbounded)).is_none());
 }
 
@@ -139,7 +139,7 @@ fn has(bounds: (Bound<&[u8]>, Bound<&[u8]>), key: &[u8]) -> bool {
 fn is_refused(gap: &Gap, key: &str, at: SeqNo) -> bool {
     let is_sound_seen = *gap.from == *key.as_bytes() && gap.from_below <= at;
     let found = Some(gap.from_below).filter(|below| is_sound_seen && *below > SeqNo::ZERO);
-    gap.judge(key.as_bytes(), at, found) == InGap::Unknown
+    gap.effect_on(key.as_bytes(), at, found) == InGap::Unknown
 }
 
 #[test]
