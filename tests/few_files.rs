@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -125,7 +126,7 @@ fn check_many_partitions(dir: &Path, count: u32) {
     drop(secondary);
     let left = dir.with_extension("copy");
     db.wait_idle().unwrap();
-    // The last files of the secondary may be deleted in the meantime.
+    // The log may get a segment in the meantime, and the last files of the secondary may be deleted.
     while !copy_folder(dir, &left) {}
     db.close().unwrap();
     for dir in [dir, &left] {
@@ -162,20 +163,31 @@ fn check_secondary(secondary: &Secondary, count: u32) {
     }
 }
 
-/// Copies the files of a folder as a killed process leaves them. Returns `false` if one was deleted
-/// in the meantime.
+/// Copies the files of a folder as a killed process leaves them. Returns `false` if a file was added or deleted
+/// in the meantime, or has grown: then the copies are of different moments.
 #[expect(clippy::disallowed_methods, reason = "the bytes are copied without the engine")]
 fn copy_folder(from: &Path, to: &Path) -> bool {
     let _ = std::fs::remove_dir_all(to);
     std::fs::create_dir(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        match std::fs::copy(entry.path(), to.join(entry.file_name())) {
+    let before = lengths(from);
+    for (name, _) in &before {
+        match std::fs::copy(from.join(name), to.join(name)) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return false,
             copied => copied.unwrap(),
         };
     }
-    true
+    lengths(from) == before
+}
+
+/// The files of a folder, with their lengths.
+#[expect(clippy::disallowed_methods, reason = "the folder is read without the engine")]
+fn lengths(folder: &Path) -> Vec<(OsString, u64)> {
+    let files = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    // One that is deleted in the meantime is none.
+    let files = files.filter_map(|file| Some((file.file_name(), file.metadata().ok()?.len())));
+    let mut files: Vec<_> = files.collect();
+    files.sort();
+    files
 }
 
 /// Does nothing unless it is the child.
@@ -218,7 +230,7 @@ fn child_that_syncs_nothing() {
     drop(words);
     // Without a close, which would flush: as in a process that is killed.
     std::mem::forget(db);
-    copy_folder(&dir.join("db"), &dir.join("left"));
+    while !copy_folder(&dir.join("db"), &dir.join("left")) {}
     let db = Db::open(dir.join("left")).unwrap();
     assert_eq!(db.partition("words").unwrap().iter().count(), 4000);
 }
@@ -238,7 +250,7 @@ fn child_that_recovers_many_partitions() {
         db.partition(&format!("p{number}")).unwrap().put("k", number.to_be_bytes()).unwrap();
     }
     db.partition("words").unwrap().put_with("k", "v", Durability::Sync).unwrap();
-    copy_folder(&dir.join("db"), &dir.join("left"));
+    while !copy_folder(&dir.join("db"), &dir.join("left")) {}
     let left = Db::open(dir.join("left")).unwrap();
     for number in 0..count {
         let found = left.partition(&format!("p{number}")).unwrap().get("k").unwrap();
