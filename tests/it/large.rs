@@ -54,8 +54,11 @@ fn compressed() -> PartitionOptions {
 }
 
 fn open_with(fs: Arc<dyn Fs>, dir: &str, clock: &ManualClock) -> Result<Db> {
-    let options = Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(8 << 10);
-    stepped(fs, dir, 7).clock(Arc::new(clock.clone())).options(options).open()
+    stepped(fs, dir, 7).clock(Arc::new(clock.clone())).options(small_buffers()).open()
+}
+
+fn small_buffers() -> Options {
+    Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(8 << 10)
 }
 
 fn open(fs: &MemFs) -> Db {

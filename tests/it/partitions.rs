@@ -11,6 +11,8 @@ use crate::store::{settle, stepped};
 
 fn open(fs: Arc<dyn Fs>) -> Db {
     let options = Options::new().cache_bytes(0).write_buffer_bytes(1 << 20);
+    // By default it is what the process may have open, and the number of syncs depends on it.
+    let options = options.open_files_max(1024);
     stepped(fs, "/db", 1).options(options.wal_segment_bytes(1 << 20)).open().unwrap()
 }
 

@@ -28,7 +28,10 @@ impl Pair {
         let mem = MemFs::new();
         let fs = FaultFs::over_mem(mem.clone());
         let clock = ManualClock::default();
-        let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();
+        // By default it is what the process may have open, and such a sync comes sooner with few.
+        let engine = small_buffers().open_files_max(1024);
+        let builder = stepped(Arc::new(fs.clone()), "/db", 7).clock(Arc::new(clock.clone()));
+        let db = builder.options(engine).open().unwrap();
         let p = db.partition_with("p", options).unwrap();
         let q = db.partition("q").unwrap();
         Pair { mem, fs, clock, db, p, q }
