@@ -7,7 +7,7 @@
 #   scripts/scarce.sh both             # both at once
 #   ONLY='few_files|secondary:' scripts/scarce.sh both    # test binaries, PACKAGE:TARGET, whose names match
 #   PART=2/3 scripts/scarce.sh files   # of each binary the second third of its tests (every third, from the second)
-#   THREADS=4 scripts/scarce.sh        # tests of one binary at a time, which share the limits (2)
+#   THREADS=4 scripts/scarce.sh        # tests of one binary at a time, which share the limits (1)
 #   MINUTES=20 scripts/scarce.sh       # after which a binary is taken to hang (30)
 #
 # The tests are built once, without limits. Tests that need more themselves are left out: see `left_out`, which
@@ -142,7 +142,7 @@ summary() {
     }' "$2"
 }
 
-threads="${THREADS:-2}"
+threads="${THREADS:-1}"
 minutes="${MINUTES:-30}"
 only="${ONLY:-.}"
 part="${PART:-1/1}"
