@@ -56,7 +56,7 @@ impl List for Memtable {
     fn scan(&self) -> usize {
         let mut iter = self.iter();
         let mut bytes = 0;
-        iter.seek_to_first().expect("memory can be read");
+        iter.seek(None).expect("memory can be read");
         while iter.valid() {
             bytes += iter.key().user.len();
             iter.next().expect("memory can be read");

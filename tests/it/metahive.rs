@@ -182,7 +182,7 @@ fn census(fs: &MemFs) -> Census {
         // By key and sequence number: checksum and block.
         let mut open: BTreeMap<(Vec<u8>, SeqNo), (u64, u64)> = BTreeMap::new();
         let mut entries = reader.raw_iter(RawMode::default());
-        entries.seek_to_first().unwrap();
+        entries.seek(None).unwrap();
         while entries.valid() {
             let key = entries.key();
             let value = entries.value();

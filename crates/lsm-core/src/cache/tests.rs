@@ -100,10 +100,10 @@ fn a_full_cache_takes_a_block_at_its_second_request() {
     // A walk is a request as well as a point read, and gets the block either way.
     let mut iter = Arc::new(other).iter(ReadMode::Cached);
     for is_kept in [false, true] {
-        iter.seek(KeyRef::seek(&[6], SeqNo::MAX)).unwrap();
+        iter.seek(Some(KeyRef::seek(&[6], SeqNo::MAX))).unwrap();
         assert_eq!((iter.key().user, iter.value()), (&[6][..], &[2; 900][..]));
         assert_eq!(kept_of(iter.table(), &cache), usize::from(is_kept));
-        iter.seek_to_first().unwrap();
+        iter.seek(None).unwrap();
     }
     // So is a read of a block that is too long for the buffer of a thread.
     let long = table_of(FileNo(3), &cache, 17 << 10);

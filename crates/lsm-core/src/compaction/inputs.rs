@@ -17,7 +17,7 @@ use crate::hooks::{Fault, InputTable, JobFindings, Origin, PartitionHooks, Vouch
 use crate::iter::{InternalIter, forward_to_variants};
 use crate::memtable::MemtableIter;
 use crate::sstable::{JudgedIter, RawIter, RawMode, ReadMode};
-use crate::types::{EntryKind, Gap, InternalKey, KeyRef, SeqNo};
+use crate::types::{EntryKind, Gap, InternalKey, KeyRef, SeqNo, Trailer};
 use crate::version::{Judges, Level, LevelIter, Readers, Table, TableContext};
 
 /// A sorted input of a merge.
@@ -285,7 +285,7 @@ pub(super) fn blame<'t>(
 fn check_table(table: &Table, context: &TableContext) -> Result<()> {
     let mut entries = table.reader(context)?.iter(ReadMode::Streaming);
     let mut last: Option<InternalKey> = None;
-    entries.seek_to_first()?;
+    entries.seek(None)?;
     while entries.valid() {
         let key = entries.key();
         let ascends = last.as_ref().is_none_or(|last| last.as_ref() < key);

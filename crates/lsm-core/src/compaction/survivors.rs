@@ -86,9 +86,9 @@ impl Writing<'_, '_> {
     ) -> Result<()> {
         let mut until_look = ENTRIES_BETWEEN_LOOKS;
         match clip.and_then(|clip| clip.range().start) {
-            None => entries.seek_to_first()?,
+            None => entries.seek(None)?,
             // At the newest version: the clip passes over the versions that are too new.
-            Some(start) => entries.seek(KeyRef::seek(start, SeqNo::MAX))?,
+            Some(start) => entries.seek(Some(KeyRef::seek(start, SeqNo::MAX)))?,
         }
         while entries.valid() {
             until_look -= 1;

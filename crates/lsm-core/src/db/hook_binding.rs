@@ -331,7 +331,7 @@ pub(super) fn check_no_reserved_key(
     }
     let mut named = Vec::new();
     let mut entries = MergeIter::new(Source::all(view, tables)?);
-    entries.seek_to_first()?;
+    entries.seek(None)?;
     while entries.valid() && named.len() < KEYS_NAMED {
         let key = entries.key().user;
         if key.ends_with(suffix) {

@@ -139,7 +139,7 @@ impl NamedHandles<'_> {
                 self.db.check_open()?;
                 // Past the cache: a count reads every block once.
                 let mut entries = table.reader(&self.db.tables)?.iter(ReadMode::Streaming);
-                entries.seek_to_first()?;
+                entries.seek(None)?;
                 self.entries = Some(entries);
                 continue;
             };

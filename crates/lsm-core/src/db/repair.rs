@@ -55,7 +55,7 @@ impl JudgeSources for JudgedFrom {
         for mut source in Source::all(&self.view, &self.tables).unwrap_or_default() {
             // A source that cannot be read offers no candidates. They are only guesses, which a
             // checksum confirms.
-            if source.seek(KeyRef::seek(from, SeqNo::MAX)).is_err() {
+            if source.seek(Some(KeyRef::seek(from, SeqNo::MAX))).is_err() {
                 continue;
             }
             while source.valid() && source.key().user <= to && keys.len() < count {

@@ -315,7 +315,7 @@ impl NewestEntries {
     fn seq_of(&mut self, key: &[u8]) -> Result<Option<SeqNo>> {
         let mut newest = self.clear_seq;
         for source in &mut self.sources {
-            source.seek(KeyRef::seek(key, SeqNo::MAX))?;
+            source.seek(Some(KeyRef::seek(key, SeqNo::MAX)))?;
             if source.valid() && source.key().user == key {
                 newest = newest.max(Some(source.key().trailer.seq()));
             }

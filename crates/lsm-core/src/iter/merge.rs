@@ -19,9 +19,9 @@
 
 use std::cmp::Ordering;
 
-use super::{InternalIter, step_and_pass};
+use super::InternalIter;
 use crate::error::Result;
-use crate::types::{KeyRef, SeqNo, Trailer};
+use crate::types::{KeyRef, SeqNo, Trailer, prefix8};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
@@ -51,7 +51,13 @@ pub struct MergeIter<I> {
     direction: Direction,
     /// The last move was a step of the source on top, which stayed there.
     has_stayed: bool,
+    /// A copy of a user key that several sources have.
+    shared_key: Vec<u8>,
+    prefetch: Option<Prefetch<I>>,
 }
+
+/// Has the processor fetch memory that a seek of a source to the target waits for.
+type Prefetch<I> = fn(&I, KeyRef<'_>);
 
 impl<I: InternalIter> MergeIter<I> {
     /// Merges `sources`; before the first seek nothing is valid.
@@ -59,7 +65,21 @@ impl<I: InternalIter> MergeIter<I> {
         // It never holds more, so no move of the merge allocates. One source alone needs no heap.
         let rest = Vec::with_capacity(sources.len().saturating_sub(1));
         let direction = Direction::Forward;
-        MergeIter { sources, top: NOWHERE, rest, direction, has_stayed: false }
+        MergeIter {
+            sources,
+            top: NOWHERE,
+            rest,
+            direction,
+            has_stayed: false,
+            shared_key: Vec::new(),
+            prefetch: None,
+        }
+    }
+
+    /// Calls `prefetch` with each of several sources before the first of them seeks.
+    #[must_use]
+    pub fn with_prefetch(self, prefetch: Prefetch<I>) -> MergeIter<I> {
+        MergeIter { prefetch: Some(prefetch), ..self }
     }
 
     /// The source that holds the current entry. Only while valid.
@@ -151,7 +171,7 @@ impl<I: InternalIter> MergeIter<I> {
             if !source.valid() {
                 continue;
             }
-            let prefix = source.prefix();
+            let prefix = prefix8(source.key().user);
             let head = HeapEntry { prefix, source: index };
             if self.top.source == NOWHERE.source {
                 self.top = head;
@@ -183,7 +203,7 @@ impl<I: InternalIter> MergeIter<I> {
             self.leave_top();
         } else if !self.rest.is_empty() {
             // Only the top can be out of order: no other source has moved.
-            self.top.prefix = top.prefix();
+            self.top.prefix = prefix8(top.key().user);
             self.settle_top();
         }
         self.has_stayed = self.top.source == moved_source;
@@ -212,6 +232,16 @@ impl<I: InternalIter> MergeIter<I> {
         })
     }
 
+    /// Moves every source on from its versions of `user`, each in one move: steps of the merge would compare them
+    /// all.
+    fn pass_versions(&mut self, user: &[u8], room: &mut Vec<u8>) -> Result<()> {
+        while self.valid() && self.key().user == user {
+            let moved = self.sources[self.top.source].next_key(room);
+            self.top_moved(moved)?;
+        }
+        Ok(())
+    }
+
     /// Turns around: every other source moves to its first entry beyond the current one in the new
     /// direction. Stepping each source once would be cheaper and wrong: after a turn a source may
     /// be several entries away from the current one, on either side.
@@ -225,7 +255,7 @@ impl<I: InternalIter> MergeIter<I> {
             }
             match direction {
                 Direction::Forward => {
-                    source.seek(here.as_ref())?;
+                    source.seek(Some(here.as_ref()))?;
                     // An equal entry of an earlier source was passed already.
                     if index < top && source.valid() && source.key() == here.as_ref() {
                         source.next()?;
@@ -233,10 +263,11 @@ impl<I: InternalIter> MergeIter<I> {
                     Ok(())
                 }
                 Direction::Backward => {
-                    source.seek(here.as_ref())?;
+                    source.seek(Some(here.as_ref()))?;
                     // An equal entry of an earlier source comes next on the way back.
                     let equal = source.valid() && source.key() == here.as_ref();
-                    if equal && index < top { Ok(()) } else { source.seek_before(here.as_ref()) }
+                    let stays = equal && index < top;
+                    if stays { Ok(()) } else { source.seek_before(Some(here.as_ref())) }
                 }
             }
         })
@@ -259,23 +290,15 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
         self.current().value()
     }
 
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.place_all(Direction::Forward, |_, source| source.seek_to_first())
-    }
-
-    fn seek_to_last(&mut self) -> Result<()> {
-        self.place_all(Direction::Backward, |_, source| source.seek_to_last())
-    }
-
-    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        // Each source waits for memory. The tables ask for theirs before the first one waits.
-        if self.sources.len() > 1 {
-            self.sources.iter().for_each(|source| source.prefetch(target));
+    fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
+        // Each source waits for memory. All of them ask for theirs before the first one waits.
+        if let (Some(prefetch), Some(target), 2..) = (self.prefetch, target, self.sources.len()) {
+            self.sources.iter().for_each(|source| prefetch(source, target));
         }
         self.place_all(Direction::Forward, |_, source| source.seek(target))
     }
 
-    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+    fn seek_before(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
         self.place_all(Direction::Backward, |_, source| source.seek_before(target))
     }
 
@@ -299,13 +322,21 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
 
     #[inline]
     fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
-        // A source knows its own keys: where no other one has versions of this key, no key is copied
-        // and none compared.
-        if self.direction == Direction::Forward && self.is_alone() {
+        if self.direction == Direction::Backward {
+            self.turn(Direction::Forward)?;
+        }
+        // A source knows its own keys: if no other one has versions of this key, no key is copied and
+        // none compared.
+        if self.is_alone() {
             let moved = self.sources[self.top.source].next_key(room);
             return self.top_moved(moved);
         }
-        step_and_pass(self, room)
+        let mut key = std::mem::take(&mut self.shared_key);
+        key.clear();
+        key.extend_from_slice(self.key().user);
+        let passed = self.pass_versions(&key, room);
+        self.shared_key = key;
+        passed
     }
 
     fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
@@ -323,22 +354,12 @@ impl<I: InternalIter> InternalIter for MergeIter<I> {
     }
 
     #[inline]
-    fn next_in_stretch(&mut self) -> Trailer {
-        self.sources[self.top.source].next_in_stretch()
-    }
-
-    #[inline]
-    fn pass(&mut self, user: &[u8]) -> Result<()> {
-        if self.direction == Direction::Backward && self.valid() {
-            self.turn(Direction::Forward)?;
+    fn next_in_stretch(&mut self) -> Result<Trailer> {
+        let moved = self.sources[self.top.source].next_in_stretch();
+        if moved.is_err() {
+            self.clear();
         }
-        while self.valid() && self.key().user == user {
-            // Each source passes its own versions in one move. Steps of the merge would compare
-            // them all.
-            let moved = self.sources[self.top.source].pass(user);
-            self.top_moved(moved)?;
-        }
-        Ok(())
+        moved
     }
 }
 
@@ -363,6 +384,10 @@ pub(super) mod tests {
             ListIter { list, at: None }
         }
 
+        fn count_before(&self, target: KeyRef<'_>) -> usize {
+            self.list.partition_point(|(key, _)| key.as_ref() < target)
+        }
+
         #[expect(clippy::unnecessary_wraps, reason = "the answer of every move")]
         fn place(&mut self, at: Option<usize>) -> Result<()> {
             self.at = at.filter(|at| *at < self.list.len());
@@ -383,20 +408,13 @@ pub(super) mod tests {
             &self.list[self.at.unwrap()].1
         }
 
-        fn seek_to_first(&mut self) -> Result<()> {
-            self.place(Some(0))
+        fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
+            self.place(Some(target.map_or(0, |target| self.count_before(target))))
         }
 
-        fn seek_to_last(&mut self) -> Result<()> {
-            self.place(self.list.len().checked_sub(1))
-        }
-
-        fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-            self.place(Some(self.list.partition_point(|(k, _)| k.as_ref() < target)))
-        }
-
-        fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
-            self.place(self.list.partition_point(|(k, _)| k.as_ref() < target).checked_sub(1))
+        fn seek_before(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
+            let before = target.map_or(self.list.len(), |target| self.count_before(target));
+            self.place(before.checked_sub(1))
         }
 
         fn next(&mut self) -> Result<()> {
@@ -414,11 +432,6 @@ pub(super) mod tests {
                 key.user != next.user && until.is_none_or(|until| *next < until)
             });
             stretch.count()
-        }
-
-        fn next_in_stretch(&mut self) -> Trailer {
-            self.next().unwrap();
-            self.key().trailer
         }
     }
 
@@ -455,19 +468,11 @@ pub(super) mod tests {
             self.list.value()
         }
 
-        fn seek_to_first(&mut self) -> Result<()> {
-            self.list.seek_to_first()
-        }
-
-        fn seek_to_last(&mut self) -> Result<()> {
-            self.list.seek_to_last()
-        }
-
-        fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
             self.list.seek(target)
         }
 
-        fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+        fn seek_before(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
             self.list.seek_before(target)
         }
 
@@ -490,7 +495,7 @@ pub(super) mod tests {
             Counted { list: ListIter::new(entries.collect()), calls: Rc::clone(&calls) }
         });
         let mut merged = MergeIter::new(Vec::from(sources));
-        merged.seek_to_first().unwrap();
+        merged.seek(None).unwrap();
         merged.next().unwrap();
         calls.looks.set(0);
         merged.next().unwrap();
@@ -526,10 +531,13 @@ pub(super) mod tests {
                 let target = [k];
                 let target = KeyRef::seek(&target, SeqNo::new(seq).unwrap());
                 match what {
-                    0 => { merged.seek_to_first().unwrap(); model.seek_to_first().unwrap() }
-                    1 => { merged.seek_to_last().unwrap(); model.seek_to_last().unwrap() }
-                    2 => { merged.seek(target).unwrap(); model.seek(target).unwrap() }
-                    3 => { merged.seek_before(target).unwrap(); model.seek_before(target).unwrap() }
+                    0 => { merged.seek(None).unwrap(); model.seek(None).unwrap() }
+                    1 => { merged.seek_before(None).unwrap(); model.seek_before(None).unwrap() }
+                    2 => { merged.seek(Some(target)).unwrap(); model.seek(Some(target)).unwrap() }
+                    3 => {
+                        merged.seek_before(Some(target)).unwrap();
+                        model.seek_before(Some(target)).unwrap();
+                    }
                     _ if !model.valid() => {}
                     4 => { merged.prev().unwrap(); model.prev().unwrap() }
                     9 | 10 => {
@@ -537,7 +545,7 @@ pub(super) mod tests {
                         for _ in 0..merged.stretch(until) {
                             let user = model.key().user.to_vec();
                             model.next().unwrap();
-                            prop_assert_eq!(merged.next_in_stretch(), model.key().trailer);
+                            prop_assert_eq!(merged.next_in_stretch().unwrap(), model.key().trailer);
                             prop_assert_eq!(merged.key(), model.key());
                             prop_assert!(model.key().user != &user[..]);
                             prop_assert!(until.is_none_or(|until| model.key() < until));

@@ -18,8 +18,7 @@
 //!   first. `next` and `prev` visit the same entries in opposite orders, and no entry twice.
 //! - *Ends and errors.* `valid` does not tell an end from an error. Only the `Result` of the move
 //!   does, so the caller looks at it before it concludes that a key is absent.
-//! - *Seeks are absolute.* Each of the four works in every state, forgets an earlier error, and may
-//!   be repeated. `seek` and `seek_before` split the entries at the target: `seek` finds the first
+//! - *Seeks are absolute.* Each works in every state, forgets an earlier error, and may be repeated. `seek` and `seek_before` split the entries at the target: `seek` finds the first
 //!   entry that is not before it, `seek_before` the last one that is. A target need not be an
 //!   entry.
 //! - *Steps are relative.* A step off either end succeeds and leaves the cursor past that end. It
@@ -41,22 +40,14 @@
 //! damaged. It allows one seek as its first move, then `next` alone. The other moves return
 //! `InvalidArgument`.
 
-/// Implements the moves of [`InternalIter`], and `valid`, `prefix` and `value`, for an enum of cursors: each
-/// goes to the cursor of the present variant. A `dyn InternalIter` would be shorter, and would make
-/// each step of every merge a virtual call.
+/// Implements [`InternalIter`] but for `key` for an enum of cursors: each call goes to the cursor of the present
+/// variant. A `dyn InternalIter` would be shorter, and would make each step of every merge a virtual call.
 macro_rules! forward_to_variants {
     ($cursors:ident: $($variant:ident),+) => {
         #[inline]
         fn valid(&self) -> bool {
             match self {
                 $($cursors::$variant(cursor, ..) => cursor.valid(),)+
-            }
-        }
-
-        #[inline]
-        fn prefix(&self) -> u64 {
-            match self {
-                $($cursors::$variant(cursor, ..) => cursor.prefix(),)+
             }
         }
 
@@ -67,31 +58,13 @@ macro_rules! forward_to_variants {
             }
         }
 
-        fn seek_to_first(&mut self) -> Result<()> {
-            match self {
-                $($cursors::$variant(cursor, ..) => cursor.seek_to_first(),)+
-            }
-        }
-
-        fn seek_to_last(&mut self) -> Result<()> {
-            match self {
-                $($cursors::$variant(cursor, ..) => cursor.seek_to_last(),)+
-            }
-        }
-
-        fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+        fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
             match self {
                 $($cursors::$variant(cursor, ..) => cursor.seek(target),)+
             }
         }
 
-        fn prefetch(&self, target: KeyRef<'_>) {
-            match self {
-                $($cursors::$variant(cursor, ..) => cursor.prefetch(target),)+
-            }
-        }
-
-        fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+        fn seek_before(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
             match self {
                 $($cursors::$variant(cursor, ..) => cursor.seek_before(target),)+
             }
@@ -110,6 +83,26 @@ macro_rules! forward_to_variants {
                 $($cursors::$variant(cursor, ..) => cursor.prev(),)+
             }
         }
+
+        #[inline]
+        fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.next_key(room),)+
+            }
+        }
+
+        fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.stretch(until),)+
+            }
+        }
+
+        #[inline(always)]
+        fn next_in_stretch(&mut self) -> Result<Trailer> {
+            match self {
+                $($cursors::$variant(cursor, ..) => cursor.next_in_stretch(),)+
+            }
+        }
     };
 }
 
@@ -118,7 +111,7 @@ mod merge;
 mod visible;
 
 use crate::error::Result;
-use crate::types::{KeyRef, Trailer, prefix8};
+use crate::types::{KeyRef, Trailer};
 
 pub use dead_walk::{DeadEntries, DeadRange};
 pub(crate) use forward_to_variants;
@@ -128,7 +121,7 @@ pub use visible::VisibleIter;
 /// Steps over versions of one key before a seek is cheaper.
 const STEPS_BEFORE_SEEK: usize = 8;
 
-/// A cursor over entries in internal order.
+/// A cursor over entries in internal order. The page of the module has the obligations.
 pub trait InternalIter {
     /// Returns `true` if the cursor is on an entry.
     fn valid(&self) -> bool;
@@ -137,32 +130,17 @@ pub trait InternalIter {
     /// [`InternalIter::valid`].
     fn key(&self) -> KeyRef<'_>;
 
-    /// Returns the first 8 bytes of the user key as a number, as [`prefix8`] does. Only while
-    /// [`InternalIter::valid`].
-    #[inline]
-    fn prefix(&self) -> u64 {
-        prefix8(self.key().user)
-    }
-
     /// Returns the entry's value, which lives until the next move. Only while
     /// [`InternalIter::valid`].
     fn value(&self) -> &[u8];
 
-    /// Moves to the first entry; without entries, the cursor is invalid.
-    fn seek_to_first(&mut self) -> Result<()>;
+    /// Moves to the first entry that is not before `target`, without a target to the first entry of all.
+    /// Invalid if there is none.
+    fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()>;
 
-    /// Moves to the last entry; without entries, the cursor is invalid.
-    fn seek_to_last(&mut self) -> Result<()>;
-
-    /// Moves to the first entry that is not before `target`; invalid if all are before it.
-    fn seek(&mut self, target: KeyRef<'_>) -> Result<()>;
-
-    /// Has the processor fetch memory that a seek to `target` waits for. It moves nothing.
-    #[inline]
-    fn prefetch(&self, _target: KeyRef<'_>) {}
-
-    /// Moves to the last entry that is before `target`; invalid if none is.
-    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()>;
+    /// Moves to the last entry that is before `target`, without a target to the last entry of all. Invalid if
+    /// there is none.
+    fn seek_before(&mut self, target: Option<KeyRef<'_>>) -> Result<()>;
 
     /// Moves one entry forward; from the last one, past the end. Only while
     /// [`InternalIter::valid`].
@@ -176,50 +154,43 @@ pub trait InternalIter {
     /// [`InternalIter::valid`]. `room` is for a copy of the present key, if one is needed.
     #[inline]
     fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
-        step_and_pass(self, room)
+        step_to_next_key(self, room)
     }
 
-    /// Returns a number of entries behind the present one, which make up a stretch: all are before `until`,
-    /// each has another user key than the one in front of it, and no step to them can fail. 0 says nothing.
-    /// Only while [`InternalIter::valid`].
+    /// Returns a number of entries after the present one, which make up a stretch: all are before `until`, and
+    /// each has another user key than the one before it. 0 says nothing, and is the default. Only while
+    /// [`InternalIter::valid`].
     #[inline]
     fn stretch(&self, _until: Option<KeyRef<'_>>) -> usize {
         0
     }
 
-    /// As [`InternalIter::next`], to an entry of the stretch that was told last, of which it returns the
-    /// trailer. No other move came behind that call.
-    fn next_in_stretch(&mut self) -> Trailer {
-        unreachable!("there is no stretch")
-    }
-
-    /// Moves on from the entries of the user key `user` to the first of a later key, if the cursor
-    /// is on one of them.
-    fn pass(&mut self, user: &[u8]) -> Result<()> {
-        // Most keys have few versions, and a step stays in its block; a seek searches from the
-        // index on.
-        for _ in 0..STEPS_BEFORE_SEEK {
-            if !self.valid() || self.key().user != user {
-                return Ok(());
-            }
-            self.next()?;
-        }
-        if self.valid() && self.key().user == user {
-            // Trailer::LAST sorts behind every version that can exist.
-            self.seek(KeyRef::new(user, Trailer::LAST))?;
-            if self.valid() && self.key().user == user {
-                self.next()?;
-            }
-        }
-        Ok(())
+    /// As [`InternalIter::next`], to an entry of the stretch that the last call of
+    /// [`InternalIter::stretch`] returned; returns its trailer. Only such steps came after that call. A cursor
+    /// that knows stretches overrides it, because it need not look for an end.
+    #[inline]
+    fn next_in_stretch(&mut self) -> Result<Trailer> {
+        self.next()?;
+        Ok(self.key().trailer)
     }
 }
 
 /// The move of [`InternalIter::next_key`] for any cursor: by comparing the keys of entries.
 #[inline]
-pub fn step_and_pass<I: InternalIter + ?Sized>(iter: &mut I, room: &mut Vec<u8>) -> Result<()> {
+pub fn step_to_next_key<I: InternalIter + ?Sized>(iter: &mut I, room: &mut Vec<u8>) -> Result<()> {
     room.clear();
     room.extend_from_slice(iter.key().user);
-    iter.next()?;
-    iter.pass(room)
+    // Most keys have few versions, and a step stays in its block; a seek searches from the index on.
+    for _ in 0..=STEPS_BEFORE_SEEK {
+        iter.next()?;
+        if !iter.valid() || iter.key().user != room {
+            return Ok(());
+        }
+    }
+    // Trailer::LAST sorts behind every version that can exist.
+    iter.seek(Some(KeyRef::new(room, Trailer::LAST)))?;
+    if iter.valid() && iter.key().user == room {
+        iter.next()?;
+    }
+    Ok(())
 }

@@ -186,8 +186,8 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         self.leave();
         // Invalid before the move, so that a move that fails leaves no entry to be read.
         match &self.lower {
-            Bound::Unbounded => self.inner.seek_to_first()?,
-            Bound::Included(key) => self.inner.seek(KeyRef::seek(key, self.seq))?,
+            Bound::Unbounded => self.inner.seek(None)?,
+            Bound::Included(key) => self.inner.seek(Some(KeyRef::seek(key, self.seq)))?,
             Bound::Excluded(key) => seek_behind(&mut self.inner, key)?,
         }
         self.find_forward()
@@ -197,12 +197,12 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     pub fn seek_to_last(&mut self) -> Result<()> {
         self.leave();
         match &self.upper {
-            Bound::Unbounded => self.inner.seek_to_last()?,
-            Bound::Excluded(key) => self.inner.seek_before(KeyRef::seek(key, SeqNo::MAX))?,
+            Bound::Unbounded => self.inner.seek_before(None)?,
+            Bound::Excluded(key) => self.inner.seek_before(Some(KeyRef::seek(key, SeqNo::MAX)))?,
             // Before the successor of the key: all versions of the bound belong to the range.
             Bound::Included(key) => {
                 let behind = [key, &[0][..]].concat();
-                self.inner.seek_before(KeyRef::seek(&behind, SeqNo::MAX))?;
+                self.inner.seek_before(Some(KeyRef::seek(&behind, SeqNo::MAX)))?;
             }
         }
         self.find_backward()
@@ -214,7 +214,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             return self.seek_to_first();
         }
         self.leave();
-        self.inner.seek(KeyRef::seek(key, self.seq))?;
+        self.inner.seek(Some(KeyRef::seek(key, self.seq)))?;
         self.find_forward()
     }
 
@@ -224,7 +224,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             return self.seek_to_last();
         }
         self.leave();
-        self.inner.seek_before(KeyRef::seek(key, SeqNo::MAX))?;
+        self.inner.seek_before(Some(KeyRef::seek(key, SeqNo::MAX)))?;
         self.find_backward()
     }
 
@@ -236,7 +236,9 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         }
         match std::mem::replace(&mut self.position, CursorPosition::Invalid) {
             // The one entry that could equal the target is a tombstone, which is passed over below.
-            CursorPosition::Backward => self.inner.seek(KeyRef::new(&self.key, Trailer::LAST))?,
+            CursorPosition::Backward => {
+                self.inner.seek(Some(KeyRef::new(&self.key, Trailer::LAST)))?;
+            }
             _ => self.inner.next_key(&mut self.key)?,
         }
         self.find_forward()
@@ -246,7 +248,13 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     fn next_in_stretch(&mut self) -> Result<()> {
         while self.stretch > 0 {
             self.stretch -= 1;
-            let trailer = self.inner.next_in_stretch();
+            let trailer = match self.inner.next_in_stretch() {
+                Ok(trailer) => trailer,
+                Err(error) => {
+                    self.leave();
+                    return Err(error);
+                }
+            };
             if trailer.seq() <= self.seq && self.shows(trailer) {
                 self.trailer = trailer;
                 return Ok(());
@@ -267,7 +275,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             self.key.extend_from_slice(self.inner.key().user);
             // Before all versions of the key: after a forward walk the inner cursor is on one of
             // them.
-            self.inner.seek_before(KeyRef::seek(&self.key, SeqNo::MAX))?;
+            self.inner.seek_before(Some(KeyRef::seek(&self.key, SeqNo::MAX)))?;
         }
         self.find_backward()
     }
@@ -323,7 +331,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
                     steps = 0;
                     self.key.clear();
                     self.key.extend_from_slice(user);
-                    self.inner.seek(KeyRef::seek(&self.key, self.seq))?;
+                    self.inner.seek(Some(KeyRef::seek(&self.key, self.seq)))?;
                 }
                 continue;
             }
@@ -337,7 +345,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             }
             match walk.pass(&self.memory, user, trailer, (self.seq, self.clear_seq)) {
                 // To all versions: the walk must notice one that is newer than the reader.
-                Some(known) => self.inner.seek(KeyRef::seek(&known.end, SeqNo::MAX))?,
+                Some(known) => self.inner.seek(Some(KeyRef::seek(&known.end, SeqNo::MAX)))?,
                 None => self.inner.next_key(&mut self.key)?,
             }
         }
@@ -370,7 +378,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
                 if steps == STEPS_BEFORE_SEEK {
                     // The newest visible version lies at the seek point; what is before it is
                     // too new or another key.
-                    self.inner.seek(KeyRef::seek(&self.key, self.seq))?;
+                    self.inner.seek(Some(KeyRef::seek(&self.key, self.seq)))?;
                 }
                 found = true;
                 self.trailer = self.inner.key().trailer;
@@ -392,7 +400,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             }
             let at = (self.seq, self.clear_seq);
             if let Some(known) = walk.pass(&self.memory, &self.key, self.trailer, at) {
-                self.inner.seek_before(KeyRef::seek(&known.start, SeqNo::MAX))?;
+                self.inner.seek_before(Some(KeyRef::seek(&known.start, SeqNo::MAX)))?;
             }
         }
         walk.end(&self.memory, self.seq);
@@ -404,14 +412,14 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         if *steps <= STEPS_BEFORE_SEEK {
             return self.inner.prev();
         }
-        self.inner.seek_before(KeyRef::seek(&self.key, SeqNo::MAX))
+        self.inner.seek_before(Some(KeyRef::seek(&self.key, SeqNo::MAX)))
     }
 }
 
 /// Moves to the first entry after all versions of `key`.
 fn seek_behind(inner: &mut impl InternalIter, key: &[u8]) -> Result<()> {
     // Trailer::LAST sorts after every version that can exist, except one that equals it.
-    inner.seek(KeyRef::new(key, Trailer::LAST))?;
+    inner.seek(Some(KeyRef::new(key, Trailer::LAST)))?;
     if inner.valid() && inner.key().user == key {
         inner.next()?;
     }

@@ -6,7 +6,7 @@ use super::skiplist::{ListCursor, NodeRef, SkipList, VersionRef};
 use crate::error::{Error, Result};
 use crate::hooks::Entry;
 use crate::iter::InternalIter;
-use crate::types::{KeyRef, Slice, prefix8};
+use crate::types::{KeyRef, Slice};
 
 /// A cursor over a memtable, with or without checks.
 pub struct MemtableIter {
@@ -112,41 +112,29 @@ impl InternalIter for MemtableIter {
         KeyRef::new(node.key(), version.trailer())
     }
 
-    // Of the node alone: the trailer is in the version.
-    #[inline]
-    fn prefix(&self) -> u64 {
-        prefix8(self.present().0.key())
-    }
-
     #[inline]
     fn value(&self) -> &[u8] {
         self.present().1.value()
     }
 
-    fn seek_to_first(&mut self) -> Result<()> {
+    fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
         if let Some(check) = &mut self.check {
             // Only a walk from the first entry on can count the entries.
-            check.met = Some(0);
+            check.met = target.is_none().then_some(0);
         }
-        self.cursor.go_first();
+        match target {
+            None => self.cursor.go_first(),
+            Some(target) => self.cursor.seek(target),
+        }
         self.look()
     }
 
-    fn seek_to_last(&mut self) -> Result<()> {
+    fn seek_before(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
         self.leave_walk();
-        self.cursor.go_last();
-        self.look()
-    }
-
-    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.leave_walk();
-        self.cursor.seek(target);
-        self.look()
-    }
-
-    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.leave_walk();
-        self.cursor.seek_before(target);
+        match target {
+            None => self.cursor.go_last(),
+            Some(target) => self.cursor.seek_before(target),
+        }
         self.look()
     }
 
@@ -167,15 +155,6 @@ impl InternalIter for MemtableIter {
     fn next_key(&mut self, _room: &mut Vec<u8>) -> Result<()> {
         self.leave_walk();
         self.cursor.next_key();
-        self.look()
-    }
-
-    #[inline]
-    fn pass(&mut self, user: &[u8]) -> Result<()> {
-        self.leave_walk();
-        if self.cursor.get().is_some_and(|(node, _)| node.key() == user) {
-            self.cursor.next_key();
-        }
         self.look()
     }
 }

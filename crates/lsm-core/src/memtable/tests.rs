@@ -57,13 +57,13 @@ fn entry(iter: &MemtableIter) -> Option<(InternalKey, Vec<u8>)> {
 fn check(keys: &[Vec<u8>], probes: &[(Vec<u8>, u64)]) -> Result<(), TestCaseError> {
     let (table, list) = fill(keys);
     let mut iter = table.iter();
-    iter.seek_to_first().unwrap();
+    iter.seek(None).unwrap();
     for item in &list {
         prop_assert_eq!(entry(&iter), Some(item.clone()));
         iter.next().unwrap();
     }
     prop_assert!(!iter.valid());
-    iter.seek_to_last().unwrap();
+    iter.seek_before(None).unwrap();
     for item in list.iter().rev() {
         prop_assert_eq!(entry(&iter), Some(item.clone()));
         iter.prev().unwrap();
@@ -72,13 +72,13 @@ fn check(keys: &[Vec<u8>], probes: &[(Vec<u8>, u64)]) -> Result<(), TestCaseErro
     for (key, seq) in probes {
         let target = KeyRef::seek(key, SeqNo::new(*seq).unwrap());
         let at = list.partition_point(|(k, _)| k.as_ref() < target);
-        iter.seek(target).unwrap();
+        iter.seek(Some(target)).unwrap();
         prop_assert_eq!(entry(&iter), list.get(at).cloned());
         if iter.valid() {
             iter.prev().unwrap();
             prop_assert_eq!(entry(&iter), at.checked_sub(1).map(|i| list[i].clone()));
         }
-        iter.seek_before(target).unwrap();
+        iter.seek_before(Some(target)).unwrap();
         prop_assert_eq!(entry(&iter), at.checked_sub(1).map(|i| list[i].clone()));
         if iter.valid() {
             iter.next().unwrap();
@@ -138,7 +138,7 @@ fn keys_that_share_much_move_behind_what_they_share_and_so_begin_the_next_memtab
 impl Memtable {
     fn iter_count(&self) -> u64 {
         let mut iter = self.iter();
-        iter.seek_to_first().unwrap();
+        iter.seek(None).unwrap();
         let mut count = 0;
         while iter.valid() {
             count += 1;
@@ -154,9 +154,9 @@ fn an_empty_memtable_has_no_entries_and_no_place_in_the_log() {
     assert!(table.is_empty() && table.first_lsn().is_none());
     assert!(table.get(b"k", 7, SeqNo::MAX).is_none());
     let mut iter = table.iter();
-    iter.seek_to_first().unwrap();
+    iter.seek(None).unwrap();
     assert!(!iter.valid());
-    iter.seek_to_last().unwrap();
+    iter.seek_before(None).unwrap();
     assert!(!iter.valid());
 }
 
@@ -196,7 +196,7 @@ fn slabs_go_back_when_the_last_cursor_ends() {
         insert(&table, n + 1, n, EntryKind::Value, &n.to_be_bytes(), &[5; 100]);
     }
     let mut iter = table.iter();
-    iter.seek_to_first().unwrap();
+    iter.seek(None).unwrap();
     drop(table);
     assert_eq!(pool.idle_bytes(), 0, "the cursor reads them");
     assert_eq!(iter.entry().0.value, [5; 100]);
@@ -242,7 +242,7 @@ fn readers_meet_writers() {
     };
     let in_order = || {
         let mut iter = table.iter();
-        iter.seek_to_first().unwrap();
+        iter.seek(None).unwrap();
         let mut last: Option<InternalKey> = None;
         while iter.valid() {
             let key = iter.key().to_owned();
@@ -252,7 +252,7 @@ fn readers_meet_writers() {
             iter.next().unwrap();
         }
         while last.is_some() {
-            iter.seek_before(last.as_ref().unwrap().as_ref()).unwrap();
+            iter.seek_before(Some(last.as_ref().unwrap().as_ref())).unwrap();
             let before = iter.valid().then(|| iter.key().to_owned());
             assert!(before.is_none() || before < last);
             last = before.filter(|key| key.trailer.seq().get() % 64 != 0);
@@ -307,7 +307,7 @@ fn each_bit_of_an_entry_is_seen_and_undone() {
     for bit in key_at.chain(value_at).flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {
         let table = damaged(key, value, |bytes| bytes[bit.0] ^= 1 << bit.1);
         let mut iter = table.checked_iter();
-        iter.seek_to_first().and_then(|()| walk_on(&mut iter)).unwrap_err();
+        iter.seek(None).and_then(|()| walk_on(&mut iter)).unwrap_err();
         let found = table.damaged();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].is_key_sound, bit.0 >= 2 + key.len());
@@ -335,15 +335,15 @@ fn walk_on(iter: &mut MemtableIter) -> crate::error::Result<()> {
 fn a_checked_walk_that_ends_too_soon_is_corruption() {
     let table = damaged(b"key", b"value", |_| {});
     let mut whole = table.checked_iter();
-    whole.seek_to_first().unwrap();
+    whole.seek(None).unwrap();
     walk_on(&mut whole).unwrap();
     table.entry_count.store(4, Ordering::Relaxed);
     let mut short = table.checked_iter();
-    short.seek_to_first().unwrap();
+    short.seek(None).unwrap();
     let error = walk_on(&mut short).unwrap_err();
     assert!(error.is_corruption() && error.to_string().contains("met 3"), "{error}");
     // In the middle, a walk does not know the number of entries.
-    short.seek(KeyRef::seek(b"key", SeqNo::MAX)).unwrap();
+    short.seek(Some(KeyRef::seek(b"key", SeqNo::MAX))).unwrap();
     walk_on(&mut short).unwrap();
 }
 

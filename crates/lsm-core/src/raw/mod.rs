@@ -222,7 +222,7 @@ impl MemtableWalk {
     pub fn next(&mut self) -> Result<Option<RawEntry<'_>>> {
         if !self.begun {
             self.begun = true;
-            self.iter.seek_to_first()?;
+            self.iter.seek(None)?;
         // Behind the last entry a further call is no step: it returns `None` again.
         } else if self.iter.valid() {
             self.iter.next()?;
@@ -365,7 +365,7 @@ impl TableWalk {
     /// As [`TableWalk::next`].
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.position = WalkPosition::Found;
-        let sought = self.iter.seek(KeyRef::seek(key, SeqNo::MAX));
+        let sought = self.iter.seek(Some(KeyRef::seek(key, SeqNo::MAX)));
         sought.map_err(|error| error.in_partition(self.table.partition()))
     }
 
@@ -379,7 +379,7 @@ impl TableWalk {
     pub fn next(&mut self) -> Result<Option<RawEntry<'_>>> {
         // A seek has moved to the next entry already, so the first call behind it does not move.
         let moved = match std::mem::replace(&mut self.position, WalkPosition::On) {
-            WalkPosition::Before => self.iter.seek_to_first(),
+            WalkPosition::Before => self.iter.seek(None),
             WalkPosition::On if self.iter.valid() => self.iter.next(),
             WalkPosition::On | WalkPosition::Found => Ok(()),
         };

@@ -111,7 +111,7 @@ fn in_memtable(
     found: &mut Vec<RawVersion>,
 ) -> Result<()> {
     let mut iter = memtable.iter();
-    iter.seek(KeyRef::seek(key, SeqNo::MAX))?;
+    iter.seek(Some(KeyRef::seek(key, SeqNo::MAX)))?;
     while iter.valid() && iter.key().user == key {
         let entry = entry_of(iter.key(), iter.value(), None, false, Origin::MEMTABLE);
         found.push(RawVersion::new(&entry, None, sealed));

@@ -150,8 +150,8 @@ impl Cursor {
         // The clear sequence at the reader's moment: a snapshot from before a clear still sees what was
         // cleared.
         let clear_seq = point.as_ref().map_or(SeqNo::ZERO, |point| point.view.clear_at(point.seq));
-        let entries =
-            VisibleIter::new(MergeIter::new(sources), seq, lower, upper).with_clear_seq(clear_seq);
+        let merged = MergeIter::new(sources).with_prefetch(Source::prefetch);
+        let entries = VisibleIter::new(merged, seq, lower, upper).with_clear_seq(clear_seq);
         let has_gaps = point.as_ref().is_some_and(|point| !point.view.version.gaps.is_empty());
         let entries = entries.with_memory(point);
         // Large values are fetched only when they are asked for: a scan of keys reads none of them.

@@ -72,6 +72,15 @@ impl Source {
         }
     }
 
+    /// Has the processor fetch memory that a seek to `target` waits for.
+    pub fn prefetch(&self, target: KeyRef<'_>) {
+        match self {
+            Source::Memtable(_) => {}
+            Source::Table(cursor) => cursor.prefetch(target),
+            Source::Level(cursor) => cursor.prefetch(target),
+        }
+    }
+
     /// The value, shared where that is worth it.
     pub fn value_slice(&self) -> Slice {
         match self {
@@ -91,41 +100,6 @@ impl InternalIter for Source {
             Source::Memtable(cursor) => cursor.key(),
             Source::Table(cursor) => cursor.key(),
             Source::Level(cursor) => cursor.key(),
-        }
-    }
-
-    #[inline]
-    fn next_key(&mut self, room: &mut Vec<u8>) -> Result<()> {
-        match self {
-            Source::Memtable(cursor) => cursor.next_key(room),
-            Source::Table(cursor) => cursor.next_key(room),
-            Source::Level(cursor) => cursor.next_key(room),
-        }
-    }
-
-    fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
-        match self {
-            Source::Memtable(cursor) => cursor.stretch(until),
-            Source::Table(cursor) => cursor.stretch(until),
-            Source::Level(cursor) => cursor.stretch(until),
-        }
-    }
-
-    #[inline(always)]
-    fn next_in_stretch(&mut self) -> Trailer {
-        match self {
-            Source::Memtable(cursor) => cursor.next_in_stretch(),
-            Source::Table(cursor) => cursor.next_in_stretch(),
-            Source::Level(cursor) => cursor.next_in_stretch(),
-        }
-    }
-
-    #[inline]
-    fn pass(&mut self, user: &[u8]) -> Result<()> {
-        match self {
-            Source::Memtable(cursor) => cursor.pass(user),
-            Source::Table(cursor) => cursor.pass(user),
-            Source::Level(cursor) => cursor.pass(user),
         }
     }
 }

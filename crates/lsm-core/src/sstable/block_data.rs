@@ -141,15 +141,6 @@ impl BlockData {
         marks[HEAD_WORDS + i + 1] != marks[HEAD_WORDS + i]
     }
 
-    /// The first 8 bytes of the key of visible entry `i`, as [`prefix8`] has them.
-    #[inline]
-    pub(super) fn key_prefix(&self, i: usize) -> u64 {
-        let marks = self.marks();
-        // The word begins behind the common prefix.
-        let word = marks[HEAD_WORDS + i].checked_shr(8 * self.common_len() as u32);
-        marks[2] | word.unwrap_or(0)
-    }
-
     /// Turns bits of the word of entry `i`.
     #[cfg(any(test, feature = "internals"))]
     pub(super) fn damage_word(&mut self, i: usize, bits: u64) {

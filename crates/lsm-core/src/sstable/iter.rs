@@ -13,8 +13,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::iter::{InternalIter, step_and_pass};
-use crate::types::{KeyRef, SeqNo, Slice, Trailer, prefix8};
+use crate::iter::{InternalIter, step_to_next_key};
+use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
 use super::block::Block;
 use super::block_entry::{Head, RESTART_ENTRIES};
@@ -127,11 +127,16 @@ impl SstIter {
         }
     }
 
+    /// Has the processor fetch memory that a seek to `target` waits for.
+    pub fn prefetch(&self, target: KeyRef<'_>) {
+        self.walk.reader().prefetch(target);
+    }
+
     /// Seeks in an ingested table. Stored sequences say nothing there: a user key has one entry, so
     /// it is the one that the target asks for, or the next one is.
     #[cold]
     fn seek_ingested(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.walk.seek(KeyRef::seek(target.user, SeqNo::MAX))?;
+        self.walk.seek(Some(KeyRef::seek(target.user, SeqNo::MAX)))?;
         while self.valid() && self.key() < target {
             self.walk.next()?;
         }
@@ -152,18 +157,6 @@ impl InternalIter for SstIter {
         KeyRef::new(&entries.key, entries.trailer)
     }
 
-    #[inline]
-    fn prefix(&self) -> u64 {
-        match &self.walk.block().1 {
-            CursorBlock::Parsed(block) => {
-                let prefix = block.key_prefix(self.walk.entries().at);
-                debug_assert_eq!(prefix, prefix8(&self.walk.entries().key), "of the key");
-                prefix
-            }
-            CursorBlock::Unparsed(_) => prefix8(&self.walk.entries().key),
-        }
-    }
-
     #[inline(always)]
     fn value(&self) -> &[u8] {
         match &self.walk.block().1 {
@@ -174,33 +167,23 @@ impl InternalIter for SstIter {
         }
     }
 
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.walk.seek_to_first()
-    }
-
-    fn seek_to_last(&mut self) -> Result<()> {
-        self.walk.seek_to_last()
-    }
-
-    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        if self.walk.entries().global_seq.is_some() {
-            return self.seek_ingested(target);
+    fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
+        match target {
+            Some(target) if self.walk.entries().global_seq.is_some() => self.seek_ingested(target),
+            _ => self.walk.seek(target),
         }
-        self.walk.seek(target)
     }
 
-    fn prefetch(&self, target: KeyRef<'_>) {
-        self.walk.reader().prefetch(target);
-    }
-
-    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
-        if self.walk.entries().global_seq.is_none() {
-            return self.walk.seek_before(target);
+    fn seek_before(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
+        match target {
+            Some(target) if self.walk.entries().global_seq.is_some() => {
+                self.seek_ingested(target)?;
+                // By way of the first entry that is not before the target: stored order cannot be
+                // searched backwards.
+                if self.valid() { self.walk.prev() } else { self.walk.seek_before(None) }
+            }
+            _ => self.walk.seek_before(target),
         }
-        self.seek_ingested(target)?;
-        // By way of the first entry that is not before the target: stored order cannot be searched
-        // backwards.
-        if self.valid() { self.walk.prev() } else { self.walk.seek_to_last() }
     }
 
     #[inline]
@@ -223,7 +206,7 @@ impl InternalIter for SstIter {
         {
             return self.walk.next();
         }
-        step_and_pass(self, room)
+        step_to_next_key(self, room)
     }
 
     fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
@@ -234,11 +217,11 @@ impl InternalIter for SstIter {
     }
 
     #[inline]
-    fn next_in_stretch(&mut self) -> Trailer {
+    fn next_in_stretch(&mut self) -> Result<Trailer> {
         let (reader, entries, block) = self.walk.on_block();
         let CursorBlock::Parsed(block) = block else { unreachable!("there is no stretch") };
         entries.next_parsed(reader, block);
-        entries.trailer
+        Ok(entries.trailer)
     }
 }
 

@@ -416,16 +416,10 @@ impl InternalIter for JudgedIter {
     }
 
     /// Only once, before any other move.
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.list_blocks()?;
-        self.is_from_start = true;
-        self.enter()
-    }
-
-    /// Only once, before any other move.
-    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+    fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
+        let Some(target) = target else { return self.enter_from_start() };
         if self.by.judge.must_walk_all() {
-            self.seek_to_first()?;
+            self.enter_from_start()?;
             return self.pass_until(target);
         }
         let mut index = IndexCursor::new();
@@ -455,11 +449,7 @@ impl InternalIter for JudgedIter {
         self.enter()
     }
 
-    fn seek_to_last(&mut self) -> Result<()> {
-        Err(backwards())
-    }
-
-    fn seek_before(&mut self, _: KeyRef<'_>) -> Result<()> {
+    fn seek_before(&mut self, _: Option<KeyRef<'_>>) -> Result<()> {
         Err(backwards())
     }
 
@@ -469,6 +459,12 @@ impl InternalIter for JudgedIter {
 }
 
 impl JudgedIter {
+    fn enter_from_start(&mut self) -> Result<()> {
+        self.list_blocks()?;
+        self.is_from_start = true;
+        self.enter()
+    }
+
     fn pass_until(&mut self, target: KeyRef<'_>) -> Result<()> {
         while self.is_valid && self.key() < target {
             self.next()?;

@@ -137,19 +137,11 @@ impl InternalIter for RawIter {
         self.walk.entries().present.value(&self.walk.block().1)
     }
 
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.walk.seek_to_first()
-    }
-
-    fn seek_to_last(&mut self) -> Result<()> {
-        self.walk.seek_to_last()
-    }
-
-    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+    fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
         self.walk.seek(target)
     }
 
-    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+    fn seek_before(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
         self.walk.seek_before(target)
     }
 

@@ -106,20 +106,12 @@ impl<E: Entries> BlockWalk<E> {
         (&self.reader, &mut self.entries, body)
     }
 
-    pub(super) fn seek_to_first(&mut self) -> Result<()> {
+    pub(super) fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
         self.is_valid = false;
-        let extent = self.index.first(&self.reader)?;
-        self.enter_first(Some(extent))
-    }
-
-    pub(super) fn seek_to_last(&mut self) -> Result<()> {
-        self.is_valid = false;
-        let extent = self.index.last(&self.reader)?;
-        self.enter_last(Some(extent))
-    }
-
-    pub(super) fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
-        self.is_valid = false;
+        let Some(target) = target else {
+            let extent = self.index.first(&self.reader)?;
+            return self.enter_first(Some(extent));
+        };
         // Behind the last separator: no entry of the table is at or after the target.
         let Some(extent) = self.index.seek(&self.reader, target)? else {
             return Ok(());
@@ -131,11 +123,16 @@ impl<E: Entries> BlockWalk<E> {
         if self.is_valid { Ok(()) } else { self.next_block() }
     }
 
-    pub(super) fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
+    pub(super) fn seek_before(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
         self.is_valid = false;
-        let Some(extent) = self.index.seek(&self.reader, target)? else {
-            // Behind all separators: the last entry of the table is before the target.
-            return self.seek_to_last();
+        let found = match target {
+            Some(target) => self.index.seek(&self.reader, target)?.map(|extent| (extent, target)),
+            None => None,
+        };
+        let Some((extent, target)) = found else {
+            // After all separators, too: the last entry of the table is before the target.
+            let extent = self.index.last(&self.reader)?;
+            return self.enter_last(Some(extent));
         };
         self.load(extent)?;
         let (_, body) = self.block.as_ref().expect("it was just loaded");

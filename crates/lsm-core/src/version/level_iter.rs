@@ -88,6 +88,14 @@ impl LevelIter {
         self.on_table().table()
     }
 
+    /// Has the processor fetch memory that a seek to `target` waits for.
+    pub fn prefetch(&self, target: KeyRef<'_>) {
+        let table = self.level.tables().get(self.level.index_of(target.user));
+        if let Some(reader) = table.and_then(|table| table.opened()) {
+            reader.prefetch(target);
+        }
+    }
+
     /// The value, shared if that is worth it. Only while valid.
     pub fn value_slice(&self) -> Slice {
         self.on_table().value_slice()
@@ -158,14 +166,14 @@ impl<C: TableCursor> LevelIter<C> {
 
     fn settle_forward(&mut self) -> Result<()> {
         while self.table.as_ref().is_some_and(|table| !table.valid()) {
-            self.enter(Some(self.index + 1), C::seek_to_first)?;
+            self.enter(Some(self.index + 1), |table| table.seek(None))?;
         }
         Ok(())
     }
 
     fn settle_backward(&mut self) -> Result<()> {
         while self.table.as_ref().is_some_and(|table| !table.valid()) {
-            self.enter(self.index.checked_sub(1), C::seek_to_last)?;
+            self.enter(self.index.checked_sub(1), |table| table.seek_before(None))?;
         }
         Ok(())
     }
@@ -182,46 +190,27 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
         self.on_table().key()
     }
 
-    #[inline]
-    fn prefix(&self) -> u64 {
-        self.on_table().prefix()
-    }
-
     #[inline(always)]
     fn value(&self) -> &[u8] {
         self.on_table().value()
     }
 
-    fn seek_to_first(&mut self) -> Result<()> {
-        self.enter(Some(0), C::seek_to_first)?;
-        self.settle_forward()
-    }
-
-    fn seek_to_last(&mut self) -> Result<()> {
-        self.enter(self.level.tables().len().checked_sub(1), C::seek_to_last)?;
-        self.settle_backward()
-    }
-
-    fn seek(&mut self, target: KeyRef<'_>) -> Result<()> {
+    fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
         // The fences choose the table, so a seek opens one table and not all of the level.
-        let index = self.level.index_of(target.user);
+        let index = target.map_or(0, |target| self.level.index_of(target.user));
         self.enter(Some(index), |table| table.seek(target))?;
         self.settle_forward()
     }
 
-    fn prefetch(&self, target: KeyRef<'_>) {
-        let table = self.level.tables().get(self.level.index_of(target.user));
-        if let Some(reader) = table.and_then(|table| table.opened()) {
-            reader.prefetch(target);
-        }
-    }
-
-    fn seek_before(&mut self, target: KeyRef<'_>) -> Result<()> {
-        let count = self.level.tables().len();
+    fn seek_before(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
+        let last = self.level.tables().len().checked_sub(1);
         // After all tables, the last one has the answer. If the whole table is after the target,
         // the one before it is tried.
-        let index = self.level.index_of(target.user).min(count.saturating_sub(1));
-        self.enter((count > 0).then_some(index), |table| table.seek_before(target))?;
+        let index = match target {
+            Some(target) => last.map(|last| last.min(self.level.index_of(target.user))),
+            None => last,
+        };
+        self.enter(index, |table| table.seek_before(target))?;
         self.settle_backward()
     }
 
@@ -259,8 +248,12 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
     }
 
     #[inline]
-    fn next_in_stretch(&mut self) -> Trailer {
-        self.table.as_mut().expect("a valid cursor is on a table").next_in_stretch()
+    fn next_in_stretch(&mut self) -> Result<Trailer> {
+        let moved = self.on_table_mut().next_in_stretch();
+        if moved.is_err() {
+            self.table = None;
+        }
+        moved
     }
 
     #[inline]

@@ -140,7 +140,7 @@ impl<'a> Arrival<'a> {
             let reader = table.reader(&context)?;
             check_table(&context, &self.partition.name, &hooks, &table, reader)?;
             let mut entries = reader.iter(ReadMode::Streaming);
-            entries.seek_to_first()?;
+            entries.seek(None)?;
             while entries.valid() {
                 self.partition.check_key(entries.key().user)?;
                 entries.next()?;
@@ -168,7 +168,7 @@ impl<'a> Arrival<'a> {
             return Err(bad("hidden entries of an export have a different suffix"));
         }
         let mut entries = reader.iter(ReadMode::Streaming);
-        entries.seek_to_first()?;
+        entries.seek(None)?;
         let is_first = entries.valid() && entries.key() == meta.smallest.as_ref();
         if !is_first {
             return Err(bad("a table does not begin with its smallest key"));
@@ -228,7 +228,7 @@ impl<'a> Arrival<'a> {
         })?;
         let mut faults = Faults::default();
         let mut entries = reader.raw_iter(RawMode::Streaming);
-        entries.seek_to_first()?;
+        entries.seek(None)?;
         while entries.valid() {
             let key = entries.key();
             let (block_offset, entry, block_verified) = entries.origin();

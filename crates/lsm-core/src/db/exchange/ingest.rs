@@ -109,7 +109,7 @@ fn memtables_overlap(partition: &PartitionState, tables: &[SstMeta]) -> Result<b
     for memtable in view.memtables() {
         let mut entries = memtable.iter();
         for meta in tables {
-            entries.seek(KeyRef::seek(&meta.smallest.user, SeqNo::MAX))?;
+            entries.seek(Some(KeyRef::seek(&meta.smallest.user, SeqNo::MAX)))?;
             if entries.valid() && *entries.key().user <= *meta.largest.user {
                 return Ok(true);
             }

@@ -183,7 +183,7 @@ impl Bench {
             let table = Table::new(meta.clone());
             let reader = table.reader(&self.runner.tables).unwrap();
             let mut entries = reader.iter(ReadMode::Cached);
-            entries.seek_to_first().unwrap();
+            entries.seek(None).unwrap();
             while entries.valid() {
                 let key = entries.key();
                 let value = String::from_utf8_lossy(entries.value()).into_owned();

@@ -48,12 +48,13 @@ pub(super) fn find_newer(
     steps: &mut Steps,
 ) -> Result<Look> {
     match lower {
-        Bound::Included(first) => entries.seek(KeyRef::seek(first, SeqNo::MAX))?,
-        Bound::Excluded(before) => entries.seek(KeyRef::new(before, Trailer::LAST))?,
-        Bound::Unbounded => entries.seek_to_first()?,
+        Bound::Included(first) => entries.seek(Some(KeyRef::seek(first, SeqNo::MAX)))?,
+        Bound::Excluded(before) => entries.seek(Some(KeyRef::new(before, Trailer::LAST)))?,
+        Bound::Unbounded => entries.seek(None)?,
     }
+    let mut room = Vec::new();
     while entries.valid() {
-        // Counted by key and not by entry: a key with many versions is one step, because `pass`
+        // Counted by key and not by entry: a key with many versions is one step, because `next_key`
         // skips them.
         if !steps.take() {
             return Ok(Look::GaveUp);
@@ -62,12 +63,11 @@ pub(super) fn find_newer(
         if !is_before_end(upper, newest.user) {
             break;
         }
-        let user = newest.user.to_vec();
         if newest.trailer.seq() > after {
-            return Ok(Look::Found(user, newest.trailer.seq()));
+            return Ok(Look::Found(newest.user.to_vec(), newest.trailer.seq()));
         }
         // The newest entry of a key comes first, so its other ones are older.
-        entries.pass(&user)?;
+        entries.next_key(&mut room)?;
     }
     Ok(Look::Nothing)
 }

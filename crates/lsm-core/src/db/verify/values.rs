@@ -28,7 +28,7 @@ impl VerifyRun<'_> {
         let Some(partition) = self.db.catalog.named(partition) else { return Ok(()) };
         let Some(store) = partition.store().cloned() else { return Ok(()) };
         let mut entries = Arc::new(reader).iter(ReadMode::Streaming);
-        entries.seek_to_first()?;
+        entries.seek(None)?;
         while entries.valid() {
             let key = entries.key();
             if key.trailer.kind() == Some(EntryKind::Handle) {

@@ -99,7 +99,7 @@ impl Noting {
 fn a_walk_asks_for_the_next_block_before_it_gets_it() {
     let cache = Noting::new();
     let mut iter = cache.cursor(1);
-    iter.seek_to_first().unwrap();
+    iter.seek(None).unwrap();
     while iter.valid() {
         iter.next().unwrap();
     }
@@ -117,9 +117,10 @@ fn a_walk_asks_for_the_next_block_before_it_gets_it() {
 #[test]
 fn a_seek_of_a_merge_asks_for_the_places_of_all_tables_first() {
     let cache = Noting::new();
-    let mut merged = MergeIter::new(vec![cache.cursor(1), cache.cursor(2)]);
+    let merged = MergeIter::new(vec![cache.cursor(1), cache.cursor(2)]);
+    let mut merged = merged.with_prefetch(SstIter::prefetch);
     let target = 1234_u64.to_be_bytes();
-    merged.seek(KeyRef::seek(&target, SeqNo::MAX)).unwrap();
+    merged.seek(Some(KeyRef::seek(&target, SeqNo::MAX))).unwrap();
     assert_eq!(merged.key().user, target);
     let calls = cache.taken();
     let [first, second] = [calls[0], calls[1]];
@@ -158,8 +159,8 @@ fn an_index_notes_where_the_cache_keeps_a_block() {
         }
         // Cursors note it, too.
         for _ in 0..2 {
-            iter.seek_to_last().unwrap();
-            iter.seek(KeyRef::seek(key, SeqNo::MAX)).unwrap();
+            iter.seek_before(None).unwrap();
+            iter.seek(Some(KeyRef::seek(key, SeqNo::MAX))).unwrap();
         }
         let block = cache.blocks.get(FileNo(1), extent.offset).unwrap();
         assert_eq!(index.noted(number), block.data().address());
@@ -180,7 +181,7 @@ fn an_index_of_two_levels_notes_nothing() {
         for n in (0..2000_u64).step_by(50) {
             let key = n.to_be_bytes();
             assert!(reader.get(&key, bloom_hash(&key), SeqNo::MAX).unwrap().is_some());
-            iter.seek(KeyRef::seek(&key, SeqNo::MAX)).unwrap();
+            iter.seek(Some(KeyRef::seek(&key, SeqNo::MAX))).unwrap();
             assert!(iter.valid());
         }
     }

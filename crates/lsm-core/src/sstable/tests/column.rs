@@ -72,7 +72,7 @@ fn a_column_is_stored_as_it_is_behind_what_is_compressed() {
     let table = table();
     for mode in MODES {
         let mut iter = reader.raw_iter(mode);
-        iter.seek_to_first().unwrap();
+        iter.seek(None).unwrap();
         for (expected, hidden) in table.all.iter().zip(&table.hidden) {
             assert_eq!((at(&iter).as_ref(), iter.hidden()), (Some(expected), *hidden));
             iter.next().unwrap();
@@ -92,7 +92,7 @@ fn every_flipped_bit_of_a_column_is_an_error_or_suspect() {
             let reader = open(&bad, None).unwrap();
             for mode in [RawMode::Cached, RawMode::Suspects] {
                 let mut iter = reader.raw_iter(mode);
-                let mut last = iter.seek_to_first();
+                let mut last = iter.seek(None);
                 while iter.valid() {
                     assert!(!iter.origin().2, "bit {bit} of {compression:?}, {mode:?}");
                     last = iter.next();

@@ -41,7 +41,7 @@ fn read_all(bytes: &[u8], all: &Entries) -> Result<()> {
 pub(super) fn read_whole(reader: &Arc<SstReader>, all: &Entries) -> Result<()> {
     for mode in [ReadMode::Cached, ReadMode::Streaming] {
         let mut iter = reader.iter(mode);
-        iter.seek_to_first()?;
+        iter.seek(None)?;
         for (key, value) in all {
             assert!(iter.valid(), "a scan ended early without an error");
             assert_eq!((iter.key(), iter.value()), (key.as_ref(), &value[..]));
@@ -130,7 +130,7 @@ fn a_cursor_ends_at_damage_and_goes_on_behind_it_after_a_seek() {
     let reader = open(&bytes, None).unwrap();
     for mode in [ReadMode::Cached, ReadMode::Streaming] {
         let mut iter = reader.iter(mode);
-        iter.seek_to_first().unwrap();
+        iter.seek(None).unwrap();
         let mut count = 0;
         let error = loop {
             assert_eq!((iter.key(), iter.value()), (all[count].0.as_ref(), &all[count].1[..]));
@@ -142,8 +142,8 @@ fn a_cursor_ends_at_damage_and_goes_on_behind_it_after_a_seek() {
         };
         assert_eq!(error.damage().unwrap().offset, Some(middle));
         assert!(!iter.valid() && count > 2);
-        assert!(iter.seek(KeyRef::seek(b"key0012", SeqNo::MAX)).is_err() && !iter.valid());
-        iter.seek(KeyRef::seek(b"key0020", SeqNo::MAX)).unwrap();
+        assert!(iter.seek(Some(KeyRef::seek(b"key0012", SeqNo::MAX))).is_err() && !iter.valid());
+        iter.seek(Some(KeyRef::seek(b"key0020", SeqNo::MAX))).unwrap();
         assert_eq!(iter.key().user, b"key0020");
         while iter.place().0 > middle {
             if iter.prev().is_err() {
@@ -151,9 +151,9 @@ fn a_cursor_ends_at_damage_and_goes_on_behind_it_after_a_seek() {
             }
         }
         assert!(!iter.valid());
-        iter.seek_to_last().unwrap();
+        iter.seek_before(None).unwrap();
         assert_eq!(iter.key(), all.last().unwrap().0.as_ref());
-        iter.seek_before(all[1].0.as_ref()).unwrap();
+        iter.seek_before(Some(all[1].0.as_ref())).unwrap();
         assert_eq!(iter.key(), all[0].0.as_ref());
     }
 }

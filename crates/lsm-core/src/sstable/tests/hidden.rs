@@ -94,7 +94,7 @@ fn check_raw(reader: &Arc<SstReader>, table: &Table, targets: &[(Vec<u8>, u64)])
     for mode in MODES {
         let mut iter = reader.raw_iter(mode);
         assert!(!iter.valid());
-        iter.seek_to_first().unwrap();
+        iter.seek(None).unwrap();
         let mut origins = Vec::new();
         for (expected, hidden) in all.iter().zip(&table.hidden) {
             assert_eq!(at(&iter).as_ref(), Some(expected));
@@ -103,7 +103,7 @@ fn check_raw(reader: &Arc<SstReader>, table: &Table, targets: &[(Vec<u8>, u64)])
             iter.next().unwrap();
         }
         assert!(!iter.valid());
-        iter.seek_to_last().unwrap();
+        iter.seek_before(None).unwrap();
         for (i, expected) in all.iter().enumerate().rev() {
             assert_eq!(at(&iter).as_ref(), Some(expected));
             assert_eq!((iter.hidden(), iter.origin()), (table.hidden[i], origins[i]));
@@ -119,13 +119,13 @@ fn check_raw(reader: &Arc<SstReader>, table: &Table, targets: &[(Vec<u8>, u64)])
         let seq = SeqNo::new(raw >> 8).unwrap();
         for target in [KeyRef::seek(&user, seq), KeyRef::new(&user, Trailer::LAST)] {
             let i = all.partition_point(|(key, _)| key.as_ref() < target);
-            iter.seek(target).unwrap();
+            iter.seek(Some(target)).unwrap();
             assert_eq!(at(&iter), all.get(i).cloned(), "{target:?}");
             if i < all.len() {
                 iter.next().unwrap();
                 assert_eq!(at(&iter), all.get(i + 1).cloned());
             }
-            iter.seek_before(target).unwrap();
+            iter.seek_before(Some(target)).unwrap();
             assert_eq!(at(&iter), i.checked_sub(1).map(|i| all[i].clone()), "{target:?}");
             if i > 0 {
                 iter.prev().unwrap();
@@ -138,7 +138,7 @@ fn check_raw(reader: &Arc<SstReader>, table: &Table, targets: &[(Vec<u8>, u64)])
 /// Every look-up with its hidden entry, against the list.
 fn check_look_ups(reader: &Arc<SstReader>, table: &Table, suffix: &[u8]) {
     let mut raw = reader.raw_iter(RawMode::default());
-    raw.seek_to_first().unwrap();
+    raw.seek(None).unwrap();
     // Block, and place in it.
     let mut places = Vec::new();
     for _ in &table.all {
@@ -303,8 +303,8 @@ fn a_group_is_not_parted_until_it_passes_a_bound() {
     assert_eq!((summary.entries, summary.hidden), (count + 2, count + 1));
     let mut visible = reader.iter(crate::sstable::ReadMode::Cached);
     let mut raw = reader.raw_iter(RawMode::Streaming);
-    raw.seek_to_first().unwrap();
-    visible.seek_to_first().unwrap();
+    raw.seek(None).unwrap();
+    visible.seek(None).unwrap();
     let mut hollow = 0;
     for ((key, value), hidden) in table.all.iter().zip(&table.hidden) {
         assert_eq!((raw.key(), raw.value()), (key.as_ref(), &value[..]));
@@ -317,7 +317,7 @@ fn a_group_is_not_parted_until_it_passes_a_bound() {
     }
     assert!(hollow > 0, "a block begins with a hidden entry");
     assert!(!raw.valid() && !visible.valid());
-    visible.seek_to_last().unwrap();
+    visible.seek_before(None).unwrap();
     visible.prev().unwrap();
     assert_eq!(visible.key(), entry(b"hot", 1, EntryKind::Value, b"").0.as_ref());
     for seq in [1, 2, count / 2, count] {

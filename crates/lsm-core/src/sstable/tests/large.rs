@@ -21,7 +21,7 @@ fn value(repeated: usize) -> Vec<u8> {
 
 fn pairs(mut iter: impl InternalIter) -> Entries {
     let mut all = Vec::new();
-    iter.seek_to_first().unwrap();
+    iter.seek(None).unwrap();
     while iter.valid() {
         all.push((iter.key().to_owned(), iter.value().to_vec()));
         iter.next().unwrap();

@@ -75,9 +75,9 @@ fn walked(reader: &Arc<SstReader>, forward: bool) -> Result<Vec<(InternalKey, Ve
     let mut iter = reader.iter(ReadMode::Cached);
     let mut all = Vec::new();
     if forward {
-        iter.seek_to_first()?;
+        iter.seek(None)?;
     } else {
-        iter.seek_to_last()?;
+        iter.seek_before(None)?;
     }
     while let Some(entry) = at(&iter) {
         all.push(entry);
@@ -136,8 +136,8 @@ proptest! {
             let keys = all.iter().map(|(key, _)| &*key.user);
             for user in targets.iter().map(|target| &**target).chain(keys) {
                 let _ = reader.get(user, bloom_hash(user), SeqNo::MAX);
-                let _ = iter.seek(KeyRef::seek(user, SeqNo::MAX));
-                let _ = iter.seek_before(KeyRef::seek(user, SeqNo::MAX));
+                let _ = iter.seek(Some(KeyRef::seek(user, SeqNo::MAX)));
+                let _ = iter.seek_before(Some(KeyRef::seek(user, SeqNo::MAX)));
             }
         }
     }
@@ -155,7 +155,7 @@ fn a_cursor_stops_at_an_entry_out_of_order_and_goes_on_behind_it_after_a_seek() 
     seal_again(&mut bytes, len);
     for reader in UNPARSED.map(|open| open(&bytes).unwrap()) {
         let mut iter = reader.iter(ReadMode::Cached);
-        iter.seek_to_first().unwrap();
+        iter.seek(None).unwrap();
         for expected in &all[..19] {
             assert_eq!(at(&iter).as_ref(), Some(expected));
             iter.next().unwrap();
@@ -163,13 +163,13 @@ fn a_cursor_stops_at_an_entry_out_of_order_and_goes_on_behind_it_after_a_seek() 
         let error = iter.next().unwrap_err();
         assert!(error.is_corruption() && !iter.valid(), "{error}");
         assert_eq!(error.damage().unwrap().offset, Some(0));
-        iter.seek(all[30].0.as_ref()).unwrap();
+        iter.seek(Some(all[30].0.as_ref())).unwrap();
         for expected in &all[30..] {
             assert_eq!(at(&iter).as_ref(), Some(expected));
             iter.next().unwrap();
         }
         assert!(!iter.valid());
-        iter.seek_to_last().unwrap();
+        iter.seek_before(None).unwrap();
         let error = (0..40).find_map(|_| iter.prev().err()).unwrap();
         assert!(error.is_corruption() && !iter.valid(), "{error}");
     }
@@ -187,8 +187,8 @@ fn an_entry_that_is_left_out_ends_a_walk_where_it_is_missing() {
     seal_again(&mut bytes, len);
     for reader in UNPARSED.map(|open| open(&bytes).unwrap()) {
         let mut iter = reader.iter(ReadMode::Cached);
-        assert!(iter.seek_to_last().unwrap_err().is_corruption());
-        iter.seek(all[37].0.as_ref()).unwrap();
+        assert!(iter.seek_before(None).unwrap_err().is_corruption());
+        iter.seek(Some(all[37].0.as_ref())).unwrap();
         assert!(iter.next().unwrap_err().is_corruption() && !iter.valid());
     }
     // The second group begins with its second entry. Five bytes lie in front of a key.
@@ -199,12 +199,12 @@ fn an_entry_that_is_left_out_ends_a_walk_where_it_is_missing() {
     seal_again(&mut bytes, len);
     for reader in UNPARSED.map(|open| open(&bytes).unwrap()) {
         let mut iter = reader.iter(ReadMode::Cached);
-        iter.seek_to_first().unwrap();
+        iter.seek(None).unwrap();
         (1..15).for_each(|_| iter.next().unwrap());
         assert_eq!(at(&iter).as_ref(), Some(&all[14]));
         assert!(iter.next().unwrap_err().is_corruption() && !iter.valid());
         // Backwards, too.
-        iter.seek(all[20].0.as_ref()).unwrap();
+        iter.seek(Some(all[20].0.as_ref())).unwrap();
         let error = (0..5).find_map(|_| iter.prev().err());
         assert!(error.unwrap().is_corruption() && !iter.valid());
     }

@@ -228,7 +228,7 @@ fn read_all(bytes: &[u8], table: &Table) -> Result<()> {
     let reader = open(bytes, None)?;
     for mode in [RawMode::Cached, RawMode::Streaming] {
         let mut iter = reader.raw_iter(mode);
-        iter.seek_to_first()?;
+        iter.seek(None)?;
         for ((key, value), hidden) in table.all.iter().zip(&table.hidden) {
             assert!(iter.valid(), "a scan ended early without an error");
             assert_eq!((iter.key(), iter.value()), (key.as_ref(), &value[..]));
@@ -238,7 +238,7 @@ fn read_all(bytes: &[u8], table: &Table) -> Result<()> {
         assert!(!iter.valid());
     }
     let mut iter = reader.iter(ReadMode::Cached);
-    iter.seek_to_first()?;
+    iter.seek(None)?;
     for (key, value) in table.visible() {
         assert_eq!((iter.key(), iter.value()), (key.as_ref(), &value[..]));
         let found = reader.get(&key.user, bloom_hash(&key.user), key.trailer.seq())?;
@@ -272,7 +272,7 @@ fn a_tolerant_walk_names_the_damaged_block_and_hands_over_the_rest() {
         let sound = open(&bytes, None).unwrap();
         let blocks: Vec<(u64, u64)> = sound.blocks().map(Result::unwrap).collect();
         let mut walk = sound.raw_iter(RawMode::default());
-        walk.seek_to_first().unwrap();
+        walk.seek(None).unwrap();
         let mut origins = Vec::new();
         while walk.valid() {
             origins.push(walk.origin().0);
@@ -286,7 +286,7 @@ fn a_tolerant_walk_names_the_damaged_block_and_hands_over_the_rest() {
             let reader = open(&bad, None).unwrap();
             let mode = if bit % 2 == 0 { RawMode::Scrub } else { RawMode::Suspects };
             let mut iter = reader.raw_iter(mode);
-            iter.seek_to_first().unwrap();
+            iter.seek(None).unwrap();
             let mut sound = Vec::new();
             let mut last = None;
             while iter.valid() {
@@ -308,9 +308,9 @@ fn a_tolerant_walk_names_the_damaged_block_and_hands_over_the_rest() {
             let expected: Vec<_> = expected.map(|(entry, _)| entry.clone()).collect();
             assert_eq!(sound, expected, "bit {bit}");
             // Seeks and steps back end at the same place.
-            iter.seek(KeyRef::seek(b"zzz", crate::types::SeqNo::MAX)).unwrap();
+            iter.seek(Some(KeyRef::seek(b"zzz", crate::types::SeqNo::MAX))).unwrap();
             assert!(!iter.valid());
-            iter.seek_to_last().unwrap();
+            iter.seek_before(None).unwrap();
             let mut count = 0;
             while iter.valid() {
                 count += 1;
@@ -368,9 +368,9 @@ fn what_was_only_damaged_in_memory_is_read_again() {
     let reader = SstReader::open(file, "t.sst".into(), IDENTITY, None, None).unwrap();
     let reader = Arc::new(reader);
     let mut strict = reader.raw_iter(RawMode::default());
-    assert!(strict.seek_to_first().is_err() && !strict.valid());
+    assert!(strict.seek(None).is_err() && !strict.valid());
     let mut iter = reader.raw_iter(RawMode::Suspects);
-    iter.seek_to_first().unwrap();
+    iter.seek(None).unwrap();
     assert_eq!(iter.key(), table.all[0].0.as_ref());
     assert!(iter.origin().2 && iter.damage().is_empty());
     assert!(verify(&reader, None).is_empty(), "it reads past the caches");
