@@ -8,9 +8,12 @@ use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
 use lsm_core::hooks::{
-    HookProvider, PendingHandle, StoreContext, StoreEdit, ValueStore, ValueStoreFactory,
+    HookProvider, PendingHandle, StoreContext, StoreEdit, StoreSection, StoreSnapshot, StoredValue,
+    ValueStore, ValueStoreFactory,
 };
-use siltstone::{Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result};
+use siltstone::{
+    Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result, ValueStoreStats,
+};
 use testkit::Rng;
 
 use crate::store::stepped;
@@ -159,50 +162,46 @@ impl ValueStoreFactory for Attic {
         "attic"
     }
 
-    fn open(&self, _context: StoreContext) -> Result<Arc<dyn ValueStore>> {
+    fn threshold_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn open(&self, _: StoreContext, _: &[StoreSection]) -> Result<Arc<dyn ValueStore>> {
         Ok(Arc::new(Attic))
     }
 }
 
 impl ValueStore for Attic {
-    fn wants(&self, _len: u64) -> bool {
-        false
-    }
-
     fn put(&self, _key: &[u8], _value: &[u8]) -> Result<PendingHandle> {
         unreachable!("it wants nothing")
+    }
+
+    fn value(&self, _handle: &[u8]) -> Result<Box<dyn StoredValue + '_>> {
+        unreachable!("there are no handles")
     }
 
     fn sync(&self) -> Result<()> {
         Ok(())
     }
 
-    fn probe(&self, _handle: &[u8]) -> Result<bool> {
-        unreachable!("there are no handles")
+    fn edit(&self, _edit: StoreEdit<'_>) -> Result<Vec<u8>> {
+        Ok(Vec::new())
     }
 
-    fn len(&self, _handle: &[u8]) -> Result<u64> {
-        unreachable!("there are no handles")
+    fn apply(&self, _number: u64, _section: &[u8]) -> Result<u64> {
+        Ok(0)
     }
 
-    fn read_into(&self, _handle: &[u8], _offset: u64, _buf: &mut [u8]) -> Result<()> {
-        unreachable!("there are no handles")
-    }
-
-    fn edit(&self, _edit: &StoreEdit<'_>) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn apply(&self, _number: u64, _section: &[u8]) -> Result<()> {
-        Ok(())
-    }
-
-    fn snapshot(&self) -> Vec<u8> {
-        Vec::new()
+    fn snapshot(&self) -> StoreSnapshot {
+        StoreSnapshot::default()
     }
 
     fn reclaim(&self, _number: u64) -> Result<()> {
         Ok(())
+    }
+
+    fn stats(&self) -> ValueStoreStats {
+        ValueStoreStats::default()
     }
 }
 

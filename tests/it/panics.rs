@@ -10,7 +10,6 @@ mod filters;
 mod value_store;
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{AppendMode, Fs};
 use lsm_core::hooks::{
-    Carry, CompactionFilterFactory, Entry, HookProvider, PendingHandle, StoreContext, StoreEdit,
-    StoreSection, ValueStore, ValueStoreFactory,
+    Carry, CarryJob, CompactionFilterFactory, Dropped, Entry, HookProvider, PendingHandle,
+    StoreContext, StoreEdit, StoreSection, StoreSnapshot, StoredValue, ValueStore,
+    ValueStoreFactory,
 };
 use lsm_core::types::EntryKind;
-use siltstone::{Error, ErrorKind, Result};
+use siltstone::{Error, ErrorKind, Result, ValueStoreStats};
 
 /// The effect of a fuse on the call for which it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,11 +189,6 @@ impl TestValueStore {
         assert!(dropped.iter().all(|n| added.binary_search(n).is_ok()), "dropped, never added");
         added.len() - dropped.len()
     }
-
-    fn value(&self, handle: &[u8]) -> Result<Vec<u8>> {
-        let value = self.state.lock().unwrap().values.get(&number(handle)).cloned();
-        value.ok_or_else(|| Error::corruption("shelf", None, "a value is not there"))
-    }
 }
 
 /// The file of a checkpoint: number, length and bytes of each value.
@@ -207,17 +203,57 @@ impl ValueStoreFactory for TestValueStore {
         "shelf"
     }
 
-    fn open(&self, _context: StoreContext) -> Result<Arc<dyn ValueStore>> {
+    fn threshold_bytes(&self) -> u64 {
+        100
+    }
+
+    fn open(&self, _: StoreContext, sections: &[StoreSection]) -> Result<Arc<dyn ValueStore>> {
+        for (edit, section) in sections {
+            self.apply(*edit, section)?;
+        }
         Ok(Arc::new(self.clone()))
     }
 }
 
-impl ValueStore for TestValueStore {
-    fn wants(&self, len: u64) -> bool {
-        self.fuse.pass("wants").unwrap();
-        len >= 100
+/// A value by its handle.
+struct Stored<'a>(&'a TestValueStore, u64);
+
+impl Stored<'_> {
+    fn bytes(&self) -> Result<Vec<u8>> {
+        let value = self.0.state.lock().unwrap().values.get(&self.1).cloned();
+        value.ok_or_else(|| Error::corruption("shelf", None, "a value is not there"))
+    }
+}
+
+impl StoredValue for Stored<'_> {
+    fn len(&self) -> u64 {
+        self.0.state.lock().unwrap().values.get(&self.1).map_or(0, |value| value.len() as u64)
     }
 
+    fn read_into(&self, buf: &mut [u8]) -> Result<()> {
+        self.0.fuse.pass("read")?;
+        self.0.state.lock().unwrap().reads.push(format!("read {}", self.1));
+        buf.copy_from_slice(&self.bytes()?);
+        Ok(())
+    }
+
+    fn prefetch(&self, len: u64) {
+        self.0.fuse.pass("prefetch").unwrap();
+        assert_eq!(len, self.len());
+        self.0.state.lock().unwrap().reads.push(format!("ahead {}", self.1));
+    }
+
+    fn verify(&self, _: &[u8], _: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+        self.bytes().map(drop)
+    }
+
+    fn is_durable(&self) -> Result<bool> {
+        self.0.fuse.pass("is_durable")?;
+        Ok(self.0.state.lock().unwrap().values.contains_key(&self.1))
+    }
+}
+
+impl ValueStore for TestValueStore {
     fn put(&self, _key: &[u8], value: &[u8]) -> Result<PendingHandle> {
         self.fuse.pass("put")?;
         let call = self.in_put.lock().unwrap().take();
@@ -237,44 +273,24 @@ impl ValueStore for TestValueStore {
         Ok(())
     }
 
-    fn sync_failures(&self) -> u64 {
-        self.state.lock().unwrap().sync_failures
+    fn value(&self, handle: &[u8]) -> Result<Box<dyn StoredValue + '_>> {
+        self.fuse.pass("value")?;
+        Ok(Box::new(Stored(self, number(handle))))
     }
 
-    fn probe(&self, handle: &[u8]) -> Result<bool> {
-        self.fuse.pass("probe")?;
-        Ok(self.state.lock().unwrap().values.contains_key(&number(handle)))
+    fn stats(&self) -> ValueStoreStats {
+        self.fuse.pass("stats").unwrap();
+        let mut stats = ValueStoreStats::default();
+        stats.sync_failure_count = self.state.lock().unwrap().sync_failures;
+        stats
     }
 
-    fn len(&self, handle: &[u8]) -> Result<u64> {
-        self.fuse.pass("len")?;
-        Ok(self.value(handle)?.len() as u64)
-    }
-
-    fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.fuse.pass("read")?;
-        self.state.lock().unwrap().reads.push(format!("read {}", number(handle)));
-        buf.copy_from_slice(&self.value(handle)?[offset as usize..offset as usize + buf.len()]);
-        Ok(())
-    }
-
-    fn prefetch(&self, handle: &[u8], len: u64) {
-        self.fuse.pass("prefetch").unwrap();
-        assert_eq!(len, self.value(handle).unwrap().len() as u64);
-        self.state.lock().unwrap().reads.push(format!("ahead {}", number(handle)));
-    }
-
-    fn holds_values(&self) -> bool {
-        self.fuse.pass("holds_values").unwrap();
-        false
-    }
-
-    fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
+    fn carry(&self, entry: Entry<'_>, _: CarryJob) -> Result<Carry> {
         self.fuse.pass("carry")?;
         if !self.moves || entry.kind != EntryKind::Handle {
             return Ok(Carry::Stay);
         }
-        let value = self.value(entry.value)?;
+        let value = Stored(self, number(entry.value)).bytes()?;
         let mut state = self.state.lock().unwrap();
         state.next += 1;
         let n = state.next;
@@ -283,29 +299,31 @@ impl ValueStore for TestValueStore {
         Ok(Carry::Moved(self.pending(n)))
     }
 
-    fn edit(&self, edit: &StoreEdit<'_>) -> Vec<u8> {
-        self.fuse.pass("edit").unwrap();
+    fn edit(&self, edit: StoreEdit<'_>) -> Result<Vec<u8>> {
+        self.fuse.pass("edit")?;
         let mut state = self.state.lock().unwrap();
         state.added.extend(edit.added.iter().map(|added| number(&added.handle)));
-        if edit.partition_dropped {
-            return state.values.keys().flat_map(|n| n.to_le_bytes()).collect();
-        }
-        edit.dropped.concat()
+        Ok(match edit.dropped {
+            Dropped::Handles(handles) => handles.concat(),
+            Dropped::Partition => state.values.keys().flat_map(|n| n.to_le_bytes()).collect(),
+            Dropped::Unnamed { .. } => Vec::new(),
+        })
     }
 
-    fn apply(&self, edit: u64, section: &[u8]) -> Result<()> {
+    fn apply(&self, edit: u64, section: &[u8]) -> Result<u64> {
         self.fuse.pass("apply")?;
         let mut state = self.state.lock().unwrap();
         let numbers: Vec<u64> = section.chunks(8).map(number).collect();
         state.applied.insert(edit, numbers.clone());
         state.dropped.insert(edit, numbers);
-        Ok(())
+        Ok(0)
     }
 
-    fn snapshot(&self) -> Vec<u8> {
+    fn snapshot(&self) -> StoreSnapshot {
         self.fuse.pass("snapshot").unwrap();
         let state = self.state.lock().unwrap();
-        state.applied.values().flatten().flat_map(|n| n.to_le_bytes()).collect()
+        let section = state.applied.values().flatten().flat_map(|n| n.to_le_bytes()).collect();
+        StoreSnapshot { section, chunks: Vec::new() }
     }
 
     fn reclaim(&self, edit: u64) -> Result<()> {

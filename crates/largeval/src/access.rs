@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use lsm_core::db::Partition;
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::hooks::store_as_any;
 use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
 use lsm_core::read::{Located, ReadPoint};
 use lsm_core::types::Slice;
@@ -34,7 +33,7 @@ pub struct BlobStat {
 /// The store of the large values of a partition, if it has one.
 pub fn store_of(partition: &Partition) -> Option<LargeStore> {
     let store = partition.value_store()?;
-    store_as_any(&*store).downcast_ref::<LargeStore>().cloned()
+    store.downcast_ref::<LargeStore>().cloned()
 }
 
 /// As [`store_of`].
@@ -75,7 +74,7 @@ fn find(point: ReadPoint, key: &[u8]) -> Result<Option<FoundValue>> {
 /// The store that has the large values of a point.
 fn store_at(point: &ReadPoint) -> Result<&LargeStore> {
     let store = point.value_store();
-    let store = store.and_then(|store| store_as_any(&**store).downcast_ref::<LargeStore>());
+    let store = store.and_then(|store| store.downcast_ref::<LargeStore>());
     store.ok_or_else(|| without_store(point.partition()))
 }
 

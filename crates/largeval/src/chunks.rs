@@ -21,7 +21,7 @@
 use std::collections::BTreeMap;
 
 use lsm_core::codec::{Malformed, Reader, put_bytes, put_varint};
-use lsm_core::hooks::{ChunkId, StoreEdit};
+use lsm_core::hooks::{AddedValue, ChunkId};
 use lsm_core::types::{Epoch, FileNo};
 
 use crate::choosing::{ChunkRest, MoveChoice};
@@ -179,23 +179,28 @@ pub struct Chunks {
 
 impl Chunks {
     /// The section of an edit. Damaged handles are left out: their chunk stays.
-    pub fn section(edit: &StoreEdit<'_>) -> Vec<u8> {
+    pub fn section(added: &[AddedValue], dropped: &[Vec<u8>]) -> Vec<u8> {
         let mut deltas: BTreeMap<ChunkId, Delta> = BTreeMap::new();
-        for added in edit.added {
+        for added in added {
             let Ok(handle) = Handle::decode(&added.handle) else { continue };
             let delta = deltas.entry(handle.chunk).or_default();
             delta.added.add(Count { blocks: 1, bytes: handle.block_bytes() });
             delta.end = delta.end.max(handle.end());
             delta.widen(&added.key, &added.key);
         }
-        for dropped in edit.dropped {
+        for dropped in dropped {
             let Ok(handle) = Handle::decode(dropped) else { continue };
             let delta = deltas.entry(handle.chunk).or_default();
             // The span of its keys is not changed. A narrower one would need all handles of the
             // chunk, and a wider one costs a move some needless tables.
             delta.dropped.add(Count { blocks: 1, bytes: handle.block_bytes() });
         }
-        encode(if edit.partition_dropped { DROPPED } else { CHANGES }, &deltas)
+        encode(CHANGES, &deltas)
+    }
+
+    /// The section of an edit that drops the partition.
+    pub fn dropped_section() -> Vec<u8> {
+        encode(DROPPED, &BTreeMap::new())
     }
 
     /// The whole state as a section.

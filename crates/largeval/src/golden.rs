@@ -38,14 +38,13 @@ struct Written {
 fn write(options: LargeValueOptions, value: &[u8]) -> Written {
     let fs = MemFs::new();
     let context = context(&fs, Arc::new(Stopped));
-    let store = LargeValues::new(options).unwrap().open(context);
+    let store = LargeValues::new(options).unwrap().open(context, &[]);
     let store = store.unwrap();
     let pending = store.put(b"key", value).unwrap();
     let handle = pending.bytes().to_vec();
     pending.keep();
     let added = [AddedValue { key: b"key".to_vec(), handle: handle.clone() }];
-    let edit = StoreEdit { number: 9, added: &added, ..StoreEdit::default() };
-    let section = store.edit(&edit);
+    let section = store.edit(StoreEdit::adding(&added)).unwrap();
     let file = fs.read_raw(Path::new("/db/000000000000002d-00000003.chunk")).unwrap();
     Written { file, handle, section }
 }

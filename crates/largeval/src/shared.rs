@@ -393,7 +393,11 @@ impl Shared {
 
     /// The value of a handle.
     pub(crate) fn block(&self, handle: &[u8], source: ByteSource) -> Result<Block> {
-        let handle = self.handle(handle)?;
+        self.block_of(self.handle(handle)?, source)
+    }
+
+    /// The value of a decoded handle.
+    pub(crate) fn block_of(&self, handle: Handle, source: ByteSource) -> Result<Block> {
         let OpenChunk { file, path } = self.open_chunk(handle.chunk)?;
         Ok(Block { file, path, handle, source })
     }
@@ -457,7 +461,7 @@ fn names(sections: &[StoreSection], chunk: ChunkId) -> bool {
 mod tests {
     use lsm_core::clock::SystemClock;
     use lsm_core::fs::MemFs;
-    use lsm_core::hooks::{AddedValue, Carry, Entry, StoreEdit, ValueStore};
+    use lsm_core::hooks::{AddedValue, Carry, CarryJob, Entry, ValueStore};
     use lsm_core::types::{EntryKind, SeqNo};
 
     use super::*;
@@ -485,8 +489,7 @@ mod tests {
             form: Form::Plain,
         };
         let added = [AddedValue { key: b"k".to_vec(), handle: handle.encode() }];
-        let section =
-            Chunks::section(&StoreEdit { number: 1, added: &added, ..StoreEdit::default() });
+        let section = Chunks::section(&added, &[]);
         let mut state = shared.state.lock();
         state.chunks.apply(1, &section).unwrap();
         let tenth = state.chunks.live_bytes() / 1000 * 100;
@@ -503,7 +506,7 @@ mod tests {
             hidden: false,
         };
         let store = LargeStore(shared.clone());
-        assert!(matches!(store.carry(entry).unwrap(), Carry::Moved(_)));
+        assert!(matches!(store.carry(entry, CarryJob::Compaction).unwrap(), Carry::Moved(_)));
         assert_eq!(shared.state.lock().until_flush, tenth);
         drop(store.put(b"k", &[7; 1000]).unwrap());
         assert!(shared.state.lock().until_flush < tenth);

@@ -1,6 +1,7 @@
 //! [`LargeValues`], which makes the stores of partitions, and [`LargeStore`], the store of one: the
 //! calls of the engine. The work is done by `shared.rs`, `syncing.rs` and `moving.rs`.
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,13 +11,13 @@ use lsm_core::codec::Malformed;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::{AppendMode, copy, link_or_copy};
 use lsm_core::hooks::{
-    Carry, ChunkId, Entry, KeySpan, PendingHandle, StoreContext, StoreEdit, StoreSection,
-    ValueStore, ValueStoreFactory,
+    self, Carry, CarryJob, Dropped, Entry, MovePlan, MoveRequest, PendingHandle, StoreContext,
+    StoreEdit, StoreSection, StoredValue, ValueStore, ValueStoreFactory,
 };
 use lsm_core::stats::ValueStoreStats;
 use lsm_core::types::EntryKind;
 
-use crate::block::{ByteSource, Parallelism, Unpacks};
+use crate::block::{Block, ByteSource, Parallelism, Unpacks};
 use crate::choosing::Due;
 use crate::chunks::{Chunks, Unnamed};
 use crate::format::Handle;
@@ -61,8 +62,40 @@ impl ValueStoreFactory for LargeValues {
         self.options.encode_over(stored)
     }
 
-    fn open(&self, context: StoreContext) -> Result<Arc<dyn ValueStore>> {
-        Ok(Arc::new(LargeStore(Arc::new(Shared::new(context, self.options)?))))
+    fn threshold_bytes(&self) -> u64 {
+        self.options.threshold_bytes
+    }
+
+    fn open(
+        &self,
+        context: StoreContext,
+        sections: &[StoreSection],
+    ) -> Result<Arc<dyn ValueStore>> {
+        let store = LargeStore(Arc::new(Shared::new(context, self.options)?));
+        for (number, section) in sections {
+            store.apply(*number, section)?;
+        }
+        let shared = &store.0;
+        if !shared.context.is_read_only {
+            // No reader needs what was dropped before. The engine removes the files.
+            let mut state = shared.state.lock();
+            state.chunks.reclaim_all();
+            state.chunks.take_dead(|_| false);
+        }
+        Ok(Arc::new(store))
+    }
+
+    fn configure(&self, store: &dyn ValueStore) -> Result<()> {
+        let any: &dyn Any = store;
+        let store = any.downcast_ref::<LargeStore>().ok_or_else(|| {
+            Error::new(ErrorKind::InvalidArgument, "the store has no large values")
+        })?;
+        let mut state = store.0.state.lock();
+        state.options = self.options;
+        // The debt of the old limit is dropped: a higher limit would otherwise come into effect
+        // late.
+        state.pace = Pace::new(self.options.move_bytes_per_second);
+        Ok(())
     }
 }
 
@@ -96,6 +129,21 @@ impl LargeStore {
         }
     }
 
+    /// The section that drops the values of `state` that no handle of `named` names; empty if there are none.
+    fn unnamed(
+        &self,
+        state: &[u8],
+        named: &mut dyn Iterator<Item = Result<Vec<u8>>>,
+    ) -> Result<Vec<u8>> {
+        let mut unnamed = Unnamed::of(state).map_err(|malformed| self.corruption(&malformed))?;
+        for handle in named {
+            // An unreadable handle may be any of them.
+            let Ok(handle) = Handle::decode(&handle?) else { return Ok(Vec::new()) };
+            unnamed.name(&handle);
+        }
+        Ok(unnamed.section().unwrap_or_default())
+    }
+
     /// The error of invalid bytes of a section.
     fn corruption(&self, malformed: &Malformed) -> Error {
         Error::corruption(&self.0.context.dir, None, malformed.what)
@@ -103,22 +151,6 @@ impl LargeStore {
 }
 
 impl ValueStore for LargeStore {
-    fn configure(&self, params: &[u8]) -> Result<()> {
-        let options = LargeValueOptions::decode(params).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidArgument, "parameters that large values do not know")
-        })?;
-        let mut state = self.0.state.lock();
-        state.options = options;
-        // The debt of the old limit is dropped: a higher limit would otherwise come into effect
-        // late.
-        state.pace = Pace::new(options.move_bytes_per_second);
-        Ok(())
-    }
-
-    fn wants(&self, len: u64) -> bool {
-        len >= self.0.state.lock().options.threshold_bytes
-    }
-
     fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle> {
         let written = self.write(key, value);
         self.0.note_put_outcome(value.len() as u64, &written);
@@ -127,119 +159,41 @@ impl ValueStore for LargeStore {
         Ok(pending)
     }
 
-    fn sync(&self) -> Result<()> {
-        self.0.sync()
+    fn value(&self, handle: &[u8]) -> Result<Box<dyn StoredValue + '_>> {
+        // Recovery would take such a value for a lost one, and lose it for good.
+        if Handle::is_newer(handle) {
+            let what = "a large value of a later version";
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        Ok(Box::new(LargeValue { shared: &self.0, handle: self.0.handle(handle)? }))
+    }
+
+    fn carry(&self, entry: Entry<'_>, job: CarryJob) -> Result<Carry> {
+        match (entry.kind, job) {
+            (EntryKind::Value, _) => Ok(self.carry_value(entry)),
+            (EntryKind::Handle, CarryJob::Compaction) => Ok(self.0.carry_handle(entry)),
+            (EntryKind::Handle, CarryJob::Rescue) => self.0.rescue_handle(entry),
+            _ => Ok(Carry::Stay),
+        }
     }
 
     fn begin_sync(&self) {
         self.0.begin_sync();
     }
 
-    fn sync_failures(&self) -> u64 {
-        self.0.state.lock().syncs.failures
+    fn sync(&self) -> Result<()> {
+        self.0.sync()
     }
 
-    fn is_in_doubt(&self, handle: &[u8]) -> bool {
-        let Ok(handle) = Handle::decode(handle) else { return false };
-        self.0.state.lock().syncs.is_condemned(handle.chunk)
-    }
-
-    fn probe(&self, handle: &[u8]) -> Result<bool> {
-        let shared = &self.0;
-        // The handle is unreadable, so the log ends before its frame as before a lost value.
-        let Ok(handle_read) = Handle::decode(handle) else {
-            // An end of the log there would lose the values of a later version for good.
-            if Handle::is_newer(handle) {
-                let what = "a large value of a later version is in the log";
-                return Err(Error::new(ErrorKind::Unsupported, what));
-            }
-            return Ok(false);
-        };
-        if !shared.context.is_read_only {
-            // Durability: the bytes may be in the page cache alone, where the previous process left
-            // them. Then a read of the device shows whether it has them.
-            let chunk = handle_read.chunk;
-            if !shared.state.lock().syncs.probed.contains(&chunk) {
-                let path = shared.context.chunk_path(chunk);
-                match shared.context.fs.open_append(&path, AppendMode::Existing) {
-                    Ok(file) => file.sync()?,
-                    Err(error) if error.is_missing() => return Ok(false),
-                    Err(error) => return Err(error),
-                }
-                shared.state.lock().syncs.probed.insert(chunk);
-            }
-        }
-        let source =
-            if shared.context.is_read_only { ByteSource::Cached } else { ByteSource::Device };
-        // The check is whether the bytes are those that were written. A sub-block that cannot be
-        // decompressed is damage of its key: the log must not end before it, and lose the later
-        // writes of other keys.
-        let walked = shared.block(handle, source);
-        let walked = walked.and_then(|block| block.walk(Unpacks::No, |_| Ok(())));
-        match walked {
-            Ok(_) => Ok(true),
-            Err(error) if error.is_corruption() => Ok(false),
-            Err(error) => Err(error),
+    fn edit(&self, edit: StoreEdit<'_>) -> Result<Vec<u8>> {
+        match edit.dropped {
+            Dropped::Unnamed { state, named } => self.unnamed(state, named),
+            Dropped::Handles(dropped) => Ok(Chunks::section(edit.added, dropped)),
+            Dropped::Partition => Ok(Chunks::dropped_section()),
         }
     }
 
-    fn len(&self, handle: &[u8]) -> Result<u64> {
-        Ok(self.0.handle(handle)?.len)
-    }
-
-    fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()> {
-        let block = self.0.block(handle, ByteSource::Cached)?;
-        // A whole value is verified by its root hash alone, and its stored checksums are not read.
-        if offset == 0 && buf.len() as u64 == block.handle.len {
-            return block.read_whole(buf, Parallelism::Auto);
-        }
-        let end = offset.checked_add(buf.len() as u64);
-        if end.is_none_or(|end| end > block.handle.len) {
-            return Err(Error::limit("end of a range", end.unwrap_or(u64::MAX), block.handle.len));
-        }
-        block.read_range(offset, buf, &block.sub_blocks()?)
-    }
-
-    fn prefetch(&self, handle: &[u8], len: u64) {
-        // A file that cannot be opened is an error of the read.
-        if let Ok(block) = self.0.block(handle, ByteSource::Cached) {
-            block.prefetch(len);
-        }
-    }
-
-    fn verify(
-        &self,
-        key: &[u8],
-        handle: &[u8],
-        advance: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<()> {
-        let block = self.0.block(handle, ByteSource::Device)?;
-        let found = block.walk(Unpacks::Yes, advance)?;
-        // The handle's root hash covers the value and not the key. Only here are both compared.
-        if found != key {
-            let what = "a value belongs to another key";
-            return Err(Error::corruption(&*block.path, block.handle.offset, what));
-        }
-        Ok(())
-    }
-
-    fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
-        Ok(match entry.kind {
-            EntryKind::Value => self.carry_value(entry),
-            EntryKind::Handle => self.0.carry_handle(entry),
-            _ => Carry::Stay,
-        })
-    }
-
-    fn rescue(&self, entry: Entry<'_>) -> Result<Carry> {
-        self.0.rescue_handle(entry)
-    }
-
-    fn edit(&self, edit: &StoreEdit<'_>) -> Vec<u8> {
-        Chunks::section(edit)
-    }
-
-    fn apply(&self, number: u64, section: &[u8]) -> Result<()> {
+    fn apply(&self, number: u64, section: &[u8]) -> Result<u64> {
         let mut state = self.0.state.lock();
         let applied = state.chunks.apply(number, section);
         let StoreState { chunks, found, .. } = &mut *state;
@@ -249,29 +203,21 @@ impl ValueStore for LargeStore {
                 chunk.end = chunk.end.max(found.get(id).copied().unwrap_or_default());
             }
         }
+        let dropped_bytes = chunks.held_bytes_of(number);
         // A follower is not notified of a file that its primary deletes, and would keep its space.
         let closed = self.0.context.is_following.then(|| state.take_dead_files());
         drop(state);
         drop(closed);
-        applied.map_err(|malformed| self.corruption(&malformed))
+        applied.map_err(|malformed| self.corruption(&malformed))?;
+        Ok(dropped_bytes)
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        self.0.state.lock().chunks.state()
-    }
-
-    fn unnamed(
-        &self,
-        state: &[u8],
-        named: &mut dyn Iterator<Item = Result<Vec<u8>>>,
-    ) -> Result<Option<Vec<u8>>> {
-        let mut unnamed = Unnamed::of(state).map_err(|malformed| self.corruption(&malformed))?;
-        for handle in named {
-            // An unreadable handle may be any of them.
-            let Ok(handle) = Handle::decode(&handle?) else { return Ok(None) };
-            unnamed.name(&handle);
-        }
-        Ok(unnamed.section())
+    fn snapshot(&self) -> hooks::StoreSnapshot {
+        let mut state = self.0.state.lock();
+        // An open takes a snapshot last. The chunks that come later are new.
+        state.found.clear();
+        let chunks = state.chunks.by_id.keys().copied().collect();
+        hooks::StoreSnapshot { section: state.chunks.state(), chunks }
     }
 
     fn reclaim(&self, number: u64) -> Result<()> {
@@ -279,24 +225,41 @@ impl ValueStore for LargeStore {
         self.0.remove_dead()
     }
 
-    fn dropped_bytes(&self, number: u64) -> u64 {
-        self.0.with_chunks(|chunks| chunks.held_bytes_of(number))
-    }
-
-    fn chunks(&self) -> Vec<ChunkId> {
+    fn plan_moves(&self, request: &MoveRequest<'_>) -> Result<MovePlan> {
+        let moment = self.0.moment();
         let mut state = self.0.state.lock();
-        let StoreState { chunks, found, .. } = &mut *state;
-        // Called at an open: no reader needs what was dropped before.
-        chunks.reclaim_all();
-        found.clear();
-        chunks.take_dead(|_| false);
-        chunks.by_id.keys().copied().collect()
-    }
-
-    fn holds_values(&self) -> bool {
-        let state = self.0.state.lock();
-        // A file that could not be removed is in the folder, though no count has it any more.
-        !state.chunks.by_id.is_empty() || !state.doomed.is_empty()
+        let span = match request.within {
+            Some((from, to)) => {
+                // An open chunk is never chosen. The newest values would not be moved.
+                self.0.seal_idle(&mut state, |_| true);
+                state.chunks.choose_within(from, to, moment)?
+            }
+            None => {
+                let garbage_permille = state.options.garbage_permille.into();
+                // An open chunk is never chosen. Without puts, one that is nearly all garbage would
+                // stay open until the database is closed.
+                self.0.seal_idle(&mut state, |chunk| chunk.is_worth_moving(garbage_permille));
+                // Without new puts, all that is due at once: each choice walks over the tables of
+                // its keys.
+                let all = !std::mem::take(&mut state.is_put_to);
+                let due = Due { garbage_permille, all, asked: request.is_asked };
+                state.chunks.choose_moving(due, moment)
+            }
+        };
+        let Some(span) = span else {
+            return Ok(MovePlan::Nothing(state.chunks.unmoved().cloned()));
+        };
+        drop(state);
+        let shared = self.0.clone();
+        let ended = Arc::new(move |error: Option<&Error>| {
+            let moment = shared.moment();
+            let mut state = shared.state.lock();
+            if let Some(error) = error {
+                state.chunks.note_job_failed(error, moment);
+            }
+            state.chunks.unmoved().cloned()
+        });
+        Ok(MovePlan::Rewrite { span, ended })
     }
 
     fn stats(&self) -> ValueStoreStats {
@@ -316,39 +279,12 @@ impl ValueStore for LargeStore {
         stats.reclaimed_bytes = counters.bytes_reclaimed.load(Ordering::Relaxed);
         stats.refused = self.0.present_refusal().map(|error| error.to_string());
         let state = self.0.state.lock();
+        // A file that could not be removed is in the folder, though no count has it any more.
         stats.chunk_count = (state.chunks.by_id.len() + state.doomed.len()) as u64;
         stats.unmoved = state.chunks.unmoved().map(ToString::to_string);
+        stats.sync_failure_count = state.syncs.failures;
         stats.failure = state.present_failure().map(ToString::to_string);
         stats
-    }
-
-    fn moving(&self, asked: bool) -> Option<KeySpan> {
-        let moment = self.0.moment();
-        let mut state = self.0.state.lock();
-        let garbage_permille = state.options.garbage_permille.into();
-        // An open chunk is never chosen. Without puts, one that is nearly all garbage would stay
-        // open until the database is closed.
-        self.0.seal_idle(&mut state, |chunk| chunk.is_worth_moving(garbage_permille));
-        // Without new puts, all that is due at once: each choice walks over the tables of its keys.
-        let all = !std::mem::take(&mut state.is_put_to);
-        state.chunks.choose_moving(Due { garbage_permille, all, asked }, moment)
-    }
-
-    fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Result<Option<KeySpan>> {
-        let moment = self.0.moment();
-        let mut state = self.0.state.lock();
-        // An open chunk is never chosen. The newest values would not be moved.
-        self.0.seal_idle(&mut state, |_| true);
-        state.chunks.choose_within(from, to, moment)
-    }
-
-    fn move_failed(&self, error: &Error) {
-        let moment = self.0.moment();
-        self.0.state.lock().chunks.note_job_failed(error, moment);
-    }
-
-    fn unmoved(&self) -> Option<Error> {
-        self.0.with_chunks(|chunks| chunks.unmoved().cloned())
     }
 
     fn checkpoint(
@@ -389,6 +325,79 @@ impl ValueStore for LargeStore {
         }
         // The checkpoint counts as made when this returns, so its names must stay after a crash.
         shared.context.fs.sync_names(dir, made)
+    }
+}
+
+/// A value by its handle.
+struct LargeValue<'a> {
+    shared: &'a Shared,
+    handle: Handle,
+}
+
+impl LargeValue<'_> {
+    fn block(&self, source: ByteSource) -> Result<Block> {
+        self.shared.block_of(self.handle, source)
+    }
+}
+
+impl StoredValue for LargeValue<'_> {
+    fn len(&self) -> u64 {
+        self.handle.len
+    }
+
+    fn read_into(&self, buf: &mut [u8]) -> Result<()> {
+        self.block(ByteSource::Cached)?.read_whole(buf, Parallelism::Auto)
+    }
+
+    fn prefetch(&self, len: u64) {
+        // A file that cannot be opened is an error of the read.
+        if let Ok(block) = self.block(ByteSource::Cached) {
+            block.prefetch(len);
+        }
+    }
+
+    fn verify(&self, key: &[u8], advance: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+        let block = self.block(ByteSource::Device)?;
+        let found = block.walk(Unpacks::Yes, advance)?;
+        // The handle's root hash covers the value and not the key. Only here are both compared.
+        if found != key {
+            let what = "a value belongs to another key";
+            return Err(Error::corruption(&*block.path, block.handle.offset, what));
+        }
+        Ok(())
+    }
+
+    fn is_durable(&self) -> Result<bool> {
+        let shared = self.shared;
+        if !shared.context.is_read_only {
+            // Durability: the bytes may be in the page cache alone, where the previous process left
+            // them. Then a read of the device shows whether it has them.
+            let chunk = self.handle.chunk;
+            if !shared.state.lock().syncs.probed.contains(&chunk) {
+                let path = shared.context.chunk_path(chunk);
+                match shared.context.fs.open_append(&path, AppendMode::Existing) {
+                    Ok(file) => file.sync()?,
+                    Err(error) if error.is_missing() => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+                shared.state.lock().syncs.probed.insert(chunk);
+            }
+        }
+        let source =
+            if shared.context.is_read_only { ByteSource::Cached } else { ByteSource::Device };
+        // The check is whether the bytes are those that were written. A sub-block that cannot be
+        // decompressed is damage of its key: the log must not end before it, and lose the later
+        // writes of other keys.
+        let walked = self.block(source).and_then(|block| block.walk(Unpacks::No, |_| Ok(())));
+        match walked {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_corruption() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_in_doubt(&self) -> bool {
+        self.shared.state.lock().syncs.is_condemned(self.handle.chunk)
     }
 }
 
@@ -446,8 +455,12 @@ mod tests {
         batch.commit(Durability::Os).unwrap();
         p.put("behind it", "1").unwrap();
         let store = p.value_store().unwrap();
-        assert!(store.probe(&bytes).unwrap());
-        let refused = store.verify(b"key", &bytes, &mut |_| Ok(())).unwrap_err();
+        let refused = store.call("verify", |store| {
+            let value = store.value(&bytes)?;
+            assert!(value.is_durable().unwrap());
+            value.verify(b"key", &mut |_| Ok(()))
+        });
+        let refused = refused.unwrap_err();
         assert!(refused.is_corruption(), "{refused}");
 
         let after = fs.crash_clone(CrashOutcome::Everything, &mut || 0);
@@ -466,13 +479,13 @@ mod tests {
     fn recovery_refuses_a_handle_of_a_later_version_and_ends_the_log_at_no_handle() {
         let context = context(&MemFs::new(), Arc::new(SystemClock::new()));
         let options = LargeValueOptions::new();
-        let store = LargeValues::new(options).unwrap().open(context).unwrap();
+        let store = LargeValues::new(options).unwrap().open(context, &[]).unwrap();
         let pending = store.put(b"key", &[5; 1000]).unwrap();
-        assert!(store.probe(pending.bytes()).unwrap());
+        assert!(store.value(pending.bytes()).unwrap().is_durable().unwrap());
         let mut handle = pending.bytes().to_vec();
-        handle[1] = 1;
-        assert!(!store.probe(&handle).unwrap());
-        handle[0] = 3;
-        assert_eq!(store.probe(&handle).unwrap_err().kind(), ErrorKind::Unsupported);
+        for (version, kind) in [(1, ErrorKind::Corruption), (3, ErrorKind::Unsupported)] {
+            handle[..2].copy_from_slice(&[version, 1]);
+            assert_eq!(store.value(&handle).err().unwrap().kind(), kind);
+        }
     }
 }

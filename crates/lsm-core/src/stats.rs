@@ -93,6 +93,8 @@ pub struct ValueStoreStats {
     pub moved_bytes: u64,
     /// Length of the chunk files removed since the open, in bytes.
     pub reclaimed_bytes: u64,
+    /// Failed syncs of chunk files since the open.
+    pub sync_failure_count: u64,
     /// The last failed sync of a chunk file, while the file has values that no table names yet. Flushes write
     /// them to other files.
     pub failure: Option<String>,

@@ -24,7 +24,7 @@ mod report;
 use std::sync::Arc;
 
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::hooks::ValueStore;
+use lsm_core::hooks::AttachedStore;
 use lsm_core::raw::{EntryKind, RawEntry, RawMode, RawTable, TableWalk, Walk, Walkable};
 use lsm_core::sweep::{Sweep, SweepMark, SweepOptions, SweepProgress};
 
@@ -106,7 +106,7 @@ fn is_same(one: &RawTable, other: &RawTable) -> bool {
 struct ScrubRun<'a> {
     inspector: &'a Inspector,
     /// The values of handles.
-    store: Option<Arc<dyn ValueStore>>,
+    store: Option<Arc<AttachedStore>>,
     /// The check before the files of a database are judged: what a closed one says of them may be
     /// another process's doing.
     check_open: &'a dyn Fn() -> Result<()>,
@@ -253,12 +253,14 @@ impl ScrubRun<'_> {
         let check_open = self.check_open;
         let sweep = &mut self.sweep;
         let mut goes_on = true;
-        let read = store.verify(entry.key, entry.value, &mut |bytes| {
-            goes_on = sweep.advance(bytes, check_open)?;
-            match goes_on {
-                true => Ok(()),
-                false => Err(Error::new(ErrorKind::InvalidArgument, "the caller stopped it")),
-            }
+        let read = store.call("verify", |store| {
+            store.value(entry.value)?.verify(entry.key, &mut |bytes| {
+                goes_on = sweep.advance(bytes, check_open)?;
+                match goes_on {
+                    true => Ok(()),
+                    false => Err(Error::new(ErrorKind::InvalidArgument, "the caller stopped it")),
+                }
+            })
         });
         if !goes_on {
             return Ok(false);

@@ -26,10 +26,6 @@ fn added(key: &str, handle: &Handle) -> AddedValue {
     AddedValue { key: key.into(), handle: handle.encode() }
 }
 
-fn section(number: u64, added: &[AddedValue], dropped: &[Vec<u8>]) -> Vec<u8> {
-    Chunks::section(&StoreEdit { number, added, dropped, partition_dropped: false })
-}
-
 #[test]
 fn a_chunk_goes_when_all_in_it_is_dropped_and_read_by_nobody() {
     let mut chunks = Chunks::default();
@@ -37,15 +33,15 @@ fn a_chunk_goes_when_all_in_it_is_dropped_and_read_by_nobody() {
     let two = handle(1, 2000);
     chunks.add_pending(&one);
     chunks.add_pending(&two);
-    chunks.apply(5, &section(5, &[added("b", &one), added("a", &two)], &[])).unwrap();
+    chunks.apply(5, &Chunks::section(&[added("b", &one), added("a", &two)], &[])).unwrap();
     let chunk = &chunks.by_id[&one.chunk];
     assert_eq!((chunk.live.blocks, chunk.pending.blocks), (2, 0));
     assert_eq!((&chunk.smallest[..], &chunk.largest[..]), (&b"a"[..], &b"b"[..]));
-    chunks.apply(6, &section(6, &[], &[one.encode()])).unwrap();
+    chunks.apply(6, &Chunks::section(&[], &[one.encode()])).unwrap();
     // It comes again, as after a failure.
-    chunks.apply(6, &section(6, &[], &[one.encode()])).unwrap();
+    chunks.apply(6, &Chunks::section(&[], &[one.encode()])).unwrap();
     assert_eq!((chunks.by_id[&one.chunk].live.blocks, chunks.held_bytes()), (1, 1057));
-    chunks.apply(7, &section(7, &[], &[two.encode()])).unwrap();
+    chunks.apply(7, &Chunks::section(&[], &[two.encode()])).unwrap();
     chunks.reclaim(6);
     assert!(chunks.take_dead(|_| true).is_empty(), "somebody may read what edit 7 dropped");
     chunks.reclaim(7);
@@ -58,9 +54,9 @@ fn a_state_is_as_good_as_the_edits_before_it() {
     let mut chunks = Chunks::default();
     let one = handle(1, 64);
     let two = handle(2, 64);
-    let first = section(3, &[added("k", &one), added("l", &two)], &[]);
+    let first = Chunks::section(&[added("k", &one), added("l", &two)], &[]);
     chunks.apply(3, &first).unwrap();
-    chunks.apply(4, &section(4, &[], &[two.encode()])).unwrap();
+    chunks.apply(4, &Chunks::section(&[], &[two.encode()])).unwrap();
     let mut other = Chunks::default();
     other.apply(4, &chunks.state()).unwrap();
     other.apply(3, &first).unwrap();
@@ -73,8 +69,8 @@ fn a_state_is_as_good_as_the_edits_before_it() {
 fn a_chunk_whose_counts_are_damaged_stays() {
     let mut chunks = Chunks::default();
     let one = handle(1, 64);
-    chunks.apply(1, &section(1, &[added("k", &one)], &[])).unwrap();
-    chunks.apply(2, &section(2, &[], &[one.encode(), one.encode()])).unwrap();
+    chunks.apply(1, &Chunks::section(&[added("k", &one)], &[])).unwrap();
+    chunks.apply(2, &Chunks::section(&[], &[one.encode(), one.encode()])).unwrap();
     chunks.reclaim(2);
     assert!(chunks.take_dead(|_| true).is_empty());
     let mut again = Chunks::default();
@@ -89,9 +85,9 @@ fn chunks_with_enough_garbage_are_moved_and_given_up_if_that_fails() {
     let values: Vec<Handle> = (0..4).map(|n| handle(1, 64 + n * 1057)).collect();
     let keys = ["a", "b", "c", "d"];
     let all: Vec<_> = keys.iter().zip(&values).map(|(key, value)| added(key, value)).collect();
-    chunks.apply(1, &section(1, &all, &[])).unwrap();
+    chunks.apply(1, &Chunks::section(&all, &[])).unwrap();
     assert_eq!(chunks.choose_moving(due(250, false), PLENTY), None);
-    chunks.apply(2, &section(2, &[], &[values[0].encode(), values[1].encode()])).unwrap();
+    chunks.apply(2, &Chunks::section(&[], &[values[0].encode(), values[1].encode()])).unwrap();
     assert_eq!(
         chunks.choose_moving(due(500, false), PLENTY),
         None,
@@ -122,11 +118,11 @@ fn chunks_with_the_most_garbage_are_moved_first_and_others_later() {
     let keys = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
     for chunk in 1..=9 {
         let all: Vec<_> = (0..10).map(|n| added(keys[chunk as usize], &long(chunk, n))).collect();
-        chunks.apply(chunk, &section(chunk, &all, &[])).unwrap();
+        chunks.apply(chunk, &Chunks::section(&all, &[])).unwrap();
     }
     for chunk in 1..=9 {
         let dropped: Vec<_> = (0..chunk).map(|n| long(chunk, n).encode()).collect();
-        chunks.apply(9 + chunk, &section(9 + chunk, &[], &dropped)).unwrap();
+        chunks.apply(9 + chunk, &Chunks::section(&[], &dropped)).unwrap();
     }
     let span = KeySpan { smallest: b"d".to_vec(), largest: b"j".to_vec() };
     let mut at_rest = Chunks::default();
@@ -143,7 +139,7 @@ fn chunks_with_the_most_garbage_are_moved_first_and_others_later() {
         for id in moving(&chunks) {
             emptied += 1;
             let rest: Vec<_> = (id..10).map(|n| long(id, n).encode()).collect();
-            chunks.apply(emptied, &section(emptied, &[], &rest)).unwrap();
+            chunks.apply(emptied, &Chunks::section(&[], &rest)).unwrap();
         }
         assert_eq!(chunks.choose_moving(due(250, false), PLENTY).is_some(), !expected.is_empty());
         let live = moving(&chunks).into_iter().filter(|id| {
@@ -159,7 +155,7 @@ fn a_sixteenth_of_much_is_moved_at_a_time() {
     for chunk in 1..=60 {
         let all: Vec<_> = (0..10).map(|n| added("k", &long(chunk, n))).collect();
         let dropped: Vec<_> = (0..5).map(|n| long(chunk, n).encode()).collect();
-        chunks.apply(chunk, &section(chunk, &all, &dropped)).unwrap();
+        chunks.apply(chunk, &Chunks::section(&all, &dropped)).unwrap();
     }
     // They are alike, and each has 100 MiB of values.
     assert!(chunks.choose_moving(due(250, false), PLENTY).is_some());
@@ -171,7 +167,7 @@ fn with_garbage() -> Chunks {
     let mut chunks = Chunks::default();
     for chunk in 1..=9 {
         let all: Vec<_> = (0..3).map(|n| added("k", &long(chunk, n))).collect();
-        chunks.apply(chunk, &section(chunk, &all, &[long(chunk, 0).encode()])).unwrap();
+        chunks.apply(chunk, &Chunks::section(&all, &[long(chunk, 0).encode()])).unwrap();
     }
     chunks
 }
@@ -242,7 +238,7 @@ fn a_chunk_that_cannot_be_read_is_tried_again_after_longer_and_longer_times() {
         // All others are emptied.
         let rest = moving(&chunks).into_iter().filter(|id| *id > 1);
         let rest: Vec<_> = rest.flat_map(|id| [1, 2].map(|n| long(id, n).encode())).collect();
-        chunks.apply(100 + seconds, &section(100 + seconds, &[], &rest)).unwrap();
+        chunks.apply(100 + seconds, &Chunks::section(&[], &rest)).unwrap();
         assert_eq!(chunks.choose_moving(due(250, true), moment(0, seconds + delay - 1)), None);
         assert_eq!(chunks.unmoved(), Some(&broken));
         seconds += delay;
@@ -263,14 +259,14 @@ fn a_chunk_that_was_emptied_and_is_still_read_is_not_chosen_again() {
     let new = [handle(3, 64), handle(3, 2000)];
     let other = [handle(2, 64), handle(2, 2000)];
     let first = [added("b", &old[0]), added("a", &old[1])];
-    chunks.apply(1, &section(1, &first, &[])).unwrap();
+    chunks.apply(1, &Chunks::section(&first, &[])).unwrap();
     let second = [added("z", &other[0]), added("y", &other[1])];
-    chunks.apply(2, &section(2, &second, &[])).unwrap();
+    chunks.apply(2, &Chunks::section(&second, &[])).unwrap();
     let span = KeySpan { smallest: b"a".to_vec(), largest: b"b".to_vec() };
     assert_eq!(chunks.choose_within(b"a", Some(b"b"), PLENTY), Ok(Some(span)));
     let moved = [added("a", &new[0]), added("b", &new[1])];
     let dropped = old.each_ref().map(Handle::encode);
-    chunks.apply(3, &section(3, &moved, &dropped)).unwrap();
+    chunks.apply(3, &Chunks::section(&moved, &dropped)).unwrap();
     let span = KeySpan { smallest: b"y".to_vec(), largest: b"z".to_vec() };
     assert_eq!(chunks.choose_within(b"y", None, PLENTY), Ok(Some(span)));
 }
@@ -278,7 +274,7 @@ fn a_chunk_that_was_emptied_and_is_still_read_is_not_chosen_again() {
 #[test]
 fn every_truncation_of_a_section_is_refused() {
     let one = handle(1, 64);
-    let section = section(1, &[added("key", &one)], &[one.encode()]);
+    let section = Chunks::section(&[added("key", &one)], &[one.encode()]);
     for len in 0..section.len() {
         assert!(Chunks::default().apply(1, &section[..len]).is_err(), "{len} bytes");
     }
@@ -292,9 +288,9 @@ fn a_state_behind_the_edits_that_it_stands_for_counts_nothing_twice() {
     let mut primary = Chunks::default();
     let one = handle(1, 64);
     let two = handle(2, 64);
-    let added = section(3, &[added("k", &one), added("l", &two)], &[]);
+    let added = Chunks::section(&[added("k", &one), added("l", &two)], &[]);
     primary.apply(3, &added).unwrap();
-    let dropped = section(4, &[], &[two.encode()]);
+    let dropped = Chunks::section(&[], &[two.encode()]);
     primary.apply(4, &dropped).unwrap();
     let mut follower = Chunks::default();
     follower.apply(3, &added).unwrap();
@@ -309,10 +305,10 @@ fn what_no_table_names_is_dropped_and_nothing_else() {
     let mut chunks = Chunks::default();
     let handles = [handle(1, 64), handle(1, 2000), handle(2, 64), handle(3, 64)];
     let named: Vec<_> = handles.iter().map(|handle| added("k", handle)).collect();
-    chunks.apply(3, &section(3, &named, &[])).unwrap();
+    chunks.apply(3, &Chunks::section(&named, &[])).unwrap();
     let mut unnamed = Unnamed::of(&chunks.state()).unwrap();
     // After the state, an edit drops one of those that tables name, and adds another.
-    let later = section(4, &[added("l", &handle(4, 64))], &[handles[0].encode()]);
+    let later = Chunks::section(&[added("l", &handle(4, 64))], &[handles[0].encode()]);
     chunks.apply(4, &later).unwrap();
     unnamed.name(&handles[0]);
     unnamed.name(&handles[3]);

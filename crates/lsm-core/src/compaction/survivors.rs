@@ -21,8 +21,8 @@ use super::stages::Expires;
 use super::{Clip, JobIter, JobOutcome, KeyBelow, Outputs, Ruling, Split, Stages, Survival};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    AddedValue, Carry, Decision, Entry, Fault, Faults, Inject, Input, JobKind, JobValues,
-    OwnedEntry, ValueStore, catch_blamed,
+    AddedValue, AttachedStore, Carry, CarryJob, Decision, Entry, Fault, Faults, Inject, Input,
+    JobKind, JobValues, OwnedEntry, catch_blamed,
 };
 use crate::types::{EntryKind, Gaps, InGap, KeyRef, SeqNo, Trailer};
 
@@ -138,7 +138,9 @@ impl<'a, 'o> Writing<'a, 'o> {
         }
         let closed_gaps = below.gaps().closed();
         let store = stages.hooks.store.as_ref();
-        let sync_failures = store.map_or(0, |store| store.sync_failures());
+        // A store that panics gets a number that no later look finds: then the job is run again.
+        let sync_failure_count = store
+            .map_or(0, |store| store.stats().map_or(u64::MAX, |stats| stats.sync_failure_count));
         Writing {
             survival: Survival::new(stages.snapshots).with_clear_seqs(stages.clear_seqs.clone()),
             stages,
@@ -147,7 +149,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             outputs,
             faults: Faults::default(),
             mended: Vec::new(),
-            values: JobValues { sync_failures, ..JobValues::default() },
+            values: JobValues { sync_failure_count, ..JobValues::default() },
             keys: LastKeys::new(),
             last_value: LastValue::default(),
             closed_gaps,
@@ -321,8 +323,7 @@ impl<'a, 'o> Writing<'a, 'o> {
     /// Writes an entry as it is, or with the handle of a value that moved.
     fn carry(&mut self, entry: Entry<'_>) -> Result<()> {
         let carried = match self.carrier(entry) {
-            Some(store) if self.stages.may_carry => store.carry(entry),
-            Some(store) => store.rescue(entry),
+            Some((store, job)) => store.call("carry", |store| store.carry(entry, job)),
             None => Ok(Carry::Stay),
         };
         match carried.map_err(|error| error.at_key(entry.key))? {
@@ -350,15 +351,16 @@ impl<'a, 'o> Writing<'a, 'o> {
 
     /// The store that may have another place for the value of a survivor. Flushes have none: the
     /// log may name the handle yet. A flush that begins the log anew has one for values in doubt.
-    fn carrier(&self, entry: Entry<'_>) -> Option<&dyn ValueStore> {
+    fn carrier(&self, entry: Entry<'_>) -> Option<(&AttachedStore, CarryJob)> {
         let store = self.stages.hooks.store.as_deref()?;
         let may_carry = self.stages.may_carry;
+        let job = if may_carry { CarryJob::Compaction } else { CarryJob::Rescue };
         let movable = match entry.kind {
             EntryKind::Handle => may_carry || self.stages.rescues && store.is_in_doubt(entry.value),
             EntryKind::Value => may_carry && !entry.hidden && store.wants(entry.value.len() as u64),
             _ => false,
         };
-        movable.then_some(store)
+        movable.then_some((store, job))
     }
 
     /// Notes a handle that no table has named yet, whether it survives or not.

@@ -176,15 +176,14 @@ fn copy_values(
         };
         // Of the version: values that the store has dropped since, or before, may be reclaimed at
         // any time.
-        store.checkpoint(&stored.store_sections, dir, made).map_err(|error| {
-            match error.kind() {
-                ErrorKind::Unsupported => {
-                    let message =
-                        format!("the value store {:?} supports no checkpoints", hook.name);
-                    Error::because(ErrorKind::Unsupported, message, error)
-                }
-                _ => error,
+        let sections = &stored.store_sections;
+        let copied = store.call("checkpoint", |store| store.checkpoint(sections, dir, made));
+        copied.map_err(|error| match error.kind() {
+            ErrorKind::Unsupported => {
+                let message = format!("the value store {:?} supports no checkpoints", hook.name);
+                Error::because(ErrorKind::Unsupported, message, error)
             }
+            _ => error,
         })?;
     }
     Ok(())

@@ -11,7 +11,7 @@ use super::hook_binding::HooksOf;
 use crate::compaction::{JobOutcome, Merge, RunContext, Stages, TableFactory};
 use crate::error::{Error, Result};
 use crate::fs::names::FileName;
-use crate::hooks::{AddedValue, StoreEdit, catch};
+use crate::hooks::{AddedValue, StoreEdit};
 use crate::memtable::clear_seqs_of;
 use crate::replay::Replay;
 use crate::types::{PartitionId, SeqNo};
@@ -20,9 +20,8 @@ use crate::version::{Change, DbVersion, SstMeta, VersionEdit, apply};
 /// The values that the log names, by partition.
 pub(super) type AddedValues = BTreeMap<PartitionId, Vec<AddedValue>>;
 
-/// The sections of the edit with this number, which adds values to tables.
+/// The sections of an edit that adds values to tables.
 pub(super) fn store_sections(
-    number: u64,
     added: &AddedValues,
     hooks: &HooksOf,
 ) -> Result<Vec<(PartitionId, Vec<u8>)>> {
@@ -31,8 +30,8 @@ pub(super) fn store_sections(
         let Some(store) = hooks.get(partition).and_then(|hooks| hooks.store.as_ref()) else {
             continue;
         };
-        let edit = StoreEdit { number, added, ..StoreEdit::default() };
-        sections.push((*partition, catch("a value store", || store.edit(&edit))?));
+        let section = store.call("edit", |store| store.edit(StoreEdit::adding(added)))?;
+        sections.push((*partition, section));
     }
     Ok(sections)
 }

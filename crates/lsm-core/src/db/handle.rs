@@ -14,7 +14,7 @@ use super::health::Health;
 use super::leases::LeaseHolder;
 use super::verify::{VerifyOptions, VerifyReport};
 use crate::error::{Damage, Error, ErrorKind, Result};
-use crate::hooks::{Hooks, ValueStore};
+use crate::hooks::{AttachedStore, Hooks};
 use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
 use crate::raw;
@@ -337,7 +337,7 @@ impl Partition {
     }
 
     /// Returns the value store, if the partition has one.
-    pub fn value_store(&self) -> Option<Arc<dyn ValueStore>> {
+    pub fn value_store(&self) -> Option<Arc<AttachedStore>> {
         self.state().store().cloned()
     }
 

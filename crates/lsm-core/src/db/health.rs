@@ -85,7 +85,7 @@ impl PartitionHealth {
             level0_tables: gauge(level0, trigger, LEVEL0_SOFT, LEVEL0_HARD),
             gaps: view.version.gaps.open().cloned().collect(),
             absent_filters: partition.load_hooks().absent.clone(),
-            value_store: partition.store().map(|store| store.stats()),
+            value_store: partition.store().map(|store| store.stats().unwrap_or_default()),
         }
     }
 }

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use super::context::DbContext;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    CompactionFilterFactory, HookProvider, Hooks, InputTable, PartitionHooks, Rules, ValueStore,
-    ValueStoreFactory, WhenAbsent, catch, guarded_filter, open_store,
+    AttachedStore, CompactionFilterFactory, HookProvider, Hooks, InputTable, PartitionHooks, Rules,
+    ValueStoreFactory, WhenAbsent, catch, guarded_filter,
 };
 use crate::iter::{InternalIter, MergeIter};
 use crate::partition::{PartitionState, ReadView};
@@ -30,7 +30,7 @@ const KEY_FORM: &str = "any key";
 const KEYS_NAMED: usize = 5;
 
 /// Opens the value store of a partition.
-pub(super) type OpenStore<'a> = dyn Fn(&dyn ValueStoreFactory) -> Result<Arc<dyn ValueStore>> + 'a;
+pub(super) type OpenStore<'a> = dyn Fn(&dyn ValueStoreFactory) -> Result<Arc<AttachedStore>> + 'a;
 
 /// The hooks of each partition.
 pub(super) type HooksOf = BTreeMap<PartitionId, PartitionHooks>;
@@ -191,12 +191,14 @@ pub(super) fn attached(
     name: &Arc<str>,
     hooks: &Hooks,
     records: &[HookRecord],
-    present: Option<&Arc<dyn ValueStore>>,
+    present: Option<&Arc<AttachedStore>>,
 ) -> Result<PartitionHooks> {
     let store = match (&hooks.store, present) {
         (None, _) => None,
         (Some(_), Some(present)) => Some(present.clone()),
-        (Some(factory), None) => Some(open_store(&**factory, context.store_context(id, name))?),
+        (Some(factory), None) => {
+            Some(AttachedStore::open(&**factory, context.store_context(id, name), &[])?)
+        }
     };
     Ok(PartitionHooks {
         filters: hooks.filters.iter().map(|filter| guarded_filter(name, filter)).collect(),

@@ -14,7 +14,7 @@ use super::DbInner;
 use super::clear_seqs::settle_clear_seqs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::is_out_of_handles;
-use crate::hooks::{JobValues, PartitionHooks, ValueStore, catch};
+use crate::hooks::{AttachedStore, JobValues, PartitionHooks};
 use crate::partition::PartitionState;
 use crate::types::{Gap, Gaps, MemtableId, PartitionId};
 use crate::version::{Change, PartitionVersion, SstMeta, Table};
@@ -76,8 +76,8 @@ fn is_made(made: &[SstMeta], table: &Table) -> bool {
 
 /// Returns an error if a sync of the store failed since a job began: its values may have been in
 /// it.
-pub(super) fn check_synced(store: &Arc<dyn ValueStore>, values: &JobValues) -> Result<()> {
-    if store.sync_failures() == values.sync_failures {
+pub(super) fn check_synced(store: &AttachedStore, values: &JobValues) -> Result<()> {
+    if store.stats()?.sync_failure_count == values.sync_failure_count {
         return Ok(());
     }
     let message = "a sync of values failed while a job wrote some; it is run again";
@@ -90,7 +90,7 @@ impl DbInner {
     /// # Errors
     /// Those of the store. After a failed sync a new log begins: frames of the old one may name values that were
     /// in the sync, and the next sync would not cover them.
-    fn sync_store(&self, partition: &PartitionState, store: &Arc<dyn ValueStore>) -> Result<()> {
+    fn sync_store(&self, partition: &PartitionState, store: &AttachedStore) -> Result<()> {
         let synced = partition.note_sync(store.sync());
         if let Err(error) = &synced
             && !is_out_of_handles(error)
@@ -144,7 +144,8 @@ impl DbInner {
         settle_clear_seqs(current, &mut changes);
         let number = editing.next_number();
         let store = partition.store().filter(|_| !values.is_empty());
-        let section = match store_section(store, &values, number) {
+        let section = store.map(|store| store.call("edit", |store| store.edit(values.edit())));
+        let section = match section.transpose() {
             Ok(section) => section,
             Err(error) => {
                 drop(editing);
@@ -197,16 +198,6 @@ fn doubt_hooks(partition: &PartitionState, hooks: Option<&PartitionHooks>) {
     if hooks.is_some() {
         partition.set_doubtful(true);
     }
-}
-
-/// The section of the edit `number` for the store, if there is one.
-fn store_section(
-    store: Option<&Arc<dyn ValueStore>>,
-    values: &JobValues,
-    number: u64,
-) -> Result<Option<Vec<u8>>> {
-    let section = store.map(|store| catch("a value store", || store.edit(&values.edit(number))));
-    section.transpose()
 }
 
 /// Notes at the tables of a job that they have no entry which these gaps hide.

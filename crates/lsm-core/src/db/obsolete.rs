@@ -37,7 +37,7 @@ use super::leases::{Holds, LeaseTable};
 use crate::error::Result;
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{FilesUnderWay, Fs};
-use crate::hooks::{ValueStore, catch, catch_engine};
+use crate::hooks::{AttachedStore, StoreSnapshot, catch_engine};
 use crate::partition::PartitionState;
 use crate::types::PartitionId;
 use crate::version::{PartitionVersion, PastGeneration, SstMeta, Table, age_of};
@@ -56,9 +56,11 @@ struct WaitingFile {
 struct DroppedValues {
     edit: u64,
     partition: PartitionId,
-    store: Arc<dyn ValueStore>,
+    store: Arc<AttachedStore>,
     /// The edit's record of them, until the store has applied it.
     section: Option<Arc<[u8]>>,
+    /// Their bytes, known once the store has applied the record.
+    bytes: u64,
     /// The versions before the edit that may still be read.
     before: Vec<Weak<PartitionVersion>>,
 }
@@ -82,7 +84,7 @@ impl DroppedValues {
 }
 
 /// An edit, its store, and its section for the store.
-type Untold = (u64, Arc<dyn ValueStore>, Arc<[u8]>);
+type Untold = (u64, Arc<AttachedStore>, Arc<[u8]>);
 
 /// The files and values that wait for their removal.
 pub(super) struct ObsoleteFiles {
@@ -180,7 +182,7 @@ impl ObsoleteFiles {
         &self,
         edit: u64,
         partition: &PartitionState,
-        store: &Arc<dyn ValueStore>,
+        store: &Arc<AttachedStore>,
         section: &[u8],
         before: Vec<Weak<PartitionVersion>>,
     ) {
@@ -189,6 +191,7 @@ impl ObsoleteFiles {
             partition: partition.id,
             store: store.clone(),
             section: Some(section.into()),
+            bytes: 0,
             before,
         });
     }
@@ -257,10 +260,7 @@ impl ObsoleteFiles {
     pub(super) fn leased_value_bytes(&self, released: u64) -> u64 {
         let values = self.values.lock();
         let leased = values.iter().filter(|values| values.edit > released && values.is_free());
-        let leased: Vec<_> = leased.map(|values| (values.edit, values.store.clone())).collect();
-        drop(values);
-        let bytes = leased.iter().map(|(edit, store)| store.dropped_bytes(*edit));
-        bytes.fold(0, u64::saturating_add)
+        leased.map(|values| values.bytes).fold(0, u64::saturating_add)
     }
 
     /// Removes the files and values that are not held any more; `None` if another thread does. Not
@@ -350,15 +350,16 @@ impl ObsoleteFiles {
         while let Some((edit, store, section)) = self.next_section() {
             // Without the lock of the list: the store does I/O, and installing an edit adds to the
             // list.
-            store.apply(edit, &section)?;
-            self.note_told(edit, &section);
+            let bytes = store.call("apply", |store| store.apply(edit, &section))?;
+            self.note_told(edit, &section, bytes);
         }
         Ok(())
     }
 
     fn reclaim_values(&self, leases: Holds) -> Result<()> {
         while let Some(free) = self.take_free_values(leases) {
-            if let Err(error) = free.store.reclaim(free.edit) {
+            let reclaimed = free.store.call("reclaim", |store| store.reclaim(free.edit));
+            if let Err(error) = reclaimed {
                 // Put back to the front, because values are reclaimed in the order of the edits.
                 self.values.lock().push_front(free);
                 return Err(error);
@@ -372,12 +373,12 @@ impl ObsoleteFiles {
     pub(super) fn store_state(
         &self,
         partition: PartitionId,
-        store: &dyn ValueStore,
-    ) -> Option<Result<Vec<u8>>> {
+        store: &AttachedStore,
+    ) -> Option<Result<StoreSnapshot>> {
         if self.has_untold(partition) {
             return None;
         }
-        Some(catch("a value store", || store.snapshot()))
+        Some(store.call("snapshot", |store| Ok(store.snapshot())))
     }
 
     /// The oldest edit that its store was not notified of.
@@ -388,10 +389,12 @@ impl ObsoleteFiles {
             .find_map(|values| Some((values.edit, values.store.clone(), values.section.clone()?)))
     }
 
-    fn note_told(&self, edit: u64, told: &Arc<[u8]>) {
+    fn note_told(&self, edit: u64, told: &Arc<[u8]>, bytes: u64) {
         for values in self.values.lock().iter_mut().filter(|values| values.edit == edit) {
             // By its section, because one edit may drop values of several partitions.
-            values.section.take_if(|section| Arc::ptr_eq(section, told));
+            if values.section.take_if(|section| Arc::ptr_eq(section, told)).is_some() {
+                values.bytes = bytes;
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use super::hook_binding::{
 };
 use super::install::Installation;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{Hooks, PartitionHooks, StoreEdit, catch};
+use crate::hooks::{Dropped, Hooks, PartitionHooks, StoreEdit};
 use crate::limits::{PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
@@ -146,9 +146,9 @@ impl DbInner {
         let number = editing.next_number();
         editing.install(vec![Change::PartitionDropped { id: partition.id }])?;
         let Some(store) = partition.store() else { return Ok(()) };
-        let edit = StoreEdit { number, partition_dropped: true, ..StoreEdit::default() };
+        let edit = StoreEdit::dropping(Dropped::Partition);
         // A panic leaves the files to the next open, which finds no partition for them.
-        if let Ok(section) = catch("a value store", || store.edit(&edit)) {
+        if let Ok(section) = store.call("edit", |store| store.edit(edit)) {
             let before = partition.all_versions();
             self.obsolete.add_values(number, partition, store, &section, before);
         }
@@ -206,7 +206,7 @@ impl DbInner {
         self.background.wake_all();
         // After the edit: the next open applies it in any case.
         match (partition.store(), hooks.and_then(|hooks| hooks.store.as_ref())) {
-            (Some(store), Some(factory)) => store.configure(&factory.params()),
+            (Some(store), Some(factory)) => store.configure(&**factory),
             _ => Ok(()),
         }
     }

@@ -8,10 +8,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::values::Goal;
 use super::{DbInner, Partition};
 use crate::error::{ErrorKind, Result};
-use crate::hooks::ValueStore;
+use crate::hooks::{AttachedStore, MoveRequest};
 use crate::partition::PartitionState;
 use crate::read::{Bounds, KeyRange, stored_bounds};
 
@@ -63,7 +62,7 @@ impl DbInner {
         if let Some(goal) = settling {
             self.reach(partition, goal.as_range())?;
         }
-        let moved = self.move_values(partition, &**store, moved);
+        let moved = self.move_values(partition, store, moved);
         // Waits for any thread that removes files, so that the space is free when the call returns,
         // unless a reader holds it. Also after a failure, which may concern few of the values.
         self.finish_removing().and(moved)
@@ -76,7 +75,7 @@ impl DbInner {
     fn move_values(
         &self,
         partition: &Arc<PartitionState>,
-        store: &dyn ValueStore,
+        store: &AttachedStore,
         mut within: Option<Bounds>,
     ) -> Result<()> {
         let mut looks = LOOKS_FOR_ROOM;
@@ -89,13 +88,15 @@ impl DbInner {
                 let reached = self.reach(partition, goal.as_range());
                 if let Err(error) = reached {
                     self.give_up(partition, store, goal, &error);
-                    let fits_less = goal.rewrite_before.is_some() && !reallocates;
+                    let fits_less = goal.moves.is_some() && !reallocates;
                     if !fits_less || error.kind() != ErrorKind::NoSpace {
                         return Err(error);
                     }
                     continue;
                 }
-                if reallocates && let Some(error) = store.unmoved() {
+                if let Some(moves) = goal.moves.as_ref().filter(|_| reallocates)
+                    && let Some(error) = moves.end(store, None)
+                {
                     return Err(error);
                 }
             }
@@ -104,13 +105,15 @@ impl DbInner {
             match self.values.choose(partition.id, present.as_ref()) {
                 Some(choice) => {
                     reallocates = within.is_some();
-                    let next = match within.take() {
-                        Some(keys) => self.reallocating_goal(store, &keys)?,
-                        // After the goal for these keys, the store chooses its own goal.
-                        None => self.moving_goal(store, std::mem::take(&mut asked))?,
+                    let keys = within.take();
+                    // After the goal for these keys, the store chooses its own goal.
+                    let request = match reallocates || std::mem::take(&mut asked) {
+                        true => request_of(keys.as_ref()),
+                        false => MoveRequest::default(),
                     };
+                    let (next, unmoved) = self.plan_moves(store, &request)?;
                     if choice.set(next).is_none() && !reallocates {
-                        let Some(why) = store.unmoved() else { return Ok(()) };
+                        let Some(why) = unmoved else { return Ok(()) };
                         // Emptied files are room as soon as the last job or reader releases them.
                         let is_held = self.obsolete.holds_values_of(partition.id);
                         if why.kind() != ErrorKind::NoSpace || !is_held || looks == 0 {
@@ -151,20 +154,20 @@ impl DbInner {
             self.background.wait_for_news();
         }
     }
+}
 
-    /// The goal of a store for moving the values of these keys.
-    fn reallocating_goal(&self, store: &dyn ValueStore, keys: &Bounds) -> Result<Option<Goal>> {
-        // As for `moving_goal`: the store must know which values are garbage before it plans a
-        // move.
-        self.obsolete.tell_all_stores()?;
-        let from = match &keys.0 {
-            Bound::Included(key) | Bound::Excluded(key) => key,
-            Bound::Unbounded => &Vec::new(),
+/// The request of the application to move the values of these keys, or those that should be moved in any case.
+fn request_of(keys: Option<&Bounds>) -> MoveRequest<'_> {
+    let within = keys.map(|(lower, upper)| {
+        let from = match lower {
+            Bound::Included(key) | Bound::Excluded(key) => &key[..],
+            Bound::Unbounded => &[],
         };
-        let to = match &keys.1 {
+        let to = match upper {
             Bound::Included(key) | Bound::Excluded(key) => Some(&key[..]),
             Bound::Unbounded => None,
         };
-        Ok(store.reallocating(from, to)?.map(|span| self.goal_of(span)))
-    }
+        (from, to)
+    });
+    MoveRequest { is_asked: true, within }
 }

@@ -26,7 +26,7 @@ use std::vec;
 use super::DbInner;
 use super::values::CountingTurn;
 use crate::error::{Error, Result};
-use crate::hooks::ValueStore;
+use crate::hooks::{AttachedStore, Dropped, StoreEdit};
 use crate::iter::InternalIter;
 use crate::partition::PartitionState;
 use crate::sstable::{ReadMode, SstIter};
@@ -69,14 +69,18 @@ impl DbInner {
     fn drop_unnamed(
         &self,
         partition: &Arc<PartitionState>,
-        store: &Arc<dyn ValueStore>,
+        store: &Arc<AttachedStore>,
     ) -> Result<()> {
         let Some((counted, state)) = self.state_of_one_edit(partition, store)? else {
             return Ok(());
         };
         let tables: Vec<_> = counted.tables().map(|(_, table)| table.clone()).collect();
         let mut named = NamedHandles { db: self, tables: tables.into_iter(), entries: None };
-        let Some(section) = store.unnamed(&state, &mut named)? else { return Ok(()) };
+        let unnamed = Dropped::Unnamed { state: &state, named: &mut named };
+        let section = store.call("edit", |store| store.edit(StoreEdit::dropping(unnamed)))?;
+        if section.is_empty() {
+            return Ok(());
+        }
         let mut editing = self.catalog.edit()?;
         // The tables were read without a lock, and the partition may have been dropped meanwhile.
         if !editing.current().partitions.contains_key(partition.id) {
@@ -100,7 +104,7 @@ impl DbInner {
     fn state_of_one_edit(
         &self,
         partition: &PartitionState,
-        store: &Arc<dyn ValueStore>,
+        store: &AttachedStore,
     ) -> Result<Option<(Arc<PartitionVersion>, Vec<u8>)>> {
         loop {
             self.obsolete.tell_all_stores()?;
@@ -111,8 +115,8 @@ impl DbInner {
             // Under the lock of the manifest, so that no edit comes between the version and the
             // state. If the store was not notified of an edit, that is done without the lock, and
             // the loop looks again.
-            if let Some(state) = self.obsolete.store_state(partition.id, &**store) {
-                return Ok(Some((version.clone(), state?)));
+            if let Some(state) = self.obsolete.store_state(partition.id, store) {
+                return Ok(Some((version.clone(), state?.section)));
             }
         }
     }

@@ -30,7 +30,7 @@ use crate::compaction::{SyncLater, TableFactory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{self, FileKind, FileName};
 use crate::fs::{Fs, OpenFiles};
-use crate::hooks::{EventQueue, HookProvider, StoreWishes, ValueStoreFactory, open_store};
+use crate::hooks::{AttachedStore, EventQueue, HookProvider, StoreWishes, ValueStoreFactory};
 use crate::limits::SEQNO_MAX;
 use crate::memtable::Memtable;
 use crate::options::{Options, PartitionOptions};
@@ -244,15 +244,12 @@ impl Opening {
                 &partition.hooks,
                 provider,
                 Some(&|factory: &dyn ValueStoreFactory| {
-                    open_store(factory, context.store_context(partition.id, &partition.name))
+                    let context = context.store_context(partition.id, &partition.name);
+                    // With the sections, before the replay: a handle in the log may refer to a file
+                    // that an edit adds.
+                    AttachedStore::open(factory, context, &partition.store_sections)
                 }),
             )?;
-            if let Some(store) = &hooks.store {
-                let mut sections = partition.store_sections.iter();
-                // In the order of the edits, before the replay: a handle in the log may refer to a
-                // file that an edit adds.
-                sections.try_for_each(|(number, bytes)| store.apply(*number, bytes))?;
-            }
             all.insert(partition.id, hooks);
         }
         Ok(all)
@@ -292,7 +289,7 @@ impl Opening {
         let replayed = std::mem::take(&mut tables.changes);
         let mut changes = self.epoch_changes(epoch, replayed, end.place, last_seq);
         let number = self.version.edit_number + 1;
-        let sections = store_sections(number, &tables.added, hooks)?;
+        let sections = store_sections(&tables.added, hooks)?;
         changes.extend(sections.iter().map(|(partition, bytes)| Change::StoreSection {
             partition: *partition,
             number,
@@ -325,8 +322,9 @@ impl Opening {
         }
         // After the edit is durable: a store may delete the files that an edit drops.
         for (partition, bytes) in &sections {
-            let store = hooks[partition].store.as_ref();
-            store.map_or(Ok(()), |store| store.apply(number, bytes))?;
+            if let Some(store) = &hooks[partition].store {
+                store.call("apply", |store| store.apply(number, bytes))?;
+            }
         }
         // Last. Until here a crash may need every file that was found.
         let orphans = self.orphans(&**fs, dir, versions.current(), hooks)?;

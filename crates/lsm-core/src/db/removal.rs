@@ -44,7 +44,7 @@ impl DbInner {
         for id in self.context.wishes.take_removals() {
             // Those of a dropped partition are removed at the next open.
             if let Some(store) = self.catalog.with_id(id).and_then(|found| found.store().cloned()) {
-                removed = removed.and(store.reclaim(0));
+                removed = removed.and(store.call("reclaim", |store| store.reclaim(0)));
             }
         }
         removed
@@ -60,8 +60,13 @@ impl DbInner {
     /// [`ObsoleteFiles::store_state`] of the partition's value store, if it has one.
     pub(super) fn store_state(&self, id: PartitionId) -> Option<Vec<u8>> {
         let store = self.catalog.with_id(id)?.store().cloned()?;
-        let state = self.obsolete.store_state(id, &*store)?;
-        // The sections that the state would have replaced are kept instead.
-        state.inspect_err(|error| self.events.tell(&Event::BackgroundError(error.clone()))).ok()
+        match self.obsolete.store_state(id, &store)? {
+            Ok(state) => Some(state.section),
+            Err(error) => {
+                // The sections that the state would have replaced are kept instead.
+                self.events.tell(&Event::BackgroundError(error));
+                None
+            }
+        }
     }
 }

@@ -24,7 +24,7 @@ use super::jobs::FlushTurn;
 use super::log::LogEnv;
 use super::unconfirmed::DoubtfulFiles;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{Event, PendingHandle, ValueStore, catch};
+use crate::hooks::{AttachedStore, Event, PendingHandle};
 use crate::partition::PartitionState;
 use crate::types::{Epoch, FileNo, SeqNo};
 use crate::version::{Change, DbVersion};
@@ -33,7 +33,7 @@ use crate::version::{Change, DbVersion};
 type Rewritten = (Arc<PartitionState>, FlushedTables);
 
 /// A partition, its value store, and the section of an edit about dropped handles.
-type StoreSection<'a> = (&'a PartitionState, &'a Arc<dyn ValueStore>, Vec<u8>);
+type StoreSection<'a> = (&'a PartitionState, &'a Arc<AttachedStore>, Vec<u8>);
 
 impl DbInner {
     /// Writes the memtables to new files and takes writes again. The caller holds the turn to
@@ -208,7 +208,7 @@ impl<'a> NewLog<'a> {
         }
         // Only of the kept partitions: the store of a dropped one was notified that all of its
         // values are dropped.
-        let sections = store_sections(number, &kept)?;
+        let sections = store_sections(&kept)?;
         changes.extend(sections.iter().map(|(partition, _, bytes)| Change::StoreSection {
             partition: partition.id,
             number,
@@ -241,10 +241,10 @@ fn check_hooks(rewritten: &[Rewritten]) -> Result<()> {
     }
 }
 
-fn store_sections<'a>(edit: u64, kept: &[&'a Rewritten]) -> Result<Vec<StoreSection<'a>>> {
+fn store_sections<'a>(kept: &[&'a Rewritten]) -> Result<Vec<StoreSection<'a>>> {
     let with_store = kept.iter().filter_map(|(partition, written)| {
         let store = partition.store().filter(|_| !written.made.values.is_empty())?;
-        let section = catch("a value store", || store.edit(&written.made.values.edit(edit)));
+        let section = store.call("edit", |store| store.edit(written.made.values.edit()));
         Some(section.map(|section| (&**partition, store, section)))
     });
     with_store.collect()

@@ -38,7 +38,7 @@ fn partition_stats(partition: &PartitionState, pressure: Pressure) -> PartitionS
         compaction_debt_bytes: compaction_debt(&view.version),
         pressure_permille: pressure.permille,
         pressure_reason: (pressure.permille > 0).then_some(pressure.cause.told()),
-        value_store: store.as_ref().map(|store| store.stats()),
+        value_store: store.map(|store| store.stats().unwrap_or_default()),
     }
 }
 

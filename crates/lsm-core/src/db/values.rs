@@ -22,13 +22,13 @@ mod tending;
 
 use std::sync::Arc;
 
-use tending::IdleState;
 pub(super) use tending::{CountingTurn, Goal, ValueTending};
+use tending::{IdleState, PlannedMoves};
 
 use super::jobs::{JobsEnv, RangeGoal, RangeStep};
 use super::{BackgroundMode, DbInner};
 use crate::error::{Error, ErrorKind, Result};
-use crate::hooks::{KeySpan, ValueStore};
+use crate::hooks::{AttachedStore, KeySpan, MovePlan, MoveRequest};
 use crate::partition::PartitionState;
 use crate::types::SeqNo;
 use crate::version::{PartitionVersion, Table};
@@ -95,7 +95,7 @@ impl DbInner {
                 continue;
             }
             // The memtable first: no compaction sees a deletion that is only in memory.
-            if self.flush_by_age(&partition) || self.settle_values(&partition, &**store)? {
+            if self.flush_by_age(&partition) || self.settle_values(&partition, store)? {
                 return Ok(true);
             }
             if self.values.goal(partition.id).is_none() {
@@ -121,7 +121,7 @@ impl DbInner {
     fn settle_values(
         &self,
         partition: &Arc<PartitionState>,
-        store: &dyn ValueStore,
+        store: &AttachedStore,
     ) -> Result<bool> {
         let mut present = self.values.goal(partition.id);
         loop {
@@ -146,7 +146,7 @@ impl DbInner {
                 return Ok(false);
             };
             let next = match &present {
-                Some(_) => self.moving_goal(store, false)?,
+                Some(_) => self.plan_moves(store, &MoveRequest::default())?.0,
                 None => self.next_goal(partition, store)?,
             };
             present = choice.set(next);
@@ -156,11 +156,7 @@ impl DbInner {
         }
     }
 
-    fn next_goal(
-        &self,
-        partition: &PartitionState,
-        store: &dyn ValueStore,
-    ) -> Result<Option<Goal>> {
+    fn next_goal(&self, partition: &PartitionState, store: &AttachedStore) -> Result<Option<Goal>> {
         let version = partition.view().version.clone();
         let idle_state =
             self.values.idle_state(partition.id, version.flushed_through, self.background.now());
@@ -170,7 +166,7 @@ impl DbInner {
         {
             return Ok(Some(goal));
         }
-        self.moving_goal(store, false)
+        Ok(self.plan_moves(store, &MoveRequest::default())?.0)
     }
 
     /// Gives up the goal of moving values, after a job for it failed. The same values would be copied repeatedly for
@@ -178,14 +174,14 @@ impl DbInner {
     pub(super) fn give_up(
         &self,
         partition: &PartitionState,
-        store: &dyn ValueStore,
+        store: &AttachedStore,
         goal: &Arc<Goal>,
         error: &Error,
     ) {
-        if goal.rewrite_before.is_some()
+        if let Some(moves) = &goal.moves
             && let Some(choice) = self.values.choose(partition.id, Some(goal))
         {
-            store.move_failed(error);
+            moves.end(store, Some(error));
             choice.set(None);
         }
     }
@@ -193,23 +189,29 @@ impl DbInner {
     /// The goal of merging shadowed entries with those that shadow them, see [`unsettled`].
     pub(super) fn settling_goal(&self, version: &PartitionVersion, overlaps: bool) -> Option<Goal> {
         let span = unsettled(version, &self.held_snapshots(), overlaps)?;
-        Some(Goal { span, through: self.commit.visible_seq(), rewrite_before: None })
+        Some(Goal { span, through: self.commit.visible_seq(), moves: None })
     }
 
-    /// The goal of a store for moving values, also if the application `asked`.
-    pub(super) fn moving_goal(&self, store: &dyn ValueStore, asked: bool) -> Result<Option<Goal>> {
+    /// The goal of a store for moving values: to rewrite all tables with keys of its plan. Without one, the
+    /// reason why values are left where they are, if there are such values.
+    pub(super) fn plan_moves(
+        &self,
+        store: &AttachedStore,
+        request: &MoveRequest<'_>,
+    ) -> Result<(Option<Goal>, Option<Error>)> {
         // A store that has not applied an edit would take the garbage of that edit for live values.
         self.obsolete.tell_all_stores()?;
         // The space of files that the last goal emptied is room for the next. A failure is noted separately.
         let _ = self.remove_obsolete();
-        Ok(store.moving(asked).map(|span| self.goal_of(span)))
-    }
-
-    /// The goal of rewriting all tables with keys of the span.
-    pub(super) fn goal_of(&self, span: KeySpan) -> Goal {
-        // After it: a job that began before may have passed values that should be moved.
-        let rewrite_before = Some(self.context.numbers.allocate());
-        Goal { span, through: self.commit.visible_seq(), rewrite_before }
+        match store.call("plan_moves", |store| store.plan_moves(request))? {
+            MovePlan::Rewrite { span, ended } => {
+                // After the plan: a job that began before may have passed values that should be moved.
+                let rewrite_before = self.context.numbers.allocate();
+                let moves = Some(PlannedMoves { rewrite_before, ended });
+                Ok((Some(Goal { span, through: self.commit.visible_seq(), moves }), None))
+            }
+            MovePlan::Nothing(unmoved) => Ok((None, unmoved)),
+        }
     }
 
     /// Runs compactions on the calling thread until a goal is reached.

@@ -132,7 +132,7 @@ fn push_stored(
     {
         // Before the handle is in the section. If the batch is dropped or refused, the pending
         // handle discards the value, so that only space is lost in any case.
-        let handle = store.put(key, value)?;
+        let handle = store.call("put", |store| store.put(key, value))?;
         section.push(EntryKind::Handle, key, handle.bytes());
         pending.push(handle);
     } else {

@@ -11,7 +11,7 @@ use crate::db::Commit;
 use crate::db::hook_binding::resolve;
 use crate::error::Result;
 use crate::hooks::{
-    EventQueue, PartitionHooks, StoreContext, StoreWishes, ValueStoreFactory, open_store,
+    AttachedStore, EventQueue, PartitionHooks, StoreContext, StoreWishes, ValueStoreFactory,
 };
 use crate::partition::ReadView;
 use crate::types::FileNumbers;
@@ -94,7 +94,9 @@ impl Inner {
             &partition.name,
             &partition.hooks,
             provider,
-            Some(&|factory: &dyn ValueStoreFactory| open_store(factory, context.clone())),
+            Some(&|factory: &dyn ValueStoreFactory| {
+                AttachedStore::open(factory, context.clone(), &[])
+            }),
         );
         // Not an error here: a partition whose hook is missing must not prevent the others from
         // being followed. Its own handle reports it.

@@ -171,7 +171,7 @@ impl Followed {
         let Some(store) = &hooks.resolved.store else { return Ok(()) };
         let told = hooks.told_edit.load(Ordering::Relaxed);
         for (number, section) in version.store_sections.iter().filter(|(edit, _)| *edit > told) {
-            store.apply(*number, section)?;
+            store.call("apply", |store| store.apply(*number, section))?;
             // After each, so that a store that fails gets only the remaining edits again.
             hooks.told_edit.store(*number, Ordering::Relaxed);
         }

@@ -1,13 +1,13 @@
 //! A hook that panics fails its call, and not the thread that it runs on.
 //!
-//! `db/hook_binding.rs` attaches every hook through here, so that no job, no sync and no manifest ever
+//! `db/hook_binding.rs` attaches every filter through here, and every value store as an
+//! [`AttachedStore`](super::AttachedStore), so that no job, no sync and no manifest ever
 //! sees it unwind: what was claimed is given back as after any other error. The error names the
 //! partition, the hook and the call, and has the kind [`ErrorKind::HookPanicked`].
 //!
 //! A call that has no error to return goes on unwinding, with that error as its payload; the engine
 //! makes such calls through [`catch`]. The two calls of a filter for every entry unwind up to the loop of their
-//! job, which runs in [`catch_blamed`]. One is caught nowhere: [`wants`](super::ValueStore::wants), which runs on
-//! the thread of a writer before anything was written, unwinds into the call of the writer.
+//! job, which runs in [`catch_blamed`].
 //!
 //! Invariants:
 //! 1. The rules of a hook, its times, and whether it seals or decides, are asked once, when it is

@@ -19,11 +19,11 @@
 //! 3. A panic of a hook is an `Err` of the call that it happened in, or of the job where that call
 //!    has none to return: see `guarded.rs`.
 
+mod attached_store;
 mod event;
 mod expiry;
 mod filter;
 mod guarded;
-mod guarded_store;
 mod judge;
 mod note;
 mod store;
@@ -31,6 +31,7 @@ mod store_context;
 
 use std::sync::Arc;
 
+pub use attached_store::AttachedStore;
 pub use event::{ChunkChange, Event, EventListener};
 pub use expiry::{Ageing, Expiry};
 pub use filter::{
@@ -38,21 +39,21 @@ pub use filter::{
     Input, InputTable, Job, JobKind, Output, OwnedEntry, Properties,
 };
 pub use guarded::as_any;
-pub use guarded_store::store_as_any;
 pub use judge::{
     BlockVerdict, DamagedBlock, DecodedBlock, DecodedEntry, JudgeSources, JudgedTable, Mended,
     Piece, TableJudge, TableVerdict, Vouched,
 };
 pub use note::{EndedBlock, NOTED_BYTES_MAX, NoteForm};
 pub use store::{
-    AddedValue, Carry, JobValues, KeySpan, PendingHandle, StoreEdit, StoreSection, ValueStore,
-    ValueStoreFactory,
+    AddedValue, Carry, CarryJob, Dropped, JobValues, KeySpan, MovePlan, MoveRequest, MovesEnded,
+    PendingHandle, StoreEdit, StoreSnapshot, StoredValue, ValueStore, ValueStoreFactory,
 };
-pub use store_context::{ChunkId, EventQueue, OtherWriter, StoreContext, StoreWishes};
+pub use store_context::{
+    ChunkId, EventQueue, OtherWriter, StoreContext, StoreSection, StoreWishes,
+};
 
 pub(crate) use expiry::KnownAgeing;
 pub(crate) use guarded::{catch, catch_blamed, catch_engine, guarded_filter};
-pub(crate) use guarded_store::open_store;
 pub(crate) use judge::{Findings, Inject, JobFindings};
 pub(crate) use store_context::OpenWishes;
 
@@ -217,7 +218,7 @@ pub struct PartitionHooks {
     /// Filters in the order in which they run; at most one of them seals.
     pub filters: Vec<Arc<dyn CompactionFilterFactory>>,
     /// The store of large values.
-    pub store: Option<Arc<dyn ValueStore>>,
+    pub store: Option<Arc<AttachedStore>>,
     /// The rules that the engine enforces, also for hooks whose code is missing.
     pub rules: Rules,
     /// A hook that the partition cannot do without and whose code is missing.

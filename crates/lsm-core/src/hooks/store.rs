@@ -1,15 +1,45 @@
 //! The value store: the storage of values that are too large for tables.
 //!
-//! Each partition has its own store, which [`ValueStoreFactory::open`] opens. The engine stores a handle
-//! instead of the value. For each edit, it tells the store which handles the tables added and dropped,
-//! and the manifest stores the section that the store returns.
+//! Each partition has its own store, which [`ValueStoreFactory::open`] opens. The engine stores a *handle*
+//! instead of the value: some bytes that mean something to the store alone. A store of files takes the names
+//! of its files from [`StoreContext::new_chunk`]; a value in it never changes.
+//!
+//! The life of a value:
+//!
+//! ```text
+//! put            the value is in the store; its handle is pending, and a crash or an abort loses it
+//! sync           the value is on the device
+//! (the log)      the handle is committed: from now on the value must stay
+//! edit, apply    a flush writes the handle to a table: the edit *adds* the value
+//! value          reads of the key
+//! carry          a compaction may move the value: the edit adds the new one and drops the old one
+//! edit, apply    no table of the newest version names the handle any more: the edit *drops* the value
+//! reclaim        no reader sees it any more: the store frees its space
+//! ```
+//!
+//! The life of a store:
+//!
+//! ```text
+//! open           with the sections that the manifest has: those of all edits, or a state and the edits
+//!                after it
+//! is_durable     for each handle at the end of the log that is not known to be synced
+//! edit, apply    the values that only the log named, which the open wrote to tables
+//! snapshot       the chunk files that it needs: an open for writing removes all others
+//! (use)          put, value, carry, sync, edit, apply, reclaim, plan_moves, stats, checkpoint: on any
+//!                thread, at the same time; `apply` and `reclaim` one at a time, in the order of edits
+//! (close)        the store is dropped; nothing else is called
+//! ```
+//!
+//! A database that is opened read-only, and a follower, call `open`, `apply` and `value`, and nothing that
+//! writes: see [`StoreContext::is_read_only`].
 //!
 //! Invariants:
 //! 1. A handle enters the log only after `put` has returned it. The log counts as durable through the
 //!    handle, and a table with the handle is installed, only after a `sync` that began after `put` or
-//!    `carry` returned the handle.
+//!    `carry` returned the handle. The engine makes these calls; a store syncs by itself only to bound what
+//!    is not synced.
 //! 2. Every handle in a table of a durable version was added by one edit and is dropped by one edit: by
-//!    that of a job, or, if its entry was lost to damage, by that of [`ValueStore::unnamed`]. A value that
+//!    that of a job, or, if its entry was lost to damage, by one of [`Dropped::Unnamed`]. A value that
 //!    no edit added, and that no frame of the log names, is free at the next open.
 
 use std::any::Any;
@@ -17,7 +47,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{ChunkId, Entry, StoreContext};
+use super::Entry;
+use super::store_context::{ChunkId, StoreContext, StoreSection};
 use crate::error::{Error, ErrorKind, Result};
 use crate::stats::ValueStoreStats;
 use crate::types::Process;
@@ -27,7 +58,8 @@ pub trait ValueStoreFactory: Send + Sync + 'static {
     /// The name under which partitions store it.
     fn name(&self) -> &str;
 
-    /// Parameters to be stored with the partition.
+    /// Parameters to be stored with the partition. A [`HookProvider`](super::HookProvider) makes the factory
+    /// of them at the next open.
     fn params(&self) -> Vec<u8> {
         Vec::new()
     }
@@ -39,193 +71,126 @@ pub trait ValueStoreFactory: Send + Sync + 'static {
         self.params()
     }
 
-    /// Opens the store of a partition. Edits that the manifest keeps for it come next, by
-    /// [`ValueStore::apply`].
-    fn open(&self, context: StoreContext) -> Result<Arc<dyn ValueStore>>;
-}
+    /// The length from which on a value goes to the store, in bytes. Asked when a store is opened or
+    /// configured.
+    fn threshold_bytes(&self) -> u64;
 
-/// The value store of a partition.
-///
-/// A panic of a call counts as an error. [`ValueStore::wants`] is the exception: its panic unwinds to the
-/// writer, before anything was written.
-pub trait ValueStore: Any + Send + Sync {
-    /// Takes over parameters that were stored with the partition since it was opened.
-    fn configure(&self, params: &[u8]) -> Result<()> {
-        let _ = params;
+    /// Opens the store of a partition. `sections` are those that the manifest keeps for it, in the order of
+    /// their edits: the store applies them, as [`ValueStore::apply`] does. No reader needs what they dropped,
+    /// unless the database is read-only. A follower gets no sections here, but by `apply`.
+    ///
+    /// # Errors
+    /// Corruption of a section; those of the file system. The open of the database fails.
+    fn open(&self, context: StoreContext, sections: &[StoreSection])
+    -> Result<Arc<dyn ValueStore>>;
+
+    /// Gives the parameters of this factory to `store`, which a factory of the same name has opened. They are
+    /// stored with the partition by then. Default: nothing.
+    ///
+    /// # Errors
+    /// The caller of the database gets them; the parameters take effect at the next open.
+    fn configure(&self, store: &dyn ValueStore) -> Result<()> {
+        let _ = store;
         Ok(())
     }
+}
 
-    /// Returns `true` if a value of `len` bytes goes to the store.
-    fn wants(&self, len: u64) -> bool;
-
+/// The value store of a partition. The page of the module has the order of the calls.
+///
+/// A panic counts as an error of the call. No call is made under a lock of the engine, but for
+/// [`ValueStore::edit`] and [`ValueStore::snapshot`].
+pub trait ValueStore: Any + Send + Sync {
     /// Stores the value of `key`, a stored key; returns its handle. Until the handle is in the log
     /// it is pending: a crash loses it, and so does dropping the result without
     /// [`PendingHandle::keep`].
-    fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle>;
-
-    /// Makes every value durable whose `put` or `carry` has returned. An `Ok` after an error also covers
-    /// the values before the error, except those that are [in doubt](ValueStore::is_in_doubt).
-    ///
-    /// After an error the database refuses logged writes until it has written its memtables to tables. In
-    /// these flushes `rescue` moves the values that are in doubt.
-    fn sync(&self) -> Result<()>;
-
-    /// Begins to write to the device what [`ValueStore::sync`] would make durable, and does not wait. The
-    /// log calls it before it syncs its own file, and calls `sync` behind that. Makes nothing durable.
-    fn begin_sync(&self) {}
-
-    /// Returns the number of calls of [`ValueStore::sync`] that failed, for a store with values in doubt.
-    /// A job whose values may have been in one of them is not installed.
-    fn sync_failures(&self) -> u64 {
-        0
-    }
-
-    /// Returns `true` if a failed sync leaves it unknown what the device has of the value: no batch with
-    /// the handle is committed any more. Asked after a sync failed.
-    fn is_in_doubt(&self, handle: &[u8]) -> bool {
-        let _ = handle;
-        false
-    }
-
-    /// Returns `true` if the complete value of a handle is on the device. Recovery calls it for handles
-    /// whose frames are not known to be synced.
-    fn probe(&self, handle: &[u8]) -> Result<bool>;
-
-    /// Length of the value of a handle, in bytes.
-    fn len(&self, handle: &[u8]) -> Result<u64>;
-
-    /// Fills `buf` with the bytes of the value from `offset`.
     ///
     /// # Errors
-    /// Corruption if they are damaged or not there; the content of `buf` is undefined then.
-    fn read_into(&self, handle: &[u8], offset: u64, buf: &mut [u8]) -> Result<()>;
+    /// The write fails with them, and nothing of it is committed.
+    ///
+    /// # Durability
+    /// None, before [`ValueStore::sync`].
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<PendingHandle>;
 
-    /// Returns the new place of a value in a compaction. Called for every surviving handle, and for every
-    /// value in a table that the store [`wants`](ValueStore::wants). A value that cannot be moved now stays
-    /// where it is. An error fails the job, and with it the merge of all other keys.
-    fn carry(&self, entry: Entry<'_>) -> Result<Carry> {
-        let _ = entry;
+    /// The value of a handle. It touches no file: a missing one is an error of the read.
+    ///
+    /// # Errors
+    /// Corruption if it is no handle; [`ErrorKind::Unsupported`] if a later version wrote it.
+    fn value(&self, handle: &[u8]) -> Result<Box<dyn StoredValue + '_>>;
+
+    /// Returns the new place of a value in a job. Called for every handle that survives a compaction, and for
+    /// every value in a table that is as long as the threshold; in a flush, only as [`CarryJob::Rescue`]. The
+    /// default moves nothing.
+    ///
+    /// # Errors
+    /// They fail the job, and with it the merge of all other keys. In a compaction, a value that cannot be
+    /// moved now better stays where it is.
+    fn carry(&self, entry: Entry<'_>, job: CarryJob) -> Result<Carry> {
+        let _ = (entry, job);
         Ok(Carry::Stay)
     }
 
-    /// As [`ValueStore::carry`], in a flush after a failed sync, for a handle that is
-    /// [in doubt](ValueStore::is_in_doubt). An error fails the flush, which is tried again: the log names the
-    /// value no more behind it.
-    fn rescue(&self, entry: Entry<'_>) -> Result<Carry> {
-        self.carry(entry)
-    }
+    /// Begins to write to the device what [`ValueStore::sync`] would make durable, and does not wait. The
+    /// log calls it before it syncs its own file, and calls `sync` after that. Makes nothing durable; the
+    /// default does nothing.
+    fn begin_sync(&self) {}
 
-    /// Returns the section to be stored with an edit of the manifest. Called under the lock of the
-    /// versions, so it must not call the database.
-    fn edit(&self, edit: &StoreEdit<'_>) -> Vec<u8>;
-
-    /// Applies the section of a durable edit. Called at run time, in recovery and by followers, in the
-    /// order of the edits. A section may be applied twice. A section that failed is applied again before
-    /// any later section, at run time or at the next open.
-    fn apply(&self, number: u64, section: &[u8]) -> Result<()>;
-
-    /// Returns the whole state as a section, for a new manifest generation. Called under the lock of the
-    /// versions, after every section of the partition was applied; it must not call the database.
-    fn snapshot(&self) -> Vec<u8>;
-
-    /// Returns the section of an edit that drops the values which `state` has and no handle of `named`
-    /// names; `None` if there are none. `state` is what [`ValueStore::snapshot`] returned, and `named` are
-    /// the handles in all tables of the same edit. Later edits may have been applied meanwhile. Called
-    /// after entries of tables were lost to damage.
+    /// Makes every value durable whose `put` or `carry` has returned. An `Ok` after an error also covers
+    /// the values before the error, except those that are [in doubt](StoredValue::is_in_doubt). A sync that
+    /// the store made by itself, and that failed, fails the next call.
     ///
     /// # Errors
-    /// Those of `named`; corruption of `state`. Nothing is dropped then.
-    fn unnamed(
-        &self,
-        state: &[u8],
-        named: &mut dyn Iterator<Item = Result<Vec<u8>>>,
-    ) -> Result<Option<Vec<u8>>> {
-        let _ = (state, named);
-        Ok(None)
-    }
+    /// The database then refuses logged writes until it has written its memtables to tables. In these flushes
+    /// `carry` moves the values that are in doubt. [`ValueStoreStats::sync_failure_count`] must have counted
+    /// the failure before this returns: a job whose values may have been in the failed sync is not installed.
+    fn sync(&self) -> Result<()>;
 
-    /// Frees the values that were dropped at or before edit `number`, which no reader can see any more, and
-    /// files that no edit named.
-    /// Called again if it fails.
-    fn reclaim(&self, number: u64) -> Result<()>;
+    /// Returns the section to be stored with an edit of the manifest. It changes nothing: the edit may fail.
+    /// Called under the lock of the versions, so it must not call the database, and should touch no file; for
+    /// [`Dropped::Unnamed`] without a lock. An empty section of such an edit says that it drops nothing.
+    ///
+    /// # Errors
+    /// The job fails. For [`Dropped::Unnamed`] those of `named`, and corruption of `state`.
+    fn edit(&self, edit: StoreEdit<'_>) -> Result<Vec<u8>>;
 
-    /// Returns the bytes of the values that edit `number` dropped, 0 once they are reclaimed. Secondaries
-    /// that read them may hold no more than [`Options::leased_bytes_max`] allows.
+    /// Applies the section of a durable edit; returns the bytes of the values that it dropped, which stay until
+    /// they are [reclaimed](ValueStore::reclaim). Secondaries that read them may hold no more than
+    /// [`Options::leased_bytes_max`] allows.
+    ///
+    /// Called in the order of the edits. A section may be applied twice.
+    ///
+    /// # Errors
+    /// The section is applied again before any later one, at run time or at the next open.
     ///
     /// [`Options::leased_bytes_max`]: crate::options::Options::leased_bytes_max
-    fn dropped_bytes(&self, number: u64) -> u64 {
-        let _ = number;
-        0
-    }
+    fn apply(&self, number: u64, section: &[u8]) -> Result<u64>;
 
-    /// Returns the chunk files that the store needs after the applied edits. An open removes all other
-    /// chunk files of the folder.
-    fn chunks(&self) -> Vec<ChunkId> {
-        Vec::new()
-    }
+    /// Returns the state as of the applied edits. Called under the lock of the versions, after every section
+    /// of the partition was applied; it must not call the database.
+    fn snapshot(&self) -> StoreSnapshot;
 
-    /// Returns `true` while there are values, or files of values. Then background work reclaims the space
-    /// of values that no reader needs.
-    fn holds_values(&self) -> bool {
-        false
-    }
-
-    /// Returns what the store has on the disk, and what it did since the open.
-    fn stats(&self) -> ValueStoreStats {
-        ValueStoreStats::default()
-    }
-
-    /// Returns the keys whose tables should be rewritten now, so that [`ValueStore::carry`] moves values;
-    /// `None` if there are none. Called again after that has succeeded or failed. If the application `asked`,
-    /// values that could not be moved before are tried again.
-    fn moving(&self, asked: bool) -> Option<KeySpan> {
-        let _ = asked;
-        None
-    }
-
-    /// As [`ValueStore::moving`], when the application asks for the values of the stored keys from `from` to
-    /// `to` to be moved into the order of their keys; both are included, and without `to` all from `from`
-    /// on.
+    /// Frees the values that were dropped at or before edit `number`, which no reader can see any more, and
+    /// files that no edit named. With 0 the files alone, after [`StoreWishes::remove_later`].
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] if there is no room for them. Nothing is moved then.
-    fn reallocating(&self, from: &[u8], to: Option<&[u8]>) -> Result<Option<KeySpan>> {
-        let _ = (from, to);
-        Ok(None)
-    }
+    /// It is called again.
+    ///
+    /// [`StoreWishes::remove_later`]: super::StoreWishes::remove_later
+    fn reclaim(&self, number: u64) -> Result<()>;
 
-    /// A job failed that was to move the values of [`ValueStore::moving`] or [`ValueStore::reallocating`].
-    /// They are moved no more until the store names them again.
-    fn move_failed(&self, error: &Error) {
-        let _ = error;
-    }
-
-    /// Returns the reason why values that should be moved are left where they are, if there are such values.
-    fn unmoved(&self) -> Option<Error> {
-        None
-    }
-
-    /// Begins to read the first `len` bytes of the value from the device, so that
-    /// [`ValueStore::read_into`] finds them in a cache, and does not wait. A scan of values calls it,
-    /// from the second large value of an end on, for those that come next; with 8 MiB for a longer value.
-    fn prefetch(&self, handle: &[u8], len: u64) {
-        let _ = (handle, len);
-    }
-
-    /// Reads a value from the device and compares it with its checksums and with its stored key.
-    /// `advance` receives the number of bytes that were read; its errors end the call.
+    /// Returns what values should be moved, if the tables that name them are rewritten. Background work asks
+    /// while the store [has files](ValueStoreStats::chunk_count), and so does the application. A call gives up
+    /// the plan of the call before. The default has none.
     ///
     /// # Errors
-    /// Corruption that names file and offset.
-    fn verify(
-        &self,
-        key: &[u8],
-        handle: &[u8],
-        advance: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<()> {
-        let _ = (key, handle, advance);
-        Ok(())
+    /// [`ErrorKind::NoSpace`] if there is no room for the [`within`](MoveRequest::within) that was asked for.
+    fn plan_moves(&self, request: &MoveRequest<'_>) -> Result<MovePlan> {
+        let _ = request;
+        Ok(MovePlan::Nothing(None))
     }
+
+    /// Returns what the store has on the device, and what it did since the open. By
+    /// [`ValueStoreStats::chunk_count`] the engine knows whether there is anything to maintain.
+    fn stats(&self) -> ValueStoreStats;
 
     /// Copies every value that the tables of one version of the partition name into the folder `dir`, for a
     /// checkpoint. `sections` are those of the version: a store that applies them to an empty state has what the
@@ -237,7 +202,7 @@ pub trait ValueStore: Any + Send + Sync {
     /// hexadecimal number, and `LOCK` and `EXPORT`; chunk files keep their names.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if it is not implemented: then the checkpoint fails.
+    /// [`ErrorKind::Unsupported`] if it is not implemented, which is the default. The checkpoint fails.
     ///
     /// # Durability
     /// The copies and their names are durable once this returns. The manifest of the checkpoint is written
@@ -253,22 +218,141 @@ pub trait ValueStore: Any + Send + Sync {
     }
 }
 
-/// The number of an edit of the manifest, and the section that a value store has made for it.
-pub type StoreSection = (u64, Arc<[u8]>);
+/// A value in a store, by its handle.
+#[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
+pub trait StoredValue {
+    /// The length of the value, in bytes.
+    fn len(&self) -> u64;
+
+    /// Reads the value into `buf`, which is as long.
+    ///
+    /// # Errors
+    /// Corruption if it is damaged or not there; the content of `buf` is undefined then.
+    fn read_into(&self, buf: &mut [u8]) -> Result<()>;
+
+    /// Begins to read the first `len` bytes from the device, so that [`StoredValue::read_into`] finds them in
+    /// a cache, and does not wait. A scan of values calls it, from the second large value of an end on, for
+    /// those that come next; with 8 MiB for a longer value. The default does nothing.
+    fn prefetch(&self, len: u64) {
+        let _ = len;
+    }
+
+    /// Reads the value from the device and compares it with its checksums and with its stored key.
+    /// `advance` receives the number of bytes that were read; its errors end the call.
+    ///
+    /// # Errors
+    /// Corruption that names file and offset.
+    fn verify(&self, key: &[u8], advance: &mut dyn FnMut(u64) -> Result<()>) -> Result<()>;
+
+    /// Returns `true` if the complete value is on the device, and makes it durable there. Recovery calls it
+    /// for handles whose frames are not known to be synced, and ends the log before the first frame that
+    /// lacks a value.
+    ///
+    /// # Errors
+    /// The open fails, but for an error of a device that cannot be read.
+    fn is_durable(&self) -> Result<bool>;
+
+    /// Returns `true` if a failed sync leaves it unknown what the device has of the value: no batch with
+    /// the handle is committed any more. Asked after a sync failed. Default: no.
+    fn is_in_doubt(&self) -> bool {
+        false
+    }
+}
+
+/// The state of a value store.
+#[derive(Clone, Debug, Default)]
+pub struct StoreSnapshot {
+    /// The state as a section, for a new manifest generation: it replaces those of all edits so far.
+    pub section: Vec<u8>,
+    /// The chunk files that the store needs. An open removes all other chunk files of the folder.
+    pub chunks: Vec<ChunkId>,
+}
 
 /// The effect of an edit on the values of a partition.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug)]
 pub struct StoreEdit<'a> {
-    /// The number of the edit.
-    pub number: u64,
     /// Values that tables name from now on, and that no edit added before. What a flush dropped is
     /// among them, and in `dropped` too.
     pub added: &'a [AddedValue],
-    /// Handles that no table of the new version names any more.
-    pub dropped: &'a [Vec<u8>],
-    /// The partition is dropped with all of its values; its section reaches
-    /// [`ValueStore::apply`], but not the manifest.
-    pub partition_dropped: bool,
+    /// Values that no table of the new version names any more.
+    pub dropped: Dropped<'a>,
+}
+
+/// The values that an edit drops.
+pub enum Dropped<'a> {
+    /// Those of these handles.
+    Handles(&'a [Vec<u8>]),
+    /// All, with the partition. The section reaches [`ValueStore::apply`], but not the manifest.
+    Partition,
+    /// Those that `state` has and no handle of `named` names. Needed after entries of tables were lost to
+    /// damage. Later edits may have been applied meanwhile.
+    Unnamed {
+        /// The section of a [`StoreSnapshot`].
+        state: &'a [u8],
+        /// The handles in all tables of the same edit. Nothing is dropped after an error.
+        named: &'a mut dyn Iterator<Item = Result<Vec<u8>>>,
+    },
+}
+
+impl<'a> StoreEdit<'a> {
+    /// An edit that adds these values.
+    pub fn adding(added: &'a [AddedValue]) -> StoreEdit<'a> {
+        StoreEdit { added, dropped: Dropped::Handles(&[]) }
+    }
+
+    /// An edit that adds nothing.
+    pub fn dropping(dropped: Dropped<'a>) -> StoreEdit<'a> {
+        StoreEdit { added: &[], dropped }
+    }
+}
+
+impl fmt::Debug for Dropped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dropped::Handles(handles) => f.debug_tuple("Handles").field(handles).finish(),
+            Dropped::Partition => f.write_str("Partition"),
+            Dropped::Unnamed { .. } => f.write_str("Unnamed"),
+        }
+    }
+}
+
+/// A question for values that should be moved.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MoveRequest<'a> {
+    /// The application asks: values that could not be moved before are tried again.
+    pub is_asked: bool,
+    /// The application asks for the values of these stored keys to be moved into the order of their keys:
+    /// from the first to the second, both included, and without a second one all from the first on.
+    pub within: Option<(&'a [u8], Option<&'a [u8]>)>,
+}
+
+/// The answer to a [`MoveRequest`].
+pub enum MovePlan {
+    /// The tables with these keys are to be rewritten, so that [`ValueStore::carry`] moves values.
+    Rewrite {
+        /// The keys.
+        span: KeySpan,
+        /// Called when the jobs have ended.
+        ended: MovesEnded,
+    },
+    /// There is nothing to be moved now. The error says why values that should be moved are left where they
+    /// are, if there are such values.
+    Nothing(Option<Error>),
+}
+
+/// Takes the end of the jobs of a [`MovePlan`], with the error of one that failed: its values are moved no
+/// more until a plan has them again. Returns the reason why values are left where they are, if there are
+/// such values. A plan that another one has replaced may never end.
+pub type MovesEnded = Arc<dyn Fn(Option<&Error>) -> Option<Error> + Send + Sync>;
+
+/// The job that passes a value to [`ValueStore::carry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CarryJob {
+    /// A compaction. The value may stay where it is.
+    Compaction,
+    /// A flush after a failed sync, for a value that is [in doubt](StoredValue::is_in_doubt). It should move:
+    /// an error fails the flush, which is tried again, and without an error the log names the value no more.
+    Rescue,
 }
 
 /// Stored keys from the first to the last, both included.
@@ -310,12 +394,12 @@ pub struct AddedValue {
 pub struct JobValues {
     /// As [`StoreEdit::added`].
     pub added: Vec<AddedValue>,
-    /// As [`StoreEdit::dropped`].
+    /// As [`Dropped::Handles`].
     pub dropped: Vec<Vec<u8>>,
     /// Values that the job moved: kept with its tables, let go if it fails.
     pub carried: Vec<PendingHandle>,
-    /// [`ValueStore::sync_failures`] when the job began.
-    pub sync_failures: u64,
+    /// [`ValueStoreStats::sync_failure_count`] when the job began.
+    pub sync_failure_count: u64,
 }
 
 impl JobValues {
@@ -324,9 +408,9 @@ impl JobValues {
         self.added.is_empty() && self.dropped.is_empty()
     }
 
-    /// The edit with this number.
-    pub fn edit(&self, number: u64) -> StoreEdit<'_> {
-        StoreEdit { number, added: &self.added, dropped: &self.dropped, partition_dropped: false }
+    /// The effect of their edit.
+    pub fn edit(&self) -> StoreEdit<'_> {
+        StoreEdit { added: &self.added, dropped: Dropped::Handles(&self.dropped) }
     }
 }
 

@@ -11,12 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{ChunkChange, Event, StoreSection};
+use super::event::{ChunkChange, Event};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{Fs, OpenFiles};
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
+
+/// The number of an edit of the manifest, and the section that a value store has made for it.
+pub type StoreSection = (u64, Arc<[u8]>);
 
 /// The identity of a chunk file; never used again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

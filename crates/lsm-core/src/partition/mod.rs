@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::is_out_of_handles;
-use crate::hooks::{PartitionHooks, Rules, ValueStore};
+use crate::hooks::{AttachedStore, PartitionHooks, Rules};
 use crate::memtable::{Memtable, SlabPool};
 use crate::types::{KeyForm, MemtableId, PartitionId};
 use crate::version::PartitionVersion;
@@ -51,7 +51,7 @@ pub struct PartitionState {
     /// The form in which keys are stored: fixed when the partition is made.
     pub key_form: KeyForm,
     /// The store of large values: attached once, by a durable edit, and never changed.
-    store: OnceLock<Arc<dyn ValueStore>>,
+    store: OnceLock<Arc<AttachedStore>>,
     /// Replaced as a whole; loaded by jobs, and by writes of keys that end in `reserved_last`.
     hooks: ArcSwap<PartitionHooks>,
     /// The last byte of the reserved suffix and 0x100, or 0: a write looks at this alone.
@@ -140,7 +140,7 @@ impl PartitionState {
 
     /// Returns the store of large values, if they do not live in tables.
     #[inline]
-    pub fn store(&self) -> Option<&Arc<dyn ValueStore>> {
+    pub fn store(&self) -> Option<&Arc<AttachedStore>> {
         self.store.get()
     }
 

@@ -9,7 +9,7 @@ use super::get::{GetContext, Located, locate, lost, read_handle, unreadable};
 use super::range::Bounds;
 use super::source::Source;
 use crate::error::{Error, Result};
-use crate::hooks::ValueStore;
+use crate::hooks::AttachedStore;
 use crate::iter::{MergeIter, VisibleIter};
 use crate::partition::ReadView;
 use crate::sstable::{BlockCheck, OpenTable};
@@ -39,7 +39,7 @@ pub struct ReadPoint {
     /// The form of stored keys.
     pub(crate) key_form: KeyForm,
     /// The store of large values.
-    pub(crate) store: Option<Arc<dyn ValueStore>>,
+    pub(crate) store: Option<Arc<AttachedStore>>,
     /// Sees each block of a table before anything of it is handed out.
     pub(crate) check: Option<Arc<dyn BlockCheck>>,
 }
@@ -55,7 +55,7 @@ impl ReadPoint {
     }
 
     /// Returns the value store of the partition, if it has one.
-    pub fn value_store(&self) -> Option<&Arc<dyn ValueStore>> {
+    pub fn value_store(&self) -> Option<&Arc<AttachedStore>> {
         self.store.as_ref()
     }
 
@@ -85,8 +85,7 @@ impl ReadPoint {
             return Err(unreadable(Some(EntryKind::Handle), None, self.tables(), key)
                 .in_partition(self.partition()));
         };
-        read_handle(&**store, handle)
-            .map_err(|error| error.at_key(key).in_partition(self.partition()))
+        read_handle(store, handle).map_err(|error| error.at_key(key).in_partition(self.partition()))
     }
 }
 
@@ -244,12 +243,14 @@ impl Cursor {
         let Some(store) = self.point().store.as_ref().filter(|_| self.is_value_apart()) else {
             return 0;
         };
-        let handle = self.entries.value();
+        let begun = store.call("prefetch", |store| {
+            let stored = store.value(self.entries.value())?;
+            let len = stored.len().min(bytes_max);
+            stored.prefetch(len);
+            Ok(len)
+        });
         // The read of the value returns the error.
-        let Ok(len) = store.len(handle) else { return 0 };
-        let len = len.min(bytes_max);
-        store.prefetch(handle, len);
-        len
+        begun.unwrap_or(0)
     }
 
     fn point(&self) -> &ReadPoint {

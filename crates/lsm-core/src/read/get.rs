@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::hooks::ValueStore;
+use crate::hooks::AttachedStore;
 use crate::limits::FORMAT_VALUE_BYTES_MAX;
 use crate::memtable::Memtable;
 use crate::partition::ReadView;
@@ -22,7 +22,7 @@ pub struct GetContext<'a> {
     /// The means to open tables.
     pub tables: &'a TableContext,
     /// The store of large values.
-    pub store: Option<&'a Arc<dyn ValueStore>>,
+    pub store: Option<&'a Arc<AttachedStore>>,
     /// Operations up to this one are seen.
     pub seq: SeqNo,
 }
@@ -199,7 +199,7 @@ pub fn resolve(
         (Some(EntryKind::Tombstone), _) => Ok(None),
         (Some(EntryKind::Value), _) => Ok(Some(value)),
         (Some(EntryKind::Handle), Some(store)) => {
-            let value = read_handle(&**store, &value).map_err(|error| error.at_key(key))?;
+            let value = read_handle(store, &value).map_err(|error| error.at_key(key))?;
             Ok(Some(value.into()))
         }
         (kind, _) => Err(unreadable(kind, table, context.tables, key)),
@@ -210,19 +210,21 @@ pub fn resolve(
 ///
 /// # Errors
 /// Those of the store; a limit for a value too long to be held in memory.
-pub fn read_handle(store: &dyn ValueStore, handle: &[u8]) -> Result<Vec<u8>> {
-    let len = store.len(handle)?;
-    // The length comes from a stored handle: it is bounded before memory is asked for.
-    let len = usize::try_from(len).ok().filter(|len| *len as u64 <= FORMAT_VALUE_BYTES_MAX);
-    let Some(len) = len else {
-        let len = store.len(handle)?;
-        let what = "length of a value for get (use open_blob)";
-        return Err(Error::limit(what, len, FORMAT_VALUE_BYTES_MAX));
-    };
-    let mut value = vec![0; len];
-    // The store verifies the bytes against the handle before any of them is returned.
-    store.read_into(handle, 0, &mut value)?;
-    Ok(value)
+pub fn read_handle(store: &AttachedStore, handle: &[u8]) -> Result<Vec<u8>> {
+    store.call("read", |store| {
+        let stored = store.value(handle)?;
+        let len = stored.len();
+        // The length comes from a stored handle: it is bounded before memory is asked for.
+        let bounded = usize::try_from(len).ok().filter(|_| len <= FORMAT_VALUE_BYTES_MAX);
+        let Some(bounded) = bounded else {
+            let what = "length of a value for get (use open_blob)";
+            return Err(Error::limit(what, len, FORMAT_VALUE_BYTES_MAX));
+        };
+        let mut value = vec![0; bounded];
+        // The store verifies the bytes against the handle before any of them is returned.
+        stored.read_into(&mut value)?;
+        Ok(value)
+    })
 }
 
 /// Returns the error of an entry whose value cannot be read.

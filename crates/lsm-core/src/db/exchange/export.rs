@@ -23,7 +23,7 @@ use crate::db::{DbInner, Partition, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::EXPORT;
 use crate::hooks::{
-    CompactionFilter, CompactionFilterFactory, Decision, Entry, Job, PartitionHooks, ValueStore,
+    AttachedStore, CompactionFilter, CompactionFilterFactory, Decision, Entry, Job, PartitionHooks,
 };
 use crate::read::{Bounds, KeyRange, ReadPoint, lost, read_handle, stored_bounds};
 use crate::snapshot::JobSnapshots;
@@ -258,7 +258,7 @@ fn publish(db: &DbInner, dir: &Path, description: &ExportDescription) -> Result<
 }
 
 /// Replaces handles, which are meaningless elsewhere, by their values.
-struct InlineValues(Arc<dyn ValueStore>);
+struct InlineValues(Arc<AttachedStore>);
 
 impl CompactionFilterFactory for InlineValues {
     fn name(&self) -> &'static str {
@@ -275,7 +275,7 @@ impl CompactionFilter for InlineValues {
         if entry.kind != EntryKind::Handle {
             return Ok(Decision::Keep);
         }
-        let value = read_handle(&*self.0, entry.value).map_err(|error| error.at_key(entry.key))?;
+        let value = read_handle(&self.0, entry.value).map_err(|error| error.at_key(entry.key))?;
         Ok(Decision::Replace(value))
     }
 }

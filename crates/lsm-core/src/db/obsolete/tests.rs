@@ -8,8 +8,9 @@ use crate::db::{BackgroundMode, Db};
 use crate::error::{Error, ErrorKind};
 use crate::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
 use crate::hooks::KeySpan;
-use crate::hooks::{PartitionHooks, PendingHandle, StoreEdit};
+use crate::hooks::{PartitionHooks, PendingHandle, StoreEdit, StoredValue, ValueStore};
 use crate::partition::ReadView;
+use crate::stats::ValueStoreStats;
 
 /// Obsolete files of a folder in memory.
 fn obsolete() -> (Arc<FaultFs>, ObsoleteFiles) {
@@ -93,61 +94,50 @@ struct Store {
 }
 
 impl ValueStore for Store {
-    fn wants(&self, _: u64) -> bool {
-        false
-    }
-
     fn put(&self, _: &[u8], _: &[u8]) -> Result<PendingHandle> {
         unreachable!("it wants nothing")
+    }
+
+    fn value(&self, _: &[u8]) -> Result<Box<dyn StoredValue + '_>> {
+        unreachable!("there are no handles")
     }
 
     fn sync(&self) -> Result<()> {
         Ok(())
     }
 
-    fn probe(&self, _: &[u8]) -> Result<bool> {
-        Ok(true)
+    fn edit(&self, _: StoreEdit<'_>) -> Result<Vec<u8>> {
+        Ok(Vec::new())
     }
 
-    fn len(&self, _: &[u8]) -> Result<u64> {
-        Ok(0)
-    }
-
-    fn read_into(&self, _: &[u8], _: u64, _: &mut [u8]) -> Result<()> {
-        Ok(())
-    }
-
-    fn edit(&self, _: &StoreEdit<'_>) -> Vec<u8> {
-        Vec::new()
-    }
-
-    fn apply(&self, number: u64, _: &[u8]) -> Result<()> {
+    fn apply(&self, number: u64, _: &[u8]) -> Result<u64> {
         if *self.refuses.lock() {
             return Err(Error::new(ErrorKind::Io, "not now"));
         }
         self.calls.lock().push(format!("apply {number}"));
-        Ok(())
+        Ok(100 * number)
     }
 
-    fn snapshot(&self) -> Vec<u8> {
-        b"state".to_vec()
-    }
-
-    fn dropped_bytes(&self, number: u64) -> u64 {
-        100 * number
+    fn snapshot(&self) -> StoreSnapshot {
+        StoreSnapshot { section: b"state".to_vec(), chunks: Vec::new() }
     }
 
     fn reclaim(&self, number: u64) -> Result<()> {
         self.calls.lock().push(format!("reclaim {number}"));
         Ok(())
     }
+
+    fn stats(&self) -> ValueStoreStats {
+        ValueStoreStats::default()
+    }
 }
 
 /// A partition whose values in `store` edits 4 and 5 have dropped, and a reader from before.
 fn with_dropped_values(
     obsolete: &ObsoleteFiles,
-    store: Arc<dyn ValueStore>,
+    store: &Arc<Store>,
 ) -> (PartitionState, Arc<ReadView>) {
+    let store = AttachedStore::alone(store.clone());
     let hooks = PartitionHooks { store: Some(store.clone()), ..PartitionHooks::default() };
     let partition = PartitionState::alone(draw(""), hooks);
     let reader = partition.pin();
@@ -162,15 +152,16 @@ fn with_dropped_values(
 fn stores_hear_of_edits_in_order_and_reclaim_what_nobody_reads() {
     let (_, obsolete) = obsolete();
     let store = Arc::new(Store::default());
-    let (partition, reader) = with_dropped_values(&obsolete, store.clone());
+    let (partition, reader) = with_dropped_values(&obsolete, &store);
+    let attached = partition.store().unwrap();
     *store.refuses.lock() = true;
     obsolete.tell_stores();
-    assert!(obsolete.store_state(partition.id, &*store).is_none(), "edit 4 is not applied yet");
+    assert!(obsolete.store_state(partition.id, attached).is_none(), "edit 4 is not applied yet");
     *store.refuses.lock() = false;
     obsolete.tell_stores();
     obsolete.finish_removing().unwrap();
     assert_eq!(*store.calls.lock(), ["apply 4", "apply 5"], "a reader may read both");
-    assert_eq!(obsolete.store_state(partition.id, &*store).unwrap().unwrap(), b"state");
+    assert_eq!(obsolete.store_state(partition.id, attached).unwrap().unwrap().section, b"state");
     drop(reader);
     obsolete.finish_removing().unwrap();
     assert_eq!(store.calls.lock()[2..], ["reclaim 4", "reclaim 5"]);
@@ -180,7 +171,7 @@ fn stores_hear_of_edits_in_order_and_reclaim_what_nobody_reads() {
 #[test]
 fn values_count_as_leased_when_nobody_here_reads_them() {
     let (_, obsolete) = obsolete();
-    let (_partition, reader) = with_dropped_values(&obsolete, Arc::new(Store::default()));
+    let (_partition, reader) = with_dropped_values(&obsolete, &Arc::default());
     obsolete.tell_stores();
     assert_eq!(obsolete.leased_value_bytes(0), 0, "a reader of this process holds them");
     drop(reader);
@@ -196,11 +187,11 @@ fn a_goal_of_a_store_that_was_emptied_is_given_up() {
     let db = db.background(BackgroundMode::Stepped).open().unwrap();
     let inner = db.inner();
     let partition = inner.catalog.named("default").unwrap();
-    let store: Arc<dyn ValueStore> = Arc::new(Store::default());
+    let store = AttachedStore::alone(Arc::new(Store::default()));
     partition.attach(PartitionHooks { store: Some(store.clone()), ..PartitionHooks::default() });
     assert!(!store.holds_values() && !inner.has_work());
     let span = KeySpan { smallest: b"a".to_vec(), largest: b"b".to_vec() };
-    let goal = Goal { span, through: inner.commit.visible_seq(), rewrite_before: None };
+    let goal = Goal { span, through: inner.commit.visible_seq(), moves: None };
     inner.values.choose(partition.id, None).unwrap().set(Some(goal));
     assert!(inner.has_work());
     db.wait_idle().unwrap();

@@ -15,7 +15,7 @@ use crate::db::hook_binding::HooksOf;
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{OpenFiles, TableFile, is_unreadable};
-use crate::hooks::{PartitionHooks, ValueStore};
+use crate::hooks::{AttachedStore, PartitionHooks};
 use crate::memtable::SlabPool;
 use crate::replay::Replay;
 use crate::types::{EntryKind, FileNo, PartitionId};
@@ -91,11 +91,14 @@ impl Opening {
         let durable = reader.end()?.durable;
         for (place, _, handles) in named.iter().filter(|(_, lsn, _)| *lsn >= durable) {
             for (partition, handle) in handles {
-                match stores[partition].probe(handle) {
+                let store = &stores[partition];
+                match store.call("is_durable", |store| store.value(handle)?.is_durable()) {
                     Ok(true) => {}
                     // At the first such frame and not at that key alone: a log without one of its
                     // commits would be no prefix.
                     Ok(false) => return Ok(Some(*place)),
+                    // Bytes that are no handle: the value is lost with them.
+                    Err(error) if error.is_corruption() => return Ok(Some(*place)),
                     // Its commit may have been acknowledged, so the log does not end there, and an older
                     // value is never shown in its place. Reads of the key report the error.
                     Err(error) if is_unreadable(&error) => {
@@ -150,7 +153,7 @@ impl Opening {
     fn handles_of(
         &self,
         record: &Record<'_>,
-        stores: &BTreeMap<PartitionId, Arc<dyn ValueStore>>,
+        stores: &BTreeMap<PartitionId, Arc<AttachedStore>>,
     ) -> Vec<NamedHandle> {
         let mut handles = Vec::new();
         let Record::Batch(batch) = record else { return handles };

@@ -12,7 +12,7 @@ use crate::db::hook_binding::HooksOf;
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::fs::names::{self, FileKind, FileName};
-use crate::hooks::{ChunkId, catch};
+use crate::hooks::ChunkId;
 use crate::types::Epoch;
 use crate::version::{DbVersion, PastGeneration};
 
@@ -50,9 +50,9 @@ impl Opening {
         // from all tables.
         // tables.
         for store in hooks.values().filter_map(|hooks| hooks.store.as_ref()) {
-            let chunks = catch("a value store", || store.chunks())?;
+            let state = store.call("snapshot", |store| Ok(store.snapshot()))?;
             live.extend(
-                chunks.into_iter().map(|chunk: ChunkId| {
+                state.chunks.into_iter().map(|chunk: ChunkId| {
                     FileName::new(FileKind::Chunk, chunk.number, chunk.epoch)
                 }),
             );

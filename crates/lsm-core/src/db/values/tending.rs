@@ -9,7 +9,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::compaction::Finish;
 use crate::db::jobs::RangeGoal;
-use crate::hooks::KeySpan;
+use crate::error::Error;
+use crate::hooks::{AttachedStore, KeySpan, MovesEnded};
 use crate::partition::PartitionState;
 use crate::types::{FileNo, MemtableId, PartitionId, SeqNo};
 use crate::version::UserRange;
@@ -74,15 +75,31 @@ pub(super) enum IdleState {
 pub(in crate::db) struct Goal {
     pub(in crate::db) span: KeySpan,
     pub(in crate::db) through: SeqNo,
+    /// The plan of the store that the goal is for, if it is to move values.
+    pub(in crate::db) moves: Option<PlannedMoves>,
+}
+
+/// A plan of a value store to move values.
+pub(in crate::db) struct PlannedMoves {
     /// As [`RangeGoal::rewrite_before`].
-    pub(in crate::db) rewrite_before: Option<FileNo>,
+    pub(super) rewrite_before: FileNo,
+    pub(super) ended: MovesEnded,
+}
+
+impl PlannedMoves {
+    /// Ends the plan, with the error of a job that failed. Returns the reason why values of the store are left
+    /// where they are.
+    pub(in crate::db) fn end(&self, store: &AttachedStore, error: Option<&Error>) -> Option<Error> {
+        // A panic is a reason as good as others.
+        store.call("the end of moves", |_| Ok((self.ended)(error))).unwrap_or_else(Some)
+    }
 }
 
 impl Goal {
     pub(in crate::db) fn as_range(&self) -> RangeGoal<'_> {
         let range = UserRange { start: Some(&self.span.smallest), end: Some(&self.span.largest) };
-        let finish = Finish::Clean;
-        RangeGoal { range, through: self.through, rewrite_before: self.rewrite_before, finish }
+        let rewrite_before = self.moves.as_ref().map(|moves| moves.rewrite_before);
+        RangeGoal { range, through: self.through, rewrite_before, finish: Finish::Clean }
     }
 }
 

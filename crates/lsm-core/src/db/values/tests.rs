@@ -63,7 +63,7 @@ fn a_dropped_partition_is_forgotten_with_its_goal() {
 
 fn goal() -> Goal {
     let span = KeySpan { smallest: b"a".to_vec(), largest: b"b".to_vec() };
-    Goal { span, through: seq(1), rewrite_before: None }
+    Goal { span, through: seq(1), moves: None }
 }
 
 #[test]

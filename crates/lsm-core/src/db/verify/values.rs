@@ -33,7 +33,10 @@ impl VerifyRun<'_> {
             let key = entries.key();
             if key.trailer.kind() == Some(EntryKind::Handle) {
                 let user = key.user;
-                let read = store.verify(user, entries.value(), &mut |bytes| self.advance(bytes));
+                let read = store.call("verify", |store| {
+                    let value = store.value(entries.value())?;
+                    value.verify(user, &mut |bytes| self.advance(bytes))
+                });
                 match read {
                     Err(error) if self.ends_run(&error) => return Err(error),
                     Err(error) => self.note_value(&partition, table, user, &error),

@@ -1,0 +1,113 @@
+//! [`AttachedStore`]: the value store of a partition as the engine holds it.
+//!
+//! The engine makes each call of a store through [`AttachedStore::call`]. So a panic is an error that names
+//! the partition, the store and the call, as `guarded.rs` says.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::guarded::Who;
+use super::{StoreContext, StoreSection, ValueStore, ValueStoreFactory};
+use crate::error::Result;
+use crate::stats::ValueStoreStats;
+
+/// The value store of a partition, with its name and its threshold.
+pub struct AttachedStore {
+    who: Who,
+    store: Arc<dyn ValueStore>,
+    /// [`ValueStoreFactory::threshold_bytes`]. Relaxed: it orders nothing, and every write loads it.
+    threshold_bytes: AtomicU64,
+}
+
+impl AttachedStore {
+    /// Opens the value store of a partition; see [`ValueStoreFactory::open`].
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn open(
+        factory: &dyn ValueStoreFactory,
+        context: StoreContext,
+        sections: &[StoreSection],
+    ) -> Result<Arc<AttachedStore>> {
+        let partition = context.partition_name.clone();
+        // The name is asked once: a store that panics later must still be named.
+        let who = Who { partition, kind: "value store", name: factory.name().into() };
+        let store = who.call("open", || factory.open(context, sections))?;
+        let threshold = who.call("threshold_bytes", || Ok(factory.threshold_bytes()))?;
+        Ok(Arc::new(AttachedStore { who, store, threshold_bytes: threshold.into() }))
+    }
+
+    /// A store by itself, which takes no values.
+    #[cfg(test)]
+    pub fn alone(store: Arc<dyn ValueStore>) -> Arc<AttachedStore> {
+        let who = Who { partition: "p".into(), kind: "value store", name: "alone".into() };
+        Arc::new(AttachedStore { who, store, threshold_bytes: u64::MAX.into() })
+    }
+
+    /// Makes the call `what` of the store.
+    ///
+    /// # Errors
+    /// Those of the call; [`ErrorKind::HookPanicked`](crate::error::ErrorKind::HookPanicked) if it panics.
+    pub fn call<T>(
+        &self,
+        what: &str,
+        call: impl FnOnce(&dyn ValueStore) -> Result<T>,
+    ) -> Result<T> {
+        self.who.call(what, || call(&*self.store))
+    }
+
+    /// [`ValueStore::sync`].
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn sync(&self) -> Result<()> {
+        self.call("sync", ValueStore::sync)
+    }
+
+    /// Gives the store the parameters of `factory`.
+    ///
+    /// # Errors
+    /// Those of the factory.
+    pub fn configure(&self, factory: &dyn ValueStoreFactory) -> Result<()> {
+        self.call("configure", |store| factory.configure(store))?;
+        let threshold = self.call("threshold_bytes", |_| Ok(factory.threshold_bytes()))?;
+        self.threshold_bytes.store(threshold, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns `true` if a value of `len` bytes goes to the store.
+    #[inline]
+    pub fn wants(&self, len: u64) -> bool {
+        len >= self.threshold_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The store as its maker knows it.
+    pub fn downcast_ref<T: ValueStore>(&self) -> Option<&T> {
+        let any: &dyn Any = &*self.store;
+        any.downcast_ref()
+    }
+
+    /// The figures of the store.
+    ///
+    /// # Errors
+    /// A panic of the store.
+    pub fn stats(&self) -> Result<ValueStoreStats> {
+        self.call("stats", |store| Ok(store.stats()))
+    }
+
+    /// [`StoredValue::is_in_doubt`](super::StoredValue::is_in_doubt) of a handle; bytes that are none are not in
+    /// doubt. A store that panics is not asked again: its value counts as doubtful.
+    pub fn is_in_doubt(&self, handle: &[u8]) -> bool {
+        let answer = self.call("is_in_doubt", |store| {
+            Ok(store.value(handle).is_ok_and(|value| value.is_in_doubt()))
+        });
+        answer.unwrap_or(true)
+    }
+
+    /// Returns `true` if the store has values, or files of values. One that panics is asked again later: the
+    /// space of its values must come back.
+    pub fn holds_values(&self) -> bool {
+        self.stats().map_or(true, |stats| stats.chunk_count > 0)
+    }
+}
