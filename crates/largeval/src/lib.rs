@@ -15,7 +15,8 @@
 //! blob_ref    a whole value, lent  mapped      where it lies: a mapped chunk file
 //! space       what is where        chunks      what lives in which chunk, and the sections
 //! choosing    what is to be moved  moving      what jobs move
-//! syncing     failed syncs, too     refusal     values that could not be written
+//! syncing     failed syncs, too    syncs       the files that wait for a sync
+//! shared      what all of them share: chunk files, idle writers (chunk_writer), refused values
 //! options     and their bytes      format      chunk files and handles
 //! packing     LZ4                  sub_blocks  the table of a value's sub-blocks
 //! ```
@@ -26,6 +27,7 @@ mod blob_ref;
 mod blob_writer;
 mod block;
 mod choosing;
+mod chunk_writer;
 mod chunks;
 mod format;
 #[cfg(test)]
@@ -39,6 +41,7 @@ mod space;
 mod store;
 mod sub_blocks;
 mod syncing;
+mod syncs;
 #[cfg(test)]
 mod testing;
 mod writing;

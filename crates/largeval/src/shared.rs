@@ -1,5 +1,6 @@
 //! [`Shared`]: the state that puts, jobs and readers of a store share: its chunk files, their
-//! writers, and their live values. `syncing.rs` syncs the files, and `moving.rs` moves values.
+//! writers, and their live values. `writing.rs` writes blocks, `syncing.rs` syncs the files, and `moving.rs`
+//! moves values.
 //!
 //! Locks: `syncing`, over the syncs of files; `state`, for a few lines only. They are taken in this
 //! order. No file is touched under `state`.
@@ -14,23 +15,22 @@ use lsm_core::clock::Pace;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::{File, SharedFile};
 use lsm_core::hooks::{ChunkChange, ChunkId, PendingHandle, StoreContext, StoreSection};
-use lsm_core::options::Compression;
 use lsm_core::types::Process;
 use parking_lot::Mutex;
 
 use crate::block::{Block, ByteSource};
+use crate::chunk_writer::ChunkWriter;
 use crate::chunks::{Chunk, Chunks, DeadChunk};
-use crate::format::{CHUNK_HEADER_BYTES, Form, Handle, chunk_header};
+use crate::format::Handle;
 use crate::mapped::MappedChunk;
 use crate::options::LargeValueOptions;
-use crate::syncing::Syncs;
-use crate::writing::{BlockWriter, ChunkWriter, PutRefusal};
+use crate::syncs::Syncs;
 
 /// Idle writers: so many puts can run at the same time without making a chunk file.
 const IDLE_WRITERS_MAX: usize = 4;
 /// A value from this share of a chunk on ends its chunk file, and begins one if its length is known
 /// before, so that its space is free at once when it is deleted.
-const OWN_CHUNK_SHARE: u64 = 4;
+pub(crate) const OWN_CHUNK_SHARE: u64 = 4;
 /// Chunk files that a store keeps for reading: open, within what the database may have open, and mapped if
 /// values were lent.
 const OPEN_FILES_MAX: usize = 128;
@@ -109,7 +109,11 @@ impl StoreState {
     /// Keeps a file open for reading, and closes those that were not read for longest. The set of
     /// all open files may close it earlier. The result is to be dropped without the lock.
     #[must_use]
-    fn keep_open(&mut self, chunk: ChunkId, shared: Arc<SharedFile>) -> Option<ReadFile> {
+    pub(crate) fn keep_open(
+        &mut self,
+        chunk: ChunkId,
+        shared: Arc<SharedFile>,
+    ) -> Option<ReadFile> {
         let mut closed = None;
         if self.gone.contains(&chunk) {
             return closed;
@@ -135,6 +139,17 @@ impl StoreState {
         gone.extend(files.keys().filter(|id| !chunks.is_needed(**id)));
         gone.iter().filter_map(|id| files.remove(id)).collect()
     }
+}
+
+/// The last value of the application that could not be written, with its error. An application may put only
+/// large values. Then no other report shows that all of them are refused.
+#[derive(Clone, Debug)]
+pub(crate) struct PutRefusal {
+    error: Error,
+    /// Bytes that the value takes, as far as they were known.
+    needs: u64,
+    /// Bytes that were free then.
+    free: u64,
 }
 
 impl Shared {
@@ -181,65 +196,11 @@ impl Shared {
         look(&self.state.lock().chunks)
     }
 
-    fn now_us(&self) -> u64 {
+    pub(crate) fn now_us(&self) -> u64 {
         self.context.clock.unix_time().as_micros() as u64
     }
 
     // ---- writing ------------------------------------------------------------------------------
-
-    /// Begins a block; of `len` bytes, if that is known.
-    pub(crate) fn begin(self: &Arc<Self>, key: &[u8], len: Option<u64>) -> Result<BlockWriter> {
-        if self.context.is_read_only {
-            return Err(Error::new(ErrorKind::ReadOnly, "the database was opened read-only"));
-        }
-        let mut state = self.state.lock();
-        let options = state.options;
-        // A value of unknown length may be long, so it gets a file of its own as a large one does.
-        let is_own = len.is_none_or(|len| len >= options.chunk_bytes / OWN_CHUNK_SHARE);
-        // The one that was returned last. So successive puts fill one file, and the other writers
-        // remain for concurrent puts.
-        let idle = if is_own { None } else { state.idle.pop() };
-        drop(state);
-        let writer = match idle {
-            Some(writer) => writer,
-            None => self.new_writer()?,
-        };
-        let log2 = options.sub_block_log2;
-        let stored_us = self.now_us();
-        Ok(match options.compression {
-            Compression::None => BlockWriter::new(self, writer, key, log2, stored_us, Form::Plain),
-            // `LargeValueOptions::check` has refused every other than LZ4.
-            _ => {
-                let form = Form::Compressed { stored_len: 0 };
-                BlockWriter::new(self, writer, key, log2, stored_us, form).compressing()
-            }
-        })
-    }
-
-    pub(crate) fn new_writer(&self) -> Result<ChunkWriter> {
-        let context = &self.context;
-        let chunk = context.new_chunk();
-        let path = context.chunk_path(chunk);
-        // No number is given twice, so a file of this name belongs to no chunk, and must not be
-        // appended to.
-        let file = context.files.create(&path)?;
-        let shared = file.shared().clone();
-        let mut state = self.state.lock();
-        state.syncs.note_name(chunk);
-        let entry = state.chunks.by_id.entry(chunk).or_default();
-        entry.is_open = true;
-        entry.end = CHUNK_HEADER_BYTES;
-        let closed = state.keep_open(chunk, shared);
-        drop(state);
-        drop(closed);
-        self.counters.chunks_created.fetch_add(1, Ordering::Relaxed);
-        self.context.tell_of(chunk, ChunkChange::Created, CHUNK_HEADER_BYTES);
-        // The store knows the file before its header is written, so that it removes the file if
-        // that fails.
-        let header = chunk_header(chunk, context.partition, context.db_id);
-        ChunkWriter::new(self, chunk, file, &header)
-            .inspect_err(|_| self.block_given_up(chunk, None))
-    }
 
     /// Takes a writer back after a whole block of this stored length. A large value is the last of
     /// its file: otherwise the space of the file would be free only after the small values that
@@ -328,6 +289,30 @@ impl Shared {
         }
         drop(state);
         let _ = self.remove_dead();
+    }
+
+    /// Notes how a value of about `bytes` bytes was written.
+    pub(crate) fn note_put_outcome<T>(&self, bytes: u64, outcome: &Result<T>) {
+        let refusal = match outcome {
+            Ok(_) => None,
+            // Others concern the value, or the whole database.
+            Err(error) if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Io) => return,
+            Err(error) => {
+                let free = self.free_bytes();
+                Some(PutRefusal { error: error.clone(), needs: bytes, free })
+            }
+        };
+        self.state.lock().refusal = refusal;
+    }
+
+    /// The reason why the last value was refused, unless there is room for it by now.
+    pub(crate) fn present_refusal(self: &Arc<Self>) -> Option<Error> {
+        let PutRefusal { error, needs, free } = self.state.lock().refusal.clone()?;
+        if error.kind() != ErrorKind::NoSpace {
+            return Some(error);
+        }
+        // More than there was, too: a quota may refuse what the disk has room for.
+        (self.free_bytes() <= needs.max(free)).then_some(error)
     }
 
     // ---- reading ------------------------------------------------------------------------------
@@ -465,6 +450,7 @@ mod tests {
     use lsm_core::types::{EntryKind, SeqNo};
 
     use super::*;
+    use crate::format::{CHUNK_HEADER_BYTES, Form};
     use crate::store::LargeStore;
     use crate::testing::context;
 

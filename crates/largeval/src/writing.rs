@@ -1,19 +1,19 @@
 //! [`BlockWriter`]: a block that is written to a chunk file a piece at a time.
 //!
-//! A chunk file has one writer at a time. A thread that writes takes it out of the store's pool and
-//! returns it after a whole block; a writer that fails is never used again, because the place of
-//! its next append is unknown.
+//! Its writer comes from the store's pool of idle ones, or is that of a new file.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use lsm_core::codec::checksum64;
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::fs::File;
-use lsm_core::hooks::{ChunkId, PendingHandle};
+use lsm_core::hooks::{ChunkChange, PendingHandle};
+use lsm_core::options::Compression;
 
-use crate::format::{CHUNK_HEADER_BYTES, Form, Handle, block_front};
+use crate::chunk_writer::ChunkWriter;
+use crate::format::{CHUNK_HEADER_BYTES, Form, Handle, block_front, chunk_header};
 use crate::packing::SubBlockPacker;
-use crate::shared::Shared;
+use crate::shared::{OWN_CHUNK_SHARE, Shared};
 use crate::sub_blocks::SubBlocks;
 
 /// Appended bytes are reported to the store at least this often, in bytes.
@@ -25,71 +25,6 @@ const PIECE_BYTES: usize = 1 << 20;
 /// A block from this length on has its space reserved before it is written: the kernel copies into
 /// reserved space nearly twice as fast (ext4). A synced put of a shorter one would become slower.
 const RESERVED_BYTES_MIN: u64 = 512 << 10;
-/// The write to the device starts when a value is so long, and again after each further part of
-/// this length: the sync at the end has less to wait for.
-const BEGUN_BYTES_LONG: u64 = 4 << 20;
-/// As [`BEGUN_BYTES_LONG`], for the bytes of many values. Starting takes as long as putting a value
-/// of 1 MB, so few of them should wait for it.
-const BEGUN_BYTES: u64 = 16 << 20;
-
-/// A chunk file that takes blocks.
-pub struct ChunkWriter {
-    pub chunk: ChunkId,
-    pub file: Arc<dyn File>,
-    /// Length of the file, in bytes.
-    pub end: u64,
-    /// It takes no more blocks.
-    pub is_full: bool,
-    /// The bytes that were not reported to the store yet.
-    unnoted: u64,
-    /// The bytes after the last request to write to the device.
-    unbegun: u64,
-}
-
-impl ChunkWriter {
-    /// The writer of an empty file; its header is appended at once.
-    pub fn new(
-        shared: &Shared,
-        chunk: ChunkId,
-        file: Arc<dyn File>,
-        header: &[u8],
-    ) -> Result<ChunkWriter> {
-        let mut writer =
-            ChunkWriter { chunk, file, end: 0, is_full: false, unnoted: 0, unbegun: 0 };
-        writer.append(shared, &[header])?;
-        debug_assert_eq!(writer.end, CHUNK_HEADER_BYTES);
-        Ok(writer)
-    }
-
-    fn append(&mut self, shared: &Shared, pieces: &[&[u8]]) -> Result<()> {
-        self.file.append_pieces(pieces)?;
-        let bytes = pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
-        self.end += bytes;
-        self.unnoted += bytes;
-        self.unbegun += bytes;
-        // A file that waits for a sync stays open, also that of an idle stream.
-        if self.unnoted >= NOTED_BYTES || shared.context.files.is_crowded() {
-            self.note(shared)?;
-        }
-        Ok(())
-    }
-
-    /// Starts the write to the device if there are enough bytes, after a block of `block` bytes so
-    /// far.
-    fn begin_sync(&mut self, block: u64) {
-        let enough = if block >= BEGUN_BYTES_LONG { BEGUN_BYTES_LONG } else { BEGUN_BYTES };
-        if self.unbegun >= enough {
-            self.unbegun = 0;
-            self.file.begin_sync();
-        }
-    }
-
-    /// Tells the store how much was appended.
-    fn note(&mut self, shared: &Shared) -> Result<()> {
-        let bytes = std::mem::take(&mut self.unnoted);
-        shared.note_appended(self.chunk, &self.file, bytes)
-    }
-}
 
 /// A block that is all there.
 pub struct FinishedBlock {
@@ -239,7 +174,7 @@ impl BlockWriter {
             return Err(Error::new(ErrorKind::Io, "an earlier write of this value failed"));
         };
         // One call for all of them: a call for 60 bytes costs as much as one for 4 KiB.
-        let appended = writer.append(&self.shared, &[&self.front, bytes, behind]);
+        let appended = self.shared.append(writer, &[&self.front, bytes, behind]);
         self.front.clear();
         self.is_failed = appended.is_err();
         if !self.is_failed {
@@ -292,7 +227,7 @@ impl BlockWriter {
     /// Ends the block with the last bytes of its value.
     fn end(mut self, last: &[u8]) -> Result<FinishedBlock> {
         self.append_packed(last, BlockWriter::complete)?;
-        let noted = self.writer.as_mut().map_or(Ok(()), |writer| writer.note(&self.shared));
+        let noted = self.writer.as_mut().map_or(Ok(()), |writer| self.shared.note(writer));
         // The store refuses bytes of a file whose sync failed. Such a file takes no more blocks.
         self.is_failed = noted.is_err();
         noted?;
@@ -331,39 +266,77 @@ impl Drop for BlockWriter {
     }
 }
 
-/// The last value of the application that could not be written, with its error. An application may put only
-/// large values. Then no other report shows that all of them are refused.
-#[derive(Clone, Debug)]
-pub(crate) struct PutRefusal {
-    error: Error,
-    /// Bytes that the value takes, as far as they were known.
-    needs: u64,
-    /// Bytes that were free then.
-    free: u64,
-}
-
 impl Shared {
-    /// Notes how a value of about `bytes` bytes was written.
-    pub(crate) fn note_put_outcome<T>(&self, bytes: u64, outcome: &Result<T>) {
-        let refusal = match outcome {
-            Ok(_) => None,
-            // Others concern the value, or the whole database.
-            Err(error) if !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Io) => return,
-            Err(error) => {
-                let free = self.free_bytes();
-                Some(PutRefusal { error: error.clone(), needs: bytes, free })
-            }
+    /// Begins a block; of `len` bytes, if that is known.
+    pub(crate) fn begin(self: &Arc<Self>, key: &[u8], len: Option<u64>) -> Result<BlockWriter> {
+        if self.context.is_read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, "the database was opened read-only"));
+        }
+        let mut state = self.state.lock();
+        let options = state.options;
+        // A value of unknown length may be long, so it gets a file of its own as a large one does.
+        let is_own = len.is_none_or(|len| len >= options.chunk_bytes / OWN_CHUNK_SHARE);
+        // The one that was returned last. So successive puts fill one file, and the other writers
+        // remain for concurrent puts.
+        let idle = if is_own { None } else { state.idle.pop() };
+        drop(state);
+        let writer = match idle {
+            Some(writer) => writer,
+            None => self.new_writer()?,
         };
-        self.state.lock().refusal = refusal;
+        let log2 = options.sub_block_log2;
+        let stored_us = self.now_us();
+        Ok(match options.compression {
+            Compression::None => BlockWriter::new(self, writer, key, log2, stored_us, Form::Plain),
+            // `LargeValueOptions::check` has refused every other than LZ4.
+            _ => {
+                let form = Form::Compressed { stored_len: 0 };
+                BlockWriter::new(self, writer, key, log2, stored_us, form).compressing()
+            }
+        })
     }
 
-    /// The reason why the last value was refused, unless there is room for it by now.
-    pub(crate) fn present_refusal(self: &Arc<Self>) -> Option<Error> {
-        let PutRefusal { error, needs, free } = self.state.lock().refusal.clone()?;
-        if error.kind() != ErrorKind::NoSpace {
-            return Some(error);
+    pub(crate) fn new_writer(&self) -> Result<ChunkWriter> {
+        let context = &self.context;
+        let chunk = context.new_chunk();
+        let path = context.chunk_path(chunk);
+        // No number is given twice, so a file of this name belongs to no chunk, and must not be
+        // appended to.
+        let file = context.files.create(&path)?;
+        let shared = file.shared().clone();
+        let mut state = self.state.lock();
+        state.syncs.note_name(chunk);
+        let entry = state.chunks.by_id.entry(chunk).or_default();
+        entry.is_open = true;
+        entry.end = CHUNK_HEADER_BYTES;
+        let closed = state.keep_open(chunk, shared);
+        drop(state);
+        drop(closed);
+        self.counters.chunks_created.fetch_add(1, Ordering::Relaxed);
+        self.context.tell_of(chunk, ChunkChange::Created, CHUNK_HEADER_BYTES);
+        // The store knows the file before its header is written, so that it removes the file if
+        // that fails.
+        let header = chunk_header(chunk, context.partition, context.db_id);
+        let mut writer = ChunkWriter::new(chunk, file);
+        let written = self.append(&mut writer, &[&header]);
+        written.inspect_err(|_| self.block_given_up(chunk, None))?;
+        debug_assert_eq!(writer.end, CHUNK_HEADER_BYTES);
+        Ok(writer)
+    }
+
+    /// Appends to a chunk file, and reports it from time to time.
+    fn append(&self, writer: &mut ChunkWriter, pieces: &[&[u8]]) -> Result<()> {
+        writer.append(pieces)?;
+        // A file that waits for a sync stays open, also that of an idle stream.
+        if writer.unnoted >= NOTED_BYTES || self.context.files.is_crowded() {
+            self.note(writer)?;
         }
-        // More than there was, too: a quota may refuse what the disk has room for.
-        (self.free_bytes() <= needs.max(free)).then_some(error)
+        Ok(())
+    }
+
+    /// Reports to the syncs how much was appended.
+    fn note(&self, writer: &mut ChunkWriter) -> Result<()> {
+        let bytes = std::mem::take(&mut writer.unnoted);
+        self.note_appended(writer.chunk, &writer.file, bytes)
     }
 }
