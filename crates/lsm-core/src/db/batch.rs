@@ -238,7 +238,7 @@ impl Batch {
         value: &[u8],
     ) -> Result<()> {
         let db = self.db.inner();
-        db.context.process.check()?;
+        db.ownership.check_process()?;
         check_key(key)?;
         let state = partition.state();
         check_value(&db.options, state, value)?;
@@ -306,7 +306,7 @@ impl Batch {
             return Err(refused);
         }
         let db = self.db.inner();
-        db.context.process.check()?;
+        db.ownership.check_process()?;
         let states = || self.sections.iter().map(|(state, _, _)| &**state);
         states().try_for_each(|state| check_write(state, options))?;
         match admission {

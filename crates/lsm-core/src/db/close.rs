@@ -1,10 +1,9 @@
 //! Closing: nothing acknowledged is lost, and nothing touches the folder afterwards.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use super::context::HeldLock;
 use super::log::LogWriter;
+use super::ownership::Closing;
 use super::{BackgroundMode, DbInner};
 use crate::error::{Error, Result};
 use crate::partition::PartitionState;
@@ -20,21 +19,18 @@ const MERGED_BYTES_MAX: u64 = 1 << 20;
 impl DbInner {
     /// Ends everything: background work, the log, the lock. Once; later calls are no-ops.
     pub(super) fn close(&self) -> Result<()> {
-        self.context.process.check()?;
-        let mut lock = self.lock.lock();
-        if lock.is_none() {
-            return Ok(());
-        }
-        if self.context.is_read_only {
-            self.closed.store(true, Ordering::Release);
+        self.ownership.check_process()?;
+        let Some(closing) = self.ownership.begin_close() else { return Ok(()) };
+        if self.ownership.is_read_only() {
+            self.ownership.mark_closed();
             self.background.stop();
             // An export may run.
             drop(self.wait_for_jobs());
-            *lock = None;
+            closing.release();
             return Ok(());
         }
-        if let Err(fenced) = self.cursor.check() {
-            return self.abandon(&mut lock, fenced);
+        if let Err(fenced) = self.ownership.check_not_fenced() {
+            return self.abandon(closing, fenced);
         }
         if self.log.has_failed() {
             // The last chance to resume. `between.close` below reports the failure.
@@ -46,7 +42,7 @@ impl DbInner {
         self.merge_little();
         let mut between = self.between_groups();
         // Set between two groups: earlier writers were answered, later ones are refused.
-        self.closed.store(true, Ordering::Release);
+        self.ownership.mark_closed();
         let unlogged = self.seal_unlogged(&mut between);
         drop(between);
         // Entries that were acknowledged during the first flush.
@@ -61,27 +57,25 @@ impl DbInner {
         // As long as the folder is locked: later a deletion could hit a file of the next process.
         let removed = self.remove_obsolete();
         // After a concurrent fence this returns the error, and the cursor does not change.
-        let closed = self.cursor.close(&*self.context.fs, &self.context.dir, self.context.epoch);
+        let closed = self.ownership.end_cursor(&self.context);
         // Last: the next process may open the database as soon as the lock is free.
-        *lock = None;
+        closing.release();
         flushed.and(ended).and(removed).and(closed)
     }
 
-    /// Leaves the database to the process that opened it, in a child that drops its handles. Only the child's
-    /// copy of the lock is closed, which would keep the lock after the parent's death.
+    /// Leaves the database to the process that opened it, in a child that drops its handles.
     pub(super) fn leave_to_parent(self: &Arc<Self>) {
-        let lock = self.lock.try_lock().and_then(|mut lock| lock.take());
-        drop(lock);
+        self.ownership.leave_to_parent();
         // The threads of the parent do not exist here, and files, locks and memory are in any state.
         std::mem::forget(self.clone());
     }
 
     /// Ends everything and writes nothing: the database belongs to another process.
-    fn abandon(&self, lock: &mut Option<HeldLock>, fenced: Error) -> Result<()> {
-        self.closed.store(true, Ordering::Release);
+    fn abandon(&self, closing: Closing<'_>, fenced: Error) -> Result<()> {
+        self.ownership.mark_closed();
         self.end_work();
         self.log.forget_sealed(self);
-        *lock = None;
+        closing.release();
         Err(fenced)
     }
 

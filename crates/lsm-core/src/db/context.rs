@@ -8,17 +8,15 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::compaction::TableFactory;
-use crate::fs::{FilesUnderWay, Fs, LockGuard, OpenFiles};
+use crate::fs::{FilesUnderWay, Fs, OpenFiles};
 use crate::hooks::{EventQueue, OtherWriter, StoreContext, StoreWishes};
 use crate::sstable::BlockCache;
-use crate::types::{DbId, Epoch, FileNumbers, Opened, PartitionId, Process};
+use crate::types::{DbId, Epoch, FileNumbers, PartitionId};
 use crate::version::{Missing, TableContext};
 
 /// The folder of a database, the epoch of its writer, and its clock.
 #[derive(Clone)]
 pub(super) struct DbContext {
-    /// The process that opened it. No other one may use it.
-    pub(super) process: Process,
     pub(super) fs: Arc<dyn Fs>,
     pub(super) dir: PathBuf,
     /// Tables and chunk files that are open for reading.
@@ -95,10 +93,4 @@ impl DbContext {
             other: self.other.clone(),
         }
     }
-}
-
-/// The lock of an open database; dropped, the database is closed.
-pub(super) struct HeldLock {
-    pub(super) _lock: Box<dyn LockGuard>,
-    pub(super) _opened: Opened,
 }

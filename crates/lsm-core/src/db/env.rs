@@ -34,7 +34,7 @@ impl LogEnv for DbInner {
 
     #[inline]
     fn settle_log(&self, end: Lsn) -> Result<()> {
-        self.cursor.settle_end(end.0)
+        self.ownership.cursor().settle_end(end.0)
     }
 
     fn let_go(&self, files: Vec<(FileName, u64)>) {
@@ -249,15 +249,15 @@ impl Worker for DbInner {
 
     fn flush_one(&self) -> Result<bool> {
         // A fenced database has no work left: its results would not count.
-        if self.cursor.is_fenced() { Ok(false) } else { self.flush_one() }
+        if self.ownership.is_fenced() { Ok(false) } else { self.flush_one() }
     }
 
     fn compact_one(&self) -> Result<bool> {
-        if self.cursor.is_fenced() { Ok(false) } else { self.compact_one() }
+        if self.ownership.is_fenced() { Ok(false) } else { self.compact_one() }
     }
 
     fn tend_log(&self) -> Result<Option<Duration>> {
-        if self.cursor.is_fenced() {
+        if self.ownership.is_fenced() {
             return Ok(None);
         }
         // First: writers may need it within milliseconds, and a sync takes longer.
@@ -270,7 +270,7 @@ impl Worker for DbInner {
     }
 
     fn tend_log_now(&self) -> Result<bool> {
-        if self.cursor.is_fenced() {
+        if self.ownership.is_fenced() {
             return Ok(false);
         }
         self.tend_cursor();
@@ -287,15 +287,15 @@ impl Worker for DbInner {
 
     fn holds_obsolete(&self) -> bool {
         let is_left = !self.obsolete.is_empty() || self.context.wishes.has_removals();
-        !self.cursor.is_fenced() && is_left
+        !self.ownership.is_fenced() && is_left
     }
 
     fn waits_for_release(&self) -> bool {
-        !self.cursor.is_fenced() && (self.jobs.waits_for_time() || self.holds_values())
+        !self.ownership.is_fenced() && (self.jobs.waits_for_time() || self.holds_values())
     }
 
     fn has_work(&self) -> bool {
-        !self.cursor.is_fenced() && self.has_work()
+        !self.ownership.is_fenced() && self.has_work()
     }
 
     fn ease(&self) {

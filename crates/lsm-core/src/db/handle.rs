@@ -133,7 +133,7 @@ impl Db {
 
     /// Returns whether another process has taken the database over: then no write of this handle succeeds.
     pub fn is_fenced(&self) -> bool {
-        self.inner().cursor.is_fenced()
+        self.inner().ownership.is_fenced()
     }
 
     /// Takes a snapshot of the database.
@@ -208,7 +208,7 @@ impl Db {
     /// The failure of background work that prevents it from being done.
     pub fn wait_idle(&self) -> Result<()> {
         self.inner().check_not_closed()?;
-        if self.inner().context.is_read_only {
+        if self.inner().ownership.is_read_only() {
             return Ok(());
         }
         self.inner().background.wait_idle(&**self.inner())?;
@@ -258,7 +258,7 @@ impl Db {
     /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
     /// work; `false` if there was none.
     pub fn step(&self) -> Result<bool> {
-        if self.inner().context.is_read_only {
+        if self.inner().ownership.is_read_only() {
             return self.inner().check_not_closed().map(|()| false);
         }
         self.inner().background.step(&**self.inner())

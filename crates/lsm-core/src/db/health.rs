@@ -264,7 +264,7 @@ impl DbInner {
 
     /// Returns the health of the database.
     pub(super) fn health(&self) -> Health {
-        if let Err(error) = self.context.process.check() {
+        if let Err(error) = self.ownership.check_process() {
             return Health { read_only: Some(error.to_string()), ..Health::default() };
         }
         let now = self.background.now();
@@ -298,7 +298,7 @@ impl DbInner {
                 soft: self.context.files.limit() as u64,
                 hard: open_files_limit(),
             },
-            cursor_failure: self.cursor.failure().map(|error| error.to_string()),
+            cursor_failure: self.ownership.cursor().failure().map(|error| error.to_string()),
             clock_jump: self.clock_jump(),
         }
     }
@@ -308,7 +308,7 @@ impl DbInner {
     /// The error of a file that should always exist, if it is missing. Next to a writer, files may
     /// disappear.
     fn deleted_files(&self) -> Option<Error> {
-        if self.has_live_writer || self.cursor.is_fenced() || !self.is_own() {
+        if self.ownership.has_live_writer() || self.ownership.is_fenced() || !self.is_own() {
             return None;
         }
         self.catalog.missing_manifest(&*self.context.fs, &self.context.dir)

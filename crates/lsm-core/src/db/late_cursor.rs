@@ -16,7 +16,7 @@ impl DbInner {
     /// copies them.
     pub(super) fn tend_cursor(&self) -> Option<Duration> {
         let now = self.background.now();
-        let later = self.cursor.later();
+        let later = self.ownership.cursor().later();
         let wait = later.time_to_attempt(now)?;
         if !wait.is_zero() {
             return Some(wait);
@@ -28,13 +28,13 @@ impl DbInner {
     }
 
     fn make_cursor(&self) {
-        let later = self.cursor.later();
+        let later = self.ownership.cursor().later();
         let Some(file) = later.make_file(&*self.context.fs) else { return };
         // Both, so that nothing is settled, published or installed meanwhile: what the file lacked would be
         // acknowledged here, and cut off by a fence.
         let between = self.between_groups();
         match self.catalog.edit() {
-            Ok(_editing) => self.cursor.appear(file),
+            Ok(_editing) => self.ownership.cursor().appear(file),
             // The next epoch deletes the file, which says nothing.
             Err(error) => later.note_failure(error),
         }

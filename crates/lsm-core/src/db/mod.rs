@@ -68,9 +68,6 @@ mod verify;
 mod write;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use parking_lot::Mutex;
 
 use inject::Injections;
 
@@ -79,7 +76,6 @@ use crate::error::{Error, Result};
 use crate::hooks::HookProvider;
 use crate::memtable::SlabPool;
 use crate::options::Options;
-use crate::shared::CommitCursorWriter;
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
 use crate::version::TableContext;
@@ -103,12 +99,13 @@ pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 use background::Background;
 use catalog::Catalog;
 use commit::CommitPath;
-use context::{DbContext, HeldLock};
+use context::DbContext;
 use events::Events;
 use job::JobRunner;
 use jobs::Jobs;
 use log::Log;
 use obsolete::ObsoleteFiles;
+use ownership::Ownership;
 use stall::Stall;
 use unconfirmed::UnconfirmedFiles;
 use values::ValueTending;
@@ -118,8 +115,6 @@ pub(crate) struct DbInner {
     // Fixed after the open.
     context: DbContext,
     options: Options,
-    /// Another process may write meanwhile, so that files of the log and the manifest change.
-    has_live_writer: bool,
     tables: Arc<TableContext>,
     cache: Arc<Blocks>,
     /// Memory of the memtables.
@@ -135,7 +130,6 @@ pub(crate) struct DbInner {
     catalog: Catalog,
     log: Log,
     commit: CommitPath,
-    cursor: Arc<CommitCursorWriter>,
     background: Background,
     jobs: Jobs,
     values: ValueTending,
@@ -143,9 +137,7 @@ pub(crate) struct DbInner {
     obsolete: Arc<ObsoleteFiles>,
     events: Arc<Events>,
     unconfirmed: UnconfirmedFiles,
-
-    closed: AtomicBool,
-    lock: Mutex<Option<HeldLock>>,
+    ownership: Ownership,
 }
 
 impl DbInner {
@@ -155,38 +147,24 @@ impl DbInner {
         self.log.check()
     }
 
-    /// Returns an error if the database is closed, was opened read-only, or belongs to another
-    /// process.
+    /// As [`Ownership::check_writable`].
     pub(super) fn check_writable(&self) -> Result<()> {
-        self.check_not_closed()?;
-        self.cursor.check()?;
-        if self.context.is_read_only { Err(Error::read_only()) } else { Ok(()) }
+        self.ownership.check_writable()
     }
 
     /// The error of writes, if the database takes none.
     pub(super) fn why_read_only(&self) -> Option<Error> {
-        if let Err(error) = self.context.process.check() {
-            return Some(error);
-        }
-        if self.context.is_read_only {
-            return Some(Error::read_only());
-        }
-        self.cursor.check().err().or_else(|| self.log.failure())
+        self.ownership.why_read_only().or_else(|| self.log.failure())
     }
 
-    /// Returns `false` in a child of the process that opened the database. Nothing is locked or written
-    /// there.
+    /// As [`Ownership::is_own`].
     pub(super) fn is_own(&self) -> bool {
-        self.context.process.is_current()
+        self.ownership.is_own()
     }
 
-    /// Returns an error if the database is closed, or belongs to a parent process.
+    /// As [`Ownership::check_not_closed`].
     #[inline]
     pub(super) fn check_not_closed(&self) -> Result<()> {
-        self.context.process.check()?;
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::closed());
-        }
-        Ok(())
+        self.ownership.check_not_closed()
     }
 }

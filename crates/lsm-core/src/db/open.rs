@@ -5,9 +5,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
-use parking_lot::Mutex;
 
 use super::DbInner;
 use super::background::{Background, BackgroundMode};
@@ -15,7 +12,7 @@ use super::calendar::Calendar;
 use super::catalog::Catalog;
 use super::commit::CommitPath;
 use super::concurrent_reader;
-use super::context::{DbContext, HeldLock};
+use super::context::DbContext;
 use super::events::Events;
 use super::handle::Db;
 use super::hook_binding::HooksOf;
@@ -24,7 +21,7 @@ use super::job::JobRunner;
 use super::leases::LeaseTable;
 use super::log::{Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
-use super::ownership::{WriterEpoch, fork_for_reading, fork_with_live_writer};
+use super::ownership::{HeldLock, Ownership, WriterEpoch, fork_for_reading, fork_with_live_writer};
 use super::read_only::lock_for_reading;
 use super::recovery::{Begun, Opening};
 use super::stall::Stall;
@@ -280,7 +277,7 @@ impl Builder {
         let tables = context.table_context(block_cache, missing, options.tables_mapped);
         start(Arc::new(DbInner {
             runner: job_runner(&context, &tables, &snapshots, &events, &inject),
-            has_live_writer: context.other.is_some(),
+            ownership: Ownership::new(&context, cursor.clone(), lock),
             context,
             stall: Stall::new(options.write_buffer_bytes),
             options,
@@ -293,16 +290,13 @@ impl Builder {
             inject,
             catalog,
             log,
-            commit: CommitPath::new(last_seq, cursor.clone()),
-            cursor,
+            commit: CommitPath::new(last_seq, cursor),
             background: Background::new(mode, clock, events.clone()),
             jobs: super::jobs::Jobs::default(),
             values: super::ValueTending::default(),
             obsolete,
             events,
             unconfirmed: super::UnconfirmedFiles::default(),
-            closed: AtomicBool::new(false),
-            lock: Mutex::new(Some(lock)),
         }))
     }
 }
@@ -478,7 +472,7 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
     inner.catalog.set_store_state(move |id| weak.upgrade()?.store_state(id));
     let db = Db::new(inner);
     let inner = db.inner();
-    if !inner.context.is_read_only {
+    if !inner.ownership.is_read_only() {
         // Last, because the threads use all other parts.
         inner.background.start(inner, inner.options.compaction_threads)?;
         for partition in &partitions {

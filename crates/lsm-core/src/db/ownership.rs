@@ -24,6 +24,7 @@
 
 pub(super) mod claims;
 mod counts;
+mod held;
 mod room;
 
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ use claims::{
     pending_claim,
 };
 pub(crate) use counts::{CountedPart, counted_part};
+pub(super) use held::{Closing, HeldLock, Ownership};
 use room::Room;
 
 use super::recovery::{LogFiles, Opening};

@@ -85,8 +85,7 @@ impl DbInner {
             created_at_edit,
         };
         let version = editing.install(vec![created])?;
-        // After the edit: a secondary that learns of the number finds it in the manifest.
-        self.cursor.note_layout(version.edit_number);
+        self.catalog.note_layout(version.edit_number);
         let version = version.partitions[&id].clone();
         let work = self.catalog.work();
         let partition = Arc::new(PartitionState::new(version, attached, &self.slabs, work));
@@ -118,7 +117,7 @@ impl DbInner {
             partition.set_doubtful(true);
             return Err(error);
         }
-        self.cursor.note_layout(self.catalog.durable_edit());
+        self.catalog.note_layout(self.catalog.durable_edit());
         let view = partition.pin();
         let active_bytes = view.active.bytes();
         self.snapshots.retire(&partition);
@@ -201,7 +200,7 @@ impl DbInner {
             check_no_reserved_key(&self.tables, partition, &view, suffix)?;
         }
         self.install_hooks(partition, options, &attached, &records)?;
-        self.cursor.note_layout(self.catalog.durable_edit());
+        self.catalog.note_layout(self.catalog.durable_edit());
         // Entries of the tables may be due by the new hooks.
         self.background.wake_all();
         // After the edit: the next open applies it in any case.

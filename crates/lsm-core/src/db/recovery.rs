@@ -35,7 +35,7 @@ use crate::limits::SEQNO_MAX;
 use crate::memtable::Memtable;
 use crate::options::{Options, PartitionOptions};
 use crate::shared::CommitCursorWriter;
-use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId, Process, SeqNo};
+use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId, SeqNo};
 use crate::version::{
     Change, DbVersion, Fork, LogCut, Manifest, Recovered, VersionEdit, VersionSet, apply,
     next_free, recover,
@@ -215,7 +215,6 @@ impl Opening {
         }
         let epoch = if is_read_only { self.version.epoch } else { self.next_epoch()? };
         Ok(DbContext {
-            process: Process::current(),
             fs: fs.clone(),
             dir: dir.to_owned(),
             files,

@@ -16,7 +16,7 @@ impl DbInner {
     pub(super) fn remove_obsolete(&self) -> Result<()> {
         // The new primary does not need files that this primary dropped, but its secondaries may read
         // them: from now on the new primary handles them.
-        if self.cursor.is_fenced() {
+        if self.ownership.is_fenced() {
             return Ok(());
         }
         let attempt = self.background.begin();
@@ -29,7 +29,7 @@ impl DbInner {
 
     /// [`ObsoleteFiles::finish_removing`]; the outcome is noted as that of background work.
     pub(super) fn finish_removing(&self) -> Result<()> {
-        self.cursor.check()?;
+        self.ownership.check_not_fenced()?;
         let attempt = self.background.begin();
         let removed = catch_engine(REMOVAL, || self.obsolete.finish_removing());
         let removed = self.remove_unnamed_values().and(removed);

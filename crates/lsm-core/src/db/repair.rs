@@ -109,7 +109,7 @@ impl DbInner {
         error: &Error,
     ) -> Result<bool> {
         // A file of the value store is no table.
-        if self.context.is_read_only
+        if self.ownership.is_read_only()
             || self.repairable(partition, error, version.tables()).is_none()
         {
             return Ok(false);

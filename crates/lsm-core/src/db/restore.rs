@@ -94,7 +94,7 @@ impl DbInner {
     fn restore_gaps(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
         let hooks = partition.hooks();
         let gaps = partition.view().version.gaps.clone();
-        let is_wanted = gaps.open().next().is_some() && !self.context.is_read_only;
+        let is_wanted = gaps.open().next().is_some() && !self.ownership.is_read_only();
         if !is_wanted || !hooks.filters.iter().any(|filter| filter.restores()) {
             return Ok(());
         }

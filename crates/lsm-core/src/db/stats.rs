@@ -71,7 +71,7 @@ impl DbInner {
         let files = &self.context.files;
         let buffers = self.options.memtable_bytes_max();
         // Next to a writer, files that it keeps for others only show as files that no version names.
-        let leased_file_bytes = match self.has_live_writer {
+        let leased_file_bytes = match self.ownership.has_live_writer() {
             true => self.unnamed_file_bytes(),
             false => self.obsolete.leased_file_bytes(),
         };
@@ -121,7 +121,7 @@ impl DbInner {
             + self.obsolete.pinned_bytes()
             + leased_file_bytes
             + self.context.under_way.bytes(&*self.context.fs)
-            + self.cursor.file_bytes()
+            + self.ownership.cursor().file_bytes()
             + stats.wal_disk_bytes
             + stats.manifest_disk_bytes;
         stats.memory_budget_bytes =

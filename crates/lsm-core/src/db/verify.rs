@@ -170,7 +170,9 @@ impl VerifyRun<'_> {
     }
 
     fn is_deleted_elsewhere(&self, error: &Error) -> bool {
-        self.db.has_live_writer && error.kind() == ErrorKind::FileGone && !self.is_stopped
+        self.db.ownership.has_live_writer()
+            && error.kind() == ErrorKind::FileGone
+            && !self.is_stopped
     }
 
     /// Returns `true` if the error means that nothing more should be read, not that something cannot be read.

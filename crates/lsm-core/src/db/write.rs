@@ -200,7 +200,7 @@ fn write_one(
 ) -> Result<Commit> {
     let db = partition.db();
     let state = partition.state();
-    db.context.process.check()?;
+    db.ownership.check_process()?;
     // All limits are checked before the stall: a write that is refused anyway must not wait.
     check_key(key)?;
     check_value(&db.options, state, value)?;

@@ -82,7 +82,7 @@ impl<'a> Arrival<'a> {
         db: &'a DbInner,
         partition: &'a Arc<PartitionState>,
     ) -> Result<Arrival<'a>> {
-        db.context.process.check()?;
+        db.ownership.check_process()?;
         let arrival = Arrival {
             db,
             partition,

@@ -272,7 +272,9 @@ impl VerifyRun<'_> {
         let file = match opened {
             Ok(file) => file,
             // The writer has flushed the segment and deleted it.
-            Err(error) if self.db.has_live_writer && error.is_missing() => return Ok(false),
+            Err(error) if self.db.ownership.has_live_writer() && error.is_missing() => {
+                return Ok(false);
+            }
             Err(error) if is_out_of_handles(&error) => return Err(error),
             Err(error) => {
                 self.damage.push(missing(&error, &path, "a segment of the log is missing"));
@@ -353,11 +355,13 @@ impl VerifyRun<'_> {
         }
         let path = name.path(dir);
         let mut is_read = true;
-        let is_growing = self.db.has_live_writer;
+        let is_growing = self.db.ownership.has_live_writer();
         let mut found = match check_generation(fs, dir, name, written, is_growing) {
             Ok(found) => found.iter().map(|error| Damage::of(error, &path)).collect(),
             // Its writer goes on in another generation.
-            Err(error) if self.db.has_live_writer && error.is_missing() => return Ok(false),
+            Err(error) if self.db.ownership.has_live_writer() && error.is_missing() => {
+                return Ok(false);
+            }
             Err(error) if is_out_of_handles(&error) => return Err(error),
             Err(error) => {
                 is_read = false;
@@ -366,7 +370,7 @@ impl VerifyRun<'_> {
         };
         // Next to a writer the listed generations may be deleted when they are read, and the open has
         // recovered them just now.
-        if found.is_empty() && !self.db.has_live_writer {
+        if found.is_empty() && !self.db.ownership.has_live_writer() {
             let names = fs.list(dir, "")?;
             let names: Vec<_> = names.iter().filter_map(|e| FileName::parse(&e.name)).collect();
             match recover(fs, dir, &names) {
