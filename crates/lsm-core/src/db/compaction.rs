@@ -201,9 +201,9 @@ impl DbInner {
             }
             return Ok(Vec::new());
         }
-        let job = self.runner.start(self, partition);
+        let job = self.runner.start(partition);
         let merge = Merge::compaction(compaction, version);
-        let mut made = self.runner.run(self, &job, &merge, &|| {
+        let mut made = self.runner.run(&job, &merge, &|| {
             // A compaction may give up at any time, because its inputs are still live. A close
             // would otherwise wait for minutes.
             let is_unwanted = self.background.is_stopping() || partition.is_dropped();

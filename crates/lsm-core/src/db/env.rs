@@ -4,7 +4,7 @@
 //! Each part knows the rest only through a small trait next to it; this file implements these
 //! traits for an open database. Nothing else may implement them outside of tests.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,6 @@ use super::background::{Background, Worker};
 use super::commit::CommitEnv;
 use super::errors::Reason;
 use super::events::{Notice, in_listener};
-use super::job::JobEnv;
 use super::jobs::JobsEnv;
 use super::log::{LogEnv, LogWriter};
 use super::prepared::Prepared;
@@ -149,16 +148,6 @@ impl CommitEnv for DbInner {
         if writer.take_segment_switched() {
             self.seal_for_log_size(writer);
         }
-    }
-}
-
-impl JobEnv for DbInner {
-    fn visible_seq(&self) -> SeqNo {
-        self.commit.visible_seq()
-    }
-
-    fn log_segments(&self) -> BTreeMap<FileNo, Epoch> {
-        self.catalog.current().log_segments.clone()
     }
 }
 

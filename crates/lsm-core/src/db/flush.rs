@@ -282,12 +282,12 @@ impl DbInner {
     ) -> Result<FlushedTables> {
         let started = self.background.now();
         let _span = tracing::debug_span!("flush", partition = &*partition.name).entered();
-        let job = StartedJob { rescues, ..self.runner.start(self, partition) };
+        let job = StartedJob { rescues, ..self.runner.start(partition) };
         let sealed = sealed_through(partition, &job.view, through)?;
         let made = match self.run_flush(&job, sealed) {
             // Bits of a memtable may have changed. A repaired copy is tried before the flush fails.
             Err(error) if error.kind() == ErrorKind::Corruption => {
-                match self.runner.mended(self, &job.view, sealed)? {
+                match self.runner.mended(&job.view, sealed)? {
                     Some(mended) => {
                         let made = self.run_flush(&job, &mended)?;
                         JobTables { is_repaired: true, ..made }
@@ -311,7 +311,7 @@ impl DbInner {
     fn run_flush(&self, job: &StartedJob, memtables: &[Arc<Memtable>]) -> Result<JobTables> {
         let merge = Merge::flush(memtables, &job.view.version);
         // A flush never gives up: a close waits for it, because the work would have to be repeated.
-        self.runner.run(self, job, &merge, &|| false)
+        self.runner.run(job, &merge, &|| false)
     }
 
     /// Counts and reports an installed flush.

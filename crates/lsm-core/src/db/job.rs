@@ -6,10 +6,11 @@
 //! Invariant: faulty entries reach no table. A run with a fault has no outputs, and ends as corruption that
 //! names the table and the block.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::calendar::Calendar;
+use super::catalog::Catalog;
+use super::commit::CommitPath;
 use super::events::Events;
 use super::log_search::LogSearch;
 use crate::compaction::{JobOutcome, Merge, RunContext, Stages, TableFactory};
@@ -17,7 +18,7 @@ use crate::error::{Damage, Error, Result};
 use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::{DecidingJob, JobSnapshots, Snapshots};
-use crate::types::{Epoch, FileNo, Gap, Gaps, SeqNo};
+use crate::types::{Gap, Gaps, SeqNo};
 use crate::version::{SstMeta, TableContext};
 
 /// The source in the event of a table whose number of entries was recorded wrongly.
@@ -45,15 +46,6 @@ impl JobTables {
     }
 }
 
-/// The calls of jobs to the rest of the database.
-pub(super) trait JobEnv {
-    /// The newest sequence number that readers see.
-    fn visible_seq(&self) -> SeqNo;
-
-    /// The live segments of the log.
-    fn log_segments(&self) -> BTreeMap<FileNo, Epoch>;
-}
-
 /// The requirements of every run of a job over a partition, from the start of the job on.
 pub(super) struct StartedJob {
     pub(super) view: Arc<ReadView>,
@@ -71,6 +63,10 @@ pub(super) struct StartedJob {
 pub(super) struct JobRunner {
     pub(super) factory: TableFactory,
     pub(super) tables: Arc<TableContext>,
+    /// Says which number readers see.
+    pub(super) commit: Arc<CommitPath>,
+    /// Says which segments of the log are live.
+    pub(super) catalog: Arc<Catalog>,
     pub(super) snapshots: Arc<Snapshots>,
     pub(super) events: Arc<Events>,
     /// Says which entries have expired.
@@ -81,15 +77,15 @@ pub(super) struct JobRunner {
 
 impl JobRunner {
     /// Begins a flush or a compaction of a partition.
-    pub(super) fn start(&self, env: &dyn JobEnv, partition: &Arc<PartitionState>) -> StartedJob {
+    pub(super) fn start(&self, partition: &Arc<PartitionState>) -> StartedJob {
         let view = partition.pin();
         let hooks = partition.hooks();
         if !hooks.decides() {
-            let snapshots = self.snapshots.for_job(|| env.visible_seq());
+            let snapshots = self.snapshots.for_job(|| self.commit.visible_seq());
             return StartedJob { view, hooks, snapshots, deciding: None, rescues: false };
         }
         let (snapshots, deciding) =
-            self.snapshots.for_deciding_job(partition, || env.visible_seq());
+            self.snapshots.for_deciding_job(partition, || self.commit.visible_seq());
         StartedJob { view, hooks, snapshots, deciding: Some(deciding), rescues: false }
     }
 
@@ -99,19 +95,17 @@ impl JobRunner {
     /// Those of [`Merge::run`]; corruption if an entry is damaged.
     pub(super) fn run(
         &self,
-        env: &dyn JobEnv,
         job: &StartedJob,
         merge: &Merge<'_>,
         should_stop: &dyn Fn() -> bool,
     ) -> Result<JobTables> {
-        self.run_into(&self.factory, env, job, merge, should_stop)
+        self.run_into(&self.factory, job, merge, should_stop)
     }
 
     /// As [`JobRunner::run`], into tables of another maker.
     pub(super) fn run_into(
         &self,
         factory: &TableFactory,
-        env: &dyn JobEnv,
         job: &StartedJob,
         merge: &Merge<'_>,
         should_stop: &dyn Fn() -> bool,
@@ -122,7 +116,7 @@ impl JobRunner {
         let unix_time = self.calendar.unix_time();
         let stages = stages.rescuing(job.rescues);
         let stages = stages.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
-        let sources = hooks.judging().map(|_| self.judge_sources(env, view));
+        let sources = hooks.judging().map(|_| self.judge_sources(view));
         let tables = &self.tables;
         let context = RunContext { factory, tables, stages, should_stop, sources };
         match merge.run(context)? {
@@ -152,11 +146,11 @@ impl JobRunner {
     /// A search of the log, foreseeing these numbers.
     pub(super) fn log_search(
         &self,
-        env: &dyn JobEnv,
         view: &ReadView,
         foreseen: impl IntoIterator<Item = SeqNo>,
     ) -> LogSearch {
-        LogSearch::new(&self.factory, env.log_segments(), view.version.id, foreseen)
+        let segments = self.catalog.current().log_segments.clone();
+        LogSearch::new(&self.factory, segments, view.version.id, foreseen)
     }
 }
 

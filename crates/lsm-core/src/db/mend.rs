@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::job::{JobEnv, JobRunner};
+use super::job::JobRunner;
 use super::log_search::LogSearch;
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::hooks::Event;
@@ -44,7 +44,6 @@ impl JobRunner {
     /// log, because it may have the entry.
     pub(super) fn mended(
         &self,
-        env: &dyn JobEnv,
         view: &ReadView,
         memtables: &[Arc<Memtable>],
     ) -> Result<Option<Vec<Arc<Memtable>>>> {
@@ -58,7 +57,7 @@ impl JobRunner {
         }
         // All at once, so that the log is read once for all entries.
         let seqs = damaged.iter().flatten().map(|found| found.trailer.seq());
-        let log = self.log_search(env, view, seqs);
+        let log = self.log_search(view, seqs);
         let mut copies = Vec::with_capacity(memtables.len());
         let mut events = Vec::new();
         for (memtable, damaged) in memtables.iter().zip(&damaged) {

@@ -127,9 +127,9 @@ pub(crate) struct DbInner {
     inject: Injections,
 
     // Each with locks of its own inside.
-    catalog: Catalog,
+    catalog: Arc<Catalog>,
     log: Log,
-    commit: CommitPath,
+    commit: Arc<CommitPath>,
     background: Background,
     jobs: Jobs,
     values: ValueTending,

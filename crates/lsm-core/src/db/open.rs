@@ -261,7 +261,7 @@ impl Builder {
         let leases = LeaseTable::new(clock.clone(), options.leased_bytes_max);
         let under_way = context.under_way.clone();
         let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.clone(), leases, under_way));
-        let catalog = Catalog::new(versions, cursor.clone(), obsolete.clone());
+        let catalog = Arc::new(Catalog::new(versions, cursor.clone(), obsolete.clone()));
         if access == OpenMode::Writing {
             missing = Missing::DamageUnlessFenced(cursor.clone());
             // Before the first write is acknowledged: no secondary follows an old cursor past a new commit.
@@ -275,9 +275,19 @@ impl Builder {
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let snapshots = Arc::new(Snapshots::default());
         let tables = context.table_context(block_cache, missing, options.tables_mapped);
+        let commit = Arc::new(CommitPath::new(last_seq, cursor.clone()));
         start(Arc::new(DbInner {
-            runner: job_runner(&context, &tables, &snapshots, &events, &inject),
-            ownership: Ownership::new(&context, cursor.clone(), lock),
+            runner: JobRunner {
+                factory: job_factory(&context, &tables),
+                tables: tables.clone(),
+                commit: commit.clone(),
+                catalog: catalog.clone(),
+                snapshots: snapshots.clone(),
+                events: events.clone(),
+                calendar: Calendar::new(context.clock.clone(), events.clone()),
+                inject: inject.entries.clone(),
+            },
+            ownership: Ownership::new(&context, cursor, lock),
             context,
             stall: Stall::new(options.write_buffer_bytes),
             options,
@@ -290,7 +300,7 @@ impl Builder {
             inject,
             catalog,
             log,
-            commit: CommitPath::new(last_seq, cursor),
+            commit,
             background: Background::new(mode, clock, events.clone()),
             jobs: super::jobs::Jobs::default(),
             values: super::ValueTending::default(),
@@ -419,26 +429,10 @@ impl DbFolder {
     }
 }
 
-/// The means by which jobs run.
-fn job_runner(
-    context: &DbContext,
-    tables: &Arc<TableContext>,
-    snapshots: &Arc<Snapshots>,
-    events: &Arc<Events>,
-    inject: &Injections,
-) -> JobRunner {
-    JobRunner {
-        factory: TableFactory {
-            cache: tables.cache.clone(),
-            are_mapped: tables.are_mapped,
-            ..context.factory()
-        },
-        tables: tables.clone(),
-        snapshots: snapshots.clone(),
-        events: events.clone(),
-        calendar: Calendar::new(context.clock.clone(), events.clone()),
-        inject: inject.entries.clone(),
-    }
+/// The maker of the tables of jobs.
+fn job_factory(context: &DbContext, tables: &TableContext) -> TableFactory {
+    let (cache, are_mapped) = (tables.cache.clone(), tables.are_mapped);
+    TableFactory { cache, are_mapped, ..context.factory() }
 }
 
 /// Adds the partitions of `version` with their hooks, and with what the log held of them and no

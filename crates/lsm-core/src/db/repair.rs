@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::DbInner;
-use super::job::{JobEnv, JobRunner, JobTables};
+use super::job::{JobRunner, JobTables};
 use super::jobs::{Claimed, RepairStep};
 use super::log_search::LogSearch;
 use crate::compaction::Merge;
@@ -163,11 +163,11 @@ impl DbInner {
         // Either a close finds the claim, or this check finds the close.
         self.check_not_closed()?;
         self.catalog.edit()?.ensure_writable()?;
-        let job = self.runner.start(self, partition);
+        let job = self.runner.start(partition);
         let merge = Merge::compaction(compaction, version);
         let mut made = self
             .runner
-            .run(self, &job, &merge, &|| self.background.is_stopping() || partition.is_dropped())?;
+            .run(&job, &merge, &|| self.background.is_stopping() || partition.is_dropped())?;
         if !made.is_repaired && made.gaps.is_empty() && made.miscounted.is_empty() {
             // The damage was in memory: what the repair has read is sound.
             self.tell_read_again(partition, error);
@@ -188,12 +188,8 @@ impl DbInner {
 
 impl JobRunner {
     /// The sources of the judges of a job over `view`.
-    pub(super) fn judge_sources(
-        &self,
-        env: &dyn JobEnv,
-        view: &Arc<ReadView>,
-    ) -> Arc<dyn JudgeSources> {
-        let log = self.log_search(env, view, []);
+    pub(super) fn judge_sources(&self, view: &Arc<ReadView>) -> Arc<dyn JudgeSources> {
+        let log = self.log_search(view, []);
         Arc::new(JudgedFrom { log, view: view.clone(), tables: self.tables.clone() })
     }
 

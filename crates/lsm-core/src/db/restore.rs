@@ -213,8 +213,8 @@ impl DbInner {
         let memtable = empty.mended(&entries).expect("each key came once");
         let memtables = [memtable];
         let merge = crate::compaction::Merge::flush(&memtables, &view.version);
-        let job = StartedJob { view: view.clone(), ..self.runner.start(self, partition) };
-        Ok(self.runner.run(self, &job, &merge, &|| false)?.tables)
+        let job = StartedJob { view: view.clone(), ..self.runner.start(partition) };
+        Ok(self.runner.run(&job, &merge, &|| false)?.tables)
     }
 
     /// Installs tables and closing as one write; `false` if a key has a newer entry by now, or the

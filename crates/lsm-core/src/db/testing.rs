@@ -7,20 +7,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use super::catalog::Catalog;
 use super::commit::CommitEnv;
 use super::events::Notice;
+use super::leases::LeaseTable;
 use super::log::{Log, LogEnv, LogSettings, LogWriter};
+use super::obsolete::ObsoleteFiles;
 use super::prepared::Prepared;
 use crate::batch::SectionReader;
+use crate::clock::SystemClock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{FaultFs, FolderFs, Fs, MemFs, OpenFiles};
 use crate::hooks::PartitionHooks;
 use crate::options::PartitionOptions;
 use crate::partition::PartitionState;
+use crate::shared::CommitCursorWriter;
 use crate::stats::Counters;
 use crate::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId, SeqNo};
-use crate::version::{Change, PartitionVersion};
+use crate::version::{Change, DbVersion, Manifest, PartitionVersion, VersionSet};
 use crate::wal::{LogReader, LogReaderOptions, Lsn, Record, SegmentSource};
 
 pub(super) const DB: DbId = DbId(7);
@@ -170,6 +175,23 @@ pub(super) fn version_of(id: u32, name: &str) -> PartitionVersion {
         clear_seqs: crate::types::ClearSeqs::default(),
         store_sections: Vec::new(),
     }
+}
+
+/// A catalog of an empty database in memory.
+pub(super) fn catalog() -> Catalog {
+    let fs = Arc::new(MemFs::new());
+    let dir = Path::new(DIR);
+    fs.create_dir(dir).unwrap();
+    let version = DbVersion::empty(DB);
+    let name = FileName::new(FileKind::Manifest, FileNo(1), EPOCH);
+    let manifest = Manifest::create(&*fs, dir, name, &version).unwrap();
+    let numbers = Arc::new(FileNumbers::new(FileNo(2)));
+    let cursor = Arc::new(CommitCursorWriter::none());
+    let leases = LeaseTable::new(Arc::new(SystemClock::new()), u64::MAX);
+    let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.to_owned(), leases, Arc::default()));
+    let set =
+        VersionSet::new(fs, dir.to_owned(), numbers, 1 << 20, version, manifest, cursor.clone());
+    Catalog::new(set, cursor, obsolete)
 }
 
 /// A log over a file system in memory with injected failures.

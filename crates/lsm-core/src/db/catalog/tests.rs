@@ -3,33 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
-use crate::clock::SystemClock;
-use crate::db::leases::LeaseTable;
-use crate::db::testing::version_of;
-use crate::fs::MemFs;
-use crate::fs::names::{FileKind, FileName};
+use crate::db::testing::{catalog, version_of};
 use crate::hooks::PartitionHooks;
-use crate::types::{
-    DbId, EntryKind, Epoch, FileNo, FileNumbers, Operation, OperationChecksum, SectionBytes, SeqNo,
-};
-use crate::version::Manifest;
-
-/// A catalog of an empty database in memory.
-fn catalog() -> Catalog {
-    let fs = Arc::new(MemFs::new());
-    let dir = std::path::Path::new("/db");
-    crate::fs::Fs::create_dir(&*fs, dir).unwrap();
-    let version = DbVersion::empty(DbId(7));
-    let name = FileName::new(FileKind::Manifest, FileNo(1), Epoch(1));
-    let manifest = Manifest::create(&*fs, dir, name, &version).unwrap();
-    let numbers = Arc::new(FileNumbers::new(FileNo(2)));
-    let cursor = Arc::new(CommitCursorWriter::none());
-    let leases = LeaseTable::new(Arc::new(SystemClock::new()), u64::MAX);
-    let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.to_owned(), leases, Arc::default()));
-    let set =
-        VersionSet::new(fs, dir.to_owned(), numbers, 1 << 20, version, manifest, cursor.clone());
-    Catalog::new(set, cursor, obsolete)
-}
+use crate::types::{DbId, EntryKind, Operation, OperationChecksum, SectionBytes, SeqNo};
 
 fn partition(catalog: &Catalog, id: u32, name: &str) -> Arc<PartitionState> {
     Arc::new(PartitionState::new(

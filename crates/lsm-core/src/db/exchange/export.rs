@@ -211,9 +211,8 @@ impl DbInner {
         let view = point.view.clone();
         let job =
             StartedJob { view, hooks: Arc::new(hooks), snapshots, deciding: None, rescues: false };
-        let made = self
-            .runner
-            .run_into(&factory, self, &job, &merge, &|| self.background.is_stopping())?;
+        let made =
+            self.runner.run_into(&factory, &job, &merge, &|| self.background.is_stopping())?;
         Ok(made.tables)
     }
 }

@@ -8,6 +8,7 @@ use super::*;
 use crate::clock::SystemClock;
 use crate::compaction::drawing::{draw, seq};
 use crate::compaction::{Compaction, Method, Trigger};
+use crate::db::testing::catalog;
 use crate::fs::{CrashOutcome, Fs, MemFs};
 use crate::hooks::{
     CompactionFilter, CompactionFilterFactory, Entry, EventListener, Fault, Faults, Input, Job,
@@ -15,8 +16,9 @@ use crate::hooks::{
 };
 use crate::iter::InternalIter;
 use crate::memtable::{Memtable, SlabPool, TrueEntry};
+use crate::shared::CommitCursorWriter;
 use crate::sstable::ReadMode;
-use crate::types::{DbId, EntryKind, FileNumbers, MemtableId, Trailer};
+use crate::types::{DbId, EntryKind, Epoch, FileNo, FileNumbers, MemtableId, Trailer};
 use crate::version::{Level, PartitionVersion, Table};
 
 const DIR: &str = "/db";
@@ -83,19 +85,6 @@ fn shown(key: Option<&[u8]>) -> String {
     key.unwrap_or(b"no key").escape_ascii().to_string()
 }
 
-/// A database whose log is empty.
-struct NoLog;
-
-impl JobEnv for NoLog {
-    fn visible_seq(&self) -> SeqNo {
-        seq(100)
-    }
-
-    fn log_segments(&self) -> BTreeMap<FileNo, Epoch> {
-        BTreeMap::new()
-    }
-}
-
 /// A runner over a folder in memory, and a listener for its events.
 struct Bench {
     fs: Arc<MemFs>,
@@ -121,7 +110,10 @@ impl Bench {
         };
         let heard = Arc::new(Heard::default());
         let events = Arc::new(Events::new(vec![heard.clone()]));
+        let cursor = Arc::new(CommitCursorWriter::none());
         let runner = JobRunner {
+            commit: Arc::new(CommitPath::new(seq(100), cursor)),
+            catalog: Arc::new(catalog()),
             tables: Arc::new(factory.context()),
             factory,
             snapshots: Arc::default(),
@@ -142,7 +134,7 @@ impl Bench {
         let slabs = Arc::new(SlabPool::new(0));
         let partition =
             Arc::new(PartitionState::new(Arc::new(version), hooks, &slabs, &Arc::default()));
-        self.runner.start(&NoLog, &partition)
+        self.runner.start(&partition)
     }
 
     /// A version with these keys and values in one table of level 0.
@@ -151,7 +143,7 @@ impl Bench {
         let job = self.job(version.clone(), false);
         let memtables = [memtable(entries)];
         let merge = Merge::flush(&memtables, &version);
-        let made = self.runner.run(&NoLog, &job, &merge, &|| false).unwrap();
+        let made = self.runner.run(&job, &merge, &|| false).unwrap();
         let mut levels = version.levels.clone();
         let tables = made.tables.into_iter().map(|meta| Arc::new(Table::new(meta)));
         levels[0] = Level::newest_first(tables.collect());
@@ -172,7 +164,7 @@ impl Bench {
         };
         let job = self.job(version.clone(), true);
         let merge = Merge::compaction(&compaction, &version);
-        let made = self.runner.run(&NoLog, &job, &merge, &|| false);
+        let made = self.runner.run(&job, &merge, &|| false);
         self.runner.events.deliver();
         Ok(self.entries_of(&made?.tables))
     }
@@ -262,11 +254,11 @@ fn new_snapshots_keep_the_view_while_a_job_decides() {
     let mut hooks = PartitionHooks::default();
     let slabs = Arc::new(SlabPool::new(0));
     let partition = PartitionState::new(Arc::new(draw("")), hooks.clone(), &slabs, &Arc::default());
-    assert!(bench.runner.start(&NoLog, &Arc::new(partition)).deciding.is_none());
+    assert!(bench.runner.start(&Arc::new(partition)).deciding.is_none());
     hooks.filters.push(Arc::new(Deciding));
     let partition =
         Arc::new(PartitionState::new(Arc::new(draw("")), hooks, &slabs, &Arc::default()));
-    let job = bench.runner.start(&NoLog, &partition);
+    let job = bench.runner.start(&partition);
     assert!(job.deciding.is_some());
     assert_eq!(job.snapshots.respected, [seq(100)]);
 }
