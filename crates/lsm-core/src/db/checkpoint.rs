@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use super::DbInner;
 use super::context::DbContext;
-use super::flush::LogRetention;
 use super::handle::Db;
+use super::log::LogRetention;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{Fs, link_or_copy};

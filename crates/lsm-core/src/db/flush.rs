@@ -8,9 +8,7 @@
 //! Invariants:
 //! 1. One flush runs at a time, so level 0 receives tables in the order of their sequences. A
 //!    caller that flushes, or must prevent flushes, holds the [`FlushTurn`].
-//! 2. No flush that covers a sequence enters the manifest before everything up to it is durable, in
-//!    the log or in the tables of the flush; otherwise a crash could keep half of a batch over two
-//!    partitions.
+//! 2. No flush enters the manifest before the log admits it (`log/retention.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,23 +18,15 @@ use super::clear_seqs::clear_seqs_added;
 use super::install::{Installation, gaps_added};
 use super::job::{JobTables, StartedJob};
 use super::jobs::FlushTurn;
+use super::log::{LogRetention, WrittenFlush};
 use crate::compaction::Merge;
 use crate::error::{ErrorKind, Result};
 use crate::hooks::{Event, catch_engine};
 use crate::memtable::{Memtable, clear_seqs_of};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::DecidingJob;
-use crate::types::{ClearSeqs, FileNo, MemtableId, PartitionId, SeqNo};
-use crate::version::{Change, FlushBeyondSync, HookRecord, LogCut};
-
-/// The treatment of log segments that are not needed any more.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum LogRetention {
-    /// Releases them. Takes the lock of the log's writer.
-    Release,
-    /// Leaves them to the next flush, for a caller that holds that lock. Waits for the log.
-    Keep,
-}
+use crate::types::{ClearSeqs, MemtableId, PartitionId, SeqNo};
+use crate::version::{Change, HookRecord};
 
 /// Sealed memtables whose tables are not installed yet.
 pub(super) struct FlushedTables {
@@ -52,18 +42,6 @@ pub(super) struct FlushedTables {
     pub(super) hooks: Arc<[HookRecord]>,
     /// Until it is installed new snapshots keep the partition's view.
     pub(super) _deciding: Option<DecidingJob>,
-}
-
-/// The part of the log that a flush makes unnecessary.
-#[derive(Default)]
-struct ReleasedLog {
-    segments: Vec<FileNo>,
-    /// The place where a replay begins from now on.
-    replay_from: Option<LogCut>,
-    /// The flush did not wait for the log.
-    ahead: Option<FlushBeyondSync>,
-    /// No batch in the log is needed any more.
-    is_spent: bool,
 }
 
 impl FlushedTables {
@@ -163,7 +141,7 @@ impl DbInner {
         turn: &FlushTurn<'_>,
         partition: &Arc<PartitionState>,
         through: MemtableId,
-        old_log: LogRetention,
+        retention: LogRetention,
     ) -> Result<()> {
         // Before the work, because without a manifest its result could not be installed.
         self.catalog.edit()?.ensure_writable()?;
@@ -181,14 +159,21 @@ impl DbInner {
             Err(_) if partition.is_dropped() => return Ok(()),
             written => written?,
         };
-        let released = self.release_log(partition, last_seq, through, old_log);
+        let flush = WrittenFlush {
+            partition: partition.id,
+            last_seq,
+            is_logged: partition.logged,
+            has_values: partition.store().is_some(),
+        };
+        let released = self.log.admit_flush(self, &flush, retention, || {
+            // The memtables of this flush need no segment any more, because the edit that removes the segments
+            // adds their tables.
+            let flushed = Some((partition.id, through));
+            self.catalog.log_low_water(self.commit.applied_lsn(), flushed)
+        });
         let released = released.inspect_err(|_| self.forget(&written.made.tables))?;
         let mut changes = written.changes(partition.id);
-        let removed = released.segments.iter();
-        changes.extend(removed.map(|file| Change::SegmentRemoved { file: *file }));
-        // If the edit fails, a later flush records a later place.
-        changes.extend(released.replay_from.map(Change::ReplayFrom));
-        changes.extend(released.ahead.map(Change::FlushBeyondSync));
+        changes.extend(released.changes());
         // The removed segments no longer show which sequence numbers were used, and partitions
         // without a log never had frames. Without this change a number could be reused.
         changes.push(Change::LastSeq(self.commit.visible_seq()));
@@ -216,59 +201,11 @@ impl DbInner {
         self.count_flush(partition, &written);
         // After the edit. A crash in between leaves files that no manifest lists, and the next open
         // removes them.
-        self.log.segments_removed(self, &released.segments);
+        self.log.delete_released(self, &released);
         // Files that cannot be removed now are removed later, and the failure is noted there.
         let _ = self.remove_obsolete();
-        // The log has nothing that is needed, and little else. Once that is durable the log is idle. A
-        // failure is latched, and returned although the flush is installed: the next one begins a new log.
-        if released.is_spent { self.log.sync_all(self) } else { Ok(()) }
-    }
-
-    /// Makes the part of the log durable that the edit of a flush through `last_seq` needs; its tables are
-    /// written.
-    fn release_log(
-        &self,
-        partition: &PartitionState,
-        last_seq: SeqNo,
-        through: MemtableId,
-        old_log: LogRetention,
-    ) -> Result<ReleasedLog> {
-        if let LogRetention::Keep = old_log {
-            self.wait_for_log(partition, last_seq)?;
-            return Ok(ReleasedLog::default());
-        }
-        let mut released = ReleasedLog::default();
-        // Not if handles of values are in the log: a sync of it makes the values durable.
-        let durable = match partition.store() {
-            None if partition.logged => self.log.durable_before_run(self, partition.id, last_seq),
-            _ => None,
-        };
-        match durable {
-            Some(durable) => released.ahead = Some(FlushBeyondSync { flushed: last_seq, durable }),
-            None => self.wait_for_log(partition, last_seq)?,
-        }
-        // The memtables of this flush need no segment any more, because the edit that removes the segments
-        // adds their tables.
-        let flushed = Some((partition.id, through));
-        let low = self.catalog.log_low_water(self.commit.applied_lsn(), flushed);
-        released.segments = self.log.obsolete_segments(self, low)?;
-        if !released.segments.is_empty() {
-            released.ahead = released.ahead.and_then(|ahead| {
-                // The next open finds this header, or sees that the log has lost it.
-                let headed = self.log.last_seq_before_first_behind(self, &released.segments);
-                ahead.durable_through(headed.unwrap_or_default())
-            });
-        }
-        released.replay_from = self.log.replay_place(low, &released.segments);
-        released.is_spent = released.ahead.is_some() && self.log.lock(self).ends_below(low);
-        Ok(released)
-    }
-
-    /// Makes the log durable through `last_seq`, if the partition has one.
-    fn wait_for_log(&self, partition: &PartitionState, last_seq: SeqNo) -> Result<()> {
-        // Durability: the log first, see invariant 2. After the tables and not before them: a flush of large
-        // values would wait twice for the device, and writers for the flush.
-        if partition.logged { self.log.sync_through_seq(self, last_seq) } else { Ok(()) }
+        // An error is returned although the flush is installed.
+        self.log.sync_spent(self, &released)
     }
 
     /// Writes the sealed memtables of a partition through `through`, which is one of them, to

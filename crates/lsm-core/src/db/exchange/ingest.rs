@@ -18,9 +18,10 @@ use std::sync::Arc;
 
 use super::arrival::Arrival;
 use super::description::ExportDescription;
-use crate::db::flush::{LogRetention, newest_sealed};
+use crate::db::flush::newest_sealed;
 use crate::db::hook_binding::{check_no_reserved_key, check_tables};
 use crate::db::install::Installation;
+use crate::db::log::LogRetention;
 use crate::db::{DbInner, Partition};
 use crate::error::Result;
 use crate::iter::InternalIter;

@@ -11,6 +11,7 @@
 //! handles.rs   syncs for want of handles: segments are open until they are synced
 //! marks.rs     places at which a replay may begin
 //! sealed.rs    the index of sections after the last frame of a sealed segment
+//! retention.rs the question of a flush: may the manifest record it?
 //! sync.rs      shared syncs, and the latch after a failed one
 //! notices.rs   functions to be called when something is durable
 //! files.rs     the space of the segments on the disk
@@ -39,6 +40,7 @@ mod handles;
 mod lengths;
 mod marks;
 mod notices;
+mod retention;
 mod sealed;
 mod segments;
 mod state;
@@ -65,6 +67,7 @@ use crate::types::{DbId, Epoch, FileNo, FileNumbers, SeqNo};
 use crate::version::Change;
 use crate::wal::Lsn;
 
+pub(super) use retention::{LogRetention, WrittenFlush};
 pub(super) use state::BegunSegment;
 pub(super) use writer::LogWriter;
 

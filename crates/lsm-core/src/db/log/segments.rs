@@ -185,11 +185,7 @@ impl Log {
     /// # Durability
     /// The header after each of them is durable: the rest of the log shows how far it came, so that
     /// the next open can distinguish a log that lost everything from one that never began.
-    pub(in crate::db) fn obsolete_segments(
-        &self,
-        env: &dyn LogEnv,
-        low: Lsn,
-    ) -> Result<Vec<FileNo>> {
+    pub(super) fn obsolete_segments(&self, env: &dyn LogEnv, low: Lsn) -> Result<Vec<FileNo>> {
         if self.failure().is_some() {
             // They are removed when a new log begins; nothing can be made durable before.
             return Ok(Vec::new());
@@ -216,7 +212,7 @@ impl Log {
 
     /// The last number before the segment that is the first one after `obsolete`. Its header is durable: see
     /// [`Log::obsolete_segments`].
-    pub(in crate::db) fn last_seq_before_first_behind(
+    pub(super) fn last_seq_before_first_behind(
         &self,
         env: &dyn LogEnv,
         obsolete: &[FileNo],
@@ -248,7 +244,7 @@ impl Log {
     }
 
     /// Releases segments whose removal is durable.
-    pub(in crate::db) fn segments_removed(&self, env: &dyn LogEnv, numbers: &[FileNo]) {
+    pub(super) fn segments_removed(&self, env: &dyn LogEnv, numbers: &[FileNo]) {
         if numbers.is_empty() {
             return;
         }

@@ -313,7 +313,7 @@ impl Log {
     /// The last durable number, if a flush of `partition` through `seq` need not wait for the log: every later
     /// batch is of that partition. Then the tables of the flush hold everything that a crash could remove from
     /// the log.
-    pub(in crate::db) fn durable_before_run(
+    pub(super) fn durable_before_run(
         &self,
         env: &dyn LogEnv,
         partition: PartitionId,
@@ -371,7 +371,7 @@ impl Log {
 impl Log {
     /// The last place at which a replay may begin if everything below `low` is in tables, for the edit
     /// that adds the tables and removes the segments `removed`. `None` if there is no new one.
-    pub(in crate::db) fn replay_place(&self, low: Lsn, removed: &[FileNo]) -> Option<LogCut> {
+    pub(super) fn replay_place(&self, low: Lsn, removed: &[FileNo]) -> Option<LogCut> {
         // While the log has failed no segment is removed, and replay begins in the first one.
         if self.failure().is_some() {
             return None;

@@ -238,7 +238,7 @@ impl LogWriter<'_> {
     }
 
     /// Returns `true` if every batch of the log lies below `low`.
-    pub(in crate::db) fn ends_below(&self, low: Lsn) -> bool {
+    pub(super) fn ends_below(&self, low: Lsn) -> bool {
         self.state.batches_end <= low
     }
 

@@ -1,0 +1,146 @@
+//! [`Log::admit_flush`]: the one question that a flush asks: may the manifest record it?
+//!
+//! Called by `flush.rs` once the tables of the flush are written, and before the edit that adds them.
+//!
+//! Invariant: no flush that covers a sequence number is admitted before everything through that number is
+//! durable, in the log or in the tables of the flush. Otherwise a crash could keep half of a batch over two
+//! partitions (design note 17).
+
+use super::{Log, LogEnv};
+use crate::error::Result;
+use crate::types::{FileNo, PartitionId, SeqNo};
+use crate::version::{Change, FlushBeyondSync, LogCut};
+use crate::wal::Lsn;
+
+/// The treatment of log segments that are not needed any more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::db) enum LogRetention {
+    /// Releases them. Takes the lock of the log's writer.
+    Release,
+    /// Leaves them to the next flush, for a caller that holds that lock. Waits for the log.
+    Keep,
+}
+
+/// A flush whose tables are written.
+pub(in crate::db) struct WrittenFlush {
+    pub(in crate::db) partition: PartitionId,
+    /// The tables have the operations of the partition through this one.
+    pub(in crate::db) last_seq: SeqNo,
+    /// The partition has a log.
+    pub(in crate::db) is_logged: bool,
+    /// Frames name values of the partition. A sync of the log makes those durable, too.
+    pub(in crate::db) has_values: bool,
+}
+
+/// The part of the log that a flush makes unnecessary.
+#[derive(Default)]
+pub(in crate::db) struct ReleasedLog {
+    segments: Vec<FileNo>,
+    /// The place where a replay begins from now on.
+    replay_from: Option<LogCut>,
+    /// The flush did not wait for the log.
+    ahead: Option<FlushBeyondSync>,
+    /// No batch in the log is needed any more.
+    is_spent: bool,
+}
+
+impl ReleasedLog {
+    /// The changes that the edit of the flush makes to the log. If it fails, a later flush records a later place.
+    pub(in crate::db) fn changes(&self) -> impl Iterator<Item = Change> {
+        let removed = self.segments.iter().map(|file| Change::SegmentRemoved { file: *file });
+        let replay_from = self.replay_from.map(Change::ReplayFrom);
+        removed.chain(replay_from).chain(self.ahead.map(Change::FlushBeyondSync))
+    }
+}
+
+impl Log {
+    /// Makes the part of the log durable that the edit of a flush needs, and returns the part that is not needed any
+    /// more. Every frame below `low` is in tables, those of the flush included; asked for after the sync. After
+    /// the tables and not before them: a flush of large values would wait twice for the device, and writers for the
+    /// flush.
+    ///
+    /// # Errors
+    /// Those of a sync: the manifest must not record the flush.
+    pub(in crate::db) fn admit_flush(
+        &self,
+        env: &dyn LogEnv,
+        flush: &WrittenFlush,
+        retention: LogRetention,
+        low: impl FnOnce() -> Lsn,
+    ) -> Result<ReleasedLog> {
+        let WrittenFlush { partition, last_seq, is_logged, has_values } = *flush;
+        let releases = retention == LogRetention::Release;
+        // Not if handles of values are in the log: a sync of it makes the values durable.
+        let may_lag = releases && is_logged && !has_values;
+        let durable = may_lag.then(|| self.durable_before_run(env, partition, last_seq)).flatten();
+        if is_logged && durable.is_none() {
+            self.sync_through_seq(env, last_seq)?;
+        }
+        if !releases {
+            return Ok(ReleasedLog::default());
+        }
+        let low = low();
+        let segments = self.obsolete_segments(env, low)?;
+        let mut ahead = durable.map(|durable| FlushBeyondSync { flushed: last_seq, durable });
+        if !segments.is_empty() {
+            ahead = ahead.and_then(|ahead| {
+                // The next open finds this header, or sees that the log has lost it.
+                let headed = self.last_seq_before_first_behind(env, &segments);
+                ahead.durable_through(headed.unwrap_or_default())
+            });
+        }
+        let replay_from = self.replay_place(low, &segments);
+        let is_spent = ahead.is_some() && self.lock(env).ends_below(low);
+        Ok(ReleasedLog { segments, replay_from, ahead, is_spent })
+    }
+
+    /// Deletes the segments that a flush made unnecessary, whose edit is durable.
+    pub(in crate::db) fn delete_released(&self, env: &dyn LogEnv, released: &ReleasedLog) {
+        self.segments_removed(env, &released.segments);
+    }
+
+    /// Syncs a log that has nothing that is needed, and little else: once that is durable, the log is idle.
+    ///
+    /// # Errors
+    /// Those of the sync. They are latched: the next flush begins a new log.
+    pub(in crate::db) fn sync_spent(&self, env: &dyn LogEnv, released: &ReleasedLog) -> Result<()> {
+        if released.is_spent { self.sync_all(env) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::log::tests::write;
+    use crate::db::testing::{TestEnv, TestLog};
+
+    /// Admits a flush of all that a log has, of a single batch, and returns the syncs and the changes.
+    fn check(has_values: bool, retention: LogRetention) -> (u64, Vec<Change>) {
+        let (test, env) = (TestLog::new(1 << 20), TestEnv::default());
+        let last_seq = SeqNo::new(write(&test.log, &env, 100).unwrap()).unwrap();
+        let partition = PartitionId(0);
+        let flush = WrittenFlush { partition, last_seq, is_logged: true, has_values };
+        let end = test.log.lock(&env).lsn();
+        let released = test.log.admit_flush(&env, &flush, retention, || end).unwrap();
+        (env.syncs(), released.changes().collect())
+    }
+
+    #[test]
+    fn a_flush_of_the_only_partition_is_admitted_without_a_sync() {
+        let (syncs, changes) = check(false, LogRetention::Release);
+        assert_eq!(syncs, 0);
+        assert!(matches!(changes[..], [Change::FlushBeyondSync(_)]), "{changes:?}");
+    }
+
+    #[test]
+    fn a_flush_whose_frames_name_values_waits_for_the_log() {
+        let (syncs, changes) = check(true, LogRetention::Release);
+        assert_eq!(syncs, 1);
+        assert!(!changes.iter().any(|it| matches!(it, Change::FlushBeyondSync(_))), "{changes:?}");
+    }
+
+    #[test]
+    fn a_flush_under_the_lock_of_the_log_waits_and_changes_nothing() {
+        assert_eq!(check(false, LogRetention::Keep), (1, Vec::new()));
+    }
+}
