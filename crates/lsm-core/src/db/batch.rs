@@ -241,7 +241,7 @@ impl Batch {
         db.ownership.check_process()?;
         check_key(key)?;
         let state = partition.state();
-        check_value(&db.options, state, value)?;
+        check_value(&db.setup.options, state, value)?;
         let inline = inline_bytes(state, kind, value.len() as u64);
         self.check_room(partition, key.len() as u64 + inline)
     }
@@ -251,8 +251,8 @@ impl Batch {
         self.check_own(partition)?;
         let db = self.db.inner();
         let bytes = self.bytes + len;
-        if bytes > db.options.batch_bytes_max {
-            return Err(Error::limit("batch size", bytes, db.options.batch_bytes_max));
+        if bytes > db.setup.options.batch_bytes_max {
+            return Err(Error::limit("batch size", bytes, db.setup.options.batch_bytes_max));
         }
         // The format has a limit of its own, of encoded bytes: kinds and lengths count.
         let encoded: u64 = self.sections.iter().map(|(_, _, s)| s.bytes().len() as u64).sum();

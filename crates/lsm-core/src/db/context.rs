@@ -1,4 +1,5 @@
-//! [`DbContext`]: the folder of a database, the epoch of its writer, and its clock.
+//! [`DbContext`]: the folder of a database, the epoch of its writer, and its clock; [`Setup`]: what it was opened
+//! with.
 //!
 //! Made by `recovery.rs` from the content of the folder; recovery, the log, jobs and value stores use
 //! it. Nothing in it changes while the database is open.
@@ -6,10 +7,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::inject::Injections;
+use crate::cache::Blocks;
 use crate::clock::Clock;
 use crate::compaction::TableFactory;
 use crate::fs::{FilesUnderWay, Fs, OpenFiles};
-use crate::hooks::{EventQueue, OtherWriter, StoreContext, StoreWishes};
+use crate::hooks::{EventQueue, HookProvider, OtherWriter, StoreContext, StoreWishes};
+use crate::memtable::SlabPool;
+use crate::options::Options;
 use crate::sstable::BlockCache;
 use crate::types::{DbId, Epoch, FileNumbers, PartitionId};
 use crate::version::{Missing, TableContext};
@@ -36,6 +41,19 @@ pub(super) struct DbContext {
     pub(super) events: EventQueue,
     /// The wishes of value stores.
     pub(super) wishes: StoreWishes,
+}
+
+/// The options of an open database, and the memory and hooks that its parts share. Nothing of it is replaced.
+pub(super) struct Setup {
+    pub(super) options: Options,
+    /// The means to open tables.
+    pub(super) tables: Arc<TableContext>,
+    pub(super) cache: Arc<Blocks>,
+    /// Memory of the memtables.
+    pub(super) slabs: Arc<SlabPool>,
+    pub(super) hook_provider: Option<Arc<dyn HookProvider>>,
+    /// Changes entries between reading and writing: only for tests.
+    pub(super) inject: Injections,
 }
 
 impl DbContext {

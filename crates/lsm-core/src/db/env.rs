@@ -123,7 +123,7 @@ impl CommitEnv for DbInner {
     fn after_group(&self, writer: &mut LogWriter<'_>, cleared: Vec<Arc<PartitionState>>) {
         // The largest memtable, not the one that was just written to: a flush of it frees most, and
         // many small partitions are not flushed one by one.
-        if self.commit.active_bytes() >= self.options.write_buffer_bytes {
+        if self.commit.active_bytes() >= self.setup.options.write_buffer_bytes {
             let work = self.catalog.work();
             let largest = work.largest_active().and_then(|id| self.catalog.with_id(id));
             if let Some(largest) = largest {
@@ -141,7 +141,7 @@ impl CommitEnv for DbInner {
             self.fulfil(writer, &wishes);
         }
         // The log thread prepares memory for the memtables: see `memtable/arena.rs`.
-        if self.slabs.take_short() {
+        if self.setup.slabs.take_short() {
             self.background.wake_all();
         }
         // Once a segment: a look at each group would walk the work list at every commit.
@@ -250,10 +250,10 @@ impl Worker for DbInner {
             return Ok(None);
         }
         // First: writers may need it within milliseconds, and a sync takes longer.
-        self.slabs.prepare();
+        self.setup.slabs.prepare();
         // Before the log, which fails where the disk is full.
         let cursor = self.tend_cursor();
-        let sync_interval = Duration::from_millis(self.options.sync_interval_ms);
+        let sync_interval = Duration::from_millis(self.setup.options.sync_interval_ms);
         let log = self.log.tend(self, self.background.now(), sync_interval)?;
         Ok(log.into_iter().chain(cursor).min())
     }
@@ -313,7 +313,7 @@ impl DbInner {
         let end = writer.lsn().0;
         // A memtable that is written to rarely is never the largest. Without this limit it would
         // keep the log, and the time of the next open, growing.
-        let pinning_before = end.saturating_sub(self.options.wal_bytes_max);
+        let pinning_before = end.saturating_sub(self.setup.options.wal_bytes_max);
         let pinning = self.catalog.work().active_before(pinning_before);
         let mut sealed: Vec<Arc<PartitionState>> =
             pinning.into_iter().filter_map(|id| self.catalog.with_id(id)).collect();
@@ -356,27 +356,27 @@ mod tests {
         let p = db.partition("p").unwrap();
         let inner = db.inner();
         inner.tend_log().unwrap();
-        assert_eq!(inner.slabs.idle_bytes(), 0, "none was taken");
+        assert_eq!(inner.setup.slabs.idle_bytes(), 0, "none was taken");
         // Beyond the first slabs of a memtable, which are short and come from the allocator.
         for n in 0..2000_u32 {
             p.put(n.to_be_bytes(), [7; 900]).unwrap();
         }
-        assert_eq!(inner.slabs.idle_bytes(), 0, "a writer prepares none");
+        assert_eq!(inner.setup.slabs.idle_bytes(), 0, "a writer prepares none");
         inner.tend_log().unwrap();
-        let prepared = inner.slabs.idle_bytes();
+        let prepared = inner.setup.slabs.idle_bytes();
         assert!(prepared > 0);
         let mut takes = 0;
         for n in 2000..6000_u32 {
             let wakes = inner.background.wakes();
             p.put(n.to_be_bytes(), [7; 900]).unwrap();
-            if inner.slabs.idle_bytes() < prepared {
+            if inner.setup.slabs.idle_bytes() < prepared {
                 takes += 1;
                 assert!(
                     inner.background.wakes() > wakes,
                     "put {n} takes a slab and wakes no thread"
                 );
                 inner.tend_log().unwrap();
-                assert_eq!(inner.slabs.idle_bytes(), prepared);
+                assert_eq!(inner.setup.slabs.idle_bytes(), prepared);
             }
         }
         assert!(takes > 0);

@@ -113,7 +113,7 @@ impl Db {
 
     /// Returns the options that the database was opened with.
     pub fn options(&self) -> &Options {
-        &self.inner().options
+        &self.inner().setup.options
     }
 
     /// Returns the names of all partitions, in order.
@@ -296,7 +296,7 @@ pub(super) struct PartitionHandle {
 
 impl OpenPartition for PartitionHandle {
     fn tables(&self) -> &Arc<TableContext> {
-        &self.db.inner().tables
+        &self.db.inner().setup.tables
     }
 
     fn partition(&self) -> &Arc<str> {

@@ -270,7 +270,7 @@ impl DbInner {
         let now = self.background.now();
         let mut live = self.catalog.partitions();
         live.sort_by(|a, b| a.name.cmp(&b.name));
-        let half_buffer = self.options.write_buffer_bytes / 2;
+        let half_buffer = self.setup.options.write_buffer_bytes / 2;
         let applied = self.commit.applied_lsn();
         // The part of the log that memtables need, not the length of the files: segments are
         // removed as a whole and later.
@@ -290,7 +290,7 @@ impl DbInner {
                 SEALED_SOFT,
                 SEALED_HARD,
             ),
-            wal_bytes: gauge(pinned, self.options.wal_bytes_max, 1, 1),
+            wal_bytes: gauge(pinned, self.setup.options.wal_bytes_max, 1, 1),
             oldest_snapshot: self.snapshots.oldest_since().map(|since| now.saturating_sub(since)),
             pinned_obsolete_bytes: self.obsolete.pinned_bytes(),
             open_files: Gauge {

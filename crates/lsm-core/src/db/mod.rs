@@ -69,16 +69,9 @@ mod write;
 
 use std::sync::Arc;
 
-use inject::Injections;
-
-use crate::cache::Blocks;
 use crate::error::{Error, Result};
-use crate::hooks::HookProvider;
-use crate::memtable::SlabPool;
-use crate::options::Options;
 use crate::snapshot::Snapshots;
 use crate::stats::Counters;
-use crate::version::TableContext;
 
 pub use background::BackgroundMode;
 pub use batch::Batch;
@@ -99,7 +92,7 @@ pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 use background::Background;
 use catalog::Catalog;
 use commit::CommitPath;
-use context::DbContext;
+use context::{DbContext, Setup};
 use events::Events;
 use job::JobRunner;
 use jobs::Jobs;
@@ -114,19 +107,12 @@ use values::ValueTending;
 pub(crate) struct DbInner {
     // Fixed after the open.
     context: DbContext,
-    options: Options,
-    tables: Arc<TableContext>,
-    cache: Arc<Blocks>,
-    /// Memory of the memtables.
-    slabs: Arc<SlabPool>,
-    snapshots: Arc<Snapshots>,
-    counters: Counters,
-    hook_provider: Option<Arc<dyn HookProvider>>,
+    setup: Setup,
     runner: JobRunner,
-    /// Changes entries between reading and writing: only for tests.
-    inject: Injections,
 
     // Each with locks of its own inside.
+    counters: Counters,
+    snapshots: Arc<Snapshots>,
     catalog: Arc<Catalog>,
     log: Log,
     commit: Arc<CommitPath>,

@@ -12,7 +12,7 @@ use super::calendar::Calendar;
 use super::catalog::Catalog;
 use super::commit::CommitPath;
 use super::concurrent_reader;
-use super::context::DbContext;
+use super::context::{DbContext, Setup};
 use super::events::Events;
 use super::handle::Db;
 use super::hook_binding::HooksOf;
@@ -290,14 +290,9 @@ impl Builder {
             ownership: Ownership::new(&context, cursor, lock),
             context,
             stall: Stall::new(options.write_buffer_bytes),
-            options,
-            tables,
-            cache,
-            slabs,
-            snapshots,
+            setup: Setup { options, tables, cache, slabs, hook_provider: self.hooks, inject },
             counters: Counters::default(),
-            hook_provider: self.hooks,
-            inject,
+            snapshots,
             catalog,
             log,
             commit,
@@ -468,7 +463,7 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
     let inner = db.inner();
     if !inner.ownership.is_read_only() {
         // Last, because the threads use all other parts.
-        inner.background.start(inner, inner.options.compaction_threads)?;
+        inner.background.start(inner, inner.setup.options.compaction_threads)?;
         for partition in &partitions {
             inner.retry_gaps(partition);
         }

@@ -88,7 +88,7 @@ impl DbInner {
         self.catalog.note_layout(version.edit_number);
         let version = version.partitions[&id].clone();
         let work = self.catalog.work();
-        let partition = Arc::new(PartitionState::new(version, attached, &self.slabs, work));
+        let partition = Arc::new(PartitionState::new(version, attached, &self.setup.slabs, work));
         // After the edit: a write to a partition whose creation a crash undoes would be lost.
         self.catalog.add(partition.clone());
         Ok(partition)
@@ -197,7 +197,7 @@ impl DbInner {
         }
         if *stored.hooks != *records {
             let suffix = &attached.rules.reserved_suffix;
-            check_no_reserved_key(&self.tables, partition, &view, suffix)?;
+            check_no_reserved_key(&self.setup.tables, partition, &view, suffix)?;
         }
         self.install_hooks(partition, options, &attached, &records)?;
         self.catalog.note_layout(self.catalog.durable_edit());
@@ -252,7 +252,7 @@ impl DbInner {
         loop {
             partition.check_live()?;
             let seen = partition.pin();
-            check_tables(&self.tables, &partition.name, attached, &seen.version)?;
+            check_tables(&self.setup.tables, &partition.name, attached, &seen.version)?;
             let changed = Change::PartitionOptionsChanged {
                 id,
                 options: options.clone(),

@@ -79,7 +79,7 @@ impl Partition {
     ) -> Result<T> {
         let ViewAt { view, seq } = self.observe(snapshot)?;
         let state = self.state();
-        let tables = &*self.db().tables;
+        let tables = &*self.db().setup.tables;
         let context = GetContext { view: &view, tables, store: state.store(), seq };
         let hooks = state.load_hooks();
         let pinned = PinnedView { context, hooks: &hooks, partition: &state.name };
@@ -119,7 +119,7 @@ impl Partition {
     #[inline]
     pub(super) fn get_at(&self, snapshot: Option<&Snapshot>, key: &[u8]) -> Result<Option<Slice>> {
         let ViewAt { view, seq } = self.observe(snapshot)?;
-        let tables = &*self.db().tables;
+        let tables = &*self.db().setup.tables;
         let context = GetContext { view: &view, tables, store: self.state().store(), seq };
         let found = self.state().key_form.with_stored(key, |key| read::get(&context, key));
         found.map_err(|error| error.in_partition(&self.state().name))

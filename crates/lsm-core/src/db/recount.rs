@@ -142,7 +142,7 @@ impl NamedHandles<'_> {
                 // Once a table: a count over a large partition must not delay a close.
                 self.db.check_open()?;
                 // Past the cache: a count reads every block once.
-                let mut entries = table.reader(&self.db.tables)?.iter(ReadMode::Streaming);
+                let mut entries = table.reader(&self.db.setup.tables)?.iter(ReadMode::Streaming);
                 entries.seek(None)?;
                 self.entries = Some(entries);
                 continue;

@@ -81,7 +81,7 @@ impl DbInner {
     ) -> Option<(usize, Arc<Table>)> {
         let damage = error.damage()?;
         partition.hooks().judging()?;
-        let found = tables.find(|(_, table)| table.path(&self.tables) == damage.file);
+        let found = tables.find(|(_, table)| table.path(&self.runner.tables) == damage.file);
         found.map(|(level, table)| (level, table.clone()))
     }
 

@@ -307,7 +307,7 @@ struct NewestEntries {
 
 impl NewestEntries {
     fn of(db: &DbInner, view: &ReadView) -> Result<NewestEntries> {
-        let sources = Source::all(view, &db.tables)?;
+        let sources = Source::all(view, &db.setup.tables)?;
         let clear_seq = Some(view.newest_clear()).filter(|clear_seq| *clear_seq > SeqNo::ZERO);
         Ok(NewestEntries { sources, clear_seq })
     }

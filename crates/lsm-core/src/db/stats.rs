@@ -66,10 +66,10 @@ impl DbInner {
     pub(super) fn stats(&self) -> Stats {
         let partitions = self.catalog.partitions();
         let tables = || partitions.iter().map(|partition| partition.pin());
-        let cache = self.cache.stats();
+        let cache = self.setup.cache.stats();
         let counters = &self.counters;
         let files = &self.context.files;
-        let buffers = self.options.memtable_bytes_max();
+        let buffers = self.setup.options.memtable_bytes_max();
         // Next to a writer, files that it keeps for others only show as files that no version names.
         let leased_file_bytes = match self.ownership.has_live_writer() {
             true => self.unnamed_file_bytes(),
@@ -127,7 +127,7 @@ impl DbInner {
         stats.memory_budget_bytes =
             stats.memory_budget_bytes.saturating_add(stats.open_table_bytes);
         stats.memory_used_bytes = stats.memtable_bytes
-            + self.slabs.idle_bytes()
+            + self.setup.slabs.idle_bytes()
             + cache.memory_bytes()
             + stats.open_table_bytes;
         stats.partitions.sort_by(|a, b| a.name.cmp(&b.name));

@@ -190,7 +190,7 @@ impl DbInner {
         let mut damage = Vec::new();
         for partition in self.catalog.partitions() {
             for gap in partition.view().version.gaps.open() {
-                let error = lost(gap, &self.tables).in_partition(&partition.name);
+                let error = lost(gap, &self.setup.tables).in_partition(&partition.name);
                 damage.extend(error.damage().cloned());
             }
         }

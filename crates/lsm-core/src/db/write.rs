@@ -83,7 +83,7 @@ pub(super) fn prepare<'s>(
     rules_epoch: u32,
     section: &'s mut SectionBuilder,
 ) -> Result<PreparedSection<'s>> {
-    let injected = db.inject.in_memory(InMemory::Section, section.bytes());
+    let injected = db.setup.inject.in_memory(InMemory::Section, section.bytes());
     let (lent, sums, places) = section.lend();
     let bytes = injected.unwrap_or(lent);
     // The checksum is made before the comparison: the checksum then detects a bit that flips
@@ -95,7 +95,7 @@ pub(super) fn prepare<'s>(
         let error = Error::corruption("memory", None, what).in_partition(&partition.name);
         return Err(error.at_key(key));
     }
-    let injected = db.inject.in_memory(InMemory::Memtable, &bytes);
+    let injected = db.setup.inject.in_memory(InMemory::Memtable, &bytes);
     let sums = PerOperation::new(sums);
     let places = PerOperation::new(places);
     let partition = Cow::Borrowed(partition);
@@ -203,9 +203,9 @@ fn write_one(
     db.ownership.check_process()?;
     // All limits are checked before the stall: a write that is refused anyway must not wait.
     check_key(key)?;
-    check_value(&db.options, state, value)?;
+    check_value(&db.setup.options, state, value)?;
     let bytes = key.len() as u64 + inline_bytes(state, kind, value.len() as u64);
-    check_batch(&db.options, bytes)?;
+    check_batch(&db.setup.options, bytes)?;
     check_write(state, options)?;
     match admission {
         Admission::Wait => db.stall.admit(&**db, std::iter::once(&**state), bytes)?,
@@ -314,6 +314,6 @@ impl DbInner {
     pub(super) fn prove(&self, requirements: &mut Requirements) -> Result<()> {
         // Before the views: see invariant 2 of `require.rs`.
         let through = self.commit.visible_seq();
-        requirements.prove(&self.tables, through)
+        requirements.prove(&self.setup.tables, through)
     }
 }

@@ -103,8 +103,11 @@ impl<'a> Arrival<'a> {
     /// Checks everything that the description names, in the folder of the export.
     pub(super) fn check(&mut self, dir: &Path, description: &ExportDescription) -> Result<()> {
         self.rules_epoch = self.partition.rules_epoch();
-        self.hooks =
-            with_rules_of(self.db.hook_provider.as_deref(), self.partition, &description.hooks)?;
+        self.hooks = with_rules_of(
+            self.db.setup.hook_provider.as_deref(),
+            self.partition,
+            &description.hooks,
+        )?;
         self.key_form = rules_of(&description.hooks).key_form;
         let context = self.context(dir, description.db_id);
         for pair in description.tables.windows(2) {
@@ -265,7 +268,7 @@ impl<'a> Arrival<'a> {
         check_stored_key(self.partition, rules, self.key_form, key.user)?;
         // The options of this database, which may be stricter than those where the export comes
         // from.
-        let most = self.db.options.value_bytes_max;
+        let most = self.db.setup.options.value_bytes_max;
         if value.len() as u64 > most {
             return Err(Error::limit("value length", value.len() as u64, most));
         }

@@ -68,7 +68,7 @@ impl BulkLoad<'_> {
     fn append(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         check_key(key)?;
         self.check_rules(key)?;
-        check_value(&self.db.options, self.partition, value)?;
+        check_value(&self.db.setup.options, self.partition, value)?;
         let stored = &mut self.stored;
         stored.clear();
         self.partition.key_form.with_stored(key, |key| stored.extend_from_slice(key));
@@ -139,7 +139,7 @@ impl Partition {
             filters: hooks.sealing().into_iter().cloned().collect(),
             ..(*hooks).clone()
         };
-        let stages = Stages::new(&sealing, &[SeqNo::MAX], &[], db.inject.entries.as_ref());
+        let stages = Stages::new(&sealing, &[SeqNo::MAX], &[], db.setup.inject.entries.as_ref());
         let unix_time = db.runner.calendar.unix_time();
         let stages = stages.ageing(hooks.ageing().cloned(), unix_time, state.key_form)?;
         let seq = SeqNo::new(STORED_SEQ).expect("it is in range");

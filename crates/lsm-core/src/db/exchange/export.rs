@@ -150,7 +150,7 @@ impl Partition {
         // Before any work: an export that silently lacks keys would be a wrong copy.
         let clear_seq = point.view.clear_at(snapshot.seq());
         if let Some(gap) = version.gaps.refusing(lower, upper, snapshot.seq(), clear_seq) {
-            return Err(lost(gap, &db.tables).in_partition(self.name()));
+            return Err(lost(gap, &db.setup.tables).in_partition(self.name()));
         }
         let clip = Clip::new(bounds, snapshot.seq(), suffix);
         let bare = options.is_bare.then_some(point.key_form);

@@ -180,9 +180,9 @@ impl DbInner {
         let (hooks, records) = arrival.hooks.take().unzip();
         if let Some(hooks) = &hooks {
             let view = partition.pin();
-            check_tables(&self.tables, &partition.name, hooks, &view.version)?;
+            check_tables(&self.setup.tables, &partition.name, hooks, &view.version)?;
             let suffix = &hooks.rules.reserved_suffix;
-            check_no_reserved_key(&self.tables, partition, &view, suffix)?;
+            check_no_reserved_key(&self.setup.tables, partition, &view, suffix)?;
         }
         let seq = between.take_seqs(1);
         // One number for all: a snapshot sees all of the ingest or nothing of it.

@@ -82,7 +82,7 @@ impl DbInner {
             units.extend(view.version.tables().map(|(level, table)| Unit {
                 number: table.meta.file,
                 bytes: table.meta.bytes,
-                path: table.path(&self.tables),
+                path: table.path(&self.setup.tables),
                 kind: UnitKind::Table {
                     partition: partition.name.clone(),
                     level,
@@ -185,7 +185,7 @@ impl VerifyRun<'_> {
         // First the file as it is now. If it does not open, the reader that was opened earlier:
         // with its index, damage of the index on the disk does not hide other damage. A file whose
         // name is deleted is not read through an old handle.
-        let refused = match table.open_apart(&self.db.tables) {
+        let refused = match table.open_apart(&self.db.setup.tables) {
             Ok(reader) => {
                 let found = self.read_table(&reader, table)?;
                 let is_sound = found.damage.is_empty();
@@ -206,7 +206,7 @@ impl VerifyRun<'_> {
         if self.is_deleted_elsewhere(&refused) {
             return Ok(false);
         }
-        let opened = table.opened().filter(|_| !self.is_gone(&table.path(&self.db.tables)));
+        let opened = table.opened().filter(|_| !self.is_gone(&table.path(&self.db.setup.tables)));
         let mut found = match opened {
             Some(reader) => self.read_table(reader, table)?,
             None => TableFindings::default(),
@@ -243,7 +243,7 @@ impl VerifyRun<'_> {
     /// Notes what was found in a table.
     fn take_table(&mut self, found: TableFindings, partition: &str, level: usize, table: &Table) {
         let meta = &table.meta;
-        let path = table.path(&self.db.tables);
+        let path = table.path(&self.db.setup.tables);
         self.read.entries += found.entries;
         self.read.hidden += found.hidden;
         let all = found.damage.into_iter().chain(found.poisons);

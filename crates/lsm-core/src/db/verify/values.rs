@@ -52,7 +52,7 @@ impl VerifyRun<'_> {
         if !has_table(partition, table.meta.file) {
             return;
         }
-        let mut damage = crate::error::Damage::of(error, &table.path(&self.db.tables));
+        let mut damage = crate::error::Damage::of(error, &table.path(&self.db.setup.tables));
         damage.partition.get_or_insert_with(|| partition.name.to_string());
         damage.key.get_or_insert_with(|| key.to_vec());
         self.damage.push(damage);
