@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::obsolete::ObsoleteFiles;
+use super::unconfirmed::UnconfirmedFiles;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::Fs;
 use crate::fs::names::FileName;
@@ -58,8 +59,9 @@ pub(super) struct Catalog {
     manifest_bytes: AtomicU64,
     /// Tells secondaries of each durable edit.
     cursor: Arc<CommitCursorWriter>,
-    /// Generations of the manifest that are history wait there to be deleted.
-    obsolete: Arc<ObsoleteFiles>,
+    /// Files and values that no version names any more wait there, generations of the manifest too.
+    obsolete: ObsoleteFiles,
+    unconfirmed: UnconfirmedFiles,
     /// The partitions that have work: they note it themselves.
     work: Arc<WorkList>,
     /// Set under `versions` before the lock file is released.
@@ -77,7 +79,7 @@ impl Catalog {
     pub(super) fn new(
         versions: VersionSet,
         cursor: Arc<CommitCursorWriter>,
-        obsolete: Arc<ObsoleteFiles>,
+        obsolete: ObsoleteFiles,
     ) -> Catalog {
         let edit_number = AtomicU64::new(versions.current().edit_number);
         let manifest_bytes = AtomicU64::new(versions.manifest_bytes());
@@ -90,6 +92,7 @@ impl Catalog {
             manifest_bytes,
             cursor,
             obsolete,
+            unconfirmed: UnconfirmedFiles::default(),
             work: Arc::default(),
             is_shut: AtomicBool::new(false),
             is_torn: AtomicBool::new(false),
@@ -179,6 +182,16 @@ impl Catalog {
     /// Length of the manifest, in bytes.
     pub(super) fn manifest_bytes(&self) -> u64 {
         self.manifest_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The files and values that no version names any more.
+    pub(super) fn obsolete(&self) -> &ObsoleteFiles {
+        &self.obsolete
+    }
+
+    /// The files and values of edits that may be in the manifest although their installation failed.
+    pub(super) fn unconfirmed(&self) -> &UnconfirmedFiles {
+        &self.unconfirmed
     }
 
     /// All partitions that exist, by id.

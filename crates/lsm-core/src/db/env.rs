@@ -39,7 +39,7 @@ impl LogEnv for DbInner {
     fn let_go(&self, files: Vec<(FileName, u64)>) {
         // The number may be that of an edit after the one that dropped the files: then a lease holds them
         // until it is renewed once more.
-        self.obsolete.add_files(self.catalog.durable_edit(), files);
+        self.catalog.obsolete().add_files(self.catalog.durable_edit(), files);
     }
 
     fn durable_edit(&self) -> u64 {
@@ -275,7 +275,7 @@ impl Worker for DbInner {
     }
 
     fn holds_obsolete(&self) -> bool {
-        let is_left = !self.obsolete.is_empty() || self.context.wishes.has_removals();
+        let is_left = !self.catalog.obsolete().is_empty() || self.context.wishes.has_removals();
         !self.ownership.is_fenced() && is_left
     }
 

@@ -292,7 +292,7 @@ impl DbInner {
             ),
             wal_bytes: gauge(pinned, self.setup.options.wal_bytes_max, 1, 1),
             oldest_snapshot: self.snapshots.oldest_since().map(|since| now.saturating_sub(since)),
-            pinned_obsolete_bytes: self.obsolete.pinned_bytes(),
+            pinned_obsolete_bytes: self.catalog.obsolete().pinned_bytes(),
             open_files: Gauge {
                 value: self.context.files.open_count() as u64,
                 soft: self.context.files.limit() as u64,

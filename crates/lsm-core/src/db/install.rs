@@ -161,7 +161,7 @@ impl DbInner {
             });
         }
         // A failed edit may be on disk all the same, and one of its tables may name the values.
-        let carried = self.unconfirmed.until_installed(values.carried);
+        let carried = self.catalog.unconfirmed().until_installed(values.carried);
         let installed = editing.install(changes);
         let version = installed.inspect_err(|_| doubt_hooks(partition, hooks.as_ref()))?;
         carried.keep();
@@ -175,19 +175,19 @@ impl DbInner {
         partition.install_from(&version.partitions[&partition.id], flushed, is_foreign);
         if let (Some(store), Some(bytes)) = (store, section) {
             let before = partition.past_versions();
-            self.obsolete.add_values(number, partition, store, &bytes, before);
+            self.catalog.obsolete().add_values(number, partition, store, &bytes, before);
         }
         // The manifest has no failed edit any more. Taken under its lock: as soon as that is free,
         // another edit may fail and note values that may be named. Dropped without it: a store may
         // remove files.
-        let doubtful = self.unconfirmed.take_values();
+        let doubtful = self.catalog.unconfirmed().take_values();
         drop(editing);
         drop(doubtful);
         // After the edit: until it is durable, a crash needs the inputs.
-        self.obsolete.add(edit, removed.iter());
+        self.catalog.obsolete().add(edit, removed.iter());
         self.jobs.note_tables();
         self.update_pressure(partition);
-        self.obsolete.tell_stores();
+        self.catalog.obsolete().tell_stores();
         Ok(true)
     }
 }

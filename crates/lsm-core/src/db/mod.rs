@@ -97,10 +97,8 @@ use events::Events;
 use job::JobRunner;
 use jobs::Jobs;
 use log::Log;
-use obsolete::ObsoleteFiles;
 use ownership::Ownership;
 use stall::Stall;
-use unconfirmed::UnconfirmedFiles;
 use values::ValueTending;
 
 /// The state that the handles of one open database share.
@@ -120,9 +118,7 @@ pub(crate) struct DbInner {
     jobs: Jobs,
     values: ValueTending,
     stall: Stall,
-    obsolete: Arc<ObsoleteFiles>,
     events: Arc<Events>,
-    unconfirmed: UnconfirmedFiles,
     ownership: Ownership,
 }
 

@@ -260,8 +260,8 @@ impl Builder {
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
         let leases = LeaseTable::new(clock.clone(), options.leased_bytes_max);
         let under_way = context.under_way.clone();
-        let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.clone(), leases, under_way));
-        let catalog = Arc::new(Catalog::new(versions, cursor.clone(), obsolete.clone()));
+        let obsolete = ObsoleteFiles::new(fs.clone(), dir.clone(), leases, under_way);
+        let catalog = Arc::new(Catalog::new(versions, cursor.clone(), obsolete));
         if access == OpenMode::Writing {
             missing = Missing::DamageUnlessFenced(cursor.clone());
             // Before the first write is acknowledged: no secondary follows an old cursor past a new commit.
@@ -269,8 +269,8 @@ impl Builder {
             CommitCursorWriter::supersede_others(&*fs, &dir, version.epoch)?;
         }
         add_partitions(&catalog, &version, &hooks, memtables, &slabs);
-        obsolete.add_files(version.edit_number, orphans.files);
-        obsolete.add_generations(orphans.generations);
+        catalog.obsolete().add_files(version.edit_number, orphans.files);
+        catalog.obsolete().add_generations(orphans.generations);
         let log = Log::new(LogSettings::new(&context, &options), last_seq);
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let snapshots = Arc::new(Snapshots::default());
@@ -299,9 +299,7 @@ impl Builder {
             background: Background::new(mode, clock, events.clone()),
             jobs: super::jobs::Jobs::default(),
             values: super::ValueTending::default(),
-            obsolete,
             events,
-            unconfirmed: super::UnconfirmedFiles::default(),
         }))
     }
 }

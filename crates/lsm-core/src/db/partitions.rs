@@ -126,9 +126,9 @@ impl DbInner {
         let edit = self.catalog.durable_edit();
         // From the earlier view: the present one has no tables any more.
         let tables = view.version.tables().map(|(_, table)| table.clone());
-        self.obsolete.add_dropped(edit, tables.collect());
+        self.catalog.obsolete().add_dropped(edit, tables.collect());
         drop(view);
-        self.obsolete.tell_stores();
+        self.catalog.obsolete().tell_stores();
         // The memory of its memtables counted for the stall of all partitions, and no flush will
         // report that it is free.
         self.commit.note_released(active_bytes);
@@ -149,7 +149,7 @@ impl DbInner {
         // A panic leaves the files to the next open, which finds no partition for them.
         if let Ok(section) = store.call("edit", |store| store.edit(edit)) {
             let before = partition.all_versions();
-            self.obsolete.add_values(number, partition, store, &section, before);
+            self.catalog.obsolete().add_values(number, partition, store, &section, before);
         }
         Ok(())
     }

@@ -115,7 +115,7 @@ impl DbInner {
                     if choice.set(next).is_none() && !reallocates {
                         let Some(why) = unmoved else { return Ok(()) };
                         // Emptied files are room as soon as the last job or reader releases them.
-                        let is_held = self.obsolete.holds_values_of(partition.id);
+                        let is_held = self.catalog.obsolete().holds_values_of(partition.id);
                         if why.kind() != ErrorKind::NoSpace || !is_held || looks == 0 {
                             return Err(why);
                         }
@@ -140,7 +140,7 @@ impl DbInner {
         let begun = self.background.now();
         loop {
             let reclaimed = self.reclaim_values(partition, None);
-            if !self.obsolete.holds_values_of(partition.id) {
+            if !self.catalog.obsolete().holds_values_of(partition.id) {
                 return reclaimed.map(|()| true);
             }
             let is_over = self.background.now().saturating_sub(begun) >= timeout;

@@ -92,7 +92,7 @@ impl DbInner {
         let version = editing.install(vec![change])?;
         partition.install(version.partitions[&partition.id].clone(), None);
         let before = partition.past_versions();
-        self.obsolete.add_values(number, partition, store, &section, before);
+        self.catalog.obsolete().add_values(number, partition, store, &section, before);
         drop(editing);
         // If it were held, it would count as a reader of the values that this edit drops.
         drop(counted);
@@ -107,7 +107,7 @@ impl DbInner {
         store: &AttachedStore,
     ) -> Result<Option<(Arc<PartitionVersion>, Vec<u8>)>> {
         loop {
-            self.obsolete.tell_all_stores()?;
+            self.catalog.obsolete().tell_all_stores()?;
             let editing = self.catalog.edit()?;
             let Some(version) = editing.current().partitions.get(partition.id) else {
                 return Ok(None);
@@ -115,7 +115,7 @@ impl DbInner {
             // Under the lock of the manifest, so that no edit comes between the version and the
             // state. If the store was not notified of an edit, that is done without the lock, and
             // the loop looks again.
-            if let Some(state) = self.obsolete.store_state(partition.id, store) {
+            if let Some(state) = self.catalog.obsolete().store_state(partition.id, store) {
                 return Ok(Some((version.clone(), state?.section)));
             }
         }

@@ -20,7 +20,7 @@ impl DbInner {
             return Ok(());
         }
         let attempt = self.background.begin();
-        let removed = catch_engine(REMOVAL, || self.obsolete.remove().transpose());
+        let removed = catch_engine(REMOVAL, || self.catalog.obsolete().remove().transpose());
         let Some(removed) = removed.transpose() else { return Ok(()) };
         let removed = self.remove_unnamed_values().and(removed);
         self.background.note_outcome(Reason::Obsolete, attempt, removed.as_ref().copied());
@@ -31,7 +31,7 @@ impl DbInner {
     pub(super) fn finish_removing(&self) -> Result<()> {
         self.ownership.check_not_fenced()?;
         let attempt = self.background.begin();
-        let removed = catch_engine(REMOVAL, || self.obsolete.finish_removing());
+        let removed = catch_engine(REMOVAL, || self.catalog.obsolete().finish_removing());
         let removed = self.remove_unnamed_values().and(removed);
         self.background.note_outcome(Reason::Obsolete, attempt, removed.as_ref().copied());
         removed
@@ -52,7 +52,7 @@ impl DbInner {
 
     /// Removes tables that a job wrote and that no edit named.
     pub(super) fn forget(&self, tables: &[SstMeta]) {
-        self.obsolete.add_unnamed(tables);
+        self.catalog.obsolete().add_unnamed(tables);
         // Files that cannot be removed now wait with everything else that is obsolete.
         let _ = self.remove_obsolete();
     }
@@ -60,7 +60,7 @@ impl DbInner {
     /// [`ObsoleteFiles::store_state`] of the partition's value store, if it has one.
     pub(super) fn store_state(&self, id: PartitionId) -> Option<Vec<u8>> {
         let store = self.catalog.with_id(id)?.store().cloned()?;
-        match self.obsolete.store_state(id, &store)? {
+        match self.catalog.obsolete().store_state(id, &store)? {
             Ok(state) => Some(state.section),
             Err(error) => {
                 // The sections that the state would have replaced are kept instead.

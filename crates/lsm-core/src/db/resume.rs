@@ -54,7 +54,7 @@ impl DbInner {
         let mut editing = self.catalog.edit()?;
         editing.ensure_writable()?;
         // Under the lock: after it the edit of a job may fail, and note the files that it may name.
-        let doubtful = self.unconfirmed.take();
+        let doubtful = self.catalog.unconfirmed().take();
         drop(editing);
         self.let_go_of_doubtful(doubtful);
         let mut partitions = self.catalog.partitions();
@@ -123,14 +123,14 @@ impl DbInner {
             self.let_go(rewritten);
         })?;
         let NewLog { number: edit, changes, kept, dropped, sections, condemned } = edit;
-        let carried = self.unconfirmed.until_installed(carried);
+        let carried = self.catalog.unconfirmed().until_installed(carried);
         let installed = versions.install(changes);
         let version = match installed {
             Ok(version) => version,
             Err(error) => {
                 // The edit may be on disk.
                 let tables = rewritten.iter().flat_map(|(_, written)| &written.made.tables);
-                self.unconfirmed.note(tables.cloned(), number);
+                self.catalog.unconfirmed().note(tables.cloned(), number);
                 return Err(error);
             }
         };
@@ -141,7 +141,7 @@ impl DbInner {
         }
         for (partition, store, bytes) in &sections {
             let before = partition.past_versions();
-            self.obsolete.add_values(edit, partition, store, bytes, before);
+            self.catalog.obsolete().add_values(edit, partition, store, bytes, before);
         }
         drop(versions);
         // After the edit and under the lock of the log: the next frame must not go to a segment
@@ -150,7 +150,7 @@ impl DbInner {
         drop(writer);
         self.log.let_go(self, condemned);
         dropped.iter().for_each(|(_, written)| self.forget(&written.made.tables));
-        self.obsolete.tell_stores();
+        self.catalog.obsolete().tell_stores();
         Ok(())
     }
 

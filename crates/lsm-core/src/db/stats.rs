@@ -73,7 +73,7 @@ impl DbInner {
         // Next to a writer, files that it keeps for others only show as files that no version names.
         let leased_file_bytes = match self.ownership.has_live_writer() {
             true => self.unnamed_file_bytes(),
-            false => self.obsolete.leased_file_bytes(),
+            false => self.catalog.obsolete().leased_file_bytes(),
         };
         let mut stats = Stats {
             partitions: partitions
@@ -95,7 +95,8 @@ impl DbInner {
             wal_disk_bytes: self.log.disk_bytes(),
             manifest_disk_bytes: self.catalog.manifest_bytes(),
             disk_bytes: 0,
-            leased_bytes: leased_file_bytes.saturating_add(self.obsolete.leased_value_bytes(0)),
+            leased_bytes: leased_file_bytes
+                .saturating_add(self.catalog.obsolete().leased_value_bytes(0)),
             table_bytes: tables().map(|view| view.version.bytes()).sum(),
             cache_bytes: cache.bytes,
             cache_hits: cache.hits,
@@ -118,7 +119,7 @@ impl DbInner {
         let stores = stats.partitions.iter().filter_map(|p| p.value_store.as_ref());
         stats.disk_bytes = stats.table_bytes
             + stores.map(|store| store.bytes).sum::<u64>()
-            + self.obsolete.pinned_bytes()
+            + self.catalog.obsolete().pinned_bytes()
             + leased_file_bytes
             + self.context.under_way.bytes(&*self.context.fs)
             + self.ownership.cursor().file_bytes()

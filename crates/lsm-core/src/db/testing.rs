@@ -188,7 +188,7 @@ pub(super) fn catalog() -> Catalog {
     let numbers = Arc::new(FileNumbers::new(FileNo(2)));
     let cursor = Arc::new(CommitCursorWriter::none());
     let leases = LeaseTable::new(Arc::new(SystemClock::new()), u64::MAX);
-    let obsolete = Arc::new(ObsoleteFiles::new(fs.clone(), dir.to_owned(), leases, Arc::default()));
+    let obsolete = ObsoleteFiles::new(fs.clone(), dir.to_owned(), leases, Arc::default());
     let set =
         VersionSet::new(fs, dir.to_owned(), numbers, 1 << 20, version, manifest, cursor.clone());
     Catalog::new(set, cursor, obsolete)

@@ -200,7 +200,7 @@ impl DbInner {
         request: &MoveRequest<'_>,
     ) -> Result<(Option<Goal>, Option<Error>)> {
         // A store that has not applied an edit would take the garbage of that edit for live values.
-        self.obsolete.tell_all_stores()?;
+        self.catalog.obsolete().tell_all_stores()?;
         // The space of files that the last goal emptied is room for the next. A failure is noted separately.
         let _ = self.remove_obsolete();
         match store.call("plan_moves", |store| store.plan_moves(request))? {
