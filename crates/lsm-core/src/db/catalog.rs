@@ -240,6 +240,25 @@ impl Catalog {
         self.work.stores().into_iter().filter_map(|id| self.with_id(id)).collect()
     }
 
+    /// Takes over files, with their lengths in bytes, to delete them: each was dropped by a durable edit, or
+    /// named by one that is known to have failed. Allowed under any lock.
+    pub(super) fn let_go(&self, files: Vec<(FileName, u64)>) {
+        // The number may be that of an edit after the one that dropped the files: then a lease holds them
+        // until it is renewed once more.
+        self.obsolete.add_files(self.durable_edit(), files);
+    }
+
+    /// Makes the values of all stores durable, not only those of one group of writes: a sync of the log covers frames
+    /// of earlier groups as well.
+    pub(super) fn sync_values(&self) -> Result<()> {
+        for partition in self.with_stores() {
+            if let Some(store) = partition.store() {
+                partition.note_sync(store.sync())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Adds a partition whose creation is durable.
     pub(super) fn add(&self, partition: Arc<PartitionState>) {
         let mut partitions = self.partitions.write();

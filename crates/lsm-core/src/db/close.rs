@@ -53,7 +53,7 @@ impl DbInner {
         self.end_work();
         // No other thread does it from here on, and a sealed segment without an index keeps its file
         // open. An index is a hint, so its failure does not fail the close.
-        let _ = self.log.index_sealed(self);
+        let _ = self.log.index_sealed();
         // As long as the folder is locked: later a deletion could hit a file of the next process.
         let removed = self.remove_obsolete();
         // After a concurrent fence this returns the error, and the cursor does not change.
@@ -74,14 +74,14 @@ impl DbInner {
     fn abandon(&self, closing: Closing<'_>, fenced: Error) -> Result<()> {
         self.ownership.mark_closed();
         self.end_work();
-        self.log.forget_sealed(self);
+        self.log.forget_sealed();
         closing.release();
         Err(fenced)
     }
 
     /// Ends all work of a database that is marked closed.
     fn end_work(&self) {
-        self.log.shut_notices(self);
+        self.log.shut_notices();
         self.background.stop();
         // Parked writers look again and find the database closed.
         self.stall.ease();

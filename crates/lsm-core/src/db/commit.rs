@@ -35,13 +35,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::members::{Member, MemberState, append, encode, settle};
 use self::queue::{Answer, Queue, Request, Turn};
-use super::log::{Log, LogEnv, LogWriter};
+use super::log::{Log, LogWriter};
 use super::prepared::Prepared;
 use super::require::{GroupWrites, Refusal};
 use crate::error::Result;
 use crate::memtable::MemtableWriter;
 use crate::partition::PartitionState;
 use crate::shared::CommitCursorWriter;
+use crate::stats::Counters;
 use crate::types::{Epoch, SeqNo};
 use crate::wal::Lsn;
 
@@ -55,10 +56,7 @@ pub struct Commit {
 }
 
 /// The calls of the commit path to the rest of the database.
-pub(super) trait CommitEnv: LogEnv {
-    /// The epoch of this writer.
-    fn epoch(&self) -> Epoch;
-
+pub(super) trait CommitEnv {
     /// Returns an error if the batch must not be written. Called by the leader, under the log
     /// writer's lock.
     fn check_batch(&self, batch: &Prepared<'_>) -> Result<()>;
@@ -83,6 +81,7 @@ pub(super) struct CommitPath {
     queue: Queue,
     /// Tells secondaries of what is published.
     cursor: Arc<CommitCursorWriter>,
+    counters: Arc<Counters>,
     // Stored by the leader alone with release, loaded by readers with acquire: a reader that sees a
     // number sees every memtable entry up to it.
     visible_seq: AtomicU64,
@@ -94,10 +93,15 @@ pub(super) struct CommitPath {
 
 impl CommitPath {
     /// Begins after `last_seq`, and publishes every group in `cursor`.
-    pub(super) fn new(last_seq: SeqNo, cursor: Arc<CommitCursorWriter>) -> CommitPath {
+    pub(super) fn new(
+        last_seq: SeqNo,
+        cursor: Arc<CommitCursorWriter>,
+        counters: Arc<Counters>,
+    ) -> CommitPath {
         CommitPath {
             queue: Queue::new(),
             cursor,
+            counters,
             visible_seq: AtomicU64::new(last_seq.get()),
             applied_lsn: AtomicU64::new(0),
             active_bytes: AtomicU64::new(0),
@@ -176,15 +180,14 @@ impl CommitPath {
             let (commit, end) = answered?;
             // Returns at once if the sync of the leader covered this frame. Each follower syncs for
             // itself, so a leader that asked for no sync need not.
-            let synced =
-                if request.batch.asks_sync() { log.sync_through(env, end) } else { Ok(()) };
+            let synced = if request.batch.asks_sync() { log.sync_through(end) } else { Ok(()) };
             return Ok(Committed { commit, synced });
         }
 
         // Followers are taken only once the log is locked. Writers queue up while the previous
         // group runs, and a group that takes all of them needs fewer appends.
         let own = turn.batch();
-        let mut writer = log.lock(env);
+        let mut writer = log.lock();
         let followers = self.queue.take_followers(own);
         let mut writes = GroupWrites::default();
         let is_alone = followers.is_empty();
@@ -206,7 +209,7 @@ impl CommitPath {
         // One write for all of them, before the memtables: an entry that a reader saw and that no
         // log has would be lost after a crash of the process alone.
         append(&mut writer, group);
-        let is_settled = settle(env, &writer, group);
+        let is_settled = settle(&writer, group);
         let end = writer.lsn();
         if is_settled {
             self.show(env, &mut writer, group);
@@ -216,11 +219,11 @@ impl CommitPath {
         // The next group may begin. A sync under the lock of the log would delay writers that did
         // not ask for one.
         self.queue.hand_over();
-        let epoch = env.epoch();
+        let epoch = log.epoch();
         // Before the sync, because these members did not ask for it.
         answer(&followers, group, false, epoch, end);
         let leads_sync = own.asks_sync() && group.iter().any(|m| !m.is_refused());
-        let synced = if leads_sync { log.sync_through(env, end) } else { Ok(()) };
+        let synced = if leads_sync { log.sync_through(end) } else { Ok(()) };
         // Members that asked for a sync are woken once, after the sync of the leader.
         answer(&followers, group, true, epoch, end);
         let (commit, _) = group[0].outcome(epoch, end)?;
@@ -233,7 +236,7 @@ impl CommitPath {
         // inserts, as in RocksDB, would need a memtable with several writers.
         let mut cleared = Vec::new();
         for member in group.iter().filter(|member| !member.is_refused()) {
-            self.apply(env, member, &mut cleared);
+            self.apply(member, &mut cleared);
         }
         // Published at once, so that readers see all of a batch or nothing of it.
         self.publish(writer);
@@ -247,12 +250,7 @@ impl CommitPath {
 
     /// Inserts a member's operations into the memtables, and adds the partitions that it clears to
     /// `cleared`.
-    fn apply(
-        &self,
-        env: &dyn CommitEnv,
-        member: &Member<'_>,
-        cleared: &mut Vec<Arc<PartitionState>>,
-    ) {
+    fn apply(&self, member: &Member<'_>, cleared: &mut Vec<Arc<PartitionState>>) {
         let lsn = match member.state {
             MemberState::Appended(lsn) => lsn.0,
             // The value with which a memtable marks an entry that is in no log: it pins no segment.
@@ -290,8 +288,8 @@ impl CommitPath {
                 cleared.push(Arc::clone(&section.partition));
             }
         }
-        env.counters().user_bytes.add(user_bytes);
-        env.counters().batches.add(1);
+        self.counters.user_bytes.add(user_bytes);
+        self.counters.batches.add(1);
         // Once a batch: each addition takes the cache line away from the threads that read the sum.
         self.active_bytes.fetch_add(memory, Ordering::Relaxed);
     }

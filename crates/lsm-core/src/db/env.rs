@@ -1,5 +1,5 @@
-//! The connections between the parts of the database: the calls of the log, the commit path, the
-//! stall, jobs and background threads to the others.
+//! The connections between the parts of the database: the calls of the commit path, the stall, jobs
+//! and background threads to the others.
 //!
 //! Each part knows the rest only through a small trait next to it; this file implements these
 //! traits for an open database. Nothing else may implement them outside of tests.
@@ -11,100 +11,19 @@ use std::time::Duration;
 use super::background::{Background, Worker};
 use super::commit::CommitEnv;
 use super::errors::Reason;
-use super::events::{Notice, in_listener};
+use super::events::in_listener;
 use super::jobs::JobsEnv;
-use super::log::{LogEnv, LogWriter};
+use super::log::LogWriter;
 use super::prepared::Prepared;
 use super::stall::{StallCause, StallEnv};
 use super::{BackgroundMode, DbInner};
 use crate::error::{Error, Result};
-use crate::fs::names::FileName;
 use crate::hooks::{Event, OpenWishes};
 use crate::partition::PartitionState;
 use crate::stats::Counters;
-use crate::types::{Epoch, FileNo, PartitionId, SeqNo};
-use crate::version::Change;
-use crate::wal::Lsn;
-
-impl LogEnv for DbInner {
-    fn install_edit(&self, changes: Vec<Change>) -> Result<()> {
-        self.catalog.install(changes)
-    }
-
-    #[inline]
-    fn settle_log(&self, end: Lsn) -> Result<()> {
-        self.ownership.cursor().settle_end(end.0)
-    }
-
-    fn let_go(&self, files: Vec<(FileName, u64)>) {
-        // The number may be that of an edit after the one that dropped the files: then a lease holds them
-        // until it is renewed once more.
-        self.catalog.obsolete().add_files(self.catalog.durable_edit(), files);
-    }
-
-    fn durable_edit(&self) -> u64 {
-        self.catalog.durable_edit()
-    }
-
-    fn is_segment_listed(&self, number: FileNo) -> Result<bool> {
-        Ok(self.catalog.edit()?.current().log_segments.contains_key(&number))
-    }
-
-    fn begin_sync_of_values(&self) {
-        for partition in self.catalog.with_stores() {
-            if let Some(store) = partition.store() {
-                // A hint: if it fails, the sync takes longer.
-                let _ = store.call("begin_sync", |store| {
-                    store.begin_sync();
-                    Ok(())
-                });
-            }
-        }
-    }
-
-    fn sync_values(&self) -> Result<()> {
-        // All stores, not only those of the group: the sync covers frames of earlier groups as
-        // well.
-        for partition in self.catalog.with_stores() {
-            if let Some(store) = partition.store() {
-                partition.note_sync(store.sync())?;
-            }
-        }
-        Ok(())
-    }
-
-    fn check_open(&self) -> Result<()> {
-        self.check_open()
-    }
-
-    fn log_failed(&self, error: &Error) {
-        self.events.tell(&Event::BackgroundError(error.clone()));
-        // `resume.rs` is due.
-        self.background.wake_all();
-    }
-
-    fn answer(&self, notices: Vec<Notice>, outcome: Result<()>) {
-        self.events.answer(notices, &outcome);
-        // The log thread does that after its work.
-        if !Background::is_log_thread() {
-            self.background.wake_all();
-        }
-    }
-
-    fn wake_log_thread(&self) {
-        self.background.wake_all();
-    }
-
-    fn counters(&self) -> &Counters {
-        &self.counters
-    }
-}
+use crate::types::{PartitionId, SeqNo};
 
 impl CommitEnv for DbInner {
-    fn epoch(&self) -> Epoch {
-        self.context.epoch
-    }
-
     fn check_batch(&self, batch: &Prepared<'_>) -> Result<()> {
         self.check_open()?;
         for section in batch.sections() {
@@ -254,7 +173,7 @@ impl Worker for DbInner {
         // Before the log, which fails where the disk is full.
         let cursor = self.tend_cursor();
         let sync_interval = Duration::from_millis(self.setup.options.sync_interval_ms);
-        let log = self.log.tend(self, self.background.now(), sync_interval)?;
+        let log = self.log.tend(self.background.now(), sync_interval)?;
         Ok(log.into_iter().chain(cursor).min())
     }
 
@@ -263,7 +182,7 @@ impl Worker for DbInner {
             return Ok(false);
         }
         self.tend_cursor();
-        self.log.tend_now(self)
+        self.log.tend_now()
     }
 
     fn remove_obsolete(&self) -> Result<()> {
@@ -295,13 +214,13 @@ impl Worker for DbInner {
 impl DbInner {
     /// Waits until no group is being committed; none begins while the guard lives.
     pub(super) fn between_groups(&self) -> LogWriter<'_> {
-        self.log.lock(self)
+        self.log.lock()
     }
 
     /// Begins what value stores wish.
     fn fulfil(&self, writer: &mut LogWriter<'_>, wishes: &OpenWishes) {
         if wishes.log_sync {
-            self.log.want_sync(self);
+            self.log.want_sync();
         }
         for partition in wishes.flushes.iter().filter_map(|id| self.catalog.with_id(*id)) {
             self.seal(writer, &partition);

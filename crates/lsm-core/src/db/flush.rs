@@ -165,7 +165,7 @@ impl DbInner {
             is_logged: partition.logged,
             has_values: partition.store().is_some(),
         };
-        let released = self.log.admit_flush(self, &flush, retention, || {
+        let released = self.log.admit_flush(&flush, retention, || {
             // The memtables of this flush need no segment any more, because the edit that removes the segments
             // adds their tables.
             let flushed = Some((partition.id, through));
@@ -201,11 +201,11 @@ impl DbInner {
         self.count_flush(partition, &written);
         // After the edit. A crash in between leaves files that no manifest lists, and the next open
         // removes them.
-        self.log.delete_released(self, &released);
+        self.log.delete_released(&released);
         // Files that cannot be removed now are removed later, and the failure is noted there.
         let _ = self.remove_obsolete();
         // An error is returned although the flush is installed.
-        self.log.sync_spent(self, &released)
+        self.log.sync_spent(&released)
     }
 
     /// Writes the sealed memtables of a partition through `through`, which is one of them, to

@@ -150,7 +150,7 @@ impl Db {
     pub fn wait_durable(&self, seq: SeqNo) -> Result<()> {
         self.check_written(seq)?;
         let inner = self.inner();
-        inner.log.sync_through_seq(&**inner, seq)
+        inner.log.sync_through_seq(seq)
     }
 
     /// Calls `notice` once every logged operation up to `seq` is on the device, or cannot be made
@@ -162,7 +162,7 @@ impl Db {
     ) -> Result<()> {
         self.check_written(seq)?;
         let inner = self.inner();
-        inner.log.notify(&**inner, seq, Box::new(notice));
+        inner.log.notify(seq, Box::new(notice));
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl Db {
         self.inner().background.wait_idle(&**self.inner())?;
         // The log thread would do this after a second. A caller that waits for idleness finds it done,
         // and the released files deleted.
-        self.inner().log.release_reserve(&**self.inner())?;
+        self.inner().log.release_reserve()?;
         self.inner().finish_removing()
     }
 

@@ -95,7 +95,7 @@ impl DbInner {
         if let Err(error) = &synced
             && !is_out_of_handles(error)
         {
-            self.log.begin_anew(self, error);
+            self.log.begin_anew(error);
         }
         synced
     }

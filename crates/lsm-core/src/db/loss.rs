@@ -61,11 +61,11 @@ impl Partition {
         let db = self.db();
         // Synced once without the lock, so that the sync below, which delays writers, has little
         // left to do.
-        db.log.sync_all(&**db)?;
+        db.log.sync_all()?;
         // No other thread closes gaps meanwhile.
         let mut between = db.between_groups();
         // Durability: all earlier numbers, as for an ingest.
-        db.log.sync_all(&**db)?;
+        db.log.sync_all()?;
         let mut editing = db.catalog.edit()?;
         let id = self.state().id;
         let Some(version) = editing.current().partitions.get(id).cloned() else {

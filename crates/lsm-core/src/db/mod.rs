@@ -109,17 +109,17 @@ pub(crate) struct DbInner {
     runner: JobRunner,
 
     // Each with locks of its own inside.
-    counters: Counters,
+    counters: Arc<Counters>,
     snapshots: Arc<Snapshots>,
     catalog: Arc<Catalog>,
     log: Log,
     commit: Arc<CommitPath>,
-    background: Background,
+    background: Arc<Background>,
     jobs: Jobs,
     values: ValueTending,
     stall: Stall,
     events: Arc<Events>,
-    ownership: Ownership,
+    ownership: Arc<Ownership>,
 }
 
 impl DbInner {

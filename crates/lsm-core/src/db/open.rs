@@ -19,7 +19,7 @@ use super::hook_binding::HooksOf;
 use super::inject::{InMemory, Injections};
 use super::job::JobRunner;
 use super::leases::LeaseTable;
-use super::log::{Log, LogSettings};
+use super::log::{DbLogEnv, Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
 use super::ownership::{HeldLock, Ownership, WriterEpoch, fork_for_reading, fork_with_live_writer};
 use super::read_only::lock_for_reading;
@@ -271,11 +271,21 @@ impl Builder {
         add_partitions(&catalog, &version, &hooks, memtables, &slabs);
         catalog.obsolete().add_files(version.edit_number, orphans.files);
         catalog.obsolete().add_generations(orphans.generations);
-        let log = Log::new(LogSettings::new(&context, &options), last_seq);
+        let counters: Arc<Counters> = Arc::default();
+        let ownership = Arc::new(Ownership::new(&context, cursor.clone(), lock));
+        let background = Arc::new(Background::new(mode, clock, events.clone()));
+        let log_env = Arc::new(DbLogEnv {
+            catalog: catalog.clone(),
+            ownership: ownership.clone(),
+            background: background.clone(),
+            events: events.clone(),
+            counters: counters.clone(),
+        });
+        let log = Log::new(LogSettings::new(&context, &options), last_seq, log_env);
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let snapshots = Arc::new(Snapshots::default());
         let tables = context.table_context(block_cache, missing, options.tables_mapped);
-        let commit = Arc::new(CommitPath::new(last_seq, cursor.clone()));
+        let commit = Arc::new(CommitPath::new(last_seq, cursor, counters.clone()));
         start(Arc::new(DbInner {
             runner: JobRunner {
                 factory: job_factory(&context, &tables),
@@ -287,16 +297,16 @@ impl Builder {
                 calendar: Calendar::new(context.clock.clone(), events.clone()),
                 inject: inject.entries.clone(),
             },
-            ownership: Ownership::new(&context, cursor, lock),
+            ownership,
             context,
             stall: Stall::new(options.write_buffer_bytes),
             setup: Setup { options, tables, cache, slabs, hook_provider: self.hooks, inject },
-            counters: Counters::default(),
+            counters,
             snapshots,
             catalog,
             log,
             commit,
-            background: Background::new(mode, clock, events.clone()),
+            background,
             jobs: super::jobs::Jobs::default(),
             values: super::ValueTending::default(),
             events,

@@ -228,14 +228,14 @@ impl DbInner {
         restored: &[Restored],
     ) -> Result<bool> {
         // Once before writers have to wait, so that the sync below has little left to do.
-        self.log.sync_all(self)?;
+        self.log.sync_all()?;
         // No group commits from the check to the installation, so no key gets a newer entry between
         // them.
         let mut between = self.between_groups();
         // Durability: all earlier numbers, as for an ingest.
         let ready = self
             .log
-            .sync_all(self)
+            .sync_all()
             .and_then(|()| self.is_unchanged(partition, ran_with, part.gap, restored));
         match ready {
             Ok(true) => {}

@@ -21,7 +21,6 @@ use super::DbInner;
 use super::flush::{FlushedTables, newest_sealed};
 use super::install::check_synced;
 use super::jobs::FlushTurn;
-use super::log::LogEnv;
 use super::unconfirmed::DoubtfulFiles;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{AttachedStore, Event, PendingHandle};
@@ -79,7 +78,7 @@ impl DbInner {
             }
         }
         // The tables contain handles, and the values that these point to must be durable first.
-        if let Err(error) = self.sync_values().and_then(|()| check_all_synced(&rewritten)) {
+        if let Err(error) = self.catalog.sync_values().and_then(|()| check_all_synced(&rewritten)) {
             self.let_go(&rewritten);
             return Err(error);
         }
@@ -148,7 +147,7 @@ impl DbInner {
         // that the manifest does not list.
         writer.restart(segment);
         drop(writer);
-        self.log.let_go(self, condemned);
+        self.log.let_go(condemned);
         dropped.iter().for_each(|(_, written)| self.forget(&written.made.tables));
         self.catalog.obsolete().tell_stores();
         Ok(())
@@ -159,8 +158,8 @@ impl DbInner {
         let DoubtfulFiles { tables, segments, values } = doubtful;
         // With a number, like files that an edit dropped: a secondary without a cursor may have
         // read the failed edit.
-        LogEnv::let_go(self, tables.iter().map(|meta| (meta.file_name(), meta.bytes)).collect());
-        self.log.let_go(self, segments);
+        self.catalog.let_go(tables.iter().map(|meta| (meta.file_name(), meta.bytes)).collect());
+        self.log.let_go(segments);
         drop(values);
     }
 

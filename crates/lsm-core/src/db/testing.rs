@@ -50,7 +50,7 @@ pub(super) struct TestEnv {
     pub(super) values: Mutex<Option<Error>>,
     /// Groups that were committed.
     pub(super) groups: AtomicU64,
-    counters: Counters,
+    pub(super) counters: Arc<Counters>,
 }
 
 impl TestEnv {
@@ -107,7 +107,7 @@ impl LogEnv for TestEnv {
         self.values.lock().clone().map_or(Ok(()), Err)
     }
 
-    fn check_open(&self) -> Result<()> {
+    fn check_writable(&self) -> Result<()> {
         Ok(())
     }
 
@@ -129,10 +129,6 @@ impl LogEnv for TestEnv {
 }
 
 impl CommitEnv for TestEnv {
-    fn epoch(&self) -> Epoch {
-        EPOCH
-    }
-
     fn check_batch(&self, batch: &Prepared<'_>) -> Result<()> {
         let bytes = &batch.sections()[0].bytes;
         let first = SectionReader::new(bytes).next_operation().unwrap().unwrap();
@@ -200,6 +196,7 @@ pub(super) struct TestLog {
     pub(super) faults: FaultFs,
     /// Over `faults`: the file system of the log, and of other callers of syncs of the folder.
     pub(super) folder: Arc<FolderFs>,
+    pub(super) env: Arc<TestEnv>,
     pub(super) log: Log,
 }
 
@@ -225,14 +222,15 @@ impl TestLog {
             segment_bytes_max,
             is_mapped: true,
         };
-        TestLog { mem, faults, folder, log: Log::new(settings, SeqNo::ZERO) }
+        let env = Arc::new(TestEnv::default());
+        TestLog { mem, faults, folder, log: Log::new(settings, SeqNo::ZERO, env.clone()), env }
     }
 
-    /// The existing segment files that `env` was not asked to delete.
-    pub(super) fn segment_files(&self, env: &TestEnv) -> Vec<String> {
+    /// The existing segment files that the environment was not asked to delete.
+    pub(super) fn segment_files(&self) -> Vec<String> {
         let names = self.mem.list(Path::new(DIR), "").unwrap().into_iter();
         let names = names.map(|entry| entry.name).filter(|name| name.ends_with(".wal"));
-        names.filter(|name| !env.gone.lock().contains(name)).collect()
+        names.filter(|name| !self.env.gone.lock().contains(name)).collect()
     }
 }
 

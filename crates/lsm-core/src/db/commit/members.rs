@@ -137,12 +137,8 @@ pub(super) fn append(writer: &mut LogWriter<'_>, group: &mut [Member<'_>]) {
 
 /// Settles the appended frames. If another process has fenced this one, the whole group is refused,
 /// unlogged batches as well: `false`.
-pub(super) fn settle(
-    env: &dyn CommitEnv,
-    writer: &LogWriter<'_>,
-    group: &mut [Member<'_>],
-) -> bool {
-    let Err(fenced) = env.settle_log(writer.lsn()) else { return true };
+pub(super) fn settle(writer: &LogWriter<'_>, group: &mut [Member<'_>]) -> bool {
+    let Err(fenced) = writer.settle() else { return true };
     for member in group.iter_mut().filter(|member| !member.is_refused()) {
         member.state = MemberState::Refused(fenced.clone().into());
     }

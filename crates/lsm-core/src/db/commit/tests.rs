@@ -11,7 +11,7 @@ use super::{CommitPath, Committed, Refusal};
 use crate::batch::damaged_key;
 use crate::db::prepared::{PerOperation, Prepared, PreparedSection, Sections};
 use crate::db::require::{Requirement, Requirements, Subject};
-use crate::db::testing::{EPOCH, TestEnv, TestLog, batches_in, partition};
+use crate::db::testing::{EPOCH, TestLog, batches_in, partition};
 use crate::error::{ErrorKind, Result};
 use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, OpKind};
 use crate::options::Durability;
@@ -24,7 +24,6 @@ use crate::wal::section_checksum;
 /// A commit path over a log of its own and one partition.
 struct Store {
     test: TestLog,
-    env: TestEnv,
     path: CommitPath,
     partition: Arc<PartitionState>,
 }
@@ -36,10 +35,11 @@ impl Store {
 
     fn with_queue(segment_bytes: u64, queue: Queue) -> Arc<Store> {
         let cursor = Arc::new(CommitCursorWriter::none());
+        let test = TestLog::new(segment_bytes);
+        let counters = test.env.counters.clone();
         Arc::new(Store {
-            test: TestLog::new(segment_bytes),
-            env: TestEnv::default(),
-            path: CommitPath { queue, ..CommitPath::new(SeqNo::ZERO, cursor) },
+            test,
+            path: CommitPath { queue, ..CommitPath::new(SeqNo::ZERO, cursor, counters) },
             partition: partition(true),
         })
     }
@@ -81,7 +81,7 @@ impl Store {
             };
             Box::new(Requirements::new(vec![requirement]))
         });
-        self.path.commit(&self.test.log, &self.env, prepared)
+        self.path.commit(&self.test.log, &*self.test.env, prepared)
     }
 
     /// Returns `true` if a reader finds `key`.
@@ -95,7 +95,7 @@ impl Store {
     /// Commits `batches` as one group, led by the first; returns the answer of each.
     fn commit_group(self: &Arc<Store>, batches: Vec<Batch>) -> Vec<Result<Committed>> {
         // The leader waits for the writer, and the others for the leader.
-        let writer = self.test.log.lock(&self.env);
+        let writer = self.test.log.lock();
         let mut writers: Vec<JoinHandle<Result<Committed>>> = Vec::new();
         for (count, batch) in batches.into_iter().enumerate() {
             let path = self.clone();
@@ -167,9 +167,9 @@ fn a_commit_is_visible_when_it_returns_and_in_the_log() {
     assert_eq!((committed.commit.seq.get(), committed.commit.epoch), (1, EPOCH));
     assert!(path.sees("a"));
     assert_eq!(path.path.visible_seq().get(), 1);
-    assert_eq!(path.path.applied_lsn(), path.test.log.lock(&path.env).lsn());
-    assert_eq!(batches_in(&path.test.mem, &path.env.listed()).unwrap(), [1]);
-    assert_eq!(path.env.groups.load(Ordering::Relaxed), 1);
+    assert_eq!(path.path.applied_lsn(), path.test.log.lock().lsn());
+    assert_eq!(batches_in(&path.test.mem, &path.test.env.listed()).unwrap(), [1]);
+    assert_eq!(path.test.env.groups.load(Ordering::Relaxed), 1);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn writers_that_wait_go_into_one_group_and_one_write() {
     let appends = path.test.faults.take_log();
     assert_eq!(appends.iter().filter(|op| op.kind == OpKind::Append).count(), 1);
     assert!(keys.iter().all(|key| path.sees(key)));
-    assert_eq!(path.env.groups.load(Ordering::Relaxed), 2);
+    assert_eq!(path.test.env.groups.load(Ordering::Relaxed), 2);
 }
 
 /// Writers that spin, that park at once and that wait for syncs, all at the same time.
@@ -229,7 +229,7 @@ fn a_failed_append_fails_every_member_of_the_group() {
     let next = path.put("next", b"", Durability::Sync).unwrap();
     assert_eq!(next.commit.seq.get(), 6);
     let after = path.test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
-    assert_eq!(batches_in(&after, &path.env.listed()).unwrap(), [1, 6]);
+    assert_eq!(batches_in(&after, &path.test.env.listed()).unwrap(), [1, 6]);
 }
 
 /// A group that does not fit into its segment takes two writes. If the second fails, exactly those
@@ -253,9 +253,9 @@ fn a_failed_append_fails_only_the_members_whose_frames_were_in_it() {
         ["a", "b", "c", "d", "e"].map(|key| path.sees(key)),
         [true, true, true, false, false]
     );
-    path.test.log.sync_all(&path.env).unwrap();
+    path.test.log.sync_all().unwrap();
     let after = path.test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
-    assert_eq!(batches_in(&after, &path.env.listed()).unwrap(), [1, 2, 3, 4]);
+    assert_eq!(batches_in(&after, &path.test.env.listed()).unwrap(), [1, 2, 3, 4]);
 }
 
 /// A large batch goes to the file in pieces. Whichever of them fails, exactly the members whose frames
@@ -286,7 +286,7 @@ fn a_large_batch_counts_whole_or_not_at_all() {
         let next = next.or_else(|_| path.put("next", b"", Durability::Sync)).unwrap();
         expected.push(next.commit.seq.get());
         let after = path.test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
-        let found = batches_in(&after, &path.env.listed()).unwrap();
+        let found = batches_in(&after, &path.test.env.listed()).unwrap();
         // The large batch fills its group, and either of the later ones may lead the next one.
         expected.sort_unstable();
         assert_eq!(found, expected, "append {nth} fails");
@@ -297,7 +297,7 @@ fn a_large_batch_counts_whole_or_not_at_all() {
 #[test]
 fn a_refused_member_costs_no_sequence_number_and_harms_nobody() {
     let path = Store::new(1 << 16);
-    *path.env.refused_key.lock() = Some("b".into());
+    *path.test.env.refused_key.lock() = Some("b".into());
     let keys = ["a", "b", "c"];
     let answers =
         path.commit_group(keys.map(|key| batch(key, 10, Durability::Os)).into_iter().collect());
@@ -310,7 +310,7 @@ fn a_refused_member_costs_no_sequence_number_and_harms_nobody() {
 #[test]
 fn one_sync_serves_all_of_a_group_that_asked_for_it() {
     let path = Store::new(1 << 16);
-    let before = path.env.syncs();
+    let before = path.test.env.syncs();
     let answers = path.commit_group(vec![
         batch("a", 10, Durability::Sync),
         batch("b", 10, Durability::Os),
@@ -319,7 +319,7 @@ fn one_sync_serves_all_of_a_group_that_asked_for_it() {
     for answer in answers {
         answer.unwrap().synced.unwrap();
     }
-    assert_eq!(path.env.syncs(), before + 1);
+    assert_eq!(path.test.env.syncs(), before + 1);
     assert_eq!(path.test.log.durable_seq().get(), 3);
 }
 
@@ -338,7 +338,7 @@ fn a_failed_sync_is_told_to_those_who_asked_and_their_batches_are_visible() {
         answers.into_iter().map(|answer| answer.unwrap().synced.err().map(|e| e.kind())).collect();
     assert_eq!(synced, [Some(ErrorKind::ReadOnly), None, Some(ErrorKind::ReadOnly)]);
     assert!(["a", "b", "c"].iter().all(|key| path.sees(key)));
-    assert_eq!(path.env.failures.lock().len(), 1);
+    assert_eq!(path.test.env.failures.lock().len(), 1);
 }
 
 #[test]
@@ -346,10 +346,10 @@ fn a_batch_without_a_log_is_visible_and_in_no_segment() {
     let path = Store::new(1 << 16);
     let unlogged = partition(false);
     let batch = prepare(&unlogged, "a", b"1", Durability::Os);
-    path.path.commit(&path.test.log, &path.env, batch).unwrap();
+    path.path.commit(&path.test.log, &*path.test.env, batch).unwrap();
     assert_eq!(unlogged.view().active.first_lsn(), None);
     assert_eq!(unlogged.view().active.entry_count(), 1);
-    assert!(path.test.segment_files(&path.env).is_empty());
+    assert!(path.test.segment_files().is_empty());
 }
 
 /// The log does not make a batch without a log durable, so the batch needs no sync of it.
@@ -357,10 +357,10 @@ fn a_batch_without_a_log_is_visible_and_in_no_segment() {
 fn a_batch_without_a_log_asks_for_no_sync_of_it() {
     let path = Store::new(1 << 16);
     path.put("logged", b"1", Durability::Os).unwrap();
-    let before = path.env.syncs();
+    let before = path.test.env.syncs();
     let batch = prepare(&partition(false), "a", b"1", Durability::Sync);
-    path.path.commit(&path.test.log, &path.env, batch).unwrap().synced.unwrap();
-    assert_eq!(path.env.syncs(), before);
+    path.path.commit(&path.test.log, &*path.test.env, batch).unwrap().synced.unwrap();
+    assert_eq!(path.test.env.syncs(), before);
     assert_eq!(path.test.log.durable_seq().get(), 0, "the frame before it is not synced either");
 }
 
@@ -395,7 +395,7 @@ fn requirements_see_earlier_members_of_the_group() {
     let keys = ["a", "b", "c", "d", "e", "f"].map(|key| path.sees(key));
     assert_eq!(keys, [true, false, true, false, true, false]);
     let after = path.test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
-    assert_eq!(batches_in(&after, &path.env.listed()).unwrap(), [1, 2, 3, 4, 5]);
+    assert_eq!(batches_in(&after, &path.test.env.listed()).unwrap(), [1, 2, 3, 4, 5]);
 }
 
 /// A clear writes to every key and to every range.
@@ -455,13 +455,13 @@ fn sealing_releases_the_memory_of_what_it_seals_and_nothing_of_what_is_dropped()
     let path = Store::new(1 << 16);
     path.put("a", b"value", Durability::Os).unwrap();
     assert!(path.path.active_bytes() > 0);
-    let mut writer = path.test.log.lock(&path.env);
+    let mut writer = path.test.log.lock();
     assert!(path.path.seal(&mut writer, &path.partition));
     assert_eq!(path.path.active_bytes(), 0);
     assert!(!path.path.seal(&mut writer, &path.partition), "it is empty");
     drop(writer);
     path.put("b", b"value", Durability::Os).unwrap();
-    let mut writer = path.test.log.lock(&path.env);
+    let mut writer = path.test.log.lock();
     path.partition.mark_dropped(0);
     assert!(!path.path.seal(&mut writer, &path.partition));
     assert!(path.path.active_bytes() > 0, "who drops it releases it");
@@ -471,7 +471,7 @@ fn sealing_releases_the_memory_of_what_it_seals_and_nothing_of_what_is_dropped()
 fn a_number_that_is_no_batch_is_seen_from_its_publishing_on() {
     let path = Store::new(1 << 16);
     path.put("a", b"", Durability::Os).unwrap();
-    let mut writer = path.test.log.lock(&path.env);
+    let mut writer = path.test.log.lock();
     assert_eq!(writer.take_seqs(1).get(), 2);
     assert_eq!(path.path.visible_seq().get(), 1);
     path.path.publish_unlogged(&writer);
@@ -492,6 +492,6 @@ fn batches_of_all_lengths_are_in_the_log_alone_and_in_groups() {
         path.commit_group(group).into_iter().for_each(|answer| assert!(answer.is_ok()));
         expected += 4;
     }
-    let logged = batches_in(&path.test.mem, &path.env.listed()).unwrap();
+    let logged = batches_in(&path.test.mem, &path.test.env.listed()).unwrap();
     assert!(logged.into_iter().eq(1..=expected));
 }

@@ -157,7 +157,7 @@ impl DbInner {
             self.finish_flushes(std::slice::from_ref(partition))?;
         }
         // Once before writers have to wait, so that the sync below has little left to do.
-        self.log.sync_all(self)?;
+        self.log.sync_all()?;
         // No other flush from here on: present writes are newer than the ingest and must stay above
         // it.
         let no_other_flush = self.jobs.flush_turn();
@@ -172,7 +172,7 @@ impl DbInner {
         }
         // Again under the lock: every number below the one that is taken must be durable before the
         // edit that names it.
-        self.log.sync_all(self)?;
+        self.log.sync_all()?;
         // The check ran without a lock. It is repeated only if the rules changed.
         if arrival.rules_epoch != partition.rules_epoch() {
             check(arrival)?;

@@ -112,7 +112,7 @@ impl Bench {
         let events = Arc::new(Events::new(vec![heard.clone()]));
         let cursor = Arc::new(CommitCursorWriter::none());
         let runner = JobRunner {
-            commit: Arc::new(CommitPath::new(seq(100), cursor)),
+            commit: Arc::new(CommitPath::new(seq(100), cursor, Arc::default())),
             catalog: Arc::new(catalog()),
             tables: Arc::new(factory.context()),
             factory,

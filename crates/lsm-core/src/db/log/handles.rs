@@ -38,7 +38,7 @@ impl LogWriter<'_> {
     /// # Errors
     /// Those of a sync of the log.
     fn close_segments(&mut self) -> Result<()> {
-        self.log.sync_all(self.env)?;
+        self.log.sync_all()?;
         // A failed append concerns no writer: a reader walks a segment without an index.
         let _ = self.index_sealed();
         Ok(())
@@ -52,7 +52,7 @@ mod tests {
 
     use super::super::tests::{fail, write};
     use super::*;
-    use crate::db::testing::{DIR, TestEnv, TestLog};
+    use crate::db::testing::{DIR, TestLog};
     use crate::error::Error;
     use crate::fs::{FaultAction, OpKind};
     use crate::machine;
@@ -64,32 +64,31 @@ mod tests {
     #[test]
     fn a_log_that_nothing_syncs_keeps_few_segments_open() {
         let test = TestLog::with_open_files(SEGMENT, 16);
-        let env = TestEnv::default();
+        let env = &test.env;
         for n in 1..=200 {
-            assert_eq!(write(&test.log, &env, 1000).unwrap(), n);
+            assert_eq!(write(&test.log, 1000).unwrap(), n);
             assert!(test.log.unsynced_count() <= 9, "{n}: {}", test.log.unsynced_count());
-            assert!(test.log.lock(&env).state.sealed.len() <= 9, "{n}");
+            assert!(test.log.lock().state.sealed.len() <= 9, "{n}");
         }
         assert!(env.listed().len() > 50, "{:?}", env.listed());
         assert!(env.syncs() <= 80, "{} syncs", env.syncs());
-        let begun = test.log.lock(&env).begun();
+        let begun = test.log.lock().begun();
         let indexed = begun.iter().filter(|segment| segment.index_bytes > 0);
         assert!(indexed.count() > 50, "{} segments", begun.len());
         // Where there is room, nothing is synced.
         let test = TestLog::new(SEGMENT);
-        let env = TestEnv::default();
-        (0..200).for_each(|_| assert!(write(&test.log, &env, 1000).is_ok()));
+        let env = &test.env;
+        (0..200).for_each(|_| assert!(write(&test.log, 1000).is_ok()));
         assert_eq!(env.syncs(), 0);
     }
 
     #[test]
     fn a_segment_for_which_there_is_no_handle_is_made_after_a_sync() {
         let test = TestLog::new(SEGMENT);
-        let env = TestEnv::default();
-        (0..12).for_each(|_| assert!(write(&test.log, &env, 1000).is_ok()));
+        (0..12).for_each(|_| assert!(write(&test.log, 1000).is_ok()));
         assert!(test.log.unsynced_count() > 2);
         test.faults.add_rule(fail(OpKind::Create, FaultAction::Emfile));
-        (0..4).for_each(|_| assert!(write(&test.log, &env, 1000).is_ok()));
+        (0..4).for_each(|_| assert!(write(&test.log, 1000).is_ok()));
         assert_eq!(test.faults.fault_count(), 1);
         assert!(test.log.unsynced_count() <= 3 && !test.log.has_failed());
     }
@@ -98,18 +97,18 @@ mod tests {
     #[test]
     fn a_notice_is_not_forgotten_by_a_sync_without_a_handle() {
         let test = TestLog::new(SEGMENT);
-        let env = TestEnv::default();
-        let seq = write(&test.log, &env, 100).unwrap();
+        let env = &test.env;
+        let seq = write(&test.log, 100).unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         let notice = Box::new(move |outcome: Result<()>| tell.send(outcome).unwrap());
-        test.log.notify(&env, SeqNo::new(seq).unwrap(), notice);
+        test.log.notify(SeqNo::new(seq).unwrap(), notice);
         let error = Error::io("sync", Path::new(DIR), machine::out_of_handles());
         *env.values.lock() = Some(error);
         // Without an interval: the log is synced for those who ask.
-        let refused = test.log.tend(&env, Duration::ZERO, Duration::ZERO).unwrap_err();
+        let refused = test.log.tend(Duration::ZERO, Duration::ZERO).unwrap_err();
         assert!(is_out_of_handles(&refused) && told.try_recv().is_err());
         *env.values.lock() = None;
-        test.log.tend(&env, Duration::ZERO, Duration::ZERO).unwrap();
+        test.log.tend(Duration::ZERO, Duration::ZERO).unwrap();
         assert!(told.try_recv().unwrap().is_ok());
     }
 }

@@ -74,16 +74,16 @@ impl Marks {
 mod tests {
     use super::super::tests::{fail, write};
     use super::*;
-    use crate::db::testing::{TestEnv, TestLog};
+    use crate::db::testing::TestLog;
     use crate::fs::{FaultAction, OpKind};
 
     const SEGMENT: u64 = 4096;
 
     /// A log of so many batches of 100 bytes in one segment, and the places after them.
-    fn filled(test: &TestLog, env: &TestEnv, count: u64) -> Vec<(Lsn, LogCut)> {
+    fn filled(test: &TestLog, count: u64) -> Vec<(Lsn, LogCut)> {
         let ends = (0..count).map(|_| {
-            let last_seq = SeqNo::new(write(&test.log, env, 100).unwrap()).unwrap();
-            let writer = test.log.lock(env);
+            let last_seq = SeqNo::new(write(&test.log, 100).unwrap()).unwrap();
+            let writer = test.log.lock();
             let LogPlace { segment, offset } = writer.state.segment.as_ref().unwrap().end();
             (writer.lsn(), LogCut { segment, offset, last_seq })
         });
@@ -93,12 +93,11 @@ mod tests {
     #[test]
     fn the_last_durable_mark_below_the_low_water_is_handed_out_once() {
         let test = TestLog::new(SEGMENT);
-        let env = TestEnv::default();
-        let ends = filled(&test, &env, 9);
+        let ends = filled(&test, 9);
         let low = ends[4].0;
         assert_eq!(test.log.replay_place(low, &[]), None, "nothing is durable");
-        test.log.sync_all(&env).unwrap();
-        filled(&test, &env, 1);
+        test.log.sync_all().unwrap();
+        filled(&test, 1);
         assert_eq!(test.log.replay_place(low, &[]), Some(ends[4].1));
         assert_eq!(test.log.replay_place(low, &[]), None, "it was handed out");
         let between = Lsn(ends[6].0.0 + 8);
@@ -110,9 +109,8 @@ mod tests {
     #[test]
     fn a_mark_in_a_removed_segment_is_of_no_use() {
         let test = TestLog::new(SEGMENT);
-        let env = TestEnv::default();
-        let ends = filled(&test, &env, 3);
-        test.log.sync_all(&env).unwrap();
+        let ends = filled(&test, 3);
+        test.log.sync_all().unwrap();
         let (low, LogCut { segment, .. }) = ends[2];
         assert_eq!(test.log.replay_place(low, &[segment]), None);
         assert!(test.log.writer.lock().marks.all.is_empty());
@@ -122,14 +120,13 @@ mod tests {
     #[test]
     fn marks_of_segments_that_are_gone_are_forgotten() {
         let test = TestLog::new(SEGMENT);
-        let env = TestEnv::default();
-        filled(&test, &env, 60);
-        let end = test.log.lock(&env).lsn();
-        let obsolete = test.log.obsolete_segments(&env, end).unwrap();
+        filled(&test, 60);
+        let end = test.log.lock().lsn();
+        let obsolete = test.log.obsolete_segments(end).unwrap();
         assert!(!obsolete.is_empty());
-        test.log.segments_removed(&env, &obsolete);
+        test.log.segments_removed(&obsolete);
         assert_eq!(test.log.replay_place(end, &[]), None, "nothing after the header is durable");
-        test.log.sync_all(&env).unwrap();
+        test.log.sync_all().unwrap();
         let place = test.log.replay_place(end, &[]).unwrap();
         assert!(!obsolete.contains(&place.segment));
     }
@@ -150,17 +147,16 @@ mod tests {
     #[test]
     fn there_is_no_mark_behind_an_append_that_failed_and_none_of_a_log_that_was_begun_anew() {
         let test = TestLog::new(SEGMENT);
-        let env = TestEnv::default();
-        let ends = filled(&test, &env, 2);
+        let ends = filled(&test, 2);
         test.faults.add_rule(fail(OpKind::Append, FaultAction::ShortWrite(u64::MAX)));
-        write(&test.log, &env, 100).unwrap_err();
+        write(&test.log, 100).unwrap_err();
         assert_eq!(test.log.writer.lock().marks.all.len(), 2);
-        test.log.sync_all(&env).unwrap();
+        test.log.sync_all().unwrap();
         test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
-        filled(&test, &env, 1);
-        test.log.sync_all(&env).unwrap_err();
+        filled(&test, 1);
+        test.log.sync_all().unwrap_err();
         assert_eq!(test.log.replay_place(ends[1].0, &[]), None, "the log has failed");
-        let mut writer = test.log.lock(&env);
+        let mut writer = test.log.lock();
         let fresh = writer.fresh_segment().unwrap();
         writer.restart(fresh);
         assert!(writer.state.marks.all.is_empty());

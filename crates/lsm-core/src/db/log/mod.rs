@@ -35,6 +35,7 @@
 //!
 //! Lock order: `writer`, then the locks of the environment to install an edit, then `sync`.
 
+mod env;
 mod files;
 mod handles;
 mod lengths;
@@ -67,6 +68,7 @@ use crate::types::{DbId, Epoch, FileNo, FileNumbers, SeqNo};
 use crate::version::Change;
 use crate::wal::Lsn;
 
+pub(super) use env::DbLogEnv;
 pub(super) use retention::{LogRetention, WrittenFlush};
 pub(super) use state::BegunSegment;
 pub(super) use writer::LogWriter;
@@ -76,7 +78,7 @@ use lengths::SEGMENT_BYTES_MIN;
 use state::{SyncState, TaskAge, WriterState};
 
 /// The calls of the log to the rest of the database.
-pub(super) trait LogEnv {
+pub(super) trait LogEnv: Send + Sync {
     /// Makes a manifest edit of `changes` durable.
     fn install_edit(&self, changes: Vec<Change>) -> Result<()>;
 
@@ -104,8 +106,8 @@ pub(super) trait LogEnv {
     /// Makes the values durable that handles in the log point to.
     fn sync_values(&self) -> Result<()>;
 
-    /// Returns an error if the database takes no writes, for any reason.
-    fn check_open(&self) -> Result<()>;
+    /// Returns an error if the database takes no writes, for another reason than the log.
+    fn check_writable(&self) -> Result<()>;
 
     /// Called when a sync failed and the log takes no more writes.
     fn log_failed(&self, error: &Error);
@@ -163,6 +165,7 @@ impl LogSettings {
 pub(super) struct Log {
     // Fixed after construction.
     settings: LogSettings,
+    env: Arc<dyn LogEnv>,
     /// Held by the leader of the commit path, and by work between two groups.
     writer: Mutex<WriterState>,
     /// A leaf: the ends of the appended and of the durable part of the log.
@@ -188,10 +191,11 @@ pub(super) struct Log {
 
 impl Log {
     /// A log without a segment; everything through `last_seq` is in tables.
-    pub(super) fn new(settings: LogSettings, last_seq: SeqNo) -> Log {
+    pub(super) fn new(settings: LogSettings, last_seq: SeqNo, env: Arc<dyn LogEnv>) -> Log {
         Log {
             writer: Mutex::new(WriterState::new(last_seq, settings.segment_bytes_max)),
             settings,
+            env,
             sync: Mutex::new(SyncState::new(last_seq)),
             durable_lsn: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
@@ -226,6 +230,11 @@ impl Log {
             self.has_refused.store(false, Ordering::Relaxed);
             *self.refusal.lock() = None;
         }
+    }
+
+    /// The epoch of its frames.
+    pub(super) fn epoch(&self) -> Epoch {
+        self.settings.epoch
     }
 
     /// The bytes that all segments take on the disk, including those reserved for appends.

@@ -6,7 +6,7 @@
 //! durable, in the log or in the tables of the flush. Otherwise a crash could keep half of a batch over two
 //! partitions (design note 17).
 
-use super::{Log, LogEnv};
+use super::Log;
 use crate::error::Result;
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{Change, FlushBeyondSync, LogCut};
@@ -63,7 +63,6 @@ impl Log {
     /// Those of a sync: the manifest must not record the flush.
     pub(in crate::db) fn admit_flush(
         &self,
-        env: &dyn LogEnv,
         flush: &WrittenFlush,
         retention: LogRetention,
         low: impl FnOnce() -> Lsn,
@@ -72,39 +71,39 @@ impl Log {
         let releases = retention == LogRetention::Release;
         // Not if handles of values are in the log: a sync of it makes the values durable.
         let may_lag = releases && is_logged && !has_values;
-        let durable = may_lag.then(|| self.durable_before_run(env, partition, last_seq)).flatten();
+        let durable = may_lag.then(|| self.durable_before_run(partition, last_seq)).flatten();
         if is_logged && durable.is_none() {
-            self.sync_through_seq(env, last_seq)?;
+            self.sync_through_seq(last_seq)?;
         }
         if !releases {
             return Ok(ReleasedLog::default());
         }
         let low = low();
-        let segments = self.obsolete_segments(env, low)?;
+        let segments = self.obsolete_segments(low)?;
         let mut ahead = durable.map(|durable| FlushBeyondSync { flushed: last_seq, durable });
         if !segments.is_empty() {
             ahead = ahead.and_then(|ahead| {
                 // The next open finds this header, or sees that the log has lost it.
-                let headed = self.last_seq_before_first_behind(env, &segments);
+                let headed = self.last_seq_before_first_behind(&segments);
                 ahead.durable_through(headed.unwrap_or_default())
             });
         }
         let replay_from = self.replay_place(low, &segments);
-        let is_spent = ahead.is_some() && self.lock(env).ends_below(low);
+        let is_spent = ahead.is_some() && self.lock().ends_below(low);
         Ok(ReleasedLog { segments, replay_from, ahead, is_spent })
     }
 
     /// Deletes the segments that a flush made unnecessary, whose edit is durable.
-    pub(in crate::db) fn delete_released(&self, env: &dyn LogEnv, released: &ReleasedLog) {
-        self.segments_removed(env, &released.segments);
+    pub(in crate::db) fn delete_released(&self, released: &ReleasedLog) {
+        self.segments_removed(&released.segments);
     }
 
     /// Syncs a log that has nothing that is needed, and little else: once that is durable, the log is idle.
     ///
     /// # Errors
     /// Those of the sync. They are latched: the next flush begins a new log.
-    pub(in crate::db) fn sync_spent(&self, env: &dyn LogEnv, released: &ReleasedLog) -> Result<()> {
-        if released.is_spent { self.sync_all(env) } else { Ok(()) }
+    pub(in crate::db) fn sync_spent(&self, released: &ReleasedLog) -> Result<()> {
+        if released.is_spent { self.sync_all() } else { Ok(()) }
     }
 }
 
@@ -112,17 +111,17 @@ impl Log {
 mod tests {
     use super::*;
     use crate::db::log::tests::write;
-    use crate::db::testing::{TestEnv, TestLog};
+    use crate::db::testing::TestLog;
 
     /// Admits a flush of all that a log has, of a single batch, and returns the syncs and the changes.
     fn check(has_values: bool, retention: LogRetention) -> (u64, Vec<Change>) {
-        let (test, env) = (TestLog::new(1 << 20), TestEnv::default());
-        let last_seq = SeqNo::new(write(&test.log, &env, 100).unwrap()).unwrap();
+        let test = TestLog::new(1 << 20);
+        let last_seq = SeqNo::new(write(&test.log, 100).unwrap()).unwrap();
         let partition = PartitionId(0);
         let flush = WrittenFlush { partition, last_seq, is_logged: true, has_values };
-        let end = test.log.lock(&env).lsn();
-        let released = test.log.admit_flush(&env, &flush, retention, || end).unwrap();
-        (env.syncs(), released.changes().collect())
+        let end = test.log.lock().lsn();
+        let released = test.log.admit_flush(&flush, retention, || end).unwrap();
+        (test.env.syncs(), released.changes().collect())
     }
 
     #[test]

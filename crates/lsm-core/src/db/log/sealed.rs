@@ -3,7 +3,7 @@
 //! No writer waits for one, and none is synced: `wal/section_index.rs` explains why that is enough.
 
 use super::state::{SealedSegment, WriterState};
-use super::{Log, LogEnv, LogWriter};
+use super::{Log, LogWriter};
 use crate::error::Result;
 use crate::types::FileNo;
 
@@ -13,18 +13,18 @@ impl Log {
     /// # Errors
     /// Those of the appends, for a report only: a segment without a whole index is walked. The write is not
     /// tried again, because the content after the frames is unknown then.
-    pub(in crate::db) fn index_sealed(&self, env: &dyn LogEnv) -> Result<()> {
-        let mut writer = self.lock(env);
+    pub(in crate::db) fn index_sealed(&self) -> Result<()> {
+        let mut writer = self.lock();
         let sealed = std::mem::take(&mut writer.state.sealed);
         // The rest is done without the lock: writers do not wait for an index.
         drop(writer);
         // A segment may be removed meanwhile: an index in a deleted file is harmless.
-        self.append_indexes(sealed, |number, len| self.lock(env).state.note_index(number, len))
+        self.append_indexes(sealed, |number, len| self.lock().state.note_index(number, len))
     }
 
     /// Drops the segments that wait for their indexes.
-    pub(in crate::db) fn forget_sealed(&self, env: &dyn LogEnv) {
-        self.lock(env).state.sealed.clear();
+    pub(in crate::db) fn forget_sealed(&self) {
+        self.lock().state.sealed.clear();
     }
 
     /// Appends the indexes of all that get one, and calls `note` with the number of each segment and the length

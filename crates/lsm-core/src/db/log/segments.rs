@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::lengths::{Recent, SEGMENT_BYTES_MIN};
 use super::state::{BegunSegment, SealedSegment};
-use super::{Log, LogEnv, LogWriter};
+use super::{Log, LogWriter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::AppendMode;
 use crate::fs::names::{FileKind, FileName};
@@ -34,14 +34,10 @@ impl Log {
 
     /// Releases segments that the manifest does not list any more, or that a failed edit named which is
     /// out of doubt. A secondary may read them.
-    pub(in crate::db) fn let_go(
-        &self,
-        env: &dyn LogEnv,
-        numbers: impl IntoIterator<Item = FileNo>,
-    ) {
+    pub(in crate::db) fn let_go(&self, numbers: impl IntoIterator<Item = FileNo>) {
         let files = numbers.into_iter();
         let files = files.map(|number| (self.segment_name(number), self.files.note_gone(number)));
-        env.let_go(files.collect());
+        self.env.let_go(files.collect());
     }
 
     /// Makes a segment of `wanted` bytes without a header yet, or as close to that as the disk has
@@ -98,7 +94,6 @@ impl Log {
     /// refuses it, it is returned with the error.
     fn list_segment(
         &self,
-        env: &dyn LogEnv,
         made: (Reserved, FileNo),
         spoiled: &[FileNo],
     ) -> Result<(Reserved, FileNo), ((Reserved, FileNo), Error)> {
@@ -106,21 +101,21 @@ impl Log {
         // must be gone before the present one can be removed, see invariant 5 of `mod.rs`.
         let mut changes = removals(spoiled);
         changes.push(Change::SegmentAdded { file: made.1, epoch: self.settings.epoch });
-        match env.install_edit(changes) {
+        match self.env.install_edit(changes) {
             Ok(()) => Ok(made),
             Err(error) => Err((made, error)),
         }
     }
 
     /// Keeps one segment ready after the present one.
-    pub(super) fn ensure_reserve(&self, env: &dyn LogEnv) -> Result<()> {
-        let wants_reserve = self.lock(env).wants_reserve();
-        if wants_reserve { self.make_reserve(env) } else { Ok(()) }
+    pub(super) fn ensure_reserve(&self) -> Result<()> {
+        let wants_reserve = self.lock().wants_reserve();
+        if wants_reserve { self.make_reserve() } else { Ok(()) }
     }
 
     /// Makes a segment ready, unless one is.
-    fn make_reserve(&self, env: &dyn LogEnv) -> Result<()> {
-        let mut writer = self.lock(env);
+    fn make_reserve(&self) -> Result<()> {
+        let mut writer = self.lock();
         if writer.state.reserve.is_some() {
             return Ok(());
         }
@@ -134,8 +129,8 @@ impl Log {
             Some(made) => made,
             None => self.make_segment(wanted, SEGMENT_BYTES_MIN.min(wanted))?,
         };
-        let listed = self.list_segment(env, made, &[]);
-        let mut writer = self.lock(env);
+        let listed = self.list_segment(made, &[]);
+        let mut writer = self.lock();
         let (reserved, number) = match listed {
             Ok(listed) => listed,
             Err((made, error)) => {
@@ -144,7 +139,7 @@ impl Log {
             }
         };
         // A new log may have begun meanwhile, without the reserve.
-        if !env.is_segment_listed(number)? {
+        if !self.env.is_segment_listed(number)? {
             return Ok(());
         }
         let present = writer.present();
@@ -163,8 +158,8 @@ impl Log {
     /// An edit of the manifest under the writer's lock, if there is a reserve. Not without the
     /// lock: a segment that was begun meanwhile would come after one that is listed and empty,
     /// which after a crash looks as if the log ended there.
-    pub(in crate::db) fn release_reserve(&self, env: &dyn LogEnv) -> Result<()> {
-        let mut writer = self.lock(env);
+    pub(in crate::db) fn release_reserve(&self) -> Result<()> {
+        let mut writer = self.lock();
         // Halved and not cleared: a store that writes in bursts gets segments of a fitting length
         // at once.
         writer.state.recent.fade();
@@ -185,14 +180,14 @@ impl Log {
     /// # Durability
     /// The header after each of them is durable: the rest of the log shows how far it came, so that
     /// the next open can distinguish a log that lost everything from one that never began.
-    pub(super) fn obsolete_segments(&self, env: &dyn LogEnv, low: Lsn) -> Result<Vec<FileNo>> {
+    pub(super) fn obsolete_segments(&self, low: Lsn) -> Result<Vec<FileNo>> {
         if self.failure().is_some() {
             // They are removed when a new log begins; nothing can be made durable before.
             return Ok(Vec::new());
         }
         // First, because leaving the present segment makes it obsolete as well.
-        let low = self.leave_spent_segment(env, low)?;
-        let writer = self.lock(env);
+        let low = self.leave_spent_segment(low)?;
+        let writer = self.lock();
         // A prefix only: segments in the middle have to stay while an older one is needed, because
         // replay follows the chain of headers.
         let closed = writer.state.closed.iter();
@@ -205,19 +200,15 @@ impl Log {
         // The header of the next segment names the end of the last one of these. It is durable before that
         // is removed.
         if let Some(first) = first.filter(|_| !obsolete.is_empty()) {
-            self.sync_header(env, first.number)?;
+            self.sync_header(first.number)?;
         }
         Ok(obsolete)
     }
 
     /// The last number before the segment that is the first one after `obsolete`. Its header is durable: see
     /// [`Log::obsolete_segments`].
-    pub(super) fn last_seq_before_first_behind(
-        &self,
-        env: &dyn LogEnv,
-        obsolete: &[FileNo],
-    ) -> Option<SeqNo> {
-        self.lock(env).first_behind(obsolete).map(|first| first.previous_seq)
+    pub(super) fn last_seq_before_first_behind(&self, obsolete: &[FileNo]) -> Option<SeqNo> {
+        self.lock().first_behind(obsolete).map(|first| first.previous_seq)
     }
 
     /// Begins the next segment if nothing in the present one is needed, so that a fully flushed
@@ -225,14 +216,14 @@ impl Log {
     ///
     /// A concurrent writer waits at most for a header: the file is made before the lock is taken.
     /// Under load this does nothing, because the active memtable needs the present segment.
-    fn leave_spent_segment(&self, env: &dyn LogEnv, low: Lsn) -> Result<Lsn> {
-        if !self.lock(env).is_spent(low) {
+    fn leave_spent_segment(&self, low: Lsn) -> Result<Lsn> {
+        if !self.lock().is_spent(low) {
             return Ok(low);
         }
         // The file is made before the lock is taken again, so that a writer does not wait for its
         // syncs.
-        self.make_reserve(env)?;
-        let mut writer = self.lock(env);
+        self.make_reserve()?;
+        let mut writer = self.lock();
         // A batch may have been appended while the lock was free.
         if !writer.is_spent(low) {
             return Ok(low);
@@ -244,11 +235,11 @@ impl Log {
     }
 
     /// Releases segments whose removal is durable.
-    pub(super) fn segments_removed(&self, env: &dyn LogEnv, numbers: &[FileNo]) {
+    pub(super) fn segments_removed(&self, numbers: &[FileNo]) {
         if numbers.is_empty() {
             return;
         }
-        let mut writer = self.lock(env);
+        let mut writer = self.lock();
         // No later edit must name them again.
         writer.state.closed.retain(|closed| !numbers.contains(&closed.header.number));
         writer.state.spoiled.retain(|number| !numbers.contains(number));
@@ -257,10 +248,10 @@ impl Log {
         sealed.retain(|sealed| !numbers.contains(&sealed.segment.header().number));
         if let Some(first) = writer.first_behind(&[]) {
             writer.state.marks.forget_before(first.number);
-            self.note_removed(env, &first);
+            self.note_removed(&first);
         }
         drop(writer);
-        self.let_go(env, numbers.iter().copied());
+        self.let_go(numbers.iter().copied());
     }
 }
 
@@ -313,7 +304,7 @@ impl LogWriter<'_> {
             return Ok(());
         }
         // Before the files are deleted: a listed segment without a file refuses the next open.
-        self.env.install_edit(removals(&self.state.spoiled))?;
+        self.log.env.install_edit(removals(&self.state.spoiled))?;
         self.let_go_of_unused();
         Ok(())
     }
@@ -325,7 +316,7 @@ impl LogWriter<'_> {
         let refused = std::mem::take(&mut self.state.unlisted);
         let refused = refused.into_iter().map(|(_, number)| number);
         let spoiled = std::mem::take(&mut self.state.spoiled);
-        self.log.let_go(self.env, refused.chain(spoiled));
+        self.log.let_go(refused.chain(spoiled));
     }
 
     /// Frees the space after the last frame of the present segment.
@@ -356,7 +347,7 @@ impl LogWriter<'_> {
             salt: salt_of(self.log.settings.db_id, self.log.settings.epoch, number),
             base: self.state.lsn(),
             previous: self.state.segment.as_ref().map(SegmentWriter::end),
-            manifest_edit: self.env.durable_edit(),
+            manifest_edit: self.log.env.durable_edit(),
             durable,
             previous_seq: self.state.logged_seq,
         }
@@ -385,7 +376,7 @@ impl LogWriter<'_> {
         // Durability: the bytes of a failed append after the end are known not to count before its
         // writers get the error.
         if replaces_failed && let Err(error) = segment.file().sync() {
-            return Err(self.log.fail(self.env, error));
+            return Err(self.log.fail(error));
         }
         // Before the first frame: a sync that begins now must include this file.
         self.log.note_begun(&segment);
@@ -398,7 +389,7 @@ impl LogWriter<'_> {
             let last_seq = self.state.logged_seq;
             self.state.sealed.push(SealedSegment { segment: old, last_seq, sections });
             // The thread may sleep for a second, and a writer that fills the segment would make the next.
-            self.env.wake_log_thread();
+            self.log.env.wake_log_thread();
         }
         // The commit path seals memtables that pin too much of the log when it sees this, after the
         // group.
@@ -415,7 +406,7 @@ impl LogWriter<'_> {
             // A batch that is larger than the reserve gets a segment of its own length.
             if reserved.capacity() >= needed {
                 if !self.state.spoiled.is_empty() {
-                    let removed = self.env.install_edit(removals(&self.state.spoiled));
+                    let removed = self.log.env.install_edit(removals(&self.state.spoiled));
                     if let Err(error) = removed {
                         self.state.reserve = Some((reserved, number));
                         return Err(error);
@@ -434,7 +425,7 @@ impl LogWriter<'_> {
                 self.log.make_segment(wanted, needed)?
             }
         };
-        match self.log.list_segment(self.env, made, &self.state.spoiled) {
+        match self.log.list_segment(made, &self.state.spoiled) {
             Ok(listed) => {
                 self.let_go_of_unused();
                 Ok(listed)

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
+use super::Log;
 use super::notices::Waiting;
 use super::state::{LogTask, SyncState, UnsyncedSegment};
-use super::{Log, LogEnv};
 use crate::db::events::Notice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::is_out_of_handles;
@@ -31,10 +31,10 @@ impl Log {
     }
 
     /// Requests a sync of the appended frames by the log thread.
-    pub(in crate::db) fn want_sync(&self, env: &dyn LogEnv) {
+    pub(in crate::db) fn want_sync(&self) {
         let thread_knows = std::mem::replace(&mut self.sync.lock().waiters.wants_sync, true);
         if !thread_knows {
-            env.wake_log_thread();
+            self.env.wake_log_thread();
         }
     }
 
@@ -146,7 +146,7 @@ impl Log {
     ///
     /// # Errors
     /// Those of the sync, or of one that failed before. The log takes no more writes then.
-    pub(in crate::db) fn sync_through(&self, env: &dyn LogEnv, lsn: Lsn) -> Result<()> {
+    pub(in crate::db) fn sync_through(&self, lsn: Lsn) -> Result<()> {
         // The sync that runs may have read its target before this frame was appended, so the place is
         // compared again after it.
         let Some(mut sync) = self.begin_sync(|sync| sync.durable_lsn >= lsn)? else {
@@ -160,7 +160,7 @@ impl Log {
         let was_wanted = std::mem::take(&mut sync.waiters.wants_sync);
         // Not held during the sync: appends take this lock.
         drop(sync);
-        let result = self.synced(env, || sync_files(env, &unsynced));
+        let result = self.synced(|| self.sync_files(&unsynced));
         let mut sync = self.sync.lock();
         sync.running = false;
         let mut due = Vec::new();
@@ -177,9 +177,9 @@ impl Log {
         drop(sync);
         self.synced.notify_all();
         if !due.is_empty() {
-            env.answer(due, Ok(()));
+            self.env.answer(due, Ok(()));
         }
-        self.tell_thread(env);
+        self.tell_thread();
         result
     }
 
@@ -190,14 +190,14 @@ impl Log {
     ///
     /// # Cost
     /// A sync of each segment whose header is not durable yet: of one, if the log thread keeps up.
-    pub(super) fn sync_header(&self, env: &dyn LogEnv, number: FileNo) -> Result<()> {
+    pub(super) fn sync_header(&self, number: FileNo) -> Result<()> {
         let Some(sync) = self.begin_sync(|sync| sync.is_headed(number))? else { return Ok(()) };
         // In order: recovery takes a torn header before an intact one for damage.
         let wanted = sync.unsynced.iter().filter(|it| it.number <= number && !it.is_headed);
         let wanted: Vec<_> = wanted.cloned().collect();
         drop(sync);
         // Without segments that have durable headers: this makes no place durable.
-        let result = self.synced(env, || sync_segments(env, &wanted));
+        let result = self.synced(|| self.sync_segments(&wanted));
         let mut sync = self.sync.lock();
         sync.running = false;
         if result.is_ok() {
@@ -209,14 +209,14 @@ impl Log {
     }
 
     /// Makes the header of the present segment durable, while there is little after it.
-    pub(super) fn sync_present_header(&self, env: &dyn LogEnv) -> Result<()> {
+    pub(super) fn sync_present_header(&self) -> Result<()> {
         let sync = self.sync.lock();
         let present = sync.unsynced.last().filter(|segment| !segment.is_headed);
         let present = present.map(|segment| segment.number);
         let has_failed = sync.failed.is_some();
         drop(sync);
         match present {
-            Some(number) if !has_failed => self.sync_header(env, number),
+            Some(number) if !has_failed => self.sync_header(number),
             _ => Ok(()),
         }
     }
@@ -247,7 +247,7 @@ impl Log {
     }
 
     /// Returns the outcome of a sync; the log takes no more writes after a failure.
-    fn synced(&self, env: &dyn LogEnv, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn synced(&self, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         // A panic is latched like an error. It must not leave `running` set: all later syncs would
         // wait for ever.
         let result = catch_engine("a sync of the log", sync);
@@ -256,7 +256,7 @@ impl Log {
         // A file that could not be opened was not synced, and another attempt may find a descriptor.
         result.map_err(|error| match is_out_of_handles(&error) {
             true => error,
-            false => self.fail(env, error),
+            false => self.fail(error),
         })
     }
 
@@ -277,7 +277,7 @@ impl Log {
 
     /// Notes that the log begins with `first` now, whose header is durable: everything before it is in
     /// tables.
-    pub(super) fn note_removed(&self, env: &dyn LogEnv, first: &SegmentHeader) {
+    pub(super) fn note_removed(&self, first: &SegmentHeader) {
         let mut sync = self.sync.lock();
         // Their files are closed. Otherwise the next sync would write bytes that no one reads.
         sync.unsynced.retain(|segment| segment.number >= first.number);
@@ -289,22 +289,22 @@ impl Log {
         drop(sync);
         self.synced.notify_all();
         if !due.is_empty() {
-            env.answer(due, Ok(()));
+            self.env.answer(due, Ok(()));
         }
     }
 
     /// Waits until everything appended is durable.
-    pub(in crate::db) fn sync_all(&self, env: &dyn LogEnv) -> Result<()> {
+    pub(in crate::db) fn sync_all(&self) -> Result<()> {
         let lsn = self.sync.lock().appended_lsn;
-        self.sync_through(env, lsn)
+        self.sync_through(lsn)
     }
 
     /// Waits until every logged operation through `seq` is durable.
-    pub(in crate::db) fn sync_through_seq(&self, env: &dyn LogEnv, seq: SeqNo) -> Result<()> {
+    pub(in crate::db) fn sync_through_seq(&self, seq: SeqNo) -> Result<()> {
         // The place of a number in the log is not known, so the whole log is synced. The sync is
         // usually shared with a writer that waits anyway.
         if self.durable_seq() < seq {
-            self.sync_all(env)?;
+            self.sync_all()?;
             self.note_told(seq);
         }
         Ok(())
@@ -313,25 +313,20 @@ impl Log {
     /// The last durable number, if a flush of `partition` through `seq` need not wait for the log: every later
     /// batch is of that partition. Then the tables of the flush hold everything that a crash could remove from
     /// the log.
-    pub(super) fn durable_before_run(
-        &self,
-        env: &dyn LogEnv,
-        partition: PartitionId,
-        seq: SeqNo,
-    ) -> Option<SeqNo> {
+    pub(super) fn durable_before_run(&self, partition: PartitionId, seq: SeqNo) -> Option<SeqNo> {
         let sync = self.sync.lock();
         let failed = sync.failed.is_some();
         let durable = sync.durable_seq;
         // Released before the lock of the writer is taken, which comes before it in order. Meanwhile the
         // durable part may only grow.
         drop(sync);
-        let may_lag = !failed && durable < seq && self.lock(env).has_run_of(partition, durable);
+        let may_lag = !failed && durable < seq && self.lock().has_run_of(partition, durable);
         may_lag.then_some(durable)
     }
 
     /// Takes no more writes until a new log begins, because of `error` of a sync; returns the error
     /// for all callers from now on.
-    pub(super) fn fail(&self, env: &dyn LogEnv, error: Error) -> Error {
+    pub(super) fn fail(&self, error: Error) -> Error {
         let message = "a sync of the log failed; writes are refused until the memtables are \
                        written to new files";
         let latched = Error::because(ErrorKind::ReadOnly, message, error);
@@ -345,18 +340,18 @@ impl Log {
         drop(sync);
         self.synced.notify_all();
         if !refused.is_empty() {
-            env.answer(refused, Err(latched.clone()));
+            self.env.answer(refused, Err(latched.clone()));
         }
         if is_news {
-            env.log_failed(&latched);
+            self.env.log_failed(&latched);
         }
         latched
     }
 
     /// Takes no more writes until a new log begins, because of `error`, the failure of a sync of values
     /// that the log did not request.
-    pub(in crate::db) fn begin_anew(&self, env: &dyn LogEnv, error: &Error) {
-        self.fail(env, error.clone());
+    pub(in crate::db) fn begin_anew(&self, error: &Error) {
+        self.fail(error.clone());
     }
 
     /// Waits until no sync runs. None begins while one has failed.
@@ -387,7 +382,7 @@ impl Log {
 impl Log {
     /// Queues `notice` until every logged operation through `seq` is durable, or cannot be made
     /// durable. If that is known already it is called at once.
-    pub(in crate::db) fn notify(&self, env: &dyn LogEnv, seq: SeqNo, notice: Notice) {
+    pub(in crate::db) fn notify(&self, seq: SeqNo, notice: Notice) {
         let mut sync = self.sync.lock();
         // A number alone is not enough: the numbers of unlogged operations never reach
         // `durable_seq`. When the log is durable up to its present end, everything before this call
@@ -415,12 +410,12 @@ impl Log {
         let thread_knows = std::mem::replace(&mut sync.waiters.wants_sync, true);
         drop(sync);
         if !thread_knows {
-            env.wake_log_thread();
+            self.env.wake_log_thread();
         }
     }
 
     /// Refuses the waiting notices, and later ones: the log has ended.
-    pub(in crate::db) fn shut_notices(&self, env: &dyn LogEnv) {
+    pub(in crate::db) fn shut_notices(&self) {
         let mut sync = self.sync.lock();
         // Under the lock under which notices are added: a later one is refused at once, and none
         // waits for a sync that no thread will make.
@@ -428,27 +423,29 @@ impl Log {
         let refused = sync.waiters.take_all();
         drop(sync);
         if !refused.is_empty() {
-            env.answer(refused, Err(Error::closed()));
+            self.env.answer(refused, Err(Error::closed()));
         }
     }
 }
 
-/// Makes these segments durable, with the values that their frames point to.
-fn sync_files(env: &dyn LogEnv, segments: &[UnsyncedSegment]) -> Result<()> {
-    // The device works on values and log at the same time. A second thread for the values would
-    // do as well; its start takes longer than what it saves for values of 64 KiB.
-    env.begin_sync_of_values();
-    sync_segments(env, segments)?;
-    // Durability: no place in the log counts as durable before the values of the handles below it
-    // are. Their handles are written, so their `put` has returned. The frames may be on the device
-    // before the values, as they may be without any sync: recovery reads the values of all frames
-    // that no later one attests.
-    env.sync_values()
-}
+impl Log {
+    /// Makes these segments durable, with the values that their frames point to.
+    fn sync_files(&self, segments: &[UnsyncedSegment]) -> Result<()> {
+        // The device works on values and log at the same time. A second thread for the values would
+        // do as well; its start takes longer than what it saves for values of 64 KiB.
+        self.env.begin_sync_of_values();
+        self.sync_segments(segments)?;
+        // Durability: no place in the log counts as durable before the values of the handles below it
+        // are. Their handles are written, so their `put` has returned. The frames may be on the device
+        // before the values, as they may be without any sync: recovery reads the values of all frames
+        // that no later one attests.
+        self.env.sync_values()
+    }
 
-fn sync_segments(env: &dyn LogEnv, segments: &[UnsyncedSegment]) -> Result<()> {
-    env.counters().wal_syncs.add(segments.len() as u64);
-    // In the order of the segments, and none after a failure: the durable part of the log must be a
-    // prefix.
-    segments.iter().try_for_each(|segment| segment.file.sync())
+    fn sync_segments(&self, segments: &[UnsyncedSegment]) -> Result<()> {
+        self.env.counters().wal_syncs.add(segments.len() as u64);
+        // In the order of the segments, and none after a failure: the durable part of the log must be a
+        // prefix.
+        segments.iter().try_for_each(|segment| segment.file.sync())
+    }
 }

@@ -4,8 +4,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::Log;
 use super::state::{LogTask, TaskAge};
-use super::{Log, LogEnv};
 use crate::error::Result;
 use crate::wal::Control;
 
@@ -19,10 +19,10 @@ const RESERVE_KEPT: Duration = Duration::from_secs(1);
 impl Log {
     /// Wakes the log thread, unless it knows already.
     #[inline]
-    pub(super) fn tell_thread(&self, env: &dyn LogEnv) {
+    pub(super) fn tell_thread(&self) {
         // Loaded first: a swap at each append would write to a cache line that others read.
         if !self.told.load(Ordering::Relaxed) && !self.told.swap(true, Ordering::AcqRel) {
-            env.wake_log_thread();
+            self.env.wake_log_thread();
         }
     }
 
@@ -33,7 +33,6 @@ impl Log {
     /// system and to commits that request it.
     pub(in crate::db) fn tend(
         &self,
-        env: &dyn LogEnv,
         now: Duration,
         sync_interval: Duration,
     ) -> Result<Option<Duration>> {
@@ -50,34 +49,34 @@ impl Log {
                 // thread. Both sides take the lock of `sync`, so a later append sees the flag
                 // cleared, and an earlier append is visible here.
                 if self.task() == LogTask::Idle {
-                    return self.rest(env, age);
+                    return self.rest(age);
                 }
                 // This thread continues anyway, so appends need not wake it.
                 self.told.store(true, Ordering::Release);
             }
-            LogTask::Sync if self.is_sync_wanted() => self.sync_now(env)?,
+            LogTask::Sync if self.is_sync_wanted() => self.sync_now()?,
             LogTask::Sync if sync_interval.is_zero() => next = LOOK_AT_UNSYNCED,
             // Counted from the moment at which this thread first saw unsynced frames, so no frame
             // waits much longer than the interval.
-            LogTask::Sync if age >= sync_interval => self.sync_now(env)?,
+            LogTask::Sync if age >= sync_interval => self.sync_now()?,
             // Not at once: under load the next frame attests the sync, and a mark would cost
             // another sync.
-            LogTask::Mark if age >= MARK_AFTER => self.mark(env)?,
+            LogTask::Mark if age >= MARK_AFTER => self.mark()?,
             LogTask::Sync | LogTask::Mark => {}
         }
         // While there is little after the header: a flush that releases earlier segments needs it
         // durable, and would wait for all of a full segment.
-        self.sync_present_header(env)?;
+        self.sync_present_header()?;
         // Before the reserve, which a full disk may refuse for long: the sealed segments stay in
         // memory, with open files, until they are indexed.
-        self.index_sealed(env)?;
+        self.index_sealed()?;
         // After the sync, so that a full disk does not prevent that.
-        self.ensure_reserve(env)?;
+        self.ensure_reserve()?;
         Ok(Some(next))
     }
 
-    fn sync_now(&self, env: &dyn LogEnv) -> Result<()> {
-        self.sync_all(env)?;
+    fn sync_now(&self) -> Result<()> {
+        self.sync_all()?;
         // Frames that were appended during the sync have been unsynced since then at most, not
         // since the last look.
         *self.ages.lock() = TaskAge::default();
@@ -85,27 +84,27 @@ impl Log {
     }
 
     /// Does the tasks of a log that has been idle for `age`.
-    fn rest(&self, env: &dyn LogEnv, age: Duration) -> Result<Option<Duration>> {
+    fn rest(&self, age: Duration) -> Result<Option<Duration>> {
         if age < RESERVE_KEPT {
             return Ok(Some(RESERVE_KEPT.saturating_sub(age)));
         }
         // Not at once: between two bursts of writes the reserve would be freed and made again, at
         // three syncs each.
-        self.release_reserve(env)?;
+        self.release_reserve()?;
         Ok(None)
     }
 
     /// Does the due tasks now, without waiting for their age; `false` if there was none.
-    pub(in crate::db) fn tend_now(&self, env: &dyn LogEnv) -> Result<bool> {
-        self.index_sealed(env)?;
+    pub(in crate::db) fn tend_now(&self) -> Result<bool> {
+        self.index_sealed()?;
         match self.task() {
-            LogTask::Sync => self.sync_all(env)?,
+            LogTask::Sync => self.sync_all()?,
             LogTask::Mark => {
-                self.ensure_reserve(env)?;
-                self.mark(env)?;
+                self.ensure_reserve()?;
+                self.mark()?;
             }
             LogTask::Idle => {
-                self.release_reserve(env)?;
+                self.release_reserve()?;
                 return Ok(false);
             }
         }
@@ -113,19 +112,20 @@ impl Log {
     }
 
     /// Appends and syncs a frame that attests the last sync and the manifest's last edit.
-    fn mark(&self, env: &dyn LogEnv) -> Result<()> {
-        let mut writer = self.lock(env);
-        env.check_open()?;
+    fn mark(&self) -> Result<()> {
+        let mut writer = self.lock();
+        self.env.check_writable()?;
+        self.check()?;
         // Checked again under the lock: a group may have appended meanwhile. Its frames need a sync
         // before a mark can attest them.
         if self.task() != LogTask::Mark {
             return Ok(());
         }
-        writer.append_control(Control::IdleMarker { manifest_edit: env.durable_edit() })?;
+        writer.append_control(Control::IdleMarker { manifest_edit: self.env.durable_edit() })?;
         let lsn = writer.lsn();
         drop(writer);
         // Synced itself: an unsynced mark attests nothing after a power cut.
-        self.sync_through(env, lsn)?;
+        self.sync_through(lsn)?;
         self.note_marked(lsn);
         Ok(())
     }

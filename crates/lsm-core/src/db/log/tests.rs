@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::lengths::{FIRST_SEGMENT_BYTES, SEGMENT_BYTES_MIN};
 use super::state::LogTask;
 use super::{Log, LogEnv};
-use crate::db::testing::{DIR, TestEnv, TestLog, batches_in};
+use crate::db::testing::{DIR, TestLog, batches_in};
 use crate::error::{ErrorKind, Result};
 use crate::fs::{CrashOutcome, FaultAction, FaultAt, FaultRule, Fs, FsOp, OpKind};
 use crate::types::{FileNo, PartitionId, SeqNo};
@@ -21,11 +21,11 @@ const SEGMENT: u64 = 4096;
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Writes one batch of `bytes` bytes, as the commit path does; its sequence number.
-pub(super) fn write(log: &Log, env: &TestEnv, bytes: usize) -> Result<u64> {
+pub(super) fn write(log: &Log, bytes: usize) -> Result<u64> {
     let body = vec![b'x'; bytes];
     let checksum = section_checksum(&body);
     let sections = [Section { partition: PartitionId(0), operations: 1, checksum, bytes: &body }];
-    let mut writer = log.lock(env);
+    let mut writer = log.lock();
     if !writer.has_room(&sections) {
         writer.append()?;
     }
@@ -40,18 +40,13 @@ pub(super) fn fail(kind: OpKind, action: FaultAction) -> FaultRule {
 }
 
 /// The segments whose headers are written: not the reserve.
-pub(super) fn begun_numbers(test: &TestLog, env: &TestEnv) -> Vec<FileNo> {
-    test.log.lock(env).begun().iter().map(|begun| begun.header.number).collect()
+pub(super) fn begun_numbers(test: &TestLog) -> Vec<FileNo> {
+    test.log.lock().begun().iter().map(|begun| begun.header.number).collect()
 }
 
 /// Passes the batches that are read back after a power cut at this moment, of each kind, to `check`. The
 /// seed chooses the lost sectors.
-pub(super) fn after_each_crash(
-    test: &TestLog,
-    env: &TestEnv,
-    seed: u64,
-    mut check: impl FnMut(&[u64], &str),
-) {
+pub(super) fn after_each_crash(test: &TestLog, seed: u64, mut check: impl FnMut(&[u64], &str)) {
     for outcome in CrashOutcome::ALL {
         let mut state = seed;
         let after = test.mem.crash_clone(outcome, &mut || {
@@ -59,8 +54,8 @@ pub(super) fn after_each_crash(
             state ^ (state >> 29)
         });
         let context = format!("seed {seed}, {outcome:?}");
-        let found =
-            batches_in(&after, &env.listed()).unwrap_or_else(|error| panic!("{context}: {error}"));
+        let found = batches_in(&after, &test.env.listed())
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
         check(&found, &context);
     }
 }
@@ -68,44 +63,44 @@ pub(super) fn after_each_crash(
 #[test]
 fn what_was_appended_reads_back_over_several_segments() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
+    let env = &test.env;
     for _ in 0..20 {
-        write(&test.log, &env, 1000).unwrap();
-        test.log.tend_now(&env).unwrap();
+        write(&test.log, 1000).unwrap();
+        test.log.tend_now().unwrap();
     }
     let listed = env.listed();
     assert!(listed.len() >= 6, "20 batches of 1,000 bytes in segments of {SEGMENT}: {listed:?}");
     let numbers: Vec<u64> = (1..=20).collect();
-    assert_eq!(batches_in(&test.mem, &begun_numbers(&test, &env)).unwrap(), numbers);
+    assert_eq!(batches_in(&test.mem, &begun_numbers(&test)).unwrap(), numbers);
 }
 
 #[test]
 fn a_segment_is_listed_before_a_frame_goes_into_it() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
+    let env = &test.env;
     env.refuses_edits.store(true, Ordering::Relaxed);
-    assert!(write(&test.log, &env, 100).is_err());
+    assert!(write(&test.log, 100).is_err());
     env.refuses_edits.store(false, Ordering::Relaxed);
-    let seq = write(&test.log, &env, 100).unwrap();
+    let seq = write(&test.log, 100).unwrap();
     assert_eq!(batches_in(&test.mem, &env.listed()).unwrap(), [seq]);
 }
 
 #[test]
 fn one_sync_makes_everything_before_it_durable() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
+    let env = &test.env;
     for _ in 0..9 {
-        write(&test.log, &env, 1000).unwrap();
+        write(&test.log, 1000).unwrap();
     }
     assert_eq!(test.log.task(), LogTask::Sync);
     assert_eq!(test.log.durable_seq().get(), 0);
-    test.log.sync_all(&env).unwrap();
+    test.log.sync_all().unwrap();
     assert_eq!(test.log.durable_seq().get(), 9);
     let after = test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
     assert_eq!(batches_in(&after, &env.listed()).unwrap().len(), 9);
     // Nothing is left to sync, so this asks nothing of the files.
     test.faults.add_rule(FaultRule::sticky(FaultAt::Op(0), FaultAction::Eio));
-    test.log.sync_through_seq(&env, crate::types::SeqNo::new(9).unwrap()).unwrap();
+    test.log.sync_through_seq(crate::types::SeqNo::new(9).unwrap()).unwrap();
 }
 
 /// The whole frame reaches the file, the append returns an error all the same, and power fails
@@ -116,16 +111,15 @@ fn a_refused_batch_never_comes_back() {
     let mut cuts = 0;
     for seed in 0..200_u64 {
         let test = TestLog::new(SEGMENT);
-        let env = TestEnv::default();
-        let kept = write(&test.log, &env, 100).unwrap();
-        test.log.sync_all(&env).unwrap();
+        let kept = write(&test.log, 100).unwrap();
+        test.log.sync_all().unwrap();
         test.faults.add_rule(fail(OpKind::Append, FaultAction::ShortWrite(u64::MAX)));
-        let refused = test.log.lock(&env).next_seq().get();
-        write(&test.log, &env, 100).unwrap_err();
+        let refused = test.log.lock().next_seq().get();
+        write(&test.log, 100).unwrap_err();
         if seed % 2 == 0 {
-            write(&test.log, &env, 100).unwrap();
+            write(&test.log, 100).unwrap();
         }
-        after_each_crash(&test, &env, seed, |found, context| {
+        after_each_crash(&test, seed, |found, context| {
             assert!(found.contains(&kept), "{context}: {found:?}");
             assert!(!found.contains(&refused), "{context}: {found:?}");
             cuts += 1;
@@ -137,20 +131,20 @@ fn a_refused_batch_never_comes_back() {
 #[test]
 fn after_a_failed_sync_the_log_takes_no_more_until_it_is_begun_anew() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
-    write(&test.log, &env, 100).unwrap();
+    let env = &test.env;
+    write(&test.log, 100).unwrap();
     test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
-    let first = test.log.sync_all(&env).unwrap_err();
+    let first = test.log.sync_all().unwrap_err();
     assert_eq!(first.kind(), ErrorKind::ReadOnly);
     // The file would sync now, and report success wrongly: nothing calls it again.
     let syncs = env.counters().wal_syncs.get();
-    assert_eq!(test.log.sync_all(&env).unwrap_err().to_string(), first.to_string());
+    assert_eq!(test.log.sync_all().unwrap_err().to_string(), first.to_string());
     assert_eq!(env.counters().wal_syncs.get(), syncs);
     assert_eq!(test.log.check().unwrap_err().to_string(), first.to_string());
     assert_eq!(env.failures.lock().len(), 1, "reported once");
     assert_eq!(test.log.task(), LogTask::Idle);
 
-    let mut writer = test.log.lock(&env);
+    let mut writer = test.log.lock();
     let fresh = writer.fresh_segment().unwrap();
     let number = fresh.header().number;
     let removed = env.listed().into_iter().map(|file| Change::SegmentRemoved { file });
@@ -160,8 +154,8 @@ fn after_a_failed_sync_the_log_takes_no_more_until_it_is_begun_anew() {
     drop(writer);
     test.log.check().unwrap();
     assert_eq!(test.log.durable_seq().get(), 1, "it is in tables");
-    let seq = write(&test.log, &env, 100).unwrap();
-    test.log.sync_all(&env).unwrap();
+    let seq = write(&test.log, 100).unwrap();
+    test.log.sync_all().unwrap();
     let after = test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
     assert_eq!(batches_in(&after, &[number]).unwrap(), [seq]);
 }
@@ -169,33 +163,33 @@ fn after_a_failed_sync_the_log_takes_no_more_until_it_is_begun_anew() {
 #[test]
 fn segments_below_the_low_water_go_once_the_header_behind_them_is_durable() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
+    let env = &test.env;
     for _ in 0..9 {
-        write(&test.log, &env, 1000).unwrap();
+        write(&test.log, 1000).unwrap();
     }
-    let end = test.log.lock(&env).lsn();
+    let end = test.log.lock().lsn();
     let before = env.listed();
     let syncs = env.syncs();
-    let obsolete = test.log.obsolete_segments(&env, end).unwrap();
+    let obsolete = test.log.obsolete_segments(end).unwrap();
     assert_eq!(obsolete, before[..2], "all but the present one");
     assert_eq!(env.syncs(), syncs + 3, "no header is durable before those in front of it");
     let syncs = env.syncs();
     assert_eq!(test.log.durable_seq().get(), 0, "not before they are removed");
     let removed = obsolete.iter().map(|file| Change::SegmentRemoved { file: *file });
     env.install_edit(removed.collect()).unwrap();
-    test.log.segments_removed(&env, &obsolete);
+    test.log.segments_removed(&obsolete);
     assert_eq!(test.log.durable_seq().get(), 6, "what comes before the header is in tables");
-    assert_eq!(test.segment_files(&env).len(), 1);
-    assert!(test.log.obsolete_segments(&env, end).unwrap().is_empty());
+    assert_eq!(test.segment_files().len(), 1);
+    assert!(test.log.obsolete_segments(end).unwrap().is_empty());
     assert_eq!(env.syncs(), syncs, "the header is known to be durable");
-    write(&test.log, &env, 1000).unwrap();
-    test.log.sync_all(&env).unwrap();
+    write(&test.log, 1000).unwrap();
+    test.log.sync_all().unwrap();
     assert_eq!(env.syncs(), syncs + 1 + u64::from(env.listed().len() > 1), "none that is gone");
     assert_eq!(test.log.durable_seq().get(), 10);
 }
 
 /// Appends a batch with an operation in each of these partitions; its last number.
-fn write_to(test: &TestLog, env: &TestEnv, partitions: &[u32]) -> SeqNo {
+fn write_to(test: &TestLog, partitions: &[u32]) -> SeqNo {
     let checksum = section_checksum(b"x");
     let sections = partitions.iter().map(|id| Section {
         partition: PartitionId(*id),
@@ -205,7 +199,7 @@ fn write_to(test: &TestLog, env: &TestEnv, partitions: &[u32]) -> SeqNo {
     });
     let sections: Vec<_> = sections.collect();
     let count = sections.len() as u64;
-    let mut writer = test.log.lock(env);
+    let mut writer = test.log.lock();
     writer.encode_batch(&sections, count).unwrap();
     let first = writer.take_seqs(count);
     writer.append().unwrap();
@@ -215,48 +209,47 @@ fn write_to(test: &TestLog, env: &TestEnv, partitions: &[u32]) -> SeqNo {
 /// A run of batches of one partition, and its end.
 #[test]
 fn a_flush_need_not_wait_for_batches_of_its_own_partition() {
-    fn before(test: &TestLog, env: &TestEnv, partition: u32, seq: SeqNo) -> Option<u64> {
-        let durable = test.log.durable_before_run(env, PartitionId(partition), seq);
+    fn before(test: &TestLog, partition: u32, seq: SeqNo) -> Option<u64> {
+        let durable = test.log.durable_before_run(PartitionId(partition), seq);
         durable.map(SeqNo::get)
     }
     let test = TestLog::new(64 << 10);
-    let env = TestEnv::default();
-    let one = write_to(&test, &env, &[1]);
-    assert_eq!(before(&test, &env, 1, one), Some(0), "the first batch of all");
-    assert_eq!(before(&test, &env, 2, one), None, "of another partition");
-    let two = write_to(&test, &env, &[2]);
-    assert_eq!(before(&test, &env, 2, two), None, "the batch before is not durable");
+    let one = write_to(&test, &[1]);
+    assert_eq!(before(&test, 1, one), Some(0), "the first batch of all");
+    assert_eq!(before(&test, 2, one), None, "of another partition");
+    let two = write_to(&test, &[2]);
+    assert_eq!(before(&test, 2, two), None, "the batch before is not durable");
     assert_eq!(
-        before(&test, &env, 1, one),
+        before(&test, 1, one),
         None,
         "and of the first partition alone nothing is at the end"
     );
-    test.log.sync_all(&env).unwrap();
-    assert_eq!(before(&test, &env, 2, two), None, "it is durable");
-    let later = write_to(&test, &env, &[2]);
-    assert_eq!(before(&test, &env, 2, later), Some(2));
-    let both = write_to(&test, &env, &[1, 2]);
-    assert_eq!(before(&test, &env, 2, both), None, "half of it is of the other partition");
-    let next = write_to(&test, &env, &[2]);
-    assert_eq!(before(&test, &env, 2, next), None, "as long as that is not durable");
-    test.log.sync_all(&env).unwrap();
-    let last = write_to(&test, &env, &[2]);
-    assert_eq!(before(&test, &env, 2, last), Some(next.get()));
+    test.log.sync_all().unwrap();
+    assert_eq!(before(&test, 2, two), None, "it is durable");
+    let later = write_to(&test, &[2]);
+    assert_eq!(before(&test, 2, later), Some(2));
+    let both = write_to(&test, &[1, 2]);
+    assert_eq!(before(&test, 2, both), None, "half of it is of the other partition");
+    let next = write_to(&test, &[2]);
+    assert_eq!(before(&test, 2, next), None, "as long as that is not durable");
+    test.log.sync_all().unwrap();
+    let last = write_to(&test, &[2]);
+    assert_eq!(before(&test, 2, last), Some(next.get()));
     test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
-    test.log.sync_all(&env).unwrap_err();
-    assert_eq!(before(&test, &env, 2, last), None, "after a failure a new log begins");
+    test.log.sync_all().unwrap_err();
+    assert_eq!(before(&test, 2, last), None, "after a failure a new log begins");
 }
 
 /// The thread may sleep for long if nothing is synced by interval, and knows of the appends all the time.
 #[test]
 fn a_new_segment_wakes_the_log_thread_though_it_knows_of_appends() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
+    let env = &test.env;
     for _ in 0..3 {
-        write(&test.log, &env, 1000).unwrap();
+        write(&test.log, 1000).unwrap();
     }
     assert_eq!(env.wakes.load(Ordering::Relaxed), 1, "by the first append alone");
-    write(&test.log, &env, 1000).unwrap();
+    write(&test.log, 1000).unwrap();
     assert_eq!(env.wakes.load(Ordering::Relaxed), 2, "it should make the segment after this one");
 }
 
@@ -265,51 +258,51 @@ fn a_new_segment_wakes_the_log_thread_though_it_knows_of_appends() {
 #[test]
 fn a_header_is_synced_alone_and_a_failure_is_one_of_the_log() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
+    let env = &test.env;
     for _ in 0..9 {
-        write(&test.log, &env, 1000).unwrap();
-        test.log.tend(&env, Duration::ZERO, Duration::ZERO).unwrap();
+        write(&test.log, 1000).unwrap();
+        test.log.tend(Duration::ZERO, Duration::ZERO).unwrap();
     }
     assert_eq!(test.log.durable_seq().get(), 0);
     assert_eq!(test.log.task(), LogTask::Sync, "the batches are not durable");
     let syncs = env.syncs();
-    let end = test.log.lock(&env).lsn();
-    assert_eq!(test.log.obsolete_segments(&env, end).unwrap().len(), 2);
-    test.log.tend(&env, Duration::ZERO, Duration::ZERO).unwrap();
+    let end = test.log.lock().lsn();
+    assert_eq!(test.log.obsolete_segments(end).unwrap().len(), 2);
+    test.log.tend(Duration::ZERO, Duration::ZERO).unwrap();
     assert_eq!(env.syncs(), syncs, "every header is durable");
     for _ in 0..3 {
-        write(&test.log, &env, 1000).unwrap();
+        write(&test.log, 1000).unwrap();
     }
     test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
-    test.log.tend(&env, Duration::ZERO, Duration::ZERO).unwrap_err();
-    assert_eq!(test.log.sync_all(&env).unwrap_err().kind(), ErrorKind::ReadOnly);
+    test.log.tend(Duration::ZERO, Duration::ZERO).unwrap_err();
+    assert_eq!(test.log.sync_all().unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(test.log.task(), LogTask::Idle);
 }
 
 #[test]
 fn an_idle_log_is_synced_then_marked_then_left_alone() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
-    let tend = |millis| test.log.tend(&env, Duration::from_millis(millis), INTERVAL).unwrap();
-    write(&test.log, &env, 100).unwrap();
+    let env = &test.env;
+    let tend = |millis| test.log.tend(Duration::from_millis(millis), INTERVAL).unwrap();
+    write(&test.log, 100).unwrap();
     assert_eq!(env.wakes.load(Ordering::Relaxed), 1);
-    write(&test.log, &env, 100).unwrap();
+    write(&test.log, 100).unwrap();
     assert_eq!(env.wakes.load(Ordering::Relaxed), 1, "the thread knows");
     assert!(tend(0).is_some());
     assert!(tend(99).is_some());
     assert_eq!(test.log.task(), LogTask::Sync, "not due before the interval");
     assert!(tend(100).is_some());
     assert_eq!(test.log.task(), LogTask::Mark);
-    let unmarked = test.log.lock(&env).lsn();
+    let unmarked = test.log.lock().lsn();
     tend(100);
     tend(110);
     assert_eq!(test.log.task(), LogTask::Idle);
-    assert!(test.log.lock(&env).lsn() > unmarked);
+    assert!(test.log.lock().lsn() > unmarked);
     assert_eq!(tend(111), Some(Duration::from_secs(1)), "then it gives its reserve back");
-    write(&test.log, &env, 100).unwrap();
+    write(&test.log, 100).unwrap();
     assert_eq!(env.wakes.load(Ordering::Relaxed), 2, "the thread is woken, though it looks again");
-    test.log.tend_now(&env).unwrap();
-    test.log.tend_now(&env).unwrap();
+    test.log.tend_now().unwrap();
+    test.log.tend_now().unwrap();
     assert_eq!(tend(2000), None, "it does not look until it is woken");
 }
 
@@ -317,9 +310,8 @@ fn an_idle_log_is_synced_then_marked_then_left_alone() {
 #[test]
 fn a_clock_that_goes_back_stops_no_sync() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
-    let tend = |millis| test.log.tend(&env, Duration::from_millis(millis), INTERVAL).unwrap();
-    write(&test.log, &env, 100).unwrap();
+    let tend = |millis| test.log.tend(Duration::from_millis(millis), INTERVAL).unwrap();
+    write(&test.log, 100).unwrap();
     tend(1_000_000);
     tend(5);
     tend(104);
@@ -335,32 +327,32 @@ fn lengths(test: &TestLog) -> Vec<u64> {
 }
 
 /// Writes that the log thread keeps up with.
-fn write_many(test: &TestLog, env: &TestEnv, count: usize, bytes: usize) {
+fn write_many(test: &TestLog, count: usize, bytes: usize) {
     for _ in 0..count {
-        write(&test.log, env, bytes).unwrap();
-        test.log.ensure_reserve(env).unwrap();
+        write(&test.log, bytes).unwrap();
+        test.log.ensure_reserve().unwrap();
     }
 }
 
 #[test]
 fn segments_grow_with_what_is_written_and_shrink_at_rest() {
     let test = TestLog::new(64 << 20);
-    let env = TestEnv::default();
-    write(&test.log, &env, 10).unwrap();
+    let env = &test.env;
+    write(&test.log, 10).unwrap();
     assert_eq!(lengths(&test), [FIRST_SEGMENT_BYTES], "a store that was hardly written to");
-    write_many(&test, &env, 100, 1 << 20);
+    write_many(&test, 100, 1 << 20);
     let grown = lengths(&test);
     assert_eq!(grown.iter().max(), Some(&(64 << 20)), "{grown:?}");
     assert!(grown.len() <= 8, "making one takes three syncs: {grown:?}");
     for _ in 0..3 {
-        test.log.tend_now(&env).unwrap();
+        test.log.tend_now().unwrap();
     }
     assert_eq!(test.log.task(), LogTask::Idle);
-    assert_eq!(env.listed().len(), test.log.lock(&env).begun().len(), "no reserve is kept");
+    assert_eq!(env.listed().len(), test.log.lock().begun().len(), "no reserve is kept");
     for _ in 0..20 {
-        test.log.release_reserve(&env).unwrap();
+        test.log.release_reserve().unwrap();
     }
-    let recent = test.log.lock(&env).state.recent;
+    let recent = test.log.lock().state.recent;
     assert_eq!(test.log.segment_bytes(recent), SEGMENT_BYTES_MIN);
 }
 
@@ -368,13 +360,12 @@ fn segments_grow_with_what_is_written_and_shrink_at_rest() {
 #[test]
 fn segments_of_a_writer_who_writes_little_do_not_stay_short() {
     let test = TestLog::new(64 << 20);
-    let env = TestEnv::default();
     let mut made = Vec::new();
     for _ in 0..20_000 {
-        write(&test.log, &env, 100).unwrap();
+        write(&test.log, 100).unwrap();
         // At rest between any two, which forgets what was written of late.
-        test.log.sync_all(&env).unwrap();
-        test.log.release_reserve(&env).unwrap();
+        test.log.sync_all().unwrap();
+        test.log.release_reserve().unwrap();
         made = lengths(&test);
     }
     let doubled: Vec<u64> = (0..7).map(|n| FIRST_SEGMENT_BYTES << n).collect();
@@ -385,31 +376,30 @@ fn segments_of_a_writer_who_writes_little_do_not_stay_short() {
 #[test]
 fn segments_for_small_appends_are_shorter() {
     let test = TestLog::new(64 << 20);
-    let env = TestEnv::default();
-    write_many(&test, &env, 700_000, 100);
+    write_many(&test, 700_000, 100);
     let longest = lengths(&test).into_iter().max().unwrap();
     assert!((12 << 20..24 << 20).contains(&longest), "{longest}");
     // Large ones follow, and get long ones.
-    write_many(&test, &env, 300, 1 << 20);
+    write_many(&test, 300, 1 << 20);
     assert_eq!(lengths(&test).into_iter().max(), Some(64 << 20));
 }
 
 #[test]
 fn a_log_at_rest_takes_no_more_space_than_its_frames() {
     let test = TestLog::new(64 << 20);
-    let env = TestEnv::default();
+    let env = &test.env;
     for _ in 0..4000 {
-        write(&test.log, &env, 10_000).unwrap();
+        write(&test.log, 10_000).unwrap();
     }
     let capacity = 1 << 30;
     test.mem.set_capacity(Some(capacity));
-    test.log.sync_all(&env).unwrap();
-    test.log.release_reserve(&env).unwrap();
+    test.log.sync_all().unwrap();
+    test.log.release_reserve().unwrap();
     let taken = capacity - test.mem.free_bytes(std::path::Path::new("/db")).unwrap();
     assert!(taken < 41_000_000, "{taken} bytes for 40 MB of frames");
     // It goes on where it was.
-    let seq = write(&test.log, &env, 100).unwrap();
-    test.log.sync_all(&env).unwrap();
+    let seq = write(&test.log, 100).unwrap();
+    test.log.sync_all().unwrap();
     let after = test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
     assert_eq!(batches_in(&after, &env.listed()).unwrap().last(), Some(&seq));
 }
@@ -417,32 +407,32 @@ fn a_log_at_rest_takes_no_more_space_than_its_frames() {
 #[test]
 fn a_log_of_which_all_is_in_tables_goes_on_in_an_empty_segment() {
     let test = TestLog::new(64 << 20);
-    let env = TestEnv::default();
-    test.log.lock(&env).state.recent.bytes = 1 << 20;
+    let env = &test.env;
+    test.log.lock().state.recent.bytes = 1 << 20;
     for _ in 0..60 {
-        write(&test.log, &env, 10_000).unwrap();
+        write(&test.log, 10_000).unwrap();
     }
-    let flushed = test.log.lock(&env).lsn();
-    let active = write(&test.log, &env, 100).unwrap();
-    assert_eq!(test.log.obsolete_segments(&env, flushed).unwrap(), [], "a memtable needs it");
-    let end = test.log.lock(&env).lsn();
+    let flushed = test.log.lock().lsn();
+    let active = write(&test.log, 100).unwrap();
+    assert_eq!(test.log.obsolete_segments(flushed).unwrap(), [], "a memtable needs it");
+    let end = test.log.lock().lsn();
     for _ in 0..3 {
-        test.log.tend_now(&env).unwrap();
+        test.log.tend_now().unwrap();
     }
-    assert!(test.log.lock(&env).lsn() > end, "a mark follows the last batch");
+    assert!(test.log.lock().lsn() > end, "a mark follows the last batch");
     let before = env.listed();
     test.faults.add_rule(fail(OpKind::Append, FaultAction::Enospc));
-    test.log.obsolete_segments(&env, end).unwrap_err();
-    assert_eq!(test.log.obsolete_segments(&env, end).unwrap(), before);
+    test.log.obsolete_segments(end).unwrap_err();
+    assert_eq!(test.log.obsolete_segments(end).unwrap(), before);
     let removed = before.iter().map(|file| Change::SegmentRemoved { file: *file });
     env.install_edit(removed.collect()).unwrap();
-    test.log.segments_removed(&env, &before);
-    assert_eq!(test.log.obsolete_segments(&env, end).unwrap(), [], "one that is short may stay");
-    let seq = write(&test.log, &env, 100).unwrap();
+    test.log.segments_removed(&before);
+    assert_eq!(test.log.obsolete_segments(end).unwrap(), [], "one that is short may stay");
+    let seq = write(&test.log, 100).unwrap();
     assert_eq!(seq, active + 1);
-    let end = test.log.lock(&env).lsn();
-    assert_eq!(test.log.obsolete_segments(&env, end).unwrap(), []);
-    test.log.sync_all(&env).unwrap();
+    let end = test.log.lock().lsn();
+    assert_eq!(test.log.obsolete_segments(end).unwrap(), []);
+    test.log.sync_all().unwrap();
     let after = test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
     assert_eq!(batches_in(&after, &env.listed()).unwrap(), [seq]);
 }
@@ -450,44 +440,42 @@ fn a_log_of_which_all_is_in_tables_goes_on_in_an_empty_segment() {
 #[test]
 fn a_segment_that_the_disk_has_no_room_for_is_made_as_long_as_it_can_be() {
     let test = TestLog::new(64 << 20);
-    let env = TestEnv::default();
-    test.log.lock(&env).state.recent.bytes = 64 << 20;
+    test.log.lock().state.recent.bytes = 64 << 20;
     test.mem.set_capacity(Some(10 << 20));
-    write(&test.log, &env, 100).unwrap();
+    write(&test.log, 100).unwrap();
     assert_eq!(lengths(&test), [8 << 20]);
     test.mem.set_capacity(Some(100));
     let test = TestLog::new(64 << 20);
-    let env = TestEnv::default();
     test.mem.set_capacity(Some(100));
-    assert_eq!(write(&test.log, &env, 100).unwrap_err().kind(), ErrorKind::NoSpace);
-    assert!(test.segment_files(&env).is_empty());
+    assert_eq!(write(&test.log, 100).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert!(test.segment_files().is_empty());
 }
 
 /// The manifest refuses every segment: each attempt made another file, which nothing removed.
 #[test]
 fn refused_segments_leave_one_file_and_none_after_healing() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
+    let env = &test.env;
     env.refuses_edits.store(true, Ordering::Relaxed);
     for _ in 0..100 {
-        write(&test.log, &env, 100).unwrap_err();
+        write(&test.log, 100).unwrap_err();
     }
-    assert_eq!(test.segment_files(&env).len(), 1);
+    assert_eq!(test.segment_files().len(), 1);
     // One that needs a longer segment cannot use it.
-    write(&test.log, &env, 10_000).unwrap_err();
-    assert_eq!(test.segment_files(&env).len(), 2);
+    write(&test.log, 10_000).unwrap_err();
+    assert_eq!(test.segment_files().len(), 2);
     env.refuses_edits.store(false, Ordering::Relaxed);
-    let seq = write(&test.log, &env, 100).unwrap();
-    assert_eq!(test.segment_files(&env).len(), 1);
+    let seq = write(&test.log, 100).unwrap();
+    assert_eq!(test.segment_files().len(), 1);
     assert_eq!(batches_in(&test.mem, &env.listed()).unwrap(), [seq]);
 }
 
 #[test]
 fn a_log_that_ends_cleanly_names_its_end() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
-    write(&test.log, &env, 100).unwrap();
-    test.log.lock(&env).close().unwrap();
+    let env = &test.env;
+    write(&test.log, 100).unwrap();
+    test.log.lock().close().unwrap();
     let edits = env.edits.lock();
     let Some([Change::LogClosed(cut)]) = edits.last().map(Vec::as_slice) else {
         panic!("the last edit closes the log: {edits:?}");
@@ -499,16 +487,16 @@ fn a_log_that_ends_cleanly_names_its_end() {
 #[test]
 fn a_segment_that_could_not_be_begun_leaves_the_manifest_with_the_next_one() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
-    write(&test.log, &env, 100).unwrap();
+    let env = &test.env;
+    write(&test.log, 100).unwrap();
     for _ in 0..3 {
-        write(&test.log, &env, 1000).unwrap();
+        write(&test.log, 1000).unwrap();
     }
     // Full; the header of the next segment is torn.
     test.faults.add_rule(fail(OpKind::Append, FaultAction::ShortWrite(10)));
-    write(&test.log, &env, 1000).unwrap_err();
+    write(&test.log, 1000).unwrap_err();
     let listed = env.listed();
-    let seq = write(&test.log, &env, 100).unwrap();
+    let seq = write(&test.log, 100).unwrap();
     assert_ne!(env.listed(), listed, "the spoiled one is gone");
     assert_eq!(batches_in(&test.mem, &env.listed()).unwrap(), [1, 2, 3, 4, seq]);
 }
@@ -522,10 +510,9 @@ struct Told(Arc<Mutex<Vec<Answer>>>);
 
 impl Told {
     /// Asks for a notice of `seq`.
-    fn ask(&self, test: &TestLog, env: &TestEnv, seq: u64) {
+    fn ask(&self, test: &TestLog, seq: u64) {
         let told = self.clone();
         test.log.notify(
-            env,
             SeqNo::new(seq).unwrap(),
             Box::new(move |outcome| {
                 told.0.lock().push((seq, outcome.map_err(|error| error.kind())));
@@ -541,61 +528,59 @@ impl Told {
 #[test]
 fn a_notice_has_the_log_synced_without_waiting_for_the_interval() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
+    let env = &test.env;
     let told = Told::default();
     let never = Duration::ZERO;
     for _ in 0..3 {
-        write(&test.log, &env, 100).unwrap();
+        write(&test.log, 100).unwrap();
     }
-    test.log.tend(&env, Duration::ZERO, never).unwrap();
+    test.log.tend(Duration::ZERO, never).unwrap();
     assert_eq!(test.log.durable_seq().get(), 0, "nothing is synced by itself");
     let wakes = env.wakes.load(Ordering::Relaxed);
-    told.ask(&test, &env, 3);
-    told.ask(&test, &env, 1);
+    told.ask(&test, 3);
+    told.ask(&test, 1);
     assert_eq!(env.wakes.load(Ordering::Relaxed), wakes + 1, "once for both");
     assert_eq!(told.take(), []);
-    write(&test.log, &env, 100).unwrap();
-    test.log.tend(&env, Duration::from_millis(1), never).unwrap();
+    write(&test.log, 100).unwrap();
+    test.log.tend(Duration::from_millis(1), never).unwrap();
     assert_eq!(told.take(), [(1, Ok(())), (3, Ok(()))]);
-    told.ask(&test, &env, 2);
+    told.ask(&test, 2);
     assert_eq!(told.take(), [(2, Ok(()))], "it was durable already");
     // One sync for all that wait, whoever asks for it.
-    write(&test.log, &env, 100).unwrap();
+    write(&test.log, 100).unwrap();
     let syncs = env.syncs();
-    told.ask(&test, &env, 5);
-    test.log.sync_all(&env).unwrap();
+    told.ask(&test, 5);
+    test.log.sync_all().unwrap();
     assert_eq!(told.take(), [(5, Ok(()))]);
-    test.log.tend(&env, Duration::from_millis(2), never).unwrap();
+    test.log.tend(Duration::from_millis(2), never).unwrap();
     assert_eq!(env.syncs(), syncs + 1);
     // A number after the log's end is of an operation without a log.
-    told.ask(&test, &env, 9);
+    told.ask(&test, 9);
     assert_eq!(told.take(), [(9, Ok(()))]);
-    write(&test.log, &env, 100).unwrap();
-    told.ask(&test, &env, 9);
+    write(&test.log, 100).unwrap();
+    told.ask(&test, 9);
     assert_eq!(told.take(), []);
-    test.log.tend(&env, Duration::from_millis(3), never).unwrap();
+    test.log.tend(Duration::from_millis(3), never).unwrap();
     assert_eq!(told.take(), [(9, Ok(()))]);
 }
 
 #[test]
 fn notices_hear_of_a_failed_sync_and_of_the_end() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
     let told = Told::default();
-    write(&test.log, &env, 100).unwrap();
-    told.ask(&test, &env, 1);
+    write(&test.log, 100).unwrap();
+    told.ask(&test, 1);
     test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
-    assert!(test.log.sync_all(&env).is_err());
+    assert!(test.log.sync_all().is_err());
     assert_eq!(told.take(), [(1, Err(ErrorKind::ReadOnly))]);
-    told.ask(&test, &env, 1);
+    told.ask(&test, 1);
     assert_eq!(told.take(), [(1, Err(ErrorKind::ReadOnly))], "and so does a later one");
 
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
-    write(&test.log, &env, 100).unwrap();
-    told.ask(&test, &env, 1);
-    test.log.shut_notices(&env);
-    told.ask(&test, &env, 1);
+    write(&test.log, 100).unwrap();
+    told.ask(&test, 1);
+    test.log.shut_notices();
+    told.ask(&test, 1);
     assert_eq!(told.take(), [(1, Err(ErrorKind::Closed)), (1, Err(ErrorKind::Closed))]);
 }
 
@@ -603,7 +588,7 @@ fn notices_hear_of_a_failed_sync_and_of_the_end() {
 #[test]
 fn a_segment_that_was_in_a_failed_sync_of_the_folder_is_not_listed() {
     let test = TestLog::new(SEGMENT);
-    let env = TestEnv::default();
+    let env = &test.env;
     let folder = test.folder.clone();
     let faults = test.faults.clone();
     test.faults.set_observer(Arc::new(move |op: &FsOp| {
@@ -614,11 +599,11 @@ fn a_segment_that_was_in_a_failed_sync_of_the_folder_is_not_listed() {
             folder.sync_dir(Path::new(DIR)).unwrap_err();
         }
     }));
-    write(&test.log, &env, 100).unwrap_err();
+    write(&test.log, 100).unwrap_err();
     assert_eq!(test.faults.fault_count(), 1);
     assert_eq!(env.listed(), []);
-    let seq = write(&test.log, &env, 100).unwrap();
-    test.log.sync_all(&env).unwrap();
+    let seq = write(&test.log, 100).unwrap();
+    test.log.sync_all().unwrap();
     let after = test.mem.crash_clone(CrashOutcome::Nothing, &mut || 0);
     assert_eq!(batches_in(&after, &env.listed()).unwrap(), [seq]);
 }

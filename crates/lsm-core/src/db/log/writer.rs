@@ -6,8 +6,8 @@
 
 use parking_lot::MutexGuard;
 
+use super::Log;
 use super::state::{PartitionRun, WriterState};
-use super::{Log, LogEnv};
 use crate::error::Result;
 use crate::types::{MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, LogCut};
@@ -26,15 +26,14 @@ const CONTROL_BYTES_MAX: usize = 128;
 /// The log under its lock: the right to append.
 pub(in crate::db) struct LogWriter<'a> {
     pub(super) log: &'a Log,
-    pub(super) env: &'a dyn LogEnv,
     pub(super) state: MutexGuard<'a, WriterState>,
 }
 
 impl Log {
     /// Waits for the writer's lock. While the result lives no other thread appends a frame or
     /// begins a segment.
-    pub(in crate::db) fn lock<'a>(&'a self, env: &'a dyn LogEnv) -> LogWriter<'a> {
-        LogWriter { log: self, env, state: self.writer.lock() }
+    pub(in crate::db) fn lock(&self) -> LogWriter<'_> {
+        LogWriter { log: self, state: self.writer.lock() }
     }
 }
 
@@ -47,6 +46,14 @@ impl LogWriter<'_> {
     /// The sequence number that was taken last.
     pub(in crate::db) fn last_seq(&self) -> SeqNo {
         SeqNo::new(self.state.next_seq.get() - 1).expect("the next one is above it")
+    }
+
+    /// Settles the log through its end: see [`LogEnv::settle_log`](super::LogEnv::settle_log).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`](crate::error::ErrorKind::Fenced): the last append does not count.
+    pub(in crate::db) fn settle(&self) -> Result<()> {
+        self.log.env.settle_log(self.state.lsn())
     }
 
     /// Takes the next `count` sequence numbers and returns the first. They are used up even if the
@@ -229,11 +236,11 @@ impl LogWriter<'_> {
         state.switches_encoded = 0;
         state.recent.appends += 1;
         state.recent.bytes = state.recent.bytes.saturating_add(len);
-        self.env.counters().wal_bytes.add(len);
+        self.log.env.counters().wal_bytes.add(len);
         // Only after the append: a sync that reads this place must find the bytes in the file.
         self.log.note_appended(lsn, self.state.logged_seq);
         // One wake-up for all appends until the thread has looked, see `tell_thread`.
-        self.log.tell_thread(self.env);
+        self.log.tell_thread();
         Ok(())
     }
 
@@ -260,7 +267,7 @@ impl LogWriter<'_> {
         self.encode_control(control);
         self.append()?;
         // A clean close is durable in the manifest, which must name no place after a fence.
-        self.env.settle_log(self.state.lsn())
+        self.settle()
     }
 
     /// Ends the log cleanly: a last frame, then a durable edit that names the log's end.
@@ -270,17 +277,17 @@ impl LogWriter<'_> {
         }
         // Both come before the last frame, because this frame attests the sync and the last edit.
         // An edit after it would not be attested.
-        self.log.sync_all(self.env)?;
+        self.log.sync_all()?;
         self.remove_unused()?;
         // Only the last sync makes this frame attest anything. It attests the one before.
-        self.append_control(Control::CleanClose { manifest_edit: self.env.durable_edit() })?;
-        self.log.sync_all(self.env)?;
+        self.append_control(Control::CleanClose { manifest_edit: self.log.env.durable_edit() })?;
+        self.log.sync_all()?;
         let segment = self.state.segment.as_ref().expect("a frame was just appended");
         let LogPlace { segment, offset } = segment.end();
         let cut = LogCut { segment, offset, last_seq: self.state.logged_seq };
         // The manifest names the end as well. If the device lost the last frames and returned
         // zeros, nothing in the log would show that they existed.
-        self.env.install_edit(vec![Change::LogClosed(cut)])?;
+        self.log.env.install_edit(vec![Change::LogClosed(cut)])?;
         if self.log.settings.fs.caps().punch {
             // The log is closed even if this fails, and the next open removes the file.
             let _ = self.give_back();

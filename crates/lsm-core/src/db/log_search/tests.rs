@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::batch::SectionBuilder;
-use crate::db::testing::{DB, DIR, EPOCH, TestEnv, TestLog};
+use crate::db::testing::{DB, DIR, EPOCH, TestLog};
 use crate::fs::{FsOp, OpKind};
 use crate::types::FileNumbers;
 use crate::wal::{Section, section_checksum};
@@ -14,16 +14,15 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 /// A log of at least six segments, whose operation `n` puts the key `n`.
-fn written() -> (TestLog, TestEnv) {
+fn written() -> TestLog {
     let test = TestLog::new(4096);
-    let env = TestEnv::default();
     for number in 1..=COUNT {
         let mut section = SectionBuilder::default();
         section.push(EntryKind::Value, &key(number), &[b'x'; 1000]);
         let bytes = section.bytes();
         let checksum = section_checksum(bytes);
         let sections = [Section { partition: PartitionId(0), operations: 1, checksum, bytes }];
-        let mut writer = test.log.lock(&env);
+        let mut writer = test.log.lock();
         if !writer.has_room(&sections) {
             writer.append().unwrap();
         }
@@ -31,10 +30,10 @@ fn written() -> (TestLog, TestEnv) {
         assert_eq!(writer.take_seqs(1), seq(number));
         writer.append().unwrap();
         drop(writer);
-        test.log.tend_now(&env).unwrap();
+        test.log.tend_now().unwrap();
     }
-    assert!(env.listed().len() >= 6, "{:?}", env.listed());
-    (test, env)
+    assert!(test.env.listed().len() >= 6, "{:?}", test.env.listed());
+    test
 }
 
 fn seq(number: u64) -> SeqNo {
@@ -46,7 +45,7 @@ fn path(number: FileNo) -> PathBuf {
 }
 
 /// A search that may have one segment open.
-fn search(test: &TestLog, env: &TestEnv) -> LogSearch {
+fn search(test: &TestLog) -> LogSearch {
     let fs: Arc<dyn Fs> = Arc::new(test.faults.clone());
     let place = TableFactory {
         fs: fs.clone(),
@@ -60,7 +59,7 @@ fn search(test: &TestLog, env: &TestEnv) -> LogSearch {
         are_mapped: false,
         under_way: None,
     };
-    let segments = env.listed().into_iter().map(|number| (number, EPOCH)).collect();
+    let segments = test.env.listed().into_iter().map(|number| (number, EPOCH)).collect();
     LogSearch::new(&place, segments, PartitionId(0), [])
 }
 
@@ -75,8 +74,8 @@ fn check(search: &LogSearch, first: u64) {
 
 #[test]
 fn operations_of_every_segment_are_found_with_one_open_at_a_time() {
-    let (test, env) = written();
-    let search = search(&test, &env);
+    let test = written();
+    let search = search(&test);
     check(&search, 1);
     assert_eq!(search.files.as_ref().unwrap().open_count(), 0);
     assert!(search.files.as_ref().unwrap().reopened_count() > 0);
@@ -85,9 +84,9 @@ fn operations_of_every_segment_are_found_with_one_open_at_a_time() {
 /// The search failed for all operations, also for those of segments that are there.
 #[test]
 fn segments_that_a_flush_has_removed_are_passed_over() {
-    let (test, env) = written();
-    let search = search(&test, &env);
-    test.mem.delete(&path(env.listed()[0])).unwrap();
+    let test = written();
+    let search = search(&test);
+    test.mem.delete(&path(test.env.listed()[0])).unwrap();
     let first = (1..=COUNT).find(|number| search.find(seq(*number)).unwrap().is_some());
     let first = first.unwrap();
     assert!((2..10).contains(&first), "{first}");
@@ -96,9 +95,9 @@ fn segments_that_a_flush_has_removed_are_passed_over() {
 
 #[test]
 fn a_segment_that_goes_between_its_opening_and_its_reading_is_passed_over() {
-    let (test, env) = written();
-    let search = search(&test, &env);
-    let numbers = env.listed();
+    let test = written();
+    let search = search(&test);
+    let numbers = test.env.listed();
     let first = path(numbers[0]);
     let last = path(numbers[numbers.len() - 1]);
     let mem = test.mem.clone();
