@@ -12,6 +12,7 @@
 //! 3. A table that turned out damaged stays claimed: it is not compacted again until the next open,
 //!    and the rest of the partition continues.
 
+mod env;
 mod triggers;
 
 use std::collections::BTreeSet;

@@ -6,7 +6,8 @@
 //! and `install.rs` installs its tables; `stall.rs` slows writers down, `obsolete.rs` deletes files,
 //! `verify.rs` reads all of them; `checkpoint.rs` and `exchange/` copy to and from other folders; `errors.rs`
 //! defines the reaction to failures and `resume.rs` recovers from the worst; `health.rs`, `stats.rs` and the
-//! listeners of `events.rs` report. `env.rs` connects the parts.
+//! listeners of `events.rs` report. `sealing.rs` and `worker.rs` are the
+//! work of the commit path and of the background threads.
 
 mod background;
 mod batch;
@@ -20,7 +21,6 @@ mod compaction;
 mod concurrent_reader;
 mod context;
 mod durable;
-mod env;
 mod epoch;
 pub(crate) mod errors;
 mod events;
@@ -57,6 +57,7 @@ mod restore;
 mod resume;
 pub(crate) mod retries;
 mod schedule;
+mod sealing;
 mod stall;
 mod stats;
 #[cfg(test)]
@@ -65,6 +66,7 @@ mod transaction;
 mod unconfirmed;
 mod values;
 mod verify;
+mod worker;
 mod write;
 
 use std::sync::Arc;

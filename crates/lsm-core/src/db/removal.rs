@@ -50,6 +50,11 @@ impl DbInner {
         removed
     }
 
+    /// Returns `true` if something obsolete waits for its removal.
+    pub(super) fn has_obsolete(&self) -> bool {
+        !self.catalog.obsolete().is_empty() || self.context.wishes.has_removals()
+    }
+
     /// Removes tables that a job wrote and that no edit named.
     pub(super) fn forget(&self, tables: &[SstMeta]) {
         self.catalog.obsolete().add_unnamed(tables);

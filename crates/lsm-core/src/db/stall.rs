@@ -16,6 +16,7 @@
 //! 3. A change of one partition costs the same with one partition and with a thousand. So the
 //!    shared part is kept apart from the part of each, and sums are updated incrementally.
 
+mod env;
 mod pressure;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,100 @@
+//! The work between two groups of writes: each batch is checked before it is written, and memtables that
+//! have grown too large are sealed after it.
+//!
+//! Called by the leader of a group, under the lock of the log's writer.
+
+use std::sync::Arc;
+
+use super::DbInner;
+use super::commit::CommitEnv;
+use super::log::LogWriter;
+use super::prepared::Prepared;
+use crate::error::Result;
+use crate::hooks::OpenWishes;
+use crate::partition::PartitionState;
+
+impl CommitEnv for DbInner {
+    fn check_batch(&self, batch: &Prepared<'_>) -> Result<()> {
+        self.check_open()?;
+        for section in batch.sections() {
+            section.partition.check_live()?;
+            if section.partition.is_doubtful() {
+                // A drop that may be on disk is finished or ruled out first: a write that is
+                // acknowledged now would be lost at the next open if the drop counts.
+                self.settle(&section.partition)?;
+            }
+            section.check_rules()?;
+            section.check_values()?;
+        }
+        Ok(())
+    }
+
+    fn after_group(&self, writer: &mut LogWriter<'_>, cleared: Vec<Arc<PartitionState>>) {
+        // The largest memtable, not the one that was just written to: a flush of it frees most, and
+        // many small partitions are not flushed one by one.
+        if self.commit.active_bytes() >= self.setup.options.write_buffer_bytes {
+            let work = self.catalog.work();
+            let largest = work.largest_active().and_then(|id| self.catalog.with_id(id));
+            if let Some(largest) = largest {
+                self.seal(writer, &largest);
+            }
+        }
+        for partition in cleared {
+            // A clear is in a memtable first, and tables below it can be dropped only when it is in
+            // the manifest.
+            if partition.view().frees_tables() {
+                self.seal(writer, &partition);
+            }
+        }
+        if let Some(wishes) = self.context.wishes.take() {
+            self.fulfil(writer, &wishes);
+        }
+        // The log thread prepares memory for the memtables: see `memtable/arena.rs`.
+        if self.setup.slabs.take_short() {
+            self.background.wake_all();
+        }
+        // Once a segment: a look at each group would walk the work list at every commit.
+        if writer.take_segment_switched() {
+            self.seal_for_log_size(writer);
+        }
+    }
+}
+
+impl DbInner {
+    /// Waits until no group is being committed; none begins while the guard lives.
+    pub(super) fn between_groups(&self) -> LogWriter<'_> {
+        self.log.lock()
+    }
+
+    /// Begins what value stores wish.
+    fn fulfil(&self, writer: &mut LogWriter<'_>, wishes: &OpenWishes) {
+        if wishes.log_sync {
+            self.log.want_sync();
+        }
+        for partition in wishes.flushes.iter().filter_map(|id| self.catalog.with_id(*id)) {
+            self.seal(writer, &partition);
+        }
+    }
+
+    /// Seals every partition whose active memtable pins more of the log than it may grow to.
+    fn seal_for_log_size(&self, writer: &mut LogWriter<'_>) {
+        let end = writer.lsn().0;
+        // A memtable that is written to rarely is never the largest. Without this limit it would
+        // keep the log, and the time of the next open, growing.
+        let pinning_before = end.saturating_sub(self.setup.options.wal_bytes_max);
+        let pinning = self.catalog.work().active_before(pinning_before);
+        let mut sealed: Vec<Arc<PartitionState>> =
+            pinning.into_iter().filter_map(|id| self.catalog.with_id(id)).collect();
+        sealed.retain(|partition| self.commit.seal(writer, partition));
+        // Once for all of them: there may be thousands, and writers wait.
+        self.sealed(sealed.iter().map(|partition| &**partition));
+    }
+
+    /// Seals a partition's active memtable, unless it is empty, and requests its flush. The caller
+    /// holds the lock between two groups.
+    pub(super) fn seal(&self, writer: &mut LogWriter<'_>, partition: &PartitionState) {
+        if self.commit.seal(writer, partition) {
+            self.sealed(std::iter::once(partition));
+        }
+    }
+}

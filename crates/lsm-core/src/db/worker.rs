@@ -1,0 +1,115 @@
+//! [`Worker`] for an open database: the pieces of work of the background threads.
+
+use std::time::Duration;
+
+use super::DbInner;
+use super::background::{Background, Worker};
+use crate::error::Result;
+
+impl Worker for DbInner {
+    fn background(&self) -> &Background {
+        &self.background
+    }
+
+    fn check_working(&self) -> Result<()> {
+        self.check_writable()
+    }
+
+    fn flush_one(&self) -> Result<bool> {
+        // A fenced database has no work left: its results would not count.
+        if self.ownership.is_fenced() { Ok(false) } else { self.flush_one() }
+    }
+
+    fn compact_one(&self) -> Result<bool> {
+        if self.ownership.is_fenced() { Ok(false) } else { self.compact_one() }
+    }
+
+    fn tend_log(&self) -> Result<Option<Duration>> {
+        if self.ownership.is_fenced() {
+            return Ok(None);
+        }
+        // First: writers may need it within milliseconds, and a sync takes longer.
+        self.setup.slabs.prepare();
+        // Before the log, which fails where the disk is full.
+        let cursor = self.tend_cursor();
+        let sync_interval = Duration::from_millis(self.setup.options.sync_interval_ms);
+        let log = self.log.tend(self.background.now(), sync_interval)?;
+        Ok(log.into_iter().chain(cursor).min())
+    }
+
+    fn tend_log_now(&self) -> Result<bool> {
+        if self.ownership.is_fenced() {
+            return Ok(false);
+        }
+        self.tend_cursor();
+        self.log.tend_now()
+    }
+
+    fn remove_obsolete(&self) -> Result<()> {
+        self.remove_obsolete()
+    }
+
+    fn finish_removing(&self) -> Result<()> {
+        self.finish_removing()
+    }
+
+    fn holds_obsolete(&self) -> bool {
+        !self.ownership.is_fenced() && self.has_obsolete()
+    }
+
+    fn waits_for_release(&self) -> bool {
+        !self.ownership.is_fenced() && (self.jobs.waits_for_time() || self.holds_values())
+    }
+
+    fn has_work(&self) -> bool {
+        !self.ownership.is_fenced() && self.has_work()
+    }
+
+    fn ease(&self) {
+        self.stall.ease();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::db::{BackgroundMode, Db};
+    use crate::fs::MemFs;
+
+    /// Threads of a database that works step by step do nothing when they are woken, so each wake-up
+    /// counts.
+    #[test]
+    fn a_writer_whose_memtable_takes_a_slab_wakes_the_thread_that_prepares_the_next_ones() {
+        let builder = Db::builder("/db").fs(Arc::new(MemFs::new()));
+        let db = builder.background(BackgroundMode::Stepped).open().unwrap();
+        let p = db.partition("p").unwrap();
+        let inner = db.inner();
+        inner.tend_log().unwrap();
+        assert_eq!(inner.setup.slabs.idle_bytes(), 0, "none was taken");
+        // Beyond the first slabs of a memtable, which are short and come from the allocator.
+        for n in 0..2000_u32 {
+            p.put(n.to_be_bytes(), [7; 900]).unwrap();
+        }
+        assert_eq!(inner.setup.slabs.idle_bytes(), 0, "a writer prepares none");
+        inner.tend_log().unwrap();
+        let prepared = inner.setup.slabs.idle_bytes();
+        assert!(prepared > 0);
+        let mut takes = 0;
+        for n in 2000..6000_u32 {
+            let wakes = inner.background.wakes();
+            p.put(n.to_be_bytes(), [7; 900]).unwrap();
+            if inner.setup.slabs.idle_bytes() < prepared {
+                takes += 1;
+                assert!(
+                    inner.background.wakes() > wakes,
+                    "put {n} takes a slab and wakes no thread"
+                );
+                inner.tend_log().unwrap();
+                assert_eq!(inner.setup.slabs.idle_bytes(), prepared);
+            }
+        }
+        assert!(takes > 0);
+    }
+}
