@@ -194,6 +194,11 @@ impl Catalog {
         &self.unconfirmed
     }
 
+    /// Length of the file of the commit cursor, in bytes.
+    pub(super) fn cursor_bytes(&self) -> u64 {
+        self.cursor.file_bytes()
+    }
+
     /// All partitions that exist, by id.
     pub(super) fn partitions(&self) -> Vec<Arc<PartitionState>> {
         self.partitions.read().by_id.values().cloned().collect()

@@ -57,7 +57,7 @@ impl DbInner {
         // As long as the folder is locked: later a deletion could hit a file of the next process.
         let removed = self.remove_obsolete();
         // After a concurrent fence this returns the error, and the cursor does not change.
-        let closed = self.ownership.end_cursor(&self.context);
+        let closed = self.ownership.end_cursor();
         // Last: the next process may open the database as soon as the lock is free.
         closing.release();
         flushed.and(ended).and(removed).and(closed)

@@ -160,7 +160,7 @@ impl DbInner {
         if let Err(error) = &result
             && let Some(damage) = error.damage()
         {
-            self.events.tell(&Event::Corruption(damage.clone()));
+            self.runner.events.tell(&Event::Corruption(damage.clone()));
         }
         // After the installation, so that the next pick sees the new version.
         self.jobs.finish(claimed, result.as_ref().map(Vec::as_slice));
@@ -187,7 +187,7 @@ impl DbInner {
                 compaction.tables().map(|(_, table)| table.meta.clone()).collect();
             let changes = changes(partition.id, compaction, &moved);
             if self.install_job(partition, Installation::of(changes))? {
-                self.counters.trivial_moves.add(1);
+                self.runner.counters.trivial_moves.add(1);
                 self.count_compaction(claimed, 0, started);
             }
             return Ok(moved);
@@ -244,8 +244,8 @@ impl DbInner {
             },
         )?;
         if is_installed {
-            self.counters.compaction_read_bytes.add(compaction.bytes());
-            self.counters.compaction_written_bytes.add(made.bytes());
+            self.runner.counters.compaction_read_bytes.add(compaction.bytes());
+            self.runner.counters.compaction_written_bytes.add(made.bytes());
         }
         Ok(is_installed)
     }
@@ -253,8 +253,8 @@ impl DbInner {
     /// Counts and reports an installed compaction.
     fn count_compaction(&self, claimed: &Claimed, written_bytes: u64, started: Duration) {
         let compaction = &claimed.compaction;
-        self.counters.compactions.add(1);
-        self.events.tell(&Event::Compacted {
+        self.runner.counters.compactions.add(1);
+        self.runner.events.tell(&Event::Compacted {
             partition: claimed.partition.name.to_string(),
             level_from: compaction.level_from,
             level_to: compaction.level_to,
@@ -282,19 +282,14 @@ impl DbInner {
         let goal = RangeGoal {
             range,
             through: self.commit.visible_seq(),
-            rewrite_before: rewrites_all.then(|| self.context.numbers.allocate()),
+            rewrite_before: rewrites_all.then(|| self.runner.factory.numbers.allocate()),
             finish: Finish::LastLevel,
         };
         self.reach(partition, goal)?;
         // After the tables of the range are where they stay: those that exist now are merged with their
         // neighbours once, so that the call ends however the outputs are cut.
-        let finish = Finish::Packed(self.context.numbers.allocate());
+        let finish = Finish::Packed(self.runner.factory.numbers.allocate());
         self.reach(partition, RangeGoal { finish, ..goal })
-    }
-
-    /// Returns `true` if there is something to flush, to compact or to remove.
-    pub(super) fn has_work(&self) -> bool {
-        self.log.has_failed() || self.jobs.has_work(self) || self.values.has_goal()
     }
 
     /// Waits until no compaction runs; no flush runs either while the result lives.

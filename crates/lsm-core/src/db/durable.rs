@@ -9,8 +9,9 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-use crate::error::Result;
-use crate::types::Process;
+use super::handle::Db;
+use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Process, SeqNo};
 
 /// The answer that a future waits for, and the waker of its task.
 #[derive(Default)]
@@ -80,5 +81,51 @@ impl fmt::Debug for Durable {
             shown.field("outcome", &self.state.lock().outcome);
         }
         shown.finish()
+    }
+}
+
+impl Db {
+    /// Waits until every logged operation up to `seq` is on the device, syncing if needed.
+    pub fn wait_durable(&self, seq: SeqNo) -> Result<()> {
+        self.check_written(seq)?;
+        let inner = self.inner();
+        inner.log.sync_through_seq(seq)
+    }
+
+    /// Calls `notice` once every logged operation up to `seq` is on the device, or cannot be made
+    /// durable, and requests a sync of the log. Returns at once.
+    pub fn on_durable(
+        &self,
+        seq: SeqNo,
+        notice: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<()> {
+        self.check_written(seq)?;
+        let inner = self.inner();
+        inner.log.notify(seq, Box::new(notice));
+        Ok(())
+    }
+
+    /// Returns a future that is ready once every logged operation up to `seq` is on the device, or
+    /// cannot be made durable.
+    pub fn durable(&self, seq: SeqNo) -> Durable {
+        Durable::new(|told| self.on_durable(seq, told))
+    }
+
+    fn check_written(&self, seq: SeqNo) -> Result<()> {
+        self.inner().check_not_closed()?;
+        if seq > self.visible_seq() {
+            let message = format!("sequence number {seq} is not written yet");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        Ok(())
+    }
+
+    /// Returns the sequence number through which every logged operation is on the device. Numbers of unlogged
+    /// operations count once the log is durable up to them.
+    pub fn durable_seq(&self) -> SeqNo {
+        let inner = self.inner();
+        // In this order: operations that become visible after the look at the log may not be in it.
+        let visible = self.visible_seq();
+        if inner.is_own() { inner.log.durable_through(visible) } else { SeqNo::ZERO }
     }
 }

@@ -159,12 +159,7 @@ impl DbInner {
             Err(_) if partition.is_dropped() => return Ok(()),
             written => written?,
         };
-        let flush = WrittenFlush {
-            partition: partition.id,
-            last_seq,
-            is_logged: partition.logged,
-            has_values: partition.store().is_some(),
-        };
+        let flush = WrittenFlush::of(partition, last_seq);
         let released = self.log.admit_flush(&flush, retention, || {
             // The memtables of this flush need no segment any more, because the edit that removes the segments
             // adds their tables.
@@ -254,9 +249,9 @@ impl DbInner {
     /// Counts and reports an installed flush.
     pub(super) fn count_flush(&self, partition: &PartitionState, written: &FlushedTables) {
         let bytes = written.made.bytes();
-        self.counters.flush_bytes.add(bytes);
-        self.counters.flushes.add(1);
-        self.events.tell(&Event::Flushed {
+        self.runner.counters.flush_bytes.add(bytes);
+        self.runner.counters.flushes.add(1);
+        self.runner.events.tell(&Event::Flushed {
             partition: partition.name.to_string(),
             bytes,
             took: written.took,

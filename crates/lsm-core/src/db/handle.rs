@@ -9,11 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::DbInner;
-use super::durable::Durable;
 use super::health::Health;
 use super::leases::LeaseHolder;
 use super::verify::{VerifyOptions, VerifyReport};
-use crate::error::{Damage, Error, ErrorKind, Result};
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{Damage, Result};
 use crate::hooks::{AttachedStore, Hooks};
 use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
@@ -138,56 +139,7 @@ impl Db {
 
     /// Takes a snapshot of the database.
     pub fn snapshot(&self) -> Snapshot {
-        let inner = self.inner();
-        let registered =
-            // The number is taken inside of the registration. Otherwise, a compaction could drop in
-            // between the entries that the snapshot has to see.
-            inner.snapshots.register(|| inner.commit.visible_seq(), || inner.background.now());
-        Snapshot { db: self.clone(), registered: Arc::new(registered) }
-    }
-
-    /// Waits until every logged operation up to `seq` is on the device, syncing if needed.
-    pub fn wait_durable(&self, seq: SeqNo) -> Result<()> {
-        self.check_written(seq)?;
-        let inner = self.inner();
-        inner.log.sync_through_seq(seq)
-    }
-
-    /// Calls `notice` once every logged operation up to `seq` is on the device, or cannot be made
-    /// durable, and requests a sync of the log. Returns at once.
-    pub fn on_durable(
-        &self,
-        seq: SeqNo,
-        notice: impl FnOnce(Result<()>) + Send + 'static,
-    ) -> Result<()> {
-        self.check_written(seq)?;
-        let inner = self.inner();
-        inner.log.notify(seq, Box::new(notice));
-        Ok(())
-    }
-
-    /// Returns a future that is ready once every logged operation up to `seq` is on the device, or
-    /// cannot be made durable.
-    pub fn durable(&self, seq: SeqNo) -> Durable {
-        Durable::new(|told| self.on_durable(seq, told))
-    }
-
-    fn check_written(&self, seq: SeqNo) -> Result<()> {
-        self.inner().check_not_closed()?;
-        if seq > self.visible_seq() {
-            let message = format!("sequence number {seq} is not written yet");
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
-        Ok(())
-    }
-
-    /// Returns the sequence number through which every logged operation is on the device. Numbers of unlogged
-    /// operations count once the log is durable up to them.
-    pub fn durable_seq(&self) -> SeqNo {
-        let inner = self.inner();
-        // In this order: operations that become visible after the look at the log may not be in it.
-        let visible = self.visible_seq();
-        if inner.is_own() { inner.log.durable_through(visible) } else { SeqNo::ZERO }
+        Snapshot { db: self.clone(), registered: Arc::new(self.inner().register_snapshot()) }
     }
 
     /// Returns the newest operation that readers see.
@@ -200,22 +152,6 @@ impl Db {
         let flushed = self.inner().flush_all();
         self.inner().events.deliver();
         flushed
-    }
-
-    /// Waits until no background work is left, and frees the space that the log has reserved.
-    ///
-    /// # Errors
-    /// The failure of background work that prevents it from being done.
-    pub fn wait_idle(&self) -> Result<()> {
-        self.inner().check_not_closed()?;
-        if self.inner().ownership.is_read_only() {
-            return Ok(());
-        }
-        self.inner().background.wait_idle(&**self.inner())?;
-        // The log thread would do this after a second. A caller that waits for idleness finds it done,
-        // and the released files deleted.
-        self.inner().log.release_reserve()?;
-        self.inner().finish_removing()
     }
 
     /// Reads every live file and reports all damage.
@@ -253,15 +189,6 @@ impl Db {
     /// Makes entries expire by the calendar as it is, although it has jumped.
     pub fn confirm_clock(&self) {
         self.inner().confirm_clock();
-    }
-
-    /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
-    /// work; `false` if there was none.
-    pub fn step(&self) -> Result<bool> {
-        if self.inner().ownership.is_read_only() {
-            return self.inner().check_not_closed().map(|()| false);
-        }
-        self.inner().background.step(&**self.inner())
     }
 
     /// Closes the database: flushes the partitions without a log and those with at least 1 MiB in

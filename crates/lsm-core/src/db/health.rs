@@ -9,10 +9,9 @@ use std::time::Duration;
 use super::DbInner;
 use super::errors::BackgroundFailure;
 use super::stall::StallHealth;
-use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, SEALED_SOFT};
+use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT};
 use crate::clock::ClockJump;
 use crate::compaction::compaction_debt;
-use crate::error::Error;
 use crate::machine::open_files_limit;
 use crate::partition::PartitionState;
 use crate::stats::ValueStoreStats;
@@ -247,30 +246,13 @@ fn write_store(f: &mut fmt::Formatter<'_>, name: &str, store: &ValueStoreStats) 
 }
 
 impl DbInner {
-    /// The jump of the calendar, if a partition has entries that expire by it.
-    fn clock_jump(&self) -> Option<ClockJump> {
-        let jump = self.runner.calendar.jump()?;
-        let partitions = self.catalog.partitions();
-        let is_awaited = partitions.iter().any(|it| it.load_hooks().ageing().is_some());
-        is_awaited.then_some(jump)
-    }
-
-    /// Believes the clock as it is.
-    pub(super) fn confirm_clock(&self) {
-        self.runner.calendar.confirm();
-        // More may be due by it.
-        self.background.wake_all();
-    }
-
     /// Returns the health of the database.
     pub(super) fn health(&self) -> Health {
         if let Err(error) = self.ownership.check_process() {
             return Health { read_only: Some(error.to_string()), ..Health::default() };
         }
-        let now = self.background.now();
         let mut live = self.catalog.partitions();
         live.sort_by(|a, b| a.name.cmp(&b.name));
-        let half_buffer = self.setup.options.write_buffer_bytes / 2;
         let applied = self.commit.applied_lsn();
         // The part of the log that memtables need, not the length of the files: segments are
         // removed as a whole and later.
@@ -279,19 +261,9 @@ impl DbInner {
             read_only: self.why_read_only().map(|error| error.to_string()),
             deleted: self.deleted_files().map(|error| error.to_string()),
             refused: self.log.refusal().map(|error| error.to_string()),
-            stalls: self.stall.health(&live, now),
-            background_errors: self.background.failures(),
-            damage: self.jobs.damage().map(|error| error.to_string()),
-            listener_panic: self.events.panic().map(|error| error.to_string()),
             partitions: live.iter().map(|partition| PartitionHealth::of(partition)).collect(),
-            sealed_memtable_bytes: gauge(
-                self.stall.sealed_bytes(),
-                half_buffer,
-                SEALED_SOFT,
-                SEALED_HARD,
-            ),
             wal_bytes: gauge(pinned, self.setup.options.wal_bytes_max, 1, 1),
-            oldest_snapshot: self.snapshots.oldest_since().map(|since| now.saturating_sub(since)),
+            oldest_snapshot: self.oldest_snapshot_age(),
             pinned_obsolete_bytes: self.catalog.obsolete().pinned_bytes(),
             open_files: Gauge {
                 value: self.context.files.open_count() as u64,
@@ -300,22 +272,12 @@ impl DbInner {
             },
             cursor_failure: self.ownership.cursor().failure().map(|error| error.to_string()),
             clock_jump: self.clock_jump(),
+            ..self.background_health(&live)
         }
     }
 }
 
-impl DbInner {
-    /// The error of a file that should always exist, if it is missing. Next to a writer, files may
-    /// disappear.
-    fn deleted_files(&self) -> Option<Error> {
-        if self.ownership.has_live_writer() || self.ownership.is_fenced() || !self.is_own() {
-            return None;
-        }
-        self.catalog.missing_manifest(&*self.context.fs, &self.context.dir)
-    }
-}
-
-fn gauge(value: u64, unit: u64, soft: u64, hard: u64) -> Gauge {
+pub(super) fn gauge(value: u64, unit: u64, soft: u64, hard: u64) -> Gauge {
     Gauge { value, soft: unit.saturating_mul(soft), hard: unit.saturating_mul(hard) }
 }
 

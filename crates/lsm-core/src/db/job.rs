@@ -18,6 +18,7 @@ use crate::error::{Damage, Error, Result};
 use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::{DecidingJob, JobSnapshots, Snapshots};
+use crate::stats::Counters;
 use crate::types::{Gap, Gaps, SeqNo};
 use crate::version::{SstMeta, TableContext};
 
@@ -69,6 +70,7 @@ pub(super) struct JobRunner {
     pub(super) catalog: Arc<Catalog>,
     pub(super) snapshots: Arc<Snapshots>,
     pub(super) events: Arc<Events>,
+    pub(super) counters: Arc<Counters>,
     /// Says which entries have expired.
     pub(super) calendar: Calendar,
     /// Changes entries between reading and writing: only for tests.

@@ -37,7 +37,6 @@ use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::shared::CommitCursorWriter;
-use crate::snapshot::Snapshots;
 use crate::sstable::BlockCache;
 use crate::stats::Counters;
 use crate::types::{Opened, PartitionId};
@@ -274,35 +273,21 @@ impl Builder {
         let counters: Arc<Counters> = Arc::default();
         let ownership = Arc::new(Ownership::new(&context, cursor.clone(), lock));
         let background = Arc::new(Background::new(mode, clock, events.clone()));
-        let log_env = Arc::new(DbLogEnv {
-            catalog: catalog.clone(),
-            ownership: ownership.clone(),
-            background: background.clone(),
-            events: events.clone(),
-            counters: counters.clone(),
-        });
-        let log = Log::new(LogSettings::new(&context, &options), last_seq, log_env);
+        let log_env = DbLogEnv::of(&catalog, &ownership, &background, &events, &counters);
+        let log = Log::new(LogSettings::new(&context, &options), last_seq, Arc::new(log_env));
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
-        let snapshots = Arc::new(Snapshots::default());
         let tables = context.table_context(block_cache, missing, options.tables_mapped);
         let commit = Arc::new(CommitPath::new(last_seq, cursor, counters.clone()));
+        let mut runner = job_runner(&context, &tables, &commit, &catalog, &events, &counters);
+        runner.inject.clone_from(&inject.entries);
         start(Arc::new(DbInner {
-            runner: JobRunner {
-                factory: job_factory(&context, &tables),
-                tables: tables.clone(),
-                commit: commit.clone(),
-                catalog: catalog.clone(),
-                snapshots: snapshots.clone(),
-                events: events.clone(),
-                calendar: Calendar::new(context.clock.clone(), events.clone()),
-                inject: inject.entries.clone(),
-            },
+            snapshots: runner.snapshots.clone(),
+            runner,
             ownership,
             context,
             stall: Stall::new(options.write_buffer_bytes),
             setup: Setup { options, tables, cache, slabs, hook_provider: self.hooks, inject },
             counters,
-            snapshots,
             catalog,
             log,
             commit,
@@ -432,10 +417,28 @@ impl DbFolder {
     }
 }
 
-/// The maker of the tables of jobs.
-fn job_factory(context: &DbContext, tables: &TableContext) -> TableFactory {
-    let (cache, are_mapped) = (tables.cache.clone(), tables.are_mapped);
-    TableFactory { cache, are_mapped, ..context.factory() }
+/// The means by which jobs run.
+fn job_runner(
+    context: &DbContext,
+    tables: &Arc<TableContext>,
+    commit: &Arc<CommitPath>,
+    catalog: &Arc<Catalog>,
+    events: &Arc<Events>,
+    counters: &Arc<Counters>,
+) -> JobRunner {
+    let cache = tables.cache.clone();
+    let are_mapped = tables.are_mapped;
+    JobRunner {
+        factory: TableFactory { cache, are_mapped, ..context.factory() },
+        tables: tables.clone(),
+        commit: commit.clone(),
+        catalog: catalog.clone(),
+        snapshots: Arc::default(),
+        events: events.clone(),
+        counters: counters.clone(),
+        calendar: Calendar::new(context.clock.clone(), events.clone()),
+        inject: None,
+    }
 }
 
 /// Adds the partitions of `version` with their hooks, and with what the log held of them and no

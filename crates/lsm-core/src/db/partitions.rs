@@ -133,8 +133,7 @@ impl DbInner {
         // report that it is free.
         self.commit.note_released(active_bytes);
         self.update_pressure(&partition);
-        self.jobs.forget(partition.id);
-        self.values.forget(partition.id);
+        self.forget_work(partition.id);
         self.background.wake_all();
         Ok(())
     }

@@ -4,11 +4,12 @@
 //! ranges, cursors, raw walks and verified reads all begin with it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::Guard;
 
 use super::handle::PartitionHandle;
-use super::{Partition, Snapshot};
+use super::{DbInner, Partition, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PartitionHooks;
 use crate::partition::ReadView;
@@ -17,6 +18,7 @@ use crate::read::{
     self, Cursor, GetContext, KeyRange, Keys, Located, OpenPartition, Range, ReadPoint,
     prefix_bounds,
 };
+use crate::snapshot::RegisteredSnapshot;
 use crate::types::{SeqNo, Slice};
 use crate::version::TableContext;
 
@@ -244,5 +246,20 @@ impl ReadAt for (&Snapshot, &Partition) {
     fn read_point(&self) -> Result<(ReadPoint, Arc<PartitionHooks>)> {
         let (snapshot, partition) = *self;
         Ok((partition.read_point_at(Some(snapshot))?, partition.state().hooks()))
+    }
+}
+
+impl DbInner {
+    /// Registers a snapshot of the present.
+    pub(super) fn register_snapshot(&self) -> RegisteredSnapshot {
+        // The number is taken inside of the registration. Otherwise, a compaction could drop in
+        // between the entries that the snapshot has to see.
+        self.snapshots.register(|| self.commit.visible_seq(), || self.background.now())
+    }
+
+    /// The age of the oldest snapshot.
+    pub(super) fn oldest_snapshot_age(&self) -> Option<Duration> {
+        let since = self.snapshots.oldest_since()?;
+        Some(self.background.now().saturating_sub(since))
     }
 }

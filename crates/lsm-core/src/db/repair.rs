@@ -177,8 +177,8 @@ impl DbInner {
 
     fn tell_read_again(&self, partition: &PartitionState, error: &Error) {
         let Some(damage) = error.damage() else { return };
-        self.events.tell(&Event::Corruption(damage.clone()));
-        self.events.tell(&Event::Repaired {
+        self.runner.events.tell(&Event::Corruption(damage.clone()));
+        self.runner.events.tell(&Event::Repaired {
             partition: partition.name.to_string(),
             key: damage.key.clone().unwrap_or_default(),
             source: "re-read".to_owned(),

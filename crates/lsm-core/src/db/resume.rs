@@ -113,7 +113,7 @@ impl DbInner {
             versions.current(),
             versions.next_number(),
             rewritten,
-            (number, self.context.epoch),
+            (number, self.log.epoch()),
             self.commit.visible_seq(),
         )
         .inspect_err(|_| {

@@ -1,19 +1,13 @@
 //! `Db::stats`: a copy of the counters of all parts.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::leases::LeaseHolder;
 use super::stall::Pressure;
 use super::{DbInner, Partition};
 use crate::compaction::compaction_debt;
-use crate::error::Result;
-use crate::fs::names::{FileKind, FileName};
 use crate::partition::PartitionState;
-use crate::shared::held_leases;
 use crate::stats::{LevelStats, PartitionStats, Stats};
-use crate::types::FileNo;
 use crate::version::{Level, Table};
 
 fn level_stats(level: &Level) -> LevelStats {
@@ -70,11 +64,7 @@ impl DbInner {
         let counters = &self.counters;
         let files = &self.context.files;
         let buffers = self.setup.options.memtable_bytes_max();
-        // Next to a writer, files that it keeps for others only show as files that no version names.
-        let leased_file_bytes = match self.ownership.has_live_writer() {
-            true => self.unnamed_file_bytes(),
-            false => self.catalog.obsolete().leased_file_bytes(),
-        };
+        let leased_file_bytes = self.leased_file_bytes();
         let mut stats = Stats {
             partitions: partitions
                 .iter()
@@ -110,11 +100,7 @@ impl DbInner {
             memory_budget_bytes: buffers.saturating_add(cache.memory_bytes_max()),
             memory_used_bytes: 0,
             read_only_because: self.why_read_only().map(|error| error.to_string()),
-            background_error: self
-                .background
-                .error()
-                .or_else(|| self.jobs.damage())
-                .map(|error| error.to_string()),
+            background_error: self.background_error().map(|error| error.to_string()),
         };
         let stores = stats.partitions.iter().filter_map(|p| p.value_store.as_ref());
         stats.disk_bytes = stats.table_bytes
@@ -122,7 +108,7 @@ impl DbInner {
             + self.catalog.obsolete().pinned_bytes()
             + leased_file_bytes
             + self.context.under_way.bytes(&*self.context.fs)
-            + self.ownership.cursor().file_bytes()
+            + self.catalog.cursor_bytes()
             + stats.wal_disk_bytes
             + stats.manifest_disk_bytes;
         stats.memory_budget_bytes =
@@ -133,43 +119,5 @@ impl DbInner {
             + stats.open_table_bytes;
         stats.partitions.sort_by(|a, b| a.name.cmp(&b.name));
         stats
-    }
-}
-
-impl DbInner {
-    /// The secondaries that hold files.
-    ///
-    /// # Errors
-    /// Those of the file system; a closed database.
-    pub(super) fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
-        self.check_not_closed()?;
-        let present = self.catalog.durable_edit();
-        let leases = held_leases(&*self.context.fs, &self.context.dir)?;
-        let holders = leases.iter().map(|lease| LeaseHolder {
-            process: lease.process,
-            is_local: lease.is_local,
-            edits_behind: present.saturating_sub(lease.edit),
-        });
-        Ok(holders.collect())
-    }
-}
-
-impl DbInner {
-    /// Bytes of tables and segments in the folder that are in no version: next to a writer, files
-    /// that secondaries hold and that jobs are writing. 0 if the folder cannot be listed.
-    pub(super) fn unnamed_file_bytes(&self) -> u64 {
-        let entries = self.context.fs.list(&self.context.dir, "").unwrap_or_default();
-        let version = self.catalog.current();
-        let tables = version.partitions.values().flat_map(|partition| partition.tables());
-        let live: HashSet<FileNo> = tables.map(|(_, table)| table.meta.file).collect();
-        let unnamed = entries.iter().filter(|entry| {
-            let name = FileName::parse(&entry.name);
-            name.is_some_and(|name| match name.kind {
-                FileKind::Sst => !live.contains(&name.number),
-                FileKind::Wal => !version.log_segments.contains_key(&name.number),
-                FileKind::Manifest | FileKind::Chunk => false,
-            })
-        });
-        unnamed.map(|entry| entry.len).sum()
     }
 }

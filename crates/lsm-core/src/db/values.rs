@@ -30,7 +30,7 @@ use super::{BackgroundMode, DbInner};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{AttachedStore, KeySpan, MovePlan, MoveRequest};
 use crate::partition::PartitionState;
-use crate::types::SeqNo;
+use crate::types::{PartitionId, SeqNo};
 use crate::version::{PartitionVersion, Table};
 
 /// Returns `true` if a table shares keys with one on a deeper level, or both lie on level 0.
@@ -66,6 +66,17 @@ impl DbInner {
         partitions
             .iter()
             .any(|partition| partition.store().is_some_and(|store| store.holds_values()))
+    }
+
+    /// Returns `true` while tables are being merged for a store.
+    pub(super) fn has_value_goal(&self) -> bool {
+        self.values.has_goal()
+    }
+
+    /// Forgets the background work of a dropped partition.
+    pub(super) fn forget_work(&self, partition: PartitionId) {
+        self.jobs.forget(partition);
+        self.values.forget(partition);
     }
 
     /// Does one piece of due work for large values; `false` if there is none.
@@ -206,7 +217,7 @@ impl DbInner {
         match store.call("plan_moves", |store| store.plan_moves(request))? {
             MovePlan::Rewrite { span, ended } => {
                 // After the plan: a job that began before may have passed values that should be moved.
-                let rewrite_before = self.context.numbers.allocate();
+                let rewrite_before = self.runner.factory.numbers.allocate();
                 let moves = Some(PlannedMoves { rewrite_before, ended });
                 Ok((Some(Goal { span, through: self.commit.visible_seq(), moves }), None))
             }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::DbInner;
 use super::background::{Background, Worker};
-use crate::error::Result;
+use super::handle::Db;
+use crate::error::{Error, Result};
 
 impl Worker for DbInner {
     fn background(&self) -> &Background {
@@ -70,12 +71,51 @@ impl Worker for DbInner {
     }
 }
 
+impl Db {
+    /// Waits until no background work is left, and frees the space that the log has reserved.
+    ///
+    /// # Errors
+    /// The failure of background work that prevents it from being done.
+    pub fn wait_idle(&self) -> Result<()> {
+        self.inner().check_not_closed()?;
+        if self.inner().ownership.is_read_only() {
+            return Ok(());
+        }
+        self.inner().background.wait_idle(&**self.inner())?;
+        // The log thread would do this after a second. A caller that waits for idleness finds it done,
+        // and the released files deleted.
+        self.inner().log.release_reserve()?;
+        self.inner().finish_removing()
+    }
+
+    /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
+    /// work; `false` if there was none.
+    pub fn step(&self) -> Result<bool> {
+        if self.inner().ownership.is_read_only() {
+            return self.inner().check_not_closed().map(|()| false);
+        }
+        self.inner().background.step(&**self.inner())
+    }
+}
+
+impl DbInner {
+    /// Returns `true` if there is something to flush, to compact or to remove.
+    pub(super) fn has_work(&self) -> bool {
+        self.log.has_failed() || self.jobs.has_work(self) || self.has_value_goal()
+    }
+
+    /// The failure that prevents background work at present, or the first damage that a compaction met.
+    pub(super) fn background_error(&self) -> Option<Error> {
+        self.background.error().or_else(|| self.jobs.damage())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::db::{BackgroundMode, Db};
+    use crate::db::BackgroundMode;
     use crate::fs::MemFs;
 
     /// Threads of a database that works step by step do nothing when they are woken, so each wake-up

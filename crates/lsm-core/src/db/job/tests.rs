@@ -119,6 +119,7 @@ impl Bench {
             snapshots: Arc::default(),
             calendar: Calendar::new(Arc::new(SystemClock::new()), events.clone()),
             events,
+            counters: Arc::default(),
             inject: None,
         };
         Bench { fs, runner, heard }

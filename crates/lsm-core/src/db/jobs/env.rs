@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::JobsEnv;
+use crate::clock::ClockJump;
 use crate::db::DbInner;
 use crate::partition::PartitionState;
 use crate::types::{PartitionId, SeqNo};
@@ -36,5 +37,22 @@ impl JobsEnv for DbInner {
 
     fn unix_time(&self) -> Duration {
         self.runner.calendar.unix_time()
+    }
+}
+
+impl DbInner {
+    /// The jump of the calendar, if a partition has entries that expire by it.
+    pub(in crate::db) fn clock_jump(&self) -> Option<ClockJump> {
+        let jump = self.runner.calendar.jump()?;
+        let partitions = self.catalog.partitions();
+        let is_awaited = partitions.iter().any(|it| it.load_hooks().ageing().is_some());
+        is_awaited.then_some(jump)
+    }
+
+    /// Believes the clock as it is.
+    pub(in crate::db) fn confirm_clock(&self) {
+        self.runner.calendar.confirm();
+        // More may be due by it.
+        self.background.wake_all();
     }
 }

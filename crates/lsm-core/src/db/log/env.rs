@@ -17,11 +17,29 @@ use crate::wal::Lsn;
 
 /// The parts of an open database that its log calls.
 pub(in crate::db) struct DbLogEnv {
-    pub(in crate::db) catalog: Arc<Catalog>,
-    pub(in crate::db) ownership: Arc<Ownership>,
-    pub(in crate::db) background: Arc<Background>,
-    pub(in crate::db) events: Arc<Events>,
-    pub(in crate::db) counters: Arc<Counters>,
+    catalog: Arc<Catalog>,
+    ownership: Arc<Ownership>,
+    background: Arc<Background>,
+    events: Arc<Events>,
+    counters: Arc<Counters>,
+}
+
+impl DbLogEnv {
+    pub(in crate::db) fn of(
+        catalog: &Arc<Catalog>,
+        ownership: &Arc<Ownership>,
+        background: &Arc<Background>,
+        events: &Arc<Events>,
+        counters: &Arc<Counters>,
+    ) -> DbLogEnv {
+        DbLogEnv {
+            catalog: catalog.clone(),
+            ownership: ownership.clone(),
+            background: background.clone(),
+            events: events.clone(),
+            counters: counters.clone(),
+        }
+    }
 }
 
 impl LogEnv for DbLogEnv {

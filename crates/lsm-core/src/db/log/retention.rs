@@ -8,6 +8,7 @@
 
 use super::Log;
 use crate::error::Result;
+use crate::partition::PartitionState;
 use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{Change, FlushBeyondSync, LogCut};
 use crate::wal::Lsn;
@@ -23,13 +24,22 @@ pub(in crate::db) enum LogRetention {
 
 /// A flush whose tables are written.
 pub(in crate::db) struct WrittenFlush {
-    pub(in crate::db) partition: PartitionId,
+    partition: PartitionId,
     /// The tables have the operations of the partition through this one.
-    pub(in crate::db) last_seq: SeqNo,
+    last_seq: SeqNo,
     /// The partition has a log.
-    pub(in crate::db) is_logged: bool,
+    is_logged: bool,
     /// Frames name values of the partition. A sync of the log makes those durable, too.
-    pub(in crate::db) has_values: bool,
+    has_values: bool,
+}
+
+impl WrittenFlush {
+    /// A flush of `partition` through `last_seq`.
+    pub(in crate::db) fn of(partition: &PartitionState, last_seq: SeqNo) -> WrittenFlush {
+        let has_values = partition.store().is_some();
+        let is_logged = partition.logged;
+        WrittenFlush { partition: partition.id, last_seq, is_logged, has_values }
+    }
 }
 
 /// The part of the log that a flush makes unnecessary.

@@ -27,8 +27,7 @@ pub(in crate::db) struct Ownership {
     // Fixed after the open.
     /// The process that opened it. No other one may use it.
     process: Process,
-    is_read_only: bool,
-    has_live_writer: bool,
+    context: DbContext,
     /// Says whether another process has fenced this one.
     cursor: Arc<CommitCursorWriter>,
 
@@ -56,8 +55,7 @@ impl Ownership {
     ) -> Ownership {
         Ownership {
             process: Process::current(),
-            is_read_only: context.is_read_only,
-            has_live_writer: context.other.is_some(),
+            context: context.clone(),
             cursor,
             closed: AtomicBool::new(false),
             lock: Mutex::new(Some(lock)),
@@ -90,7 +88,7 @@ impl Ownership {
     pub(in crate::db) fn check_writable(&self) -> Result<()> {
         self.check_not_closed()?;
         self.cursor.check()?;
-        if self.is_read_only { Err(Error::read_only()) } else { Ok(()) }
+        if self.context.is_read_only { Err(Error::read_only()) } else { Ok(()) }
     }
 
     /// The error of writes, if the database takes none for as long as it is open.
@@ -98,7 +96,7 @@ impl Ownership {
         if let Err(error) = self.process.check() {
             return Some(error);
         }
-        if self.is_read_only {
+        if self.context.is_read_only {
             return Some(Error::read_only());
         }
         self.cursor.check().err()
@@ -106,12 +104,12 @@ impl Ownership {
 
     /// Returns `true` if nothing is written: no thread runs, and memtables have the entries of the log.
     pub(in crate::db) fn is_read_only(&self) -> bool {
-        self.is_read_only
+        self.context.is_read_only
     }
 
     /// Returns `true` if another process may write meanwhile, so that files of the log and the manifest change.
     pub(in crate::db) fn has_live_writer(&self) -> bool {
-        self.has_live_writer
+        self.context.other.is_some()
     }
 
     /// Returns `true` if another process has taken the database over.
@@ -144,8 +142,9 @@ impl Ownership {
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`](crate::ErrorKind::Fenced): the cursor does not change.
-    pub(in crate::db) fn end_cursor(&self, context: &DbContext) -> Result<()> {
-        self.cursor.close(&*context.fs, &context.dir, context.epoch)
+    pub(in crate::db) fn end_cursor(&self) -> Result<()> {
+        let DbContext { fs, dir, epoch, .. } = &self.context;
+        self.cursor.close(&**fs, dir, *epoch)
     }
 
     /// Drops the lock in a child of the process that opened the database, unless the parent was closing it. Only
