@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use lsm_core::fs::MemFs;
+use lsm_core::fs::{FaultFs, FsOp, MemFs, OpKind};
 use siltstone::secondary::Level;
 use siltstone::{
     BackgroundMode, Builder, Db, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
@@ -13,6 +14,7 @@ use siltstone::{
 use testkit::Rng;
 
 use crate::clock::ManualClock;
+use crate::store::stepped;
 
 /// Tables of 7 equal sizes at the end, 4 of level 0, and one for each doubling up to a sixteenth of
 /// a table.
@@ -228,26 +230,41 @@ fn a_held_snapshot_sees_its_versions_after_small_tables_are_merged() {
     assert_eq!(table_count(&p), 0);
 }
 
-/// The smallest possible tables: nearly each entry has a table, which is not small in comparison.
+/// Each flush makes a table of one entry. With 1 KiB for a table none of them is small; with 4 KiB all are, since long
+/// entries compress.
 #[test]
 fn a_request_ends_where_each_entry_is_cut_off() {
-    for entry_bytes in [10, 100, 500, 5000] {
-        let options = PartitionOptions::new().table_bytes(1 << 10).block_bytes(128);
-        let db = open(&MemFs::new(), BackgroundMode::Stepped);
-        let p = db.partition_with("p", options.level_base_bytes(4 << 10)).unwrap();
-        // They compress, so that a table is much smaller than its size while it is written.
-        for n in 0..60 {
-            p.put(key(n), vec![n as u8; entry_bytes]).unwrap();
-            db.flush().unwrap();
-            db.wait_idle().unwrap();
-        }
-        check(&p, |n| vec![n as u8; entry_bytes], 0..60);
-        for _ in 0..3 {
-            p.compact(..).unwrap();
-            db.wait_idle().unwrap();
-            check(&p, |n| vec![n as u8; entry_bytes], 0..60);
+    for table_bytes in [1 << 10, 4 << 10] {
+        for entry_bytes in [10, 100, 500, 5000] {
+            check_requests_end(table_bytes, entry_bytes);
         }
     }
+}
+
+fn check_requests_end(table_bytes: u64, entry_bytes: usize) {
+    let options = PartitionOptions::new().table_bytes(table_bytes).block_bytes(128);
+    let fs = FaultFs::over_mem(MemFs::new());
+    let db = stepped(Arc::new(fs.clone()), "/db", 1).open().unwrap();
+    let p = db.partition_with("p", options.level_base_bytes(4 * table_bytes)).unwrap();
+    let made = AtomicU32::new(0);
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        let is_table = op.kind == OpKind::Create && op.path.to_string_lossy().ends_with(".sst");
+        let number = made.fetch_add(u32::from(is_table), Ordering::Relaxed);
+        assert!(number != 2000, "tables are merged again and again");
+    }));
+    // A table is much smaller than what is counted while it is written.
+    for n in 0..60 {
+        p.put(key(n), vec![n as u8; entry_bytes]).unwrap();
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+    }
+    check(&p, |n| vec![n as u8; entry_bytes], 0..60);
+    for _ in 0..3 {
+        p.compact(..).unwrap();
+        db.wait_idle().unwrap();
+        check(&p, |n| vec![n as u8; entry_bytes], 0..60);
+    }
+    fs.clear_observer();
 }
 
 #[test]
