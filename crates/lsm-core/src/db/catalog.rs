@@ -165,14 +165,14 @@ impl Catalog {
         self.edit_number.load(Ordering::Acquire)
     }
 
-    /// Notes that the partitions, or their options, changed with the durable edit `edit`: a secondary that learns of
-    /// the number here finds it in the manifest.
+    /// Notes that the partitions, or their options, changed with the durable edit `edit`: a secondary that
+    /// learns of the number here finds it in the manifest.
     pub(super) fn note_layout(&self, edit: u64) {
         self.cursor.note_layout(edit);
     }
 
-    /// The error of the present generation of the manifest if it is missing in the folder; `None` also during an
-    /// edit. Opens the file under `versions`, so that no other generation replaces it meanwhile.
+    /// The error of the present generation of the manifest if it is missing in the folder; `None` also during
+    /// an edit. Opens the file under `versions`, so that no other generation replaces it meanwhile.
     pub(super) fn missing_manifest(&self, fs: &dyn Fs, dir: &Path) -> Option<Error> {
         let versions = self.versions.try_lock()?;
         let path = versions.generation().0.path(dir);
@@ -253,8 +253,8 @@ impl Catalog {
         self.obsolete.add_files(self.durable_edit(), files);
     }
 
-    /// Makes the values of all stores durable, not only those of one group of writes: a sync of the log covers frames
-    /// of earlier groups as well.
+    /// Makes the values of all stores durable, not only those of one group of writes: a sync of the log
+    /// covers frames of earlier groups as well.
     pub(super) fn sync_values(&self) -> Result<()> {
         for partition in self.with_stores() {
             if let Some(store) = partition.store() {

@@ -1,5 +1,5 @@
-//! [`DbContext`]: the folder of a database, the epoch of its writer, and its clock; [`Setup`]: what it was opened
-//! with.
+//! [`DbContext`]: the folder of a database, the epoch of its writer, and its clock; [`Setup`]: what it was
+//! opened with.
 //!
 //! Made by `recovery.rs` from the content of the folder; recovery, the log, jobs and value stores use
 //! it. Nothing in it changes while the database is open.

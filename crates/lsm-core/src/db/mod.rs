@@ -6,8 +6,8 @@
 //! and `install.rs` installs its tables; `stall.rs` slows writers down, `obsolete.rs` deletes files,
 //! `verify.rs` reads all of them; `checkpoint.rs` and `exchange/` copy to and from other folders; `errors.rs`
 //! defines the reaction to failures and `resume.rs` recovers from the worst; `health.rs`, `stats.rs` and the
-//! listeners of `events.rs` report. `sealing.rs` and `worker.rs` are the
-//! work of the commit path and of the background threads.
+//! listeners of `events.rs` report. `sealing.rs` and `worker.rs` are the work of the commit path and of the
+//! background threads.
 
 mod background;
 mod batch;

@@ -67,7 +67,7 @@ impl Partition {
         let bounds = stored_bounds(self.state().key_form, range.bounds());
         self.db().compact(self.state(), &bounds)?;
         let restored = self.db().restore_gaps(self.state(), &bounds);
-        self.db().events.deliver();
+        self.db().runner.events.deliver();
         restored?;
         let view = self.state().view();
         let left = view.version.gaps.open().filter_map(|gap| gap.split(bounds_of(&bounds)));
@@ -144,7 +144,11 @@ impl DbInner {
         if installed {
             for Restored { key, .. } in restored {
                 let partition = partition.name.to_string();
-                self.events.tell(&Event::Repaired { partition, key, source: "replica".to_owned() });
+                self.runner.events.tell(&Event::Repaired {
+                    partition,
+                    key,
+                    source: "replica".to_owned(),
+                });
             }
         }
         Ok(installed)

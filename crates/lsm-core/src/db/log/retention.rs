@@ -55,7 +55,8 @@ pub(in crate::db) struct ReleasedLog {
 }
 
 impl ReleasedLog {
-    /// The changes that the edit of the flush makes to the log. If it fails, a later flush records a later place.
+    /// The changes that the edit of the flush makes to the log. If it fails, a later flush records a later
+    /// place.
     pub(in crate::db) fn changes(&self) -> impl Iterator<Item = Change> {
         let removed = self.segments.iter().map(|file| Change::SegmentRemoved { file: *file });
         let replay_from = self.replay_from.map(Change::ReplayFrom);
@@ -64,10 +65,10 @@ impl ReleasedLog {
 }
 
 impl Log {
-    /// Makes the part of the log durable that the edit of a flush needs, and returns the part that is not needed any
-    /// more. Every frame below `low` is in tables, those of the flush included; asked for after the sync. After
-    /// the tables and not before them: a flush of large values would wait twice for the device, and writers for the
-    /// flush.
+    /// Makes the part of the log durable that the edit of a flush needs, and returns the part that is not
+    /// needed any more. Every frame below `low` is in tables, those of the flush included; asked for after
+    /// the sync. After the tables and not before them: a flush of large values would wait twice for the
+    /// device, and writers for the flush.
     ///
     /// # Errors
     /// Those of a sync: the manifest must not record the flush.

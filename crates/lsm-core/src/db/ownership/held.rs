@@ -68,7 +68,8 @@ impl Ownership {
         self.process.check()
     }
 
-    /// Returns `false` in a child of the process that opened the database. Nothing is locked or written there.
+    /// Returns `false` in a child of the process that opened the database. Nothing is locked or written
+    /// there.
     pub(in crate::db) fn is_own(&self) -> bool {
         self.process.is_current()
     }
@@ -107,7 +108,8 @@ impl Ownership {
         self.context.is_read_only
     }
 
-    /// Returns `true` if another process may write meanwhile, so that files of the log and the manifest change.
+    /// Returns `true` if another process may write meanwhile, so that files of the log and the manifest
+    /// change.
     pub(in crate::db) fn has_live_writer(&self) -> bool {
         self.context.other.is_some()
     }
@@ -147,8 +149,8 @@ impl Ownership {
         self.cursor.close(&**fs, dir, *epoch)
     }
 
-    /// Drops the lock in a child of the process that opened the database, unless the parent was closing it. Only
-    /// the child's copy is closed, which would keep the lock after the parent's death.
+    /// Drops the lock in a child of the process that opened the database, unless the parent was closing it.
+    /// Only the child's copy is closed, which would keep the lock after the parent's death.
     pub(in crate::db) fn leave_to_parent(&self) {
         let lock = self.lock.try_lock().and_then(|mut lock| lock.take());
         drop(lock);
