@@ -45,9 +45,7 @@ impl Inner {
             let is_there = version.partitions.contains_key(*id);
             if !is_there {
                 followed.mark_dropped();
-                // Before the new partitions are added: the name may belong to another one
-                // meanwhile.
-                // meanwhile.
+                // Before the new partitions are added: the name may belong to another partition by now.
                 by_name.remove(&followed.name);
             }
             is_there

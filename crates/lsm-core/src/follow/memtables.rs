@@ -128,8 +128,7 @@ impl ReplicaMemtables {
             match next {
                 PendingSection::Switch => self.switch(),
                 PendingSection::Section { segment, lsn, place } => {
-                    // After a failed round the log is scanned from its front again, including
-                    // operations that tables already have.
+                    // After a failed round the log is scanned from its front again, including operations that
                     // tables already have.
                     if place.last_seq() <= flushed.max(self.applied) {
                         continue;

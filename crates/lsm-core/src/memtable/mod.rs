@@ -208,7 +208,6 @@ impl Memtable {
         let Some(node) = self.list().find(key) else { return Ok(None) };
         let Some(version) = node.newest().at_most(Trailer::seek(seq)) else { return Ok(None) };
         // Only on request: a checksum at each get would read key and value once more.
-        // more.
         if !iter::is_intact(node, version) {
             return Err(iter::damaged_at(key));
         }

@@ -159,7 +159,6 @@ impl VersionBuilder {
     /// # Errors
     /// If a table was added twice or removed without being there, or if two tables of a level
     /// overlap.
-    /// overlap.
     pub fn finish(mut self) -> Result<DbVersion, Refused> {
         for (id, draft) in self.drafts {
             debug_assert_eq!(id, draft.partition.id, "a draft is of its partition");

@@ -127,9 +127,8 @@ fn frames(bytes: &[u8], seal: FrameSeal, visit: &mut Visit<'_>) {
 }
 
 /// All damage of the generation `name`, which should be `expected` bytes long: header, frames and their
-/// numbers. Without a length, the end of the file may be a torn append. If another process may append to
-/// it (`is_growing`), only that many bytes are read.
-/// may append to (`is_growing`) that many bytes are looked at.
+/// numbers. Without a length, the end of the file may be a torn append. If another process may append to it
+/// (`is_growing`), only that many bytes are read.
 ///
 /// # Errors
 /// Those of reading; `Unsupported` for newer formats.

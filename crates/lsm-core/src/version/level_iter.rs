@@ -150,9 +150,7 @@ impl<C: TableCursor> LevelIter<C> {
         if self.table.is_none() || self.index != index {
             self.table = None;
             let table = &self.level.tables()[index];
-            // The old cursor is dropped first: it holds a block, and read-ahead memory if it
-            // streams.
-            // streams.
+            // The old cursor is dropped first: it holds a block, and read-ahead memory if it streams.
             self.table = Some(C::open(table, &self.context, self.mode, &self.check)?);
             self.index = index;
         }

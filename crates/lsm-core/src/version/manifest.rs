@@ -338,10 +338,9 @@ impl Manifest {
     /// then it is garbage, and its number is used.
     ///
     /// # Durability
-    /// Header, snapshot and name are durable once this returns. Nothing names the generation yet, and it
-    /// counts once it has an edit. Call [`Manifest::supersede`] on the previous one, if that can still be
-    /// written to.
-    /// written to.
+    /// Header, snapshot and name are durable once this returns. Nothing names the generation
+    /// yet, and it counts once it has an edit. Call [`Manifest::supersede`] on the previous one, if that can
+    /// still be written to.
     pub fn create(
         fs: &dyn Fs,
         dir: &Path,

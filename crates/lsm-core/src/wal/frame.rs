@@ -164,7 +164,6 @@ pub const CONTROL_FRAME_LEN_MAX: usize = SHORT_HEADER_BYTES_MAX.next_multiple_of
 /// # Panics
 /// Without sections, for a section without operations, for bodies beyond the format's limit: the
 /// caller has checked them.
-/// caller checked them at the door.
 pub fn encode_batch(
     out: &mut Vec<u8>,
     place: &FramePlace,

@@ -3,9 +3,8 @@
 //! A worker draws its operations from [`crate::workload`] and reports the end of each to a
 //! [`Meter`]. It owns a handle of the engine.
 //!
-//! Invariant: the work of a worker depends on its seed and number alone, except where threads share
-//! the count of inserted records.
-//! the count of inserted records.
+//! Invariant: the work of a worker depends on its seed and number alone, except where threads share the count
+//! of inserted records.
 
 use std::num::NonZeroU64;
 use std::str::FromStr;

@@ -46,8 +46,7 @@ impl Opening {
             .flat_map(|partition| partition.tables())
             .map(|(_, table)| table.meta.file_name())
             .collect();
-        // The store knows its files from the edits. Otherwise the handles would have to be read
-        // from all tables.
+        // The store knows its files from the edits. Otherwise the handles would have to be read from all
         // tables.
         for store in hooks.values().filter_map(|hooks| hooks.store.as_ref()) {
             let state = store.call("snapshot", |store| Ok(store.snapshot()))?;
