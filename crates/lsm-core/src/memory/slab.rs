@@ -72,8 +72,8 @@ impl Slab {
     /// the lock of the address space that `mmap` and `munmap` of all threads wait for.
     pub fn populate(&mut self) {
         for offset in (0..self.bytes()).step_by(PAGE_BYTES_MIN) {
-            // SAFETY: `offset` is below the length of the slab, which owns its memory. Volatile,
-            // because a store that nobody reads could be left out.
+            // SAFETY: `offset` is below the length of the slab, which owns its memory. Volatile, because the
+            // compiler may remove a store that is never read.
             unsafe { self.start.add(offset).write_volatile(0) };
         }
     }

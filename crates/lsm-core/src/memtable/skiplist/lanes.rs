@@ -69,8 +69,8 @@ pub(super) struct LaneBlock {
 /// The side of an equal key on which a search ends.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
-    InFront,
-    Behind,
+    Before,
+    After,
 }
 
 /// The result of a search.
@@ -173,7 +173,9 @@ impl LaneBlock {
     /// The lane is not 0, and the place is below a limit that was loaded.
     #[inline(always)]
     unsafe fn below(&self, place: usize) -> &LaneBlock {
-        // SAFETY: the caller's promise, and invariant 1.
+        // SAFETY: the caller checked that the lane is not 0, so the target is a block of the lane below,
+        // which is initialised and stays in place (invariant 1). The place is below a limit, so the target
+        // was stored before.
         unsafe { &*self.target(place).cast::<LaneBlock>() }
     }
 
@@ -196,7 +198,7 @@ impl LaneBlock {
         unsafe { key_of(NonNull::new_unchecked(self.first_node(place))) }
     }
 
-    /// The first of these places whose key is not less than `key`; with [`Side::Behind`] the first one whose
+    /// The first of these places whose key is not less than `key`; with [`Side::After`] the first one whose
     /// key is greater. The end of the places if there is none.
     #[inline(always)]
     fn place_of(&self, places: Range<usize>, key: &[u8], word: u64, side: Side) -> usize {
@@ -208,7 +210,7 @@ impl LaneBlock {
             let is_before = if seen == word {
                 // The words decide nothing.
                 let order = self.key(low + half).cmp(key);
-                order.is_lt() || side == Side::Behind && order.is_eq()
+                order.is_lt() || side == Side::After && order.is_eq()
             } else {
                 seen < word
             };
@@ -240,7 +242,7 @@ impl LaneBlock {
     #[inline]
     pub(super) fn fetch_nodes(&self, key: &[u8], word: u64) {
         let end = self.count();
-        let place = self.place_of(0..end, key, word, Side::InFront);
+        let place = self.place_of(0..end, key, word, Side::Before);
         match self.hint(place, end, key, word) {
             Hint::At(node) => prefetch(node.as_ptr().cast()),
             Hint::Between { before, .. } => fetch_link(before),
@@ -326,18 +328,18 @@ impl Lanes {
     /// Returns the node of `key`, or a node before it; `word` is the word of `key`.
     #[inline]
     pub(super) fn search(&self, key: &[u8], word: u64) -> Hint {
-        let Some(block) = self.descend(key, word, Side::Behind, |_, _| ()) else {
+        let Some(block) = self.descend(key, word, Side::After, |_, _| ()) else {
             return Hint::NOWHERE;
         };
         let end = block.limit();
-        block.hint(block.place_of(0..end, key, word, Side::InFront), end, key, word)
+        block.hint(block.place_of(0..end, key, word, Side::Before), end, key, word)
     }
 
     /// Returns a node before `key`, or `None` for the head.
     #[inline]
     pub(super) fn search_before(&self, key: &[u8], word: u64) -> Option<NonNull<Node>> {
-        let block = self.descend(key, word, Side::InFront, |_, _| ())?;
-        let place = block.place_of(0..block.limit(), key, word, Side::InFront);
+        let block = self.descend(key, word, Side::Before, |_, _| ())?;
+        let place = block.place_of(0..block.limit(), key, word, Side::Before);
         NonNull::new(block.target(place.checked_sub(1)?))
     }
 
@@ -345,12 +347,12 @@ impl Lanes {
     #[inline]
     pub(super) fn search_noting(&self, key: &[u8], word: u64, path: &mut Path) -> Hint {
         let above = &mut path.0;
-        let block = self.descend(key, word, Side::Behind, |block, place| {
+        let block = self.descend(key, word, Side::After, |block, place| {
             above[usize::from(block.lane)] = (NonNull::from(block), place);
         });
         let Some(block) = block else { return Hint::NOWHERE };
         let end = block.count();
-        let place = block.place_of(0..end, key, word, Side::InFront);
+        let place = block.place_of(0..end, key, word, Side::Before);
         path.0[0] = (NonNull::from(block), place);
         let hint = block.hint(place, end, key, word);
         if let Hint::Between { before, .. } = hint {
@@ -362,7 +364,7 @@ impl Lanes {
     /// Prefetches the block in which a search for `key` ends, and returns it.
     #[inline]
     pub(super) fn fetch_block(&self, key: &[u8], word: u64) -> Option<&LaneBlock> {
-        self.descend(key, word, Side::Behind, |_, _| ())
+        self.descend(key, word, Side::After, |_, _| ())
     }
 
     /// The number of lanes.

@@ -241,7 +241,8 @@ pub(super) unsafe fn write_version(
     let has_older = if older.is_some() { HAS_OLDER } else { 0 };
     let len_and_flags = len_or_pinned | has_older;
     let depth = MaybeUninit::new(older.map_or(0, |older| older.depth() + 1));
-    // SAFETY: by the caller's promise there is room for what `version_bytes` counted.
+    // SAFETY: `start` begins the `version_bytes` of this very trailer and value, which nothing else uses, so
+    // each write below is in bounds and aligned.
     unsafe {
         version.write(Version { trailer, sum, len_and_flags, depth });
         if let Some(older) = older {
@@ -271,7 +272,8 @@ pub(super) unsafe fn write_version(
 /// `pinned` was filled by [`write_version`] alone, and no thread reads the list any more.
 pub(super) unsafe fn unpin(mut pinned: Option<NonNull<Pinned>>) {
     while let Some(at) = pinned {
-        // SAFETY: by the caller's promise it was written there, and is read for the last time.
+        // SAFETY: only `write_version` links values into `pinned`, so a `Pinned` was written there. No thread
+        // reads the list any more, so this is the last read.
         pinned = unsafe { at.read() }.following;
     }
 }

@@ -50,7 +50,8 @@ impl InsertState {
         older: Option<VersionRef<'_>>,
     ) -> NonNull<Version> {
         let NewEntry { trailer, sum, value, .. } = entry;
-        // SAFETY: the caller's promise.
+        // SAFETY: as this function requires, `start` is unused, aligned memory of the length of the version,
+        // and `older` is of this list.
         unsafe { write_version(start, *trailer, *sum, value, older, &mut self.pinned) }
     }
 }
