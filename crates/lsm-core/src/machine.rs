@@ -1,7 +1,7 @@
 //! Figures of the machine and of the process that defaults depend on.
 //!
-//! Called for defaults and for errors of open files. In layer 0, so it imports nothing of the engine. Where the
-//! system is not asked, the answer is a careful guess that the docs of the options name.
+//! Called for defaults and for errors of open files. In layer 0, so it imports nothing of the engine. Where
+//! the system is not asked, the answer is a careful guess that the docs of the options name.
 
 use std::io;
 

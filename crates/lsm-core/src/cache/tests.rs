@@ -126,8 +126,8 @@ fn a_second_request_replaces_no_block_in_use() {
         read(&other, 5);
     }
     assert_eq!((kept_of(&other, &cache), kept_of(&hot, &cache)), (0, kept));
-    // Some of them are not used any more. A turn of all blocks takes half as many requests, and after three turns
-    // they have no uses left.
+    // Some of them are not used any more. A turn of all blocks takes half as many requests, and after three
+    // turns they have no uses left.
     for _ in 0..200 {
         (0..60).for_each(|n| read(&hot, n));
         read(&other, 5);

@@ -44,8 +44,8 @@ impl TtlFilter {
         TtlFilter::from_params(&params).expect("a rule reads back")
     }
 
-    /// Returns the filter of a rule that [`CompactionFilterFactory::params`] of another one describes; `None` if
-    /// they describe none, as those of a filter that was made of code.
+    /// Returns the filter of a rule that [`CompactionFilterFactory::params`] of another one describes; `None`
+    /// if they describe none, as those of a filter that was made of code.
     pub fn from_params(params: &[u8]) -> Option<TtlFilter> {
         let rule = TtlRule::from_params(params)?;
         Some(TtlFilter { expiry: Arc::new(rule), params: params.to_vec() })

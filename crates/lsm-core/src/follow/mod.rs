@@ -292,8 +292,8 @@ impl Follower {
     /// of the primary is read into memory meanwhile.
     ///
     /// # Errors
-    /// As [`Db::verify`](crate::db::Db::verify); those of the folder and of the manifest, but for damage; a limit if
-    /// the unflushed data takes more than 1 GiB.
+    /// As [`Db::verify`](crate::db::Db::verify); those of the folder and of the manifest, but for damage; a
+    /// limit if the unflushed data takes more than 1 GiB.
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         let inner = &*self.inner;
         // No cache: verification reads every block once, past every cache.

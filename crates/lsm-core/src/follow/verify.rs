@@ -8,8 +8,9 @@ use crate::db::{Builder, VerifyOptions, VerifyReport};
 use crate::error::{Damage, Result};
 use crate::fs::is_unreadable;
 
-/// Verifies a database that another process may write, opened by what `builder` makes. Damage of the log that refuses
-/// the open is a finding, and the rest is read without the log. If the manifest is damaged, there is no rest.
+/// Verifies a database that another process may write, opened by what `builder` makes. Damage of the log that
+/// refuses the open is a finding, and the rest is read without the log. If the manifest is damaged, there is
+/// no rest.
 ///
 /// # Errors
 /// Those of the open, if nothing can be verified; those of [`Db::verify`](crate::db::Db::verify).

@@ -1,9 +1,9 @@
 //! [`AppendedFile`]: a file of an [`OpenFiles`] that is appended to, and closed while it is idle.
 //!
-//! A value store has a file for each partition, and an application may have any number of streams. So these files
-//! count as open ones, too. But a file is not closed before it is synced: if the device fails to write its pages,
-//! the system reports that once, to those who have it open, and a file that is opened later may not get the
-//! error.
+//! A value store has a file for each partition, and an application may have any number of streams. So these
+//! files count as open ones, too. But a file is not closed before it is synced: if the device fails to write
+//! its pages, the system reports that once, to those who have it open, and a file that is opened later may
+//! not get the error.
 //!
 //! Invariants:
 //! 1. The set does not close the file between an append and the sync that makes it durable.
@@ -44,8 +44,8 @@ impl Appends {
 }
 
 impl OpenFiles {
-    /// Creates the file at `path`, to be appended to. Closes others of the set if the process has no file handle
-    /// left.
+    /// Creates the file at `path`, to be appended to. Closes others of the set if the process has no file
+    /// handle left.
     ///
     /// # Errors
     /// Those of [`Fs::open_append`](super::Fs::open_append).
@@ -269,8 +269,8 @@ mod tests {
         }
     }
 
-    /// A reader opened the file, and a writer appended to it, synced it and closed it, before the reader put its
-    /// handle into the slot. The next append used that handle, and overwrote the bytes of the writer.
+    /// A reader opened the file, and a writer appended to it, synced it and closed it, before the reader put
+    /// its handle into the slot. The next append used that handle, and overwrote the bytes of the writer.
     #[test]
     fn a_handle_from_before_an_append_is_not_used_for_the_next_one() {
         let mem = MemFs::new();
@@ -293,8 +293,8 @@ mod tests {
         assert_eq!(content(&file), b"first second third");
     }
 
-    /// A sync counted an append that had begun as durable. The file was closed under it, opened again for a reader,
-    /// and the next append overwrote its bytes.
+    /// A sync counted an append that had begun as durable. The file was closed under it, opened again for a
+    /// reader, and the next append overwrote its bytes.
     #[test]
     fn a_sync_does_not_count_an_append_that_is_under_way() {
         let set = set(1);

@@ -1,10 +1,10 @@
 //! [`MappedAppends`]: appends to a preallocated file that are stored through a shared mapping; and
 //! [`map_read`]: a file of tables or of large values that is read through one.
 //!
-//! Called by `fs/os.rs`. Appends are those to the segments of the log. A store into a mapped page costs a copy, an
-//! append by `write` a system call: 148 bytes take 0.04 us and 0.69 us (ext4, Linux 6.18). Both put the bytes into
-//! the same page of the kernel, so a killed process loses neither. It must never fail an append: bytes that cannot
-//! be stored are left to `write`, which reports the cause.
+//! Called by `fs/os.rs`. Appends are those to the segments of the log. A store into a mapped page costs a
+//! copy, an append by `write` a system call: 148 bytes take 0.04 us and 0.69 us (ext4, Linux 6.18). Both put
+//! the bytes into the same page of the kernel, so a killed process loses neither. It must never fail an
+//! append: bytes that cannot be stored are left to `write`, which reports the cause.
 //!
 //! A store cannot return an error. A page that the kernel cannot provide ends the process with
 //! SIGBUS. So a range of the file is reserved, written with zeros and populated before it is stored

@@ -7,9 +7,9 @@
 //! Invariants:
 //! 1. Only `fs/os.rs` and the files of `fs/sys/` name `std::fs`.
 //! 2. A name is durable after [`Fs::sync_dir`] of its folder, bytes after [`File::sync`].
-//! 3. A failed or doubtful `sync` condemns that file for good: it is never synced again, and its content beyond
-//!    the last successful sync is never trusted. The same holds for a folder and the names that were in the
-//!    sync: `folder.rs`.
+//! 3. A failed or doubtful `sync` condemns that file for good: it is never synced again, and its content
+//!    beyond the last successful sync is never trusted. The same holds for a folder and the names that were
+//!    in the sync: `folder.rs`.
 
 mod appended_file;
 mod copying;
@@ -195,8 +195,8 @@ pub trait Fs: Send + Sync + 'static {
     }
 }
 
-/// Bytes of a file in memory that the system shares with its cache: [`File::map`]. They are read from the device
-/// when they are first used: if the device fails then, the process ends with a signal.
+/// Bytes of a file in memory that the system shares with its cache: [`File::map`]. They are read from the
+/// device when they are first used: if the device fails then, the process ends with a signal.
 pub trait MappedFile: AsRef<[u8]> + Send + Sync {
     /// Reads those of the bytes in `range` that are not in memory. Returns `false` if the device fails, or
     /// if the system cannot do so: the bytes may be missing then. The system may evict them again later.
@@ -212,8 +212,8 @@ pub trait MappedFile: AsRef<[u8]> + Send + Sync {
 /// See [`MappedFile`]. The mapping ends when the last clone is dropped.
 pub type MappedBytes = Arc<dyn MappedFile>;
 
-/// A copy of the bytes of a file, as file systems in memory return it. It has no pages to populate, so callers that
-/// need that read the bytes instead.
+/// A copy of the bytes of a file, as file systems in memory return it. It has no pages to populate, so
+/// callers that need that read the bytes instead.
 impl MappedFile for Vec<u8> {
     fn populate(&self, _range: Range<usize>) -> bool {
         false
@@ -282,9 +282,9 @@ pub trait File: Send + Sync + 'static {
         false
     }
 
-    /// Maps `len` bytes at `offset` for reading, if the medium supports it; `None`, the default, if it does not.
-    /// The bytes stay readable after the file is deleted or closed. The caller has checked that the file has them,
-    /// and never overwrites, truncates or punches them. See `docs/MEDIA.md` for the danger.
+    /// Maps `len` bytes at `offset` for reading, if the medium supports it; `None`, the default, if it does
+    /// not. The bytes stay readable after the file is deleted or closed. The caller has checked that the file
+    /// has them, and never overwrites, truncates or punches them. See `docs/MEDIA.md` for the danger.
     fn map(&self, _offset: u64, _len: usize) -> Option<MappedBytes> {
         None
     }

@@ -140,8 +140,8 @@ impl OpenFiles {
         self.is_crowded_with(0)
     }
 
-    /// Returns `true` if so many files wait for a sync, with `others` that are none of the set, that it is time for
-    /// one.
+    /// Returns `true` if so many files wait for a sync, with `others` that are none of the set, that it is
+    /// time for one.
     pub fn is_crowded_with(&self, others: usize) -> bool {
         self.pinned_count() + others > (self.limit / 2).max(PINNED_MIN)
     }
@@ -248,8 +248,8 @@ impl SharedFile {
                 return Ok(other.clone());
             }
             if slot.fillings != before {
-                // Another thread has opened it, perhaps appended, and it was closed again. This handle appends
-                // where the file ended before that, over those bytes.
+                // Another thread has opened it, perhaps appended, and it was closed again. This handle
+                // appends where the file ended before that, over those bytes.
                 continue;
             }
             *slot = HandleSlot { file: Some(file.clone()), fillings: before + 1 };
@@ -357,9 +357,9 @@ pub fn is_out_of_handles(error: &Error) -> bool {
     error.io_source().is_some_and(machine::is_out_of_handles)
 }
 
-/// Returns `true` if the device does not give a file's bytes. Other errors say nothing of the bytes: of a file that
-/// may not be opened, or a process without memory or free descriptors, the next open knows more. After a failed
-/// sync the device may have other bytes than the reads show.
+/// Returns `true` if the device does not give a file's bytes. Other errors say nothing of the bytes: of a
+/// file that may not be opened, or a process without memory or free descriptors, the next open knows more.
+/// After a failed sync the device may have other bytes than the reads show.
 pub fn is_unreadable(error: &Error) -> bool {
     use io::ErrorKind::{Interrupted, OutOfMemory, PermissionDenied, ReadOnlyFilesystem};
     let Some(source) = error.io_source().filter(|_| error.kind() == ErrorKind::Io) else {

@@ -5,8 +5,8 @@
 //! present.
 //!
 //! Invariants:
-//! 1. A mapping has the words that the file had when it was made, and their space is reserved, so that a store
-//!    never finds the disk full. No access goes past the end of the file, also where a page is longer.
+//! 1. A mapping has the words that the file had when it was made, and their space is reserved, so that a
+//!    store never finds the disk full. No access goes past the end of the file, also where a page is longer.
 //! 2. Such a file is never made shorter: it is made whole under a fresh name, and only ever
 //!    deleted, which does not affect the mapping.
 
@@ -20,8 +20,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::SharedWords;
 
-/// The length of a file is a multiple of this, in bytes: the page of most machines, so that nothing is gained by
-/// less. Earlier versions made files of 64 KiB, the largest page.
+/// The length of a file is a multiple of this, in bytes: the page of most machines, so that nothing is gained
+/// by less. Earlier versions made files of 64 KiB, the largest page.
 const STEP_BYTES: u64 = 4 << 10;
 /// Longest file that is mapped, in bytes.
 const MAPPED_BYTES_MAX: u64 = 1 << 20;

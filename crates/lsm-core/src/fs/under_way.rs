@@ -1,8 +1,9 @@
 //! [`FilesUnderWay`]: tables in the folder of the database that no edit of the manifest names yet.
 //!
-//! Whoever makes a table for the database notes it here (`compaction/outputs.rs`, ingests), and takes it out when it deletes the
-//! file. The database takes out what it installs, and what waits for its deletion. `Db::stats` asks: a compaction of a
-//! whole level takes as much space as the level, long before its tables count.
+//! Whoever makes a table for the database notes it here (`compaction/outputs.rs`, ingests), and takes it out
+//! when it deletes the file. The database takes out what it installs, and what waits for its deletion.
+//! `Db::stats` asks: a compaction of a whole level takes as much space as the level, long before its tables
+//! count.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -61,8 +61,8 @@ struct DeadState {
 
 /// The dead ranges of a partition, shared by its successive memtables.
 pub struct DeadRanges {
-    /// `true` if there is a range. Relaxed: it is set under the lock of the memtable's writer, which the writer
-    /// takes before it looks.
+    /// `true` if there is a range. Relaxed: it is set under the lock of the memtable's writer, which the
+    /// writer takes before it looks.
     is_used: AtomicBool,
     state: Mutex<DeadState>,
 }

@@ -1,9 +1,9 @@
 //! The files of a promotion: its claim, and its [`Fork`].
 //!
-//! Written and read by `db/ownership.rs`, each once, by `put_if_absent`. A claim is made before the old primary is
-//! fenced, and the process that opens the database holds the lock of the newest claim. A fork is made after
-//! the fence. It holds the whole state of the manifest and not only a place in it, so that recovery needs no
-//! other file of the manifest. The bytes of a claim:
+//! Written and read by `db/ownership.rs`, each once, by `put_if_absent`. A claim is made before the old
+//! primary is fenced, and the process that opens the database holds the lock of the newest claim. A fork is
+//! made after the fence. It holds the whole state of the manifest and not only a place in it, so that
+//! recovery needs no other file of the manifest. The bytes of a claim:
 //!
 //! ```text
 //! offset size name

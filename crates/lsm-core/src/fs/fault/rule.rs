@@ -189,16 +189,17 @@ pub enum FaultAction {
     Enospc,
     /// It fails as in a process that may open no other file, and does nothing. Operations that open one.
     Emfile,
-    /// As [`FaultAction::Emfile`], in the last step of `put_if_absent`: the folder cannot be opened for its sync.
+    /// As [`FaultAction::Emfile`], in the last step of `put_if_absent`: the folder cannot be opened for its
+    /// sync.
     EmfileAtSync,
     /// So many bytes are appended, at most all, then it fails with an I/O error. Appends.
     ShortWrite(u64),
     /// As [`FaultAction::ShortWrite`], with [`io::ErrorKind::StorageFull`]. Appends.
     ShortWriteNoSpace(u64),
-    /// It fails with an I/O error, and the content never becomes durable, though it stays readable and a later
-    /// sync succeeds (as on ext4). Syncs of files and folders, and `put_if_absent`, whose last step is a sync
-    /// of the folder: its content is then visible under a name that no later sync saves. A failed sync of a
-    /// folder loses all names that were made in it since the last good one.
+    /// It fails with an I/O error, and the content never becomes durable, though it stays readable and a
+    /// later sync succeeds (as on ext4). Syncs of files and folders, and `put_if_absent`, whose last step is
+    /// a sync of the folder: its content is then visible under a name that no later sync saves. A failed sync
+    /// of a folder loses all names that were made in it since the last good one.
     SyncLost,
     /// As [`FaultAction::SyncLost`], but reads do not see the unsynced bytes any more, either (as
     /// on Btrfs).

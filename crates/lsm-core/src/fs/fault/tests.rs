@@ -239,8 +239,8 @@ fn a_doubtful_publication_is_visible_and_not_durable() {
         assert!(!fs.put_if_absent(path, b"other").unwrap());
         create(&fs, "/d/later");
         fs.sync_dir(Path::new("/d")).unwrap();
-        // The last step of a publication is a sync of the folder: if it is lost, a later one does not save the
-        // name.
+        // The last step of a publication is a sync of the folder: if it is lost, a later one does not save
+        // the name.
         assert_eq!(durable(&mem, "/d/m").is_some(), said);
         assert!(durable(&mem, "/d/later").is_some());
     }

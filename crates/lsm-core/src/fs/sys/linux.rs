@@ -1,5 +1,5 @@
-//! Calls of Linux for open files: to reserve and return space, to read from its cache alone, to write back, and
-//! to map. `plain.rs` has the same calls for all others.
+//! Calls of Linux for open files: to reserve and return space, to read from its cache alone, to write back,
+//! and to map. `plain.rs` has the same calls for all others.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,5 +1,5 @@
-//! The calls below [`OsFs`](super::OsFs) that differ from system to system: those that find and open files, and
-//! those that do more with an open one than std can.
+//! The calls below [`OsFs`](super::OsFs) that differ from system to system: those that find and open files,
+//! and those that do more with an open one than std can.
 //!
 //! Called by `os.rs` and `held.rs` alone. The only place in `fs` that depends on the system: a new difference
 //! is a function with one name in each of the files, so that the callers do not know of it. A missing feature

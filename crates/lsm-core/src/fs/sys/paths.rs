@@ -1,7 +1,7 @@
 //! [`PathAt`]: `At` for systems that cannot open a file from an open folder: every call uses the whole path.
 //!
-//! The calls and their results are those of `unix.rs`. On Windows a folder that is held cannot be renamed (see
-//! [`open_folder`](super::open_folder)), so a path that was resolved by its name stays right.
+//! The calls and their results are those of `unix.rs`. On Windows a folder that is held cannot be renamed
+//! (see [`open_folder`](super::open_folder)), so a path that was resolved by its name stays right.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -18,13 +18,13 @@ use rustix::io::{Errno, retry_on_intr};
 use super::super::DirEntry;
 use super::temporary_name;
 
-/// The descriptors below it are those of the standard streams. A program that has closed these still prints to
-/// them, and would print into a file that got one of their numbers.
+/// The descriptors below it are those of the standard streams. A program that has closed these still prints
+/// to them, and would print into a file that got one of their numbers.
 const FIRST_DESCRIPTOR: i32 = 3;
 
-/// Opens the standard streams that the program has closed, so that no file gets their descriptors, now or later.
-/// The alternative, a copy with a higher number of each file that gets one, leaves a moment in which another
-/// thread may print into the file.
+/// Opens the standard streams that the program has closed, so that no file gets their descriptors, now or
+/// later. The alternative, a copy with a higher number of each file that gets one, leaves a moment in which
+/// another thread may print into the file.
 #[cold]
 fn fill_standard_streams() -> io::Result<()> {
     loop {
@@ -136,8 +136,8 @@ impl<'a> At<'a> {
 
     /// Makes the names in the folder durable.
     pub(in crate::fs) fn sync_dir(&self) -> io::Result<()> {
-        // The folder that is held needs no further descriptor: where there is none, that would look like a failed
-        // sync. Not on macOS, where std also asks the device to empty its cache.
+        // The folder that is held needs no further descriptor: where there is none, that would look like a
+        // failed sync. Not on macOS, where std also asks the device to empty its cache.
         if cfg!(not(target_vendor = "apple")) && self.is_held_folder() {
             return Ok(retry_on_intr(|| rustix::fs::fsync(self.dir))?);
         }
@@ -279,8 +279,8 @@ pub(in crate::fs) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Res
     file.write_at(bytes, offset)
 }
 
-/// Locks the file until it is closed, for itself or shared, without waiting. Returns `false` if it is locked by
-/// another handle. Not by std, which refuses to on Android.
+/// Locks the file until it is closed, for itself or shared, without waiting. Returns `false` if it is locked
+/// by another handle. Not by std, which refuses to on Android.
 pub(in crate::fs) fn try_lock(file: &File, is_exclusive: bool) -> io::Result<bool> {
     let kind = match is_exclusive {
         true => FlockOperation::NonBlockingLockExclusive,

@@ -1,9 +1,9 @@
 //! Calls of Windows that std does not have in a usable form: a lock that does not cover the bytes of a file,
 //! and free space.
 //!
-//! Called by `os.rs` through `sys`. On Windows a locked range cannot be written or read through another handle.
-//! `File::try_lock` of std locks the whole file, so the owner of a lease could not append to it, and a primary
-//! could not read it. Here the lock is one byte beyond the bytes of any file.
+//! Called by `os.rs` through `sys`. On Windows a locked range cannot be written or read through another
+//! handle. `File::try_lock` of std locks the whole file, so the owner of a lease could not append to it, and
+//! a primary could not read it. Here the lock is one byte beyond the bytes of any file.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -68,8 +68,8 @@ fn locked_byte() -> Overlapped {
     }
 }
 
-/// Locks the file until it is closed, for itself or shared, without waiting. Returns `false` if it is locked by
-/// another handle.
+/// Locks the file until it is closed, for itself or shared, without waiting. Returns `false` if it is locked
+/// by another handle.
 pub(in crate::fs) fn try_lock(file: &File, is_exclusive: bool) -> io::Result<bool> {
     let flags = AT_ONCE | if is_exclusive { EXCLUSIVE } else { 0 };
     let mut overlapped = locked_byte();

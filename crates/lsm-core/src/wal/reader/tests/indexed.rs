@@ -6,7 +6,8 @@ use super::random::{Deed, deed, run};
 use super::*;
 use crate::wal::{IndexedItem, IndexedSections, SectionIndex, SectionIndexBuilder};
 
-/// The sections of each partition in a log: the first sequences of its sections, `None` for a memtable switch.
+/// The sections of each partition in a log: the first sequences of its sections, `None` for a memtable
+/// switch.
 type Found = BTreeMap<u32, Vec<Option<u64>>>;
 
 impl Log {
