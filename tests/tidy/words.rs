@@ -19,16 +19,16 @@ const fn word(text: &'static str, instead: &'static str, at_most: usize) -> Word
 }
 
 const WORDS: [Word; 10] = [
-    word("behind", "`after`, unless one falls behind another", 274),
-    word("told", "`returned`, `reported`, `notified`", 37),
-    word("nobody", "`no one`, or the caller by its name", 32),
-    word("anew", "`again`, `from the beginning`", 12),
-    word("beside", "`in addition to`, `next to`, `while another process writes`", 72),
-    word("of which", "`whose`, or a second sentence", 36),
+    word("behind", "`after`, unless one falls behind another", 262),
+    word("told", "`returned`, `reported`, `notified`", 34),
+    word("nobody", "`no one`, or the caller by its name", 28),
+    word("anew", "`again`, `from the beginning`", 11),
+    word("beside", "`in addition to`, `next to`, `while another process writes`", 71),
+    word("of which", "`whose`, or a second sentence", 34),
     word("owed", "`due`, `pending`", 2),
     word("goes by", "`uses`, `follows`", 8),
-    word("let go", "`released`, `dropped`", 3),
-    word("see the module", "what the type is", 20),
+    word("let go", "`released`, `dropped`", 2),
+    word("see the module", "what the type is", 19),
 ];
 
 /// The text of comments and strings, in lower case, with single spaces: a phrase may wrap.

@@ -20,7 +20,7 @@ use crate::codec::{Malformed, Reader, VARINT_BYTES_MAX, put_bytes, put_varint, z
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::types::{COPIED_VALUE_BYTES_MAX, EntryKind, Operation, OperationChecksum, SectionBytes};
 
-/// Bytes of an operation beside its key and value, at most.
+/// The most bytes of an operation in addition to its key and value.
 const OPERATION_HEAD_BYTES_MAX: usize = 1 + 2 * VARINT_BYTES_MAX;
 
 /// Encodes operations of one partition.
@@ -49,8 +49,8 @@ impl SectionBuilder {
     pub fn push(&mut self, kind: EntryKind, key: &[u8], value: &[u8]) {
         // Before anything is copied.
         let sum = OperationChecksum::new(kind, key, value);
-        // In memory that the memtable shares from the start: a value of 1 GiB has one copy, not two. A shorter
-        // one is copied by the memtable, and a buffer that is used again costs less.
+        // In memory that the memtable shares from the start: a value of 1 GiB has one copy, not two. A
+        // shorter one is copied by the memtable, and a buffer that is used again costs less.
         if value.len() > COPIED_VALUE_BYTES_MAX && self.sums.is_empty() {
             self.shared = Some(encode_shared(kind, key, value));
         } else {
@@ -76,8 +76,8 @@ impl SectionBuilder {
         self.shared.as_deref().unwrap_or(&self.bytes)
     }
 
-    /// The encoded operations, their checksums and memory for their places: lent, but for a large operation that
-    /// is alone, which the builder lets go of.
+    /// The encoded operations, their checksums and memory for their places: lent, but for a large operation
+    /// that is alone, which the builder gives away.
     pub fn lend(&mut self) -> (SectionBytes<'_>, &[OperationChecksum], &mut Vec<Operation>) {
         let bytes = match self.shared.take() {
             Some(shared) => SectionBytes::Shared(shared),
@@ -107,7 +107,7 @@ fn encode_shared(kind: EntryKind, key: &[u8], value: &[u8]) -> Arc<[u8]> {
     // Built in its final memory: a large value is copied once, from the caller into the section
     // that the log and the memtable share.
     let mut section = zeroed(head.len() + value.len());
-    let bytes = Arc::get_mut(&mut section).expect("nobody else has it yet");
+    let bytes = Arc::get_mut(&mut section).expect("no one else has it yet");
     bytes[..head.len()].copy_from_slice(&head);
     bytes[head.len()..].copy_from_slice(value);
     section

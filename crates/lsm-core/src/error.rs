@@ -54,10 +54,10 @@ pub enum ErrorKind {
     /// A compaction filter or a value store panicked; the message names partition, hook and call.
     /// The job or call failed as a whole. Later jobs and calls use the hook again.
     HookPanicked,
-    /// Code of the engine panicked in background work, or code that the engine calls and that is no
-    /// hook, such as a file system or a clock; the message names the work. This is a bug of that code.
-    /// The work has no effect and is tried again. After a panic in the middle of a change of the
-    /// manifest the database changes no files until it is opened anew.
+    /// Code of the engine panicked in background work, or code that the engine calls and that is no hook,
+    /// such as a file system or a clock; the message names the work. This is a bug of that code. The work has
+    /// no effect and is tried again. After a panic in the middle of a change of the manifest the database
+    /// changes no files until it is opened again.
     Internal,
     /// The files need a newer version of the code, or a feature that this version does not know.
     Unsupported,
@@ -197,12 +197,12 @@ impl Error {
         Self::build(kind, message.into(), None, None)
     }
 
-    /// A failed file operation: `deed` is the verb ("append to", "sync"), `path` its object.
-    pub fn io(deed: &str, path: &Path, source: io::Error) -> Self {
-        let message = format!("cannot {deed} {}: {source}", path.display());
-        // By the deed: the system reports a failed sync as any other error, and it means that
-        // earlier writes may be lost. Without a handle the folder was not opened, so no sync was begun.
-        let is_sync = deed.starts_with("sync") && !machine::is_out_of_handles(&source);
+    /// A failed file operation: `operation` is a verb ("append to", "sync"), `path` its object.
+    pub fn io(operation: &str, path: &Path, source: io::Error) -> Self {
+        let message = format!("cannot {operation} {}: {source}", path.display());
+        // By the operation: the system reports a failed sync as any other error, and it means that earlier
+        // writes may be lost. Without a handle the folder was not opened, so no sync was begun.
+        let is_sync = operation.starts_with("sync") && !machine::is_out_of_handles(&source);
         let kind = kind_of_io(&source);
         let source = ErrorCause::Io { error: source.into(), path: Some(path.to_owned()), is_sync };
         Self::build(kind, message, None, Some(source))
@@ -233,7 +233,7 @@ impl Error {
         Self::new(ErrorKind::ReadOnly, "the database was opened read-only")
     }
 
-    /// This error, told at another place: same kind and damage, `message` in front.
+    /// This error with context: the same kind and damage, with `message` in front.
     pub fn because(kind: ErrorKind, message: impl Into<String>, source: Error) -> Self {
         let damage = source.damage().cloned();
         Self::build(kind, message.into(), damage, Some(ErrorCause::Own(source)))
@@ -442,15 +442,15 @@ mod tests {
     fn a_chain_of_causes_names_each_cause_once() {
         let io = Error::io("sync", Path::new("x"), io::Error::other("the device is gone"));
         assert_eq!(chain(&io), "cannot sync x: the device is gone");
-        let told = Error::because(ErrorKind::ReadOnly, "no writes", io);
-        assert_eq!(chain(&told), "no writes: cannot sync x: the device is gone");
+        let error = Error::because(ErrorKind::ReadOnly, "no writes", io);
+        assert_eq!(chain(&error), "no writes: cannot sync x: the device is gone");
         let damage = Error::corruption("a.sst", 17, "bad checksum");
-        let told = Error::because(ErrorKind::Corruption, "compaction failed", damage);
-        let told = told.in_partition("p");
+        let error = Error::because(ErrorKind::Corruption, "compaction failed", damage);
+        let error = error.in_partition("p");
         let text = "compaction failed: corruption: bad checksum in a.sst at offset 17, \
                     partition \"p\"";
-        assert_eq!(chain(&told), text);
-        assert_eq!(told.damage().and_then(|damage| damage.partition.as_deref()), Some("p"));
+        assert_eq!(chain(&error), text);
+        assert_eq!(error.damage().and_then(|damage| damage.partition.as_deref()), Some("p"));
     }
 
     #[test]
@@ -485,8 +485,8 @@ mod tests {
             "corruption: bad checksum in a.sst at offset 17, partition \"users\", key \"k\\x00\""
         );
         assert!(e.is_corruption() && !e.is_retryable());
-        let told = Error::because(ErrorKind::Corruption, "compaction failed", e);
-        assert_eq!(told.damage().map(|d| d.offset), Some(Some(17)));
+        let error = Error::because(ErrorKind::Corruption, "compaction failed", e);
+        assert_eq!(error.damage().map(|d| d.offset), Some(Some(17)));
     }
 
     #[test]
@@ -494,8 +494,8 @@ mod tests {
         let e = Error::io("sync", Path::new("x"), io::Error::from(io::ErrorKind::StorageFull));
         assert_eq!(e.kind(), ErrorKind::NoSpace);
         assert!(e.is_retryable() && e.io_source().is_some());
-        let told = Error::because(ErrorKind::ReadOnly, "refused", e);
-        assert!(told.is_failed_sync() && told.path() == Some(Path::new("x")));
+        let error = Error::because(ErrorKind::ReadOnly, "refused", e);
+        assert!(error.is_failed_sync() && error.path() == Some(Path::new("x")));
         // It could not be opened.
         let error = Error::io("sync the folder", Path::new("x"), machine::out_of_handles());
         assert!(!error.is_failed_sync());

@@ -1,7 +1,7 @@
 //! Every limit as a constant, with the check that enforces it.
 //!
-//! Called at the door (`db/write.rs`, `db/open.rs`) and by decoders; behind it the types are
-//! trusted. A limit lives here once and nowhere in prose.
+//! Called at the boundary (`db/write.rs`, `db/open.rs`) and by decoders. After that the types are trusted. A
+//! limit lives here once and nowhere in prose.
 
 use crate::error::{Error, ErrorKind, Result};
 

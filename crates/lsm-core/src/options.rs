@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::limits::{FORMAT_BATCH_BYTES_MAX, FORMAT_VALUE_BYTES_MAX};
 use crate::machine;
 
-/// When a write counts as done.
+/// The point at which a write counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durability {
@@ -25,7 +25,7 @@ pub enum Durability {
 pub struct WriteOptions {
     // Every method that writes passes the whole struct on, from the public call to the commit path. As
     // arguments of their own, each new option would change all of these methods.
-    /// When the write counts as done. Default [`Durability::Os`].
+    /// The point at which the write counts as done. Default [`Durability::Os`].
     pub durability: Durability,
 }
 
@@ -73,10 +73,11 @@ const COMPACTION_THREADS_DEFAULT_MAX: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// Size of the block cache in bytes. Default: a quarter of the memory of the machine, at most
-    /// 1 GiB (256 MiB with pointers of 32 bits); on systems other than Linux 256 MiB. 0 turns the cache off. Blocks that flushes and compactions write go into it while it has
-    /// room, unless their entries are longer than 512 bytes on average; nothing leaves it for them.
-    /// From 16 MiB on, up to an eighth of it is taken beyond it, for free places in its memory.
+    /// Size of the block cache in bytes. Default: a quarter of the memory of the machine, at most 1 GiB (256
+    /// MiB with pointers of 32 bits); on systems other than Linux 256 MiB. 0 turns the cache off. Blocks that
+    /// flushes and compactions write go into it while it has room, unless their entries are longer than 512
+    /// bytes on average; nothing leaves it for them. From 16 MiB on, up to an eighth of it is taken beyond
+    /// it, for free places in its memory.
     pub cache_bytes: u64,
     /// Memory for the active memtables of all partitions together, in bytes. Beyond it, the largest
     /// memtable is sealed and flushed. Up to three times as much may wait for its flush before
@@ -84,9 +85,9 @@ pub struct Options {
     pub write_buffer_bytes: u64,
     /// Maximum length of a log segment in bytes. The recent writes determine the length of a new segment:
     /// eight times their bytes, but no more than 131,072 writes of their size take, from 256 KiB to this
-    /// maximum or to the size of the write buffer, whichever is less; shorter if the disk lacks space. After an open
-    /// the least length is 4 KiB, and doubles with each segment.
-    /// Default 64 MiB, from 4 KiB to 1 TiB. A larger frame gets its own segment.
+    /// maximum or to the size of the write buffer, whichever is less; shorter if the disk lacks space. After
+    /// an open the least length is 4 KiB, and doubles with each segment. Default 64 MiB, from 4 KiB to 1 TiB.
+    /// A larger frame gets its own segment.
     pub wal_segment_bytes: u64,
     /// `true` if small writes to the log may go through a shared memory mapping, on systems and file
     /// systems that are known to support it (Linux 5.14 and later; ext4, XFS, tmpfs). They cost less
@@ -95,13 +96,13 @@ pub struct Options {
     /// for new segments.
     pub wal_mapped: bool,
     /// `true` if point reads and cursors may read tables through memory mappings of their files, as LMDB and
-    /// LevelDB do, on Linux, with the feature `mmap`, on file systems that are known to support it. Only tables
-    /// without compression, of up to about 50,000 blocks (200 MiB with blocks of 4 KiB), are mapped;
-    /// [`Stats::mapped_table_bytes`](crate::stats::Stats::mapped_table_bytes) says how much it is. Their blocks
-    /// take no room in the block cache. For data that are much larger than the cache and fit into the memory of the
-    /// machine, point reads take half of the time. A point read verifies the checksum of a block only the
-    /// first time. If the device fails later, the process can end with a signal, where a read would return an error:
-    /// see `docs/MEDIA.md`. Default false.
+    /// LevelDB do, on Linux, with the feature `mmap`, on file systems that are known to support it. Only
+    /// tables without compression, of up to about 50,000 blocks (200 MiB with blocks of 4 KiB), are mapped;
+    /// [`Stats::mapped_table_bytes`](crate::stats::Stats::mapped_table_bytes) says how much it is. Their
+    /// blocks take no room in the block cache. For data that are much larger than the cache and fit into the
+    /// memory of the machine, point reads take half of the time. A point read verifies the checksum of a
+    /// block only the first time. If the device fails later, the process can end with a signal, where a read
+    /// would return an error: see `docs/MEDIA.md`. Default false.
     pub tables_mapped: bool,
     /// Maximum length of the log that the next open may have to replay, in bytes. Beyond it, the
     /// memtables that need the oldest segments are flushed. Default 512 MiB, from two segments to 1 PiB.

@@ -143,11 +143,11 @@ impl Snapshots {
         self.state.lock().held.first_key_value().map(|(_, held)| held.since)
     }
 
-    /// Marks a partition as dropped: its handles let go of its memtables and tables, which live on
-    /// as long as a snapshot that was taken before may read them, and iterators that exist. Under the commit path's lock.
+    /// Marks a partition as dropped: its handles release its memtables and tables. These live as long as an
+    /// earlier snapshot, or an existing iterator, may read them. Under the commit path's lock.
     pub fn retire(&self, partition: &PartitionState) {
         let mut state = self.state.lock();
-        // Without a snapshot nobody can ask for the view again, and its memory is free at once.
+        // Without a snapshot no one can ask for the view again, and its memory is free at once.
         if state.live > 0 {
             // The view of now, with all that the partition ever had: its snapshots see no later
             // one.
@@ -155,10 +155,10 @@ impl Snapshots {
                 Retired { taken_before: state.taken, readers: state.live, view: partition.pin() };
             state.retired.insert(partition.id, retired);
         }
-        // Under this lock, so that every snapshot comes before the drop or behind it.
+        // Under this lock, so that every snapshot comes before the drop or after it.
         partition.mark_dropped(state.taken);
         drop(state);
-        // Behind the lock: letting go frees memory, and a snapshot that comes now sees the mark.
+        // After the lock is released: the drop frees memory, and a snapshot that is taken now sees the mark.
         partition.let_go();
     }
 
@@ -309,8 +309,8 @@ mod tests {
         assert_eq!(respected(&list, 9), [seq(9)]);
     }
 
-    /// Times were kept apart from the list, and those behind the oldest snapshot were never let
-    /// go: one snapshot held for long made each later one leave an entry.
+    /// An earlier form kept the times apart from the list, and released none after that of the oldest
+    /// snapshot: while one was held, each later one left an entry.
     #[test]
     fn released_snapshots_leave_nothing_while_an_older_one_is_held() {
         let list = Arc::new(Snapshots::default());

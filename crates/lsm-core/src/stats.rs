@@ -77,7 +77,7 @@ pub struct ValueStoreStats {
     pub live_bytes: u64,
     /// Bytes of values that no table names yet, with those that are being written.
     pub pending_bytes: u64,
-    /// Bytes that no new reader reaches, and that background work gives back.
+    /// Bytes that no new reader reaches; background work frees them.
     pub dead_bytes: u64,
     /// Bytes among the dead ones that readers of an older version may hold.
     pub pinned_bytes: u64,
@@ -98,8 +98,9 @@ pub struct ValueStoreStats {
     /// The last failed sync of a chunk file, while the file has values that no table names yet. Flushes write
     /// them to other files.
     pub failure: Option<String>,
-    /// The reason why values are not moved out of chunk files with much garbage, if they are not: it names the
-    /// bytes that have to be free, or the error. They are tried again when there is room, and after some time.
+    /// The reason why values are not moved out of chunk files with much garbage, if they are not: it names
+    /// the bytes that have to be free, or the error. They are tried again when there is room, and after some
+    /// time.
     pub unmoved: Option<String>,
     /// The error of the last large value that was put, if it could not be written. One for lack of space is
     /// left out as soon as there is room for the value.
@@ -167,9 +168,10 @@ pub struct Stats {
     pub wal_disk_bytes: u64,
     /// Bytes of the manifest.
     pub manifest_disk_bytes: u64,
-    /// Bytes of the database on the disk, as its folder has them: live tables, those that are being written, obsolete
-    /// files that wait for readers or for their deletion, chunk files, log, manifest and commit cursor. Without locks,
-    /// claims and leases, which have some bytes each, and without what exports and checkpoints write to other folders.
+    /// Bytes of the database on the disk, as its folder has them: live tables, those that are being written,
+    /// obsolete files that wait for readers or for their deletion, chunk files, log, manifest and commit
+    /// cursor. Without locks, claims and leases, which have some bytes each, and without what exports and
+    /// checkpoints write to other folders.
     pub disk_bytes: u64,
     /// Bytes of obsolete files and large values that no view here holds: secondaries may read them still,
     /// or they are about to be deleted.
@@ -183,8 +185,8 @@ pub struct Stats {
     /// Memory of open tables' indexes and filters, in bytes.
     pub open_table_bytes: u64,
     /// Bytes of open tables that are read through mappings, see
-    /// [`Options::tables_mapped`](crate::options::Options::tables_mapped). Their pages are memory of the system's
-    /// page cache.
+    /// [`Options::tables_mapped`](crate::options::Options::tables_mapped). Their pages are memory of the
+    /// system's page cache.
     pub mapped_table_bytes: u64,
     /// Tables and chunk files that are open for reading now.
     pub open_files: u64,

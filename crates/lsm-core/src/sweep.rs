@@ -127,13 +127,13 @@ impl<'a> SweepOptions<'a> {
         self
     }
 
-    /// Calls `told` on the thread of the caller, without locks, after each block and during waits for
+    /// Calls `on_progress` on the thread of the caller, without locks, after each block and during waits for
     /// the limit. If it returns `false`, the run stops.
     pub fn on_progress(
         mut self,
-        told: impl FnMut(&SweepProgress) -> bool + 'a,
+        on_progress: impl FnMut(&SweepProgress) -> bool + 'a,
     ) -> SweepOptions<'a> {
-        self.on_progress = Some(Box::new(told));
+        self.on_progress = Some(Box::new(on_progress));
         self
     }
 }
@@ -167,8 +167,7 @@ impl<'a> Sweep<'a> {
         clock: Arc<dyn Clock>,
     ) -> Result<Sweep<'a>> {
         let mark = options.resume_after.unwrap_or(start);
-        // File numbers mean nothing in another database: the run would leave out files that nobody
-        // has read.
+        // File numbers mean nothing in another database: the run would leave out files that were never read.
         if (mark.db, mark.partition) != (start.db, start.partition) {
             let message = "the mark is of another database or partition";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
@@ -223,7 +222,7 @@ impl<'a> Sweep<'a> {
         self.tell();
     }
 
-    /// The place behind the last file that is done.
+    /// The place after the last file that is done.
     pub fn mark(&self) -> SweepMark {
         self.mark
     }
@@ -235,7 +234,7 @@ impl<'a> Sweep<'a> {
 
     /// Tells the caller; `false` if it wants no more.
     fn tell(&mut self) -> bool {
-        self.on_progress.as_mut().is_none_or(|told| told(&self.progress))
+        self.on_progress.as_mut().is_none_or(|on_progress| on_progress(&self.progress))
     }
 }
 

@@ -8,10 +8,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// One place per so many bytes of the cache: half as many places as it keeps blocks of the default
-/// length. With more, a larger share of random reads of data beyond the cache replaces a block by
-/// one that is worth no more; with fewer, a cache takes longer to follow readers that turn to other
-/// data.
+/// One place per so many bytes of the cache: half as many places as it keeps blocks of the default length.
+/// With more, a larger share of random reads of data beyond the cache replaces a block by one that is worth
+/// no more; with fewer, a cache takes longer to follow readers that turn to other data.
 const BYTES_PER_PLACE: u64 = 8 << 10;
 const PLACES_MIN: u64 = 64;
 /// 16 MiB of memory. The capacity may be any number, for a cache that never evicts a block.

@@ -32,7 +32,7 @@ use crate::sstable::{Block, BlockData, BlockLines};
 const PLACE_BYTES: u64 = 128;
 /// The young blocks take this part of the capacity once the shard is full.
 const YOUNG_PART: u64 = 10;
-/// The queues are not cleaned of so few keys without a block.
+/// The queues are cleaned once they have more keys without a block than this.
 const VOID_KEYS_MIN: usize = 64;
 /// A block that is requested twice may replace one of the next so many. With random reads of data
 /// beyond the cache, all blocks are worth the same, and a quarter of the second requests finds one

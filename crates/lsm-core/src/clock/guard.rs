@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 
 use super::Clock;
 
-/// Calendars are set right by seconds, and the two clocks are not read at the same moment.
+/// Smaller differences are no jump: calendars are corrected by seconds, and the two clocks are not read at
+/// the same moment.
 pub const SLACK: Duration = Duration::from_secs(60);
 /// A calendar that was set wrong is noticed within this time, and expiry can wait so long.
 pub const CONFIRMED_AFTER: Duration = Duration::from_secs(3600);

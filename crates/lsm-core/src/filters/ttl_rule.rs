@@ -6,7 +6,7 @@
 //!          from the end; bit 2: little-endian; bit 3: there is a time to live
 //! byte 2   bytes of the number: 4 or 8
 //! byte 3   unit: 0 seconds, 1 milliseconds, 2 microseconds, 3 nanoseconds
-//! varint   bytes before the number, or behind it where it is counted from the end
+//! varint   bytes before the number, or after it where it is counted from the end
 //! varint   time to live, in the unit; only where there is one
 //! varint   time for which an expired entry may stay, in the unit
 //! ```
@@ -85,7 +85,7 @@ impl TimeUnit {
 pub struct TtlRule {
     in_value: bool,
     from_end: bool,
-    /// Bytes before it, or behind it.
+    /// The number of bytes before it, or after it.
     offset: u64,
     width: TimeWidth,
     is_little_endian: bool,
@@ -157,8 +157,8 @@ impl TtlRule {
         self
     }
 
-    /// Sets the maximum time that an expired entry stays in a table of which at most a tenth has expired;
-    /// then the table is rewritten. Default: one day, so that a table with few expired entries is
+    /// Sets the maximum time that an expired entry stays in a table if at most a tenth of its entries has
+    /// expired. Then the table is rewritten. Default: one day, so that a table with few expired entries is
     /// rewritten at most once per day.
     pub fn stays_at_most(mut self, time: Duration) -> TtlRule {
         self.stays_for = time;

@@ -40,7 +40,7 @@ pub(super) enum PendingSection {
         /// The place in the segment.
         place: SectionPlace,
     },
-    /// The primary goes on in another memtable.
+    /// The primary continues in another memtable.
     Switch,
     /// All sections of a sealed segment, by its index.
     Indexed(Indexed),

@@ -1,14 +1,15 @@
 //! [`FolderFs`]: a file system that keeps track of the names that are not durable yet.
 //!
 //! The database makes everything through one of these: tables, segments, chunk files, generations of the
-//! manifest, claims, leases, and the files of checkpoints and exports. They share folders, and so the syncs of
-//! a folder. The kernel may drop the names of a sync that failed, and report success for the next one. A later
-//! caller would take its name for durable. So the outcome of each sync is recorded for each name that was in
-//! it, whichever thread called it.
+//! manifest, claims, leases, and the files of checkpoints and exports. They share folders, and so the syncs
+//! of a folder. The kernel may drop the names of a sync that failed, and report success for the next one. A
+//! later caller would take its name for durable. So the outcome of each sync is recorded for each name that
+//! was in it, whichever thread called the sync.
 //!
 //! The callers react, each as after a failed sync of the file: a job writes its tables again, the log takes
-//! another segment, the manifest another generation, and a value store condemns the chunk file. Moving the names
-//! away and back would not save them: readers, also those of other processes, would miss the files meanwhile.
+//! another segment, the manifest another generation, and a value store condemns the chunk file. Moving the
+//! names away and back would not save them: readers, also those of other processes, would miss the files
+//! meanwhile.
 //!
 //! Invariants:
 //! 1. [`Fs::sync_names`] succeeds only for names that were in a good sync and in no failed one before that.
@@ -42,8 +43,8 @@ struct Names {
 }
 
 enum NameState {
-    /// The call that makes it runs. A sync that fails meanwhile may concern this name; one that succeeds may have
-    /// been too early for it.
+    /// The call that makes it runs. A sync that fails meanwhile may concern this name; one that succeeds may
+    /// have been too early for it.
     Making,
     /// It was made; the number counts the names made so far.
     Made(u64),
@@ -181,7 +182,8 @@ impl Fs for FolderFs {
                     names.note_failed(dir, error);
                 }
             }
-            // Durability: the sync of another thread may have failed between the link and the sync of this one.
+            // Durability: the sync of another thread may have failed between the link and the sync of this
+            // one.
             Ok(true) => {
                 names.are_durable(&[path.to_owned()])?;
                 names.forget(path);
@@ -353,7 +355,8 @@ mod tests {
         }
     }
 
-    /// The folder could not be opened for the last step: nothing is in doubt, and the next sync saves the name.
+    /// The folder could not be opened for the last step: nothing is in doubt, and the next sync saves the
+    /// name.
     #[test]
     fn a_folder_that_cannot_be_opened_is_no_failed_sync() {
         let it = Folder::new();

@@ -1,4 +1,4 @@
-//! [`begin_writeback`]: the system begins to write a file to the device before somebody waits for it.
+//! [`begin_writeback`]: the system begins to write a file to the device before a caller waits for it.
 //! [`begin_next_writeback`] first waits for what was begun before.
 //!
 //! Called by `fs/os.rs`. It makes nothing durable, and no caller may rely on it: neither the length of
@@ -30,8 +30,8 @@ pub(super) fn begin_writeback(file: BorrowedFd<'_>) {
 /// As [`begin_writeback`], when the device has those pages that it was given before.
 ///
 /// # Errors
-/// Those of the device. The wait takes the error of a failed page as a sync does, and a later sync of the file
-/// returns `Ok`: whoever passes over this error loses what was in the page.
+/// Those of the device. The wait takes the error of a failed page as a sync does, and a later sync of the
+/// file returns `Ok`: whoever passes over this error loses what was in the page.
 pub(super) fn begin_next_writeback(file: BorrowedFd<'_>) -> io::Result<()> {
     match write_back(file, WAIT_BEFORE | WRITE) {
         // Where there is no such call, nothing was waited for, and the sync has the error.

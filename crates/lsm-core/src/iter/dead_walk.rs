@@ -110,7 +110,7 @@ impl DeadWalk {
             self.is_tainted = false;
             return None;
         }
-        // The entry is dead for a reader that sees the tombstone, or the clear, that killed it.
+        // The entry is dead for a reader that sees the tombstone or the clear that hides it.
         let since = if trailer.seq() < clear_seq { clear_seq } else { trailer.seq() };
         self.pass_many(memory, user, since, seq)
     }

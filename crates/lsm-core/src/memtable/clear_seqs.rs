@@ -111,7 +111,7 @@ impl Memtable {
         self.clear_seqs.all.last_through(seq)
     }
 
-    /// The clear sequences that came in, ascending.
+    /// The clear sequences that were inserted, ascending.
     pub fn clear_seqs(&self) -> Vec<SeqNo> {
         let all = &self.clear_seqs.all;
         (0..all.len()).map(|at| all.at(at)).collect()

@@ -23,7 +23,7 @@ pub struct DamagedEntry {
     pub trailer: Trailer,
     /// The value, damaged or not.
     pub value: Vec<u8>,
-    /// Made of the bytes that came in.
+    /// The checksum of the bytes that were inserted.
     sum: EntryChecksum,
     /// `true` if the key is the inserted one: its own checksum matches.
     pub is_key_sound: bool,
@@ -31,7 +31,7 @@ pub struct DamagedEntry {
     above_older: SeqNo,
 }
 
-/// An entry as it came in.
+/// An entry as it was inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrueEntry {
     /// The key.

@@ -253,8 +253,8 @@ impl PartitionState {
         self.put_version(version, flushed_through);
     }
 
-    /// As [`PartitionState::install`]; `is_foreign` if the version has entries that no memtable of the partition
-    /// had.
+    /// As [`PartitionState::install`]; `is_foreign` if the version has entries that no memtable of the
+    /// partition had.
     pub fn install_from(
         &self,
         version: &Arc<PartitionVersion>,
@@ -320,7 +320,7 @@ impl PartitionState {
         self.work.forget(self.id);
     }
 
-    /// Sets whether the drop of the partition is in doubt: it failed, and may be on disk.
+    /// Sets whether the drop of the partition is in doubt: its edit failed, and may be on disk.
     pub fn set_doubtful(&self, doubtful: bool) {
         self.doubtful.store(doubtful, Ordering::Release);
     }

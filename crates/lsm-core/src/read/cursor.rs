@@ -40,7 +40,7 @@ pub struct ReadPoint {
     pub(crate) key_form: KeyForm,
     /// The store of large values.
     pub(crate) store: Option<Arc<AttachedStore>>,
-    /// Sees each block of a table before anything of it is handed out.
+    /// Called with each block of a table before anything of the block is returned.
     pub(crate) check: Option<Arc<dyn BlockCheck>>,
 }
 
@@ -126,8 +126,8 @@ pub struct Cursor {
 
 #[expect(clippy::should_implement_trait, reason = "a lending cursor cannot be an `Iterator`")]
 impl Cursor {
-    /// A cursor over `point` for keys within `bounds`. If there is no point to read, or a table
-    /// cannot be opened, every seek says why.
+    /// A cursor over `point` for keys within `bounds`. If there is no point to read, or a table cannot be
+    /// opened, every seek returns the reason.
     pub fn open(bounds: &Bounds, point: Result<ReadPoint>) -> Cursor {
         let key_form = point.as_ref().map_or(KeyForm::AsGiven, |point| point.key_form);
         let (lower, upper) = stored_bounds(key_form, bounds.clone());

@@ -26,8 +26,8 @@ impl Source {
         Source::all_checked(view, context, SeqNo::ZERO, None)
     }
 
-    /// As [`Source::all`], without those whose entries all lie below `clear_seq`; each block of a table
-    /// is shown to `check` before anything of it is handed out.
+    /// As [`Source::all`], without those whose entries all lie below `clear_seq`; `check` sees each block of
+    /// a table before anything of the block is returned.
     pub fn all_checked(
         view: &ReadView,
         context: &Arc<TableContext>,

@@ -257,8 +257,8 @@ impl CommitCursorWriter {
     /// `epoch` is acknowledged.
     ///
     /// # Errors
-    /// Those of the file system. A cursor that cannot be marked is not deleted: a secondary that has
-    /// mapped it would believe it for ever.
+    /// Those of the file system. A cursor that cannot be marked is not deleted: a secondary that has mapped
+    /// it would always believe it.
     pub fn supersede_others(fs: &dyn Fs, dir: &Path, epoch: Epoch) -> Result<()> {
         // Files alone: no one maps a folder, and a link may lead to a file of another program.
         for DirEntry { name, .. } in fs.list(dir, names::CURSOR_PREFIX)? {

@@ -1,4 +1,4 @@
-//! Leases: which files a secondary still reads.
+//! Leases: the files that a secondary still reads.
 //!
 //! A secondary holds a lock on its lease as long as it lives, and appends to it the number of the
 //! oldest manifest edit whose version it reads. The primary deletes a file that an edit dropped only

@@ -1,17 +1,17 @@
 //! [`Gap`]: a range of a partition in which entries are lost, because they are damaged beyond
 //! repair. All gaps of a partition are its [`Gaps`](super::Gaps).
 //!
-//! A compaction may not know which key a damaged entry had. It may not write anything under a
-//! guessed key, and it may not leave the entry out: then a read would return an older version from
-//! a deeper level. So it writes the sound entries, and the manifest stores the range of the lost
-//! ones. Gets and cursors compare what they find with the gaps.
+//! A compaction may not know which key a damaged entry had. It may not write anything under a guessed key,
+//! and it may not leave the entry out: then a read would return an older version from a deeper level. So it
+//! writes the intact entries, and the manifest stores the range of the lost ones. Gets and cursors compare
+//! what they find with the gaps.
 //!
 //! A gap is a range of internal keys, from the last intact entry before the damage to the first one
 //! after it, and a sequence number: no lost entry is newer than that. Inside the range, a read is
 //! answered only by an entry for which no lost one can be newer.
 //!
-//! An earlier form poisoned the damaged entry under the key that it had. If the damage is in the
-//! key, the poison hides a key that nobody wrote, and the true key reads as an older version.
+//! An earlier form poisoned the damaged entry under the key that it had. If the damage is in the key, the
+//! poison hides a key that was never written, and the true key reads as an older version.
 //!
 //! Invariants:
 //! 1. Inside an open gap, no read is answered by an older entry, wherever compactions have moved
@@ -29,7 +29,7 @@ use super::SeqNo;
 /// a gap within one key, `from_below` alone says which versions may be lost.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gap {
-    /// The key of the sound entry before.
+    /// The key of the intact entry before the gap.
     pub from: Box<[u8]>,
     /// Versions of `from` older than this may be lost too; zero if none can be.
     pub from_below: SeqNo,
@@ -39,7 +39,7 @@ pub struct Gap {
     pub to_included: bool,
     /// No lost entry is newer than this.
     pub through: SeqNo,
-    /// Since when the loss is accepted, if it is.
+    /// The sequence number from which on the loss is accepted; `None` while it is not.
     pub closed_at: Option<SeqNo>,
 }
 
@@ -61,7 +61,7 @@ impl Gap {
         match key.cmp(&self.from) {
             Ordering::Less => return None,
             Ordering::Equal => {
-                // `from_below` itself is the sound version.
+                // `from_below` itself is the intact version.
                 let below = SeqNo::new(self.from_below.get().checked_sub(1)?)?;
                 return Some(below.min(self.through));
             }
@@ -95,8 +95,8 @@ impl Gap {
     /// may be lost.
     pub(super) fn is_passed(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>, seq: SeqNo) -> bool {
         let bounds = (lower, upper);
-        // A reader that sees the sound version of `from` sees no lost version of it. Where the gap
-        // lies between two versions of one key, this alone counts.
+        // A reader that sees the intact version of `from` sees no lost version of it. Where the gap lies
+        // between two versions of one key, this alone counts.
         if seq < self.from_below && RangeBounds::<[u8]>::contains(&bounds, &*self.from) {
             return true;
         }

@@ -30,7 +30,7 @@ use crate::machine;
 pub struct Process(u64);
 
 impl Process {
-    /// Returns the process that calls.
+    /// Returns the process of the caller.
     #[inline]
     pub fn current() -> Process {
         Process(current())
@@ -42,8 +42,8 @@ impl Process {
         current() == self.0
     }
 
-    /// Makes sure that this process calls, and none of its children. Before any lock is taken: a lock that
-    /// another thread held at the fork is never free in the child.
+    /// Checks that the caller runs in this process, and not in a child of it. Before any lock is taken: a
+    /// lock that another thread held at the fork is never free in the child.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`].
@@ -53,8 +53,8 @@ impl Process {
     }
 }
 
-/// The databases and secondaries that are open: in the upper half the number of their process, in the lower one
-/// their number. A child finds those that its parent had at the fork. One word, so that both are of one
+/// The databases and secondaries that are open: in the upper half the number of their process, in the lower
+/// one their number. A child finds those that its parent had at the fork. One word, so that both are of one
 /// process. Relaxed: no other memory depends on it.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 

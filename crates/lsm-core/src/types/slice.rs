@@ -18,7 +18,7 @@ pub struct Slice(Repr);
 #[derive(Clone)]
 enum Repr {
     Inline { len: u8, bytes: [u8; Slice::INLINE_BYTES] },
-    // Ranges of 32 bits keep the slice at 32 bytes, of which a short value takes 30.
+    // Ranges of 32 bits keep the slice at 32 bytes; a short value takes 30 of them.
     Shared { buffer: Arc<[u8]>, start: u32, len: u32 },
     Owned(Arc<Vec<u8>>),
 }

@@ -17,7 +17,7 @@ use crate::types::FileNo;
 pub struct Readers(HashMap<FileNo, Arc<SstReader>>);
 
 impl Readers {
-    /// Takes in what was made of a damaged file, to be walked along.
+    /// Adds a reader that was made from a damaged file, for the walk of a repair.
     pub fn add(&mut self, file: FileNo, reader: SstReader) {
         self.0.insert(file, Arc::new(reader));
     }
@@ -40,7 +40,7 @@ impl Readers {
     }
 }
 
-/// See the module.
+/// Makes the judge of each input table of a job.
 pub struct Judges {
     pub(super) readers: Arc<Readers>,
     factory: Arc<dyn CompactionFilterFactory>,

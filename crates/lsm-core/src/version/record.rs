@@ -85,7 +85,7 @@ pub struct FlushBeyondSync {
 }
 
 impl FlushBeyondSync {
-    /// The same if the log is durable through `seq` as well; `None` if the log is no longer behind.
+    /// The same if the log is durable through `seq` as well; `None` if the log has caught up.
     pub fn durable_through(self, seq: SeqNo) -> Option<FlushBeyondSync> {
         let durable = self.durable.max(seq);
         (durable < self.flushed).then_some(FlushBeyondSync { durable, ..self })

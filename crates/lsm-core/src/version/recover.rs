@@ -342,7 +342,7 @@ impl Generation {
                 FrameSearch::Nothing => break,
                 FrameSearch::Undecided => {
                     let what =
-                        "an edit is damaged, and it cannot be told whether valid ones follow";
+                        "an edit is damaged, and it cannot be decided whether valid ones follow";
                     return Err(Error::corruption(path, at as u64, what));
                 }
                 FrameSearch::Found(_, frame) => {

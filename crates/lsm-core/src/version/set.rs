@@ -42,9 +42,9 @@ pub struct VersionSet {
     /// Number of the last edit that was tried.
     last_number: u64,
     state_of: Option<Box<StateOf>>,
-    /// Generations that the next settled edit makes history.
+    /// Generations that become obsolete with the next settled edit.
     older: Vec<Replaced>,
-    /// Generations that are history, until the owner takes them.
+    /// Obsolete generations, until the owner takes them.
     past: Vec<PastGeneration>,
 }
 
@@ -64,7 +64,7 @@ pub struct PastGeneration {
     pub name: FileName,
     /// The length in bytes, if it is known.
     pub bytes: u64,
-    /// The edit that made it history: a secondary that reads an older one may read it. 0 if none may.
+    /// The edit that made it obsolete: a secondary that reads an older one may read it. 0 if none may.
     pub edit: u64,
 }
 
@@ -145,8 +145,8 @@ impl VersionSet {
     /// Makes an edit of `changes` durable and current.
     ///
     /// # Errors
-    /// Those of the manifest. The edit is then not current, but may be on disk: the files that it
-    /// names must stay until another edit is installed. [`ErrorKind::Fenced`] if the database is another process's.
+    /// Those of the manifest. The edit is then not current, but may be on disk: the files that it names must
+    /// stay until another edit is installed. [`ErrorKind::Fenced`] if the database is another process's.
     ///
     /// # Cost
     /// One append and one sync; now and then a new generation.
@@ -179,7 +179,7 @@ impl VersionSet {
         // After the append and before all effects of the edit: see `shared/fence.rs`.
         self.cursor.settle_edit(edit.number)?;
         self.current = Arc::new(next);
-        // Only now is the new generation in use, which makes the older ones history.
+        // Only now is the new generation in use, which makes the older ones obsolete.
         for Replaced { name, bytes, names_successor } in self.older.drain(..) {
             // A generation that names no successor is deleted at once, even if a secondary reads it:
             // with it, damage to the front of the new generation would make recovery begin at the old
@@ -190,7 +190,7 @@ impl VersionSet {
         Ok(&self.current)
     }
 
-    /// Takes out the generations that became history since the last call, for the owner to delete: garbage
+    /// Takes out the generations that became obsolete since the last call, for the owner to delete: garbage
     /// and those that no secondary may read at once, the others when no secondary reads an edit before
     /// theirs.
     pub fn take_past(&mut self) -> Vec<PastGeneration> {

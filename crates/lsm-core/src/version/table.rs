@@ -381,7 +381,7 @@ impl Table {
     /// Notes that the job which wrote the table has left out the entries that these closed gaps
     /// hide.
     pub fn set_clear_of(&self, closed: Gaps) {
-        // Once, by who installs the job.
+        // Called once, by the installation of the job.
         let _ = self.clear_of.set(closed);
     }
 

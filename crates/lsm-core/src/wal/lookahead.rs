@@ -48,23 +48,23 @@ pub(super) struct SearchRange<'a> {
     pub(super) known: Option<(&'a SegmentHeader, Lsn)>,
     /// The salt of the segment if its header is lost; `None` if that salt is random.
     pub(super) lost_salt: Option<u64>,
-    /// From and to where, in bytes of the file; begins at a multiple of 8.
+    /// The bytes of the file to search; begins at a multiple of 8.
     pub(super) range: Range<u64>,
 }
 
 /// The findings in a [`SearchRange`].
 #[derive(Default)]
 pub(super) struct LookAheadFindings {
-    /// Offset of a frame that attests durability beyond the bad place.
+    /// Offset of a frame that proves durability beyond the bad place.
     pub(super) proved_at: Option<u64>,
     /// Offset of the first bytes that may or may not be such a frame.
     pub(super) undecided_at: Option<u64>,
-    /// `true` if any byte is not zero (up to the attesting frame, if there is one).
+    /// `true` if any byte is not zero, up to the frame at `proved_at` if there is one.
     pub(super) any_bytes: bool,
 }
 
-/// Looks for a frame that attests the bad place; if the header is lost, for one that attests the
-/// segment's own header. The caller clears a window that holds bytes of another segment.
+/// Looks for a frame that proves the bad place durable; if the header is lost, for one that proves the
+/// segment's own header durable. The caller clears a window that holds bytes of another segment.
 pub(super) fn look_ahead(
     window: &mut Window,
     search: &SearchRange<'_>,
@@ -135,7 +135,7 @@ fn are_zeros(bytes: &[u8]) -> bool {
 
 /// The evidence of the bytes at one place about the bad place.
 enum SyncEvidence {
-    /// They are no frame that attests the bad place.
+    /// They are no frame that proves the bad place durable.
     Nothing,
     /// They are such a frame.
     Proves,

@@ -6,7 +6,7 @@
 //! Invariants:
 //! 1. Pages after the last one in the list are zeros with their space reserved; so a log segment
 //!    that was preallocated costs nothing until it is written.
-//! 2. Bytes of the last page behind `len` are zeros.
+//! 2. Bytes of the last page after `len` are zeros.
 
 use std::sync::Arc;
 

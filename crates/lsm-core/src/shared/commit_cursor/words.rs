@@ -49,7 +49,7 @@ impl CommitCursorFile {
         Ok(Some(CommitCursorFile { words, _lock: lock }))
     }
 
-    /// Has the file believed.
+    /// Makes the file valid for readers.
     pub(super) fn publish(&self, fixed: &[u64; FIXED_WORDS]) {
         let words = self.words.words();
         words[CHECKSUM_AT].store(checksum_of(fixed), Ordering::Relaxed);
@@ -68,7 +68,7 @@ fn take_lock(fs: &dyn Fs, path: &Path) -> Result<Box<dyn LockGuard>> {
     })
 }
 
-/// Says when the file is tried again.
+/// The time of the next attempt to make the file.
 struct Attempts {
     path: PathBuf,
     /// The error of the last one.

@@ -254,7 +254,7 @@ fn edits_that_were_not_settled_are_left_out_and_snapshots_are_not() {
         assert_eq!(found.version.edit_number, through);
         assert_eq!(found.version.partitions, version.partitions, "through {through}");
     }
-    // The snapshot of a generation that was begun behind an edit in doubt has used up its number.
+    // The snapshot of a generation that was begun after an edit in doubt has used up its number.
     let found = recover_through(&shelf, dir(), &[generation(100)], Some(0)).unwrap().unwrap();
     assert_eq!(found.version.partitions, versions[0].partitions);
 }

@@ -33,7 +33,7 @@ impl LogReader {
         self.options.reach = reach;
         self.current = None;
         self.stopped = None;
-        // Bytes behind the old reach may have been read before they were written.
+        // Bytes after the old reach may have been read before they were written.
         self.window.clear();
     }
 

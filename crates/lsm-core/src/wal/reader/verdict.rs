@@ -129,7 +129,7 @@ impl LogReader {
             // acknowledged commits.
             if let Some(at) = findings.undecided_at {
                 let what = format!(
-                    "{}, and bytes behind it (first at offset {at} of {}) are too many to tell \
+                    "{}, and bytes after it (first at offset {at} of {}) are too many to tell \
                      whether they attest that the log was durable beyond",
                     suspect.what,
                     source.path.display()
