@@ -264,8 +264,8 @@ impl OsFile {
         is_stored
     }
 
-    fn failed(&self, deed: &str, e: io::Error) -> Error {
-        Error::io(deed, &self.path, e)
+    fn failed(&self, operation: &str, e: io::Error) -> Error {
+        Error::io(operation, &self.path, e)
     }
 }
 

@@ -29,14 +29,14 @@ const DB: DbId = DbId(0x1234_5678_9abc_def0);
 
 /// Files in memory; enough of an `Fs` for manifests. A sync fails on demand.
 #[derive(Clone, Default)]
-struct Shelf {
+struct TestFs {
     files: Arc<Mutex<BTreeMap<PathBuf, Vec<u8>>>>,
     fail_sync: Arc<Mutex<bool>>,
 }
 
-struct Open(Shelf, PathBuf);
+struct TestFile(TestFs, PathBuf);
 
-impl Fs for Shelf {
+impl Fs for TestFs {
     fn caps(&self) -> Caps {
         Caps { link: false, punch: false, process_lock: false }
     }
@@ -50,7 +50,7 @@ impl Fs for Shelf {
         if !self.files.lock().contains_key(path) {
             return Err(Error::io("open", path, std::io::ErrorKind::NotFound.into()));
         }
-        Ok(Arc::new(Open(self.clone(), path.into())))
+        Ok(Arc::new(TestFile(self.clone(), path.into())))
     }
     fn put_if_absent(&self, path: &Path, content: &[u8]) -> Result<bool> {
         let mut files = self.files.lock();
@@ -84,7 +84,7 @@ impl Fs for Shelf {
     }
 }
 
-impl File for Open {
+impl File for TestFile {
     fn append(&self, bytes: &[u8]) -> Result<()> {
         self.0.files.lock().get_mut(&self.1).unwrap().extend_from_slice(bytes);
         Ok(())
@@ -308,9 +308,9 @@ proptest! {
     fn random_edits_survive_encoding_snapshot_and_recovery(
         steps in proptest::collection::vec((0..14u8, 0..8u64, 0..7u8, any::<u32>()), 1..60),
     ) {
-        let shelf = Shelf::default();
+        let fs = TestFs::default();
         let mut version = base();
-        let mut manifest = Manifest::create(&shelf, dir(), generation(100), &version).unwrap();
+        let mut manifest = Manifest::create(&fs, dir(), generation(100), &version).unwrap();
         for (deed, pick, level, word) in steps {
             let Some(changes) = random_changes(&version, deed, pick, level, word) else { continue };
             let edit = next(&version, changes);
@@ -324,7 +324,7 @@ proptest! {
             let built = VersionBuilder::from_snapshot(DB, &snapshot_edit(&version)).unwrap().finish();
             prop_assert_eq!(built.as_ref(), Ok(&version));
         }
-        let found = recover(&shelf, dir(), &[generation(100)]).unwrap().unwrap();
+        let found = recover(&fs, dir(), &[generation(100)]).unwrap().unwrap();
         version.next_file = version.next_file.max(FileNo(101));
         prop_assert_eq!(found.version, version);
         prop_assert!(!found.torn && found.end == manifest.bytes());
@@ -480,11 +480,11 @@ fn bytes_of_an_edit_are_these() {
 /// A whole generation: header, the frame of the snapshot, the frame of one edit.
 #[test]
 fn bytes_of_a_manifest_are_these() {
-    let shelf = Shelf::default();
+    let fs = TestFs::default();
     let version = with(&DbVersion::empty(DB), vec![created(0, "default", 1)]);
-    let mut manifest = Manifest::create(&shelf, dir(), generation(9), &version).unwrap();
+    let mut manifest = Manifest::create(&fs, dir(), generation(9), &version).unwrap();
     manifest.append(&next(&version, vec![flushed_through(5)])).unwrap();
-    let bytes = shelf.files.lock()[&generation(9).path(dir())].clone();
+    let bytes = fs.files.lock()[&generation(9).path(dir())].clone();
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     let expected = [
         // Magic, format version, kind of checksum, three words of features.

@@ -172,16 +172,16 @@ impl FaultFs {
     }
 
     /// As [`FaultFs::begin`], for operations that can only fail.
-    fn check(&self, kind: OpKind, deed: &str, path: &Arc<Path>, len: u64) -> Result<()> {
+    fn check(&self, kind: OpKind, operation: &str, path: &Arc<Path>, len: u64) -> Result<()> {
         match self.begin_len(kind, path, len) {
             None => Ok(()),
-            Some(action) => Err(Error::io(deed, path, action.error())),
+            Some(action) => Err(Error::io(operation, path, action.error())),
         }
     }
 
-    fn check_path(&self, kind: OpKind, deed: &str, path: &Path) -> Result<Arc<Path>> {
+    fn check_path(&self, kind: OpKind, operation: &str, path: &Path) -> Result<Arc<Path>> {
         let path = Arc::from(path);
-        self.check(kind, deed, &path, 0)?;
+        self.check(kind, operation, &path, 0)?;
         Ok(path)
     }
 
@@ -206,11 +206,11 @@ impl Fs for FaultFs {
     }
 
     fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
-        let (kind, deed) = match mode {
+        let (kind, operation) = match mode {
             AppendMode::IfAbsent => (OpKind::Create, "create"),
             AppendMode::Existing => (OpKind::OpenExisting, "open"),
         };
-        let path = self.check_path(kind, deed, path)?;
+        let path = self.check_path(kind, operation, path)?;
         let inner = match &self.shared.mem {
             Some(mem) => Wrapped::Mem(mem.open_append_mem(&path, mode)?),
             None => Wrapped::Any(self.shared.fs.open_append(&path, mode)?),
@@ -345,8 +345,8 @@ impl FaultFile {
         }
     }
 
-    fn check(&self, kind: OpKind, deed: &str, len: u64) -> Result<()> {
-        self.fs.check(kind, deed, &self.path, len)
+    fn check(&self, kind: OpKind, operation: &str, len: u64) -> Result<()> {
+        self.fs.check(kind, operation, &self.path, len)
     }
 }
 

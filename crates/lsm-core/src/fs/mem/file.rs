@@ -53,12 +53,16 @@ impl MemFile {
         self.cell.edit(|inode| inode.lose_pending(loss));
     }
 
-    fn failed(&self, deed: &str, kind: io::ErrorKind) -> Error {
-        Error::io(deed, &self.path, kind.into())
+    fn failed(&self, operation: &str, kind: io::ErrorKind) -> Error {
+        Error::io(operation, &self.path, kind.into())
     }
 
-    fn check_writable(&self, deed: &str) -> Result<()> {
-        if self.is_writable { Ok(()) } else { Err(self.failed(deed, io::ErrorKind::Unsupported)) }
+    fn check_writable(&self, operation: &str) -> Result<()> {
+        if self.is_writable {
+            Ok(())
+        } else {
+            Err(self.failed(operation, io::ErrorKind::Unsupported))
+        }
     }
 }
 

@@ -161,13 +161,13 @@ impl MemFs {
 
     pub(super) fn open_append_mem(&self, path: &Path, mode: AppendMode) -> Result<Arc<MemFile>> {
         let mut state = self.shared.state.write();
-        let (deed, cell) = match mode {
+        let (operation, cell) = match mode {
             AppendMode::IfAbsent => {
                 ("create", state.create(path, Inode::default(), NameFate::Pending))
             }
             AppendMode::Existing => ("open", state.find(path).cloned()),
         };
-        let cell = cell.map_err(|e| Error::io(deed, path, e))?;
+        let cell = cell.map_err(|e| Error::io(operation, path, e))?;
         Ok(self.open(path, cell, true))
     }
 

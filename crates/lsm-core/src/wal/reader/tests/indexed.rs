@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::random::{Deed, deed, run};
+use super::random::{Step, run, step};
 use super::*;
 use crate::wal::{IndexedItem, IndexedSections, SectionIndex, SectionIndexBuilder};
 
@@ -119,11 +119,11 @@ proptest! {
 
     #[test]
     fn an_index_leads_to_what_a_walk_finds(
-        deeds in prop::collection::vec(deed(), 1..200),
+        steps in prop::collection::vec(step(), 1..200),
         preallocate in prop_oneof![Just(0u64), 256u64..4096],
     ) {
-        let deeds: Vec<_> = deeds.into_iter().filter(|d| !matches!(d, Deed::Fail(_))).collect();
-        let log = run(&deeds, preallocate);
+        let steps: Vec<_> = steps.into_iter().filter(|d| !matches!(d, Step::Fail(_))).collect();
+        let log = run(&steps, preallocate);
         let indexed = log.write_indexes();
         let (found, passed) = follow(&log, true);
         prop_assert_eq!(found, follow(&log, false).0);

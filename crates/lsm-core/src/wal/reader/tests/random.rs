@@ -3,7 +3,7 @@
 use super::*;
 
 #[derive(Clone, Debug)]
-pub(super) enum Deed {
+pub(super) enum Step {
     Batch(Vec<(u32, u32, Vec<u8>)>),
     Control(u8),
     Sync,
@@ -11,28 +11,28 @@ pub(super) enum Deed {
     Fail(usize),
 }
 
-pub(super) fn deed() -> impl Strategy<Value = Deed> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let section = (0u32..9, 1u32..5, prop::collection::vec(any::<u8>(), 0..300));
     prop_oneof![
-        8 => prop::collection::vec(section, 1..4).prop_map(Deed::Batch),
-        2 => (0u8..3).prop_map(Deed::Control),
-        2 => Just(Deed::Sync),
-        1 => Just(Deed::Switch),
-        1 => (0usize..64).prop_map(Deed::Fail),
+        8 => prop::collection::vec(section, 1..4).prop_map(Step::Batch),
+        2 => (0u8..3).prop_map(Step::Control),
+        2 => Just(Step::Sync),
+        1 => Just(Step::Switch),
+        1 => (0usize..64).prop_map(Step::Fail),
     ]
 }
 
-pub(super) fn run(deeds: &[Deed], preallocate: u64) -> Log {
+pub(super) fn run(steps: &[Step], preallocate: u64) -> Log {
     let mut log = Log::new(preallocate);
-    for deed in deeds {
-        match deed {
-            Deed::Batch(sections) => log.try_batch(sections).unwrap(),
-            Deed::Control(0) => log.control(Control::IdleMarker { manifest_edit: 5 }),
-            Deed::Control(1) => log.control(Control::CleanClose { manifest_edit: 6 }),
-            Deed::Control(_) => log.control(Control::EpochStart),
-            Deed::Sync => log.sync(),
-            Deed::Switch => log.next_segment(),
-            Deed::Fail(len) => {
+    for step in steps {
+        match step {
+            Step::Batch(sections) => log.try_batch(sections).unwrap(),
+            Step::Control(0) => log.control(Control::IdleMarker { manifest_edit: 5 }),
+            Step::Control(1) => log.control(Control::CleanClose { manifest_edit: 6 }),
+            Step::Control(_) => log.control(Control::EpochStart),
+            Step::Sync => log.sync(),
+            Step::Switch => log.next_segment(),
+            Step::Fail(len) => {
                 log.files.last().unwrap().fail_next_append_after(*len);
                 let (bytes, what) = log.encoded(&[(1, 1, vec![1; 40])]);
                 assert!(log.append(&bytes, what).is_err());
@@ -50,13 +50,13 @@ proptest! {
     /// that holds all that was synced, and is never called rotten.
     #[test]
     fn a_power_cut_is_never_corruption_and_keeps_what_was_synced(
-        deeds in prop::collection::vec(deed(), 1..40),
+        steps in prop::collection::vec(step(), 1..40),
         preallocate in prop_oneof![Just(0u64), 256u64..4096],
         coins in prop::collection::vec(any::<bool>(), 64),
         cut in any::<prop::sample::Index>(),
     ) {
-        let deeds: Vec<_> = deeds.into_iter().filter(|d| !matches!(d, Deed::Fail(_))).collect();
-        let log = run(&deeds, preallocate);
+        let steps: Vec<_> = steps.into_iter().filter(|d| !matches!(d, Step::Fail(_))).collect();
+        let log = run(&steps, preallocate);
         let mut coins = coins.iter().cycle();
         for (file, header) in log.files.iter().zip(&log.headers) {
             let mut bytes = file.bytes();
@@ -85,12 +85,12 @@ proptest! {
     /// whole frames after broken ones. Nothing before the group is lost, and none of it is rot.
     #[test]
     fn a_killed_copy_is_never_corruption_and_loses_nothing_before_it(
-        deeds in prop::collection::vec(deed(), 1..20),
+        steps in prop::collection::vec(step(), 1..20),
         preallocate in prop_oneof![Just(0u64), 256u64..4096],
         group in prop::collection::vec(0usize..200, 1..5),
         pieces in prop::collection::vec((1usize..64, any::<bool>()), 1..40),
     ) {
-        let mut log = run(&deeds, preallocate);
+        let mut log = run(&steps, preallocate);
         let before = log.frames.len();
         let first = log.files.len() - 1;
         let start = usize::try_from(log.writer.offset()).unwrap();
@@ -120,13 +120,13 @@ proptest! {
 
     #[test]
     fn no_damage_yields_anything_but_a_prefix(
-        deeds in prop::collection::vec(deed(), 1..30),
+        steps in prop::collection::vec(step(), 1..30),
         preallocate in prop_oneof![Just(0u64), 256u64..4096],
         rot in prop::collection::vec(
             (any::<[prop::sample::Index; 3]>(), 0u8..4, 1usize..600), 1..6,
         ),
     ) {
-        let log = run(&deeds, preallocate);
+        let log = run(&steps, preallocate);
         let mut bytes = log.bytes();
         for ([file, from, to], kind, len) in rot {
             let file = file.index(bytes.len());
@@ -153,12 +153,12 @@ proptest! {
 
     #[test]
     fn random_logs_read_back_whole_and_damaged(
-        deeds in prop::collection::vec(deed(), 1..40),
+        steps in prop::collection::vec(step(), 1..40),
         preallocate in prop_oneof![Just(0u64), 256u64..4096],
         at in any::<(prop::sample::Index, prop::sample::Index)>(),
         bit in 0u8..8,
     ) {
-        let log = run(&deeds, preallocate);
+        let log = run(&steps, preallocate);
         let (frames, end) = log.read();
         prop_assert_eq!(frames, log.all());
         let end = end.unwrap();
