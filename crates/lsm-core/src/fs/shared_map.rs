@@ -41,7 +41,7 @@ pub(super) struct MappedWords {
 // SAFETY: the mapping is memory of the process, bound to no thread, and everything in it is read
 // and written as atomics.
 unsafe impl Send for MappedWords {}
-// SAFETY: as above.
+// SAFETY: shared, every access is to an atomic.
 unsafe impl Sync for MappedWords {}
 
 /// The length of a file of `words` words, in bytes.

@@ -37,7 +37,7 @@ struct OnHeap {
 // SAFETY: the memory belongs to the owner, which moves with it and has no tie to a thread, and no
 // one writes to it (invariant 2).
 unsafe impl Send for BlockBuffer {}
-// SAFETY: as above.
+// SAFETY: shared, the memory is only read (invariant 2).
 unsafe impl Sync for BlockBuffer {}
 
 impl BlockBuffer {
@@ -81,14 +81,16 @@ impl BlockBuffer {
     /// The words.
     #[inline]
     pub fn words(&self) -> &[u64] {
-        // SAFETY: invariants 1 and 2; the owner lives as long as `self`.
+        // SAFETY: `words` names so many initialised words of the owner (invariant 1), which are not written
+        // to (invariant 2), and the owner lives as long as `self`.
         unsafe { slice::from_raw_parts(self.words.as_ptr(), self.word_count as usize) }
     }
 
     /// The bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: invariants 1 and 2; the owner lives as long as `self`.
+        // SAFETY: `bytes` names so many initialised bytes of the owner (invariant 1), which are not written
+        // to (invariant 2), and the owner lives as long as `self`.
         unsafe { slice::from_raw_parts(self.bytes.as_ptr(), self.byte_count as usize) }
     }
 

@@ -42,7 +42,7 @@ impl Slab {
         assert!(bytes > 0, "a slab has memory");
         let alignment = if bytes == SLAB_BYTES { SLAB_BYTES } else { LINE_BYTES };
         let layout = Layout::from_size_align(bytes, alignment).expect("slabs are of a few MiB");
-        // SAFETY: the length is not 0.
+        // SAFETY: `alloc` demands a length above 0, which the assert checks.
         let start = unsafe { alloc(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         Slab { start, layout }
@@ -59,7 +59,7 @@ impl Slab {
     /// Beyond the slab.
     pub fn at(&self, offset: usize) -> NonNull<u8> {
         assert!(offset < self.bytes(), "offset {offset} is beyond the slab");
-        // SAFETY: the result lies in the memory of the slab.
+        // SAFETY: by the assert, `offset` is within the memory of the slab.
         unsafe { self.start.add(offset) }
     }
 

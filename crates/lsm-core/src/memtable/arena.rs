@@ -132,7 +132,7 @@ pub(super) struct Arena {
     used_bytes: u64,
 }
 
-// SAFETY: `free` points into a slab of `slabs`, which goes along.
+// SAFETY: `free` points into a slab of `slabs`, which moves with it. Slabs have no tie to a thread.
 unsafe impl Send for Arena {}
 
 impl Arena {

@@ -66,7 +66,8 @@ pub(super) struct SkipList {
 // SAFETY: what the pointers lead to belongs to the list and goes along with it; it is changed only
 // through atomics and under the mutex, by invariants 2 and 3. Pinned buffers are `Send` and `Sync`.
 unsafe impl Send for SkipList {}
-// SAFETY: as above.
+// SAFETY: shared, readers load atomics and read what never changes (invariant 2), and stores need the mutex
+// (invariant 3).
 unsafe impl Sync for SkipList {}
 
 impl SkipList {
@@ -89,7 +90,8 @@ impl SkipList {
 
     #[inline]
     fn head(&self) -> Anchor {
-        // SAFETY: the place after the link is in bounds of its allocation.
+        // SAFETY: the head is an allocation of one link, so the place after it is one past its end, which an
+        // address may be. It is not read there.
         Anchor(unsafe { self.head.add(1) })
     }
 
@@ -103,7 +105,8 @@ impl SkipList {
     #[inline]
     pub(super) fn at_or_after(&self, key: &[u8]) -> Option<NodeRef<'_>> {
         match self.lanes.search(key, self.shared.word(key)) {
-            // SAFETY: of this list.
+            // SAFETY: the lanes return only nodes of this list, which lives as long as the borrow of `self`
+            // (invariant 1).
             Hint::At(node) => Some(unsafe { NodeRef::new(node) }),
             Hint::Between { before, .. } => self.walk(before, key).1,
         }
@@ -115,7 +118,8 @@ impl SkipList {
     fn walk(&self, before: Option<NonNull<Node>>, key: &[u8]) -> (Anchor, Option<NodeRef<'_>>) {
         let mut at = before.map_or(self.head(), Anchor::of);
         loop {
-            // SAFETY: the head, or of this list, as is the node after it.
+            // SAFETY: `at` is of the head or of a node that this walk reached, and the node after it is
+            // linked, so both are initialised and live as long as the borrow of `self` (invariants 1 and 2).
             let next = unsafe { at.link().load().map(|next| NodeRef::new(next)) };
             match next {
                 Some(node) if node.key() < key => at = Anchor::of(node.node),
@@ -125,7 +129,8 @@ impl SkipList {
     }
 
     fn node_at(&self, anchor: Anchor) -> Option<NodeRef<'_>> {
-        // SAFETY: every anchor but the head has a node of this list after it.
+        // SAFETY: a link is followed by its node, by the layout; only that of the head has none. The list
+        // lives as long as the borrow of `self`.
         (anchor != self.head()).then(|| unsafe { NodeRef::new(anchor.0.cast()) })
     }
 
@@ -137,13 +142,15 @@ impl SkipList {
     }
 
     pub(super) fn first(&self) -> Option<NodeRef<'_>> {
-        // SAFETY: the head; the node is of this list.
+        // SAFETY: the head is initialised from the start, and a node that it links lives as long as the list
+        // (invariants 1 and 2).
         unsafe { self.head().link().load().map(|node| NodeRef::new(node)) }
     }
 
     pub(super) fn last(&self) -> Option<NodeRef<'_>> {
         let mut at = self.lanes.last().map_or(self.head(), Anchor::of);
-        // SAFETY: the head, or of this list.
+        // SAFETY: `at` is of the head or of a node that this walk reached, which live as long as the list
+        // (invariant 1).
         while let Some(next) = unsafe { at.link() }.load() {
             at = Anchor::of(next);
         }
@@ -153,7 +160,8 @@ impl SkipList {
 
 impl Drop for SkipList {
     fn drop(&mut self) {
-        // SAFETY: it came from a box, and no thread reads the list any more.
+        // SAFETY: `new` made the head of a box, and this is the only place that frees it. The exclusive
+        // borrow shows that no thread reads the list any more.
         drop(unsafe { Box::from_raw(self.head.as_ptr()) });
     }
 }

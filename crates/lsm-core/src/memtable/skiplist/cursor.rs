@@ -19,7 +19,7 @@ pub(in crate::memtable) struct ListCursor {
 
 // SAFETY: the pointers lead into the list, which is `Send` and `Sync`, and which the cursor keeps.
 unsafe impl Send for ListCursor {}
-// SAFETY: as above.
+// SAFETY: shared, the cursor only reads its two pointers, and `get` reads the list as any reader does.
 unsafe impl Sync for ListCursor {}
 
 impl ListCursor {
@@ -31,7 +31,7 @@ impl ListCursor {
     /// Its position.
     #[inline]
     pub(in crate::memtable) fn get(&self) -> Option<(NodeRef<'_>, VersionRef<'_>)> {
-        // SAFETY: of the list, which outlives the borrow of the cursor.
+        // SAFETY: the moves store only nodes and versions of `list`, which the cursor keeps alive.
         self.at.map(|(node, version)| unsafe { (NodeRef::new(node), VersionRef::new(version)) })
     }
 
@@ -105,7 +105,7 @@ impl ListCursor {
 #[inline]
 fn following(node: NodeRef<'_>) -> Option<NodeRef<'_>> {
     let next = node.next()?;
-    next.prefetch_behind_next();
+    next.prefetch_after_next();
     Some(next)
 }
 

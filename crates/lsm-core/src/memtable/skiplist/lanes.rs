@@ -105,7 +105,7 @@ impl Path {
     /// The path is of a search since which no block was split, in a list that is not empty.
     pub(super) unsafe fn pass(&mut self, node: NonNull<Node>) -> bool {
         let (block, place) = &mut self.0[0];
-        // SAFETY: blocks live as long as the list.
+        // SAFETY: `path` is of a search of this list, so its blocks live as long as the list (invariant 1).
         let block = unsafe { block.as_ref() };
         let is_next = *place < block.count() && block.target(*place) == node.as_ptr();
         *place += usize::from(is_next);
@@ -118,7 +118,7 @@ impl Path {
     /// As [`Path::pass`].
     pub(super) unsafe fn following(&self) -> Option<(NonNull<Node>, u64)> {
         let (block, place) = self.0[0];
-        // SAFETY: blocks live as long as the list.
+        // SAFETY: as in `pass`.
         let block = unsafe { block.as_ref() };
         let is_there = place < block.count();
         let node = is_there.then(|| NonNull::new(block.target(place))).flatten()?;
@@ -144,7 +144,8 @@ impl LaneBlock {
         });
         let count = AtomicU16::new(0);
         let made = LaneBlock { lane, count, limit: AtomicU16::new(0), first, entries };
-        // SAFETY: just allocated, of this length and more than its alignment.
+        // SAFETY: `allocate_lines` has just returned memory of this length without another owner. It begins
+        // with a cache line, which is more than the alignment of a block.
         unsafe { block.write(made) };
         block
     }
@@ -187,14 +188,17 @@ impl LaneBlock {
         if self.lane == 0 {
             return target;
         }
-        // SAFETY: a block of the lane below, by invariant 1.
+        // SAFETY: above lane 0 a target is a block of the lane below. It is initialised and stays in place
+        // (invariant 1), and `first` never changes.
         unsafe { (*target.cast::<LaneBlock>()).first }
     }
 
     /// The first key of the target in a place below the limit; above lane 0 not in place 0.
     #[inline]
     fn key(&self, place: usize) -> &[u8] {
-        // SAFETY: a node of the list: the target is no first block of its lane.
+        // SAFETY: above lane 0, only the first block of a lane has no first node, and it is the target of
+        // place 0 of the first block above. The callers do not ask for that place, so this is a node of the
+        // list.
         unsafe { key_of(NonNull::new_unchecked(self.first_node(place))) }
     }
 
@@ -228,7 +232,7 @@ impl LaneBlock {
         let seen = (place < end).then(|| self.word(place));
         let after = seen.and_then(|_| NonNull::new(self.target(place)));
         match after {
-            // SAFETY: in lane 0 targets are nodes of the list.
+            // SAFETY: this is a block of lane 0, whose targets are nodes of the list.
             Some(node) if seen == Some(word) && unsafe { key_of(node) } == key => Hint::At(node),
             _ => {
                 let before = place.checked_sub(1);
@@ -300,7 +304,8 @@ impl Lanes {
 
     #[inline(always)]
     fn top(&self) -> Option<&LaneBlock> {
-        // SAFETY: null or a block, which lives as long as the list.
+        // SAFETY: the pointer is null or of an initialised block, which lives as long as the list (invariant
+        // 1).
         unsafe { self.top.load(Ordering::Acquire).as_ref() }
     }
 
@@ -318,7 +323,8 @@ impl Lanes {
         while block.lane > 0 {
             let place = block.place_of(1..block.limit(), key, word, side) - 1;
             visit(block, place);
-            // SAFETY: below the limit, of a lane above 0.
+            // SAFETY: the loop runs above lane 0, and `place_of` returns at most the limit, of which 1 is
+            // subtracted.
             block = unsafe { block.below(place) };
             block.fetch();
         }
@@ -377,7 +383,8 @@ impl Lanes {
     pub(super) fn last(&self) -> Option<NonNull<Node>> {
         let mut block = self.top()?;
         while block.lane > 0 {
-            // SAFETY: below the limit, of a lane above 0.
+            // SAFETY: the loop runs above lane 0, and a block is linked only when it has an entry, so the
+            // limit is at least 1.
             block = unsafe { block.below(block.limit() - 1) };
         }
         NonNull::new(block.target(block.limit() - 1))
@@ -399,14 +406,14 @@ impl Lanes {
     ) -> bool {
         if self.top().is_none() {
             let block = LaneBlock::new(arena, 0, ptr::null_mut());
-            // SAFETY: just made.
+            // SAFETY: `LaneBlock::new` has just initialised the block.
             unsafe { block.as_ref() }.put(0, word, node.as_ptr());
             self.top.store(block.as_ptr(), Ordering::Release);
             path.0[0] = (block, 1);
             return true;
         }
         let (block, place) = path.0[0];
-        // SAFETY: blocks live as long as the list.
+        // SAFETY: `path` is of a search of this list, so its blocks live as long as the list (invariant 1).
         let block = unsafe { block.as_ref() };
         if block.count() < ENTRIES_MAX {
             block.put(place, word, node.as_ptr());
@@ -435,11 +442,12 @@ impl Lanes {
         let first = match (is_last, block.lane) {
             (false, _) => block.first_node(kept),
             (true, 0) => target,
-            // SAFETY: a block that was just made, of the lane below.
+            // SAFETY: above lane 0 the new target is the block of the lane below that the caller has just
+            // split off, which is initialised.
             (true, _) => unsafe { (*target.cast::<LaneBlock>()).first },
         };
         let made = LaneBlock::new(arena, block.lane, first);
-        // SAFETY: just made.
+        // SAFETY: `LaneBlock::new` has just initialised the block.
         let second = unsafe { made.as_ref() };
         for from in kept..ENTRIES_MAX {
             second.put(from - kept, block.word(from), block.target(from));
@@ -451,14 +459,14 @@ impl Lanes {
         let made = made.as_ptr().cast::<Node>();
         if ptr::from_ref(block) == self.top.load(Ordering::Relaxed) {
             let top = LaneBlock::new(arena, block.lane + 1, ptr::null_mut());
-            // SAFETY: just made.
+            // SAFETY: `LaneBlock::new` has just initialised the block.
             let above = unsafe { top.as_ref() };
             above.put(0, 0, ptr::from_ref(block).cast_mut().cast());
             above.put(1, first_word, made);
             self.top.store(top.as_ptr(), Ordering::Release);
         } else {
             let (above, below) = path.0[usize::from(block.lane) + 1];
-            // SAFETY: blocks live as long as the list.
+            // SAFETY: as in `add`: a block of the path.
             let above = unsafe { above.as_ref() };
             if above.count() < ENTRIES_MAX {
                 above.put(below + 1, first_word, made);

@@ -75,7 +75,8 @@ impl<'l> VersionRef<'l> {
 
     #[inline(always)]
     fn get(self) -> &'l Version {
-        // SAFETY: the list outlives 'l, and a version never changes.
+        // SAFETY: `new` demands that the version is of a list that outlives 'l, and a version is not written
+        // after it is linked (invariant 2).
         unsafe { self.version.as_ref() }
     }
 
@@ -95,13 +96,14 @@ impl<'l> VersionRef<'l> {
 
     /// The number of versions below this one.
     fn depth(self) -> u32 {
-        // SAFETY: a version with versions below has their number, by the layout.
+        // SAFETY: `write_version` stores the number whenever it sets the flag that `has_older` reads.
         if self.has_older() { unsafe { self.get().depth.assume_init() } } else { 0 }
     }
 
     #[inline]
     fn links(self) -> Option<ChainLinks> {
-        // SAFETY: a version with versions below has links after it, by the layout.
+        // SAFETY: `write_version` puts the links after the version whenever it sets the flag that `has_older`
+        // reads.
         self.has_older().then(|| unsafe { *self.version.add(1).cast::<ChainLinks>().as_ptr() })
     }
 
@@ -110,7 +112,8 @@ impl<'l> VersionRef<'l> {
     fn payload(self) -> NonNull<u8> {
         let flags = self.get().len_and_flags;
         let offset = payload_offset(flags & IS_PINNED != 0, flags & HAS_OLDER != 0);
-        // SAFETY: at least this much belongs to the version, by the layout.
+        // SAFETY: the offset is that of the value or of its `Pinned`, which lie in the allocation of the
+        // version: `version_bytes` counts them.
         unsafe { self.version.cast::<u8>().add(offset) }
     }
 
@@ -125,7 +128,8 @@ impl<'l> VersionRef<'l> {
         let len = (self.get().len_and_flags & !(IS_PINNED | HAS_OLDER)) as usize;
         match self.pinned() {
             Some(pinned) => &pinned.buffer[pinned.range.clone()],
-            // SAFETY: so many bytes of value were written there, and never change.
+            // SAFETY: without the flag of a pinned value, `write_version` has copied `len` bytes to this
+            // place, and a version is not written after it is linked (invariant 2).
             None => unsafe { std::slice::from_raw_parts(self.payload().as_ptr(), len) },
         }
     }
@@ -148,14 +152,15 @@ impl<'l> VersionRef<'l> {
 
     /// The next older version.
     pub(in crate::memtable) fn older(self) -> Option<VersionRef<'l>> {
-        // SAFETY: of the same list.
+        // SAFETY: links lead to older versions of the same list, which live as long as this one (invariant
+        // 1).
         self.links().map(|links| unsafe { VersionRef::new(links.older) })
     }
 
     /// A version further down, at least the next older one.
     #[inline]
     pub(super) fn jump(self) -> Option<VersionRef<'l>> {
-        // SAFETY: of the same list.
+        // SAFETY: as in `older`.
         self.links().map(|links| unsafe { VersionRef::new(links.jump) })
     }
 

@@ -58,7 +58,8 @@ impl InsertState {
 
 impl Drop for InsertState {
     fn drop(&mut self) {
-        // SAFETY: it is dropped with its list. The arena goes after this.
+        // SAFETY: only `write_version` fills `pinned`. The state is dropped with its list, so no thread reads
+        // the list any more, and the memory of the arena is freed after this.
         unsafe { unpin(self.pinned.take()) }
     }
 }
@@ -128,15 +129,17 @@ impl Writer<'_> {
             }
         };
         if let Hint::At(node) = hint {
-            // SAFETY: the path is of a search since which no block was split.
-            let is_behind = unsafe { state.path.pass(node) };
-            state.insert_hint = is_behind.then_some(InsertHint { node, word });
+            // SAFETY: the path is of the last search, or was moved on since; a split removes the hint and
+            // with it the path. The list has a node, so it is not empty.
+            let is_after = unsafe { state.path.pass(node) };
+            state.insert_hint = is_after.then_some(InsertHint { node, word });
         }
         hint
     }
 
     fn add_version(&mut self, node: NonNull<Node>, entry: &NewEntry<'_>) -> Inserted {
-        // SAFETY: of this list, which `self.list` keeps.
+        // SAFETY: the hint of a search of `self.list` names a node of that list, which lives as long as the
+        // writer.
         let newest = unsafe { NodeRef::new(node) }.newest();
         // Versions are chained newest first, and readers rely on this order. The commit path never
         // gets here; a damaged log may.
@@ -144,9 +147,11 @@ impl Writer<'_> {
             return Inserted::NotNewer;
         }
         let start = self.state.arena.allocate(version_bytes(&entry.value, true));
-        // SAFETY: just allocated, of that length.
+        // SAFETY: the arena has just returned `version_bytes` of aligned memory without another owner, and
+        // `newest` is a version of this list.
         let version = unsafe { self.state.write(start, entry, Some(newest)) };
-        // SAFETY: the field is an atomic of a live node.
+        // SAFETY: `node` lives as long as the list, and the field is an atomic, so readers may load it
+        // meanwhile.
         unsafe { (*node.as_ptr()).newest.store(version.as_ptr(), Ordering::Release) };
         Inserted::Version
     }
@@ -166,7 +171,8 @@ impl Writer<'_> {
         let state = &mut *self.state;
         let start = state.arena.allocate(bytes);
         let anchor = before.map_or(self.list.head(), Anchor::of);
-        // SAFETY: the head, or of this list.
+        // SAFETY: the anchor is of the head or of a node that the search of this list found, which live as
+        // long as the list.
         let link = unsafe { anchor.link() };
         // Usually the link is not in the processor's cache: it is stored to without a load.
         let after = match after {
@@ -192,9 +198,9 @@ impl Writer<'_> {
         link.0.store(node.as_ptr(), Ordering::Release);
         let arena = &mut state.arena;
         let is_last = after.is_null();
-        // SAFETY: `locate` set the path to this place.
-        let is_behind = unsafe { self.list.lanes.add(arena, &mut state.path, node, word, is_last) };
-        state.insert_hint = is_behind.then_some(InsertHint { node, word });
+        // SAFETY: `locate` has just set the path to this place, and no block was split since.
+        let is_after = unsafe { self.list.lanes.add(arena, &mut state.path, node, word, is_last) };
+        state.insert_hint = is_after.then_some(InsertHint { node, word });
     }
 }
 
@@ -202,21 +208,22 @@ impl InsertHint {
     /// The place of `key` if it is right after the hinted node, whose path is `path`.
     #[inline]
     fn hint(self, path: &Path, key: &[u8], word: u64) -> Option<Hint> {
-        // SAFETY: of the writer's list.
+        // SAFETY: a hint names a node that this writer inserted or found in its list, where nodes stay
+        // (invariant 1 of `skiplist.rs`).
         let follows = self.word < word || self.word == word && unsafe { key_of(self.node) } < key;
         if !follows {
             return None;
         }
         // SAFETY: no block was split since the path was made: the hint was removed there.
         let Some((next, next_word)) = (unsafe { path.following() }) else {
-            // SAFETY: as above.
+            // SAFETY: as for the key above: the node and its link live as long as the list.
             let link = unsafe { Anchor::of(self.node).link() };
             // Relaxed: only writers store links. A node in the next block needs a search, because
             // its word is not in this block.
             let is_last = link.0.load(Ordering::Relaxed).is_null();
             return is_last.then_some(Hint::Between { before: Some(self.node), after: None });
         };
-        // SAFETY: as above.
+        // SAFETY: `next` is a target of lane 0, so it is a node of the list.
         match word.cmp(&next_word).then_with(|| key.cmp(unsafe { key_of(next) })) {
             Less => Some(Hint::Between { before: Some(self.node), after: Some(next) }),
             Equal => Some(Hint::At(next)),
