@@ -115,8 +115,8 @@ impl<T> HashTable<T> {
         // Later ones move forward, so that a search stops at the first free place.
         while let Some(place) = &self.places[at] {
             let home = Mix.hash_one(place.key) as usize & mask;
-            let is_home_behind = at.wrapping_sub(home) & mask < at.wrapping_sub(free) & mask;
-            if !is_home_behind {
+            let is_home_later = at.wrapping_sub(home) & mask < at.wrapping_sub(free) & mask;
+            if !is_home_later {
                 self.places[free] = self.places[at].take();
                 free = at;
             }

@@ -15,14 +15,14 @@ pub fn describe_fields(
     let mut rest = bytes;
     let mut at = at;
     for (size, name) in fields {
-        let Some((field, behind)) = rest.split_at_checked(size) else { break };
+        let Some((field, after)) = rest.split_at_checked(size) else { break };
         let value = match name {
             "magic" => format!("\"{}\"", field.escape_ascii()),
             _ => field.iter().rev().map(|byte| format!("{byte:02x}")).collect(),
         };
         let end = at + size as u64;
         lines.push((at..end, format!("{what}: {name} {value}")));
-        rest = behind;
+        rest = after;
         at = end;
     }
     lines

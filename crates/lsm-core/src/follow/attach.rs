@@ -68,7 +68,7 @@ fn await_last_edit(fs: &dyn Fs, dir: &Path, version: &DbVersion) -> Result<LastE
     for _ in 0..PROMOTION_LOOKS {
         match last_edit(fs, dir, version)? {
             LastEdit::Unknown => {}
-            told => return Ok(told),
+            outcome => return Ok(outcome),
         }
         // No one unparks this thread.
         std::thread::park_timeout(PROMOTION_PAUSE);

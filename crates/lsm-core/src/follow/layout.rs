@@ -37,7 +37,7 @@ impl Inner {
                 followed.change_hooks(self.resolve_hooks(partition, version));
             }
             // Also for a known partition: its store gets each edit once.
-            followed.tell_store(partition)?;
+            followed.apply_to_store(partition)?;
         }
         let mut partitions = self.partitions.write();
         let FollowedPartitions { by_id, by_name } = &mut *partitions;

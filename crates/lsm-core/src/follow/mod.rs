@@ -65,7 +65,7 @@ pub use partition::{FollowedPartition, ReplicaView};
 use partition::{Followed, PublishedView};
 use pins::Pins;
 use tail::FollowPosition;
-use verify::verify_beside;
+use verify::verify_live;
 
 /// The place that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,7 +299,7 @@ impl Follower {
         // No cache: verification reads every block once, past every cache.
         let options_without_cache =
             Options { cache_bytes: 0, write_buffer_bytes: 256 << 20, ..Options::default() };
-        verify_beside(|| self.db_builder(&options_without_cache), &inner.dir, options)
+        verify_live(|| self.db_builder(&options_without_cache), &inner.dir, options)
     }
 
     /// A builder of the same folder, with the same file system, clock and hooks.

@@ -90,13 +90,13 @@ pub(super) struct FollowedHooks {
     records: Arc<[HookRecord]>,
     resolved: Arc<PartitionHooks>,
     /// The last edit that was passed to the value store; changed under the tail's lock.
-    told_edit: AtomicU64,
+    store_edit: AtomicU64,
 }
 
 impl FollowedHooks {
     /// Returns the hooks with these records, whose store has got no edit yet.
     pub(super) fn new(records: Arc<[HookRecord]>, resolved: PartitionHooks) -> FollowedHooks {
-        FollowedHooks { records, resolved: Arc::new(resolved), told_edit: AtomicU64::new(0) }
+        FollowedHooks { records, resolved: Arc::new(resolved), store_edit: AtomicU64::new(0) }
     }
 
     /// Returns the hooks for a view.
@@ -166,14 +166,14 @@ impl Followed {
     ///
     /// # Errors
     /// Those of the store, which then gets the same edits again.
-    pub(super) fn tell_store(&self, version: &PartitionVersion) -> Result<()> {
+    pub(super) fn apply_to_store(&self, version: &PartitionVersion) -> Result<()> {
         let hooks = self.hooks.load();
         let Some(store) = &hooks.resolved.store else { return Ok(()) };
-        let told = hooks.told_edit.load(Ordering::Relaxed);
-        for (number, section) in version.store_sections.iter().filter(|(edit, _)| *edit > told) {
+        let last = hooks.store_edit.load(Ordering::Relaxed);
+        for (number, section) in version.store_sections.iter().filter(|(edit, _)| *edit > last) {
             store.call("apply", |store| store.apply(*number, section))?;
             // After each, so that a store that fails gets only the remaining edits again.
-            hooks.told_edit.store(*number, Ordering::Relaxed);
+            hooks.store_edit.store(*number, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ impl Pins {
     }
 
     /// The oldest edit after `lost` that is held.
-    pub(super) fn oldest_behind(&self, lost: u64) -> Option<u64> {
+    pub(super) fn oldest_after(&self, lost: u64) -> Option<u64> {
         let held = self.held.lock();
         held.range(lost.saturating_add(1)..).next().map(|(edit, _)| *edit)
     }
@@ -74,14 +74,14 @@ mod tests {
         let pins = Arc::new(Pins::default());
         let old = [pins.pin(3), pins.pin(3)];
         let new = pins.pin(7);
-        assert_eq!(pins.oldest_behind(0), Some(3));
+        assert_eq!(pins.oldest_after(0), Some(3));
         let [first, second] = old;
         drop(first);
-        assert_eq!(pins.oldest_behind(2), Some(3));
+        assert_eq!(pins.oldest_after(2), Some(3));
         drop(second);
-        assert_eq!((pins.oldest_behind(0), new.edit()), (Some(7), 7));
-        assert_eq!(pins.oldest_behind(7), None, "its lease was taken away");
+        assert_eq!((pins.oldest_after(0), new.edit()), (Some(7), 7));
+        assert_eq!(pins.oldest_after(7), None, "its lease was taken away");
         drop(new);
-        assert_eq!(pins.oldest_behind(0), None);
+        assert_eq!(pins.oldest_after(0), None);
     }
 }

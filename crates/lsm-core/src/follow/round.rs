@@ -174,7 +174,7 @@ impl Inner {
         if let Some(lease) = &mut tail.lease {
             // The oldest version that readers still hold, not that of this round: the primary
             // deletes every obsolete file that no lease keeps.
-            let oldest = self.pins.oldest_behind(tail.lost_edit).unwrap_or(version.edit_number);
+            let oldest = self.pins.oldest_after(tail.lost_edit).unwrap_or(version.edit_number);
             lease.advance(oldest.min(version.edit_number), self.clock.now())?;
             if is_news {
                 // The lease holds the files of this version from here on, or it is revoked and

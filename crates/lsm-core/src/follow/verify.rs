@@ -14,7 +14,7 @@ use crate::fs::is_unreadable;
 ///
 /// # Errors
 /// Those of the open, if nothing can be verified; those of [`Db::verify`](crate::db::Db::verify).
-pub(super) fn verify_beside(
+pub(super) fn verify_live(
     builder: impl Fn() -> Builder,
     dir: &Path,
     options: VerifyOptions<'_>,

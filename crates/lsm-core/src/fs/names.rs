@@ -73,15 +73,15 @@ pub fn fork(epoch: Epoch) -> String {
 
 /// Returns the epoch of the claim that `text` names.
 pub fn epoch_of_claim(text: &str) -> Option<Epoch> {
-    epoch_behind(CLAIM_PREFIX, text)
+    epoch_after(CLAIM_PREFIX, text)
 }
 
 /// Returns the epoch of the fork that `text` names.
 pub fn epoch_of_fork(text: &str) -> Option<Epoch> {
-    epoch_behind(FORK_PREFIX, text)
+    epoch_after(FORK_PREFIX, text)
 }
 
-fn epoch_behind(prefix: &str, text: &str) -> Option<Epoch> {
+fn epoch_after(prefix: &str, text: &str) -> Option<Epoch> {
     let number = text.strip_prefix(prefix).filter(|rest| is_hex(rest, 8))?;
     u32::from_str_radix(number, 16).ok().map(Epoch)
 }

@@ -125,16 +125,16 @@ impl DeadRanges {
         if user >= &rest.end[..] {
             return;
         }
-        let mut behind = user.to_vec();
-        behind.push(0);
+        let mut after = user.to_vec();
+        after.push(0);
         let later = DeadRest { end: std::mem::take(&mut rest.end), ..*rest };
         rest.end.extend_from_slice(user);
         if *start == *user {
             let start = start.clone();
             state.ranges.remove(&start);
         }
-        if behind < later.end {
-            state.ranges.insert(behind, later);
+        if after < later.end {
+            state.ranges.insert(after, later);
         }
         self.is_used.store(!state.ranges.is_empty(), Ordering::Relaxed);
     }

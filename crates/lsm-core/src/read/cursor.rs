@@ -322,15 +322,15 @@ impl Cursor {
             return Ok(());
         }
         if self.has_gaps {
-            return self.next_beside_gaps();
+            return self.next_in_gaps();
         }
         let moved = self.entries.next();
         self.forget_value();
-        self.told(moved)
+        self.in_partition(moved)
     }
 
     #[cold]
-    fn next_beside_gaps(&mut self) -> Result<()> {
+    fn next_in_gaps(&mut self) -> Result<()> {
         let left = Bound::Excluded(self.entries.key().to_vec());
         let moved = self.entries.next();
         self.settle_forward(Some(left), moved)
@@ -361,7 +361,7 @@ impl Cursor {
 
     /// Returns the outcome of a move, with the partition's name in an error.
     #[inline]
-    fn told(&self, moved: Result<()>) -> Result<()> {
+    fn in_partition(&self, moved: Result<()>) -> Result<()> {
         moved.map_err(|error| self.named(error))
     }
 
@@ -394,9 +394,9 @@ impl Cursor {
             // `entries` may stand on an entry that a gap refuses, so it cannot tell that the cursor
             // is invalid.
             self.is_refused = moved.is_err();
-            return self.told(moved);
+            return self.in_partition(moved);
         }
-        self.told(moved)
+        self.in_partition(moved)
     }
 
     /// Called after every move backwards, which began at `left` or at the upper bound.
@@ -406,9 +406,9 @@ impl Cursor {
         if self.has_gaps {
             let moved = moved.and_then(|()| self.pass_gaps_backward(left));
             self.is_refused = moved.is_err();
-            return self.told(moved);
+            return self.in_partition(moved);
         }
-        self.told(moved)
+        self.in_partition(moved)
     }
 }
 

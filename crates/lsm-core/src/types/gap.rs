@@ -103,7 +103,7 @@ impl Gap {
         if self.from == self.to || is_empty(lower, upper) {
             return false;
         }
-        let starts_behind = match upper {
+        let starts_after = match upper {
             Bound::Unbounded => false,
             Bound::Included(upper) | Bound::Excluded(upper) => *upper <= *self.from,
         };
@@ -112,7 +112,7 @@ impl Gap {
             Bound::Included(lower) if self.to_included => *lower > *self.to,
             Bound::Included(lower) | Bound::Excluded(lower) => *lower >= *self.to,
         };
-        !starts_behind && !ends_before
+        !starts_after && !ends_before
     }
 
     /// The part of it within `bounds`, as a gap of its own, and what is left on either side.
@@ -125,8 +125,8 @@ impl Gap {
         // none would read as if nothing had been lost. The loss of one that belonged to two would
         // be accepted although the caller did not ask for it.
         let before = within.cut_before(bounds.0);
-        let behind = within.cut_behind(bounds.1);
-        Some((within, before.into_iter().chain(behind).collect()))
+        let after = within.cut_after(bounds.1);
+        Some((within, before.into_iter().chain(after).collect()))
     }
 
     /// Cuts off what lies before `lower` and returns it; `None` if nothing does.
@@ -148,7 +148,7 @@ impl Gap {
     }
 
     /// As [`Gap::cut_before`], after `upper`.
-    fn cut_behind(&mut self, upper: Bound<&[u8]>) -> Option<Gap> {
+    fn cut_after(&mut self, upper: Bound<&[u8]>) -> Option<Gap> {
         let (key, is_kept) = match upper {
             Bound::Unbounded => return None,
             Bound::Included(key) => (key, true),
@@ -159,10 +159,10 @@ impl Gap {
             return None;
         }
         let from_below = if is_kept { SeqNo::ZERO } else { SeqNo::MAX };
-        let behind = Gap { from: key.into(), from_below, ..self.clone() };
+        let after = Gap { from: key.into(), from_below, ..self.clone() };
         self.to = key.into();
         self.to_included = is_kept;
-        Some(behind)
+        Some(after)
     }
 
     /// The reason why it is impossible, if it is.

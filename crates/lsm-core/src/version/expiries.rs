@@ -217,11 +217,11 @@ mod tests {
         assert_eq!(expiries.earliest, moments.iter().min().copied());
         for now in (0..100_000).step_by(500).chain([u64::MAX]) {
             let groups = expiries.groups.iter().filter(|group| group.latest <= now);
-            let told: u64 = groups.map(|group| group.entries).sum();
+            let counted: u64 = groups.map(|group| group.entries).sum();
             let true_count = moments.iter().chain([&u64::MAX]).filter(|at| **at <= now).count();
-            assert!(told <= true_count as u64, "{told} of {true_count} at {now}");
+            assert!(counted <= true_count as u64, "{counted} of {true_count} at {now}");
             // One outlier does not reduce the resolution: a group is about a sixteenth.
-            assert!(told + 1500 >= true_count as u64, "{told} of {true_count} at {now}");
+            assert!(counted + 1500 >= true_count as u64, "{counted} of {true_count} at {now}");
         }
     }
 

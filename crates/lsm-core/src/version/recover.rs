@@ -258,7 +258,7 @@ fn check_files(version: &DbVersion) -> Result<(), Refused> {
 fn was_used(fs: &dyn Fs, dir: &Path, name: FileName) -> Result<bool> {
     match holds_edit(fs, dir, name) {
         Err(error) if error.is_corruption() || error.kind() == ErrorKind::Unsupported => Ok(false),
-        told => told,
+        outcome => outcome,
     }
 }
 

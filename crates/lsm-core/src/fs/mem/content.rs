@@ -118,12 +118,12 @@ impl Content {
         }
         self.zero(offset, end);
         let first = place(offset.next_multiple_of(PAGE_BYTES as u64)).0;
-        let behind = place(end).0;
+        let after = place(end).0;
         // Only pages in the list can be marked as holes.
-        if first < behind && self.pages.len() < behind {
-            self.pages.resize(behind, Page::Zero);
+        if first < after && self.pages.len() < after {
+            self.pages.resize(after, Page::Zero);
         }
-        for page in first..behind {
+        for page in first..after {
             if !matches!(self.pages[page], Page::Hole) {
                 self.pages[page] = Page::Hole;
                 self.hole_count += 1;

@@ -168,13 +168,13 @@ fn each_lost_key_is_in_one_part_and_in_the_part_within_if_it_is_in_the_bounds() 
             for key in KEYS.map(str::as_bytes) {
                 let lost = gap.newest_lost(key);
                 let lost_within = within.and_then(|within| within.newest_lost(key));
-                let lost_beside: Vec<_> =
+                let lost_outside: Vec<_> =
                     rest.iter().filter_map(|part| part.newest_lost(key)).collect();
                 let is_within = has(bounds, key);
                 let what = format!("{key:?} of {gap:?} by {bounds:?}: {parts:?}");
                 assert_eq!(lost_within, lost.filter(|_| is_within), "{what}");
-                let beside: Vec<_> = lost.filter(|_| !is_within).into_iter().collect();
-                assert_eq!(lost_beside, beside, "{what}");
+                let outside: Vec<_> = lost.filter(|_| !is_within).into_iter().collect();
+                assert_eq!(lost_outside, outside, "{what}");
             }
         }
     }

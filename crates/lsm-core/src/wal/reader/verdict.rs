@@ -71,7 +71,7 @@ impl LogReader {
     /// segment), it reads only `blank_bytes` of them: a follower comes often, and must not read all
     /// reserved space.
     pub(super) fn judge(&mut self, stop: Stop, blank_bytes: u64) -> Result<bool> {
-        let bytes = if self.is_blank_behind(stop)? { blank_bytes } else { u64::MAX };
+        let bytes = if self.is_blank_after(stop)? { blank_bytes } else { u64::MAX };
         let mut suspect = self.bad_place(stop);
         let mut torn = false;
         // All later segments are read, although an honest log has nothing after its end. Stopping
@@ -89,7 +89,7 @@ impl LogReader {
             let is_here = idx == self.idx;
             // The header of the segment under way was judged when it was opened.
             if let Some(header) = header.filter(|_| !is_here || self.current.is_none()) {
-                self.check_header_behind(&header, &mut suspect)?;
+                self.check_header_after(&header, &mut suspect)?;
                 torn = true;
             }
             torn |= suspect.garbage.is_some();
@@ -152,7 +152,7 @@ impl LogReader {
     }
 
     /// Returns `true` if the log stopped at zeros, and no later segment has been begun.
-    fn is_blank_behind(&mut self, stop: Stop) -> Result<bool> {
+    fn is_blank_after(&mut self, stop: Stop) -> Result<bool> {
         if stop != NO_FRAME && stop != NO_HEADER {
             return Ok(false);
         }
@@ -165,7 +165,7 @@ impl LogReader {
     }
 
     /// A verified header after the end: does it attest the bad place?
-    fn check_header_behind(&self, header: &SegmentHeader, suspect: &mut BadPlace) -> Result<()> {
+    fn check_header_after(&self, header: &SegmentHeader, suspect: &mut BadPlace) -> Result<()> {
         let named = self.named_by(header);
         if let Some((idx, what)) = suspect.garbage
             && named.is_some_and(|(named, _)| named == idx)
