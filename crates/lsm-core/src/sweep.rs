@@ -275,9 +275,9 @@ mod tests {
     #[test]
     fn a_stopped_run_and_its_continuation_cover_every_file_once() {
         let all = [(FileNo(9), 90), (FileNo(2), 20), (FileNo(5), 50)];
-        let told = Cell::new(0);
+        let reported = Cell::new(0);
         let options = SweepOptions::new().on_progress(|progress| {
-            told.set(progress.bytes_done);
+            reported.set(progress.bytes_done);
             progress.files_done == 0
         });
         let mut first = sweep(options, None).unwrap();
@@ -289,7 +289,7 @@ mod tests {
         assert!(!first.advance(50, || Ok(())).unwrap(), "the caller wants no more");
         let mark = first.mark();
         drop(first);
-        assert_eq!(told.get(), 70);
+        assert_eq!(reported.get(), 70);
         let mut rest = sweep(SweepOptions::new().resume_after(Some(mark)), None).unwrap();
         let mut files = all.to_vec();
         rest.plan(&mut files, |file| *file);

@@ -120,7 +120,7 @@ fn a_second_request_replaces_no_block_in_use() {
     (0..100).for_each(|n| read(&hot, n));
     let kept = kept_of(&hot, &cache);
     assert!((60..80).contains(&kept), "{kept}");
-    // The first ones that were read, all of which stay in use.
+    // The first ones that were read. All of them stay in use.
     for _ in 0..100 {
         (0..kept as u8).for_each(|n| read(&hot, n));
         read(&other, 5);
@@ -186,7 +186,7 @@ fn a_written_block_takes_free_room_and_no_other() {
     let stats = cache.stats();
     assert!(stats.bytes <= 80_000 && (60..80).contains(&stats.blocks), "{stats:?}");
     assert_eq!(kept_of(&hot, &cache), 40);
-    // Nobody has used them, so they are the first to go.
+    // No one has used them, so they are evicted first.
     let read_later = table(FileNo(3), &cache);
     (0..40).for_each(|n| read(&hot, n));
     (0..25).for_each(|n| read(&read_later, n));

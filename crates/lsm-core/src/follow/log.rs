@@ -291,7 +291,7 @@ fn note_passed(
 pub(super) fn ends_of_runs(pending: &VecDeque<PendingSection>) -> Vec<u64> {
     let mut ends = Vec::with_capacity(pending.len());
     // The segment and the beginning of the following run, and its end.
-    let mut behind: Option<(FileNo, u64, u64)> = None;
+    let mut later: Option<(FileNo, u64, u64)> = None;
     for next in pending.iter().rev() {
         let PendingSection::Section { segment, place, .. } = next else {
             // It is read by its own runs.
@@ -299,7 +299,7 @@ pub(super) fn ends_of_runs(pending: &VecDeque<PendingSection>) -> Vec<u64> {
             continue;
         };
         let own_end = place.offset + place.len as u64;
-        let end = match behind {
+        let end = match later {
             Some((run, start, end))
                 if run == *segment && start.saturating_sub(own_end) <= BETWEEN_BYTES_MAX =>
             {
@@ -307,7 +307,7 @@ pub(super) fn ends_of_runs(pending: &VecDeque<PendingSection>) -> Vec<u64> {
             }
             _ => own_end,
         };
-        behind = Some((*segment, place.offset, end));
+        later = Some((*segment, place.offset, end));
         ends.push(end);
     }
     ends.reverse();

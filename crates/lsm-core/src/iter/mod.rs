@@ -187,7 +187,7 @@ pub fn step_to_next_key<I: InternalIter + ?Sized>(iter: &mut I, room: &mut Vec<u
             return Ok(());
         }
     }
-    // Trailer::LAST sorts behind every version that can exist.
+    // Trailer::LAST sorts after every version that can exist.
     iter.seek(Some(KeyRef::new(room, Trailer::LAST)))?;
     if iter.valid() && iter.key().user == room {
         iter.next()?;

@@ -188,7 +188,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         match &self.lower {
             Bound::Unbounded => self.inner.seek(None)?,
             Bound::Included(key) => self.inner.seek(Some(KeyRef::seek(key, self.seq)))?,
-            Bound::Excluded(key) => seek_behind(&mut self.inner, key)?,
+            Bound::Excluded(key) => seek_after(&mut self.inner, key)?,
         }
         self.find_forward()
     }
@@ -201,8 +201,8 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             Bound::Excluded(key) => self.inner.seek_before(Some(KeyRef::seek(key, SeqNo::MAX)))?,
             // Before the successor of the key: all versions of the bound belong to the range.
             Bound::Included(key) => {
-                let behind = [key, &[0][..]].concat();
-                self.inner.seek_before(Some(KeyRef::seek(&behind, SeqNo::MAX)))?;
+                let after = [key, &[0][..]].concat();
+                self.inner.seek_before(Some(KeyRef::seek(&after, SeqNo::MAX)))?;
             }
         }
         self.find_backward()
@@ -417,7 +417,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
 }
 
 /// Moves to the first entry after all versions of `key`.
-fn seek_behind(inner: &mut impl InternalIter, key: &[u8]) -> Result<()> {
+fn seek_after(inner: &mut impl InternalIter, key: &[u8]) -> Result<()> {
     // Trailer::LAST sorts after every version that can exist, except one that equals it.
     inner.seek(Some(KeyRef::new(key, Trailer::LAST)))?;
     if inner.valid() && inner.key().user == key {

@@ -323,8 +323,8 @@ impl Lanes {
         while block.lane > 0 {
             let place = block.place_of(1..block.limit(), key, word, side) - 1;
             visit(block, place);
-            // SAFETY: the loop runs above lane 0, and `place_of` returns at most the limit, of which 1 is
-            // subtracted.
+            // SAFETY: the loop runs above lane 0, and `place_of` returns 1 to the limit, and the place is one
+            // less.
             block = unsafe { block.below(place) };
             block.fetch();
         }

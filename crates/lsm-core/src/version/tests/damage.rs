@@ -47,10 +47,10 @@ fn a_crafted_tail_of_a_manifest_is_torn_and_costs_a_walk_over_it() {
     assert!(found.torn && found.has_derived_salts);
     assert_eq!(found.end, whole.len() as u64);
     // An edit after the tail makes it damage.
-    let mut behind = [&whole[..], &tail].concat();
+    let mut appended = [&whole[..], &tail].concat();
     let later = with(&version, vec![created(1, "other", 2)]);
-    put_frame(&mut behind, name, &next(&later, vec![created(2, "third", 3)]));
-    mem.write_raw(&path, &behind).unwrap();
+    put_frame(&mut appended, name, &next(&later, vec![created(2, "third", 3)]));
+    mem.write_raw(&path, &appended).unwrap();
     assert!(recover(&mem, dir(), &[name]).unwrap_err().is_corruption());
 }
 
