@@ -19,12 +19,12 @@ const fn word(text: &'static str, instead: &'static str, at_most: usize) -> Word
 }
 
 const WORDS: [Word; 10] = [
-    word("behind", "`after`, unless one falls behind another", 262),
+    word("behind", "`after`, unless one falls behind another", 261),
     word("told", "`returned`, `reported`, `notified`", 34),
-    word("nobody", "`no one`, or the caller by its name", 28),
+    word("nobody", "`no one`, or the caller by its name", 27),
     word("anew", "`again`, `from the beginning`", 11),
     word("beside", "`in addition to`, `next to`, `while another process writes`", 71),
-    word("of which", "`whose`, or a second sentence", 34),
+    word("of which", "`whose`, or a second sentence", 33),
     word("owed", "`due`, `pending`", 2),
     word("goes by", "`uses`, `follows`", 8),
     word("let go", "`released`, `dropped`", 2),
