@@ -49,18 +49,18 @@ impl Run {
         })
     }
 
-    /// Cores that others used during it. A run that does not tell is taken for a spoilt one.
+    /// Cores that others used during it. A run without this figure counts as invalid.
     pub fn cores_of_others(&self) -> f64 {
         self.total["cores_of_others"].as_f64().unwrap_or(f64::INFINITY)
     }
 }
 
-/// A workload at its place in a sequence.
+/// The position of a workload in a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The sequence.
     pub sequence: String,
-    /// Which row of it.
+    /// Its row in the sequence.
     pub row: usize,
     /// Name of the workload as it is printed.
     pub name: String,
@@ -189,6 +189,15 @@ impl DataSet {
     /// Returns whether the machine was quiet during all runs.
     pub fn is_valid(&self) -> bool {
         self.cores_of_others() <= QUIET_CORES_MAX
+    }
+
+    /// The suite that `run.sh` measured: the one that the command names, or the default.
+    pub fn suite(&self) -> &str {
+        if self.is_large() {
+            return "large";
+        }
+        let mut words = self.command.split_whitespace();
+        words.find(|word| *word == "--suite").and_then(|_| words.next()).unwrap_or("core")
     }
 
     /// Returns whether the set is of large values.

@@ -80,7 +80,7 @@ fn publish(sets: &[DataSet], files: [&Path; 2], folder: &Path) -> Result<(), Fau
     Ok(())
 }
 
-/// Fails if others worked during the run that `file` tells of.
+/// Fails if others worked during the run in `file`.
 pub fn check_run(file: &Path) -> Result<(), Fault> {
     let run: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
     let others = Run::from_json(&run)?.cores_of_others();
@@ -103,7 +103,7 @@ fn read_sets(folder: &Path) -> Result<Vec<DataSet>, Fault> {
     Ok(sets.into_iter().filter(|set| !set.runs.is_empty()).collect())
 }
 
-/// The value behind `name` in one of the kernel's text files.
+/// The value after `name` in a text file of the kernel.
 fn kernel_says(file: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;

@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 use super::data::{DataSet, Place, median};
 use crate::engines::{OURS, is_ours};
 
-/// Which end of a column is good.
+/// The end of a column that is good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Good {
     More,
@@ -36,7 +36,7 @@ fn whole(digits: &str) -> String {
     text
 }
 
-/// A number with commas, and with so many digits behind the point as its size leaves worth having.
+/// A number with commas, and with as many decimal places as its size needs.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 => 0,
@@ -105,23 +105,46 @@ pub fn write(out: &mut String, set: &DataSet) -> fmt::Result {
     Ok(())
 }
 
+/// A whole number among the settings of a set; `-` if the set does not have it.
+fn setting(set: &DataSet, key: &str) -> String {
+    let value = set.runs.first().and_then(|run| run.config[key].as_u64());
+    value.map_or("-".to_owned(), |n| whole(&n.to_string()))
+}
+
+/// Writes the heading: the suite, and everything in which sets of one suite differ.
+fn heading(out: &mut String, set: &DataSet) -> fmt::Result {
+    write!(out, "\n### {}: ", set.suite())?;
+    if set.is_large() {
+        let sizes = set.runs.first().and_then(|run| run.config["sizes"].as_array());
+        write!(out, "values of {} sizes", sizes.map_or(0, Vec::len))?;
+    } else {
+        if let [place] = &set.places()[..] {
+            write!(out, "{} of ", place.name)?;
+        }
+        let records = setting(set, "records");
+        let key = setting(set, "key_size");
+        let value = setting(set, "value_size");
+        write!(out, "{records} records of {key} + {value} bytes")?;
+    }
+    for (key, name) in [("cache_mib", "block cache"), ("memory_mib", "memory")] {
+        let mebibytes = setting(set, key);
+        if mebibytes != "-" {
+            write!(out, ", {name} of {mebibytes} MiB")?;
+        }
+    }
+    writeln!(out, "\n")
+}
+
 fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
     let config = set.runs.first().map(|run| &run.config);
     let figure = |key: &str| config.and_then(|config| config[key].as_u64());
-    let shown = |key: &str| figure(key).map_or("-".to_owned(), |n| whole(&n.to_string()));
+    heading(out, set)?;
     if set.is_large() {
-        let repetitions = shown("repetitions");
+        let repetitions = setting(set, "repetitions");
         let mebibytes = figure("bytes_per_size").map_or(0, |bytes| bytes >> 20);
-        write!(
-            out,
-            "\n### Large values\n\nUp to {repetitions} values and {mebibytes} MiB of each "
-        )?;
+        write!(out, "Up to {repetitions} values and {mebibytes} MiB of each ")?;
         write!(out, "size, but three values at least. Rounds: {}", set.rounds())?;
     } else {
-        let records = shown("records");
-        let key = shown("key_size");
-        let value = shown("value_size");
-        writeln!(out, "\n### {records} records of {key} + {value} bytes\n")?;
         let ops = figure("ops").map_or("as many as records".to_owned(), |n| whole(&n.to_string()));
         match figure("seconds") {
             None => write!(out, "Operations of a workload that is not a fill: {ops}. ")?,
@@ -137,7 +160,7 @@ fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
         write!(out, ". Threads: {threads}")?;
     }
     if let Some(rate) = figure("write_rate") {
-        write!(out, ". Writes beside readers: {} per second", whole(&rate.to_string()))?;
+        write!(out, ". Writes during reads: {} per second", whole(&rate.to_string()))?;
     }
     if config.is_some_and(|config| config["lz4"] == true) {
         write!(out, ". Compression: LZ4")?;

@@ -39,7 +39,7 @@ fn medians_are_of_all_rounds_and_the_table_names_every_workload() {
         "| fillseq | **20.0** | 10.0 | 2.00 | 100 % |",
         "| readrandom | **20.0** | 10.0 | 2.00 | 100 % |",
         "Machine: a machine.",
-        "### 20,000 records of 16 + 100 bytes",
+        "### core: 20,000 records of 16 + 100 bytes",
         "| peak memory, MiB | **1.00** | **1.00** | 1.00 | |",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
@@ -47,7 +47,7 @@ fn medians_are_of_all_rounds_and_the_table_names_every_workload() {
     assert!(text.contains("not quiet"));
 }
 
-/// Copies a report to a new folder and tells whether it is there.
+/// Copies a report to a new folder and returns whether it is there.
 fn is_published(name: &str, sets: &[DataSet]) -> (Result<(), Fault>, bool) {
     let folder = std::env::temp_dir().join(format!("siltstone-{name}-{}", std::process::id()));
     let docs = folder.join("docs");
@@ -95,14 +95,16 @@ fn a_report_of_large_values_has_one_table_of_rates() {
         "version": "1.2",
         "sequence": "large",
         "round": 1,
-        "config": { "suite": "large", "repetitions": 2000, "bytes_per_size": 256 << 20 },
+        "config": {
+            "suite": "large", "repetitions": 2000, "bytes_per_size": 256 << 20, "sizes": [1024, 4096],
+        },
         "workloads": [{ "workload": "put, 1 MB", "ops": 5, "mb_per_second": 1234.5 }],
         "total": { "seconds": 3.0, "cores_of_others": 0.0, "empty_bytes": 3 << 20 },
     });
     let set = set(vec![Run::from_json(&value).unwrap()]);
     let text = markdown(&[set], "", &json!({})).unwrap();
     for line in [
-        "### Large values",
+        "### large: values of 2 sizes",
         "Up to 2,000 values and 256 MiB of each size, but three values at least. Rounds: 1.",
         "| put, 1 MB | **1,234** | - | 0 % |",
         "| on disk with everything deleted, MiB | **3.00** | - | |",
@@ -121,9 +123,24 @@ fn a_report_names_the_settings_that_are_not_those_of_all() {
     run.config["cache_mib"] = json!(1536);
     run.config["write_rate"] = json!(70_000);
     let text = markdown(&[set(vec![run])], "", &json!({})).unwrap();
-    for stated in ["Block cache: 1,536 MiB", "Writes beside readers: 70,000 per second"] {
+    for stated in [
+        "### core: 20,000 records of 16 + 100 bytes, block cache of 1,536 MiB",
+        "Block cache: 1,536 MiB",
+        "Writes during reads: 70,000 per second",
+    ] {
         assert!(text.contains(stated) && !plain.contains(stated), "{stated}");
     }
+}
+
+#[test]
+fn a_heading_begins_with_the_suite_and_names_a_workload_that_is_alone() {
+    let mut run = made_up("siltstone", 1, 1.0, 9);
+    run.sequence = "fillseq".to_owned();
+    run.rows.truncate(1);
+    let set = DataSet { command: "run.sh --rounds 1 --suite many".to_owned(), runs: vec![run] };
+    let text = markdown(&[set], "", &json!({})).unwrap();
+    let heading = "\n### many: fillseq of 20,000 records of 16 + 100 bytes\n";
+    assert!(text.contains(heading), "{text}");
 }
 
 #[test]
