@@ -1,5 +1,5 @@
-//! Large values: puts, gets into a warm buffer, ranges, scans from the device and deletions, of values
-//! from 64 KiB to 16 MiB, and 4 KiB values in the tree beside the same ones apart.
+//! Large values: puts, gets into a warm buffer, ranges, scans from the device and deletions, of
+//! values from 64 KiB to 16 MiB, and 4 KiB values in tables and in chunk files.
 //!
 //! `cargo bench --bench large_values`; for the sizes and mixes of the paper `siltstone bench large`
 
@@ -11,7 +11,7 @@ use siltstone::{Db, Durability, LargeValueOptions, Partition, PartitionOptions};
 use tempfile::TempDir;
 
 const SIZES: [usize; 3] = [64 << 10, 1 << 20, 16 << 20];
-/// Bytes of a value that may be in the tree or apart.
+/// Bytes of a value that may be in a table or in a chunk file.
 const SMALL_BYTES: usize = 4 << 10;
 /// Values that are written in turn, so that each put overwrites one.
 const KEYS: u64 = 8;
@@ -34,7 +34,7 @@ impl Store {
         Store { db, partition, _folder: folder }
     }
 
-    /// With one value of so many bytes, flushed.
+    /// Makes a store with one value of so many bytes, flushed.
     fn with(len: usize) -> Store {
         let store = Store::new(LargeValueOptions::default());
         store.partition.put("key", vec![7; len]).expect("there is room");
@@ -79,7 +79,7 @@ fn puts(c: &mut Criterion) {
     group.finish();
 }
 
-/// The default threshold stands on this pair.
+/// The default threshold is chosen by this pair.
 fn threshold(c: &mut Criterion) {
     let mut group = c.benchmark_group("large_values/put_4k");
     group.throughput(Throughput::Bytes(SMALL_BYTES as u64));
@@ -126,22 +126,23 @@ fn gets(c: &mut Criterion) {
 fn forget(store: &Store) {
     for chunk in store.partition.chunks().expect("it has large values") {
         let file = std::fs::File::open(&chunk.path).expect("it is there");
-        // It keeps what the device does not have.
+        // The system keeps what the device does not have.
         file.sync_all().expect("the device works");
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
     }
 }
 
-/// Elsewhere the reads come from the cache.
+/// On other systems the reads come from the cache.
 #[cfg(not(target_os = "linux"))]
 fn forget(_store: &Store) {}
 
-/// A scan from the device, which reads ahead, beside gets of the same keys, which do not.
+/// A scan from the device, which reads ahead, and gets of the same keys, which do not.
 fn scans(c: &mut Criterion) {
     let len = 1 << 20;
     let store = Store::new(LargeValueOptions::default());
     let mut keys: Vec<[u8; 8]> = (0..SCANNED).map(|n| (n * 37 % SCANNED).to_be_bytes()).collect();
-    // Neighbours do not lie side by side, so that the kernel does not read ahead of the gets.
+    // Neighbours are not next to each other on the device, so that the kernel does not read ahead
+    // of the gets.
     for key in &keys {
         store.partition.put(key, vec![7; len]).expect("there is room");
     }

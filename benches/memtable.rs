@@ -1,5 +1,5 @@
-//! The memtable beside crossbeam's skiplist: inserts, gets and scans of one thread, without log and
-//! database. Each measurement has the throughput of single operations.
+//! The memtable compared with crossbeam's skiplist: inserts, gets and scans of one thread, without
+//! log and database. Each measurement has the throughput of single operations.
 //!
 //! `cargo bench --bench memtable`
 
@@ -24,7 +24,7 @@ use store::{KEY_BYTES, VALUE_BYTES};
 /// Entries of a memtable: about as many as fill one of the default size.
 const ENTRIES: u64 = 250_000;
 
-/// One list of versions, ordered by key and then from the newest on.
+/// A list of versions, ordered by key and then from the newest on.
 trait List {
     fn new() -> Self;
     fn insert(&self, seq: u64, key: &[u8], value: &[u8]);
@@ -136,7 +136,7 @@ fn measure<L: List>(c: &mut Criterion, name: &str) {
     for (what, fill) in fills {
         let keys = fill.keys();
         group.bench_function(what, |b| {
-            // What it returns is dropped outside of the measurement.
+            // The returned value is dropped outside of the measurement.
             b.iter_batched(|| (), |()| filled::<L>(&keys, &mut values), BatchSize::PerIteration);
         });
     }

@@ -1,7 +1,8 @@
-//! The cost of metadata beside every entry: the same work on a plain partition and on one with
+//! The cost of metadata for every entry: the same work on a plain partition and on one with
 //! MetaHive, and reads that compare each entry with its metadata.
 //!
-//! `cargo bench --bench metahive`; for large data sets and pairs in turn `scripts/metahive-overhead.sh`
+//! `cargo bench --bench metahive`; for large data sets and pairs in turn
+//! `scripts/metahive-overhead.sh`
 
 mod store;
 

@@ -1,7 +1,7 @@
-//! Opening: a new store, one whose records all lie in tables, and one with a log to replay.
+//! Opening: a new store, one whose records are all in tables, and one with a log to replay.
 //!
-//! Each run opens a copy, because an open changes what it finds: it flushes what it replayed.
-//! The copy is made, and the copy and the database are closed and removed, outside the measured time.
+//! Each run opens a copy, because an open changes the store: it flushes what it replayed. Copying,
+//! closing and removing are outside of the measured time.
 //!
 //! `cargo bench --bench open`
 
@@ -46,7 +46,7 @@ fn open_in(folder: TempDir) -> (Db, TempDir) {
 }
 
 fn open(c: &mut Criterion) {
-    // Short segments, so that little is copied that holds nothing.
+    // Short segments, so that few empty bytes are copied.
     let options = Options::new().wal_segment_bytes(1 << 20);
     let nothing = tempfile::tempdir().expect("the system has a temporary folder");
     opens(c, "new", nothing.path());

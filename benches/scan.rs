@@ -1,5 +1,5 @@
 //! Ranges: all entries in both directions by iterator and by cursor, short seeks, the merge with a
-//! memtable, and the raw walk of tables beside a scan of the same ones.
+//! memtable, and the raw walk of tables compared with a scan of the same ones.
 //!
 //! `cargo bench --bench scan`
 
@@ -15,7 +15,7 @@ use store::{RECORDS, Store};
 /// Records of a store whose tables are walked.
 const RAW_RECORDS: u64 = 200_000;
 
-/// Entries read behind each seek.
+/// Entries read after each seek.
 const SEEK_ENTRIES: usize = 10;
 
 /// Bytes of all keys and values; forwards by a cursor, which copies nothing.
@@ -66,8 +66,8 @@ fn walk_raw(partition: &Partition, mode: RawMode) -> usize {
     bytes
 }
 
-/// The raw walk may take a quarter longer than a forward scan: by what both find in the block
-/// cache, and by what both read from the file, verify and parse.
+/// The raw walk may take a quarter longer than a forward scan: measured with all blocks in the
+/// block cache, and with reads that read from the file, verify and parse.
 fn raw(c: &mut Criterion) {
     let bytes = RAW_RECORDS as usize * (store::KEY_BYTES + store::VALUE_BYTES);
     let mut group = c.benchmark_group("scan/raw");
@@ -88,7 +88,7 @@ fn raw(c: &mut Criterion) {
             });
         }
     }
-    // With a metadata entry behind each record, which the scan steps over and the walk shows.
+    // With a metadata entry after each record, which the scan skips and the walk returns.
     let store = Store::compacted_of(RAW_RECORDS, Options::new(), PartitionOptions::new());
     let options = store.partition.options().metahive(MetaHiveOptions::default());
     let partition = store.db.partition_with("bench", options);

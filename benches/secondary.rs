@@ -57,8 +57,8 @@ fn nothing_new(c: &mut Criterion) {
     });
 }
 
-/// A log of many partitions in equal parts, in segments that are sealed but for the last; nothing of it
-/// is flushed.
+/// A log of many partitions in equal parts, in segments that are sealed except the last one;
+/// nothing is flushed.
 fn logged() -> Primary {
     let options = Options::new().write_buffer_bytes(512 << 20).wal_bytes_max(1 << 30);
     let options = options.wal_segment_bytes(SEGMENT_BYTES);
@@ -70,7 +70,7 @@ fn logged() -> Primary {
         let partition = &primary.partitions[number % PARTITIONS];
         partition.put(key, &value).expect("the folder is writable");
     }
-    // Behind this all sealed segments have an index.
+    // After this all sealed segments have an index.
     primary.db.wait_idle().expect("the folder is writable");
     primary
 }
@@ -121,7 +121,7 @@ fn visible(c: &mut Criterion) {
     });
 }
 
-/// A partition whose entries lie in so many small tables.
+/// A partition whose entries are in so many small tables.
 fn many_tables() -> Primary {
     let primary = Primary::open(1, Options::new());
     let options = PartitionOptions::new().table_bytes(16 << 10);

@@ -1,4 +1,4 @@
-//! Compiles the C file that stands between Berkeley DB's header and Rust.
+//! Compiles the C file between the header of Berkeley DB and Rust.
 
 #[cfg(feature = "berkeley")]
 fn main() {

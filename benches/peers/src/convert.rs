@@ -30,7 +30,7 @@ use siltstone::stream::{EntryReader, EntryWriter, StreamPartition};
 
 use crate::engines::{Fault, bytes_of_hex};
 
-/// Bytes of keys and values that go into a database at once, or one entry.
+/// Bytes of keys and values that are written to a database at once, or one entry.
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes that are read from a stream, or written to it, at once.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -87,21 +87,21 @@ pub enum Engine {
     Leveldb,
 }
 
-/// Takes an entry, and ends the walk if it fails.
+/// Called with each entry; an error ends the walk.
 type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> Result<(), Fault> + 'v;
 
 /// A database of another engine.
 trait Foreign {
-    /// Shows the entries from `from` on to `visit`, in the order of their keys, as of one moment.
+    /// Passes the entries from `from` on to `visit`, in the order of their keys, as of one time.
     fn each(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Fault>;
 
     /// Returns the value of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Fault>;
 
-    /// Sets keys to values; of a key that comes twice, to the later one.
+    /// Sets keys to values; the last value of a key counts.
     fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Fault>;
 
-    /// Makes everything durable that was put.
+    /// Makes all puts durable.
     fn sync(&self) -> Result<(), Fault>;
 }
 
@@ -211,7 +211,7 @@ fn export(
 struct Batch {
     entries: Vec<(Vec<u8>, Vec<u8>)>,
     bytes: usize,
-    /// The keys of the entries, where they are compared with the database.
+    /// The keys of the entries, if they are compared with the database.
     keys: HashSet<Vec<u8>>,
 }
 
@@ -233,7 +233,7 @@ fn import(
 ) -> Result<Count, Fault> {
     let mut batch = Batch::default();
     let imported = import_entries(database, reader, partition, is_resuming, &mut batch);
-    // Also after an error of the stream: the entries before it are attested.
+    // Also after an error of the stream: the checksums cover the entries before it.
     batch.put_into(database)?;
     database.sync()?;
     imported
@@ -251,14 +251,14 @@ fn import_entries(
         if entry.partition != partition {
             continue;
         }
-        // Grown as the pieces come: the length alone is nothing to reserve memory for.
+        // It grows with the pieces: a length alone is no reason to reserve memory.
         let mut value = Vec::new();
         while let Some(piece) = reader.next_piece()? {
             value.extend_from_slice(piece);
         }
         if is_resuming {
-            // The database does not have the entry with which this one is to be compared: the last value of a
-            // key counts, as without `--resume`.
+            // The database does not have the entry with which this one is to be compared: the last
+            // value of a key counts, as without `--resume`.
             if batch.keys.contains(&entry.key) {
                 batch.put_into(database)?;
             }
@@ -266,7 +266,7 @@ fn import_entries(
                 count.skipped += 1;
                 continue;
             }
-            // It is held twice.
+            // The value is in memory twice.
             batch.bytes += entry.key.len();
             batch.keys.insert(entry.key.clone());
         }

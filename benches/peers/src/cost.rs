@@ -1,5 +1,5 @@
-//! [`RunArgs`]: the arguments of every run, and what writes its result; [`Begun`]: the cost of a run from
-//! its begin to its end.
+//! [`RunArgs`]: the arguments of every run, and the writing of its result; [`Begun`]: the cost of a
+//! run from its begin to its end.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -35,8 +35,8 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// Runs `task` on the engine in an empty folder, and writes its result under the name `sequence`,
-    /// with the `config` that it ran with.
+    /// Runs `task` on the engine in an empty folder, and writes its result under the name
+    /// `sequence`, with the `config` of the run.
     pub fn run(
         &self,
         sequence: &str,
@@ -98,7 +98,7 @@ impl Begun {
     pub fn cost(self, engine: &impl Peer, folder: &Path) -> Cost {
         let elapsed = self.start.elapsed();
         let usage = Usage::now(engine.written_bytes()).since(&self.usage);
-        // Files of before that are removed count against what was written since.
+        // Files from before the run that are removed count against the bytes written since.
         let dirtied_bytes = process_dirtied_bytes().zip(self.dirtied_bytes);
         Cost {
             elapsed,

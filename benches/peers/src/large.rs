@@ -36,7 +36,7 @@ pub struct Args {
     mib_per_size: Option<u64>,
 }
 
-/// An engine as the workload sees it. It counts what is put.
+/// An engine for the workload, which counts the puts.
 struct Counted<P> {
     engine: P,
     put_bytes: Cell<u64>,
@@ -127,7 +127,7 @@ impl Task for Measure<'_> {
 }
 
 impl Measure<'_> {
-    /// Puts values of every size and lets them stay; returns their bytes, keys included.
+    /// Puts values of every size and keeps them. Returns their bytes, keys included.
     fn fill<P: Peer>(&self, engine: &Counted<P>) -> Result<u64, Fault> {
         let before = engine.put_bytes.get();
         let longest = self.plan.sizes.iter().copied().max().unwrap_or(0);
@@ -162,7 +162,7 @@ fn row(operation: &str, rates: &SizeRates, bytes_per_ms: Option<f64>) -> Value {
     })
 }
 
-/// Takes the rate of one operation, if the engine has it.
+/// Reads the rate of one operation, if the engine has it.
 type RateOf = fn(&SizeRates) -> Option<f64>;
 
 /// Operation by operation, size by size, then the mixes.

@@ -1,8 +1,7 @@
-//! The work of others on this machine, from the kernel's text files.
+//! The work of other processes on this machine, from the text files of the kernel.
 //!
-//! Others are all processes but this one. Threads of the kernel are not counted: they write back what
-//! the measured engine wrote, and run the journal of its file system. Time that the host took away
-//! (stolen time) is counted.
+//! Threads of the kernel are not counted: they write back what the measured engine wrote, and run
+//! the journal of its file system. Time that the host took away (stolen time) is counted.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use testkit::bench::measure::Usage;
 
 use crate::engines::Fault;
 
-/// More than this many cores in use by others spoil a run.
+/// A run is invalid if others use more than this many cores.
 pub const QUIET_CORES_MAX: f64 = 0.2;
 /// The machine must be quiet for so many samples in sequence before a run.
 const QUIET_SAMPLES: u32 = 3;
@@ -18,7 +17,7 @@ const SAMPLE: Duration = Duration::from_secs(1);
 /// The process whose children are the threads of the kernel.
 const KERNEL_PARENT: &str = "2";
 
-/// Processor time up to some moment.
+/// Processor time up to some time.
 #[derive(Clone, Copy, Debug)]
 pub struct Spent {
     at: Instant,
@@ -70,7 +69,7 @@ fn running_tasks(loadavg: &str) -> Option<u64> {
 }
 
 impl Spent {
-    /// Up to now; `None` where the kernel does not tell.
+    /// The processor time up to now; `None` where the kernel does not report it.
     pub fn now() -> Option<Spent> {
         Some(Spent {
             at: Instant::now(),
@@ -108,9 +107,9 @@ pub fn wait_until_quiet(args: &Args) -> Result<(), Fault> {
     let begin = Instant::now();
     let mut quiet_samples = 0;
     loop {
-        let before = Spent::now().ok_or("the kernel does not tell the processor time")?;
+        let before = Spent::now().ok_or("the kernel does not report the processor time")?;
         std::thread::sleep(SAMPLE);
-        let cores = before.cores_of_others().ok_or("the kernel stopped to tell")?;
+        let cores = before.cores_of_others().ok_or("the kernel stopped reporting it")?;
         let running = running_tasks(&std::fs::read_to_string("/proc/loadavg")?);
         if cores <= args.cores_max && running.is_none_or(|count| count <= 1) {
             quiet_samples += 1;

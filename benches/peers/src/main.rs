@@ -1,13 +1,14 @@
-//! `siltstone-peers`: the workloads of `siltstone bench`, on siltstone and on its rivals.
+//! `siltstone-peers`: the workloads of `siltstone bench`, on siltstone and on other engines.
 //!
-//! `run.sh` beside it is the way to use it. `run` and `large` measure one engine in one process,
-//! `report` makes tables of many runs, `quiet` waits for a machine without other work, `check`
-//! judges a run by the work of others during it, `warm` makes the machine give its memory before
-//! anything is measured. `convert` measures nothing: it is here because C++ is.
+//! `run.sh` in this folder uses it. `run` and `large` measure one engine in one process, `report`
+//! makes tables of many runs, `quiet` waits for a machine without other work, `check` judges a run
+//! by the work of others during it, `warm` makes the host give the machine its memory before
+//! anything is measured. `convert` measures nothing: it is here because only this package needs
+//! C++.
 //!
 //! Invariants:
-//! 1. A measured engine is asked only through `testkit::bench::Engine`.
-//! 2. No figure in a report comes from anywhere but the runs that it is made of.
+//! 1. A measured engine is used only through `testkit::bench::Engine`.
+//! 2. All figures of a report come from its runs.
 
 #![expect(clippy::disallowed_methods, reason = "it measures from outside")]
 

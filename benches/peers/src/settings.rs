@@ -1,7 +1,7 @@
-//! The settings of every engine, alike where they can be.
+//! The settings of every engine, equal where that is possible.
 //!
-//! An engine that has no such setting keeps its default; each file in `engines/` says what else
-//! it sets and why. The table in the report is printed from here.
+//! An engine without such a setting keeps its default; each file in `engines/` lists its other
+//! settings and their reasons. The table in the report is printed from here.
 
 /// Sizes, threads, and what is switched on.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ impl Settings {
         }
     }
 
-    /// For the report: what is set, and to what.
+    /// For the report: the name and the value of each setting.
     pub fn rows(&self) -> [(&'static str, String); 9] {
         let mebibytes = |bytes: usize| format!("{} MiB", bytes >> 20);
         [

@@ -1,6 +1,7 @@
-//! LevelDB as `convert` uses it: the engine of the benchmarks with its settings, but every checksum verified.
+//! LevelDB as `convert` uses it: the engine of the benchmarks with its settings, but every checksum
+//! is verified.
 //!
-//! LevelDB has no way to open a database without writing to it: opening one replays its log.
+//! LevelDB cannot open a database without writing to it: an open replays its log.
 
 use std::path::Path;
 
@@ -28,13 +29,13 @@ impl Foreign for Database {
         self.0.value(key)
     }
 
-    /// Durable once it returns. One sync at the end would not do: it syncs the present log of LevelDB, and not
-    /// the log before it, whose entries may not be in a table yet.
+    /// Durable once it returns. One sync at the end would not suffice: it syncs the current log of
+    /// LevelDB, and not the log before it, whose entries may not be in a table yet.
     fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Fault> {
         self.0.put_all(entries, When::Sync)
     }
 
-    /// Has nothing to do: see `put_all`.
+    /// Has nothing to do, see `put_all`.
     fn sync(&self) -> Result<(), Fault> {
         Ok(())
     }

@@ -17,7 +17,7 @@ impl Database {
     pub fn open(folder: &Path, family: &str, purpose: Purpose) -> Result<Database, Fault> {
         let mut options = Options::default();
         let db = match purpose {
-            // Nothing of the database is written, and others may have it open.
+            // Nothing is written to the database, and other processes may have it open.
             Purpose::Export => DB::open_cf_for_read_only(&options, folder, [family], false)?,
             Purpose::Import => {
                 options.create_if_missing(true);

@@ -1,4 +1,4 @@
-//! Round trips: the stream that comes out at the end has the bytes of the one that went in at the begin.
+//! Round trips: the stream at the end has the bytes of the stream at the begin.
 
 use std::path::PathBuf;
 
@@ -155,9 +155,10 @@ fn files_of(folder: &Path) -> Vec<(String, Vec<u8>)> {
     files.collect()
 }
 
-/// Changes bytes of the LevelDB file whose name ends so, one at a time, and exports: nothing that is there may be
-/// left out or changed. The lengths of log records are not among the bytes: of those in the last block LevelDB
-/// believes that a crash left them. Returns the exports that were tried, and those that were refused.
+/// Changes bytes of the LevelDB file with this ending, one at a time, and exports: no entry may be
+/// left out or changed. The lengths of log records are not changed: LevelDB takes a wrong length in
+/// the last block for the end that a crash left. Returns the number of exports that were tried, and
+/// of those that were refused.
 fn check_damage(folder: &Folder, ending: &str, settle: bool) -> (usize, usize) {
     let there = folder.path(&format!("whole-{ending}"));
     let engine = LevelDb::open(&there, &Settings::new(0)).unwrap();
@@ -187,7 +188,7 @@ fn check_damage(folder: &Folder, ending: &str, settle: bool) -> (usize, usize) {
         tried += 1;
         match try_export(&ends(Engine::Leveldb, &damaged, "default"), b"") {
             Err(_) => refused += 1,
-            // A filter, which no export needs, or a byte that says nothing.
+            // A filter, which no export needs, or a byte without a meaning.
             Ok(stream) => assert!(stream == whole, "byte {at} of {damaged_name}"),
         }
     }
@@ -214,7 +215,8 @@ fn entries_come_back_from_rocksdb_and_leveldb_as_they_went() {
             continue;
         }
         let there = folder.path(&format!("{engine:?}-{family}"));
-        // Cut off within its last entries: what came before is there, and the rest comes with the whole.
+        // Cut off within its last entries: the earlier entries are imported, and the rest comes
+        // with the complete stream.
         let cut = &stream[..stream.len() - 200];
         import_into(engine, &there, family, cut, false).unwrap_err();
         let count = import_into(engine, &there, family, &stream, true).unwrap();
@@ -224,7 +226,7 @@ fn entries_come_back_from_rocksdb_and_leveldb_as_they_went() {
         assert_eq!(again, Count { written: 0, skipped: 3001 });
 
         let back = export_from(engine, &there, family, b"");
-        // Not `assert_eq`, which would print all bytes.
+        // `assert_eq` would print all bytes.
         assert!(back == stream, "{engine:?} {family}");
         let db = Db::open(folder.path(&format!("back-{engine:?}-{family}"))).unwrap();
         // In two parts, as after an interruption.

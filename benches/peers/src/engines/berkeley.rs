@@ -93,7 +93,7 @@ impl Drop for Handle {
 #[derive(Clone)]
 pub struct Berkeley {
     handle: Arc<Handle>,
-    /// Values are copied to here.
+    /// Values are copied to this buffer.
     buf: RefCell<Vec<u8>>,
 }
 
@@ -120,7 +120,7 @@ fn slice_of(bytes: &[u8]) -> Result<Slice, Fault> {
 /// A key and its value.
 type Pair<'a> = (&'a [u8], &'a [u8]);
 
-/// A place in the database.
+/// A position in the database.
 struct Cursor<'a> {
     cursor: Opaque,
     _handle: PhantomData<&'a Handle>,
@@ -134,7 +134,7 @@ impl Drop for Cursor<'_> {
 }
 
 impl Cursor<'_> {
-    /// Moves to the entry that `step` names and shows it; a seek goes to `key`.
+    /// Moves to the entry that `step` names and passes it on; a seek goes to `key`.
     fn step(&mut self, step: c_int, key: &[u8]) -> Result<Option<Pair<'_>>, Fault> {
         let mut entry = Entry { key: slice_of(key)?, value: NO_BYTES };
         // SAFETY: the cursor is open; invariant 2.
@@ -147,7 +147,7 @@ impl Cursor<'_> {
 }
 
 /// # Safety
-/// The slice shows an entry, and invariant 3 holds for `'a`.
+/// The slice is an entry, and invariant 3 holds for `'a`.
 unsafe fn bytes_of<'a>(slice: Slice) -> &'a [u8] {
     if slice.len == 0 {
         return &[];
@@ -174,7 +174,7 @@ impl Berkeley {
         Ok(Cursor { cursor, _handle: PhantomData })
     }
 
-    /// Copies the value of `key` to `buf`: the length of the value and whether it fitted.
+    /// Copies the value of `key` to `buf`. Returns the length of the value and whether it fitted.
     fn copy_value(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<(usize, bool)>, Fault> {
         let key = slice_of(key)?;
         let buf_len = u32::try_from(buf.len())?;

@@ -1,11 +1,11 @@
-//! A file per value: what a program does without an engine.
+//! A file for each value: a program without an engine.
 //!
 //! The key in hexadecimal digits is the name of the file, in one of [`FOLDERS`] folders that a hash
 //! of the key chooses. A put writes a temporary file and renames it, so that a reader sees the old
 //! value or the new one; if it must be on the device, the file is synced before the rename and its
 //! folder after it. Nothing of [`Settings`] applies, and there is no checksum.
 //!
-//! There is no order and no batch: a batch is put one by one, a seek and a scan list and sort all
+//! There is no order and no batch: a batch is put one by one; a seek and a scan list and sort all
 //! names. `run.sh` leaves out the sequences that seek or scan.
 
 use std::fs::{self, File};
@@ -119,7 +119,7 @@ impl Engine for Files {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<usize>, Fault> {
-        // At hand to be read, as `Engine` asks, is a value in memory.
+        // `Engine` requires the value to be in memory.
         Ok(if_there(fs::read(self.path_of(key)))?.map(|value| value.len()))
     }
 
@@ -150,12 +150,12 @@ impl Engine for Files {
         Ok(())
     }
 
-    /// Without the values, which nobody asked for.
+    /// Without the values, which the caller does not need.
     fn count(&self) -> Result<u64, Fault> {
         Ok(self.keys()?.len() as u64)
     }
 
-    /// A file system has nothing to flush or to compact that a program could ask for.
+    /// A program cannot ask a file system to flush or to compact.
     fn settle(&self) -> Result<(), Fault> {
         Ok(())
     }

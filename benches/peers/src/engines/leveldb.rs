@@ -26,7 +26,7 @@ use testkit::bench::{Engine, Way, When};
 use super::{Fault, Peer, filled};
 use crate::settings::Settings;
 
-/// Something of LevelDB's that is only known by its address.
+/// A type of LevelDB of which only the address is known.
 type Opaque = *mut c_void;
 
 #[link(name = "leveldb")]
@@ -117,7 +117,7 @@ unsafe extern "C" {
 const NO_COMPRESSION: c_int = 0;
 const MAX_OPEN_FILES: c_int = 50_000;
 
-/// The database and what belongs to it.
+/// The database and its objects.
 struct Handle {
     db: Opaque,
     cache: Opaque,
@@ -185,14 +185,14 @@ impl Drop for Iter<'_> {
 }
 
 impl Iter<'_> {
-    /// The entry that it stands on.
+    /// The current entry.
     #[inline]
     fn entry(&self) -> Option<(&[u8], &[u8])> {
         let iter = self.iter.as_ptr();
         let mut key_len = 0;
         let mut value_len = 0;
-        // SAFETY: key and value are asked for only where the iterator stands on an entry; they are
-        // so many bytes, and live until it moves, for which it must be borrowed anew.
+        // SAFETY: key and value are read only while the iterator is on an entry. They have so many
+        // bytes, and are valid until the iterator moves, for which it must be borrowed again.
         unsafe {
             if leveldb_iter_valid(iter) == 0 {
                 return None;
@@ -206,7 +206,7 @@ impl Iter<'_> {
         }
     }
 
-    /// Moves by one; must stand on an entry.
+    /// Moves by one; must be on an entry.
     #[inline]
     fn step(&mut self, way: Way) {
         // SAFETY: all callers have just seen an entry.
@@ -230,7 +230,7 @@ impl LevelDb {
         }
     }
 
-    /// Shows the value of `key` to `work`.
+    /// Passes the value of `key` to `work`.
     fn look_up<T>(&self, key: &[u8], work: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Fault> {
         let (key, key_len) = parts(key);
         let mut len = 0;
@@ -269,7 +269,7 @@ impl LevelDb {
         iter
     }
 
-    /// Shows the entries from `from` on to `visit`, until it fails.
+    /// Passes the entries from `from` on to `visit`, until it fails.
     pub fn each(
         &self,
         from: &[u8],
@@ -283,9 +283,9 @@ impl LevelDb {
         iter.status()
     }
 
-    /// Opens a database of which no damaged byte is read: every read verifies checksums, and damage in the
-    /// log or in an index, which LevelDB passes over by default, is an error. Only a length in the last
-    /// block of the log, and zeros, still pass for the end that a crash left.
+    /// Opens a database of which no damaged byte is read: every read verifies checksums, and damage
+    /// in the log or in an index, which LevelDB skips by default, is an error. Only a wrong length
+    /// in the last block of the log, and zeros, are still taken for the end that a crash left.
     pub fn verifying(folder: &Path, settings: &Settings) -> Result<LevelDb, Fault> {
         LevelDb::open_with(folder, settings, true)
     }
@@ -376,7 +376,7 @@ impl Engine for LevelDb {
         {
             visit(key, value);
             left -= 1;
-            // No move behind the last entry that is wanted.
+            // No move after the last requested entry.
             if left > 0 {
                 iter.step(Way::Up);
             }
@@ -401,7 +401,7 @@ impl Engine for LevelDb {
     }
 
     fn settle(&self) -> Result<(), Fault> {
-        // SAFETY: invariant 1; no bounds stand for everything. It flushes first, and waits.
+        // SAFETY: invariant 1; null bounds mean everything. It flushes first, and waits.
         unsafe { leveldb_compact_range(self.0.db, null(), 0, null(), 0) };
         Ok(())
     }

@@ -63,7 +63,7 @@ impl Drop for Store {
     }
 }
 
-/// The transaction and the cursor of one handle's reads; null before the first.
+/// The transaction and the cursor of the reads of one handle; null before the first.
 struct Reader {
     txn: *mut ffi::MDB_txn,
     cursor: *mut ffi::MDB_cursor,
@@ -104,7 +104,7 @@ fn at_hand(value: &[u8]) -> usize {
     value.len()
 }
 
-/// The text of a return code that is no success.
+/// The text of a return code of a failure.
 fn check(code: c_int) -> Result<(), Fault> {
     if code == ffi::MDB_SUCCESS {
         return Ok(());
@@ -114,7 +114,7 @@ fn check(code: c_int) -> Result<(), Fault> {
     Err(format!("LMDB: {}", text.to_string_lossy()).into())
 }
 
-/// False for the code that says that there is no entry.
+/// Returns `false` for the code of a missing entry.
 fn is_found(code: c_int) -> Result<bool, Fault> {
     if code == ffi::MDB_NOTFOUND {
         return Ok(false);
@@ -130,7 +130,7 @@ fn no_value() -> ffi::MDB_val {
     ffi::MDB_val { mv_size: 0, mv_data: null_mut() }
 }
 
-/// The bytes behind `value`.
+/// Returns the bytes of `value`.
 ///
 /// # Safety
 /// LMDB filled it in, and invariant 4.
@@ -221,7 +221,7 @@ impl<const MAPPED: bool> Lmdb<MAPPED> {
         result
     }
 
-    /// Shows the value of `key` to `work`.
+    /// Passes the value of `key` to `work`.
     fn look_up<T>(&self, key: &[u8], work: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, Fault> {
         self.read(false, |reader| {
             let mut key = value_of(key);
@@ -236,7 +236,7 @@ impl<const MAPPED: bool> Lmdb<MAPPED> {
         })
     }
 
-    /// Shows entries from where `first` finds one, until `visit` returns false.
+    /// Passes entries to `visit`, from where `first` finds one, until it returns false.
     fn walk(
         &self,
         key: &[u8],
@@ -319,7 +319,7 @@ impl<const MAPPED: bool> Engine for Lmdb<MAPPED> {
         }
     }
 
-    /// Nothing is known of stores through the map.
+    /// The kernel does not report stores through the map.
     fn written_bytes(&self) -> Option<u64> {
         if MAPPED { None } else { process_written_bytes() }
     }

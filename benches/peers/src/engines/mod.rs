@@ -1,7 +1,7 @@
-//! The engines behind one face, by name.
+//! The engines behind one trait, by name.
 //!
-//! Each is opened with the same [`Settings`], asked only through
-//! [`testkit::bench::Engine`], and closed.
+//! Each is opened with the same [`Settings`], used only through [`testkit::bench::Engine`], and
+//! closed.
 
 #[cfg(feature = "berkeley")]
 mod berkeley;
@@ -34,7 +34,7 @@ pub use self::rocksdb::RocksDb;
 pub use self::siltstone::Siltstone;
 pub use self::sled::Sled;
 
-/// Why a call of any engine failed.
+/// The error of any engine.
 pub type Fault = Box<dyn Error + Send + Sync>;
 
 /// An engine from its begin to its end.
@@ -42,16 +42,16 @@ pub trait Peer: Engine<Error = Fault> {
     /// Opens the database in `folder`; a new one if it is empty.
     fn open(folder: &Path, settings: &Settings) -> Result<Self, Fault>;
 
-    /// Reads the value of `key` into the front of `buf`, which is long enough; returns its length.
+    /// Reads the value of `key` into `buf`, which is long enough. Returns its length.
     fn read_into(&self, key: &[u8], buf: &mut [u8]) -> Result<Option<usize>, Fault>;
 
-    /// Shows the value of `key` to `visit` without a copy; returns whether it is there, or `None` if the
-    /// engine lends no values.
+    /// Passes the value of `key` to `visit` without a copy. Returns whether it exists, or `None` if
+    /// the engine lends no values.
     fn lend(&self, _key: &[u8], _visit: &mut dyn FnMut(&[u8])) -> Result<Option<bool>, Fault> {
         Ok(None)
     }
 
-    /// Gives the space of what was deleted back, and returns when that is done.
+    /// Frees the space of deleted values, and returns when that is done.
     fn reclaim(&self) -> Result<(), Fault> {
         self.settle()
     }
@@ -63,7 +63,7 @@ pub trait Peer: Engine<Error = Fault> {
     fn version() -> String;
 }
 
-/// The name by which the report knows the engine that is compared with the others.
+/// The name of the engine that the report compares with the others.
 pub const OURS: &str = "siltstone";
 const OURS_MAPPED: &str = "siltstone-mapped";
 
@@ -72,12 +72,12 @@ pub fn is_ours(name: &str) -> bool {
     [OURS, OURS_MAPPED].contains(&name)
 }
 
-/// Work that is done with one engine, whose type its name chooses; see [`with_engine`].
+/// Work that is done with one engine; its name chooses the type, see [`with_engine`].
 pub trait Task {
     /// Its outcome.
     type Outcome;
 
-    /// Does it with `P`.
+    /// Runs it with `P`.
     fn with<P: Peer>(self) -> Self::Outcome;
 }
 
@@ -135,7 +135,7 @@ pub fn version(name: &str) -> Option<String> {
     with_engine(name, Version)
 }
 
-/// Copies `value` to the front of `buf`; returns its length.
+/// Copies `value` to `buf`. Returns its length.
 fn filled(buf: &mut [u8], value: &[u8]) -> Result<usize, Fault> {
     buf.get_mut(..value.len()).ok_or("the buffer is too small")?.copy_from_slice(value);
     Ok(value.len())

@@ -23,7 +23,7 @@ use crate::settings::Settings;
 const FILE: &str = "bench.redb";
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("bench");
 
-/// The database. Giving its free space back needs it alone; all else shares it.
+/// The database. Compacting it needs it exclusively; all other calls share it.
 #[derive(Clone)]
 pub struct Redb(Arc<RwLock<Database>>);
 
@@ -118,7 +118,7 @@ impl Engine for Redb {
         }
     }
 
-    /// An empty commit that reaches the device takes along all that did not.
+    /// An empty commit that reaches the device also makes all earlier commits durable.
     fn settle(&self) -> Result<(), Fault> {
         Ok(self.begin(When::Sync)?.commit()?)
     }
@@ -139,7 +139,7 @@ impl Peer for Redb {
         value.map(|value| filled(buf, value.value())).transpose()
     }
 
-    /// The file becomes as short as it can.
+    /// The file becomes as short as possible.
     fn reclaim(&self) -> Result<(), Fault> {
         self.settle()?;
         self.0.write().expect("no thread panics with it").compact()?;

@@ -80,7 +80,7 @@ impl<const BLOBS: bool> Engine for RocksDb<BLOBS> {
         {
             visit(key, value);
             left -= 1;
-            // No move behind the last entry that is wanted.
+            // No move after the last requested entry.
             if left > 0 {
                 iter.next();
             }

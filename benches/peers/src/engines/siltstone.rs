@@ -1,7 +1,7 @@
 //! Siltstone, as `siltstone bench` uses it.
 //!
-//! Everything beyond [`Settings`] is at its default. Large values are on where they are measured. `siltstone-mapped`
-//! reads tables through mappings, as LMDB and LevelDB do.
+//! Everything beyond [`Settings`] is at its default. Large values are on where they are measured.
+//! `siltstone-mapped` reads tables through mappings, as LMDB and LevelDB do.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use testkit::bench::{Engine, Way, When};
 use super::{Fault, Peer, locked_version};
 use crate::settings::Settings;
 
-/// No reader is left when space is asked back.
+/// No reader is left when space is reclaimed.
 const RECLAIM_MAX: Duration = Duration::from_secs(60);
 
 /// One partition of a database, whose tables are read through mappings if it is `MAPPED`.
@@ -99,7 +99,7 @@ impl<const MAPPED: bool> Engine for Siltstone<MAPPED> {
         while left > 0 && cursor.valid() {
             visit(cursor.key(), cursor.value()?);
             left -= 1;
-            // No move behind the last entry that is wanted.
+            // No move after the last requested entry.
             if left > 0 {
                 cursor.next()?;
             }
@@ -129,7 +129,7 @@ impl<const MAPPED: bool> Peer for Siltstone<MAPPED> {
             .write_buffer_bytes(settings.write_buffer_bytes as u64)
             .sync_interval_ms(settings.sync_interval_ms)
             .tables_mapped(MAPPED)
-            // One thread flushes beside those that compact.
+            // One thread flushes in addition to those that compact.
             .compaction_threads(usize::from(settings.background_threads).max(2) - 1);
         let db = Db::builder(folder).options(options).open()?;
         let options = PartitionOptions::new()

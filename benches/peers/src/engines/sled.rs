@@ -22,7 +22,7 @@ use crate::settings::Settings;
 pub struct Sled(Db);
 
 impl Sled {
-    /// Makes everything written so far as durable as asked.
+    /// Makes everything written so far as durable as requested.
     fn done(&self, when: When) -> Result<(), Fault> {
         if when == When::Sync {
             self.0.flush()?;

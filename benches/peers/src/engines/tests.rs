@@ -1,4 +1,4 @@
-//! Every engine does what the workloads rely on.
+//! Every engine has the behaviour that the workloads need.
 
 use super::*;
 use testkit::bench::{Way, When};
