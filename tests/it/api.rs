@@ -45,7 +45,7 @@ fn what_was_written_reads_back_and_survives_reopening() {
 }
 
 #[test]
-fn ranges_run_both_ways_and_meet_in_the_middle() {
+fn ranges_iterate_from_both_ends_and_meet_in_the_middle() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let p = db.partition("p").unwrap();
@@ -84,7 +84,7 @@ fn ranges_run_both_ways_and_meet_in_the_middle() {
 }
 
 #[test]
-fn snapshots_see_one_moment_over_all_partitions() {
+fn snapshots_are_consistent_over_all_partitions() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let a = db.partition("a").unwrap();
@@ -143,7 +143,7 @@ fn a_limit_takes_its_value_and_refuses_one_past_it() {
 }
 
 #[test]
-fn a_second_opener_is_refused_at_once_by_the_folders_name() {
+fn a_second_open_fails_at_once_and_names_the_folder() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let error = Db::open(dir.path()).unwrap_err();
@@ -154,7 +154,7 @@ fn a_second_opener_is_refused_at_once_by_the_folders_name() {
 }
 
 #[test]
-fn partitions_without_a_log_keep_to_themselves() {
+fn partitions_without_a_log_are_independent() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir);
     let logged = db.partition("logged").unwrap();

@@ -33,7 +33,7 @@ fn a_partition_that_must_exist_is_not_created() {
 }
 
 #[test]
-fn a_database_tells_its_options() {
+fn a_database_returns_its_options() {
     let folder = tempfile::tempdir().unwrap();
     let db = Db::builder(folder.path()).write_buffer_bytes(123 << 10).open().unwrap();
     assert_eq!(db.options().write_buffer_bytes, 123 << 10);
@@ -165,7 +165,7 @@ fn a_partition_and_a_snapshot_of_it_are_read_by_the_same_code() {
 }
 
 #[test]
-fn a_cursor_stays_within_its_range_and_seeks_behind_a_key() {
+fn a_cursor_stays_within_its_range_and_seeks_after_a_key() {
     let (_folder, db, p) = open();
     for key in ["a", "b", "b\0", "c", "d"] {
         p.put(key, "").unwrap();

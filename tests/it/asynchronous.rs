@@ -212,7 +212,7 @@ fn a_dropped_future_loses_no_row() {
 }
 
 #[test]
-fn rows_end_with_an_error_behind_those_before_it() {
+fn rows_before_an_error_are_returned_first() {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
     let (_db, p) = filled(&fs);
@@ -237,7 +237,7 @@ fn rows_end_with_an_error_behind_those_before_it() {
 }
 
 #[test]
-fn a_panic_goes_on_in_the_caller() {
+fn a_panic_is_resumed_in_the_caller() {
     let fs = FaultFs::over_mem(MemFs::new());
     let db = primary(&fs).open().unwrap();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -250,7 +250,7 @@ fn a_panic_goes_on_in_the_caller() {
 }
 
 #[test]
-fn work_that_a_runtime_does_not_begin_any_more_is_refused() {
+fn work_after_the_end_of_the_runtime_is_an_error() {
     let fs = FaultFs::over_mem(MemFs::new());
     let db = Async::from(primary(&fs).open().unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

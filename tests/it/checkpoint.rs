@@ -91,7 +91,7 @@ fn open_copy(fs: &Arc<dyn Fs>) -> Result<(Db, TestValueStore)> {
 }
 
 #[test]
-fn a_checkpoint_has_the_values_too_and_goes_its_own_way() {
+fn a_checkpoint_includes_the_value_store_and_is_independent() {
     let (_, fs, shelf) = memory();
     let db = prepare(&fs, &shelf);
     let before = contents(&db);
@@ -122,7 +122,7 @@ fn a_checkpoint_has_the_values_too_and_goes_its_own_way() {
 }
 
 #[test]
-fn values_that_go_while_a_checkpoint_copies_them_are_in_it() {
+fn values_deleted_during_a_checkpoint_are_in_it() {
     let (_, fs, shelf) = memory();
     let db = prepare(&fs, &shelf);
     db.flush().unwrap();

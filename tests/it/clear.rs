@@ -72,7 +72,7 @@ fn filled(db: &Db, options: PartitionOptions) -> Partition {
 }
 
 #[test]
-fn a_clear_hides_what_came_before_and_snapshots_go_on() {
+fn a_clear_hides_earlier_entries_but_not_from_snapshots() {
     let fs = MemFs::new();
     let db = open(&fs);
     let p = filled(&db, small());
@@ -112,7 +112,7 @@ fn a_clear_hides_what_came_before_and_snapshots_go_on() {
 }
 
 #[test]
-fn tables_below_go_without_being_read_and_with_the_last_snapshot() {
+fn cleared_tables_are_deleted_unread_with_the_last_snapshot() {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
     let clock = ManualClock::default();
@@ -154,7 +154,7 @@ fn tables_below_go_without_being_read_and_with_the_last_snapshot() {
 
 /// Nothing is written in the meantime, and no one calls the database.
 #[test]
-fn tables_go_some_time_after_the_release_of_the_snapshot_that_held_them() {
+fn cleared_tables_are_deleted_after_the_release_of_their_snapshot() {
     let fs = MemFs::new();
     let clock = ManualClock::default();
     let db = open_on(Arc::new(fs.clone()), "/db", &clock);
@@ -227,7 +227,7 @@ fn a_partition_without_a_log_is_cleared_when_it_is_flushed() {
 }
 
 #[test]
-fn copies_and_readers_elsewhere_know_the_clear() {
+fn checkpoints_exports_and_secondaries_see_a_clear() {
     let fs = MemFs::new();
     let db = open(&fs);
     let p = filled(&db, small());
@@ -293,7 +293,7 @@ fn requirements_and_transactions_conflict_with_a_clear() {
 }
 
 #[test]
-fn large_values_below_a_clear_give_their_space_back() {
+fn the_space_of_cleared_large_values_is_reclaimed() {
     let fs = MemFs::new();
     let clock = ManualClock::default();
     let db = open_on(Arc::new(fs.clone()), "/db", &clock);
@@ -323,7 +323,7 @@ fn large_values_below_a_clear_give_their_space_back() {
 }
 
 #[test]
-fn verified_reads_and_scrubs_know_a_clear() {
+fn verified_reads_and_scrubs_respect_a_clear() {
     let fs = MemFs::new();
     let db = open(&fs);
     let p = filled(&db, small().metahive(MetaHiveOptions::default()));

@@ -48,7 +48,7 @@ fn tables_made(fs: &FaultFs, action: impl FnOnce()) -> usize {
 }
 
 #[test]
-fn a_close_flushes_what_is_large_and_the_next_open_replays_the_rest() {
+fn a_close_flushes_large_memtables_and_the_next_open_replays_the_rest() {
     let fs = FaultFs::over_mem(MemFs::new());
     let db = open(&fs);
     fill(&db, PARTITIONS);

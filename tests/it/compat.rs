@@ -177,7 +177,7 @@ fn load(name: &str) -> MemFs {
 }
 
 #[test]
-fn fixtures_of_every_version_open_and_live_on() {
+fn fixtures_of_every_version_open_and_accept_writes() {
     for (name, is_closed) in FIXTURES {
         let present = VERSIONS[VERSIONS.len() - 1];
         fixtures::bless(&name_of(present, name), || write(is_closed));

@@ -76,7 +76,7 @@ fn the_contract_compiles_and_runs() {
 }
 
 #[test]
-fn an_application_can_name_the_world_of_a_builder() {
+fn an_application_can_name_file_system_and_clock_of_a_builder() {
     let fs: Arc<dyn Fs> = Arc::new(MemFs::new());
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let db = Db::builder("/db").fs(fs).clock(clock).open().unwrap();

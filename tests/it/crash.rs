@@ -326,7 +326,7 @@ pub fn seed_or(seed: u64) -> u64 {
 }
 
 #[test]
-fn every_cut_leaves_a_prefix_that_goes_on() {
+fn every_power_cut_leaves_a_prefix_that_accepts_writes() {
     let counts = Counts::default();
     let seed = seed_or(20_261_121);
     for_each_variant(SCRIPTS, seed, |variant, rng| run_script(variant, rng, &counts));
@@ -347,7 +347,7 @@ fn every_cut_leaves_a_prefix_that_goes_on() {
 }
 
 #[test]
-fn cuts_in_a_row_keep_what_each_recovery_showed() {
+fn repeated_power_cuts_keep_the_state_of_each_recovery() {
     let counts = Counts::default();
     let seed = seed_or(7);
     for_each_variant(3, seed, |variant, rng| run_chain(variant, rng, &counts));

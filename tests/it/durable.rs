@@ -59,7 +59,7 @@ fn a_notice_comes_when_the_commit_survives_a_crash() {
 }
 
 #[test]
-fn closing_tells_whoever_waits() {
+fn closing_completes_every_waiting_notice() {
     let fs = MemFs::new();
     let outcomes = Outcomes::default();
     for is_dropped in [false, true] {
@@ -76,7 +76,7 @@ fn closing_tells_whoever_waits() {
 }
 
 #[test]
-fn a_failed_sync_is_told_and_so_is_what_follows() {
+fn a_failed_sync_is_reported_to_its_notices_and_later_ones() {
     let faults = FaultFs::over_mem(MemFs::new());
     let db = stepped(faults.clone());
     let p = db.partition("p").unwrap();
@@ -99,7 +99,7 @@ fn a_failed_sync_is_told_and_so_is_what_follows() {
 
 /// With threads: every commit of every writer is reported once, although no one else syncs the log.
 #[test]
-fn every_commit_of_many_writers_is_told_once() {
+fn every_commit_of_many_writers_is_reported_once() {
     const WRITERS: u64 = 4;
     const EACH: u64 = 200;
     let db = builder(MemFs::new()).open().unwrap();

@@ -98,7 +98,7 @@ fn check_no_orphans(fs: &MemFs, dir: &str, db: &Db) {
 }
 
 #[test]
-fn a_checkpoint_is_the_state_at_the_call_and_goes_its_own_way() {
+fn a_checkpoint_is_the_state_at_the_call_and_is_independent() {
     let fs = MemFs::new();
     let db = open(&fs, "/db", 1);
     let logged = db.partition_with("logged", small()).unwrap();
@@ -171,7 +171,7 @@ fn a_folder_with_files_takes_neither_checkpoint_nor_export() {
 }
 
 #[test]
-fn a_checkpoint_beside_writers_is_a_prefix_with_all_that_was_acknowledged() {
+fn a_checkpoint_during_writes_is_a_prefix_with_all_acknowledged_commits() {
     let dir = tempfile::tempdir().unwrap();
     let options = options().write_buffer_bytes(64 << 10).wal_segment_bytes(32 << 10);
     let db = Db::builder(dir.path().join("db")).options(options).open().unwrap();
@@ -340,7 +340,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn what_is_exported_is_ingested_over_what_is_there_and_under_what_comes(
+    fn an_ingest_is_newer_than_existing_entries_and_older_than_later_ones(
         source in prop::collection::vec(step(), 1..120),
         later in prop::collection::vec(step(), 0..20),
         target in prop::collection::vec(step(), 0..120),
@@ -400,7 +400,7 @@ fn levels(db: &Db) -> Vec<u64> {
 }
 
 #[test]
-fn an_ingest_goes_as_deep_as_nothing_overlaps_it() {
+fn an_ingest_goes_to_the_deepest_level_without_overlap() {
     let fs = MemFs::new();
     let tables = exported(&fs, 0..100, &"v".repeat(40), "/a").tables as u64;
     assert!(tables > 2);
@@ -431,7 +431,7 @@ fn an_ingest_goes_as_deep_as_nothing_overlaps_it() {
 }
 
 #[test]
-fn writers_beside_an_ingest_come_before_it_or_after_it() {
+fn concurrent_writes_are_before_or_after_an_ingest() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::builder(dir.path().join("db")).options(options()).open().unwrap();
     let p = db.partition_with("p", small()).unwrap();

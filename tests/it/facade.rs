@@ -73,7 +73,7 @@ fn a_partition_made_with_metahive_is_found_by_name_and_still_seals() {
 }
 
 #[test]
-fn metahive_goes_on_over_data_and_off_and_on_again() {
+fn metahive_can_be_switched_on_off_and_on_again_over_data() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path()).unwrap();
     let p = db.partition_with("p", PartitionOptions::new().block_bytes(512)).unwrap();
@@ -119,7 +119,7 @@ fn any_key(wanted: bool) -> PartitionOptions {
 
 /// Partitions of all three key forms: as new ones are made, and as earlier versions made them.
 #[test]
-fn any_key_is_welcome_by_default_and_the_form_of_keys_stays() {
+fn any_key_is_accepted_by_default_and_the_key_form_is_stored() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path()).unwrap();
     let p = db.partition_with("p", with_metahive()).unwrap();
@@ -214,7 +214,7 @@ fn open_with(application: &Application, dir: &Path) -> Db {
 }
 
 #[test]
-fn filters_of_the_application_and_of_the_crate_run_beside_metahive_after_reopening() {
+fn filters_of_application_and_crate_run_with_metahive_after_reopening() {
     let dir = tempfile::tempdir().unwrap();
     let application = Application::new();
     let write = |p: &Partition| {
@@ -246,7 +246,7 @@ fn filters_of_the_application_and_of_the_crate_run_beside_metahive_after_reopeni
 }
 
 #[test]
-fn metadata_of_the_application_needs_its_hooks_and_rests_without_them() {
+fn application_metadata_needs_its_hooks_and_pauses_without_them() {
     let dir = tempfile::tempdir().unwrap();
     let application = Application::new();
     let db = Db::open(dir.path()).unwrap();

@@ -274,7 +274,7 @@ fn run_fault(
 }
 
 #[test]
-fn every_fault_surfaces_and_the_store_goes_on() {
+fn every_fault_is_reported_and_the_store_recovers() {
     let count = AtomicU64::new(0);
     let seed = seed_or(11);
     for_each_variant(2, seed, |variant, rng| run_faults(variant, rng.next_u64(), &count));

@@ -134,7 +134,7 @@ fn has(readable: &impl Readable, key: &str) -> bool {
 
 /// `Readable::contains` used to read the value.
 #[test]
-fn no_source_reads_a_large_value_to_tell_that_its_key_exists() {
+fn contains_reads_no_large_value() {
     let fs = MemFs::new();
     let db = primary(&fs);
     let media = db.partition_with("media", with_large_values()).unwrap();
@@ -174,7 +174,7 @@ fn a_partition_that_gets_other_hooks_is_read_with_them() {
 }
 
 #[test]
-fn without_a_lease_a_vanished_chunk_file_is_told() {
+fn without_a_lease_a_deleted_chunk_file_is_reported() {
     let fs = MemFs::new();
     let db = primary(&fs);
     let media = db.partition_with("media", with_large_values()).unwrap();

@@ -61,7 +61,7 @@ impl Store {
 }
 
 #[test]
-fn what_jobs_have_written_is_read_from_memory() {
+fn output_of_flushes_and_compactions_is_read_from_the_block_cache() {
     for options in [
         PartitionOptions::new().compression(Compression::None),
         PartitionOptions::new().compression(Compression::Lz4),
@@ -84,7 +84,7 @@ fn what_jobs_have_written_is_read_from_memory() {
 
 /// The call used to look for each block of the partition in the cache, on the thread of the caller.
 #[test]
-fn blocks_of_a_dropped_partition_leave_the_cache_behind_the_call() {
+fn blocks_of_a_dropped_partition_leave_the_cache_after_the_call() {
     let store = store(16 << 20, PartitionOptions::new());
     store.put_all(0);
     store.flush();

@@ -185,7 +185,7 @@ fn level_0_that_becomes_due_is_merged_in_the_middle_of_a_deep_merge() {
 
 /// A deep merge that is always interrupted would never end while an application writes.
 #[test]
-fn a_deep_merge_gives_no_more_time_than_it_has_had() {
+fn interruptions_take_no_more_time_than_the_deep_merge() {
     let clock = ManualClock::default();
     let slow = clock.clone();
     let pass = AtStart(Box::new(move || {

@@ -283,7 +283,7 @@ fn check_writers(store: &Store, reason: Reason, severity: Severity) {
 }
 
 #[test]
-fn every_row_of_the_table_is_as_the_store_behaves() {
+fn the_store_behaves_as_every_row_of_the_table_states() {
     let mut cells = 0;
     for reason in Reason::ALL {
         for class in Class::ALL {
@@ -297,7 +297,7 @@ fn every_row_of_the_table_is_as_the_store_behaves() {
 }
 
 #[test]
-fn who_must_not_wait_is_told_the_reason() {
+fn a_write_that_must_not_wait_gets_the_reason() {
     let store = store(BackgroundMode::Stepped);
     store.break_at(OpKind::Append, ".sst", FaultAction::Enospc);
     // Slowed down first: writes pass slowly, then none passes.
@@ -348,7 +348,7 @@ fn who_must_not_wait_is_told_the_reason() {
 }
 
 #[test]
-fn nobody_waits_while_the_reason_is_gone() {
+fn no_writer_waits_after_the_reason_is_gone() {
     // In steps: the writer itself does the pending work, and nothing else.
     let stepped = store(BackgroundMode::Stepped);
     for _ in 0..2_000 {

@@ -161,7 +161,7 @@ fn a_snapshot_taken_while_a_filter_decides_keeps_its_view() {
 // ---- a value store ----------------------------------------------------------------------------
 
 #[test]
-fn values_live_in_their_store_and_go_when_nobody_can_read_them() {
+fn values_stay_in_their_store_until_no_reader_is_left() {
     let fs = MemFs::new();
     let shelf = TestValueStore::default();
     let db = builder(&fs, 3).open().unwrap();
@@ -302,7 +302,7 @@ fn no_table_is_installed_before_the_values_that_it_points_to_are_durable() {
 }
 
 #[test]
-fn properties_of_filters_are_told_to_the_next_job() {
+fn properties_of_filters_reach_the_next_job() {
     struct Reader(Arc<Mutex<Vec<InputTable>>>);
     struct ReaderJob;
     impl CompactionFilter for ReaderJob {

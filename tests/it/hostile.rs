@@ -348,7 +348,7 @@ fn peak_kib() -> u64 {
 
 /// The process that reads: does nothing unless a parent starts it.
 #[test]
-fn child_that_reads_lies() {
+fn child_that_reads_invalid_content() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
@@ -394,9 +394,9 @@ fn child_that_reads_lies() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn lies_under_right_checksums_neither_panic_nor_take_memory() {
+fn invalid_content_with_correct_checksums_neither_panics_nor_takes_memory() {
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "hostile::child_that_reads_lies", "--nocapture"])
+        .args(["--exact", "hostile::child_that_reads_invalid_content", "--nocapture"])
         .env(CHILD, "1")
         .output()
         .unwrap();
@@ -426,7 +426,7 @@ fn append_change(bytes: &mut Vec<u8>, change: &[u8]) {
 }
 
 #[test]
-fn numbers_at_their_end_are_refused_at_open_and_panic_nowhere() {
+fn numbers_at_their_maximum_are_refused_at_open_and_never_panic() {
     let store = build();
     let manifest = files(&store).into_iter().find(|(kind, _)| *kind == FileKind::Manifest);
     let manifest = manifest.unwrap().1;

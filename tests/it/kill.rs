@@ -236,7 +236,7 @@ fn killed_writers_lose_nothing_that_was_acknowledged() {
 }
 
 #[test]
-fn a_second_process_is_told_that_the_folder_is_locked() {
+fn a_second_process_gets_a_locked_error() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, mut lines) = start(dir.path(), false);
     assert!(wait_for(&mut lines, "ready"));

@@ -405,7 +405,7 @@ fn lengths_of(
 }
 
 #[test]
-fn stats_and_listeners_are_told_of_every_chunk_file() {
+fn every_chunk_file_is_in_stats_and_events() {
     let fs = MemFs::new();
     let clock = ManualClock::default();
     let heard = HeardChunks::default();

@@ -48,7 +48,7 @@ fn is_borne(folder: &Path) -> bool {
 }
 
 #[test]
-fn the_log_is_mapped_where_it_may_be_and_while_nobody_asks_for_syncs() {
+fn the_log_is_mapped_where_supported_until_a_sync_is_requested() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().canonicalize().unwrap();
     let is_borne = is_borne(&dir);
@@ -143,7 +143,7 @@ fn read_all(partition: &Partition) {
 }
 
 #[test]
-fn tables_are_mapped_where_they_may_be_and_until_nobody_reads_them() {
+fn tables_are_mapped_where_supported_until_their_last_reader_ends() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().canonicalize().unwrap();
     let is_borne = is_borne(&dir);

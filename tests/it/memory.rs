@@ -160,7 +160,7 @@ impl Case {
 }
 
 #[test]
-fn a_value_that_nothing_makes_whole_reads_as_damaged_and_never_as_the_old_one() {
+fn an_unrepairable_value_reads_as_damaged_and_never_as_an_older_one() {
     for has_metadata in [false, true] {
         let options = PartitionOptions::new().logged(false);
         check_poisoned(match has_metadata {
@@ -199,7 +199,7 @@ fn check_poisoned(options: PartitionOptions) {
 }
 
 #[test]
-fn a_key_that_nothing_makes_whole_fails_the_flush() {
+fn an_unrepairable_key_fails_the_flush() {
     let flips = vec![(KEY_AT, 0b11), (KEY_AT + 3, 0b1000)];
     let case = Case::new(PartitionOptions::new().logged(false), InMemory::Memtable, flips.clone());
     case.put().unwrap();
@@ -227,7 +227,7 @@ fn a_verified_read_refuses_an_entry_that_changed_in_a_memtable() {
 
 /// A range of bad memory damages many entries; the log that has them is long.
 #[test]
-fn the_log_is_read_once_for_all_entries_that_a_flush_mends() {
+fn the_log_is_read_once_for_all_entries_that_a_flush_repairs() {
     let faults = FaultFs::over_mem(MemFs::new());
     let db = stepped(Arc::new(faults.clone()), "/db", 4)
         .inject_in_memory(|at, bytes| {

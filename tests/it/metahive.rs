@@ -262,7 +262,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn every_answer_is_as_without_it(
+    fn reads_are_the_same_with_and_without_metahive(
         ops in prop::collection::vec((0u8..10, key(), 0u8..200), 1..150),
         any_key: bool,
     ) {
@@ -325,7 +325,7 @@ fn filled(fs: &MemFs, provider: &Provider) -> Checked {
 }
 
 #[test]
-fn a_node_without_it_reads_everything_keeps_the_rule_and_cleans_up() {
+fn a_node_without_metahive_reads_everything_keeps_the_rule_and_cleans_up() {
     let fs = MemFs::new();
     let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().any_key(false)));
     let it = filled(&fs, &provider);
@@ -364,7 +364,7 @@ fn a_node_without_it_reads_everything_keeps_the_rule_and_cleans_up() {
 }
 
 #[test]
-fn a_partition_that_exists_takes_it_up_unless_it_has_reserved_keys() {
+fn an_existing_partition_accepts_metahive_unless_it_has_reserved_keys() {
     let fs = MemFs::new();
     let provider = Provider::new(MetaHive::default());
     let db = builder(Arc::new(fs.clone()), 5).open().unwrap();

@@ -328,7 +328,7 @@ fn a_bulk_load_whose_hook_panics_fails_and_says_so() {
 }
 
 #[test]
-fn a_filter_that_panics_when_it_is_let_go_has_done_its_work() {
+fn a_filter_that_panics_in_its_drop_has_done_its_work() {
     for mode in MODES {
         let mut store = store(mode, true);
         store.set("drop");

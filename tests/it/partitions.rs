@@ -134,7 +134,7 @@ fn costs_beside(others: usize) -> Vec<(usize, u64)> {
 }
 
 #[test]
-fn one_partition_costs_the_same_beside_a_thousand_others() {
+fn one_partition_costs_the_same_among_a_thousand_others() {
     let few = costs_beside(10);
     let many = costs_beside(1000);
     for (few, many) in few.iter().zip(&many) {

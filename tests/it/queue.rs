@@ -237,14 +237,14 @@ fn small() -> PartitionOptions {
 }
 
 #[test]
-fn a_remembered_walk_hides_nothing_from_anybody() {
+fn remembered_walks_hide_no_entry() {
     for seed in 0..2 {
         run(seed, 250, small());
     }
 }
 
 #[test]
-fn nor_beside_metahive_and_large_values() {
+fn remembered_walks_hide_no_entry_with_metahive_and_large_values() {
     run(11, 80, small().metahive(MetaHiveOptions::default()));
     let large = LargeValueOptions::default().threshold_bytes(256);
     run(12, 80, small().large_values(large));
@@ -253,7 +253,7 @@ fn nor_beside_metahive_and_large_values() {
 /// Producers put entries before and after those that consumers have deleted. An entry that a
 /// remembered walk hid would stay.
 #[test]
-fn consumers_meet_all_that_producers_put() {
+fn queue_consumers_see_every_entry_of_producers() {
     const EACH: u32 = 1500;
     let builder = Db::builder("/db").fs(Arc::new(MemFs::new()));
     let db = builder.write_buffer_bytes(256 << 10).open().unwrap();

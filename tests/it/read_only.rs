@@ -38,7 +38,7 @@ fn kind_of<T>(result: Result<T, Error>) -> Option<ErrorKind> {
 }
 
 #[test]
-fn everything_is_read_and_nothing_is_asked_to_change() {
+fn a_read_only_open_reads_everything_and_writes_nothing() {
     let mem = MemFs::new();
     let expected = fill(&mem);
     let fs = FaultFs::over_mem(mem);

@@ -71,7 +71,7 @@ fn no_power_cut_leaves_garbage_for_a_segments_header() {
 /// Writers waited for sealed memtables of a dropped partition, which no job flushes: writers of
 /// other partitions, and its own, which should have got an error.
 #[test]
-fn a_dropped_partition_holds_nobody_back() {
+fn a_dropped_partition_delays_no_writer() {
     let (db, p) = open(&MemFs::new());
     let dropped = db.partition("dropped").unwrap();
     let batch = (0..5u8).fold(db.batch(), |batch, n| batch.put(&dropped, [n], vec![n; 4000]));

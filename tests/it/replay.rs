@@ -82,7 +82,7 @@ fn log_bytes(fs: &FaultFs, read: impl FnOnce()) -> u64 {
 }
 
 #[test]
-fn an_open_reads_the_log_from_the_place_on_where_one_partition_of_ten_is_behind() {
+fn an_open_reads_the_log_from_the_replay_position_of_the_oldest_partition() {
     let mem = MemFs::new();
     let db = one_behind(mem.clone(), SEGMENT, FLUSHED);
     let crashed = copy(&mem);
@@ -117,7 +117,7 @@ fn an_open_reads_the_log_from_the_place_on_where_one_partition_of_ten_is_behind(
 
 /// Only a verification reads frames that are completely in tables.
 #[test]
-fn damage_before_the_place_is_found_by_a_verification_and_behind_it_by_every_open() {
+fn damage_before_the_replay_position_is_found_by_verify_and_after_it_by_every_open() {
     let mem = MemFs::new();
     let db = one_behind(mem.clone(), 64 << 10, 30 << 10);
     let crashed = copy(&mem);

@@ -132,7 +132,7 @@ fn a_flush_whose_sync_of_the_log_fails_removes_its_tables() {
 }
 
 #[test]
-fn a_cut_at_any_moment_of_resuming_keeps_what_was_synced() {
+fn a_power_cut_at_any_operation_of_resuming_keeps_what_was_synced() {
     each_variant(|variant, action, seed| {
         let mut simulation = failed(variant, action, seed)?;
         let images: Arc<Mutex<Vec<(String, MemFs, RecordPosition)>>> = Arc::default();
@@ -246,7 +246,7 @@ fn threads_resume_by_themselves() {
 /// Writers continue through failures of the log, of its new segments and of the tables, in small
 /// segments and memtables, while partitions are created and dropped.
 #[test]
-fn threads_resume_amid_writers() {
+fn threads_resume_while_others_write() {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
     let options = Options::new().write_buffer_bytes(8 << 10).wal_segment_bytes(4 << 10);

@@ -58,7 +58,7 @@ fn each_value_is_added_once_and_dropped_once() {
 }
 
 #[test]
-fn what_a_failed_job_carried_is_let_go() {
+fn values_moved_by_a_failed_job_are_released() {
     let fs = MemFs::new();
     let shelf = TestValueStore::moving(true);
     let db = open(&fs, &shelf);
@@ -104,7 +104,7 @@ fn a_move_during_which_a_sync_of_the_store_failed_is_not_installed() {
 }
 
 #[test]
-fn the_values_of_a_dropped_partition_go_when_nobody_reads_them_any_more() {
+fn values_of_a_dropped_partition_are_freed_with_their_last_reader() {
     let fs = MemFs::new();
     let shelf = TestValueStore::default();
     let db = open(&fs, &shelf);
@@ -122,7 +122,7 @@ fn the_values_of_a_dropped_partition_go_when_nobody_reads_them_any_more() {
 }
 
 #[test]
-fn a_pending_value_commits_with_other_keys_or_is_let_go() {
+fn a_pending_value_commits_with_other_keys_or_is_released() {
     let fs = MemFs::new();
     let shelf = TestValueStore::default();
     let db = lsm_core::Db::builder("/db")

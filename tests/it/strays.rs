@@ -132,7 +132,7 @@ fn check(form: Form, names: &[String]) {
 }
 
 #[test]
-fn strays_under_the_names_of_files_keep_no_database_from_opening() {
+fn foreign_files_under_database_names_prevent_no_open() {
     let names = names();
     for form in FORMS {
         check(form, &names);

@@ -263,7 +263,7 @@ fn entry(key: &str, value_len: u64) -> Vec<u8> {
 }
 
 #[test]
-fn lies_under_right_checksums_end_in_errors() {
+fn invalid_streams_with_correct_checksums_are_errors() {
     let names = header(&[("p", 0)]);
     let end = record(2, 0, 1, 0, "");
     let right = [names.clone(), entry("k", 1), b"v".to_vec(), end.clone()];

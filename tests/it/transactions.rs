@@ -141,7 +141,7 @@ fn update_and_compare_and_set_treat_absence_as_a_value() {
 
 /// A write between the read and the write is neither lost nor overwritten.
 #[test]
-fn an_update_that_somebody_else_came_before_is_computed_again() {
+fn a_conflicting_update_is_computed_again() {
     let db = stepped(&MemFs::new());
     let p = db.partition("p").unwrap();
     p.put("k", "1").unwrap();
@@ -299,7 +299,7 @@ fn texts(range: &mut dyn Iterator<Item = Result<(Slice, Slice)>>) -> Vec<String>
 }
 
 #[test]
-fn own_writes_are_read_and_nobody_elses() {
+fn a_transaction_reads_its_own_writes_and_no_later_ones() {
     let db = stepped(&MemFs::new());
     let p = db.partition("p").unwrap();
     for key in ["a", "c", "e"] {

@@ -53,7 +53,7 @@ fn entries(db: &Db, name: &str) -> u64 {
 }
 
 #[test]
-fn a_table_is_written_anew_by_itself_once_a_tenth_has_expired() {
+fn a_table_is_rewritten_by_itself_once_a_tenth_has_expired() {
     let clock = ManualClock::default();
     let db = builder(&MemFs::new(), &clock).open().unwrap();
     let p = db.partition_with("p", with(&rule())).unwrap();
@@ -125,7 +125,7 @@ fn every_open_finds_a_stored_rule_before_it_writes_what_the_log_held() {
 }
 
 #[test]
-fn a_snapshot_goes_on_seeing_what_it_saw_and_that_goes_after_it() {
+fn expired_entries_of_a_snapshot_are_kept_until_its_release() {
     let clock = ManualClock::default();
     let db = builder(&MemFs::new(), &clock).open().unwrap();
     let p = db.partition_with("p", with(&rule())).unwrap();
@@ -149,7 +149,7 @@ fn a_snapshot_goes_on_seeing_what_it_saw_and_that_goes_after_it() {
 
 /// The small part of a table that a snapshot sees must be removed too in the end.
 #[test]
-fn the_little_that_a_snapshot_saw_goes_a_day_later() {
+fn few_expired_entries_of_a_snapshot_are_removed_a_day_later() {
     let clock = ManualClock::default();
     let db = builder(&MemFs::new(), &clock).open().unwrap();
     let p = db.partition_with("p", with(&rule())).unwrap();
@@ -171,7 +171,7 @@ fn the_little_that_a_snapshot_saw_goes_a_day_later() {
 /// Half a second is rounded down to zero in a rule that counts seconds. With such a rule, a table
 /// that keeps expired entries for a snapshot used to be rewritten without end.
 #[test]
-fn what_a_held_snapshot_sees_is_not_written_again_and_again() {
+fn entries_of_a_held_snapshot_are_not_rewritten_repeatedly() {
     let clock = ManualClock::default();
     let db = builder(&MemFs::new(), &clock).open().unwrap();
     let rule = rule().stays_at_most(Duration::from_millis(500));

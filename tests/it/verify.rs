@@ -290,7 +290,7 @@ fn a_damaged_log_is_read_to_its_end() {
 }
 
 #[test]
-fn a_sound_store_is_never_complained_about_while_it_works() {
+fn an_intact_store_in_use_is_never_reported() {
     let fs = MemFs::new();
     let db = Db::builder(DIR)
         .fs(Arc::new(fs))

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_a_database_are_told_from_others() {
+    fn files_of_a_database_are_recognised() {
         assert!(is_database_file("000000000000002c-00000003.manifest"));
         for other in ["LOCK", "notes.wal", "000000000000002c-00000003.manifest.tmp", "", "-."] {
             assert!(!is_database_file(other), "{other}");

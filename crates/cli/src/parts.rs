@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interrupted_run_stops_behind_its_first_file_if_it_can_leave_a_mark() {
+    fn an_interrupted_run_stops_after_its_first_file_if_it_can_leave_a_mark() {
         let marked = Part { rate: 0, resume: Some("mark".into()), at_most: None };
         let unmarked = Part { rate: 0, resume: None, at_most: None };
         assert!(marked.goes_on(7, 1 << 40));

@@ -27,7 +27,7 @@ fn in_users<'a>(path: &'a str, args: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn what_is_committed_is_read_while_the_writer_has_the_database_open() {
+fn committed_entries_are_read_while_the_writer_has_the_database_open() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     let db = Db::open(path).unwrap();

@@ -175,7 +175,7 @@ fn flip_behind(at: &Path, text: &str) {
 }
 
 #[test]
-fn scrub_tells_what_is_sealed_and_names_the_entries_that_are_harmed() {
+fn scrub_prints_sealed_tables_and_names_damaged_entries() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     sealed(at);
@@ -253,7 +253,7 @@ fn a_scrub_in_parts_comes_to_its_end() {
 }
 
 #[test]
-fn explain_tells_every_version_of_a_key() {
+fn explain_prints_every_version_of_a_key() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     sealed(at);
@@ -307,7 +307,7 @@ fn levels_are_a_table_an_object_and_a_drawing() {
 }
 
 #[test]
-fn dump_tells_the_meaning_of_every_file() {
+fn dump_prints_the_meaning_of_every_file() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     filled(at);

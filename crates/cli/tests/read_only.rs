@@ -133,7 +133,7 @@ fn a_folder_without_write_permission_can_be_read() {
 }
 
 #[test]
-fn damage_is_told_on_a_full_disk_as_well() {
+fn damage_is_reported_on_a_full_disk_too() {
     let folder = tempfile::tempdir().unwrap();
     let Some(mount) = Mount::new(&folder.path().join("disk"), "tmpfs", 4 << 20) else {
         return skipped("no file system may be mounted");

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_partition_begins_anew_and_does_not_spoil_the_prefix() {
+    fn a_recreated_partition_is_empty_and_does_not_spoil_the_prefix() {
         let mut model = sample();
         model.drop_partition("q");
         model.create("q");

@@ -113,7 +113,7 @@ fn stored(db: &Db, name: &str) -> Vec<Vec<u8>> {
 
 /// The forms of stored keys, written out.
 #[test]
-fn bytes_of_stored_keys_are_these() {
+fn stored_keys_have_exactly_these_bytes() {
     let fs = fixtures::in_memory("keys");
     let db = builder(&fs).open().unwrap();
     let escaped: [&[u8]; 8] =

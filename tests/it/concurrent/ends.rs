@@ -49,7 +49,7 @@ fn what_was_acknowledged_before_a_close_is_there_after_reopening() {
 /// The power is cut while threads write, flush and compact. The recovered state is one point in the
 /// order of all logged writes, and has what was synced before the cut.
 #[test]
-fn a_power_cut_amid_threads_leaves_one_moment() {
+fn a_power_cut_under_concurrency_leaves_a_prefix_of_the_writes() {
     let fs = MemFs::new();
     let store = open(Arc::new(fs.clone()), "/db".as_ref(), small);
     let board = Board::new(KEYS);

@@ -31,14 +31,14 @@ fn flip_bits(store: &Store, seed: u64) {
 }
 
 #[test]
-fn no_flipped_bit_of_a_closed_store_passes() {
+fn no_flipped_bit_of_a_closed_store_is_silent() {
     let seed = seed_or(0);
     println!("SEED={seed}");
     flip_bits(&build("closed", 1, true), seed);
 }
 
 #[test]
-fn no_flipped_bit_of_a_crashed_store_passes() {
+fn no_flipped_bit_of_a_crashed_store_is_silent() {
     let seed = seed_or(0);
     println!("SEED={seed}");
     flip_bits(&build("crashed", 1, false), seed);
@@ -90,12 +90,12 @@ fn cut_and_extend(store: &Store) {
 }
 
 #[test]
-fn no_cut_or_extended_file_of_a_closed_store_passes() {
+fn no_cut_or_extended_file_of_a_closed_store_is_silent() {
     cut_and_extend(&build("closed", 2, true));
 }
 
 #[test]
-fn no_cut_or_extended_file_of_a_crashed_store_passes() {
+fn no_cut_or_extended_file_of_a_crashed_store_is_silent() {
     cut_and_extend(&build("crashed", 2, false));
 }
 
@@ -152,12 +152,12 @@ fn overwrite(store: &Store) {
 }
 
 #[test]
-fn no_overwritten_byte_or_sector_of_a_closed_store_passes() {
+fn no_overwritten_byte_or_sector_of_a_closed_store_is_silent() {
     overwrite(&build("closed", 3, true));
 }
 
 #[test]
-fn no_overwritten_byte_or_sector_of_a_crashed_store_passes() {
+fn no_overwritten_byte_or_sector_of_a_crashed_store_is_silent() {
     overwrite(&build("crashed", 3, false));
 }
 
@@ -248,13 +248,13 @@ fn mix_up_files(store: &Store, twin: &Store) {
 }
 
 #[test]
-fn no_missing_stale_or_foreign_file_of_a_closed_store_passes() {
+fn no_missing_stale_or_foreign_file_of_a_closed_store_is_silent() {
     mix_up_files(&build("closed", 4, true), &build("twin", 5, true));
     mix_up_files(&build("closed", 4, true), &build("older twin", 5, false));
 }
 
 #[test]
-fn no_missing_stale_or_foreign_file_of_a_crashed_store_passes() {
+fn no_missing_stale_or_foreign_file_of_a_crashed_store_is_silent() {
     mix_up_files(&build("crashed", 4, false), &build("twin", 5, false));
 }
 

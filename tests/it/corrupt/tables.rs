@@ -75,7 +75,7 @@ fn check_readable(db: &Db, content: &Content, damaged: &Path) {
 }
 
 #[test]
-fn compaction_keeps_the_good_data_names_the_bad_table_and_rests() {
+fn compaction_keeps_intact_data_names_the_damaged_table_and_stops() {
     let store = build("closed", 8, true);
     let tables = tables(&store.fs);
     let mut named = 0;

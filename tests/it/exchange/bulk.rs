@@ -26,7 +26,7 @@ fn put_all(p: &Partition, entries: &Content) {
 }
 
 #[test]
-fn a_load_lies_over_what_was_written_before_and_under_what_comes_after() {
+fn a_bulk_load_is_newer_than_earlier_writes_and_older_than_later_ones() {
     let fs = MemFs::new();
     let db = open(&fs, "/db", 1);
     let p = db.partition_with("p", small()).unwrap();
@@ -76,7 +76,7 @@ fn refused(fs: &MemFs, names: &str, kind: ErrorKind, load: &[(&str, &[u8])]) {
 }
 
 #[test]
-fn what_is_not_sorted_is_refused_and_leaves_nothing() {
+fn an_unsorted_bulk_load_is_refused_and_leaves_nothing() {
     let fs = MemFs::new();
     drop(open(&fs, "/db", 1).partition_with("p", small()).unwrap());
     let large = [7; 3000];
@@ -170,7 +170,7 @@ fn a_load_with_a_key_that_is_reserved_meanwhile_is_refused() {
 
 /// The tables are complete and durable when the sync of the log fails; no edit names them.
 #[test]
-fn a_load_that_fails_behind_its_tables_removes_them() {
+fn a_bulk_load_that_fails_after_its_tables_removes_them() {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
     let db = super::try_open(Arc::new(fs.clone()), "/db", 1).unwrap();
@@ -186,7 +186,7 @@ fn a_load_that_fails_behind_its_tables_removes_them() {
 
 /// The closure may ignore the error of a put. Such a load used to be installed without the entry.
 #[test]
-fn a_load_of_which_a_put_failed_is_refused_whatever_its_closure_says() {
+fn a_bulk_load_with_a_failed_put_is_refused_whatever_its_closure_returns() {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
     let db = super::try_open(Arc::new(fs.clone()), "/db", 1).unwrap();
@@ -264,7 +264,7 @@ fn chunk_bytes(fs: &MemFs) -> u64 {
 
 /// Values that belong in chunk files go there at once; those of a load that fails are released.
 #[test]
-fn large_values_of_a_load_are_stored_apart() {
+fn large_values_of_a_bulk_load_go_to_chunk_files() {
     let fs = MemFs::new();
     let sizes = LargeValueOptions::new().threshold_bytes(256).chunk_bytes(4 << 10);
     let options = small().large_values(sizes.sub_block_bytes(256));

@@ -318,7 +318,7 @@ impl File for AfterSyncFile {
 /// lock of the commit path. It has a smaller sequence number than the ingest, so a cut must not
 /// lose it and keep the ingest.
 #[test]
-fn a_write_behind_the_first_sync_of_an_ingest_is_as_durable_as_the_ingest() {
+fn a_write_after_the_first_sync_of_an_ingest_is_as_durable_as_the_ingest() {
     for call in [Call::Ingest, Call::Load] {
         let mem = MemFs::new();
         drop(prepare(&FaultFs::over_mem(mem.clone()), &mem));

@@ -62,7 +62,7 @@ impl Lossy {
 
 /// A count reads all tables of its partition. Background work used to wait until it ended.
 #[test]
-fn the_values_of_others_are_tended_while_a_partition_is_counted() {
+fn a_count_does_not_delay_garbage_collection_of_other_partitions() {
     let Lossy { mem: _, fs, clock, db, p } = Lossy::new();
     let q = db.partition_with("q", options()).unwrap();
     for n in 0..20_u8 {

@@ -142,7 +142,7 @@ fn files_that_were_not_read_for_longest_are_not_kept() {
 /// Otherwise the system would keep the space of the files, and the primary is another process.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "it looks at the files that the process has open")]
-fn a_secondary_lets_go_of_files_that_its_primary_deletes() {
+fn a_secondary_closes_files_that_its_primary_deletes() {
     let Opened { dir: _dir, folder, is_borne, db: _db, p } = opened();
     for n in 0..20_u8 {
         p.put([n], vec![n; 3000]).unwrap();

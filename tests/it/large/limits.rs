@@ -99,7 +99,7 @@ fn values_that_go_while_a_checkpoint_links_tables_are_in_it() {
 /// A thread that removes a table delays the edits that value stores are notified of, until tables
 /// are linked.
 #[test]
-fn a_checkpoint_has_values_of_which_their_store_was_not_told_yet() {
+fn a_checkpoint_has_values_of_edits_that_their_store_has_not_seen() {
     let mem = MemFs::new();
     let fs = FaultFs::over_mem(mem.clone());
     let db = open_with(Arc::new(fs.clone()), "/db", &ManualClock::default()).unwrap();
@@ -144,7 +144,7 @@ fn is_due(chunk: &ChunkInfo) -> bool {
 }
 
 #[test]
-fn reclaims_beside_each_other_and_the_background_leave_no_garbage() {
+fn concurrent_reclaims_leave_no_garbage() {
     let seed = Rng::from_env_or(3).next_u64();
     for round in 0..12 {
         let mut rng = Rng::new(seed ^ round);
@@ -262,7 +262,7 @@ fn few_bytes_wait_for_a_sync() {
 
 /// The error used to say that the value does not have the promised length.
 #[test]
-fn the_end_of_a_stream_whose_write_failed_tells_of_the_failure() {
+fn finishing_a_stream_whose_write_failed_reports_the_failure() {
     let fs = FaultFs::over_mem(MemFs::new());
     let clock = ManualClock::default();
     let db = open_with(Arc::new(fs.clone()), "/db", &clock).unwrap();

@@ -275,7 +275,7 @@ fn the_values_of_a_file_that_may_grow_are_reallocated_too() {
 }
 
 #[test]
-fn space_is_waited_for_until_readers_let_go_of_it() {
+fn waiting_for_space_ends_when_readers_release_it() {
     let fs = MemFs::new();
     let db = open(&fs);
     let p = db.partition_with("p", options()).unwrap();

@@ -130,7 +130,7 @@ fn after_a_failed_sync_values_are_written_again_and_all_partitions_go_on() {
 }
 
 #[test]
-fn a_value_from_before_a_failed_sync_is_not_committed_behind_it() {
+fn a_value_from_before_a_failed_sync_is_not_committed_after_it() {
     for action in ACTIONS {
         let it = Pair::new(options());
         let mut writer = it.p.put_stream("finished", None).unwrap();
@@ -158,7 +158,7 @@ fn a_value_from_before_a_failed_sync_is_not_committed_behind_it() {
 /// Each stream has a file, and a limited number may wait for a sync: one more stream syncs them,
 /// although no call requested that.
 #[test]
-fn a_sync_that_nobody_asked_for_is_told_when_it_fails() {
+fn an_automatic_sync_that_fails_is_reported() {
     for action in ACTIONS {
         let it = Pair::new(options());
         it.break_sync(action);
@@ -476,7 +476,7 @@ fn a_long_value_has_its_space_reserved_or_is_refused() {
 /// Recovery verifies the values of all frames that no sync of the log proves durable. Nothing else
 /// requests a sync here.
 #[test]
-fn the_log_is_synced_behind_the_values_that_a_store_syncs_by_itself() {
+fn the_log_is_synced_after_values_that_a_store_syncs_by_itself() {
     let never = Options::new().sync_interval_ms(0).wal_segment_bytes(1 << 20);
     let builder = Db::builder("/db").fs(Arc::new(MemFs::new())).options(never);
     // Its clock stands still: age makes no flush due.

@@ -87,7 +87,7 @@ fn read(reader: &Db, context: &str) -> (usize, usize) {
 }
 
 #[test]
-fn what_a_writer_deletes_is_no_damage_for_an_open_reader() {
+fn files_deleted_by_a_writer_are_no_damage_for_an_open_reader() {
     for reader in [Reader::Beside, Reader::ReadOnly] {
         let scene = Scene::new();
         let fs = FaultFs::over_mem(scene.mem.clone());
@@ -103,7 +103,7 @@ fn what_a_writer_deletes_is_no_damage_for_an_open_reader() {
 
 /// The writer releases everything before each operation of the open.
 #[test]
-fn what_a_writer_deletes_during_an_open_is_no_damage() {
+fn files_deleted_during_an_open_are_no_damage() {
     for reader in [Reader::Beside, Reader::ReadOnly] {
         for after in 0.. {
             let scene = Arc::new(Scene::new());

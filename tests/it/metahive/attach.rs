@@ -97,7 +97,7 @@ impl Replica for Stale {
 }
 
 #[test]
-fn what_a_replica_has_is_held_against_the_stored_sum() {
+fn an_answer_of_a_replica_is_checked_against_the_stored_checksum() {
     let (fs, model) = closed(Some(MetaHiveOptions::default()));
     let victim = key_of(17);
     assert_eq!(harm(&fs, &model[&victim], &[0xff; 40]), 1);

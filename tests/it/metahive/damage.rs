@@ -228,7 +228,7 @@ fn check_quarantine(it: &Checked, key: &[u8]) {
 }
 
 #[test]
-fn what_no_source_repairs_reads_as_corruption_and_no_compaction_stops_at_it() {
+fn unrepairable_entries_read_as_corruption_and_stop_no_compaction() {
     let (mut it, log) = harmed(&[0xff, 0xff, 0xff], no_log());
     let key = key_of(137);
     it.p.put(key.repeat(2), "inside").unwrap();
@@ -267,7 +267,7 @@ fn what_no_source_repairs_reads_as_corruption_and_no_compaction_stops_at_it() {
 
 /// Searches stop after a number of them that found nothing, and the gap reports it.
 #[test]
-fn searches_in_vain_end_and_are_told() {
+fn fruitless_repair_searches_end_and_are_reported() {
     let fs = MemFs::new();
     let log = Arc::new(Log::default());
     let provider = Provider::new(MetaHive::new(MetaHiveOptions::new().repair_options(no_log())));

@@ -263,7 +263,7 @@ fn damage_on_the_medium_is_found_and_mended_before_the_data_leaves() {
 }
 
 #[test]
-fn what_no_source_repairs_does_not_leave_the_node() {
+fn unrepairable_entries_are_not_exported() {
     let (it, _) = harmed(&[0xff, 0xff, 0xff]);
     let bare = siltstone::ExportOptions::new().hidden_entries(false);
     for refused in [export(&it).unwrap_err(), it.p.export_with(.., EXPORT, bare).unwrap_err()] {

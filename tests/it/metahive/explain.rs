@@ -29,7 +29,7 @@ fn summary(explanation: &Explanation) -> Vec<(u64, EntryKind, Option<usize>, Opt
 }
 
 #[test]
-fn every_version_is_told_with_its_place_and_its_verdict() {
+fn explain_lists_every_version_with_its_place_and_verdict() {
     let value = EntryKind::Value;
     let tombstone = EntryKind::Tombstone;
     let valid = Some(Verdict::Valid);
@@ -81,7 +81,7 @@ fn every_version_is_told_with_its_place_and_its_verdict() {
 }
 
 #[test]
-fn the_text_says_it_to_people() {
+fn the_text_of_explain_is_readable() {
     let fs = MemFs::new();
     let (db, p) = roomy(&fs, MetaHive::default());
     p.put("k", "value").unwrap();
@@ -108,7 +108,7 @@ fn the_text_says_it_to_people() {
 }
 
 #[test]
-fn user_keys_are_told_as_users_have_them() {
+fn explain_prints_keys_as_users_wrote_them() {
     let (db, p) = roomy(&MemFs::new(), MetaHive::new(MetaHiveOptions::new().any_key(true)));
     for key in [&b"k"[..], b"k\0", b"k\x01", b"k\x01\0", b"\x01", b"\0"] {
         p.put(key, key).unwrap();
@@ -123,7 +123,7 @@ fn user_keys_are_told_as_users_have_them() {
 }
 
 #[test]
-fn what_has_no_metadata_is_told_with_the_reason() {
+fn missing_metadata_is_explained_with_its_reason() {
     let fs = MemFs::new();
     let provider = Provider::new(MetaHive::default());
     let db = builder(Arc::new(fs.clone()), 51).hooks(Arc::new(provider.clone())).open().unwrap();
@@ -248,7 +248,7 @@ fn a_pair_that_its_own_metadata_parts_is_counted_and_no_other() {
 }
 
 #[test]
-fn damage_is_told_as_a_scrub_tells_it() {
+fn explain_reports_damage_as_a_scrub_does() {
     // The checksum of the block shows damage, and the metadata shows which entry it is.
     let (it, _log) = harmed(&[0xff, 0xff, 0xff], no_log());
     let explanation = it.p.explain(key_of(137)).unwrap();
@@ -301,7 +301,7 @@ fn damage_is_told_as_a_scrub_tells_it() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_said() {
+fn explain_states_what_it_cannot_show() {
     let fs = MemFs::new();
     let (db, p) = roomy(&fs, MetaHive::default());
     p.put("k", "one").unwrap();

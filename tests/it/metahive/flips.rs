@@ -319,7 +319,7 @@ fn one_turned(keys: &[&[u8]], victim: &[u8], mask: u8) -> Checked {
 
 /// The damaged key sorts before metadata that is written before it.
 #[test]
-fn a_key_that_fell_in_front_of_metadata_is_mended() {
+fn a_damaged_key_that_sorts_before_metadata_is_repaired() {
     let keys: [&[u8]; 3] = [b"a", b"a\x03", b"b"];
     let it = one_turned(&keys, keys[1], 2);
     it.p.compact(..).unwrap();

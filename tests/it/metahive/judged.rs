@@ -67,7 +67,7 @@ fn entries_out_of_order_are_a_gap() {
 /// One flipped bit of a prefix damages the entries that share it; the first of them is too long for
 /// a search. The search used to stop there, and the long entry was lost.
 #[test]
-fn a_bit_of_a_prefix_is_found_behind_an_entry_that_is_too_long() {
+fn a_bit_of_a_prefix_is_found_after_an_entry_that_is_too_long() {
     let mut values: Vec<_> = (0..16).map(|n| format!("value {n:02}").into_bytes()).collect();
     values[0] = vec![7; 40 << 10];
     let repair = RepairOptions { one_bit_bytes_max: 512, log: false, ..RepairOptions::default() };

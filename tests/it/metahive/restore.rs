@@ -201,7 +201,7 @@ fn a_deletion_outlives_the_job_that_finds_the_loss_below_it() {
 }
 
 #[test]
-fn what_was_written_into_a_gap_stays_and_a_repair_by_hand_ends_the_rest() {
+fn writes_into_a_gap_stay_and_a_manual_repair_ends_the_rest() {
     let Lost { mut it, copy, before, .. } = lost();
     assert!(!it.p.repair(..).unwrap().is_empty(), "it is unknown");
     it.p.put(key_of(7), "written meanwhile").unwrap();
@@ -240,7 +240,7 @@ fn what_was_written_into_a_gap_stays_and_a_repair_by_hand_ends_the_rest() {
 }
 
 #[test]
-fn a_replica_that_does_not_vouch_ends_nothing() {
+fn a_replica_that_does_not_vouch_ends_no_gap() {
     struct Doubtful(Copy);
     impl Replica for Doubtful {
         fn fetch(&self, _: &[u8], _: SeqNo) -> siltstone::Result<Option<OwnedEntry>> {
@@ -393,7 +393,7 @@ fn a_gap_that_was_given_up_outlives_a_reopening_until_all_is_written_again() {
 
 /// Every report names the gap, also after a reopening.
 #[test]
-fn a_gap_is_named_by_all() {
+fn every_read_and_report_names_a_gap() {
     let Lost { it, log, before, .. } = lost();
     drop(before);
     let it = it.reopen();

@@ -126,7 +126,7 @@ fn after_a_full_compaction_nothing_is_unsealed_left_over_or_damaged() {
 }
 
 #[test]
-fn what_a_partition_held_before_it_had_metahive_is_told_from_what_came_after() {
+fn entries_from_before_metahive_are_reported_apart_from_later_ones() {
     let fs = MemFs::new();
     let provider = Provider::new(MetaHive::default());
     let db = builder(Arc::new(fs.clone()), 22).hooks(Arc::new(provider.clone())).open().unwrap();
@@ -193,7 +193,7 @@ fn a_node_without_metahive_sees_what_is_sealed_and_what_it_wrote_is_not() {
 }
 
 #[test]
-fn every_provider_is_asked_itself_and_tables_of_another_are_told_apart() {
+fn each_provider_verifies_only_its_own_tables() {
     let hive = || MetaHive::new(MetaHiveOptions::new().provider(Arc::new(Statistics::default())));
     let fs = MemFs::new();
     let provider = Provider::new(hive());

@@ -191,7 +191,7 @@ fn one_span_fewer(seal: TableSeal) -> TableSeal {
 }
 
 #[test]
-fn a_table_with_entries_behind_the_blocks_of_its_seal_has_a_gap() {
+fn a_table_with_entries_after_the_blocks_of_its_seal_has_a_gap() {
     let it = Faulty::sealing(one_span_fewer);
     it.p.compact(..).unwrap();
     assert!(!it.p.gaps().is_empty());

@@ -53,7 +53,7 @@ fn vouchers(p: &Partition) -> [usize; 3] {
 }
 
 #[test]
-fn a_verified_value_says_who_vouches_for_it() {
+fn a_verified_value_states_what_verified_it() {
     let fs = MemFs::new();
     let provider = Provider::new(MetaHive::default());
     let db = builder(Arc::new(fs.clone()), 1).open().unwrap();
@@ -331,7 +331,7 @@ fn an_older_version_is_not_shown_where_the_newest_has_lost_its_key() {
 }
 
 #[test]
-fn damage_in_memory_is_mended_from_the_device() {
+fn damage_in_memory_is_repaired_from_the_device() {
     let Small { fs, p, provider, mut moments, keys } = Small::new(MetaHive::default(), 0);
     let (_, truth) = moments.pop().unwrap();
     drop((p, moments));
@@ -365,7 +365,7 @@ fn damage_in_memory_is_mended_from_the_device() {
 }
 
 #[test]
-fn a_scan_mends_damage_in_memory_too() {
+fn a_scan_repairs_damage_in_memory_too() {
     let Small { fs, p, provider, mut moments, .. } = Small::new(MetaHive::default(), 0);
     let (_, truth) = moments.pop().unwrap();
     drop((p, moments));

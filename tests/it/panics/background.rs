@@ -129,7 +129,7 @@ fn closing_while_a_hook_panics_ends_and_loses_nothing() {
 }
 
 #[test]
-fn closing_tells_when_a_hook_keeps_a_partition_without_log_from_being_flushed() {
+fn closing_reports_a_hook_that_prevents_the_flush_of_an_unlogged_partition() {
     for mode in MODES {
         let mut store = store(mode, false);
         store.set("boundary");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_value_store_that_fails_after_the_edit_is_told_again() {
+fn a_value_store_that_fails_after_the_edit_is_notified_again() {
     let blows = [(FailureMode::Panic, Class::Hook), (FailureMode::Fail, Class::Io)];
     for (mode, (blow, class)) in MODES.into_iter().flat_map(|mode| blows.map(|b| (mode, b))) {
         for call in ["apply", "reclaim"] {
@@ -28,7 +28,7 @@ fn a_value_store_that_fails_after_the_edit_is_told_again() {
 }
 
 #[test]
-fn a_value_store_that_was_not_told_of_an_edit_is_at_the_next_open() {
+fn an_edit_that_a_value_store_missed_reaches_it_at_the_next_open() {
     let mut store = store(BackgroundMode::Stepped, true);
     let dropped_before = store.shelf.dropped_count();
     store.set("apply");
@@ -54,7 +54,7 @@ fn a_value_store_that_was_not_told_of_an_edit_is_at_the_next_open() {
 }
 
 #[test]
-fn a_state_that_a_value_store_cannot_give_is_told_and_not_needed() {
+fn a_state_that_a_value_store_cannot_return_is_reported_and_not_needed() {
     for mode in MODES {
         let mut store = store(mode, true);
         store.set("snapshot");

@@ -241,7 +241,7 @@ impl Harness {
 }
 
 #[test]
-fn a_commit_is_refused_exactly_if_somebody_wrote_what_it_read() {
+fn a_commit_is_refused_exactly_if_its_reads_have_changed() {
     let mut rng = Rng::from_env_or(5);
     let mut committed = 0;
     let mut refused = 0;

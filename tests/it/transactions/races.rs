@@ -80,7 +80,7 @@ fn a_swap_sees_what_was_written_while_it_compared() {
 
 /// A proof is valid up to the number from before the look-up, and not for writes during it.
 #[test]
-fn a_proof_says_nothing_of_what_came_while_it_looked() {
+fn a_read_proof_does_not_cover_writes_during_the_read() {
     let store = store();
     let at = store.db.visible_seq();
     // Tables have a newer entry now, so memory does not prove that there was no write.
@@ -94,7 +94,7 @@ fn a_proof_says_nothing_of_what_came_while_it_looked() {
 
 /// As above, for a range that a transaction has read.
 #[test]
-fn a_proof_of_a_range_says_nothing_of_what_came_while_it_looked() {
+fn a_range_proof_does_not_cover_writes_during_the_read() {
     let store = store();
     let mut transaction = store.db.transaction();
     assert_eq!(transaction.range(&store.p, "a".."z").count(), 1);

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_well_is_told_with_its_reason_and_since_when() {
+    fn problems_are_printed_with_their_reason_and_duration() {
         let health = stopped();
         let text = text(&health);
         for part in [
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "copies a fixture, which no database has open")]
-    fn keys_that_are_lost_are_told() {
+    fn lost_keys_are_printed() {
         let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/gap");
         let folder = tempfile::tempdir().unwrap();
         for file in std::fs::read_dir(fixture).unwrap() {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_store_is_read_only_is_told() {
+    fn the_reason_for_a_read_only_store_is_printed() {
         let mut health = Health::default();
         health.read_only = Some("a sync of the log failed".to_owned());
         health.damage = Some("a table is damaged".to_owned());

@@ -15,7 +15,7 @@ fn beside(fs: &Arc<dyn Fs>) -> Db {
 }
 
 #[test]
-fn a_cursor_that_its_primary_could_not_delete_keeps_nobody_out() {
+fn a_cursor_that_its_primary_could_not_delete_locks_no_one_out() {
     let fault = FaultFs::over_mem(MemFs::new());
     let fs: Arc<dyn Fs> = Arc::new(fault.clone());
     let db = primary(&fs);
@@ -138,14 +138,14 @@ fn look_while_writing(has_cursor: bool, has_lease: bool, is_late: bool) {
 }
 
 #[test]
-fn a_writer_that_goes_on_is_no_damage_for_an_open_beside_it() {
+fn an_active_writer_is_no_damage_for_a_read_only_open() {
     look_while_writing(true, true, false);
     look_while_writing(true, true, true);
     look_while_writing(false, true, false);
 }
 
 #[test]
-fn a_writer_that_goes_on_is_no_damage_for_an_open_without_a_lease() {
+fn an_active_writer_is_no_damage_for_an_open_without_a_lease() {
     for has_cursor in [true, false] {
         look_while_writing(has_cursor, false, false);
     }

@@ -82,7 +82,7 @@ fn a_commit_that_was_lost_with_its_epoch_is_not_served_as_the_present() {
 
 /// Epochs that the secondary did not see reuse the numbers of the lost commits.
 #[test]
-fn a_lost_commit_is_not_served_as_the_present_after_epochs_that_nobody_saw() {
+fn a_lost_commit_is_not_served_as_the_present_after_unseen_epochs() {
     let AfterLoss { plain, lost, other, .. } = AfterLoss::new();
     let db = primary(&plain);
     db.partition("q").unwrap().put("k", "later").unwrap();
@@ -182,7 +182,7 @@ fn a_token_that_passed_no_log_is_there_once_the_database_is_closed() {
 /// Without a lease the table is deleted, and the get needs a newer state. This state must be
 /// durable if the secondary has synced only to durable commits.
 #[test]
-fn a_vanished_file_shows_nothing_undurable_to_who_asks_for_durable_things_alone() {
+fn a_deleted_file_shows_nothing_undurable_after_durable_syncs() {
     let fs = in_memory();
     let db = primary(&fs);
     let p = flushed(&db);

@@ -116,7 +116,7 @@ fn an_index_that_lies_is_not_believed() {
 
 /// The frames of other partitions are not read, so their damage does not concern this one.
 #[test]
-fn a_partition_is_caught_up_with_behind_damage_of_another() {
+fn a_partition_catches_up_despite_damage_of_another() {
     let mem = MemFs::new();
     let db = logged(&mem);
     let (path, end) = indexes(&mem)[1].clone();
@@ -137,7 +137,7 @@ fn a_partition_is_caught_up_with_behind_damage_of_another() {
 
 /// Also a partition that was never requested before: no walk over the others comes first.
 #[test]
-fn a_partition_behind_sealed_segments_costs_its_own_bytes() {
+fn a_partition_in_sealed_segments_costs_its_own_bytes() {
     const PARTITIONS: usize = 16;
     let fault = FaultFs::over_mem(MemFs::new());
     let fs: Arc<dyn Fs> = Arc::new(fault.clone());

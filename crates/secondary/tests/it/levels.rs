@@ -66,7 +66,7 @@ fn a_session_reads_its_own_writes_and_never_goes_back() {
 }
 
 #[test]
-fn a_token_of_another_history_is_told_and_not_waited_for() {
+fn a_token_of_another_history_is_refused_without_a_wait() {
     let fs = in_memory();
     let db = primary(&fs);
     let old = db.partition("p").unwrap().put("k", "1").unwrap();

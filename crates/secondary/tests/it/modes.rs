@@ -39,7 +39,7 @@ fn a_group_is_at_one_commit_and_the_others_stay() {
 }
 
 #[test]
-fn what_is_not_durable_yet_is_not_seen_by_who_asks_for_durable_things_alone() {
+fn a_durable_sync_shows_no_commit_that_is_not_durable() {
     let fs = in_memory();
     let db = primary(&fs);
     let p = db.partition("p").unwrap();
@@ -80,7 +80,7 @@ fn a_sync_says_whether_it_came_to_the_present() {
 
 /// A panic used to end the thread that follows, silently.
 #[test]
-fn a_panic_while_following_is_told_and_following_goes_on() {
+fn a_panic_while_following_is_reported_and_following_continues() {
     let mem = MemFs::new();
     let plain: Arc<dyn Fs> = Arc::new(mem.clone());
     let db = primary(&plain);
@@ -255,7 +255,7 @@ fn news_of_a_partition_is_waited_for_and_that_of_others_is_none() {
 }
 
 #[test]
-fn lag_is_told_in_operations_and_bytes_of_the_log() {
+fn lag_is_reported_in_operations_and_bytes_of_the_log() {
     let fs = in_memory();
     let db = primary(&fs);
     let [p, other] = ["p", "other"].map(|name| db.partition(name).unwrap());

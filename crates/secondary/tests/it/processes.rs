@@ -190,7 +190,7 @@ pub(super) fn read(folder: &Path, shared: &Shared, seed: u64) {
 }
 
 #[test]
-fn secondaries_read_beside_a_writer_that_is_killed_again_and_again() {
+fn secondaries_read_while_a_writer_is_killed_again_and_again() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path();
     make(folder);

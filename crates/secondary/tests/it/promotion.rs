@@ -301,7 +301,7 @@ fn check_open_beside_a_promotion(operations_min: u64, open: impl Fn(&Arc<dyn Fs>
 /// An open that has looked for claims and found none may get the lock that the old primary
 /// releases.
 #[test]
-fn an_open_beside_a_promotion_does_not_get_an_old_lock() {
+fn an_open_during_a_promotion_does_not_get_an_old_lock() {
     check_open_beside_a_promotion(2, open);
 }
 

@@ -158,7 +158,7 @@ fn a_limit_ends_what_has_operations_without_end() {
 }
 
 #[test]
-fn a_rate_bounds_the_writes_beside_readers() {
+fn a_rate_bounds_the_writes_during_reads() {
     let limit = Some(Duration::from_millis(1));
     let write_rate = NonZeroU64::new(50);
     let slow = Plan { limit, write_rate, ..plan(Some(u64::MAX)) };

@@ -101,7 +101,7 @@ fn tables_are_held_until_they_were_read_and_no_longer() {
 }
 
 #[test]
-fn a_sound_partition_is_never_complained_about_while_it_works() {
+fn an_intact_partition_in_use_is_never_reported() {
     let provider = Provider::new(MetaHive::default());
     let options = Options::new().write_buffer_bytes(64 << 10).wal_segment_bytes(64 << 10);
     let db = Db::builder(DIR).fs(Arc::new(MemFs::new())).options(options).open().unwrap();

@@ -205,7 +205,7 @@ fn claim_and_die(fs: &dyn Fs, epoch: u32) {
 /// Without a promotion, and with a claim that comes while the database is opened: the opener has
 /// the exclusive right to write until it closes.
 #[test]
-fn a_claim_that_comes_while_the_database_is_opened_gives_nobody_its_lock() {
+fn a_claim_during_an_open_gives_no_one_its_lock() {
     let mut opened = 0;
     for after in 0.. {
         let stage = promoted();
@@ -244,7 +244,7 @@ fn a_claim_that_comes_while_the_database_is_opened_gives_nobody_its_lock() {
 
 /// Once an epoch has begun after it, the state in a fork is not needed.
 #[test]
-fn a_fork_that_has_served_may_be_damaged_behind_its_header() {
+fn a_superseded_fork_may_be_damaged_after_its_header() {
     let stage = promoted();
     let fork = Path::new(DIR).join("fork-00000002");
     stage.mem.corrupt(&fork, 100, 1).unwrap();

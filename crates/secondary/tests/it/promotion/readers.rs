@@ -107,7 +107,7 @@ fn move_cursor_elsewhere(fs: &Arc<dyn Fs>) {
 /// A secondary on another machine does not see a fence. While there is a claim, it keeps its whole
 /// state.
 #[test]
-fn a_secondary_elsewhere_keeps_a_whole_state_beside_a_claim() {
+fn a_secondary_on_another_machine_keeps_its_state_during_a_claim() {
     for died_at in 0.. {
         let (stage, _) = used();
         let a = stage.old.open_partition("a").unwrap();
@@ -235,7 +235,7 @@ fn a_cursor_that_is_superseded_under_a_follower_is_believed_no_more() {
 /// A reader that has looked for claims and found none may get the lock that the old primary
 /// releases.
 #[test]
-fn a_read_only_open_beside_a_promotion_does_not_get_an_old_lock() {
+fn a_read_only_open_during_a_promotion_does_not_get_an_old_lock() {
     check_open_beside_a_promotion(1, open_read_only);
 }
 

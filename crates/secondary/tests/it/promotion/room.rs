@@ -62,7 +62,7 @@ fn a_promotion_without_space_leaves_the_old_primary_alone() {
 /// A claim whose claimant died used to keep read-only opens out, and secondaries at an old state,
 /// although the old primary continued and closed.
 #[test]
-fn readers_beside_a_dead_claimant_see_what_counts() {
+fn readers_after_a_dead_claimant_see_the_current_state() {
     for died_at in 0.. {
         let stage = Stage::new();
         let mut rng = Rng::from_env_or(11);

@@ -193,7 +193,7 @@ fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
 }
 
 #[test]
-fn secondaries_show_what_counts_wherever_primary_and_claimant_are_stopped() {
+fn secondaries_show_the_current_state_wherever_primary_and_claimant_are_stopped() {
     let mut looks = 0;
     for seed in 40..42 {
         let mut rng = Rng::from_env_or(seed);
@@ -208,7 +208,7 @@ fn secondaries_show_what_counts_wherever_primary_and_claimant_are_stopped() {
 
 /// Stops the claimant at every operation, while the old primary is between two commits.
 #[test]
-fn secondaries_show_what_counts_wherever_a_claimant_dies() {
+fn secondaries_show_the_current_state_wherever_a_claimant_dies() {
     let mut died_at = 0;
     while stop_and_look(50, 30, died_at).unwrap() {
         died_at += 1;
@@ -218,7 +218,7 @@ fn secondaries_show_what_counts_wherever_a_claimant_dies() {
 
 /// A claimant that is stopped before each of its operations.
 #[test]
-fn secondaries_show_what_counts_before_each_operation_of_a_promotion() {
+fn secondaries_show_the_current_state_before_each_operation_of_a_promotion() {
     let stage = Stage::new();
     let mut rng = Rng::from_env_or(60);
     let mut witnesses = Witnesses::new(&stage);
@@ -254,7 +254,7 @@ fn secondaries_show_what_counts_before_each_operation_of_a_promotion() {
 
 /// A claimant fences a primary that a secondary knows only from before its first write.
 #[test]
-fn a_strong_read_beside_a_fenced_primary_sees_what_it_acknowledged() {
+fn a_strong_read_of_a_fenced_primary_sees_what_it_acknowledged() {
     for died_at in 0.. {
         let stage = Stage::new();
         let follower = secondary(&stage.plain);
