@@ -1,6 +1,6 @@
 //! One run: one engine, a new database, workloads one after another, everything it cost as JSON.
 //!
-//! Unless told otherwise, everything is flushed and compacted before each workload that reads what
+//! Unless `--no-settle` is given, everything is flushed and compacted before each workload that reads what
 //! others wrote, and at the end: then every engine reads from tables in order, and none hides
 //! work that it put off. The time of it is counted in the totals and not in the workloads.
 
@@ -33,7 +33,7 @@ pub struct Args {
     /// Seconds after which a workload that is not a fill ends, even if operations are left
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
-    /// Run a thread beside each workload that only looks at the clock, and report its longest pause
+    /// Run a thread next to each workload that only looks at the clock, and report its longest pause
     #[arg(long)]
     idle_loop: bool,
     /// Bytes of a key
@@ -48,7 +48,7 @@ pub struct Args {
     /// Threads that work at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
-    /// Writes per second beside the readers of `readwhilewriting` [default: as many as possible]
+    /// Writes per second during the reads of `readwhilewriting` [default: as many as possible]
     #[arg(long)]
     write_rate: Option<NonZeroU64>,
     /// Compress with LZ4; fails for an engine that was compiled without it
@@ -60,7 +60,7 @@ pub struct Args {
     /// Leave it to the engine when to flush and compact
     #[arg(long)]
     no_settle: bool,
-    /// Close the database behind the last workload and open it again, before anything is settled
+    /// Close the database after the last workload and open it again, before anything is settled
     #[arg(long)]
     reopen: bool,
 }
@@ -184,7 +184,7 @@ fn measure<P: Peer>(args: &Args) -> Result<Value, Fault> {
             rows.settle(&engine, folder)?;
         }
         let outcome = bench.run(kind, kind.name(), folder, &mut |_| ())?;
-        // Not by what was written: whether a thread beside the readers came to write depends on
+        // Not by what was written: whether a thread next to the readers came to write depends on
         // time, and all engines must be settled alike.
         rows.is_settled &= kind.only_reads();
         rows.rows.push(outcome.json());

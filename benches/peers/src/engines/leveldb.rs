@@ -26,7 +26,7 @@ use testkit::bench::{Engine, Way, When};
 use super::{Fault, Peer, filled};
 use crate::settings::Settings;
 
-/// A type of LevelDB of which only the address is known.
+/// A type of LevelDB; only its address is known.
 type Opaque = *mut c_void;
 
 #[link(name = "leveldb")]
@@ -283,7 +283,7 @@ impl LevelDb {
         iter.status()
     }
 
-    /// Opens a database of which no damaged byte is read: every read verifies checksums, and damage
+    /// Opens a database without reading a damaged byte: every read verifies checksums, and damage
     /// in the log or in an index, which LevelDB skips by default, is an error. Only a wrong length
     /// in the last block of the log, and zeros, are still taken for the end that a crash left.
     pub fn verifying(folder: &Path, settings: &Settings) -> Result<LevelDb, Fault> {

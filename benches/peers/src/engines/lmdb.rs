@@ -2,7 +2,7 @@
 //!
 //! Beyond [`Settings`]: the map may grow to [`MAP_BYTES_MAX`], which costs address space alone. LMDB
 //! has no cache, no log and no thread of its own: the page cache is its cache. Each write is a
-//! transaction, because the engines beside it make each write visible and durable by itself. A
+//! transaction, because the other engines make each write visible and durable by itself. A
 //! reader keeps its transaction and its cursor, and resets and renews them, as the documentation
 //! advises. `lmdb` writes its pages with `pwrite`, which is its default; `lmdb-map` stores them
 //! through the map (`MDB_WRITEMAP`), which copies less and loses the protection from stray writes

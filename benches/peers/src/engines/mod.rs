@@ -1,4 +1,4 @@
-//! The engines behind one trait, by name.
+//! The engines as implementations of one trait, by name.
 //!
 //! Each is opened with the same [`Settings`], used only through [`testkit::bench::Engine`], and
 //! closed.

@@ -2,7 +2,7 @@
 //!
 //! Beyond [`Settings`]: nothing. Redb has no write buffer, no log, no bloom and no thread of its own;
 //! its cache gets as many bytes as the block cache of the others. Each write is a transaction,
-//! because the engines beside it make each write visible and durable by itself.
+//! because the other engines make each write visible and durable by itself.
 //!
 //! Redb has no way to commit to the kernel: a commit either reaches the device
 //! (`Durability::Immediate`), or stays in the process until a later commit does (`None`). Where a

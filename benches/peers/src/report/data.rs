@@ -205,7 +205,7 @@ impl DataSet {
         self.runs.first().is_some_and(|run| run.config["suite"] == "large")
     }
 
-    /// Fails unless all engines were given the same work and found the same. What a thread beside
+    /// Fails unless all engines were given the same work and found the same. What a thread next to
     /// the counted one wrote depends on time, and is left out; with several counted threads, so does
     /// what they found, and with a time limit all of it.
     pub fn check_same_work(&self) -> Result<(), Fault> {

@@ -34,7 +34,7 @@ pub struct Args {
     /// Folder for copies of both files, unless a run of the report is invalid
     #[arg(long)]
     publish: Option<PathBuf>,
-    /// A description of the machine, beside what it reports itself
+    /// A description of the machine, in addition to what it reports itself
     #[arg(long, default_value = "")]
     machine: String,
     /// Commit of siltstone
@@ -110,8 +110,8 @@ fn kernel_says(file: &str, name: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The machine's own report, and the description `told`.
-fn machine(told: &str) -> String {
+/// The report of the machine itself, and the description of the caller.
+fn machine(description: &str) -> String {
     let cpu = kernel_says("/proc/cpuinfo", "model name").unwrap_or("unknown processor".to_owned());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let kibibytes = kernel_says("/proc/meminfo", "MemTotal")
@@ -119,8 +119,9 @@ fn machine(told: &str) -> String {
     let gibibytes = kibibytes.unwrap_or(0.0) / f64::from(1 << 20);
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let kernel = kernel.trim();
-    let told = if told.is_empty() { String::new() } else { format!("{told}: ") };
-    format!("{told}{cores} cores ({cpu}), {gibibytes:.1} GiB of memory, Linux {kernel}")
+    let description =
+        if description.is_empty() { String::new() } else { format!("{description}: ") };
+    format!("{description}{cores} cores ({cpu}), {gibibytes:.1} GiB of memory, Linux {kernel}")
 }
 
 /// The engines that were measured, each with its version.

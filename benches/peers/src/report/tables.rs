@@ -186,7 +186,7 @@ fn introduce(out: &mut String, set: &DataSet) -> fmt::Result {
     Ok(())
 }
 
-/// The latencies of runs beside a loop that only looks at the clock, and the longest pause of that loop.
+/// The latencies of runs next to a loop that only looks at the clock, and the longest pause of that loop.
 fn pauses(
     out: &mut String,
     set: &DataSet,
