@@ -209,7 +209,7 @@ fn check_refused(fs: &dyn Fs, db: &Db, kind: ErrorKind, what: &str) {
     let refused = db.checkpoint(COPY).unwrap_err();
     assert_eq!(refused.kind(), kind, "{refused}");
     assert!(refused.to_string().contains(what), "{refused}");
-    assert_eq!(names(fs, COPY), Vec::<String>::new(), "nothing is left behind");
+    assert_eq!(names(fs, COPY), Vec::<String>::new(), "nothing is left");
 }
 
 #[test]

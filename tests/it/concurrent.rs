@@ -144,7 +144,7 @@ impl Store {
         begun.into_iter().map(|(n, version)| (n, version, seq)).collect()
     }
 
-    #[expect(clippy::unused_self, reason = "it stands beside the reads that need more")]
+    #[expect(clippy::unused_self, reason = "it is next to the reads that need more")]
     fn read(&self, partition: &Partition, n: usize) -> Option<u64> {
         let value = partition.get(key(n).1).unwrap();
         value.map(|value| version_of(n, &value))

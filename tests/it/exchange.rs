@@ -414,12 +414,12 @@ fn an_ingest_goes_to_the_deepest_level_without_overlap() {
     p.ingest("/b").unwrap();
     assert_eq!(levels(&db), [tables, 0, 0, 0, 0, 0, tables + 1]);
     // A memtable in the range is flushed first, a memtable outside it is not.
-    p.put(1000_u32.to_be_bytes(), "beside").unwrap();
+    p.put(1000_u32.to_be_bytes(), "nearby").unwrap();
     p.put(205_u32.to_be_bytes(), "older").unwrap();
     p.ingest("/b").unwrap();
     assert_eq!(levels(&db), [tables + 2, 0, 0, 0, 0, 0, tables + 1]);
     assert_eq!(p.get(205_u32.to_be_bytes()).unwrap().as_deref(), Some(&b"w"[..]));
-    p.put(1001_u32.to_be_bytes(), "beside").unwrap();
+    p.put(1001_u32.to_be_bytes(), "nearby").unwrap();
     p.put(206_u32.to_be_bytes(), "newer").unwrap();
     exported(&fs, 3000..3001, "x", "/c");
     p.ingest("/c").unwrap();

@@ -64,7 +64,7 @@ impl Case {
             partition.put(key, "old").unwrap();
         }
         db.flush().unwrap();
-        partition.put("b", "beside").unwrap();
+        partition.put("b", "nearby").unwrap();
         Case { db, partition, armed, log }
     }
 
@@ -81,7 +81,7 @@ impl Case {
     }
 
     fn assert_whole(&self) {
-        let whole = [("a", "old"), ("b", "beside"), (KEY, VALUE), ("z", "old")];
+        let whole = [("a", "old"), ("b", "nearby"), (KEY, VALUE), ("z", "old")];
         let whole: Vec<_> =
             whole.map(|(k, v)| (k.as_bytes().to_vec(), v.as_bytes().to_vec())).into();
         assert_eq!(self.pairs(), whole);
@@ -177,7 +177,7 @@ fn check_poisoned(options: PartitionOptions) {
     case.db.flush().unwrap();
     for _ in 0..2 {
         assert_eq!(case.partition.get(KEY).unwrap_err().kind(), ErrorKind::Corruption);
-        assert_eq!(case.partition.get("b").unwrap().as_deref(), Some(&b"beside"[..]));
+        assert_eq!(case.partition.get("b").unwrap().as_deref(), Some(&b"nearby"[..]));
         assert_eq!(case.reports(), ["corruption", "quarantined"]);
         // The table is as it was written. The record is damaged, and no check reports it as intact.
         let report = case.db.verify(VerifyOptions::default()).unwrap();

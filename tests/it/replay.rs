@@ -15,7 +15,7 @@ const SEGMENT: u64 = 4 << 20;
 /// The least bytes of the flushed log: segments of 256 KiB and 2 MiB, because they grow with the
 /// written bytes, and most of one of 4 MiB.
 const FLUSHED: u64 = 5900 << 10;
-/// One that is behind the others, and these.
+/// Nine partitions, and one that is behind them.
 const PARTITIONS: u8 = 10;
 
 fn builder(fs: impl Fs, segment_bytes: u64) -> Builder {

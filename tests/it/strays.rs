@@ -103,7 +103,7 @@ fn use_database(dir: &Path, what: &str) {
         assert!(follower.partition("p").unwrap().get(format!("round {round}")).unwrap().is_some());
         drop(follower);
         let beside = Db::builder(dir).beside_writer(true).open();
-        let beside = beside.unwrap_or_else(|error| panic!("{what}: beside: {error}"));
+        let beside = beside.unwrap_or_else(|error| panic!("{what}: read-only open: {error}"));
         assert!(beside.verify(Default::default()).unwrap().is_sound(), "{what}");
         drop(beside);
         let report = db.verify(Default::default()).unwrap();

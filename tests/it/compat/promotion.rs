@@ -92,7 +92,7 @@ fn the_generator_of_promotions_writes_what_it_says() {
     let (unfinished, finished) = write();
     let logs = files(&unfinished, FileKind::Wal).into_iter();
     let logs = logs.map(|path| unfinished.read_raw(&path).unwrap()).collect::<Vec<_>>().concat();
-    assert!(logs.windows(7).any(|bytes| bytes == b"refused"), "a frame is behind the fork");
+    assert!(logs.windows(7).any(|bytes| bytes == b"refused"), "a frame is after the fork");
     for (fs, count) in [(unfinished, 40), (finished, 41)] {
         for name in ["epoch-00000002", "fork-00000002"] {
             assert!(fs.paths().contains(&Path::new(DIR).join(name)), "{name}");

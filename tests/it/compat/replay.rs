@@ -34,6 +34,6 @@ fn a_fixture_with_a_place_where_a_replay_begins_is_followed_and_opened() {
     // Tag, length, segment; the offset and the last sequence number follow.
     let bytes = fs.read_raw(&manifest).unwrap();
     let place = bytes.windows(2).rposition(|window| window == [20 << 1 | 1, 4]);
-    assert_eq!(place.map(|at| bytes[at + 5]), Some(60), "behind all that is flushed");
+    assert_eq!(place.map(|at| bytes[at + 5]), Some(60), "after all that is flushed");
     check_followed_and_opened(&fs, &writes());
 }

@@ -263,7 +263,7 @@ fn no_power_cut_keeps_an_ingest_and_loses_a_write_before_it() {
     let (db, p, _) = prepare(&fs, &mem);
     db.flush().unwrap();
     // In a memtable that the ingest need not flush, in the log but not synced.
-    p.put(9000_u32.to_be_bytes(), "beside").unwrap();
+    p.put(9000_u32.to_be_bytes(), "others").unwrap();
     p.ingest("/synced").unwrap();
     for outcome in CrashOutcome::ALL {
         let mut rng = Rng::new(8);

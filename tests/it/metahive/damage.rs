@@ -321,7 +321,7 @@ fn versions_whose_cluster_a_flipped_key_tears_apart_are_put_together_again() {
     let mut snapshots = Vec::new();
     for n in 0..5 {
         p.put("key", format!("version {n}").repeat(3)).unwrap();
-        p.put(format!("beside {n}"), "value").unwrap();
+        p.put(format!("before {n}"), "value").unwrap();
         db.flush().unwrap();
         snapshots.push((db.snapshot(), pairs(p.iter())));
     }

@@ -294,7 +294,7 @@ fn explain_reports_damage_as_a_scrub_does() {
         assert_eq!(summary(&explanation)[0].3, Some(verdict), "{explanation}");
         assert_eq!(explanation.is_damaged(), verdict != Verdict::Valid, "{explanation}");
     }
-    // An entry of which only the metadata is left: its key is within the range of the table.
+    // An entry whose metadata alone is left: its key is within the range of the table.
     let explanation = it.p.explain(b"key 016\x02").unwrap();
     assert_eq!((explanation.versions.len(), explanation.orphans.len()), (0, 1), "{explanation}");
     assert!(explanation.is_damaged() && explanation.to_string().contains("without its entry"));

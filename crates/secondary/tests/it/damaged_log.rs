@@ -215,7 +215,7 @@ fn run(primary: Primary) {
             open.as_ref().map_or_else(lsm_core::Error::is_corruption, |it| *it == whole),
             "{what}"
         );
-        flip.check("beside", beside(&fs));
+        flip.check("read-only open", beside(&fs));
         // Without a cursor it looks at the log when it is opened.
         match follower(&fs) {
             Err(error) => flip.check("a secondary", Err(error)),

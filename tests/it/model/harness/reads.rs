@@ -35,7 +35,7 @@ impl Harness {
         self.check_get(&handle, snapshot, &contents, &key.bytes());
     }
 
-    #[expect(clippy::unused_self, reason = "it stands beside the checks that need more")]
+    #[expect(clippy::unused_self, reason = "it is next to the checks that need more")]
     pub(super) fn check_get(
         &self,
         handle: &Partition,
