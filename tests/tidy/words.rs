@@ -19,15 +19,15 @@ const fn word(text: &'static str, instead: &'static str, at_most: usize) -> Word
 }
 
 const WORDS: [Word; 10] = [
-    word("behind", "`after`, unless one falls behind another", 261),
-    word("told", "`returned`, `reported`, `notified`", 34),
-    word("nobody", "`no one`, or the caller by its name", 27),
-    word("anew", "`again`, `from the beginning`", 11),
-    word("beside", "`in addition to`, `next to`, `while another process writes`", 71),
-    word("of which", "`whose`, or a second sentence", 33),
+    word("behind", "`after`, unless one falls behind another", 239),
+    word("told", "`returned`, `reported`, `notified`", 27),
+    word("nobody", "`no one`, or the caller by its name", 25),
+    word("anew", "`again`, `from the beginning`", 10),
+    word("beside", "`in addition to`, `next to`, `while another process writes`", 43),
+    word("of which", "`whose`, or a second sentence", 29),
     word("owed", "`due`, `pending`", 2),
     word("goes by", "`uses`, `follows`", 8),
-    word("let go", "`released`, `dropped`", 2),
+    word("let go", "`released`, `dropped`", 1),
     word("see the module", "what the type is", 19),
 ];
 
