@@ -11,8 +11,6 @@ use crate::source::{Source, sources};
 
 /// Files that may import each other in a circle: a type, its cursor and its parts.
 const CYCLE_FILES_MAX: usize = 3;
-/// Folders with larger cycles: the number of files in the largest one.
-const LARGE_CYCLES: [(&str, usize); 1] = [("crates/metahive/src", 7)];
 
 type Names = Vec<String>;
 
@@ -218,46 +216,23 @@ fn product_code(source: &Source) -> String {
     lines.map(|(line, is_test)| if *is_test { "\n" } else { line }.to_owned() + "\n").collect()
 }
 
-/// The folder that holds all of `paths`; a module's file stands in the folder of the module.
-fn folder_of(paths: &[&str]) -> String {
-    let folders = paths.iter().map(|path| path.trim_end_matches(".rs").trim_end_matches("/mod"));
-    let mut folders = folders.map(|folder| folder.split('/').collect::<Vec<_>>());
-    let mut folder = folders.next().unwrap_or_default();
-    for other in folders {
-        let same = folder.iter().zip(&other).take_while(|(name, other)| name == other).count();
-        folder.truncate(same);
-    }
-    folder.join("/")
-}
-
 #[test]
 fn few_files_import_each_other() {
-    let mut largest: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut breaches = Vec::new();
     for files in crates().into_values() {
         let modules: Vec<(Names, String)> =
             files.iter().map(|(module, _, code)| (module.clone(), code.clone())).collect();
         for cycle in Crate::new(&modules).cycles() {
-            let paths: Vec<&str> = cycle.iter().map(|&file| files[file].1.as_str()).collect();
-            let known = largest.entry(folder_of(&paths)).or_default();
-            if paths.len() > CYCLE_FILES_MAX && paths.len() > known.len() {
-                *known = paths.into_iter().map(str::to_owned).collect();
+            if cycle.len() > CYCLE_FILES_MAX {
+                let paths: Vec<&str> = cycle.iter().map(|&file| files[file].1.as_str()).collect();
+                breaches.push(format!(
+                    "{} files import each other: {}",
+                    paths.len(),
+                    paths.join(" ")
+                ));
             }
         }
     }
-    largest.retain(|_, files| !files.is_empty());
-    let mut breaches = Vec::new();
-    for (folder, files) in &largest {
-        let listed = LARGE_CYCLES.iter().find(|(path, _)| path == folder);
-        let most = listed.map_or(CYCLE_FILES_MAX, |(_, most)| *most);
-        if files.len() > most {
-            let names = files.join(" ");
-            breaches.push(format!("{folder}: {} files import each other: {names}", files.len()));
-        } else if files.len() < most {
-            breaches.push(format!("{folder}: has {} files; lower its exception", files.len()));
-        }
-    }
-    let gone = LARGE_CYCLES.iter().filter(|(folder, _)| !largest.contains_key(*folder));
-    breaches.extend(gone.map(|(folder, _)| format!("{folder}: strike its exception")));
     check(breaches);
 }
 

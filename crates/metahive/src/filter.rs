@@ -10,9 +10,9 @@
 //! the output at `boundary`, after the metadata of the input. It uses the checksums that it
 //! computed when the entries came in.
 //!
-//! In a compaction the filter alone compares entries with their metadata: the judges of the input tables
-//! hand on what the metadata says. So a compaction hashes each entry once. In a repair and in an export
-//! the judges compare, and the filter compares again, because memory may change in between.
+//! In a compaction the filter alone compares entries with their metadata: the verifier of the input tables
+//! hands on what the metadata says. So a compaction hashes each entry once. In a repair the judge compares and
+//! in an export the verifier does, and the filter compares again, because memory may change in between.
 //!
 //! Invariants:
 //! 1. The checksum of an untouched survivor is the one that was compared with its metadata: it is
@@ -37,9 +37,8 @@ use lsm_core::types::{KeyRef, SeqNo};
 use crate::checksum;
 use crate::cluster::{Cluster, Made, SURVIVES};
 use crate::counts::Counts;
-use crate::judge::NOT_SEALED;
-use crate::metahive::Shared;
 use crate::payload::{Payload, metadata_key_precedes};
+use crate::shared::{NOT_SEALED, Shared};
 use crate::table_seal::{PROPERTY, TableSeal};
 use crate::verdict::Verdict;
 

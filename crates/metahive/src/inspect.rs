@@ -18,9 +18,10 @@ use lsm_core::types::{EntryKind, KeyForm, SeqNo};
 
 use crate::counts::Counts;
 use crate::filter::{Cause, HiveFilter, NotedFault, VerifiedEntries};
-use crate::metahive::{MetaHive, Shared};
+use crate::metahive::MetaHive;
 use crate::payload::entry_key;
 use crate::provider::Integrity;
+use crate::shared::Shared;
 use crate::table_seal::TableSeal;
 use crate::verdict::Verdict;
 

@@ -78,6 +78,7 @@
 //! [`ErrorHandler`] control the repair of damaged entries.
 
 mod bits;
+mod block_digests;
 pub mod checksum;
 mod cluster;
 mod counts;
@@ -85,7 +86,6 @@ mod explain;
 mod filter;
 pub mod group;
 mod inspect;
-mod judge;
 mod mend;
 mod metahive;
 mod options;
@@ -93,9 +93,12 @@ pub mod payload;
 mod provider;
 mod repair;
 mod scrub;
+mod shared;
+mod table_repair;
 pub mod table_seal;
 mod verdict;
 mod verified;
+mod verifier;
 
 pub use counts::Counts;
 pub use explain::{ExplainedMetadata, ExplainedVersion, Explanation, explain};

@@ -1,7 +1,6 @@
 //! The repair of a damaged block: first as a whole, then entry by entry.
 //!
-//! The judge of the table calls it for each block in which an entry disagrees, on the thread of the
-//! job, without a lock.
+//! The repair of the table calls it for each block in which an entry disagrees.
 //!
 //! ```text
 //! re-read          storage, past every cache: the damage was in memory
@@ -30,13 +29,16 @@ mod entry;
 use std::collections::{BTreeSet, HashMap};
 
 use lsm_core::hooks::{
-    DamagedBlock, DecodedBlock, DecodedEntry, Entry, Fault, Mended, OwnedEntry, Piece,
+    BlockVerdict, DamagedBlock, DecodedBlock, DecodedEntry, Entry, Fault, OwnedEntry, Piece,
+    RepairedBlock, RepairedEntry,
 };
 use lsm_core::types::{KeyRef, SeqNo, Trailer};
 
 use crate::bits::{self, Bit};
-use crate::judge::HiveJudge;
 use crate::payload::Payload;
+use crate::table_repair::HiveRepair;
+use crate::verdict::Verdict;
+use crate::verifier::fault_of_metadata;
 
 use entry::repaired;
 
@@ -70,6 +72,10 @@ enum Candidate {
 }
 
 impl Candidate {
+    fn is_sound(&self) -> bool {
+        matches!(self, Candidate::Sound(_))
+    }
+
     /// The key, if the entry is sound.
     fn sound_key(&self) -> Option<Vec<u8>> {
         match self {
@@ -80,64 +86,64 @@ impl Candidate {
 }
 
 /// See the module.
-pub(crate) fn mend(judge: &mut HiveJudge, block: &mut dyn DamagedBlock) -> Mended {
+pub(crate) fn mend(repair: &mut HiveRepair, block: &mut dyn DamagedBlock) -> RepairedBlock {
     let mut stored = Vec::new();
     // Each reading bypasses the caches. On a medium that is damaged for good, all of them return
     // the same bytes.
-    let has_hope = judge.read_in_vain < READ_AGAIN_MAX;
+    let has_hope = repair.read_in_vain < READ_AGAIN_MAX;
     // Once in any case: without bytes there is nothing to search in.
-    let readings = if has_hope { judge.options.retries_max.max(1) } else { 1 };
+    let readings = if has_hope { repair.options.retries_max.max(1) } else { 1 };
     for reading in 0..readings {
         // The engine fails the job.
-        let Ok(again) = block.read() else { return Mended::default() };
+        let Ok(again) = block.read(true) else { return RepairedBlock::default() };
         // Two equal readings: the bytes are on the medium, and a third would be the same.
         if reading > 0 && again == stored {
-            judge.read_in_vain += 1;
+            repair.read_in_vain += 1;
             break;
         }
         stored = again;
         let Some(payload) = block.unpack(&stored) else { continue };
         let is_verified = block.is_verified(&stored);
         // Without a seal the block's checksum is all that can confirm it.
-        if judge.seal.is_none() && !is_verified {
+        if repair.seal.is_none() && !is_verified {
             continue;
         }
-        if let Some(all) = whole(judge, block, &payload) {
+        if let Some(all) = whole(repair, block, &payload) {
             // A block without its checksum counts as whole because each entry agrees and the digest
             // has all of them.
             let source = if is_verified { "re-read" } else { "entry by entry" };
-            return accept(judge, block, all, source);
+            return accept(repair, block, all, source);
         }
     }
     let mut payload = block.unpack(&stored);
     // The cheap search first: a lead names the bit, so only a few candidates are decoded.
-    if let Some(all) = payload.as_ref().and_then(|payload| by_leads(judge, block, payload)) {
-        return accept(judge, block, all, "one-bit search");
+    if let Some(all) = payload.as_ref().and_then(|payload| by_leads(repair, block, payload)) {
+        return accept(repair, block, all, "one-bit search");
     }
-    if !block.is_verified(&stored) && judge.may_search() {
+    if !block.is_verified(&stored) && repair.may_search() {
         let turned = block.with_one_bit_turned(&stored);
-        judge.searched(turned.is_some());
+        repair.searched(turned.is_some());
         if let Some(turned) = turned {
             payload = block.unpack(&turned);
-            if let Some(all) = payload.as_ref().and_then(|payload| whole(judge, block, payload)) {
-                return accept(judge, block, all, "one-bit search");
+            if let Some(all) = payload.as_ref().and_then(|payload| whole(repair, block, payload)) {
+                return accept(repair, block, all, "one-bit search");
             }
         }
     }
     // Entry by entry needs the metadata of a sealed table.
-    let Some(payload) = payload.filter(|_| judge.seal.is_some()) else {
-        return all_lost(judge, block, DecodedBlock::default());
+    let Some(payload) = payload.filter(|_| repair.seal.is_some()) else {
+        return all_lost(repair, block, DecodedBlock::default());
     };
-    if let Some(all) = by_every_bit(judge, block, &payload) {
-        return accept(judge, block, all, "one-bit search");
+    if let Some(all) = by_every_bit(repair, block, &payload) {
+        return accept(repair, block, all, "one-bit search");
     }
-    entry_by_entry(judge, block, &payload)
+    entry_by_entry(repair, block, &payload)
 }
 
-fn stored_entry<'a>(owned: &'a OwnedEntry, judge: &HiveJudge) -> Entry<'a> {
+fn stored_entry<'a>(owned: &'a OwnedEntry, repair: &HiveRepair) -> Entry<'a> {
     Entry {
         key: &owned.key,
-        seq: judge.table.global_seq.unwrap_or(owned.seq),
+        seq: repair.table.global_seq.unwrap_or(owned.seq),
         stored_seq: owned.seq,
         kind: owned.kind,
         value: &owned.value,
@@ -146,18 +152,18 @@ fn stored_entry<'a>(owned: &'a OwnedEntry, judge: &HiveJudge) -> Entry<'a> {
 }
 
 /// The checksum of an entry if it agrees with its metadata.
-fn agreed(judge: &HiveJudge, entry: &OwnedEntry, hidden: Option<&[u8]>) -> Option<u64> {
-    let (sum, verdict) = judge.compare(&stored_entry(entry, judge), hidden);
+fn agreed(repair: &HiveRepair, entry: &OwnedEntry, hidden: Option<&[u8]>) -> Option<u64> {
+    let (sum, verdict) = repair.compare(&stored_entry(entry, repair), hidden);
     verdict.entry_is_good().then_some(sum)
 }
 
 /// Returns `true` if the entries ascend, from the last sound one on, within the bounds of the table.
 fn is_in_place<'e>(
-    judge: &HiveJudge,
+    repair: &HiveRepair,
     block: &dyn DamagedBlock,
     entries: impl Iterator<Item = &'e OwnedEntry>,
 ) -> bool {
-    let table = &judge.table;
+    let table = &repair.table;
     let before = block.before().map(|(key, seq)| (key.to_vec(), seq));
     let mut last = before.as_ref().map(|(key, seq)| behind(key, *seq));
     for entry in entries {
@@ -181,99 +187,115 @@ fn behind(key: &[u8], seq: SeqNo) -> KeyRef<'_> {
 }
 
 /// The entries of `payload`, if all of them are there and as they were written.
-fn whole(
-    judge: &HiveJudge,
-    block: &mut dyn DamagedBlock,
-    payload: &[u8],
-) -> Option<Vec<(DecodedEntry, u64)>> {
+fn whole(repair: &HiveRepair, block: &mut dyn DamagedBlock, payload: &[u8]) -> Option<Vec<Sound>> {
     // Before anything is copied: nearly all candidates of a search end here.
     let is_good = block.accepts(payload, &mut |entry, hidden| {
-        let (_, verdict) = judge.compare(entry, hidden);
+        let (_, verdict) = repair.compare(entry, hidden);
         verdict.entry_is_good()
     });
     let decoded = is_good.then(|| block.decode(payload)).filter(|decoded| decoded.is_whole)?;
     let mut all = Vec::with_capacity(decoded.entries.len());
     let mut notes = 0u32;
-    for entry in decoded.entries {
-        let note = agreed(judge, &entry.entry, entry.hidden.as_deref())?;
+    for decoded in decoded.entries {
+        let note = agreed(repair, &decoded.entry, decoded.hidden.as_deref())?;
         notes = notes.wrapping_add(note as u32);
-        all.push((entry, note));
+        all.push(Sound { decoded, note, source: None });
     }
     // Entries that agree with their metadata may still be older ones in the place of newer ones.
     // Only the digest of the block shows that.
-    let has_all = judge.digest_of(block.index()).is_none_or(|digest| digest == notes);
-    let is_whole = has_all && is_in_place(judge, block, all.iter().map(|(it, _)| &it.entry));
+    let has_all = repair.digest().is_none_or(|digest| digest == notes);
+    let is_whole = has_all && is_in_place(repair, block, all.iter().map(|it| &it.decoded.entry));
     is_whole.then_some(all)
 }
 
 /// Returns the fault that is told of an entry or of the block.
 fn fault(
-    judge: &HiveJudge,
+    repair: &HiveRepair,
     block: &dyn DamagedBlock,
     of: Option<&DecodedEntry>,
     what: &str,
 ) -> Fault {
-    let at = judge.origin(block.offset(), of.map_or(0, |entry| entry.index));
+    let at = repair.origin(block.offset(), of.map_or(0, |entry| entry.index));
     let (key, seq, kind, value) = match of {
         Some(DecodedEntry { entry, .. }) => {
             (entry.key.clone(), entry.seq, entry.kind, entry.value.clone())
         }
         None => {
             let key =
-                block.before().map_or_else(|| judge.table.keys.0.to_vec(), |it| it.0.to_vec());
+                block.before().map_or_else(|| repair.table.keys.0.to_vec(), |it| it.0.to_vec());
             (key, SeqNo::ZERO, lsm_core::types::EntryKind::Poison, Vec::new())
         }
     };
     let mut what = what.to_owned();
-    if !judge.may_search() {
+    if !repair.may_search() {
         // Otherwise this would read like a search that found nothing.
         what += "; no bit was searched for, because too many searches in this table were in vain";
     }
     Fault { key, seq, kind, value, at, what }
 }
 
-fn piece(judge: &HiveJudge, decoded: DecodedEntry, note: u64) -> Piece {
-    let DecodedEntry { entry, hidden, index, .. } = decoded;
-    // Integrity makes it anew. Here it may be damaged, and the filter would find that again.
-    let hidden = hidden.filter(|_| !judge.shared.is_integrity);
-    Piece::Sound { entry, note, hidden, index }
-}
-
 /// The block is whole again.
 fn accept(
-    judge: &mut HiveJudge,
+    repair: &mut HiveRepair,
     block: &dyn DamagedBlock,
-    all: Vec<(DecodedEntry, u64)>,
-    source: &'static str,
-) -> Mended {
+    all: Vec<Sound>,
+    source: &str,
+) -> RepairedBlock {
     let what = "a block did not agree with its checksum or its metadata";
-    let repaired =
-        vec![(fault(judge, block, all.first().map(|first| &first.0), what), source.to_owned())];
-    let notes = all.iter().fold(0u64, |sum, (_, note)| sum.wrapping_add(*note));
-    let entries = all.len() as u64;
-    let verdict = judge.pass_mended(true, notes, entries);
-    judge.counts.faults += 1;
-    judge.counts.verified += entries;
-    judge.counts.suspects_accepted += entries;
-    let pieces = all.into_iter().map(|(entry, note)| piece(judge, entry, note)).collect();
-    Mended { pieces, repaired, lost: Vec::new(), verdict }
+    let fault = fault(repair, block, all.first().map(|first| &first.decoded), what);
+    repair.counts.faults += 1;
+    repair.counts.suspects_accepted += all.len() as u64;
+    let all = all.into_iter().map(Candidate::Sound).collect();
+    pass(repair, block, all, vec![(fault, source.to_owned())])
+}
+
+/// A block that is as it was written, but for metadata alone. `None` for any other.
+pub(crate) fn sound(
+    repair: &mut HiveRepair,
+    block: &mut dyn DamagedBlock,
+    stored: &[u8],
+) -> Option<RepairedBlock> {
+    let payload = block.unpack(stored).filter(|_| block.is_verified(stored))?;
+    let all = whole(repair, block, &payload)?;
+    let mut repaired = Vec::new();
+    for Sound { decoded: of, .. } in &all {
+        let entry = stored_entry(&of.entry, repair);
+        let (_, verdict) = repair.compare(&entry, of.hidden.as_deref());
+        if verdict != Verdict::Valid {
+            let at = repair.origin(block.offset(), of.index);
+            let fault = Fault { at, ..fault_of_metadata(&entry, verdict) };
+            repaired.push((fault, "made anew from its entry".to_owned()));
+        }
+    }
+    repair.counts.metadata_rebuilt += repaired.len() as u64;
+    let all = all.into_iter().map(Candidate::Sound).collect();
+    let mut passed = pass(repair, block, all, repaired);
+    if passed.verdict == BlockVerdict::AllDamaged {
+        // Metadata of blocks that are lost is no finding of its own.
+        passed.repaired.clear();
+    }
+    Some(passed)
 }
 
 /// Nothing of the block goes on.
-fn all_lost(judge: &mut HiveJudge, block: &dyn DamagedBlock, decoded: DecodedBlock) -> Mended {
-    let verdict = judge.pass_mended(false, 0, 0);
-    judge.counts.faults += 1;
+fn all_lost(
+    repair: &mut HiveRepair,
+    block: &dyn DamagedBlock,
+    decoded: DecodedBlock,
+) -> RepairedBlock {
+    let verdict = repair.pass(false, 0, 0);
+    repair.counts.faults += 1;
     let what = "a block is damaged beyond repair";
-    let fault = fault(judge, block, decoded.entries.first(), what);
-    if let Some(handler) = &judge.options.error_handler {
+    let fault = fault(repair, block, decoded.entries.first(), what);
+    if let Some(handler) = &repair.options.error_handler {
         handler.on_unrepaired(&fault, decoded.entries.first().map(|first| &first.entry));
     }
-    Mended { pieces: vec![Piece::Lost], repaired: Vec::new(), lost: vec![fault], verdict }
+    RepairedBlock { pieces: vec![Piece::Lost], repaired: Vec::new(), lost: vec![fault], verdict }
 }
 
 /// The integrity metadata of an entry.
-fn payload_of(judge: &HiveJudge, of: &DecodedEntry) -> Option<Payload> {
-    if !judge.shared.is_integrity {
+fn payload_of(repair: &HiveRepair, of: &DecodedEntry) -> Option<Payload> {
+    if !repair.shared.is_integrity {
         return None;
     }
     Payload::behind_seq(of.entry.seq, of.hidden.as_deref()?)
@@ -282,10 +304,10 @@ fn payload_of(judge: &HiveJudge, of: &DecodedEntry) -> Option<Payload> {
 /// Turns the bit that a damaged entry of the block leads to: in a prefix that keys share it has
 /// damaged others with it.
 fn by_leads(
-    judge: &mut HiveJudge,
+    repair: &mut HiveRepair,
     block: &mut dyn DamagedBlock,
     payload: &[u8],
-) -> Option<Vec<(DecodedEntry, u64)>> {
+) -> Option<Vec<Sound>> {
     let decoded = block.decode(payload);
     let mut leads = 0;
     for of in &decoded.entries {
@@ -293,33 +315,33 @@ fn by_leads(
         if leads == LEADS_MAX {
             break;
         }
-        if agreed(judge, &of.entry, of.hidden.as_deref()).is_some() {
+        if agreed(repair, &of.entry, of.hidden.as_deref()).is_some() {
             continue;
         }
-        let Some(metadata) = payload_of(judge, of) else { continue };
+        let Some(metadata) = payload_of(repair, of) else { continue };
         // Too long an entry says nothing of the others.
-        if !takes_one_bit(judge, of) {
+        if !takes_one_bit(repair, of) {
             continue;
         }
         leads += 1;
         // Of a prefix that entries share, the bit lies in the restart key: turned there, it is
         // turned for all of them.
         let found = bits::one_bit(&of.entry, &metadata);
-        judge.searched(found.is_some());
+        repair.searched(found.is_some());
         let Some((bit, _)) = found else { continue };
         let Some(at) = place_of(of, bit) else { continue };
         let mut turned = payload.to_vec();
         turned[at / 8] ^= 1 << (at % 8);
-        if let Some(all) = whole(judge, block, &turned) {
+        if let Some(all) = whole(repair, block, &turned) {
             return Some(all);
         }
     }
     None
 }
 
-fn takes_one_bit(judge: &HiveJudge, of: &DecodedEntry) -> bool {
+fn takes_one_bit(repair: &HiveRepair, of: &DecodedEntry) -> bool {
     let len = of.entry.key.len() + of.entry.value.len();
-    len <= judge.options.one_bit_bytes_max && judge.may_search()
+    len <= repair.options.one_bit_bytes_max && repair.may_search()
 }
 
 /// Returns the bit of the block that a bit of the entry is; a sequence number is not stored bit by bit.
@@ -341,13 +363,13 @@ fn place_of(of: &DecodedEntry, bit: Bit) -> Option<usize> {
 /// Turns one bit after the other, first in the lengths and the key of the first damaged entry: they decide how
 /// all that follows is read.
 fn by_every_bit(
-    judge: &mut HiveJudge,
+    repair: &mut HiveRepair,
     block: &mut dyn DamagedBlock,
     payload: &[u8],
-) -> Option<Vec<(DecodedEntry, u64)>> {
+) -> Option<Vec<Sound>> {
     let decoded = block.decode(payload);
     let mut entries = decoded.entries.iter();
-    let near = match entries.find(|of| agreed(judge, &of.entry, of.hidden.as_deref()).is_none()) {
+    let near = match entries.find(|of| agreed(repair, &of.entry, of.hidden.as_deref()).is_none()) {
         Some(of) => of.start..of.value.start,
         // The entry that follows these could not be decoded.
         None => {
@@ -363,7 +385,7 @@ fn by_every_bit(
     // Every candidate is decoded and verified up to its first damage, so that the cost of all of them grows
     // with the square of the length.
     let all = 0..if payload.len() <= EVERY_BIT_BYTES_MAX { payload.len() } else { 0 };
-    if !judge.may_search() {
+    if !repair.may_search() {
         return None;
     }
     for range in [near, tail, all] {
@@ -371,39 +393,43 @@ fn by_every_bit(
         for byte in range {
             for bit in 0..8 {
                 turned[byte] ^= 1 << bit;
-                if let Some(all) = whole(judge, block, &turned) {
+                if let Some(all) = whole(repair, block, &turned) {
                     return Some(all);
                 }
                 turned[byte] ^= 1 << bit;
             }
         }
     }
-    judge.searched(false);
+    repair.searched(false);
     None
 }
 
 /// Repairs what can be repaired, and tells where the rest stood.
-fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: &[u8]) -> Mended {
+fn entry_by_entry(
+    repair: &mut HiveRepair,
+    block: &mut dyn DamagedBlock,
+    payload: &[u8],
+) -> RepairedBlock {
     let decoded = block.decode(payload);
     let mut all = Vec::with_capacity(decoded.entries.len());
     for of in &decoded.entries {
-        all.push(match agreed(judge, &of.entry, of.hidden.as_deref()) {
+        all.push(match agreed(repair, &of.entry, of.hidden.as_deref()) {
             Some(note) => Candidate::Sound(Sound { decoded: of.clone(), note, source: None }),
             None => {
-                let metadata = payload_of(judge, of);
+                let metadata = payload_of(repair, of);
                 // Only a sound checksum says what the entry should be.
                 let metadata = metadata.filter(Payload::is_sound);
                 Candidate::Unknown(of.clone(), metadata.map(|metadata| metadata.sum))
             }
         });
     }
-    let digest = judge.digest_of(block.index());
-    let log = logged(judge, &all);
+    let digest = repair.digest();
+    let log = logged(repair, &all);
     for at in 0..all.len() {
         let logged = log.get(&decoded.entries[at].entry.seq);
         // Computed for each entry anew: every repaired entry leaves one unknown less.
         let missing = digest.and_then(|digest| missing_at(&all, at, digest));
-        if let Some(sound) = repaired(judge, block, &all, at, missing, logged) {
+        if let Some(sound) = repaired(repair, block, &all, at, missing, logged) {
             all[at] = Candidate::Sound(sound);
         }
     }
@@ -415,23 +441,24 @@ fn entry_by_entry(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, payload: 
     // A block whose digest is not known alone is given up here. Nothing would show an older entry
     // in the place of a newer one.
     let is_told = digest.is_some_and(|digest| sum_of(&all) == Some(digest));
-    if !is_told || !is_in_place(judge, block, sound) {
-        return all_lost(judge, block, decoded);
+    if !is_told || !is_in_place(repair, block, sound) {
+        return all_lost(repair, block, decoded);
     }
-    tell(judge, block, all)
+    repair.counts.suspects_accepted += all.iter().filter(|it| it.is_sound()).count() as u64;
+    pass(repair, block, all, Vec::new())
 }
 
 /// The operations of the log with the sequence numbers of the damaged entries: read once for all of them.
-fn logged(judge: &HiveJudge, all: &[Candidate]) -> HashMap<SeqNo, OwnedEntry> {
+fn logged(repair: &HiveRepair, all: &[Candidate]) -> HashMap<SeqNo, OwnedEntry> {
     let unknown = all.iter().filter_map(|found| match found {
         Candidate::Sound(_) => None,
         Candidate::Unknown(of, _) => Some(of.entry.seq),
     });
     let unknown: BTreeSet<SeqNo> = unknown.collect();
-    if unknown.is_empty() || !judge.options.log {
+    if unknown.is_empty() || !repair.options.log {
         return HashMap::new();
     }
-    judge.sources.in_log(&unknown)
+    repair.sources.in_log(&unknown)
 }
 
 /// The sum of what all entries should be, if it is known of each.
@@ -450,40 +477,46 @@ fn missing_at(all: &[Candidate], at: usize, digest: u32) -> Option<u32> {
     Some(digest.wrapping_sub(before).wrapping_sub(behind))
 }
 
-fn tell(judge: &mut HiveJudge, block: &mut dyn DamagedBlock, all: Vec<Candidate>) -> Mended {
-    let mut mended = Mended::default();
+/// The block goes on with the entries that are sound; it reports `repaired`, what else was repaired, and the losses.
+fn pass(
+    repair: &mut HiveRepair,
+    block: &dyn DamagedBlock,
+    all: Vec<Candidate>,
+    repaired: Vec<(Fault, String)>,
+) -> RepairedBlock {
+    let mut passed = RepairedBlock { repaired, ..RepairedBlock::default() };
     let mut notes = 0u64;
     let entries = all.len() as u64;
-    let mut is_whole = true;
     for found in all {
         match found {
             Candidate::Sound(Sound { decoded, note, source }) => {
                 notes = notes.wrapping_add(note);
                 if let Some(source) = source {
                     let what = "the entry disagrees with its metadata";
-                    let fault = fault(judge, block, Some(&decoded), what);
-                    mended.repaired.push((fault, source.to_owned()));
-                    judge.counts.faults += 1;
+                    let fault = fault(repair, block, Some(&decoded), what);
+                    passed.repaired.push((fault, source.to_owned()));
+                    repair.counts.faults += 1;
                 }
-                judge.counts.verified += 1;
-                judge.counts.suspects_accepted += 1;
-                mended.pieces.push(piece(judge, decoded, note));
+                repair.counts.verified += u64::from(repair.seal.is_some());
+                let DecodedEntry { entry, hidden, index, .. } = decoded;
+                // Integrity makes it again. Here it may be damaged, and the filter would find that again.
+                let hidden = hidden.filter(|_| !repair.shared.is_integrity);
+                passed.pieces.push(Piece::Sound(RepairedEntry { entry, note, hidden, index }));
             }
             Candidate::Unknown(decoded, _) => {
-                is_whole = false;
-                judge.counts.faults += 1;
+                repair.counts.faults += 1;
                 let what = "the entry disagrees with its metadata, and its key is not known";
-                let fault = fault(judge, block, Some(&decoded), what);
-                if let Some(handler) = &judge.options.error_handler {
+                let fault = fault(repair, block, Some(&decoded), what);
+                if let Some(handler) = &repair.options.error_handler {
                     handler.on_unrepaired(&fault, Some(&decoded.entry));
                 }
-                mended.lost.push(fault);
-                mended.pieces.push(Piece::Lost);
+                passed.lost.push(fault);
+                passed.pieces.push(Piece::Lost);
             }
         }
     }
-    mended.verdict = judge.pass_mended(is_whole, notes, entries);
-    mended
+    passed.verdict = repair.pass(passed.lost.is_empty(), notes, entries);
+    passed
 }
 
 #[cfg(test)]

@@ -1,74 +1,29 @@
 //! [`MetaHive`]: the factory that a partition names.
 //!
 //! The facade makes one for each partition that asks for it; the engine stores its name,
-//! parameters and rules, starts a filter from it for each job, and takes judges of tables from it.
+//! parameters and rules, and starts a filter and a verifier from it for each job, and a repair for each damaged table.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use lsm_core::codec::{Reader, put_bytes};
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{
-    CompactionFilter, CompactionFilterFactory, Entry, InputTable, Job, JudgeSources, JudgedTable,
-    NoteForm, OwnedEntry, Rules, TableJudge, WhenAbsent,
+    CompactionFilter, CompactionFilterFactory, DamagedTable, InputTable, Job, NoteForm, OwnedEntry,
+    RepairSources, Rules, TableRepair, Verifier, WhenAbsent,
 };
-use lsm_core::types::Gap;
-
-use lsm_core::types::{KeyForm, Process};
+use lsm_core::types::{Gap, KeyForm};
 
 use crate::checksum;
 use crate::counts::Counts;
 use crate::filter::HiveFilter;
-use crate::judge::HiveJudge;
 use crate::options::MetaHiveOptions;
-use crate::payload::{LONG_METADATA_BYTES, METADATA_BYTES, Metadata, SUFFIX};
-use crate::provider::{Integrity, MetadataProvider};
+use crate::payload::{Metadata, SUFFIX};
+use crate::provider::Integrity;
 use crate::repair::RepairOptions;
+use crate::shared::Shared;
+use crate::table_repair::HiveRepair;
 use crate::table_seal::TableSeal;
-
-/// The state that the factory and its filters share.
-pub(crate) struct Shared {
-    pub(crate) provider: Arc<dyn MetadataProvider>,
-    /// `true` if the provider is [`Integrity`], which the filter does without calling it.
-    pub(crate) is_integrity: bool,
-    counts: Mutex<Counts>,
-    /// No other one takes the lock.
-    process: Process,
-}
-
-impl Shared {
-    pub(crate) fn new(provider: Arc<dyn MetadataProvider>, is_integrity: bool) -> Arc<Shared> {
-        Arc::new(Shared {
-            provider,
-            is_integrity,
-            counts: Mutex::default(),
-            process: Process::current(),
-        })
-    }
-
-    /// Returns `true` if an entry is good by its metadata, both as they are stored. Of integrity's
-    /// the second copy is not asked as long as the first one agrees.
-    #[inline]
-    pub(crate) fn entry_is_good(&self, entry: &Entry<'_>, metadata: &[u8]) -> bool {
-        if !self.is_integrity {
-            return self.provider.check(entry, metadata).entry_is_good();
-        }
-        let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
-        // The usual case without decoding: if the first copy agrees, the entry is what was written,
-        // whatever became of the second.
-        let is_first = metadata.starts_with(&sum.to_le_bytes());
-        is_first && [METADATA_BYTES, LONG_METADATA_BYTES].contains(&metadata.len())
-            || Integrity.check(entry, metadata).entry_is_good()
-    }
-
-    pub(crate) fn add(&self, counts: Counts) {
-        if !self.process.is_current() {
-            return;
-        }
-        // A poisoned lock is no reason to fail a job: counts are shown to people, and nothing is
-        // decided by them.
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner) += counts;
-    }
-}
+use crate::verifier;
 
 /// Metadata for every entry of a partition. See the crate.
 pub struct MetaHive {
@@ -128,10 +83,7 @@ impl MetaHive {
 
     /// The counts of the filters so far.
     pub fn counts(&self) -> Counts {
-        if !self.shared.process.is_current() {
-            return Counts::default();
-        }
-        *self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.counts()
     }
 }
 
@@ -218,16 +170,20 @@ impl CompactionFilterFactory for MetaHive {
         Ok(Box::new(HiveFilter::start(self.shared.clone(), job)?))
     }
 
-    fn judges(&self) -> bool {
+    fn verifies(&self) -> bool {
         true
     }
 
-    fn judge(
+    fn verifier(&self, inputs: &[InputTable], compares: bool) -> Result<Option<Verifier>> {
+        verifier::start(&self.shared, inputs, compares).map(Some)
+    }
+
+    fn repair(
         &self,
         input: &InputTable,
-        table: &JudgedTable,
-        sources: &Arc<dyn JudgeSources>,
-    ) -> Result<Option<Box<dyn TableJudge>>> {
+        table: &DamagedTable,
+        sources: &Arc<dyn RepairSources>,
+    ) -> Result<Option<Box<dyn TableRepair>>> {
         let mut seal = TableSeal::of(&input.properties, self.shared.provider.name())?;
         if seal.is_none() && table.hidden > 0 {
             // Its properties are lost. The manifest knows that there is metadata.
@@ -235,8 +191,8 @@ impl CompactionFilterFactory for MetaHive {
         }
         let options = self.repair.clone();
         let sources = sources.clone();
-        let judge = HiveJudge::new(self.shared.clone(), seal, table.clone(), options, sources);
-        Ok(Some(Box::new(judge)))
+        let repair = HiveRepair::new(self.shared.clone(), seal, table.clone(), options, sources);
+        Ok(Some(Box::new(repair)))
     }
 
     fn restores(&self) -> bool {

@@ -2,8 +2,9 @@
 //! emits all metadata itself.
 
 use lsm_core::hooks::{
-    CompactionFilter, Cut, Decision, Emitter, EndedBlock, Entry, Faults, Input, InputTable, Job,
-    JudgeSources, JudgedTable, Origin, Output, Properties, Rules, TableJudge, Vouched,
+    CompactionFilter, Cut, DamagedTable, Decision, Emitter, EndedBlock, Entry, Faults, Input,
+    InputTable, Job, Origin, Output, Properties, RepairSources, Rules, TableRepair, Verifier,
+    Vouched,
 };
 use lsm_core::types::KeyForm;
 use siltstone::Result;
@@ -82,17 +83,21 @@ impl<C: Change> CompactionFilterFactory for Around<C> {
         self.hive.seals()
     }
 
-    fn judges(&self) -> bool {
-        self.hive.judges()
+    fn verifies(&self) -> bool {
+        self.hive.verifies()
     }
 
-    fn judge(
+    fn verifier(&self, inputs: &[InputTable], compares: bool) -> Result<Option<Verifier>> {
+        self.hive.verifier(inputs, compares)
+    }
+
+    fn repair(
         &self,
         input: &InputTable,
-        table: &JudgedTable,
-        sources: &Arc<dyn JudgeSources>,
-    ) -> Result<Option<Box<dyn TableJudge>>> {
-        self.hive.judge(input, table, sources)
+        table: &DamagedTable,
+        sources: &Arc<dyn RepairSources>,
+    ) -> Result<Option<Box<dyn TableRepair>>> {
+        self.hive.repair(input, table, sources)
     }
 
     fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {

@@ -6,13 +6,13 @@
 //!
 //! Invariant: what is not finished is removed when it is dropped, see [`Outputs`].
 
-use super::job_iter::JobEntry;
+use super::inputs::JobEntry;
 use super::leveled::level_compression;
 use super::rules::KeyBelow;
 use super::survivors::Writing;
 use super::{JobOutcome, Outputs, Split, Stages, TableFactory};
 use crate::error::{Error, Result};
-use crate::hooks::{Entry, Job, JobKind, JobValues, Origin, catch_blamed};
+use crate::hooks::{Entry, Job, JobKind, JobValues, catch_blamed};
 use crate::limits::LEVEL_COUNT;
 use crate::types::{EntryKind, SeqNo};
 use crate::version::{PartitionVersion, SstMeta};
@@ -56,7 +56,7 @@ impl<'a> Fill<'a> {
         let seq = self.seq;
         let kind = EntryKind::Value;
         let entry = Entry { key, seq, stored_seq: seq, kind, value, hidden: false };
-        let entry = JobEntry { entry, at: Origin::MEMTABLE, vouched: None, value_sum: None };
+        let entry = JobEntry::plain(entry);
         // Around each entry, because the loop is the caller's.
         catch_blamed(|| self.writing.take(&entry))
     }

@@ -1,24 +1,23 @@
-//! [`MergeInput`]: a sorted input of a merge: a memtable, a table, or the tables of a level.
+//! [`MergeInput`]: a sorted input of a merge: a memtable, a table, or the tables of a level. [`JobEntry`]: an entry
+//! of it, for the loop of `survivors.rs`.
 //!
-//! Opened by `run.rs`. If a filter of the partition seals, the merge also reads the hidden entries
-//! and the place of each entry, because an error names the place. All other partitions use the
-//! plain readers. Damage of an input fails the merge, but for that of a repair, which reads on.
+//! Opened by `run.rs`. All partitions use the plain readers. If a filter of the partition seals, it verifies
+//! each block, and the merge knows the place of each entry, because an error names the place. Damage of an
+//! input fails the merge, but for that of a repair (`damaged.rs`), which reads on.
 //!
 //! Invariant: inputs never change. They bypass the block cache: a merge reads each block once, and
 //! would drive out the blocks that readers use.
 
 use std::sync::Arc;
 
-use super::JobIter;
-use super::job_iter::{JobEntry, asked_one_by_one};
 use super::rules::is_plausible;
 use crate::error::{Error, Result};
-use crate::hooks::{Fault, InputTable, JobFindings, Origin, PartitionHooks, Vouched};
+use crate::hooks::{Entry, InputTable, Origin, PartitionHooks, Vouched};
 use crate::iter::{InternalIter, forward_to_variants};
 use crate::memtable::MemtableIter;
-use crate::sstable::{JudgedIter, RawIter, RawMode, ReadMode};
-use crate::types::{EntryKind, Gap, InternalKey, KeyRef, SeqNo, Trailer};
-use crate::version::{Judges, Level, LevelIter, Readers, Table, TableContext};
+use crate::sstable::{BlockCheck, JobCheck, RawIter, RawMode, ReadMode, TolerantIter};
+use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
+use crate::version::{Level, LevelIter, Table, TableContext};
 
 /// A sorted input of a merge.
 pub(super) enum MergeInput {
@@ -26,20 +25,21 @@ pub(super) enum MergeInput {
     Memtable(MemtableIter),
     /// A table of level 0, or those of a deeper level.
     Level(LevelIter),
-    /// A table of level 0, or those of a deeper level, with hidden entries and places, for a
-    /// filter that seals.
+    /// The same, of this level, for a filter that seals and verifies each block.
+    Verified(LevelIter, usize),
+    /// The same, with hidden entries, for a filter that seals and verifies no blocks.
     Raw(LevelIter<RawIter>, usize),
-    /// The same, block by block as the filter's judges find them.
-    Judged(LevelIter<JudgedIter>, usize),
+    /// A damaged table.
+    Damaged(Box<TolerantIter>),
 }
 
 impl InternalIter for MergeInput {
-    forward_to_variants!(MergeInput: Memtable, Level, Raw, Judged);
+    forward_to_variants!(MergeInput: Memtable, Level, Verified, Raw, Damaged);
 
     fn key(&self) -> KeyRef<'_> {
         match self {
             MergeInput::Memtable(cursor) => cursor.key(),
-            MergeInput::Level(cursor) => cursor.key(),
+            MergeInput::Level(cursor) | MergeInput::Verified(cursor, _) => cursor.key(),
             MergeInput::Raw(cursor, _) => {
                 let key = cursor.key();
                 // A raw cursor shows the stored number; in an ingested table another one counts.
@@ -48,77 +48,94 @@ impl InternalIter for MergeInput {
                     None => key,
                 }
             }
-            MergeInput::Judged(cursor, _) => cursor.key(),
+            MergeInput::Damaged(cursor) => cursor.key(),
         }
     }
 }
 
-impl JobIter for MergeInput {
+impl MergeInput {
+    /// The present entry, with all that the cursor knows of it. Only while valid.
     #[inline]
-    fn present(&self, wants_place: bool) -> JobEntry<'_> {
+    pub(super) fn present(&self) -> JobEntry<'_> {
         match self {
-            MergeInput::Judged(iter, level) => {
-                let (entry, vouched, at) = iter.on_table().present(*level);
-                JobEntry { entry, at, vouched: Some(vouched), value_sum: None }
+            MergeInput::Verified(iter, level) => {
+                JobEntry::verified(iter.on_table().verified(*level))
             }
+            MergeInput::Damaged(iter) => JobEntry::verified(iter.present()),
             MergeInput::Memtable(iter) => {
                 let (entry, value_sum) = iter.entry();
-                JobEntry { entry, at: Origin::MEMTABLE, vouched: None, value_sum }
+                JobEntry { value_sum, ..JobEntry::plain(entry) }
             }
-            _ => asked_one_by_one(self, wants_place),
+            MergeInput::Level(iter) => {
+                let stored_seq = iter.on_table().stored_seq();
+                JobEntry::plain(entry_of(iter.key(), stored_seq, iter.value(), false))
+            }
+            MergeInput::Raw(iter, level) => {
+                let table = iter.on_table();
+                let stored_seq = table.key().trailer.seq();
+                let entry = entry_of(self.key(), stored_seq, iter.value(), table.hidden());
+                let (block_offset, index, block_verified) = table.origin();
+                let file = Some(iter.current_table().meta.file);
+                let level = *level;
+                let at = Origin { file, level, block_offset, entry: index, block_verified };
+                JobEntry { at, ..JobEntry::plain(entry) }
+            }
         }
     }
 
-    fn is_hidden(&self) -> bool {
+    /// Returns `true` if the present entry is hidden.
+    pub(super) fn is_hidden(&self) -> bool {
         match self {
             MergeInput::Raw(iter, _) => iter.on_table().hidden(),
             _ => false,
         }
     }
 
-    #[inline]
-    fn vouched(&self) -> Option<Vouched<'_>> {
+    /// Reads the block of the present entry again, from the device. Returns `false` if that is not possible, or
+    /// another entry is there: the cursor is then of no use any more.
+    pub(super) fn read_again(&mut self) -> Result<bool> {
         match self {
-            MergeInput::Judged(iter, level) => Some(iter.on_table().present(*level).1),
-            _ => None,
-        }
-    }
-
-    fn read_again(&mut self) -> Result<bool> {
-        match self {
-            MergeInput::Judged(iter, _) => iter.on_table_mut().read_again(),
+            MergeInput::Verified(iter, _) => iter.on_table_mut().read_again(),
             _ => Ok(false),
         }
     }
+}
 
-    fn must_walk_all(&self) -> bool {
-        match self {
-            MergeInput::Judged(iter, _) => iter.on_table().must_walk_all(),
-            _ => false,
-        }
+fn entry_of<'a>(key: KeyRef<'a>, stored_seq: SeqNo, value: &'a [u8], hidden: bool) -> Entry<'a> {
+    Entry {
+        key: key.user,
+        seq: key.trailer.seq(),
+        stored_seq,
+        // Tables check the kind when they parse an entry.
+        kind: key.trailer.kind().expect("a stored entry has a kind"),
+        value,
+        hidden,
+    }
+}
+
+/// An entry of a job, with all that its cursor knows of it.
+#[derive(Clone, Copy)]
+pub(super) struct JobEntry<'a> {
+    /// The entry.
+    pub entry: Entry<'a>,
+    /// Its place, if it is known. Of tables only a filter that seals asks for it.
+    pub at: Origin,
+    /// What the verification of its block says of it, if there is one.
+    pub vouched: Option<Vouched<'a>>,
+    /// The checksum of the value under [`VALUE_SEED`](crate::types::VALUE_SEED), if a check of the entry has
+    /// confirmed it.
+    pub value_sum: Option<u64>,
+}
+
+impl<'a> JobEntry<'a> {
+    /// An entry of which nothing else is known.
+    pub(super) fn plain(entry: Entry<'a>) -> JobEntry<'a> {
+        JobEntry { entry, at: Origin::MEMTABLE, vouched: None, value_sum: None }
     }
 
-    fn stored_seq(&self) -> SeqNo {
-        match self {
-            MergeInput::Level(iter) => iter.on_table().stored_seq(),
-            MergeInput::Memtable(iter) => iter.key().trailer.seq(),
-            MergeInput::Raw(iter, _) => iter.on_table().key().trailer.seq(),
-            MergeInput::Judged(iter, level) => iter.on_table().present(*level).0.stored_seq,
-        }
-    }
-
-    fn origin(&self) -> Origin {
-        match self {
-            MergeInput::Raw(iter, level) => {
-                let (block_offset, entry, block_verified) = iter.on_table().origin();
-                let file = Some(iter.current_table().meta.file);
-                let level = *level;
-                Origin { file, level, block_offset, entry, block_verified }
-            }
-            MergeInput::Judged(iter, level) => iter.on_table().present(*level).2,
-            // Of tables only a filter that seals asks.
-            _ => Origin::MEMTABLE,
-        }
+    #[inline]
+    fn verified((entry, vouched, at): (Entry<'a>, Vouched<'a>, Origin)) -> JobEntry<'a> {
+        JobEntry { entry, at, vouched: Some(vouched), value_sum: None }
     }
 }
 
@@ -127,18 +144,17 @@ pub(super) fn open_inputs(
     levels: &[(usize, Vec<Arc<Table>>)],
     context: &Arc<TableContext>,
     hooks: &PartitionHooks,
-    judges: Option<&Arc<Judges>>,
+    check: Option<&JobCheck>,
 ) -> Result<Vec<MergeInput>> {
-    // A plain reader is faster and leaves hidden entries out, so it is used unless a filter seals.
-    let raw = hooks.seals() && judges.is_none();
+    // A plain reader leaves hidden entries out.
+    let raw = hooks.seals() && check.is_none();
     let suffix = &hooks.rules.reserved_suffix;
     let mode = RawMode::Streaming;
     let mut inputs = Vec::new();
     for (level, tables) in levels.iter().filter(|(_, tables)| !tables.is_empty()) {
         // Tables of level 0 overlap: each is a level of its own.
         for part in tables.chunk_by(|left: &Arc<Table>, right: &Arc<Table>| {
-            // A judged walk hands no hidden entries out, so only raw tables can reach into each
-            // other.
+            // Only hidden entries can reach into the next table.
             *level > 0 && !(raw && may_reach(left, right, suffix))
         }) {
             // Checked again although the manifest was checked: overlapping tables in one cursor
@@ -150,10 +166,13 @@ pub(super) fn open_inputs(
                 Error::corruption(&context.dir, None, what)
             })?;
             let context = context.clone();
-            inputs.push(match judges {
-                Some(judges) => {
-                    let walk = LevelIter::with_check(part, context, (), Some(judges.clone()));
-                    MergeInput::Judged(walk, *level)
+            inputs.push(match check {
+                Some(check) => {
+                    let check = JobCheck { level: *level, ..check.clone() };
+                    let check: Arc<dyn BlockCheck> = Arc::new(check);
+                    let mode = ReadMode::Streaming;
+                    let iter = LevelIter::with_check(part, context, mode, Some(check));
+                    MergeInput::Verified(iter, *level)
                 }
                 None if raw => MergeInput::Raw(LevelIter::new(part, context, mode), *level),
                 None => MergeInput::Level(LevelIter::new(part, context, ReadMode::Streaming)),
@@ -170,91 +189,14 @@ fn may_reach(left: &Table, right: &Table, suffix: &[u8]) -> bool {
     (1..first.len()).any(|len| first[len..] <= *suffix && left.meta.covers(&first[..len]))
 }
 
-/// For a repair: opens the tables, rebuilding those that do not open. A table that cannot be rebuilt is
-/// left out, and all of its entries are lost.
-///
-/// # Errors
-/// `Io`: the table may be there at the next try.
-pub(super) fn open_or_leave_out(
-    tables: &mut [(usize, Vec<Arc<Table>>)],
-    context: &TableContext,
-    suffix: &[u8],
-    findings: &JobFindings,
-) -> Result<Readers> {
-    let mut readers = Readers::default();
-    for (level, tables) in tables {
-        let mut kept = Vec::with_capacity(tables.len());
-        for table in tables.drain(..) {
-            match table.reader(context) {
-                Ok(_) => kept.push(table),
-                // Other errors may pass. To give up a table for one of those would lose sound data.
-                Err(error) if error.is_corruption() => {
-                    let Some(salvaged) = table.salvage(context, suffix)? else {
-                        tell_lost(&table, *level, &error, findings);
-                        continue;
-                    };
-                    tell_salvaged(&table, *level, &salvaged.repaired, findings);
-                    readers.add(table.meta.file, salvaged.reader);
-                    kept.push(table);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        *tables = kept;
-    }
-    Ok(readers)
-}
-
-/// The fault of a table as a whole.
-fn fault_of(table: &Table, level: usize, what: String) -> Fault {
-    Fault {
-        key: table.meta.smallest.user.to_vec(),
-        seq: SeqNo::ZERO,
-        kind: EntryKind::Poison,
-        value: Vec::new(),
-        at: Origin { file: Some(table.meta.file), level, ..Origin::MEMTABLE },
-        what,
-    }
-}
-
-#[cold]
-fn tell_salvaged(table: &Table, level: usize, repaired: &[(&str, &str)], findings: &JobFindings) {
-    findings.add(|found| {
-        for (what, source) in repaired {
-            let fault = fault_of(table, level, (*what).to_owned());
-            found.repaired.push((fault, (*source).to_owned()));
-        }
-    });
-}
-
-#[cold]
-fn tell_lost(table: &Table, level: usize, error: &Error, findings: &JobFindings) {
-    let meta = &table.meta;
-    let gap = Gap {
-        from: meta.smallest.user.clone(),
-        // All versions of both bounds: of the table nothing is known but its description.
-        from_below: SeqNo::MAX,
-        to: meta.largest.user.clone(),
-        to_included: true,
-        through: meta.newest(),
-        closed_at: None,
-    };
-    let fault = fault_of(table, level, format!("the table is lost: {error}"));
-    findings.add(|found| {
-        found.add_gap(gap);
-        found.lost.push(fault);
-    });
-}
-
 /// The description of the tables for the filters.
 pub(super) fn input_tables<'t>(
     tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
     context: &TableContext,
-    readers: &Readers,
 ) -> Result<Vec<InputTable>> {
     tables
         .map(|(_, table): (usize, &Arc<Table>)| {
-            let properties = readers.of(table, context)?.properties().user.clone();
+            let properties = table.reader(context)?.properties().user.clone();
             Ok(InputTable { file: table.meta.file, path: table.path(context), properties })
         })
         .collect()

@@ -11,7 +11,7 @@
 //! place.rs      the level of a table that comes from outside
 //! run.rs        one run of a job: flush, compaction, repair or export, each a `Merge`
 //! inputs.rs     the cursors over memtables and tables
-//! job_iter.rs   what the loop asks of a cursor
+//! damaged.rs    the cursor over the table of a repair
 //! survivors.rs  the loop: reads entries, calls rules and hooks, writes what survives;
 //!               survivors/boundary.rs has hidden entries and the ends of tables, between two keys;
 //!               last_keys.rs and last_value.rs have the entry before, for order and for twins
@@ -24,7 +24,7 @@
 //! ```
 //!
 //! The database picks a job under the lock of its claims, runs it without a lock, and installs the
-//! result as one edit. Only `inputs.rs` and `outputs.rs` use files; the other files do no I/O, read
+//! result as one edit. Only `inputs.rs`, `damaged.rs` and `outputs.rs` use files; the other files do no I/O, read
 //! no clock and can be tested as functions.
 //!
 //! Invariants:
@@ -37,11 +37,11 @@
 
 mod asked;
 mod clip;
+mod damaged;
 #[cfg(test)]
 pub(crate) mod drawing;
 mod fill;
 mod inputs;
-mod job_iter;
 mod last_keys;
 mod last_value;
 mod leveled;
@@ -63,7 +63,6 @@ use std::sync::Arc;
 pub use asked::{Finish, RangePick};
 pub use clip::Clip;
 pub use fill::Fill;
-pub use job_iter::JobIter;
 pub use leveled::{Shape, compaction_debt};
 pub use outputs::{Outputs, SyncLater, TableFactory};
 pub use picker::Picker;

@@ -13,19 +13,21 @@
 
 use std::sync::Arc;
 
-use super::inputs::{MergeInput, blame, input_tables, open_inputs, open_or_leave_out};
+use super::damaged::Opening;
+use super::inputs::{MergeInput, blame, input_tables, open_inputs};
 use super::leveled::level_compression;
 use super::survivors::write_survivors;
 use super::{Clip, Compaction, KeyBelow, Outputs, Split, Stages, TableFactory, Trigger};
 use crate::error::Result;
 use crate::hooks::{
-    Fault, Findings, InputTable, Job, JobFindings, JobKind, JobValues, JudgeSources,
+    Fault, Findings, InputTable, Job, JobFindings, JobKind, JobValues, RepairSources, Verifier,
 };
 use crate::iter::MergeIter;
 use crate::limits::LEVEL_COUNT;
 use crate::memtable::{Memtable, clear_seqs_of};
+use crate::sstable::JobCheck;
 use crate::types::{ClearSeqs, Gap, Gaps, KeyForm, SeqNo};
-use crate::version::{Judges, PartitionVersion, Readers, SstMeta, Table, TableContext};
+use crate::version::{PartitionVersion, SstMeta, Table, TableContext};
 
 /// See the module.
 pub struct Merge<'a> {
@@ -60,8 +62,8 @@ pub struct RunContext<'a> {
     pub stages: Stages<'a>,
     /// `true` if to give up. Asked between entries, without a lock: it may do other work first.
     pub should_stop: &'a dyn Fn() -> bool,
-    /// The sources of the judges of blocks, if the filter that seals has some.
-    pub sources: Option<Arc<dyn JudgeSources>>,
+    /// The sources of a repair.
+    pub sources: Option<Arc<dyn RepairSources>>,
 }
 
 impl<'a> Merge<'a> {
@@ -161,28 +163,18 @@ impl<'a> Merge<'a> {
         let RunContext { factory, tables, mut stages, should_stop, sources } = context;
         stages.clear_seqs = self.clear_seqs.clone();
         let findings = JobFindings::default();
-        let mut readable = self.tables.clone();
-        let mut readers = Arc::new(Readers::default());
-        let mut judges = None;
-        if let Some((factory, sources)) = stages.hooks().judging().zip(sources) {
-            if self.is_repair() {
-                // Before the inputs are opened, because opening a damaged table would end the job.
-                let suffix = &stages.hooks().rules.reserved_suffix;
-                readers = Arc::new(open_or_leave_out(&mut readable, tables, suffix, &findings)?);
-            }
-            let inputs = input_tables(flat(&readable), tables, &readers)?;
-            let levels = flat(&readable).map(|(level, _)| level);
-            let inputs = levels.zip(inputs);
-            let judge =
-                Judges::new(readers.clone(), factory.clone(), sources, findings.clone(), inputs);
-            let judge = judge.of_repair(self.is_repair()).compared_later(self.compares_later());
-            judges = Some(Arc::new(judge.struck_by(stages.inject.cloned())));
-        }
         // Checked, because what is written from here on is all that is left of the entries.
         let memtables = self.memtables.iter().map(|memtable| memtable.checked_iter());
         let mut inputs: Vec<MergeInput> = memtables.map(MergeInput::Memtable).collect();
-        inputs.extend(open_inputs(&readable, tables, stages.hooks(), judges.as_ref())?);
-        self.start(&mut stages, input_tables(flat(&readable), tables, &readers)?)?;
+        let described = match &sources {
+            Some(sources) if self.is_repair() => {
+                let hooks = stages.hooks();
+                let opening = Opening { context: tables, hooks, sources, findings: &findings };
+                self.open_damaged(&opening, &mut inputs)?
+            }
+            _ => self.open(tables, &mut stages, &findings, &mut inputs)?,
+        };
+        self.start(&mut stages, described)?;
         let mut outputs = self.outputs(factory, &stages);
         if self.clip.is_some() {
             outputs.values_only(&tables.dir);
@@ -200,14 +192,48 @@ impl<'a> Merge<'a> {
         Ok(outcome.and_found(findings.take()))
     }
 
-    /// Returns `true` if the filter that seals sees all that the judges see, so that a run may leave the
-    /// comparison to it. It sees a part of the tables in an export, and none in a flush. A repair compares
-    /// block by block.
-    fn compares_later(&self) -> bool {
-        self.kind == JobKind::Compaction && self.clip.is_none() && !self.is_repair()
+    /// Opens the tables; returns their descriptions for the filters.
+    fn open(
+        &self,
+        tables: &Arc<TableContext>,
+        stages: &mut Stages<'_>,
+        findings: &JobFindings,
+        inputs: &mut Vec<MergeInput>,
+    ) -> Result<Vec<InputTable>> {
+        let described = input_tables(self.input_tables(), tables)?;
+        // The filter that seals sees a part of the tables in an export. Otherwise it sees all that the verifier
+        // sees, and compares it.
+        let compares = self.clip.is_some();
+        let verifier = match stages.hooks().verifying().filter(|_| !described.is_empty()) {
+            Some(factory) => factory.verifier(&described, compares)?,
+            None => None,
+        };
+        stages.walks_all = verifier.as_ref().is_some_and(|verifier| verifier.walks_all);
+        let check = verifier.map(|Verifier { blocks: verifier, .. }| {
+            let (findings, inject) = (findings.clone(), stages.inject.cloned());
+            JobCheck { verifier, findings, level: 0, inject }
+        });
+        inputs.extend(open_inputs(&self.tables, tables, stages.hooks(), check.as_ref())?);
+        Ok(described)
     }
 
-    fn is_repair(&self) -> bool {
+    /// Opens the table of a repair, unless it is lost.
+    fn open_damaged(
+        &self,
+        opening: &Opening<'_>,
+        inputs: &mut Vec<MergeInput>,
+    ) -> Result<Vec<InputTable>> {
+        let mut described = Vec::new();
+        for (level, table) in self.input_tables() {
+            let Some((iter, input)) = opening.open(level, table)? else { continue };
+            inputs.push(MergeInput::Damaged(Box::new(iter)));
+            described.push(input);
+        }
+        Ok(described)
+    }
+
+    /// Returns `true` if it repairs a table.
+    pub fn is_repair(&self) -> bool {
         self.compaction.is_some_and(|compaction| compaction.trigger == Trigger::Repair)
     }
 
@@ -304,9 +330,4 @@ impl JobOutcome {
         }
         self
     }
-}
-
-/// Each table with its level.
-fn flat(tables: &[(usize, Vec<Arc<Table>>)]) -> impl Iterator<Item = (usize, &Arc<Table>)> {
-    tables.iter().flat_map(|(level, tables)| tables.iter().map(|table| (*level, table)))
 }

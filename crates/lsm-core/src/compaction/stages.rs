@@ -14,6 +14,7 @@ use crate::hooks::{
 use crate::types::{ClearSeqs, EntryKind, KeyForm, SeqNo};
 
 /// The hooks of one job.
+#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub struct Stages<'a> {
     pub(super) hooks: &'a PartitionHooks,
     /// The job's, once they are started.
@@ -34,6 +35,9 @@ pub struct Stages<'a> {
     pub(super) sealing: Option<Box<dyn CompactionFilter>>,
     /// `true` if the filter that seals is asked for each input.
     pub(super) takes_inputs: bool,
+    /// `true` if all of the inputs is read, whatever a clip wants of them: see
+    /// [`Verifier::walks_all`](crate::hooks::Verifier::walks_all).
+    pub(super) walks_all: bool,
     /// The form of the hidden entries that the loop makes of notes, if the filter that seals has one.
     pub(super) note_form: Option<Arc<dyn NoteForm>>,
     /// When entries expire, and the moment at which the job began.
@@ -71,6 +75,7 @@ impl<'a> Stages<'a> {
             deciding: Vec::new(),
             sealing: None,
             takes_inputs: false,
+            walks_all: false,
             note_form: None,
             ageing: None,
             key_form: KeyForm::AsGiven,

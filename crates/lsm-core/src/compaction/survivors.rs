@@ -13,17 +13,18 @@
 mod boundary;
 
 use super::clip::ClipSide;
-use super::job_iter::JobEntry;
+use super::inputs::{JobEntry, MergeInput};
 use super::last_keys::LastKeys;
 use super::last_value::LastValue;
 use super::rules::is_plausible;
 use super::stages::Expires;
-use super::{Clip, JobIter, JobOutcome, KeyBelow, Outputs, Ruling, Split, Stages, Survival};
+use super::{Clip, JobOutcome, KeyBelow, Outputs, Ruling, Split, Stages, Survival};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     AddedValue, AttachedStore, Carry, CarryJob, Decision, Entry, Fault, Faults, Inject, Input,
     JobKind, JobValues, OwnedEntry, catch_blamed,
 };
+use crate::iter::{InternalIter, MergeIter};
 use crate::types::{EntryKind, Gaps, InGap, KeyRef, SeqNo, Trailer};
 
 use boundary::Noting;
@@ -55,15 +56,15 @@ pub(super) struct Writing<'a, 'o> {
     has_moved: bool,
     /// Of the entry under way: see [`JobEntry::value_sum`].
     value_sum: Option<u64>,
-    /// The note of the judge of the entry under way, if it has one.
-    judged: Option<u64>,
+    /// The checksum of the entry under way, if its block was verified.
+    verified_sum: Option<u64>,
     noting: Noting,
 }
 
 /// Writes what survives of `entries`, all of them or those inside `clip`, in tables that `split`
 /// ends. The stages are started.
-pub(super) fn write_survivors<I: JobIter>(
-    entries: &mut I,
+pub(super) fn write_survivors(
+    entries: &mut MergeIter<MergeInput>,
     clip: Option<&Clip>,
     stages: Stages<'_>,
     below: KeyBelow,
@@ -78,14 +79,15 @@ pub(super) fn write_survivors<I: JobIter>(
 }
 
 impl Writing<'_, '_> {
-    fn walk<I: JobIter>(
+    fn walk(
         &mut self,
-        entries: &mut I,
+        entries: &mut MergeIter<MergeInput>,
         clip: Option<&Clip>,
         should_stop: &dyn Fn() -> bool,
     ) -> Result<()> {
         let mut until_look = ENTRIES_BETWEEN_LOOKS;
-        match clip.and_then(|clip| clip.range().start) {
+        let walks_all = self.stages.walks_all;
+        match clip.and_then(|clip| clip.range().start).filter(|_| !walks_all) {
             None => entries.seek(None)?,
             // At the newest version: the clip passes over the versions that are too new.
             Some(start) => entries.seek(Some(KeyRef::seek(start, SeqNo::MAX)))?,
@@ -98,8 +100,9 @@ impl Writing<'_, '_> {
                     return Err(Error::new(ErrorKind::Closed, "the job was cancelled"));
                 }
             }
-            let place =
-                clip.map_or(ClipSide::Inside, |c| c.place(entries.key(), entries.is_hidden()));
+            let place = clip.map_or(ClipSide::Inside, |clip| {
+                clip.place(entries.key(), entries.current().is_hidden())
+            });
             match place {
                 ClipSide::Inside => {
                     self.read(entries)?;
@@ -113,7 +116,7 @@ impl Writing<'_, '_> {
                 }
                 ClipSide::Outside => {}
                 // Leaving early would miss damage that only the end of an input shows.
-                ClipSide::Behind if entries.must_walk_all() => {}
+                ClipSide::Behind if walks_all => {}
                 ClipSide::Behind => break,
             }
             entries.next()?;
@@ -156,7 +159,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             seen_by: None,
             has_moved: false,
             value_sum: None,
-            judged: None,
+            verified_sum: None,
             noting: Noting::Off,
         }
     }
@@ -167,8 +170,8 @@ impl<'a, 'o> Writing<'a, 'o> {
     }
 
     /// Takes in the entry under the cursor.
-    fn read<I: JobIter>(&mut self, entries: &mut I) -> Result<()> {
-        let present = entries.present(self.stages.takes_inputs);
+    fn read(&mut self, entries: &mut MergeIter<MergeInput>) -> Result<()> {
+        let present = entries.current().present();
         match self.stages.inject {
             None => self.take(&present)?,
             Some(inject) => self.take_struck(&present, &**inject)?,
@@ -182,12 +185,12 @@ impl<'a, 'o> Writing<'a, 'o> {
     /// Takes in the entry under the cursor once more: it may have changed in memory after its block was
     /// verified. If it is damaged again the fault stays.
     #[cold]
-    fn read_again<I: JobIter>(&mut self, entries: &mut I) -> Result<()> {
-        if !entries.read_again()? {
+    fn read_again(&mut self, entries: &mut MergeIter<MergeInput>) -> Result<()> {
+        if !entries.current_mut().read_again()? {
             return Ok(());
         }
         let fault = self.faults.take_first();
-        self.take(&entries.present(self.stages.takes_inputs))?;
+        self.take(&entries.current().present())?;
         if !self.is_over() {
             self.mended.extend(fault.map(|fault| (fault, "re-read".to_owned())));
         }
@@ -220,7 +223,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         // The filter that seals checks all entries of the inputs: it is asked before any of them is
         // dropped.
         if let Some(sealing) = self.stages.sealing.as_mut().filter(|_| self.stages.takes_inputs) {
-            self.judged = vouched.as_ref().map(|vouched| vouched.note);
+            self.verified_sum = vouched.as_ref().map(|vouched| vouched.note);
             let taken = match vouched {
                 Some(vouched) => sealing.input(entry, at, Some(vouched), &mut self.faults)?,
                 None => self.take_input(entry, at)?,

@@ -118,7 +118,8 @@ impl JobRunner {
         let unix_time = self.calendar.unix_time();
         let stages = stages.rescuing(job.rescues);
         let stages = stages.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;
-        let sources = hooks.judging().map(|_| self.judge_sources(view));
+        let is_repair = merge.is_repair() && hooks.verifying().is_some();
+        let sources = is_repair.then(|| self.repair_sources(view));
         let tables = &self.tables;
         let context = RunContext { factory, tables, stages, should_stop, sources };
         match merge.run(context)? {

@@ -1,7 +1,7 @@
 //! Repairs: one job over one damaged table, in the table's own level.
 //!
 //! A compaction or an export stops at damage, with an error that names the table. Then the table is
-//! repaired here, and the work is tried again. If the filter of the partition judges blocks, it says what
+//! repaired here, and the work is tried again. If the filter of the partition verifies blocks, it says what
 //! takes the place of a damaged one. Of what no source has, the edit keeps a gap.
 //!
 //! ```text
@@ -28,25 +28,25 @@ use super::log_search::LogSearch;
 use crate::compaction::Merge;
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
-use crate::hooks::{Event, Fault, JudgeSources, OwnedEntry, catch_engine};
+use crate::hooks::{Event, Fault, OwnedEntry, RepairSources, catch_engine};
 use crate::iter::InternalIter;
 use crate::partition::{PartitionState, ReadView};
 use crate::read::{Source, lost as lost_in};
 use crate::types::{Gap, KeyRef, SeqNo};
 use crate::version::{PartitionVersion, Table, TableContext};
 
-/// The sources of the judges of a job. It holds on to nothing of the database, because a walk over
+/// The sources of a repair. It holds on to nothing of the database, because a walk over
 /// tables lives longer than the call that made it.
-struct JudgedFrom {
+struct SourcesOf {
     log: LogSearch,
     view: Arc<ReadView>,
     tables: Arc<TableContext>,
 }
 
-impl JudgeSources for JudgedFrom {
+impl RepairSources for SourcesOf {
     fn in_log(&self, seqs: &BTreeSet<SeqNo>) -> HashMap<SeqNo, OwnedEntry> {
         // Entries that are not flushed are in the log, and many that were flushed a short time ago.
-        // An error counts as "not found", because the judge has other sources.
+        // An error counts as "not found", because the repair has other sources.
         self.log.find_all(seqs)
     }
 
@@ -80,7 +80,7 @@ impl DbInner {
         mut tables: impl Iterator<Item = (usize, &'t Arc<Table>)>,
     ) -> Option<(usize, Arc<Table>)> {
         let damage = error.damage()?;
-        partition.hooks().judging()?;
+        partition.hooks().verifying()?;
         let found = tables.find(|(_, table)| table.path(&self.runner.tables) == damage.file);
         found.map(|(level, table)| (level, table.clone()))
     }
@@ -187,10 +187,10 @@ impl DbInner {
 }
 
 impl JobRunner {
-    /// The sources of the judges of a job over `view`.
-    pub(super) fn judge_sources(&self, view: &Arc<ReadView>) -> Arc<dyn JudgeSources> {
+    /// The sources of a repair over `view`.
+    pub(super) fn repair_sources(&self, view: &Arc<ReadView>) -> Arc<dyn RepairSources> {
         let log = self.log_search(view, []);
-        Arc::new(JudgedFrom { log, view: view.clone(), tables: self.tables.clone() })
+        Arc::new(SourcesOf { log, view: view.clone(), tables: self.tables.clone() })
     }
 
     /// Tells of what is damaged beyond repair, and between which keys it stood.

@@ -50,7 +50,7 @@ struct Restored {
 }
 
 impl Partition {
-    /// Attempts to repair again: compacts `range`, so that every block in it is judged with the
+    /// Attempts to repair again: compacts `range`, so that every damaged block in it is repaired from the
     /// present sources, and asks the copy that the partition's filter knows for the entries of gaps.
     /// Returns the remaining gaps there.
     ///

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    EndedBlock, Entry, Expiry, JudgeSources, JudgedTable, NoteForm, Origin, Rules, TableJudge,
-    Vouched,
+    DamagedTable, EndedBlock, Entry, Expiry, Faults, NoteForm, Origin, OwnedEntry, RepairSources,
+    Rules, TableRepair, Verifier, Vouched,
 };
 use crate::error::Result;
-use crate::types::{EntryKind, FileNo, Gap, KeyForm, KeyRef, SeqNo};
+use crate::types::{FileNo, Gap, KeyForm, KeyRef, SeqNo};
 
 /// The kind of work that a filter takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,22 +158,34 @@ pub trait CompactionFilterFactory: Any + Send + Sync {
         false
     }
 
-    /// Returns `true` if it has judges. Default: no.
-    fn judges(&self) -> bool {
+    /// Returns `true` if it [verifies](Self::verifier) and [repairs](Self::repair) the blocks of input tables.
+    /// Default: no.
+    fn verifies(&self) -> bool {
         false
     }
 
-    /// Returns a judge of the blocks of an input table, for a filter that [seals](Self::seals). Without
-    /// a judge, the filter sees every entry unchanged. `input` has the properties of the table.
+    /// Returns the verifier of the blocks of the inputs of a job, for a filter that [seals](Self::seals). It
+    /// compares each entry with its hidden entry if it `compares`; otherwise each entry comes to the filter,
+    /// which compares it there. Without a verifier, the filter sees every entry, hidden ones too.
     ///
     /// # Errors
     /// An error fails the job.
-    fn judge(
+    fn verifier(&self, inputs: &[InputTable], compares: bool) -> Result<Option<Verifier>> {
+        let _ = (inputs, compares);
+        Ok(None)
+    }
+
+    /// Returns the repair of a damaged table, for a filter that
+    /// [verifies](Self::verifies). `input` has the properties of the table.
+    ///
+    /// # Errors
+    /// An error fails the job.
+    fn repair(
         &self,
         input: &InputTable,
-        table: &JudgedTable,
-        sources: &Arc<dyn JudgeSources>,
-    ) -> Result<Option<Box<dyn TableJudge>>> {
+        table: &DamagedTable,
+        sources: &Arc<dyn RepairSources>,
+    ) -> Result<Option<Box<dyn TableRepair>>> {
         let _ = (input, table, sources);
         Ok(None)
     }
@@ -263,9 +275,8 @@ pub struct Output<'a> {
 /// Takes part in one flush or compaction. Entries come in internal order.
 pub trait CompactionFilter: Send {
     /// Receives an entry of an input table of a compaction. Only for a filter that
-    /// [seals](CompactionFilterFactory::seals). Of a table whose blocks are judged, these are the visible
-    /// entries, each with the note of the judge; of others all entries, hidden ones included. A fault fails
-    /// the job.
+    /// [seals](CompactionFilterFactory::seals). Of a table whose blocks are verified, these are the visible
+    /// entries, each with its checksum; of others all entries, hidden ones included. A fault fails the job.
     fn input(
         &mut self,
         entry: &Entry<'_>,
@@ -285,8 +296,7 @@ pub trait CompactionFilter: Send {
     }
 
     /// Receives a surviving entry, and returns the note on it if it [is noted](Output::is_noted). Of a noted
-    /// entry that is written as its judge has seen it, the note is that of the judge ([`Vouched::note`]), and
-    /// this is not called.
+    /// entry that is written as it came in, the note is its checksum ([`Vouched::note`]), and this is not called.
     fn output(&mut self, output: &Output<'_>) -> Result<u64> {
         let _ = output;
         Ok(0)
@@ -360,62 +370,4 @@ impl<'a> Emitter<'a> {
     pub fn ended_blocks(&mut self) -> Option<&mut Vec<EndedBlock>> {
         self.sink.ended_blocks().filter(|ended| !ended.is_empty())
     }
-}
-
-/// An entry that a filter found damaged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Its stored key.
-    pub key: Vec<u8>,
-    /// Its stored sequence number.
-    pub seq: SeqNo,
-    /// Its kind according to its bytes.
-    pub kind: EntryKind,
-    /// Its bytes; empty if the filter did not have them any more. [`Fault::at`] is their place.
-    pub value: Vec<u8>,
-    /// Its place.
-    pub at: Origin,
-    /// The defect, in one phrase.
-    pub what: String,
-}
-
-/// The damage that a filter has found so far.
-#[derive(Debug, Default)]
-pub struct Faults(Vec<Fault>);
-
-impl Faults {
-    /// Notes a fault: the job installs nothing.
-    pub fn push(&mut self, fault: Fault) {
-        self.0.push(fault);
-    }
-
-    /// The first fault.
-    pub fn first(&self) -> Option<&Fault> {
-        self.0.first()
-    }
-
-    /// Takes the first out, if there is one.
-    pub(crate) fn take_first(&mut self) -> Option<Fault> {
-        (!self.0.is_empty()).then(|| self.0.remove(0))
-    }
-
-    /// All of them, in the order in which they were found.
-    pub fn into_all(self) -> Vec<Fault> {
-        self.0
-    }
-}
-
-/// An entry by itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnedEntry {
-    /// Its key.
-    pub key: Vec<u8>,
-    /// Its sequence number.
-    pub seq: SeqNo,
-    /// Its kind.
-    pub kind: EntryKind,
-    /// Its value.
-    pub value: Vec<u8>,
-    /// `true` if the block or frame that it came from verified.
-    pub verified: bool,
 }

@@ -24,9 +24,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, EndedBlock, Entry, Expiry,
-    Faults, Input, InputTable, Job, JudgeSources, JudgedTable, NoteForm, Origin, Output,
-    OwnedEntry, Properties, Rules, TableJudge, Vouched,
+    CompactionFilter, CompactionFilterFactory, Cut, DamagedTable, Decision, Emitter, EndedBlock,
+    Entry, Expiry, Faults, Input, InputTable, Job, NoteForm, Origin, Output, OwnedEntry,
+    Properties, RepairSources, Rules, TableRepair, Verifier, Vouched,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Gap, KeyForm, KeyRef};
@@ -163,7 +163,7 @@ pub fn guarded_filter(
         rules: filter.rules(),
         seals: filter.seals(),
         decides: filter.decides(),
-        judges: filter.judges(),
+        verifies: filter.verifies(),
         expiry,
         note_form,
         filter: filter.clone(),
@@ -185,7 +185,7 @@ struct GuardedFilter {
     rules: Rules,
     seals: bool,
     decides: bool,
-    judges: bool,
+    verifies: bool,
     expiry: Option<Arc<dyn Expiry>>,
     note_form: Option<Arc<dyn NoteForm>>,
     filter: Arc<dyn CompactionFilterFactory>,
@@ -224,8 +224,8 @@ impl CompactionFilterFactory for GuardedFilter {
         self.decides
     }
 
-    fn judges(&self) -> bool {
-        self.judges
+    fn verifies(&self) -> bool {
+        self.verifies
     }
 
     fn expiry(&self) -> Option<Arc<dyn Expiry>> {
@@ -245,14 +245,19 @@ impl CompactionFilterFactory for GuardedFilter {
         Ok(Box::new(GuardedJob { who: self.who.clone(), filter: Some(filter) }))
     }
 
-    fn judge(
+    fn verifier(&self, inputs: &[InputTable], compares: bool) -> Result<Option<Verifier>> {
+        // The cursor catches what unwinds in it, block by block.
+        self.who.call("verifier", || self.filter.verifier(inputs, compares))
+    }
+
+    fn repair(
         &self,
         input: &InputTable,
-        table: &JudgedTable,
-        sources: &Arc<dyn JudgeSources>,
-    ) -> Result<Option<Box<dyn TableJudge>>> {
-        // The walk catches what unwinds in a judge, block by block.
-        self.who.call("judge", || self.filter.judge(input, table, sources))
+        table: &DamagedTable,
+        sources: &Arc<dyn RepairSources>,
+    ) -> Result<Option<Box<dyn TableRepair>>> {
+        // The walk catches what unwinds in it, block by block.
+        self.who.call("repair", || self.filter.repair(input, table, sources))
     }
 
     fn restores(&self) -> bool {

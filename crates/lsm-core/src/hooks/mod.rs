@@ -14,36 +14,39 @@
 //! Invariants:
 //! 1. No hook is called under a lock of the engine, unless its doc says so.
 //! 2. An `Err` fails the job: nothing is installed, the inputs stay. So does a fault: no other hook is
-//!    called for the entry, or for one after it. If the filter has judges, the job runs again, and they
-//!    compare each block.
+//!    called for the entry, or for one after it. If the filter verifies blocks, the table is repaired, and the
+//!    job runs again.
 //! 3. A panic of a hook is an `Err` of the call that it happened in, or of the job where that call
 //!    has none to return: see `guarded.rs`.
 
 mod attached_store;
 mod event;
 mod expiry;
+mod fault;
 mod filter;
 mod guarded;
-mod judge;
 mod note;
+mod repair;
 mod store;
 mod store_context;
+mod verify;
 
 use std::sync::Arc;
 
 pub use attached_store::AttachedStore;
 pub use event::{ChunkChange, Event, EventListener};
 pub use expiry::{Ageing, Expiry};
+pub use fault::{Fault, Faults, OwnedEntry};
 pub use filter::{
-    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, Fault, Faults, HiddenSink,
-    Input, InputTable, Job, JobKind, Output, OwnedEntry, Properties,
+    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, HiddenSink, Input,
+    InputTable, Job, JobKind, Output, Properties,
 };
 pub use guarded::as_any;
-pub use judge::{
-    BlockVerdict, DamagedBlock, DecodedBlock, DecodedEntry, JudgeSources, JudgedTable, Mended,
-    Piece, TableJudge, TableVerdict, Vouched,
-};
 pub use note::{EndedBlock, NOTED_BYTES_MAX, NoteForm};
+pub use repair::{
+    BlockVerdict, DamagedBlock, DamagedTable, DecodedBlock, DecodedEntry, Piece, RepairSources,
+    RepairedBlock, RepairedEntry, TableRepair, TableVerdict,
+};
 pub use store::{
     AddedValue, Carry, CarryJob, Dropped, JobValues, KeySpan, MovePlan, MoveRequest, MovesEnded,
     PendingHandle, StoreEdit, StoreSnapshot, StoredValue, ValueStore, ValueStoreFactory,
@@ -51,10 +54,11 @@ pub use store::{
 pub use store_context::{
     ChunkId, EventQueue, OtherWriter, StoreContext, StoreSection, StoreWishes,
 };
+pub use verify::{BlockVerifier, EachEntry, InputBlock, VerifiedEntries, Verifier, Vouched};
 
 pub(crate) use expiry::KnownAgeing;
 pub(crate) use guarded::{catch, catch_blamed, catch_engine, guarded_filter};
-pub(crate) use judge::{Findings, Inject, JobFindings};
+pub(crate) use repair::{Findings, Inject, JobFindings};
 pub(crate) use store_context::OpenWishes;
 
 use crate::types::{EntryKind, FileNo, KeyForm, SeqNo};
@@ -245,8 +249,8 @@ impl PartitionHooks {
         self.filters.iter().find(|filter| filter.seals())
     }
 
-    /// The same, if it judges the blocks of inputs.
-    pub fn judging(&self) -> Option<&Arc<dyn CompactionFilterFactory>> {
-        self.sealing().filter(|filter| filter.judges())
+    /// The same, if it verifies and repairs blocks.
+    pub fn verifying(&self) -> Option<&Arc<dyn CompactionFilterFactory>> {
+        self.sealing().filter(|filter| filter.verifies())
     }
 }

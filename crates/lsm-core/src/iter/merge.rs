@@ -93,12 +93,6 @@ impl<I: InternalIter> MergeIter<I> {
         &mut self.sources[self.top.source]
     }
 
-    /// The sources that are not at their ends.
-    pub fn valid_sources(&self) -> impl Iterator<Item = &I> {
-        let heads = std::iter::once(&self.top).chain(&self.rest);
-        heads.filter_map(|head| self.sources.get(head.source))
-    }
-
     /// Makes nothing valid.
     fn clear(&mut self) {
         self.top = NOWHERE;

@@ -36,8 +36,8 @@
 //!   They are newer than any sequence number that the reader sees, and the visible iteration passes
 //!   over them.
 //!
-//! One cursor promises less: `sstable::JudgedIter`, the walk of a job over a table that may be
-//! damaged. It allows one seek as its first move, then `next` alone. The other moves return
+//! One cursor promises less: `sstable::TolerantIter`, the walk of a repair over a damaged table. It
+//! allows `seek_to_first` as its first move, then `next` alone. The other moves return
 //! `InvalidArgument`.
 
 /// Implements [`InternalIter`] but for `key` for an enum of cursors: each call goes to the cursor of the present

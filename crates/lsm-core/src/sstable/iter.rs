@@ -7,12 +7,14 @@
 
 mod ahead;
 mod steps;
+mod verified;
 
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::hooks::VerifiedEntries;
 use crate::iter::{InternalIter, step_to_next_key};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
@@ -27,6 +29,8 @@ use super::table_block::{BlockCheck, TableBlock};
 use super::unparsed::{BlockSteps, CursorBlock};
 use super::walk::{BlockWalk, Entries};
 use ahead::{AHEAD_BYTES, AHEAD_LINES, STEP_LINES, behind};
+
+pub use verified::JobCheck;
 
 /// Room for a key from the start: a short scan should not grow its buffer step by step.
 const KEY_BYTES_TYPICAL: usize = 64;
@@ -69,6 +73,8 @@ struct VisibleEntries {
     global_seq: Option<SeqNo>,
     ahead: ReadAhead,
     // Of the present block.
+    /// What the check says of its entries, if it is that of a job.
+    verified: VerifiedEntries,
     /// Number of its entries.
     count: usize,
     /// The offset at which the next block of the table lies; 0 if it is not asked for.
@@ -236,6 +242,7 @@ impl VisibleEntries {
             check,
             global_seq,
             ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
+            verified: VerifiedEntries::default(),
             count: 0,
             next_block: 0,
             last_group: 0,
@@ -362,7 +369,7 @@ impl Entries for VisibleEntries {
             Some(check) => {
                 // Before any entry of the block is returned, because the check may refuse the block.
                 let mut shown = TableBlock::new(reader, extent, block, false);
-                check.check(&mut shown)?;
+                check.check(&mut shown, &mut self.verified)?;
                 shown.into_block()
             }
         };

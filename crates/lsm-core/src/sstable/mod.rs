@@ -23,7 +23,7 @@
 //! index_cursor.rs                     a walk along the index
 //! reader.rs, reader/lookup.rs, table_block.rs   an open table, its point reads, a block for hooks
 //! walk.rs, iter.rs, raw.rs, present.rs   the cursors
-//! judged.rs, salvage.rs, suspect.rs   reading in spite of damage
+//! tolerant.rs, salvage.rs   reading in spite of damage
 //! writer.rs, block_builder.rs         writing
 //! packing.rs, packer.rs               compression; of a payload too large to be compressed at once
 //! prepopulation.rs                    written blocks for the block cache
@@ -55,7 +55,6 @@ mod hidden;
 mod index;
 mod index_cursor;
 mod iter;
-mod judged;
 mod mapped;
 mod packer;
 mod packing;
@@ -69,9 +68,9 @@ mod read_ahead;
 mod reader;
 mod salvage;
 mod stored;
-mod suspect;
 mod table_block;
 mod tail;
+mod tolerant;
 mod unparsed;
 mod verify;
 mod walk;
@@ -89,8 +88,7 @@ pub use block_data::{BlockData, BlockLines};
 pub use bloom::bloom_hash;
 pub use describe::describe;
 pub use footer::MAGIC;
-pub use iter::SstIter;
-pub use judged::{JudgedBy, JudgedIter};
+pub use iter::{JobCheck, SstIter};
 pub use prepopulation::CachePrepopulation;
 pub use properties::SstProperties;
 pub use raw::{RawIter, RawMode};
@@ -98,6 +96,7 @@ pub use read_ahead::ReadMode;
 pub use reader::SstReader;
 pub use salvage::{Salvaged, salvage};
 pub use table_block::{BlockCheck, EntryAt, Hidden, OpenTable, TableBlock};
+pub use tolerant::TolerantIter;
 pub use verify::{Expected, TableDamage, TableFindings};
 pub use writer::SstWriter;
 

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use super::block::Block;
 use super::block_entry::RESTART_ENTRIES;
 use super::hidden::{Owner, hidden_trailer};
-use super::suspect::Suspect;
+use super::tolerant::block::TolerantBlock;
 use crate::types::Trailer;
 
 /// A block of the walk.
 pub(super) enum Body {
     Sound(Arc<Block>),
-    Suspect(Suspect),
+    Suspect(TolerantBlock),
 }
 
 impl Body {
@@ -130,7 +130,7 @@ impl Present {
     }
 
     #[cold]
-    fn enter_suspect(&mut self, suspect: &Suspect) {
+    fn enter_suspect(&mut self, suspect: &TolerantBlock) {
         let entry = &suspect.entries[self.visible];
         suspect.expand(entry, &mut self.key, &mut self.expanded);
         self.trailer = entry.trailer;

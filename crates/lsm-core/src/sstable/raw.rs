@@ -20,7 +20,7 @@ use super::present::{Body, Present};
 use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
-use super::suspect::Suspect;
+use super::tolerant::block::TolerantBlock;
 use super::walk::{BlockWalk, Entries};
 use crate::error::{Error, Result};
 use crate::iter::InternalIter;
@@ -312,7 +312,7 @@ fn read_suspect(reader: &SstReader, extent: Extent) -> Result<Body> {
     let source = reader.source();
     let stored = match source.read_stored(Access::Uncached, extent) {
         // The block ends behind the end of the file, which was cut. The walk goes on behind it.
-        Err(error) if error.is_corruption() => return Ok(Body::Suspect(Suspect::default())),
+        Err(error) if error.is_corruption() => return Ok(Body::Suspect(TolerantBlock::default())),
         stored => stored?,
     };
     // The first reading may have been damaged on its way: the device has the block whole.
@@ -320,7 +320,7 @@ fn read_suspect(reader: &SstReader, extent: Extent) -> Result<Body> {
         return Ok(Body::Sound(block));
     }
     let payload = source.unpack_unverified(extent.offset, &stored);
-    let suspect = payload.map(|payload| Suspect::decode(&payload, reader.hidden_suffix()));
+    let suspect = payload.map(|payload| TolerantBlock::decode(&payload, reader.hidden_suffix()));
     Ok(Body::Suspect(suspect.unwrap_or_default()))
 }
 

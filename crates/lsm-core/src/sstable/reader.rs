@@ -241,6 +241,12 @@ impl SstReader {
         self.note.get_or_init(|| Box::new(make())).downcast_ref()
     }
 
+    /// The number of the file.
+    #[inline]
+    pub(super) fn file(&self) -> FileNo {
+        self.file
+    }
+
     /// The identity of the file.
     pub fn identity(&self) -> SstIdentity {
         self.identity

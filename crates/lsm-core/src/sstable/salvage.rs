@@ -1,7 +1,7 @@
 //! [`salvage`]: opens a table for a job although a part behind its data blocks is damaged.
 //!
-//! Called when an input table of a job does not open and the filter of the job judges blocks.
-//! Everything behind the data serves searches, and a job walks. So the bloom is left out, and the
+//! Called when the table of a repair does not open.
+//! Everything after the data serves searches, and a repair walks. So the bloom is left out, and the
 //! index is rebuilt from the data blocks, which verify only at their own offsets.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A judge walks a salvaged table from the front to the end. Nobody searches it.
+//! 1. A repair walks a salvaged table from the front to the end. Nobody searches it.
 //! 2. Where blocks are missing, [`SstReader::is_cut_short`] returns `true`.
 
 use std::path::PathBuf;

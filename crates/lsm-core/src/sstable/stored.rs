@@ -369,39 +369,6 @@ impl TableSource {
         }
     }
 
-    /// As [`TableSource::open`], into a buffer that serves for block after block; returns the length of
-    /// the payload, which may be less than that of the buffer.
-    pub(super) fn open_into(&self, offset: u64, stored: &[u8], out: &mut Vec<u8>) -> Result<usize> {
-        let (len, packing) = self.verify(offset, stored)?;
-        let payload = &stored[..len];
-        if packing == Packing::None {
-            out.clear();
-            out.extend_from_slice(payload);
-            return Ok(len);
-        }
-        let packed = self.packed(offset, packing, payload)?;
-        // The old bytes are overwritten, so only the bytes that are added are cleared.
-        if out.len() < packed.plain_len {
-            out.resize(packed.plain_len, 0);
-        }
-        self.unpack_into(offset, &packed, &mut out[..packed.plain_len])?;
-        Ok(packed.plain_len)
-    }
-
-    /// Reads and verifies the block at `extent` alone, into a buffer; returns the length of the payload,
-    /// which may be less than that of the buffer. For large blocks: one that is not compressed has no
-    /// second copy.
-    pub(super) fn read_into(&self, extent: Extent, out: &mut Vec<u8>) -> Result<usize> {
-        out.resize(self.checked_len(extent)?, 0);
-        self.read_exact(Access::Plain, extent.offset, out)?;
-        let (len, packing) = self.verify(extent.offset, out)?;
-        if packing == Packing::None {
-            return Ok(len);
-        }
-        let stored = std::mem::take(out);
-        self.open_into(extent.offset, &stored, out)
-    }
-
     /// Returns `true` if `stored` is a block that was written at `offset`, in every byte.
     pub(super) fn is_block(&self, offset: u64, stored: &[u8]) -> bool {
         self.verify(offset, stored).is_ok()

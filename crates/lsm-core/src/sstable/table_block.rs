@@ -17,18 +17,26 @@ use std::sync::atomic::Ordering;
 
 use super::block::Block;
 use super::block_data::BlockData;
-use super::hidden::HiddenHead;
+use super::hidden::{HiddenEntries, HiddenHead};
 use super::properties::SstProperties;
 use super::reader::SstReader;
 use super::reader::lookup::LookupResult;
 use super::stored::Extent;
 use crate::error::{Error, Result};
-use crate::types::{KeyRef, SeqNo, Slice, Trailer};
+use crate::hooks::VerifiedEntries;
+use crate::types::{FileNo, KeyRef, SeqNo, Slice, Trailer};
 
 /// Judges data blocks before a scan hands out anything of them.
 pub trait BlockCheck: Send + Sync + 'static {
-    /// An error if nothing of the block may be handed out. May read it again.
-    fn check(&self, block: &mut TableBlock<'_>) -> Result<()>;
+    /// An error if nothing of the block may be handed out. May read it again. The check of a job puts what the
+    /// hidden entries say of the entries into `verified`.
+    fn check(&self, block: &mut TableBlock<'_>, verified: &mut VerifiedEntries) -> Result<()>;
+
+    /// An error if the table has not all of its entries. Called after its last block. Default: it has.
+    fn end(&self, table: OpenTable<'_>) -> Result<()> {
+        let _ = table;
+        Ok(())
+    }
 }
 
 /// The payload of a hidden entry.
@@ -82,6 +90,18 @@ impl<'a> OpenTable<'a> {
     #[inline]
     pub fn note<T: Any + Send + Sync>(self, make: impl FnOnce() -> T) -> Option<&'a T> {
         self.0.note(make)
+    }
+
+    pub(super) fn file(self) -> FileNo {
+        self.0.file()
+    }
+
+    pub(super) fn global_seq(self) -> Option<SeqNo> {
+        self.0.global_seq()
+    }
+
+    pub(super) fn corruption(self, what: String) -> Error {
+        self.0.source().corruption(None, what)
     }
 }
 
@@ -156,6 +176,23 @@ impl<'a> TableBlock<'a> {
             false => self.reader.block(extent)?,
         };
         Ok(Some(TableBlock::new(self.reader, extent, block, self.is_fresh)))
+    }
+
+    /// The suffix of hidden keys; empty in a table without them.
+    pub(super) fn hidden_suffix(&self) -> &[u8] {
+        self.reader.hidden_suffix().unwrap_or_default()
+    }
+
+    /// The payloads of the hidden entries without their first 8 bytes, one after the other, and the length
+    /// of each, if they lie so.
+    pub(super) fn hidden_column(&self) -> Option<(&[u8], usize)> {
+        match &self.block.hidden {
+            HiddenEntries::Column(column) => {
+                let end = column.start + column.width * self.len();
+                Some((&self.block.bytes()[column.start..end], column.width))
+            }
+            HiddenEntries::None | HiddenEntries::Mixed(_) => None,
+        }
     }
 
     /// Returns `true` if a hook has said so since the block came into memory.

@@ -106,6 +106,12 @@ impl<E: Entries> BlockWalk<E> {
         (&self.reader, &mut self.entries, body)
     }
 
+    /// Puts another copy of the present block in its place. Only while valid.
+    pub(super) fn replace_block(&mut self, body: E::Body) {
+        let (_, present) = self.block.as_mut().expect("a valid cursor has a block");
+        *present = body;
+    }
+
     pub(super) fn seek(&mut self, target: Option<KeyRef<'_>>) -> Result<()> {
         self.is_valid = false;
         let Some(target) = target else {

@@ -4,11 +4,10 @@
 
 use std::sync::Arc;
 
-use super::judges::Judges;
 use super::{Level, Table, TableContext};
 use crate::error::Result;
 use crate::iter::InternalIter;
-use crate::sstable::{BlockCheck, JudgedIter, RawIter, RawMode, ReadMode, SstIter, SstReader};
+use crate::sstable::{BlockCheck, RawIter, RawMode, ReadMode, SstIter, SstReader};
 use crate::types::{KeyRef, Slice, Trailer};
 
 /// A cursor over one table.
@@ -31,6 +30,14 @@ pub trait TableCursor: InternalIter {
     ) -> Result<Self>
     where
         Self: Sized;
+
+    /// Called when the cursor has passed the last entry of its table. Default: nothing.
+    ///
+    /// # Errors
+    /// Those of the check.
+    fn end(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl TableCursor for SstIter {
@@ -45,6 +52,10 @@ impl TableCursor for SstIter {
     ) -> Result<SstIter> {
         Ok(table.reader(context)?.checked_iter(mode, check.clone()))
     }
+
+    fn end(&self) -> Result<()> {
+        SstIter::end(self)
+    }
 }
 
 impl TableCursor for RawIter {
@@ -53,22 +64,6 @@ impl TableCursor for RawIter {
 
     fn open(table: &Table, context: &TableContext, mode: RawMode, (): &()) -> Result<RawIter> {
         Ok(table.reader(context)?.raw_iter(mode))
-    }
-}
-
-impl TableCursor for JudgedIter {
-    type Mode = ();
-    type Check = Option<Arc<Judges>>;
-
-    fn open(
-        table: &Table,
-        context: &TableContext,
-        (): (),
-        check: &Self::Check,
-    ) -> Result<JudgedIter> {
-        let judges = check.as_ref().expect("a judged walk is made with its judges");
-        let reader = judges.readers.of(table, context)?.clone();
-        Ok(JudgedIter::new(reader, judges.of(&table.meta)?))
     }
 }
 
@@ -163,7 +158,8 @@ impl<C: TableCursor> LevelIter<C> {
     }
 
     fn settle_forward(&mut self) -> Result<()> {
-        while self.table.as_ref().is_some_and(|table| !table.valid()) {
+        while let Some(table) = self.table.as_ref().filter(|table| !table.valid()) {
+            table.end()?;
             self.enter(Some(self.index + 1), |table| table.seek(None))?;
         }
         Ok(())

@@ -12,7 +12,6 @@
 //! fork.rs               where a promotion ends the epochs before it: the files of a claim and a fork
 //! set.rs                the current version, and the one path that replaces it
 //! level_iter.rs         a level as one cursor
-//! judges.rs             the judges of the input tables of a job
 //! describe.rs           the content of one manifest file, damage included
 //! ```
 //!
@@ -30,7 +29,6 @@ mod describe;
 mod edit;
 mod expiries;
 mod fork;
-mod judges;
 mod level;
 mod level_iter;
 mod manifest;
@@ -55,7 +53,6 @@ pub use fork::{
     CLAIM_BYTES, CLAIM_MAGIC, FORK_MAGIC, Fork, check_claim, claim_bytes, describe_claim,
     describe_fork,
 };
-pub use judges::{Judges, Readers};
 pub use level::Level;
 pub use level_iter::LevelIter;
 pub use manifest::{MAGIC, Manifest};

@@ -17,8 +17,8 @@ use lsm_core::types::{EntryKind, FileNo};
 
 use crate::cluster::{Cluster, JUDGED};
 use crate::counts::Counts;
-use crate::metahive::Shared;
 use crate::payload::{HEAD_BYTES, Payload, entry_key};
+use crate::shared::Shared;
 use crate::table_seal::{INCOMPLETE, TableSeal};
 use crate::verdict::{Verdict, judge};
 

@@ -11,13 +11,13 @@ use lsm_core::hooks::{DamagedBlock, DecodedEntry, OwnedEntry};
 use super::{Candidate, KEYS_ASKED, Sound, payload_of, stored_entry, takes_one_bit};
 use crate::bits;
 use crate::checksum;
-use crate::judge::HiveJudge;
+use crate::table_repair::HiveRepair;
 use crate::verdict::Verdict;
 
 /// An entry that stood at `at` of the block and agrees with the metadata that is there. Where there
 /// is none, with what the digest leaves for it. `logged` is the operation with its sequence number.
 pub(super) fn repaired(
-    judge: &mut HiveJudge,
+    repair: &mut HiveRepair,
     block: &dyn DamagedBlock,
     all: &[Candidate],
     at: usize,
@@ -25,16 +25,16 @@ pub(super) fn repaired(
     logged: Option<&OwnedEntry>,
 ) -> Option<Sound> {
     let Candidate::Unknown(of, known) = &all[at] else { return None };
-    let (entry, source) = of_its_bytes(judge, of, missing)
-        .or_else(|| in_log(judge, of, *known, missing, logged))
-        .or_else(|| in_replica(judge, block, all, at, missing))?;
+    let (entry, source) = of_its_bytes(repair, of, missing)
+        .or_else(|| in_log(repair, of, *known, missing, logged))
+        .or_else(|| in_replica(repair, block, all, at, missing))?;
     let note = sum_of_entry(&entry);
     Some(Sound { decoded: DecodedEntry { entry, ..of.clone() }, note, source: Some(source) })
 }
 
 /// Its own bytes, as they are or with one bit turned.
 fn of_its_bytes(
-    judge: &mut HiveJudge,
+    repair: &mut HiveRepair,
     of: &DecodedEntry,
     missing: Option<u32>,
 ) -> Option<(OwnedEntry, &'static str)> {
@@ -43,12 +43,12 @@ fn of_its_bytes(
     if missing.is_some_and(|missing| sum_of_entry(&of.entry) as u32 == missing) {
         return Some((of.entry.clone(), "digest of its block"));
     }
-    let metadata = payload_of(judge, of)?;
-    if !takes_one_bit(judge, of) {
+    let metadata = payload_of(repair, of)?;
+    if !takes_one_bit(repair, of) {
         return None;
     }
     let found = bits::one_bit(&of.entry, &metadata);
-    judge.searched(found.is_some());
+    repair.searched(found.is_some());
     found.map(|(_, entry)| (entry, "one-bit search"))
 }
 
@@ -58,47 +58,47 @@ fn sum_of_entry(entry: &OwnedEntry) -> u64 {
 
 /// The operation with its sequence number, which names one. The key may be the damage.
 fn in_log(
-    judge: &HiveJudge,
+    repair: &HiveRepair,
     of: &DecodedEntry,
     known: Option<u64>,
     missing: Option<u32>,
     logged: Option<&OwnedEntry>,
 ) -> Option<(OwnedEntry, &'static str)> {
-    let entry = logged.filter(|entry| is_it(judge, of, known, missing, entry))?;
+    let entry = logged.filter(|entry| is_it(repair, of, known, missing, entry))?;
     Some((entry.clone(), "log"))
 }
 
 /// A replica's entry, under the keys that it may have.
 fn in_replica(
-    judge: &mut HiveJudge,
+    repair: &mut HiveRepair,
     block: &dyn DamagedBlock,
     all: &[Candidate],
     at: usize,
     missing: Option<u32>,
 ) -> Option<(OwnedEntry, &'static str)> {
     let Candidate::Unknown(of, known) = &all[at] else { return None };
-    let replica = judge.options.replica.clone()?;
+    let replica = repair.options.replica.clone()?;
     let seq = of.entry.seq;
     // Its own key first: the damage may be in the value alone.
     let mut keys = vec![of.entry.key.clone()];
-    if judge.may_search() {
-        let (from, to) = around(judge, block, all, at);
-        keys.extend(judge.sources.keys_between(&from, &to, KEYS_ASKED));
+    if repair.may_search() {
+        let (from, to) = around(repair, block, all, at);
+        keys.extend(repair.sources.keys_between(&from, &to, KEYS_ASKED));
     }
     let is_alone = keys.len() == 1;
     let found = keys.into_iter().find_map(|key| {
         let found = replica.fetch(&key, seq).ok().flatten();
         let found = found.filter(|entry| entry.key == key && entry.seq == seq);
-        found.filter(|entry| is_it(judge, of, *known, missing, entry))
+        found.filter(|entry| is_it(repair, of, *known, missing, entry))
     });
     // It was asked for each of the other keys as well.
-    judge.searched(found.is_some() || is_alone);
+    repair.searched(found.is_some() || is_alone);
     found.map(|entry| (entry, "replica"))
 }
 
 /// The keys of the sound entries before and behind.
 fn around(
-    judge: &HiveJudge,
+    repair: &HiveRepair,
     block: &dyn DamagedBlock,
     all: &[Candidate],
     at: usize,
@@ -106,20 +106,20 @@ fn around(
     // Keys ascend within the block, so the entry stood between these two, whatever it says of
     // itself.
     let from = all[..at].iter().rev().find_map(Candidate::sound_key);
-    let before = block.before().map_or_else(|| judge.table.keys.0.to_vec(), |it| it.0.to_vec());
+    let before = block.before().map_or_else(|| repair.table.keys.0.to_vec(), |it| it.0.to_vec());
     let to = all[at + 1..].iter().find_map(Candidate::sound_key);
-    (from.unwrap_or(before), to.unwrap_or_else(|| judge.table.keys.1.to_vec()))
+    (from.unwrap_or(before), to.unwrap_or_else(|| repair.table.keys.1.to_vec()))
 }
 
 /// Returns `true` if an entry from elsewhere is the one that stood there.
 fn is_it(
-    judge: &HiveJudge,
+    repair: &HiveRepair,
     of: &DecodedEntry,
     known: Option<u64>,
     missing: Option<u32>,
     entry: &OwnedEntry,
 ) -> bool {
-    let (sum, verdict) = judge.compare(&stored_entry(entry, judge), of.hidden.as_deref());
+    let (sum, verdict) = repair.compare(&stored_entry(entry, repair), of.hidden.as_deref());
     match (known, missing) {
         (Some(known), _) => sum == known,
         // 32 bits alone could agree by chance, so the source must vouch for the entry as well.

@@ -4,21 +4,21 @@
 use std::sync::{Arc, Mutex};
 
 use lsm_core::Result;
-use lsm_core::hooks::{JudgeSources, JudgedTable};
+use lsm_core::hooks::{DamagedTable, RepairSources};
 use lsm_core::types::{EntryKind, FileNo};
 
 use super::*;
 use crate::checksum;
-use crate::metahive::Shared;
 use crate::provider::Integrity;
 use crate::repair::{ErrorHandler, RepairOptions, Replica};
+use crate::shared::Shared;
 use crate::table_seal::{Span, TableSeal};
 
 /// A log with these operations.
 #[derive(Default)]
 struct Log(Vec<OwnedEntry>);
 
-impl JudgeSources for Log {
+impl RepairSources for Log {
     fn in_log(&self, seqs: &BTreeSet<SeqNo>) -> HashMap<SeqNo, OwnedEntry> {
         let found = self.0.iter().filter(|entry| seqs.contains(&entry.seq));
         found.map(|entry| (entry.seq, entry.clone())).collect()
@@ -32,7 +32,6 @@ impl JudgeSources for Log {
 /// A block whose bytes stand for its entries.
 struct Block {
     entries: Vec<DecodedEntry>,
-    table: JudgedTable,
     /// Without it the block is the first one.
     before: Option<(&'static [u8], SeqNo)>,
     /// Each reading differs from the one before.
@@ -41,15 +40,11 @@ struct Block {
 }
 
 impl DamagedBlock for Block {
-    fn index(&self) -> u64 {
-        0
-    }
-
     fn offset(&self) -> u64 {
         0
     }
 
-    fn read(&mut self) -> Result<Vec<u8>> {
+    fn read(&mut self, _: bool) -> Result<Vec<u8>> {
         self.readings += 1;
         Ok(vec![if self.is_unsteady { self.readings } else { 0 }; 16])
     }
@@ -86,10 +81,6 @@ impl DamagedBlock for Block {
     fn before(&self) -> Option<(&[u8], SeqNo)> {
         self.before
     }
-
-    fn table(&self) -> &JudgedTable {
-        &self.table
-    }
 }
 
 fn seq(n: u64) -> SeqNo {
@@ -104,10 +95,10 @@ fn mended(entries: &[(&str, u64)]) -> (usize, bool) {
 
 fn mended_behind(before: Option<(&'static [u8], SeqNo)>, entries: &[(&str, u64)]) -> (usize, bool) {
     let (entries, seal) = sealed(entries);
-    let mut block = Block { entries, table: table(), before, is_unsteady: false, readings: 0 };
-    let mended = mend(&mut judge(seal, RepairOptions::default(), Log::default()), &mut block);
+    let mut block = Block { entries, before, is_unsteady: false, readings: 0 };
+    let mended = mend(&mut repair(seal, RepairOptions::default(), Log::default()), &mut block);
     let is_lost = mended.pieces.iter().any(|piece| matches!(piece, Piece::Lost));
-    let sound = mended.pieces.iter().filter(|piece| matches!(piece, Piece::Sound { .. })).count();
+    let sound = mended.pieces.iter().filter(|piece| matches!(piece, Piece::Sound(_))).count();
     assert_eq!(is_lost, !mended.lost.is_empty());
     (sound, is_lost)
 }
@@ -129,7 +120,6 @@ fn sealed(entries: &[(&str, u64)]) -> (Vec<DecodedEntry>, TableSeal) {
             shared: 0..0,
             suffix: 0..0,
             value: 0..0,
-            hidden_at: 0..0,
         }
     });
     let entries: Vec<_> = entries.collect();
@@ -142,8 +132,8 @@ fn sealed(entries: &[(&str, u64)]) -> (Vec<DecodedEntry>, TableSeal) {
     (entries, seal)
 }
 
-fn table() -> JudgedTable {
-    JudgedTable {
+fn table() -> DamagedTable {
+    DamagedTable {
         file: FileNo(1),
         level: 0,
         bytes: 0,
@@ -151,13 +141,12 @@ fn table() -> JudgedTable {
         seqs: (seq(10), seq(20)),
         global_seq: None,
         hidden: 1,
-        is_compared_later: false,
     }
 }
 
-fn judge(seal: TableSeal, options: RepairOptions, log: Log) -> HiveJudge {
+fn repair(seal: TableSeal, options: RepairOptions, log: Log) -> HiveRepair {
     let shared = Shared::new(Arc::new(Integrity), true);
-    HiveJudge::new(shared, Some(seal), table(), options, Arc::new(log))
+    HiveRepair::new(shared, Some(seal), table(), options, Arc::new(log))
 }
 
 /// The sources of the repairs of a block of three entries. `damage` has changed the second. Also how
@@ -170,12 +159,11 @@ fn repaired_by(
     let (mut entries, seal) = sealed(&[("d", 12), ("e", 11), ("f", 13)]);
     let original: Vec<_> = entries.iter().map(|of| of.entry.clone()).collect();
     damage(&mut entries[1]);
-    let mut block =
-        Block { entries, table: table(), before: None, is_unsteady: false, readings: 0 };
-    let mended = mend(&mut judge(seal, options, Log(log.to_vec())), &mut block);
+    let mut block = Block { entries, before: None, is_unsteady: false, readings: 0 };
+    let mended = mend(&mut repair(seal, options, Log(log.to_vec())), &mut block);
     let mut sound = Vec::new();
     for piece in &mended.pieces {
-        if let Piece::Sound { entry, .. } = piece {
+        if let Piece::Sound(RepairedEntry { entry, .. }) = piece {
             sound.push(OwnedEntry { verified: false, ..entry.clone() });
         }
     }
@@ -302,9 +290,9 @@ fn the_readings_are_bounded() {
     {
         let (mut entries, seal) = sealed(&[("d", 12)]);
         in_two_bits(&mut entries[0]);
-        let mut block = Block { entries, table: table(), before: None, is_unsteady, readings: 0 };
+        let mut block = Block { entries, before: None, is_unsteady, readings: 0 };
         let options = RepairOptions { retries_max, ..RepairOptions::default() };
-        mend(&mut judge(seal, options, Log::default()), &mut block);
+        mend(&mut repair(seal, options, Log::default()), &mut block);
         assert_eq!(block.readings, expected, "{retries_max}");
     }
 }
@@ -313,18 +301,17 @@ fn the_readings_are_bounded() {
 #[test]
 fn searches_in_vain_are_bounded() {
     let (_, seal) = sealed(&[]);
-    let mut judge = judge(seal, RepairOptions::default(), Log::default());
+    let mut repair = repair(seal, RepairOptions::default(), Log::default());
     let mut left_out = 0;
     for _ in 0..2 * SEARCHES_IN_VAIN_MAX {
         let (mut entries, _) = sealed(&[("d", 12)]);
         in_two_bits(&mut entries[0]);
-        let mut block =
-            Block { entries, table: table(), before: None, is_unsteady: false, readings: 0 };
-        let mended = mend(&mut judge, &mut block);
+        let mut block = Block { entries, before: None, is_unsteady: false, readings: 0 };
+        let mended = mend(&mut repair, &mut block);
         left_out += usize::from(mended.lost[0].what.contains("in vain"));
     }
     assert!(left_out > SEARCHES_IN_VAIN_MAX as usize, "{left_out}");
-    assert!(!judge.may_search());
+    assert!(!repair.may_search());
 }
 
 #[test]

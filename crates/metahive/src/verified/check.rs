@@ -12,8 +12,9 @@ use lsm_core::types::{EntryKind, SeqNo};
 use super::By;
 use crate::checksum;
 use crate::counts::Counts;
-use crate::metahive::{MetaHive, Shared};
+use crate::metahive::MetaHive;
 use crate::payload::{HEAD_BYTES, Payload};
+use crate::shared::Shared;
 use crate::table_seal::{INCOMPLETE, TableSeal};
 
 /// A comparison of a span keeps so many blocks in memory until their sum is known.

@@ -88,9 +88,9 @@ impl Writing<'_, '_> {
     ) -> Result<Option<u64>> {
         let Some(sealing) = &mut self.stages.sealing else { return Ok(None) };
         let takes_note = is_first && self.noting != Noting::Off;
-        // Written as its judge has seen it.
-        if takes_note && untouched_from == Some(entry.seq) && self.judged.is_some() {
-            return Ok(self.judged);
+        // Written as it came in.
+        if takes_note && untouched_from == Some(entry.seq) && self.verified_sum.is_some() {
+            return Ok(self.verified_sum);
         }
         let value_sum = self.value_sum.filter(|_| untouched_from.is_some());
         let entry = *entry;
@@ -165,7 +165,7 @@ impl Writing<'_, '_> {
         }
     }
 
-    /// Shows the filter an input without a judge's note, which it may keep until its metadata comes. The
+    /// Shows the filter an input of a block that nothing has verified, which it may keep until its metadata comes. The
     /// hidden entry of the entry written last sorts before that, or belongs to the same key.
     pub(super) fn take_input(&mut self, entry: &Entry<'_>, at: &Origin) -> Result<Input> {
         self.take_back()?;

@@ -17,7 +17,7 @@ use crate::sstable::index::INDEX_BYTES_MAX;
 use crate::sstable::packing::{BlockPacker, Packed, Packing};
 use crate::sstable::probe::{Probed, probe};
 use crate::sstable::stored::{Extent, StoredPayload};
-use crate::sstable::suspect::Suspect;
+use crate::sstable::tolerant::block::TolerantBlock;
 use crate::sstable::{RawMode, SstOptions};
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
@@ -106,7 +106,7 @@ fn every_flipped_bit_of_a_column_is_an_error_or_suspect() {
 /// The block of a payload, and its walks, which agree with one another.
 fn use_payload(payload: &[u8]) {
     let parsed = Block::parse(stored(payload), Some(&[1]));
-    let suspect = Suspect::decode(&stored(payload), Some(&[1]));
+    let suspect = TolerantBlock::decode(&stored(payload), Some(&[1]));
     let mut key = Vec::new();
     let mut value = Vec::new();
     suspect.entries.iter().for_each(|entry| suspect.expand(entry, &mut key, &mut value));

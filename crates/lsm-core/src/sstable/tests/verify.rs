@@ -17,8 +17,8 @@ use crate::options::Compression;
 use crate::sstable::block::Block;
 use crate::sstable::footer::Footer;
 use crate::sstable::stored::{Access, Extent, Sealer, StoredPayload, TableSource};
-use crate::sstable::suspect::Suspect;
 use crate::sstable::test_file::TestFile;
+use crate::sstable::tolerant::block::TolerantBlock;
 use crate::sstable::{
     Expected, RawMode, ReadMode, SstReader, SstSummary, TableDamage, bloom_hash, describe,
 };

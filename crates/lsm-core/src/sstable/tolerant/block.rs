@@ -1,84 +1,109 @@
-//! [`Suspect`]: the entries of a data block that still decode although the block does not verify.
+//! [`TolerantBlock`]: the entries of a data block that decode, although the block may not verify.
 //!
-//! The raw walk makes it in its tolerant modes, for repairs. Nothing here is true just because it
+//! Repairs use it, and the raw walk in its tolerant modes, for scrubs. Nothing here is true just because it
 //! decodes. Entries are decoded from the front as far as they make sense, and each is believed only
 //! about its own bytes.
 
 use std::ops::Range;
 
-use crate::limits::INTERNAL_KEY_BYTES_MAX;
+use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
 
-use super::block_entry::{Head, RESTART_ENTRIES};
-use super::block_tail::BlockTail;
-use super::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
-use super::stored::StoredPayload;
+use crate::sstable::block_entry::{Head, RESTART_ENTRIES};
+use crate::sstable::block_tail::BlockTail;
+use crate::sstable::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
+use crate::sstable::stored::StoredPayload;
 
-/// The entries of a damaged block that decode.
+/// The entries of a block that decode.
 #[derive(Default)]
-pub(super) struct Suspect {
+pub(in crate::sstable) struct TolerantBlock {
     payload: Vec<u8>,
     /// The suffix of hidden keys.
     suffix: Vec<u8>,
     base_seq: u64,
-    pub entries: Vec<SuspectEntry>,
+    /// The visible ones of `entries`.
+    visible: Vec<usize>,
+    pub entries: Vec<TolerantEntry>,
     /// `true` if the walk came to the end of the block and nothing was left out.
     pub is_complete: bool,
 }
 
-/// An entry of a damaged block.
+/// An entry of it. Ranges are those of the block's payload.
 #[derive(Clone)]
-pub(super) struct SuspectEntry {
+pub(in crate::sstable) struct TolerantEntry {
     /// The index in the block, hidden entries counted.
     pub index: u32,
     pub trailer: Trailer,
-    shared: Range<usize>,
-    rest: Range<usize>,
+    /// Its offset: that of its header.
+    pub start: usize,
+    /// The bytes that its key has in front, and the rest of its key.
+    pub shared: Range<usize>,
+    pub rest: Range<usize>,
     has_suffix: bool,
-    value: Range<usize>,
+    pub value: Range<usize>,
+    /// The payload of the hidden entry of a visible one without its first 8 bytes, if it is in the block.
+    pub metadata: Option<Range<usize>>,
     /// The head of a hidden entry; `None` for a visible one.
     hidden: Option<HiddenHead>,
 }
 
-impl SuspectEntry {
-    pub(super) fn is_hidden(&self) -> bool {
+impl TolerantEntry {
+    pub(in crate::sstable) fn is_hidden(&self) -> bool {
         self.hidden.is_some()
     }
 }
 
-impl Suspect {
+impl TolerantBlock {
     /// Decodes what decodes of `payload`.
-    pub(super) fn decode(payload: &StoredPayload, suffix: Option<&[u8]>) -> Suspect {
-        let payload = payload.bytes[..payload.len].to_vec();
-        let mut suspect =
-            Suspect { suffix: suffix.unwrap_or_default().to_vec(), payload, ..Suspect::default() };
-        let Some(tail) = BlockTail::of(&suspect.payload) else { return suspect };
-        suspect.base_seq = tail.base_seq;
-        suspect.walk(&tail);
-        suspect
+    pub(in crate::sstable) fn decode(
+        payload: &StoredPayload,
+        suffix: Option<&[u8]>,
+    ) -> TolerantBlock {
+        let mut block = TolerantBlock::default();
+        block.load(&payload.bytes[..payload.len], suffix);
+        block
+    }
+
+    /// Decodes what decodes of `payload`, in the place of the block that was here.
+    pub(in crate::sstable) fn load(&mut self, payload: &[u8], suffix: Option<&[u8]>) {
+        self.payload.clear();
+        self.payload.extend_from_slice(payload);
+        self.suffix.clear();
+        self.suffix.extend_from_slice(suffix.unwrap_or_default());
+        self.visible.clear();
+        self.entries.clear();
+        self.is_complete = false;
+        if let Some(tail) = BlockTail::of(payload) {
+            self.base_seq = tail.base_seq;
+            self.walk(&tail);
+        }
+    }
+
+    /// The visible entries.
+    pub(in crate::sstable) fn visible(&self) -> impl Iterator<Item = &TolerantEntry> {
+        self.entries.iter().filter(|entry| !entry.is_hidden())
     }
 
     fn walk(&mut self, tail: &BlockTail) {
         let mut at = 0;
         let mut restart = 0..0;
-        let mut visible: Vec<usize> = Vec::new();
         // The start of the restarts follows from the entries alone: the stored count may be
         // damaged.
         while at < tail.start && !self.is_complete {
             let entry = if self.payload[at] & HIDDEN_BIT != 0 && tail.width == 0 {
-                self.hidden(at, tail.start, &visible)
+                self.hidden(at, tail.start)
             } else {
-                self.visible(at, tail.start, visible.len(), &mut restart)
+                self.visible_at(at, tail.start, &mut restart)
             };
             // The first entry that makes no sense ends the walk: without its length, the place of
             // the next one would be a guess.
             let Some((entry, next)) = entry else { break };
             if !entry.is_hidden() {
-                visible.push(self.entries.len());
+                self.visible.push(self.entries.len());
             }
             self.entries.push(entry);
             at = next;
-            self.is_complete = tail.are_all(visible.len(), at);
+            self.is_complete = tail.are_all(self.visible.len(), at);
         }
         if tail.width > 0 {
             self.add_column(tail, at);
@@ -94,38 +119,42 @@ impl Suspect {
         let visible = std::mem::take(&mut self.entries);
         for (i, owner) in visible.into_iter().enumerate() {
             let hidden = column.map(|column| column.head(i));
-            let owner = SuspectEntry { index: 2 * owner.index, ..owner };
+            let hidden = hidden.filter(|head| head.payload.end <= tail.start);
+            let metadata = hidden.as_ref().map(|head| head.payload.clone());
+            let owner = TolerantEntry { index: 2 * owner.index, metadata, ..owner };
             self.entries.push(owner.clone());
-            let Some(head) = hidden.filter(|head| head.payload.end <= tail.start) else { continue };
+            let Some(head) = hidden else { continue };
             let key_bytes = owner.shared.len() + owner.rest.len() + self.suffix.len();
             if key_bytes > INTERNAL_KEY_BYTES_MAX {
                 self.is_complete = false;
                 continue;
             }
-            self.entries.push(SuspectEntry {
+            self.entries.push(TolerantEntry {
                 index: owner.index + 1,
                 trailer: hidden_trailer(owner.trailer.seq()),
                 has_suffix: true,
                 value: head.payload.clone(),
+                metadata: None,
                 hidden: Some(head),
                 ..owner
             });
         }
     }
 
-    fn visible(
+    fn visible_at(
         &self,
         at: usize,
         tail: usize,
-        before: usize,
         restart: &mut Range<usize>,
-    ) -> Option<(SuspectEntry, usize)> {
+    ) -> Option<(TolerantEntry, usize)> {
         let head = Head::decode(&self.payload, at)?;
         let rest = head.suffix..head.suffix.checked_add(head.suffix_len)?;
         let value = rest.end..rest.end.checked_add(head.value_len)?;
-        let is_restart = before.is_multiple_of(RESTART_ENTRIES as usize);
+        let is_restart = self.visible.len().is_multiple_of(RESTART_ENTRIES as usize);
         let key_len = head.shared.checked_add(head.suffix_len)?;
+        // No writer makes a longer value, so this is damage even where the block has room for it.
         if value.end > tail
+            || head.value_len as u64 > FORMAT_VALUE_BYTES_MAX
             || !(1..=INTERNAL_KEY_BYTES_MAX).contains(&key_len)
             || (is_restart && head.shared != 0)
             || (!is_restart && head.shared > restart.len())
@@ -141,12 +170,21 @@ impl Suspect {
         let trailer = Trailer::new(self.seq(head.delta)?, EntryKind::from_u8(self.payload[at])?);
         let end = value.end;
         let index = u32::try_from(self.entries.len()).ok()?;
-        let entry =
-            SuspectEntry { index, trailer, shared, rest, has_suffix: false, value, hidden: None };
+        let entry = TolerantEntry {
+            index,
+            trailer,
+            start: at,
+            shared,
+            rest,
+            has_suffix: false,
+            value,
+            metadata: None,
+            hidden: None,
+        };
         Some((entry, end))
     }
 
-    fn hidden(&self, at: usize, tail: usize, visible: &[usize]) -> Option<(SuspectEntry, usize)> {
+    fn hidden(&mut self, at: usize, tail: usize) -> Option<(TolerantEntry, usize)> {
         let head = HiddenHead::decode(&self.payload, at)?;
         // Only a table with a suffix holds hidden entries: in any other the bit is damage.
         if head.payload.end > tail || self.suffix.is_empty() {
@@ -155,8 +193,11 @@ impl Suspect {
         let (shared, rest, seq, has_suffix) = match head.owner {
             Owner::Near(back) => {
                 // The distance may be damaged too, and lead before the first entry.
-                let owner = *visible.get(visible.len().checked_sub(back)?)?;
-                let owner = self.entries.get(owner)?;
+                let owner = *self.visible.get(self.visible.len().checked_sub(back)?)?;
+                let behind = head.behind_seq(&self.payload);
+                let metadata = behind.map(|it| head.payload.end - it.len()..head.payload.end);
+                let owner = self.entries.get_mut(owner)?;
+                owner.metadata = metadata;
                 (owner.shared.clone(), owner.rest.clone(), owner.trailer.seq(), true)
             }
             Owner::Plain(start, len, delta) => {
@@ -168,13 +209,15 @@ impl Suspect {
             return None;
         }
         let end = head.payload.end;
-        let entry = SuspectEntry {
+        let entry = TolerantEntry {
             index: u32::try_from(self.entries.len()).ok()?,
             trailer: hidden_trailer(seq),
+            start: at,
             shared,
             rest,
             has_suffix,
             value: head.payload.clone(),
+            metadata: None,
             hidden: Some(head),
         };
         Some((entry, end))
@@ -187,9 +230,13 @@ impl Suspect {
     /// Leaves out entries that are not in order, or not between the separators around the block,
     /// because a merge relies on both. Of two neighbours in the wrong order, the one that does not
     /// fit its other neighbour is left out.
-    pub(super) fn keep_ordered(&mut self, before: Option<&InternalKey>, end: &InternalKey) {
+    pub(in crate::sstable) fn keep_ordered(
+        &mut self,
+        before: Option<&InternalKey>,
+        end: &InternalKey,
+    ) {
         let all = std::mem::take(&mut self.entries);
-        let mut kept: Vec<SuspectEntry> = Vec::with_capacity(all.len());
+        let mut kept: Vec<TolerantEntry> = Vec::with_capacity(all.len());
         let end = whole(end);
         for (i, entry) in all.iter().enumerate() {
             // The last that was kept: what was left out bounds nothing.
@@ -209,7 +256,7 @@ impl Suspect {
         self.entries = kept;
     }
 
-    fn pieced(&self, entry: &SuspectEntry) -> PiecedKey<'_> {
+    fn pieced(&self, entry: &TolerantEntry) -> PiecedKey<'_> {
         let suffix: &[u8] = if entry.has_suffix { &self.suffix } else { &[] };
         let shared = &self.payload[entry.shared.clone()];
         let rest = &self.payload[entry.rest.clone()];
@@ -218,9 +265,13 @@ impl Suspect {
     }
 
     /// Puts key and value of an entry into buffers.
-    pub(super) fn expand(&self, entry: &SuspectEntry, key: &mut Vec<u8>, value: &mut Vec<u8>) {
-        key.clear();
-        self.pieced(entry).pieces.iter().for_each(|piece| key.extend_from_slice(piece));
+    pub(in crate::sstable) fn expand(
+        &self,
+        entry: &TolerantEntry,
+        key: &mut Vec<u8>,
+        value: &mut Vec<u8>,
+    ) {
+        self.put_key(entry, key);
         match &entry.hidden {
             Some(head) => head.expand(&self.payload, entry.trailer.seq(), value),
             None => {
@@ -230,8 +281,14 @@ impl Suspect {
         }
     }
 
+    /// Puts the key of an entry into a buffer.
+    pub(in crate::sstable) fn put_key(&self, entry: &TolerantEntry, key: &mut Vec<u8>) {
+        key.clear();
+        self.pieced(entry).pieces.iter().for_each(|piece| key.extend_from_slice(piece));
+    }
+
     /// Number of entries before the first that is not before `target`.
-    pub(super) fn lower_bound(&self, target: crate::types::KeyRef<'_>) -> usize {
+    pub(in crate::sstable) fn lower_bound(&self, target: crate::types::KeyRef<'_>) -> usize {
         let target =
             PiecedKey { pieces: [target.user, &[], &[]], trailer: target.trailer, word: None };
         self.entries.partition_point(|entry| self.pieced(entry).order(&target).is_lt())

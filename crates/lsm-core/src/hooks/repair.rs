@@ -1,12 +1,11 @@
-//! [`TableJudge`]: judges the data blocks of a job's input table before anything of them goes on,
-//! and says what becomes of one that is damaged.
+//! [`TableRepair`]: says what takes the place of each block of a damaged table.
 //!
-//! Made by a filter that seals, one for each input table; called by the walk of `sstable/judged.rs`
-//! as it loads block after block. A block is the unit because damage has no respect for entries: a
-//! bit in a prefix that keys share changes all of them at once.
+//! Made by a filter that seals, one for each table that `db/repair.rs` repairs; called by the walk of
+//! `sstable/tolerant.rs` as it loads block after block. A block is the unit because damage has no respect for
+//! entries: a bit in a prefix that keys share changes all of them at once.
 //!
 //! Invariants:
-//! 1. Nothing of a block is handed over before all of it was judged.
+//! 1. Nothing of a block is handed over before all of it was verified.
 //! 2. Where entries are lost the walk tells between which sound ones: see [`Gap`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,9 +18,9 @@ use super::{Entry, Fault, Origin, OwnedEntry};
 use crate::error::Result;
 use crate::types::{FileNo, Gap, SeqNo};
 
-/// An input table of a job, as the manifest has it.
+/// A table that is repaired, as the manifest has it.
 #[derive(Clone, Debug)]
-pub struct JudgedTable {
+pub struct DamagedTable {
     /// Its number.
     pub file: FileNo,
     /// Its level.
@@ -36,97 +35,54 @@ pub struct JudgedTable {
     pub global_seq: Option<SeqNo>,
     /// The number of its hidden entries.
     pub hidden: u64,
-    /// `true` if every entry that the judge lets through comes to the filter. The judge may then leave a
-    /// comparison to the filter that the filter makes anyway. `false` in a repair.
-    pub is_compared_later: bool,
 }
 
-/// Judges the blocks of one table, in their order.
-pub trait TableJudge: Send {
-    /// Judges a visible entry by the payload of its hidden entry, without the 8 bytes in front.
-    /// Returns a note that comes with the entry to the filter; `None` if the two do not belong
-    /// together, or the hidden entry is missing and must not be.
-    fn entry(&mut self, entry: &Entry<'_>, hidden: Option<&[u8]>) -> Option<u64>;
+/// Repairs one table. Its blocks come in their order.
+pub trait TableRepair: Send {
+    /// Returns what takes the place of a block, which may be sound.
+    fn block(&mut self, block: &mut dyn DamagedBlock) -> RepairedBlock;
 
-    /// Returns the note of an entry by the payload of its hidden entry alone, without the 8 bytes in front,
-    /// where the filter compares the two anyway: see [`JudgedTable::is_compared_later`]. The engine asks
-    /// [`entry`](Self::entry) if there is none. Default: none.
-    fn told(&mut self, hidden: &[u8]) -> Option<u64> {
-        let _ = hidden;
-        None
-    }
-
-    /// As [`told`](Self::told), of a block whose hidden entries lie one behind the other, `width` bytes each.
-    /// Puts their notes into `notes`, which has a place for each, and returns the sum of the notes. `None`
-    /// if one of them has no note: then the engine asks for each. Default: none.
-    fn told_all(&mut self, hidden: &[u8], width: usize, notes: &mut [u64]) -> Option<u64> {
-        let _ = (hidden, width, notes);
-        None
-    }
-
-    /// Judges a block by the sum of the notes of its entries, which all were judged as good: whether
-    /// they are all that were written to it. `index` counts the blocks of the table.
-    fn block(&mut self, index: u64, notes: u64) -> BlockVerdict;
-
-    /// Says what takes the place of a damaged block.
-    fn mend(&mut self, block: &mut dyn DamagedBlock) -> Mended;
-
-    /// Judges the table behind its last block, which is the last of `blocks`.
-    fn end(&mut self, blocks: u64) -> TableVerdict;
-
-    /// Returns `true` if nothing but the end of a walk over all blocks shows whether entries are
-    /// missing: then a job that wants a part of the table walks along all of it.
-    fn must_walk_all(&self) -> bool;
-
-    /// Is told that the walk begins behind `blocks` of the table.
-    fn skip(&mut self, blocks: u64);
+    /// Returns the verdict on the table, after its last block.
+    fn end(&mut self) -> TableVerdict;
 
     /// Returns `true` if the table may hold several versions of one user key.
     fn has_versions(&self) -> bool;
-
-    /// The entry is good, and its hidden entry is not what was written: told to listeners.
-    fn take_findings(&mut self) -> Vec<(Fault, String)>;
 }
 
-/// The verdict of a judge on a block, behind its entries.
+/// The verdict on the blocks that are verified together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockVerdict {
-    /// They are what was written.
+    /// They are what was written, but for the losses that are reported.
     #[default]
     Sound,
-    /// Some are missing, or others have come.
-    Damaged,
     /// Only a later block tells, for this one and all since the last verdict.
     Later,
     /// The blocks since the last verdict, this one included, are not what was written.
     AllDamaged,
 }
 
-/// The verdict of a judge on a table, behind its blocks.
+/// The verdict on a table, after its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableVerdict {
     /// It has what was written to it.
     Whole,
-    /// Entries are missing, nobody knows which.
+    /// Entries are missing, and it is not known which.
     Lost,
     /// Each block has what was written to it, and all are there, and yet their number is another
     /// than the one that was noted, as this text says. A compaction writes the number anew.
     Miscounted(String),
 }
 
-/// A damaged block, and what can be tried with it.
+/// A block of a damaged table, and what can be tried with it.
 pub trait DamagedBlock {
-    /// Which block of the table.
-    fn index(&self) -> u64;
-
     /// Its offset in the file, in bytes.
     fn offset(&self) -> u64;
 
-    /// Reads it as it is stored, past every cache.
+    /// Reads it as it is stored; past every cache, if it is read again.
     ///
     /// # Errors
-    /// `Io`, which fails the job. A block that ends behind the file is an empty one.
-    fn read(&mut self) -> Result<Vec<u8>>;
+    /// `Io`, which fails the job. A block that ends after the file is an empty one.
+    fn read(&mut self, is_again: bool) -> Result<Vec<u8>>;
 
     /// Returns `true` if the checksum of a stored block agrees.
     fn is_verified(&self, stored: &[u8]) -> bool;
@@ -141,7 +97,7 @@ pub trait DamagedBlock {
     fn unpack(&self, stored: &[u8]) -> Option<Vec<u8>>;
 
     /// Returns `true` if an uncompressed block obeys every rule of its format and `check` accepts each
-    /// of its entries, by the entry and the payload of its hidden entry as for [`TableJudge::entry`].
+    /// of its entries, by the entry and the payload of its hidden entry without the 8 bytes in front.
     ///
     /// # Cost
     /// Copies no values, so that a search may ask for thousands of candidates.
@@ -156,9 +112,6 @@ pub trait DamagedBlock {
 
     /// The last sound entry of the table before this block: its key and stored sequence number.
     fn before(&self) -> Option<(&[u8], SeqNo)>;
-
-    /// The table.
-    fn table(&self) -> &JudgedTable;
 }
 
 /// The entries of a block.
@@ -187,53 +140,46 @@ pub struct DecodedEntry {
     pub suffix: Range<usize>,
     /// Its value.
     pub value: Range<usize>,
-    /// Its hidden entry, payload included.
-    pub hidden_at: Range<usize>,
 }
 
-/// The replacement of a damaged block, in the order of the keys.
+/// What takes the place of a block, in the order of the keys.
 #[derive(Clone, Debug, Default)]
-pub struct Mended {
+pub struct RepairedBlock {
     /// Entries, and where some are lost.
     pub pieces: Vec<Piece>,
     /// The repairs that listeners are told of, each with its source.
     pub repaired: Vec<(Fault, String)>,
     /// The losses that listeners are told of.
     pub lost: Vec<Fault>,
-    /// The verdict on the blocks that are judged together with this one: [`BlockVerdict::Later`] if more
+    /// The verdict on the blocks that are verified together with this one: [`BlockVerdict::Later`] if more
     /// of them follow, [`BlockVerdict::AllDamaged`] if this is the last and they are not what was
     /// written. Then the pieces are lost, too.
     pub verdict: BlockVerdict,
 }
 
-/// A piece of [`Mended`].
+/// A piece of [`RepairedBlock`].
 #[derive(Clone, Debug)]
 pub enum Piece {
     /// An entry that is as it was written.
-    Sound {
-        /// The entry with its stored sequence number.
-        entry: OwnedEntry,
-        /// The note that comes with it to the filter.
-        note: u64,
-        /// As for [`TableJudge::entry`].
-        hidden: Option<Vec<u8>>,
-        /// Which entry of the block it was, hidden ones counted.
-        index: u32,
-    },
+    Sound(RepairedEntry),
     /// One entry or more whose keys are not known.
     Lost,
 }
 
-/// The note to a filter on an entry that its judge has judged.
-#[derive(Clone, Copy, Debug)]
-pub struct Vouched<'a> {
-    /// The value that the judge returned.
+/// An entry that is as it was written.
+#[derive(Clone, Debug)]
+pub struct RepairedEntry {
+    /// The entry with its stored sequence number.
+    pub entry: OwnedEntry,
+    /// The checksum of the entry, which comes with it to the filter.
     pub note: u64,
-    /// The payload of its hidden entry, without the 8 bytes in front, if there is one.
-    pub hidden: Option<&'a [u8]>,
+    /// The payload of its hidden entry, without the 8 bytes in front, if the filter needs it.
+    pub hidden: Option<Vec<u8>>,
+    /// Which entry of the block it was, hidden ones counted.
+    pub index: u32,
 }
 
-/// The findings of the walks of a job, all of them together.
+/// The findings of a repair.
 #[derive(Clone, Debug, Default)]
 pub struct JobFindings(Arc<Mutex<Findings>>);
 
@@ -302,8 +248,8 @@ impl JobFindings {
 /// Changes entries between reading and writing: faults of memory, for the tests of what finds them.
 pub type Inject = dyn Fn(Origin, &mut OwnedEntry) + Send + Sync;
 
-/// The sources of the judges of a job beside the table itself.
-pub trait JudgeSources: Send + Sync {
+/// The sources of a repair apart from the table itself.
+pub trait RepairSources: Send + Sync {
     /// The operations with these sequence numbers in the log, as far as it still has them.
     fn in_log(&self, seqs: &BTreeSet<SeqNo>) -> HashMap<SeqNo, OwnedEntry>;
 
