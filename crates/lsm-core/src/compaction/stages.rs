@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    Ageing, CompactionFilter, Decision, EndedBlock, Entry, Inject, Job, JobKind, NOTED_BYTES_MAX,
+    Ageing, Decision, EndedBlock, Entry, Inject, Job, JobFilter, JobKind, NOTED_BYTES_MAX,
     NoteForm, PartitionHooks, Properties, catch,
 };
 use crate::types::{ClearSeqs, EntryKind, KeyForm, SeqNo};
@@ -31,8 +31,8 @@ pub struct Stages<'a> {
     /// The clear sequences that the survival rules know.
     pub(super) clear_seqs: ClearSeqs,
     pub(super) inject: Option<&'a Arc<Inject>>,
-    pub(super) deciding: Vec<Box<dyn CompactionFilter>>,
-    pub(super) sealing: Option<Box<dyn CompactionFilter>>,
+    pub(super) deciding: Vec<JobFilter>,
+    pub(super) sealing: Option<JobFilter>,
     /// `true` if the filter that seals is asked for each input.
     pub(super) takes_inputs: bool,
     /// `true` if all of the inputs is read, whatever a clip wants of them: see
@@ -152,7 +152,7 @@ impl<'a> Stages<'a> {
         // place.
         self.may_carry = job.kind == JobKind::Compaction;
         for factory in &self.hooks.filters {
-            let filter = factory.start(job)?;
+            let filter = JobFilter::start(&**factory, job)?;
             // At most one seals, which registration checks.
             if factory.seals() {
                 // Entries of memtables have no hidden entries to compare with yet.
@@ -172,7 +172,7 @@ impl<'a> Stages<'a> {
         let mut properties = Properties::default();
         // In the order in which they see entries.
         for filter in self.deciding.iter_mut().chain(self.sealing.as_mut()) {
-            filter.finish_table(blocks, &mut properties)?;
+            filter.call("finish_table", |filter| filter.finish_table(blocks, &mut properties))?;
         }
         Ok(properties)
     }
@@ -195,7 +195,8 @@ impl<'a> Stages<'a> {
         let mut replaced: Option<Vec<u8>> = None;
         for filter in &mut self.deciding {
             let value = replaced.as_deref().unwrap_or(entry.value);
-            match filter.decide(Entry { value, ..entry })? {
+            let entry = Entry { value, ..entry };
+            match filter.call("decide", |filter| filter.decide(entry))? {
                 Decision::Keep => {}
                 // Later filters would decide on an entry that is gone.
                 Decision::Remove => return Ok(Some(Decision::Remove)),

@@ -225,7 +225,8 @@ impl<'a, 'o> Writing<'a, 'o> {
         if let Some(sealing) = self.stages.sealing.as_mut().filter(|_| self.stages.takes_inputs) {
             self.verified_sum = vouched.as_ref().map(|vouched| vouched.note);
             let taken = match vouched {
-                Some(vouched) => sealing.input(entry, at, Some(vouched), &mut self.faults)?,
+                Some(vouched) => sealing
+                    .call("input", |it| it.input(entry, at, Some(vouched), &mut self.faults))?,
                 None => self.take_input(entry, at)?,
             };
             if taken == Input::Take {
@@ -431,7 +432,7 @@ impl<'a, 'o> Writing<'a, 'o> {
 
     pub(super) fn finish(mut self) -> Result<JobOutcome> {
         if !self.is_over() {
-            self.boundary(None)?;
+            catch_blamed(|| self.boundary(None))?;
         }
         if let Some(fault) = self.faults.first() {
             return Ok(JobOutcome::Faulty(fault.clone()));

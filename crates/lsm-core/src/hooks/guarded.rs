@@ -6,7 +6,7 @@
 //! partition, the hook and the call, and has the kind [`ErrorKind::HookPanicked`].
 //!
 //! A call that has no error to return goes on unwinding, with that error as its payload; the engine
-//! makes such calls through [`catch`]. The two calls of a filter for every entry unwind up to the loop of their
+//! makes such calls through [`catch`]. The calls of a filter in a job ([`JobFilter`]) unwind up to the loop of the
 //! job, which runs in [`catch_blamed`].
 //!
 //! Invariants:
@@ -24,12 +24,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    CompactionFilter, CompactionFilterFactory, Cut, DamagedTable, Decision, Emitter, EndedBlock,
-    Entry, Expiry, Faults, Input, InputTable, Job, NoteForm, Origin, Output, OwnedEntry,
-    Properties, RepairSources, Rules, TableRepair, Verifier, Vouched,
+    CompactionFilter, CompactionFilterFactory, DamagedTable, Expiry, InputTable, Job, NoteForm,
+    OwnedEntry, RepairSources, Rules, TableRepair, Verifier,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{Gap, KeyForm, KeyRef};
+use crate::types::{Gap, KeyForm};
 
 /// Runs `code` of a hook; a panic becomes an error. `who` names the hook if the payload of the
 /// panic does not.
@@ -241,8 +240,7 @@ impl CompactionFilterFactory for GuardedFilter {
     }
 
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
-        let filter = self.who.call("start", || self.filter.start(job))?;
-        Ok(Box::new(GuardedJob { who: self.who.clone(), filter: Some(filter) }))
+        self.who.call("start", || self.filter.start(job))
     }
 
     fn verifier(&self, inputs: &[InputTable], compares: bool) -> Result<Option<Verifier>> {
@@ -293,60 +291,33 @@ impl Expiry for GuardedExpiry {
     }
 }
 
-struct GuardedJob {
+/// A filter of a job, which names it where it panics.
+pub struct JobFilter {
     who: Who,
     /// There until it is dropped.
     filter: Option<Box<dyn CompactionFilter>>,
 }
 
-impl GuardedJob {
+impl JobFilter {
+    /// Starts a filter for a job.
+    ///
+    /// # Errors
+    /// Those of the factory.
+    pub fn start(factory: &dyn CompactionFilterFactory, job: &Job<'_>) -> Result<JobFilter> {
+        let partition = job.partition.into();
+        let who = Who { partition, kind: "compaction filter", name: factory.name().into() };
+        Ok(JobFilter { who, filter: Some(factory.start(job)?) })
+    }
+
+    /// Makes the call that is named `what`, in code that runs in [`catch_blamed`].
     #[inline]
-    fn call<T>(
+    pub fn call<T>(
         &mut self,
-        what: &str,
-        code: impl FnOnce(&mut dyn CompactionFilter) -> Result<T>,
-    ) -> Result<T> {
+        what: &'static str,
+        code: impl FnOnce(&mut dyn CompactionFilter) -> T,
+    ) -> T {
         let filter = self.filter.as_mut().expect("only the drop takes it");
-        self.who.call(what, || code(&mut **filter))
-    }
-}
-
-impl CompactionFilter for GuardedJob {
-    fn input(
-        &mut self,
-        entry: &Entry<'_>,
-        at: &Origin,
-        vouched: Option<&Vouched<'_>>,
-        faults: &mut Faults,
-    ) -> Result<Input> {
-        let filter = self.filter.as_mut().expect("only the drop takes it");
-        self.who.blamed("input", || filter.input(entry, at, vouched, faults))
-    }
-
-    fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {
-        self.call("decide", |filter| filter.decide(entry))
-    }
-
-    fn output(&mut self, output: &Output<'_>) -> Result<u64> {
-        let filter = self.filter.as_mut().expect("only the drop takes it");
-        self.who.blamed("output", || filter.output(output))
-    }
-
-    fn take_back(&mut self, key: KeyRef<'_>, bytes: u64, note: u64) -> Result<()> {
-        self.call("take_back", |filter| filter.take_back(key, bytes, note))
-    }
-
-    fn boundary(
-        &mut self,
-        next: Option<&[u8]>,
-        out: &mut Emitter<'_>,
-        faults: &mut Faults,
-    ) -> Result<Cut> {
-        self.call("boundary", |filter| filter.boundary(next, out, faults))
-    }
-
-    fn finish_table(&mut self, blocks: &[EndedBlock], properties: &mut Properties) -> Result<()> {
-        self.call("finish_table", |filter| filter.finish_table(blocks, properties))
+        self.who.blamed(what, || code(&mut **filter))
     }
 }
 
@@ -376,7 +347,7 @@ impl NoteForm for GuardedForm {
     }
 }
 
-impl Drop for GuardedJob {
+impl Drop for JobFilter {
     fn drop(&mut self) {
         // Taken out, so that a panic of its drop is caught as that of any other call.
         self.who.let_go(self.filter.take());

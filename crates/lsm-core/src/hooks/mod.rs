@@ -57,7 +57,7 @@ pub use store_context::{
 pub use verify::{BlockVerifier, EachEntry, InputBlock, VerifiedEntries, Verifier, Vouched};
 
 pub(crate) use expiry::KnownAgeing;
-pub(crate) use guarded::{catch, catch_blamed, catch_engine, guarded_filter};
+pub(crate) use guarded::{JobFilter, catch, catch_blamed, catch_engine, guarded_filter};
 pub(crate) use repair::{Findings, Inject, JobFindings};
 pub(crate) use store_context::OpenWishes;
 

@@ -94,8 +94,8 @@ impl Writing<'_, '_> {
         }
         let value_sum = self.value_sum.filter(|_| untouched_from.is_some());
         let entry = *entry;
-        let note =
-            sealing.output(&Output { entry, untouched_from, value_sum, is_noted: takes_note })?;
+        let output = Output { entry, untouched_from, value_sum, is_noted: takes_note };
+        let note = sealing.call("output", |sealing| sealing.output(&output))?;
         if takes_note {
             return Ok(Some(note));
         }
@@ -115,7 +115,7 @@ impl Writing<'_, '_> {
         match &mut self.stages.sealing {
             Some(sealing) => {
                 let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
-                sealing.take_back(key, bytes, note)
+                sealing.call("take_back", |sealing| sealing.take_back(key, bytes, note))
             }
             None => Ok(()),
         }
@@ -128,7 +128,8 @@ impl Writing<'_, '_> {
         }
         let Some(sealing) = &mut self.stages.sealing else { return Ok(Cut::Allowed) };
         let mut out = Emitter::new(&mut self.outputs);
-        let cut = sealing.boundary(next, &mut out, &mut self.faults)?;
+        let faults = &mut self.faults;
+        let cut = sealing.call("boundary", |it| it.boundary(next, &mut out, faults))?;
         let may_note = cut == Cut::Idle && self.outputs.takes_notes();
         self.noting = if may_note { Noting::Idle } else { Noting::Off };
         self.outputs.allow_cut(cut != Cut::Forbidden);
@@ -160,7 +161,9 @@ impl Writing<'_, '_> {
         self.outputs.take_back_note(note);
         let key = self.keys.written().expect("it was written");
         match &mut self.stages.sealing {
-            Some(sealing) => sealing.take_back(key, bytes, note),
+            Some(sealing) => {
+                sealing.call("take_back", |sealing| sealing.take_back(key, bytes, note))
+            }
             None => Ok(()),
         }
     }
@@ -171,7 +174,9 @@ impl Writing<'_, '_> {
         self.take_back()?;
         self.noting = Noting::Off;
         match &mut self.stages.sealing {
-            Some(sealing) => sealing.input(entry, at, None, &mut self.faults),
+            Some(sealing) => {
+                sealing.call("input", |it| it.input(entry, at, None, &mut self.faults))
+            }
             None => Ok(Input::Pass),
         }
     }

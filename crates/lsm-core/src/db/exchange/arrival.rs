@@ -20,8 +20,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Placed, copy, link_or_copy};
 use crate::hooks::{
-    CompactionFilterFactory, Emitter, Entry, Faults, InputTable, Job, JobKind, JobValues, Origin,
-    PartitionHooks, Properties, Rules, catch_blamed,
+    CompactionFilterFactory, Emitter, Entry, Faults, InputTable, Job, JobFilter, JobKind,
+    JobValues, Origin, PartitionHooks, Properties, Rules, catch_blamed,
 };
 use crate::iter::InternalIter;
 use crate::limits::check_key;
@@ -225,10 +225,11 @@ impl<'a> Arrival<'a> {
         // The number 0 belongs to no table of this database, so the filter has no data about it.
         let file = FileNo(0);
         let level = 0;
-        let mut filter = filter.start(&Job {
+        let job = Job {
             inputs: &[InputTable { file, path: table.path(context), properties }],
             ..Job::new(&self.partition.name, JobKind::Compaction)
-        })?;
+        };
+        let mut filter = JobFilter::start(filter, &job)?;
         let mut faults = Faults::default();
         let mut entries = reader.raw_iter(RawMode::Streaming);
         entries.seek(None)?;
@@ -241,11 +242,16 @@ impl<'a> Arrival<'a> {
             let kind = key.trailer.kind().expect("a stored entry has a kind");
             let at = Origin { file: Some(file), level, block_offset, entry, block_verified };
             let entry = Entry { key: key.user, seq, stored_seq: seq, kind, value, hidden };
-            catch_blamed(|| filter.input(&entry, &at, None, &mut faults))?;
+            catch_blamed(|| {
+                filter.call("input", |filter| filter.input(&entry, &at, None, &mut faults))
+            })?;
             entries.next()?;
         }
         let mut sink = |_: &[u8], _: SeqNo, _: &[u8]| Ok(());
-        filter.boundary(None, &mut Emitter::new(&mut sink), &mut faults)?;
+        let mut out = Emitter::new(&mut sink);
+        catch_blamed(|| {
+            filter.call("boundary", |filter| filter.boundary(None, &mut out, &mut faults))
+        })?;
         match faults.first() {
             None => Ok(()),
             Some(fault) => {
