@@ -18,7 +18,7 @@ pub(crate) enum SpanState {
     Unsound,
 }
 
-/// See the module.
+/// Compares the sums of the blocks of one table with the digests in its seal.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub(crate) struct BlockDigests {

@@ -85,7 +85,7 @@ impl Candidate {
     }
 }
 
-/// See the module.
+/// Returns the pieces that take the place of a damaged block: the block as it was, or entry by entry, with gaps.
 pub(crate) fn mend(repair: &mut HiveRepair, block: &mut dyn DamagedBlock) -> RepairedBlock {
     let mut stored = Vec::new();
     // Each reading bypasses the caches. On a medium that is damaged for good, all of them return
@@ -208,32 +208,6 @@ fn whole(repair: &HiveRepair, block: &mut dyn DamagedBlock, payload: &[u8]) -> O
     is_whole.then_some(all)
 }
 
-/// Returns the fault that is told of an entry or of the block.
-fn fault(
-    repair: &HiveRepair,
-    block: &dyn DamagedBlock,
-    of: Option<&DecodedEntry>,
-    what: &str,
-) -> Fault {
-    let at = repair.origin(block.offset(), of.map_or(0, |entry| entry.index));
-    let (key, seq, kind, value) = match of {
-        Some(DecodedEntry { entry, .. }) => {
-            (entry.key.clone(), entry.seq, entry.kind, entry.value.clone())
-        }
-        None => {
-            let key =
-                block.before().map_or_else(|| repair.table.keys.0.to_vec(), |it| it.0.to_vec());
-            (key, SeqNo::ZERO, lsm_core::types::EntryKind::Poison, Vec::new())
-        }
-    };
-    let mut what = what.to_owned();
-    if !repair.may_search() {
-        // Otherwise this would read like a search that found nothing.
-        what += "; no bit was searched for, because too many searches in this table were in vain";
-    }
-    Fault { key, seq, kind, value, at, what }
-}
-
 /// The block is whole again.
 fn accept(
     repair: &mut HiveRepair,
@@ -242,7 +216,7 @@ fn accept(
     source: &str,
 ) -> RepairedBlock {
     let what = "a block did not agree with its checksum or its metadata";
-    let fault = fault(repair, block, all.first().map(|first| &first.decoded), what);
+    let fault = repair.fault(block, all.first().map(|first| &first.decoded), what);
     repair.counts.faults += 1;
     repair.counts.suspects_accepted += all.len() as u64;
     let all = all.into_iter().map(Candidate::Sound).collect();
@@ -286,7 +260,7 @@ fn all_lost(
     let verdict = repair.pass(false, 0, 0);
     repair.counts.faults += 1;
     let what = "a block is damaged beyond repair";
-    let fault = fault(repair, block, decoded.entries.first(), what);
+    let fault = repair.fault(block, decoded.entries.first(), what);
     if let Some(handler) = &repair.options.error_handler {
         handler.on_unrepaired(&fault, decoded.entries.first().map(|first| &first.entry));
     }
@@ -493,7 +467,7 @@ fn pass(
                 notes = notes.wrapping_add(note);
                 if let Some(source) = source {
                     let what = "the entry disagrees with its metadata";
-                    let fault = fault(repair, block, Some(&decoded), what);
+                    let fault = repair.fault(block, Some(&decoded), what);
                     passed.repaired.push((fault, source.to_owned()));
                     repair.counts.faults += 1;
                 }
@@ -506,7 +480,7 @@ fn pass(
             Candidate::Unknown(decoded, _) => {
                 repair.counts.faults += 1;
                 let what = "the entry disagrees with its metadata, and its key is not known";
-                let fault = fault(repair, block, Some(&decoded), what);
+                let fault = repair.fault(block, Some(&decoded), what);
                 if let Some(handler) = &repair.options.error_handler {
                     handler.on_unrepaired(&fault, Some(&decoded.entry));
                 }

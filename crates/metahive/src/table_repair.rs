@@ -12,9 +12,10 @@
 use std::sync::Arc;
 
 use lsm_core::hooks::{
-    BlockVerdict, DamagedBlock, DamagedTable, Entry, Origin, RepairSources, RepairedBlock,
-    TableRepair, TableVerdict,
+    BlockVerdict, DamagedBlock, DamagedTable, DecodedEntry, Entry, Fault, Origin, RepairSources,
+    RepairedBlock, TableRepair, TableVerdict,
 };
+use lsm_core::types::{EntryKind, SeqNo};
 
 use crate::block_digests::{BlockDigests, SpanState};
 use crate::counts::Counts;
@@ -24,7 +25,7 @@ use crate::shared::Shared;
 use crate::table_seal::TableSeal;
 use crate::verdict::Verdict;
 
-/// See the module.
+/// Repairs the blocks of one table. Its counts go to the shared ones when it is dropped.
 pub(crate) struct HiveRepair {
     // Fixed after construction.
     pub(crate) shared: Arc<Shared>,
@@ -34,7 +35,7 @@ pub(crate) struct HiveRepair {
     pub(crate) options: RepairOptions,
     pub(crate) sources: Arc<dyn RepairSources>,
 
-    /// Damaged blocks of which a second reading was the same.
+    /// Damaged blocks whose second reading was the same.
     pub(crate) read_in_vain: u64,
     /// Searches for a flipped bit that found none.
     searched_in_vain: u64,
@@ -92,6 +93,33 @@ impl HiveRepair {
             entry,
             block_verified: false,
         }
+    }
+
+    /// The fault of an entry, or of the block, that is reported.
+    pub(crate) fn fault(
+        &self,
+        block: &dyn DamagedBlock,
+        of: Option<&DecodedEntry>,
+        what: &str,
+    ) -> Fault {
+        let at = self.origin(block.offset(), of.map_or(0, |entry| entry.index));
+        let (key, seq, kind, value) = match of {
+            Some(DecodedEntry { entry, .. }) => {
+                (entry.key.clone(), entry.seq, entry.kind, entry.value.clone())
+            }
+            None => {
+                let key =
+                    block.before().map_or_else(|| self.table.keys.0.to_vec(), |it| it.0.to_vec());
+                (key, SeqNo::ZERO, EntryKind::Poison, Vec::new())
+            }
+        };
+        let mut what = what.to_owned();
+        if !self.may_search() {
+            // Otherwise this would read like a search that found nothing.
+            what +=
+                "; no bit was searched for, because too many searches in this table were in vain";
+        }
+        Fault { key, seq, kind, value, at, what }
     }
 
     /// Goes on after the present block, with the sum and the number of its entries. `is_whole` is `false` if

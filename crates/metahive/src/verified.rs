@@ -27,7 +27,7 @@ mod check;
 use std::sync::Arc;
 
 use lsm_core::error::{Error, ErrorKind, Result};
-use lsm_core::hooks::{PartitionHooks, VerifiedEntries, as_any};
+use lsm_core::hooks::{PartitionHooks, VerifiedBlock, as_any};
 use lsm_core::raw::{self, BlockCheck, Found, PinnedView, ReadAt, TableBlock, Witness};
 use lsm_core::read::{Cursor, KeyRange};
 use lsm_core::types::{SeqNo, Slice};
@@ -231,7 +231,7 @@ struct ScanCheck {
 }
 
 impl BlockCheck for ScanCheck {
-    fn check(&self, block: &mut TableBlock<'_>, _: &mut VerifiedEntries) -> Result<()> {
+    fn check(&self, block: &mut TableBlock<'_>, _: &mut VerifiedBlock) -> Result<()> {
         let check = EntryCheck::of(hive_of(&self.hooks, &self.partition)?);
         let mut tried = 0;
         loop {

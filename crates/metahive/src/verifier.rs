@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{
-    BlockVerifier, Entry, Fault, InputBlock, InputTable, Origin, TableVerdict, VerifiedEntries,
+    BlockVerifier, Entry, Fault, InputBlock, InputTable, Origin, TableVerdict, VerifiedBlock,
     Verifier,
 };
 use lsm_core::types::FileNo;
@@ -36,7 +36,7 @@ struct VerifiedTable {
     counts: Counts,
 }
 
-/// See the module.
+/// Verifies the blocks of the input tables of one job.
 struct JobVerifier {
     shared: Arc<Shared>,
     /// Each entry is compared here.
@@ -73,7 +73,7 @@ impl JobVerifier {
         &self,
         seal: &TableSeal,
         block: &dyn InputBlock,
-        verified: &mut VerifiedEntries,
+        verified: &mut VerifiedBlock,
     ) -> Result<()> {
         if self.shared.is_integrity
             && !self.compares
@@ -132,7 +132,7 @@ fn take_sums(column: &[u8], sums: &mut Vec<u64>) -> bool {
 }
 
 impl BlockVerifier for JobVerifier {
-    fn verify(&self, block: &dyn InputBlock, verified: &mut VerifiedEntries) -> Result<()> {
+    fn verify(&self, block: &dyn InputBlock, verified: &mut VerifiedBlock) -> Result<()> {
         let Some(table) = self.tables.get(&block.file()) else {
             let what = format!("table {} is no input of the job", block.file());
             return Err(Error::new(ErrorKind::InvalidArgument, what));

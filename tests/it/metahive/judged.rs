@@ -88,11 +88,11 @@ fn a_bit_of_a_prefix_is_found_after_an_entry_that_is_too_long() {
 #[test]
 fn a_bit_in_the_structure_of_a_large_block_is_found() {
     let values: Vec<_> = (0..120u8).map(|n| vec![n; 200]).collect();
-    let repair = || RepairOptions { log: false, ..RepairOptions::default() };
     // Kind, shared bytes, length of the rest of the key, length of the value in 2 bytes, sequence number.
     for byte in 0..6 {
         for bit in 0..8 {
-            let (fs, _db, p) = store(repair(), 64 << 10, &values);
+            let repair = RepairOptions { log: false, ..RepairOptions::default() };
+            let (fs, _db, p) = store(repair, 64 << 10, &values);
             let (path, seed, blocks) = blocks(&fs).pop().unwrap();
             assert!(blocks.len() == 1 && blocks[0].1 > 8 << 10, "{blocks:?}");
             let entry = place_of(&fs, &values[59]) + 200;

@@ -12,15 +12,15 @@ use crate::sstable::TolerantIter;
 use crate::types::{EntryKind, Gap, SeqNo};
 use crate::version::{SstMeta, Table, TableContext};
 
-/// What a repair opens its table with.
-pub(super) struct Opening<'a> {
+/// The parts that a repair needs to open its table.
+pub(super) struct DamagedInput<'a> {
     pub context: &'a TableContext,
     pub hooks: &'a PartitionHooks,
     pub sources: &'a Arc<dyn RepairSources>,
     pub findings: &'a JobFindings,
 }
 
-impl Opening<'_> {
+impl DamagedInput<'_> {
     /// Opens a table of `level`, and describes it for the filters. A table that does not open is rebuilt. `None`
     /// if it cannot be rebuilt: all of its entries are lost.
     ///

@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::hooks::{Entry, InputTable, Origin, PartitionHooks, Vouched};
 use crate::iter::{InternalIter, forward_to_variants};
 use crate::memtable::MemtableIter;
-use crate::sstable::{BlockCheck, JobCheck, RawIter, RawMode, ReadMode, TolerantIter};
+pub(super) use crate::sstable::JobCheck;
+use crate::sstable::{BlockCheck, RawIter, RawMode, ReadMode, TolerantIter};
 use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
 use crate::version::{Level, LevelIter, Table, TableContext};
 
@@ -120,7 +121,7 @@ pub(super) struct JobEntry<'a> {
     pub entry: Entry<'a>,
     /// Its place, if it is known. Of tables only a filter that seals asks for it.
     pub at: Origin,
-    /// What the verification of its block says of it, if there is one.
+    /// The result of the verification of its block for it, if there is one.
     pub vouched: Option<Vouched<'a>>,
     /// The checksum of the value under [`VALUE_SEED`](crate::types::VALUE_SEED), if a check of the entry has
     /// confirmed it.
@@ -128,7 +129,7 @@ pub(super) struct JobEntry<'a> {
 }
 
 impl<'a> JobEntry<'a> {
-    /// An entry of which nothing else is known.
+    /// An entry without further knowledge.
     pub(super) fn plain(entry: Entry<'a>) -> JobEntry<'a> {
         JobEntry { entry, at: Origin::MEMTABLE, vouched: None, value_sum: None }
     }

@@ -13,19 +13,18 @@
 
 use std::sync::Arc;
 
-use super::damaged::Opening;
-use super::inputs::{MergeInput, blame, input_tables, open_inputs};
+use super::damaged::DamagedInput;
+use super::inputs::{JobCheck, MergeInput, blame, input_tables, open_inputs};
 use super::leveled::level_compression;
 use super::survivors::write_survivors;
 use super::{Clip, Compaction, KeyBelow, Outputs, Split, Stages, TableFactory, Trigger};
 use crate::error::Result;
 use crate::hooks::{
-    Fault, Findings, InputTable, Job, JobFindings, JobKind, JobValues, RepairSources, Verifier,
+    Fault, Findings, InputTable, Job, JobFindings, JobKind, JobValues, RepairSources,
 };
 use crate::iter::MergeIter;
 use crate::limits::LEVEL_COUNT;
 use crate::memtable::{Memtable, clear_seqs_of};
-use crate::sstable::JobCheck;
 use crate::types::{ClearSeqs, Gap, Gaps, KeyForm, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, Table, TableContext};
 
@@ -169,7 +168,7 @@ impl<'a> Merge<'a> {
         let described = match &sources {
             Some(sources) if self.is_repair() => {
                 let hooks = stages.hooks();
-                let opening = Opening { context: tables, hooks, sources, findings: &findings };
+                let opening = DamagedInput { context: tables, hooks, sources, findings: &findings };
                 self.open_damaged(&opening, &mut inputs)?
             }
             _ => self.open(tables, &mut stages, &findings, &mut inputs)?,
@@ -209,9 +208,11 @@ impl<'a> Merge<'a> {
             None => None,
         };
         stages.walks_all = verifier.as_ref().is_some_and(|verifier| verifier.walks_all);
-        let check = verifier.map(|Verifier { blocks: verifier, .. }| {
-            let (findings, inject) = (findings.clone(), stages.inject.cloned());
-            JobCheck { verifier, findings, level: 0, inject }
+        let check = verifier.map(|verifier| JobCheck {
+            verifier: verifier.blocks,
+            findings: findings.clone(),
+            level: 0,
+            inject: stages.inject.cloned(),
         });
         inputs.extend(open_inputs(&self.tables, tables, stages.hooks(), check.as_ref())?);
         Ok(described)
@@ -220,7 +221,7 @@ impl<'a> Merge<'a> {
     /// Opens the table of a repair, unless it is lost.
     fn open_damaged(
         &self,
-        opening: &Opening<'_>,
+        opening: &DamagedInput<'_>,
         inputs: &mut Vec<MergeInput>,
     ) -> Result<Vec<InputTable>> {
         let mut described = Vec::new();

@@ -142,7 +142,7 @@ pub struct DecodedEntry {
     pub value: Range<usize>,
 }
 
-/// What takes the place of a block, in the order of the keys.
+/// The pieces that take the place of a block, in the order of the keys.
 #[derive(Clone, Debug, Default)]
 pub struct RepairedBlock {
     /// Entries, and where some are lost.

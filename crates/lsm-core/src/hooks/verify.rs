@@ -43,7 +43,7 @@ pub type EachEntry<'e> = dyn FnMut(&Entry<'_>, Option<&[u8]>) -> Result<()> + 'e
 
 /// The account that the hidden entries of a block give of its entries, in the order of these.
 #[derive(Debug, Default)]
-pub struct VerifiedEntries {
+pub struct VerifiedBlock {
     /// The checksum of each entry.
     pub sums: Vec<u64>,
     /// The payload of each hidden entry without the first 8 bytes, if the filter needs them.
@@ -59,7 +59,7 @@ pub trait BlockVerifier: Send + Sync {
     ///
     /// # Errors
     /// Corruption, if its entries are not those that were written to it.
-    fn verify(&self, block: &dyn InputBlock, verified: &mut VerifiedEntries) -> Result<()>;
+    fn verify(&self, block: &dyn InputBlock, verified: &mut VerifiedBlock) -> Result<()>;
 
     /// Verifies a table after its last block; returns the defect, if entries are missing.
     fn end(&self, table: FileNo) -> Option<String>;
@@ -74,11 +74,11 @@ pub struct Verifier {
     pub walks_all: bool,
 }
 
-/// What the verification of its block says of an entry.
+/// The result of the verification of a block for one of its entries.
 #[derive(Clone, Copy, Debug)]
 pub struct Vouched<'a> {
-    /// Its checksum: see [`VerifiedEntries::sums`].
+    /// Its checksum: see [`VerifiedBlock::sums`].
     pub note: u64,
-    /// The payload of its hidden entry, if the filter needs it: see [`VerifiedEntries::payloads`].
+    /// The payload of its hidden entry, if the filter needs it: see [`VerifiedBlock::payloads`].
     pub hidden: Option<&'a [u8]>,
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::db::{BackgroundMode, Db, Partition};
 use crate::follow::{Follower, SyncExtent};
 use crate::fs::{Fs, MemFs};
-use crate::hooks::VerifiedEntries;
+use crate::hooks::VerifiedBlock;
 use crate::options::PartitionOptions;
 use crate::read::{KeyRange, ReadPoint};
 
@@ -342,7 +342,7 @@ fn a_block_in_which_damage_of_memory_hides_a_key_is_shown_as_passed() {
 struct Counted(Arc<parking_lot::Mutex<Vec<usize>>>, usize);
 
 impl BlockCheck for Counted {
-    fn check(&self, block: &mut TableBlock<'_>, _: &mut VerifiedEntries) -> Result<()> {
+    fn check(&self, block: &mut TableBlock<'_>, _: &mut VerifiedBlock) -> Result<()> {
         let mut seen = self.0.lock();
         seen.push(block.len());
         if seen.len() == self.1 { Err(block.corruption("refused")) } else { Ok(()) }

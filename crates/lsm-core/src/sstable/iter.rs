@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::hooks::VerifiedEntries;
+use crate::hooks::VerifiedBlock;
 use crate::iter::{InternalIter, step_to_next_key};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
@@ -73,8 +73,8 @@ struct VisibleEntries {
     global_seq: Option<SeqNo>,
     ahead: ReadAhead,
     // Of the present block.
-    /// What the check says of its entries, if it is that of a job.
-    verified: VerifiedEntries,
+    /// The results of the check for its entries, if it is that of a job.
+    verified: VerifiedBlock,
     /// Number of its entries.
     count: usize,
     /// The offset at which the next block of the table lies; 0 if it is not asked for.
@@ -242,7 +242,7 @@ impl VisibleEntries {
             check,
             global_seq,
             ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
-            verified: VerifiedEntries::default(),
+            verified: VerifiedBlock::default(),
             count: 0,
             next_block: 0,
             last_group: 0,

@@ -23,14 +23,14 @@ use super::reader::SstReader;
 use super::reader::lookup::LookupResult;
 use super::stored::Extent;
 use crate::error::{Error, Result};
-use crate::hooks::VerifiedEntries;
+use crate::hooks::VerifiedBlock;
 use crate::types::{FileNo, KeyRef, SeqNo, Slice, Trailer};
 
 /// Judges data blocks before a scan hands out anything of them.
 pub trait BlockCheck: Send + Sync + 'static {
     /// An error if nothing of the block may be handed out. May read it again. The check of a job puts what the
     /// hidden entries say of the entries into `verified`.
-    fn check(&self, block: &mut TableBlock<'_>, verified: &mut VerifiedEntries) -> Result<()>;
+    fn check(&self, block: &mut TableBlock<'_>, verified: &mut VerifiedBlock) -> Result<()>;
 
     /// An error if the table has not all of its entries. Called after its last block. Default: it has.
     fn end(&self, table: OpenTable<'_>) -> Result<()> {

@@ -36,7 +36,7 @@ struct Before {
     seq: Option<SeqNo>,
 }
 
-/// See the module.
+/// A cursor over a damaged table: what its [`TableRepair`] accepts, and gaps for the rest.
 pub struct TolerantIter {
     reader: Arc<SstReader>,
     repair: Box<dyn TableRepair>,
@@ -54,7 +54,7 @@ pub struct TolerantIter {
     /// The number and the offset of the present block.
     number: usize,
     offset: u64,
-    /// What takes the place of the present block, and the present entry of it.
+    /// The entries that take the place of the present block, and the present one of them.
     entries: Vec<RepairedEntry>,
     at: usize,
     /// The last sound entry so far.

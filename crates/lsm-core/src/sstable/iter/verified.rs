@@ -6,7 +6,7 @@ use super::{KEY_BYTES_TYPICAL, SstIter};
 use crate::error::{Error, Result};
 use crate::hooks::{
     BlockVerifier, EachEntry, Entry, Fault, Inject, InputBlock, JobFindings, Origin, OwnedEntry,
-    VerifiedEntries, Vouched, catch,
+    VerifiedBlock, Vouched, catch,
 };
 use crate::iter::InternalIter;
 use crate::sstable::block::Block;
@@ -29,7 +29,7 @@ pub struct JobCheck {
 }
 
 impl BlockCheck for JobCheck {
-    fn check(&self, block: &mut TableBlock<'_>, verified: &mut VerifiedEntries) -> Result<()> {
+    fn check(&self, block: &mut TableBlock<'_>, verified: &mut VerifiedBlock) -> Result<()> {
         verified.sums.clear();
         verified.payloads.clear();
         verified.rebuilt.clear();
@@ -129,7 +129,7 @@ impl JobBlock<'_, '_> {
 impl JobCheck {
     /// Reports the hidden entries that the job makes again.
     #[cold]
-    fn report(&self, block: &TableBlock<'_>, verified: &mut VerifiedEntries) {
+    fn report(&self, block: &TableBlock<'_>, verified: &mut VerifiedBlock) {
         let at = Origin {
             file: Some(block.table().file()),
             level: self.level,
