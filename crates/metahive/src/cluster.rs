@@ -17,7 +17,7 @@ use lsm_core::types::{EntryKind, FileNo, SeqNo};
 pub(crate) struct Slot {
     /// `seq << 8 | state << 4 | kind`.
     word: u64,
-    /// Over the sequence number that is stored beside the entry.
+    /// Over the sequence number that is stored next to the entry.
     pub(crate) sum: u64,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Made {
     pub(crate) is_untouched: bool,
 }
 
-/// See the module.
+/// The versions of one key that a job has read, until the metadata of the key arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
     pub(crate) key: Vec<u8>,
@@ -89,7 +89,7 @@ pub(crate) struct Cluster {
     pub(crate) survivors: u64,
     /// `true` if a cut was allowed between its entries and their metadata.
     pub(crate) is_split: bool,
-    /// Bytes that were written before its first survivor, and up to behind its last one.
+    /// Bytes that were written before its first survivor, and up to after its last one.
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
@@ -134,7 +134,7 @@ impl Cluster {
     /// vouched for.
     #[inline]
     pub(crate) fn push_judged(&mut self, seq: SeqNo, kind: EntryKind, sum: u64) {
-        // No run: nobody asks where an entry lies that is judged already.
+        // No run: no one asks where an entry lies that is judged already.
         let word = seq.get() << 8 | JUDGED | kind as u64;
         self.slots.push(Slot { word, sum });
     }
@@ -151,7 +151,7 @@ impl Cluster {
         Origin { entry: run.at.entry.saturating_add(steps), ..run.at }
     }
 
-    /// The sequence number that is stored beside the entry of a slot.
+    /// The sequence number that is stored next to the entry of a slot.
     pub(crate) fn stored_seq(&self, slot: usize) -> SeqNo {
         let run = self.run_of(slot);
         if run.first_slot == slot { run.stored_seq } else { self.slots[slot].seq() }

@@ -160,12 +160,12 @@ fn explain_table(
     let plus = metadata_key(stored);
     let mut versions = Vec::new();
     let mut metadata = Vec::new();
-    // An error is returned at the end, behind what was read before it.
+    // An error is returned at the end, after what was read before it.
     // The same search as of a read, but for blooms: one that hides the key is among what this looks
     // for.
     let read = table.versions(stored, &mut versions);
     let read = read.and(table.versions(&plus, &mut metadata));
-    // The key of another entry's metadata is nobody's key.
+    // The key of another entry's metadata is no one's key.
     versions.retain(|version| !version.hidden);
     let (sealing, seal, faults) = match inspector.begin(table)? {
         Err(foreign) => (Sealing::Foreign(foreign), None, Vec::new()),

@@ -5,7 +5,7 @@
 //! calls it. `inspect.rs` uses it for one table, to verify the table without writing.
 //!
 //! The filter passes an entry on before it has read the metadata of the entry, because metadata
-//! sorts behind all versions of its key. This is safe: when the metadata arrives and disagrees, the
+//! sorts after all versions of its key. This is safe: when the metadata arrives and disagrees, the
 //! filter reports a fault, and a job with a fault installs nothing. The filter emits the metadata of
 //! the output at `boundary`, after the metadata of the input. It uses the checksums that it
 //! computed when the entries came in.
@@ -17,9 +17,9 @@
 //! Invariants:
 //! 1. The checksum of an untouched survivor is the one that was compared with its metadata: it is
 //!    never computed again from bytes that may have changed since.
-//! 2. Metadata is emitted in key order, before the first key that sorts behind it.
+//! 2. Metadata is emitted in key order, before the first key that sorts after it.
 //! 3. Between an entry and its metadata no cut is allowed within the bounds of a group.
-//! 4. In a table that is sealed, nothing is made anew and nothing is dropped without a fault.
+//! 4. In a table that is sealed, nothing is made again and nothing is dropped without a fault.
 
 mod output;
 mod spans;
@@ -69,7 +69,7 @@ enum LastInput {
 /// Boxed, because each of them moves through all three lists.
 type Clusters = Vec<Box<Cluster>>;
 
-/// See the module.
+/// The compaction filter that verifies, makes and carries metadata in one job.
 pub(crate) struct HiveFilter {
     // Fixed after the start.
     shared: Arc<Shared>,
@@ -78,13 +78,13 @@ pub(crate) struct HiveFilter {
     are_all_sealed: bool,
 
     judge: Judge,
-    /// Clusters whose metadata sorts behind the entry that came last, the innermost on top.
+    /// Clusters whose metadata sorts after the entry that came last, the innermost on top.
     open: Clusters,
     /// Clusters whose metadata is due, in its order.
     ready: Clusters,
     /// Empty ones, for their room.
     free: Clusters,
-    /// The last input, while its survival may still be told.
+    /// The last input, while its survival may still be reported.
     last_input: LastInput,
 
     /// Bytes of the output so far, without entries that were noted.
@@ -261,7 +261,7 @@ impl CompactionFilter for HiveFilter {
             self.judge.report(faults);
             return Ok(taken);
         };
-        // Its judge has counted, and what comes here beside is a part of the table.
+        // Its judge has counted, and what comes here in addition is a part of the table.
         self.judge.is_whole = false;
         if vouched.note == NOT_SEALED && !self.are_all_sealed {
             let taken = self.take(entry, *at);
@@ -307,7 +307,7 @@ impl CompactionFilter for HiveFilter {
     }
 
     fn take_back(&mut self, key: KeyRef<'_>, bytes: u64, note: u64) -> Result<()> {
-        debug_assert!(self.open.is_empty(), "nothing was opened behind the entry");
+        debug_assert!(self.open.is_empty(), "nothing was opened after the entry");
         let kind = key.trailer.kind().ok_or_else(out_of_step)?;
         self.open_cluster(key.user).push_judged(key.trailer.seq(), kind, note);
         self.survive(bytes, note);

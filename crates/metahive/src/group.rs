@@ -44,7 +44,7 @@ pub fn verify_group(provider: &dyn MetadataProvider, entries: &[Entry<'_>]) -> V
             continue;
         }
         let of = entry_key(entry.key).and_then(|key| {
-            // Metadata sorts behind its entry.
+            // Metadata sorts after its entry.
             let before = &entries[..at];
             let found = before.binary_search_by(|other| {
                 other.key.cmp(key).then_with(|| entry.stored_seq.cmp(&other.stored_seq))

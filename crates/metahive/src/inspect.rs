@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. It judges as a compaction does. A fault here is a fault in a compaction. Entries that a
-//!    compaction accepts, and metadata that it makes anew, are counted as such.
+//!    compaction accepts, and metadata that it makes again, are counted as such.
 //! 2. Entries that earlier repairs wrote do not count: they are in other tables.
 
 use std::fmt;
@@ -49,7 +49,7 @@ pub struct EntryFault {
     pub seq: SeqNo,
     /// The kind that the entry claims; for metadata without its entry, a tombstone.
     pub kind: EntryKind,
-    /// The place of the thing of which `what` speaks: the entry, or its metadata.
+    /// The place of the thing that `what` names: the entry, or its metadata.
     pub at: Origin,
     /// The fault, in one phrase.
     pub what: String,
@@ -166,7 +166,7 @@ impl Inspection {
         self.filter.may_be_metadata(&stored(entry), entry.at)
     }
 
-    /// All that is behind the last entry.
+    /// All that is after the last entry.
     pub(crate) fn finish(mut self) -> Inspected {
         let sums = self.filter.block_sums.take().unwrap_or_default();
         let incomplete = self.seal.as_ref().map_or_else(Vec::new, |seal| seal.incomplete(&sums));
@@ -185,7 +185,7 @@ impl Inspection {
             let key = self.key_form.user(&fault.key);
             inspected.faults.push(EntryFault::new(key, &fault, verdict));
         }
-        // Entries without metadata are told at the end of the table, and the others as they come.
+        // Entries without metadata are reported at the end of the table, and the others as they come.
         inspected.faults.sort_by_key(|fault| (fault.at.block_offset, fault.at.entry));
         inspected
     }

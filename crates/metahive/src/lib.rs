@@ -1,4 +1,4 @@
-//! Metadata for every entry of a partition, hidden beside the entry itself: MetaHive.
+//! Metadata for every entry of a partition, hidden next to the entry itself: MetaHive.
 //!
 //! A metadata entry K+ follows each entry K of a partition, in the same block of the same table. K+ is
 //! an ordinary tombstone. Its key is K with the byte `0x01` appended. Its payload V+ holds a checksum of

@@ -181,7 +181,7 @@ fn is_in_place<'e>(
     true
 }
 
-/// Sorts behind every entry of this key and sequence number, of which a table has one.
+/// Sorts after every entry of this key and sequence number; a table has one.
 fn behind(key: &[u8], seq: SeqNo) -> KeyRef<'_> {
     KeyRef::new(key, Trailer::new(seq, lsm_core::types::EntryKind::Tombstone))
 }
@@ -238,7 +238,7 @@ pub(crate) fn sound(
         if verdict != Verdict::Valid {
             let at = repair.origin(block.offset(), of.index);
             let fault = Fault { at, ..fault_of_metadata(&entry, verdict) };
-            repaired.push((fault, "made anew from its entry".to_owned()));
+            repaired.push((fault, "made again from its entry".to_owned()));
         }
     }
     repair.counts.metadata_rebuilt += repaired.len() as u64;
@@ -401,7 +401,7 @@ fn entry_by_entry(
     let log = logged(repair, &all);
     for at in 0..all.len() {
         let logged = log.get(&decoded.entries[at].entry.seq);
-        // Computed for each entry anew: every repaired entry leaves one unknown less.
+        // Computed for each entry again: every repaired entry leaves one unknown less.
         let missing = digest.and_then(|digest| missing_at(&all, at, digest));
         if let Some(sound) = repaired(repair, block, &all, at, missing, logged) {
             all[at] = Candidate::Sound(sound);

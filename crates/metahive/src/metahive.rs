@@ -137,7 +137,7 @@ impl CompactionFilterFactory for MetaHive {
         };
         let reserved_suffix = vec![SUFFIX];
         // A node without this code reads all data: to it, metadata is a deletion of a key that
-        // nobody has.
+        // no one has.
         Rules { reserved_suffix, key_form, when_absent: WhenAbsent::OpenPlainly }
     }
 

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! offset  size  name        meaning
-//!      0     8  seq         sequence number of the entry, as stored beside it, little-endian
+//!      0     8  seq         sequence number of the entry, as stored next to it, little-endian
 //!      8     8  sum         checksum of the entry
 //!     16     3  sum of sum  low bytes of the checksum of the checksum
 //! ```
@@ -43,7 +43,7 @@ pub const HEAD_BYTES: usize = 8;
 /// Length of integrity's payload, in bytes.
 pub const PAYLOAD_BYTES: usize = HEAD_BYTES + METADATA_BYTES;
 
-/// Length of the part of it behind the sequence number.
+/// Length of the part of it after the sequence number.
 pub(crate) const METADATA_BYTES: usize = 8 + SHORT_BYTES;
 
 /// That length in tables of earlier versions.
@@ -151,7 +151,7 @@ impl Payload {
         bytes
     }
 
-    /// Those behind the sequence number.
+    /// Those after the sequence number.
     #[inline]
     pub(crate) fn metadata_of(sum: u64) -> [u8; METADATA_BYTES] {
         let mut bytes = [0; METADATA_BYTES];
@@ -195,7 +195,7 @@ impl Payload {
         payload.ok_or(reader.malformed("length of metadata"))
     }
 
-    /// From what is stored behind the sequence number; `None` if its length is that of neither form.
+    /// From what is stored after the sequence number; `None` if its length is that of neither form.
     #[inline]
     pub(crate) fn behind_seq(seq: SeqNo, metadata: &[u8]) -> Option<Payload> {
         let (sum, rest) = metadata.split_first_chunk()?;

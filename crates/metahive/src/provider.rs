@@ -1,7 +1,7 @@
 //! The contents of metadata: integrity, or whatever an application keeps for each entry.
 //!
 //! The filter calls `make` for each entry that it writes and `check` for each whose metadata it
-//! meets. The bytes stand behind the 8-byte sequence number at the head of V+. Like integrity's
+//! meets. The bytes stand after the 8-byte sequence number at the head of V+. Like integrity's
 //! they are hidden from readers and from nodes that know nothing of metadata.
 //!
 //! Invariant: `make` and `check` do no I/O and take no lock that a writer may hold.

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A scrub of an undamaged partition reports no damage, even beside other work.
+//! 1. A scrub of an undamaged partition reports no damage, even during other work.
 //! 2. A table is reported completely or not at all, so that a stopped run and its continuation cover
 //!    every table exactly once. A compaction writes entries to files with greater numbers, which the
 //!    continuation reads.
@@ -121,7 +121,7 @@ impl ScrubRun<'_> {
         for table in tables {
             let read = self.table(&table)?;
             (self.check_open)()?;
-            // The mark is still that behind the last complete table, see invariant 2.
+            // The mark is still that after the last complete table, see invariant 2.
             let Some(read) = read else {
                 report.mark = Some(self.sweep.mark());
                 return Ok(report);
@@ -153,7 +153,7 @@ impl ScrubRun<'_> {
                 return Ok(Some(report));
             }
         };
-        // The walk goes by the index that the open table has in memory. The next open reads it from
+        // The walk follows the index that the open table has in memory. The next open reads it from
         // the device.
         if let Err(error) = table.check_opens() {
             report.push_damage(table, &error);
@@ -231,7 +231,7 @@ impl ScrubRun<'_> {
             }
         }
         report.take(inspection);
-        // A key that is damaged itself is told by its entry.
+        // A key that is damaged itself is reported by its entry.
         if let Some(key) = not_in_bloom.filter(|_| report.faults.is_empty()) {
             let what = "the bloom does not have a key of the table";
             let error = Error::corruption(table.path(), None, what);

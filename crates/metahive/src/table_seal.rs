@@ -76,7 +76,7 @@ pub struct TableSeal {
     /// About how many of them may lie in another block than their metadata: a cut that the metadata of a pair
     /// forces is seen at the next pair only, and counted there. A figure, on which no read depends.
     pub split_pairs: u64,
-    /// Key and V+ of the entries whose metadata would lie behind the end of the table.
+    /// Key and V+ of the entries whose metadata would lie after the end of the table.
     pub open: Vec<(Vec<u8>, Vec<u8>)>,
     /// Number of different user keys, where the table says so.
     pub keys: Option<u64>,

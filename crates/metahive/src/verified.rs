@@ -242,7 +242,7 @@ impl BlockCheck for ScanCheck {
                     return Ok(());
                 }
                 // The same loop as for a get, but of the block: the scan has returned entries of
-                // other blocks, and cannot begin anew.
+                // other blocks, and cannot begin again.
                 Err(Doubt::Damage(_)) if tried < check.retries_max => block.reread()?,
                 Err(Doubt::Damage(error) | Doubt::Failed(error)) => return Err(error),
             }
@@ -252,7 +252,7 @@ impl BlockCheck for ScanCheck {
 }
 
 /// An iterator over the keys and verified values of a range: see [`verified_range`]. It ends after an
-/// error; a new iterator can start behind the damage.
+/// error; a new iterator can start after the damage.
 pub struct VerifiedRange {
     cursor: Cursor,
     hooks: Arc<PartitionHooks>,
@@ -314,7 +314,7 @@ impl Iterator for VerifiedRange {
     fn next(&mut self) -> Option<Self::Item> {
         let step = self.step();
         if !matches!(step, Ok(Some(_))) {
-            // Also behind the last entry. A further call would otherwise move a cursor that has
+            // Also after the last entry. A further call would otherwise move a cursor that has
             // ended.
             self.state = RangeState::Finished;
         }

@@ -3,8 +3,8 @@
 //!
 //! The loop of `survivors.rs` asks it for each entry. A pure rule.
 //!
-//! Invariant: a hidden entry is inside if and only if its owner is. Its own key may lie behind the
-//! end of the range: it sorts behind its owner, and behind keys that continue the owner's key with
+//! Invariant: a hidden entry is inside if and only if its owner is. Its own key may lie after the
+//! end of the range: it sorts after its owner, and after keys that continue the owner's key with
 //! a zero byte.
 
 use std::ops::{Bound, RangeBounds};
@@ -19,11 +19,11 @@ pub(super) enum ClipSide {
     Inside,
     /// The export passes over it.
     Outside,
-    /// Neither it nor anything behind it is read.
+    /// Neither it nor anything after it is read.
     Behind,
 }
 
-/// See the module.
+/// The range of keys that a job or an export lets through, with the hidden entries of these keys.
 #[derive(Clone, Debug)]
 pub struct Clip {
     bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
@@ -60,7 +60,7 @@ impl Clip {
     /// The side of the clip on which an entry lies. Entries are asked for in ascending order, from
     /// the start of [`Clip::range`].
     pub(super) fn place(&self, key: KeyRef<'_>, is_hidden: bool) -> ClipSide {
-        // `last` and not the end: behind the end there may be hidden entries of owners before it.
+        // `last` and not the end: after the end there may be hidden entries of owners before it.
         if self.last.as_ref().is_some_and(|last| key.user > &last[..]) {
             return ClipSide::Behind;
         }
@@ -80,7 +80,7 @@ impl Clip {
     }
 }
 
-/// The last hidden key of an owner before `end`, or `end` if none lies behind that: its owner is a
+/// The last hidden key of an owner before `end`, or `end` if none lies after that: its owner is a
 /// prefix of `end`, and the shortest such one has the last.
 fn last_of(end: &[u8], suffix: &[u8]) -> Vec<u8> {
     let owner = (1..end.len()).find(|len| end[*len..] <= *suffix);

@@ -17,7 +17,7 @@ use crate::limits::LEVEL_COUNT;
 use crate::types::{EntryKind, SeqNo};
 use crate::version::{PartitionVersion, SstMeta};
 
-/// See the module.
+/// Writes sorted entries of the application to tables, as a bulk load does.
 pub struct Fill<'a> {
     factory: &'a TableFactory,
     writing: Writing<'a, 'a>,

@@ -183,7 +183,7 @@ pub(super) fn open_inputs(
     Ok(inputs)
 }
 
-/// Returns `true` if hidden entries at the end of a table may sort behind the first entry of the
+/// Returns `true` if hidden entries at the end of a table may sort after the first entry of the
 /// next one: those of an owner that the next one's first key continues.
 fn may_reach(left: &Table, right: &Table, suffix: &[u8]) -> bool {
     let first = &right.meta.smallest.user;

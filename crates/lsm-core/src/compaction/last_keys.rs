@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 
 use crate::types::{KeyRef, SeqNo, Trailer};
 
-/// See the module.
+/// The user key that a job read last and the one that it wrote last, for comparison with the next one.
 pub(super) struct LastKeys {
     /// The user key of the entry read last, and its trailer if there is one.
     read: Vec<u8>,

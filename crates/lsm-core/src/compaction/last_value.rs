@@ -5,7 +5,7 @@ use crate::codec::checksum128;
 /// A longer value is remembered by its checksum: a copy of it would double the memory of the job.
 const COPIED_BYTES_MAX: usize = 64 << 10;
 
-/// See the module.
+/// The value that was read last, or its checksum if it is long.
 #[derive(Default)]
 pub(super) struct LastValue {
     /// The value, or nothing if it is long.

@@ -85,7 +85,7 @@ pub fn compaction_debt(version: &PartitionVersion) -> u64 {
     let level0 = &version.levels[0];
     let mut carried = 0;
     let mut debt = 0;
-    // Below the trigger no job starts on level 0, so its bytes are not owed yet.
+    // Below the trigger no job starts on level 0, so its bytes are not due yet.
     if level0.tables().len() >= version.options.level0_tables as usize {
         carried = level0.bytes();
         // The tables of the base level are rewritten with them, as far as they overlap.

@@ -99,7 +99,7 @@ pub enum Trigger {
     Elision,
     /// A tenth of a table could go: snapshots were released, or entries have expired.
     Outdated,
-    /// Nobody sees anything of a table since the partition was cleared.
+    /// No one sees anything of a table since the partition was cleared.
     Cleared,
     /// Many neighbours are much smaller than a table.
     Small,
@@ -120,7 +120,7 @@ pub struct Compaction {
     pub inputs: Vec<(usize, Vec<Arc<Table>>)>,
     /// The way to the output level: by rewriting bytes, or not.
     pub method: Method,
-    /// `true` if nothing older is below or beside, in the whole key range of the inputs.
+    /// `true` if nothing older is below or on the same level, in the whole key range of the inputs.
     pub bottom: bool,
     /// Tables of the level under the output level that overlap the inputs.
     pub grandparents: Vec<Arc<Table>>,
@@ -278,7 +278,7 @@ pub struct Cursors {
 }
 
 impl Cursors {
-    /// Moves the turn of the job's level behind its inputs. Call it when a job is picked.
+    /// Moves the turn of the job's level after its inputs. Call it when a job is picked.
     pub fn advance(&mut self, job: &Compaction) {
         // The first inputs are those of `level_from`. Those of the output level have their own
         // turn.

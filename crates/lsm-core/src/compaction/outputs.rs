@@ -211,7 +211,7 @@ impl<'a> Outputs<'a> {
             Some(files) => files.open_append(&path, AppendMode::IfAbsent)?,
             None => fs.open_append(&path, AppendMode::IfAbsent)?,
         };
-        // Behind the open: a file that was there before must not be deleted when this is dropped.
+        // After the open: a file that was there before must not be deleted when this is dropped.
         if let Some(under_way) = &self.factory.under_way {
             under_way.add(&path);
         }
@@ -230,7 +230,7 @@ impl<'a> Outputs<'a> {
         if self.is_paced {
             writer.keep_pace();
         }
-        // A writer is made at its first entry, which is behind the answer of the boundary.
+        // A writer is made at its first entry, which is after the answer of the boundary.
         writer.allow_cut(self.cut_allowed);
         self.writer = Some(writer);
         Ok(())
@@ -256,7 +256,7 @@ impl<'a> Outputs<'a> {
     }
 
     /// Appends the hidden entry of the entry appended last, which its note is made of. Returns `false` if it
-    /// cannot lie beside it.
+    /// cannot lie next to it.
     #[inline]
     pub(super) fn note(&mut self, note: u64) -> Result<bool> {
         self.writer.as_mut().expect("an entry was appended").note(note)
@@ -351,7 +351,7 @@ impl<'a> Outputs<'a> {
                 }
                 None => file.sync()?,
             }
-            // Behind the sync, or the note that one is owed: what is listed here may be named by an
+            // After the sync, or the note that one is due: what is listed here may be named by an
             // edit.
             self.finished.push(SstMeta {
                 compression: Some(self.compression),
@@ -366,7 +366,7 @@ impl<'a> Outputs<'a> {
     /// Makes all names durable. No table is under way.
     pub(super) fn finish(mut self) -> Result<Vec<SstMeta>> {
         assert!(self.writer.is_none(), "the last table was ended");
-        // One sync of the folder for all names, behind the syncs of all bytes.
+        // One sync of the folder for all names, after the syncs of all bytes.
         if !self.finished.is_empty() && self.factory.later.is_none() {
             self.factory.fs.sync_names(&self.factory.dir, &self.made)?;
         }

@@ -6,7 +6,7 @@
 //! The order of the choice:
 //! 1. tables below a clear sequence, which no reader sees;
 //! 2. the level with the highest score, if that is at least 1;
-//! 3. a table of which half the entries are tombstones;
+//! 3. a table whose entries are tombstones by half;
 //! 4. an elision;
 //! 5. a table from which much can go, because snapshots were released or entries expired;
 //! 6. many neighbours that are much smaller than a table (`small.rs`).
@@ -120,7 +120,7 @@ impl Picker<'_> {
         job.filter(|_| score >= 1.0).map(|job| Compaction { score, ..job })
     }
 
-    /// The tables that nobody sees anything of since the partition was cleared: all at once, without
+    /// The tables that no one sees anything of since the partition was cleared: all at once, without
     /// reading them. Where values are stored apart they are read, and rewritten to nothing, for the
     /// store to hear which values go.
     pub(super) fn cleared(&self) -> Option<Compaction> {
@@ -225,7 +225,7 @@ impl Picker<'_> {
         range: UserRange<'_>,
         wanted: impl Fn(&SstMeta) -> bool,
     ) -> Option<Compaction> {
-        // Not level 0: an older table may lie beside this one on the same level.
+        // Not level 0: an older table may overlap this one on the same level.
         for level in 1..=LAST {
             for table in self.version.levels[level].overlapping(range) {
                 let meta = &table.meta;
@@ -256,8 +256,8 @@ impl Picker<'_> {
         })
     }
 
-    /// A table of which much can go. All versions of a key lie in one
-    /// table, so it is rewritten where it is; on level 0 older tables lie beside it, and it goes the
+    /// A table that much can be dropped from. All versions of a key lie in one
+    /// table, so it is rewritten where it is; on level 0 older tables may overlap it, and it goes the
     /// way of its level.
     fn outdated(&self, base: usize) -> Option<Compaction> {
         self.version

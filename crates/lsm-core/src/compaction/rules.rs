@@ -29,7 +29,7 @@ use crate::version::{Level, PartitionVersion, Table};
 pub enum Ruling {
     /// The entry is written.
     Keep,
-    /// Nobody can see it any more.
+    /// No one can see it any more.
     Drop,
     /// It has the key and sequence of the entry before. Equal kind and value: it goes; else one of
     /// the two inputs is damaged, which is a fault.

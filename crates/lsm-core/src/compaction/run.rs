@@ -28,7 +28,7 @@ use crate::memtable::{Memtable, clear_seqs_of};
 use crate::types::{ClearSeqs, Gap, Gaps, KeyForm, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, Table, TableContext};
 
-/// See the module.
+/// One run of a flush, a compaction, a repair or an export: its inputs, and the level of its outputs.
 pub struct Merge<'a> {
     kind: JobKind,
     version: &'a PartitionVersion,
@@ -51,7 +51,7 @@ pub struct Merge<'a> {
     bare: Option<KeyForm>,
 }
 
-/// The surroundings of a run: all that it needs beside its merge.
+/// All that a run needs in addition to its merge.
 pub struct RunContext<'a> {
     /// The maker of the outputs.
     pub factory: &'a TableFactory,
@@ -187,7 +187,7 @@ impl<'a> Merge<'a> {
                 // The loop sees only that entries do not ascend. The tables are read again to name
                 // the one at fault.
                 .map_err(|error| blame(error, self.input_tables(), tables))?;
-        // Only behind the loop: walks add to their findings until their ends.
+        // Only after the loop: walks add to their findings until their ends.
         Ok(outcome.and_found(findings.take()))
     }
 

@@ -59,7 +59,7 @@ struct SmallRule {
 }
 
 impl Picker<'_> {
-    /// Many small neighbours of which none is most of them.
+    /// Many small neighbours, none of which has most of their bytes.
     pub(super) fn small(&self) -> Option<Compaction> {
         let rule = SmallRule {
             bytes_max: self.version.options.table_bytes / SMALL_SHARE,

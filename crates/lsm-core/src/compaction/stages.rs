@@ -207,7 +207,7 @@ impl<'a> Stages<'a> {
     }
 }
 
-/// Refuses payloads of notes, of so many bytes each, that have no place beside their owners.
+/// Refuses payloads of notes, of so many bytes each, that have no place next to their owners.
 fn check_note_form(payload_bytes: Option<usize>) -> Result<()> {
     let refused = payload_bytes.filter(|bytes| !(1..=NOTED_BYTES_MAX).contains(bytes));
     let Some(bytes) = refused else { return Ok(()) };

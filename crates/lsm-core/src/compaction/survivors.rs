@@ -32,7 +32,7 @@ use boundary::Noting;
 /// The entries between two looks of a running job at whether it should stop.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
 
-/// The loop's state beside its stages.
+/// The loop's state without its stages.
 pub(super) struct Writing<'a, 'o> {
     stages: Stages<'a>,
     survival: Survival<'a>,
@@ -265,7 +265,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             }
             Ruling::Disordered => return self.damaged(entry, "an entry is out of order"),
             Ruling::Twin => {
-                // Of equal twins one is enough; of unequal ones nobody can tell which is true.
+                // Of equal twins one is enough; of unequal ones no one can tell which is true.
                 if order.is_ne() || !self.last_value.is(entry.value) {
                     let what = "two entries with one key and sequence number differ";
                     return self.damaged(entry, what);
@@ -354,7 +354,7 @@ impl<'a, 'o> Writing<'a, 'o> {
     }
 
     /// The store that may have another place for the value of a survivor. Flushes have none: the
-    /// log may name the handle yet. A flush that begins the log anew has one for values in doubt.
+    /// log may name the handle yet. A flush that begins the log again has one for values in doubt.
     fn carrier(&self, entry: Entry<'_>) -> Option<(&AttachedStore, CarryJob)> {
         let store = self.stages.hooks.store.as_deref()?;
         let may_carry = self.stages.may_carry;

@@ -71,7 +71,7 @@ impl Db {
 enum OpenMode {
     /// Alone, for everything.
     Writing,
-    /// While nobody writes.
+    /// While no one writes.
     Reading,
     /// While somebody may write.
     WithLiveWriter,
@@ -133,13 +133,13 @@ impl Builder {
     /// The content of the log is replayed into memory, four times [`Options::write_buffer_bytes`]
     /// at most. Writes, and all that would write to the folder, are [`ErrorKind::ReadOnly`].
     /// Several may read at once, and no writer opens the database meanwhile; where the file `LOCK`
-    /// is missing or may not be opened, nobody is kept out.
+    /// is missing or may not be opened, no one is kept out.
     pub fn read_only(mut self, is_read_only: bool) -> Builder {
         self.access = if is_read_only { OpenMode::Reading } else { OpenMode::Writing };
         self
     }
 
-    /// As [`Builder::read_only`], beside a process that may have the database open for writing: what
+    /// As [`Builder::read_only`], next to a process that may have the database open for writing: what
     /// that has committed by now. Default: `false`.
     ///
     /// The lock is neither asked for nor held. A lease, a file of some bytes, holds the tables until the

@@ -90,7 +90,7 @@ pub enum ChunkChange {
     Created,
     /// It takes no more values.
     Sealed,
-    /// It was removed: nobody needs a value in it.
+    /// It was removed: no one needs a value in it.
     Reclaimed,
 }
 

@@ -1,7 +1,7 @@
 //! [`Expiry`]: by which time entries leave a partition.
 //!
 //! A filter that removes entries by their age says so here. The engine then asks it of every entry
-//! that a flush or a compaction writes, tables remember the answers, and a table of which enough has
+//! that a flush or a compaction writes, tables remember the answers, and a table in which enough has
 //! expired becomes due for a compaction by itself.
 
 use std::sync::{Arc, OnceLock};
@@ -22,7 +22,7 @@ pub trait Expiry: Send + Sync {
     /// Called under locks of the engine: it looks at a clock and calls nothing of the database.
     fn now(&self, unix_time: Duration) -> u64;
 
-    /// Returns the time for which an expired entry may stay in a table of which little has expired;
+    /// Returns the time for which an expired entry may stay in a table in which little has expired;
     /// `None` until everything of the table that ever expires has. Default.
     fn stays_for(&self) -> Option<u64> {
         None

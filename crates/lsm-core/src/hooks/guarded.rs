@@ -114,7 +114,7 @@ impl Who {
             Ok(())
         });
         if let Err(error) = dropped {
-            // It has done its work, and nobody waits for this.
+            // It has done its work, and no one waits for this.
             tracing::error!(%error, "a hook panicked");
         }
     }

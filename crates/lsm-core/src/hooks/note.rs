@@ -1,6 +1,6 @@
 //! Notes on entries, from which hidden entries are made block by block.
 //!
-//! A hidden entry that lies right behind its owner has no key of its own. A note of 8 bytes on the owner is
+//! A hidden entry that lies right after its owner has no key of its own. A note of 8 bytes on the owner is
 //! enough to make it. The loop of a job collects the notes on the entries of a block, and [`NoteForm`] makes
 //! all payloads of the block in one call.
 
@@ -29,7 +29,7 @@ pub struct EndedBlock {
     pub notes: u64,
     /// The sum of those notes, which wraps around.
     pub sum_of_notes: u64,
-    /// It ended where a cut was forbidden: behind a value that has a block of its own, or between versions
+    /// It ended where a cut was forbidden: after a value that has a block of its own, or between versions
     /// of one key beyond a bound.
     pub is_forced: bool,
 }

@@ -69,7 +69,7 @@ pub enum TableVerdict {
     /// Entries are missing, and it is not known which.
     Lost,
     /// Each block has what was written to it, and all are there, and yet their number is another
-    /// than the one that was noted, as this text says. A compaction writes the number anew.
+    /// than the one that was noted, as this text says. A compaction writes the number again.
     Miscounted(String),
 }
 
@@ -147,9 +147,9 @@ pub struct DecodedEntry {
 pub struct RepairedBlock {
     /// Entries, and where some are lost.
     pub pieces: Vec<Piece>,
-    /// The repairs that listeners are told of, each with its source.
+    /// The repairs that listeners hear of, each with its source.
     pub repaired: Vec<(Fault, String)>,
-    /// The losses that listeners are told of.
+    /// The losses that listeners hear of.
     pub lost: Vec<Fault>,
     /// The verdict on the blocks that are verified together with this one: [`BlockVerdict::Later`] if more
     /// of them follow, [`BlockVerdict::AllDamaged`] if this is the last and they are not what was
@@ -262,7 +262,7 @@ pub trait RepairSources: Send + Sync {
 mod tests {
     use super::*;
 
-    /// Gaps that overlap in every way, in an order of which each is new.
+    /// Gaps that overlap in every way, in such an order that each is new.
     #[test]
     fn what_is_lost_is_reached_whatever_order_it_is_found_in() {
         let spans = [(10, 12), (30, 34), (11, 20), (5, 6), (20, 21), (4, 40), (50, 50)];

@@ -71,7 +71,7 @@ pub struct StoreContext {
     pub is_following: bool,
     /// Another process that may write, although this is no secondary that follows it.
     pub other: Option<OtherWriter>,
-    /// Takes what listeners are to be told.
+    /// Takes the events for listeners.
     pub events: EventQueue,
     /// Takes the wishes for a sync of the log and for a flush.
     pub wishes: StoreWishes,
@@ -133,10 +133,10 @@ fn missing_chunk(path: &Path) -> Error {
     Error::corruption(path, None, "a chunk file is missing")
 }
 
-/// The wishes of value stores, which the engine fulfils in the background, behind the next commit.
+/// The wishes of value stores, which the engine fulfils in the background, after the next commit.
 ///
 /// Both bound what a store cannot bound alone: recovery verifies the values of all frames that no sync of the
-/// log attests, and the space of what was overwritten comes back only behind a flush.
+/// log attests, and the space of what was overwritten comes back only after a flush.
 #[derive(Clone, Default)]
 pub struct StoreWishes(Arc<Wished>);
 
@@ -203,7 +203,7 @@ impl StoreWishes {
     }
 }
 
-/// The way in for events: they are queued, and told where the engine holds no lock.
+/// The way in for events: they are queued, and reported where the engine holds no lock.
 #[derive(Clone, Default)]
 pub struct EventQueue(Option<Arc<TakeEvent>>);
 
@@ -215,7 +215,7 @@ impl EventQueue {
         EventQueue(Some(Arc::new(take)))
     }
 
-    /// Has every listener told, soon. Allowed under any lock.
+    /// Has the event reported to every listener, soon. Allowed under any lock.
     pub fn tell(&self, event: &Event) {
         if let Some(take) = &self.0 {
             take(event);
@@ -229,7 +229,7 @@ impl StoreContext {
         ChunkId { number: self.numbers.allocate(), epoch: self.epoch }
     }
 
-    /// Has listeners told of a change of a chunk file that is `bytes` long, soon. Allowed under any
+    /// Has a change reported to listeners, of a chunk file that is `bytes` long, soon. Allowed under any
     /// lock.
     pub fn tell_of(&self, chunk: ChunkId, change: ChunkChange, bytes: u64) {
         let partition = self.partition_name.to_string();

@@ -59,7 +59,7 @@ pub struct Description {
     /// Its length in bytes.
     pub bytes: u64,
     /// Ranges of the file in bytes, with a text for people, in the order of the file. What lies
-    /// inside of another range comes behind it.
+    /// inside of another range comes after it.
     pub lines: Vec<(Range<u64>, String)>,
 }
 
@@ -72,7 +72,7 @@ pub fn describe_path(path: &Path, inside: bool) -> Result<Description> {
 }
 
 /// Returns the meaning of each byte of the file. With `inside` down to single entries, operations
-/// and changes. Damaged parts are described as that, and the description goes on behind them.
+/// and changes. Damaged parts are described as that, and the description goes on after them.
 ///
 /// # Errors
 /// `Corruption` for a file of no kind that is known, and where header or footer are damaged, from

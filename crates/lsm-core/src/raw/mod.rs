@@ -114,7 +114,7 @@ impl fmt::Debug for RawEntry<'_> {
     }
 }
 
-/// All places of a partition in which entries lie. See the module.
+/// All places of a partition in which entries lie, pinned.
 #[derive(Clone)]
 pub struct Walk {
     pin: Pin,
@@ -217,13 +217,13 @@ impl MemtableWalk {
         self.entries
     }
 
-    /// The next entry; `None` behind the last.
+    /// The next entry; `None` after the last.
     #[expect(clippy::should_implement_trait, reason = "it lends what it returns")]
     pub fn next(&mut self) -> Result<Option<RawEntry<'_>>> {
         if !self.begun {
             self.begun = true;
             self.iter.seek(None)?;
-        // Behind the last entry a further call is no step: it returns `None` again.
+        // After the last entry a further call is no step: it returns `None` again.
         } else if self.iter.valid() {
             self.iter.next()?;
         }
@@ -346,7 +346,7 @@ enum WalkPosition {
 }
 
 /// The entries of a table, hidden ones included, in internal order: keys ascending, versions of
-/// one newest first. After an error it is behind the last.
+/// one newest first. After an error it is after the last.
 pub struct TableWalk {
     table: RawTable,
     iter: RawIter,
@@ -369,7 +369,7 @@ impl TableWalk {
         sought.map_err(|error| error.in_partition(self.table.partition()))
     }
 
-    /// The next entry; `None` behind the last.
+    /// The next entry; `None` after the last.
     ///
     /// # Errors
     /// Corruption that names partition, file and offset; in a tolerant [`RawMode`] only that of
@@ -377,7 +377,7 @@ impl TableWalk {
     /// [`Origin::block_verified`].
     #[expect(clippy::should_implement_trait, reason = "it lends what it returns")]
     pub fn next(&mut self) -> Result<Option<RawEntry<'_>>> {
-        // A seek has moved to the next entry already, so the first call behind it does not move.
+        // A seek has moved to the next entry already, so the first call after it does not move.
         let moved = match std::mem::replace(&mut self.position, WalkPosition::On) {
             WalkPosition::Before => self.iter.seek(None),
             WalkPosition::On if self.iter.valid() => self.iter.next(),

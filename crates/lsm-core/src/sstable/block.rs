@@ -40,7 +40,7 @@
 //! every comparison of a search. Hidden entries have no word; a block that has some holds the 4-byte
 //! offset of each in a list of its own.
 //!
-//! Invariants of a [`Block`], which everything behind [`Block::parse`] relies on:
+//! Invariants of a [`Block`], which everything after [`Block::parse`] relies on:
 //! 1. Each entry decodes, lies inside the entries, and has a known kind and a valid key length.
 //! 2. Word `i` is that of entry `i`, and keys ascend strictly.
 //! 3. Each hidden entry decodes, lies inside the entries, has an owner or a key of its own, and
@@ -68,7 +68,7 @@ const ENTRY_BYTES_MIN: usize = 5;
 
 /// A parsed block.
 pub struct Block {
-    /// The payload and what a search goes by.
+    /// The payload and the numbers that a search uses.
     data: BlockData,
     pub(super) hidden: HiddenEntries,
     /// A hook has seen that no entry is missing: see [`TableBlock::is_whole`]. Relaxed: two who look
@@ -154,7 +154,7 @@ impl Block {
         Ok(Block { data, hidden, is_whole: AtomicBool::new(false) })
     }
 
-    /// The payload and what a search goes by.
+    /// The payload and the numbers that a search uses.
     #[inline]
     pub fn data(&self) -> &BlockData {
         &self.data

@@ -33,7 +33,7 @@ pub(super) struct BlockBuilder {
     has_hidden: bool,
     /// The payloads of hidden entries as long as each visible entry has one: see `hidden.rs`.
     column: Vec<u8>,
-    /// Notes on the entries behind those, whose payloads are still to be made.
+    /// Notes on the entries after those, whose payloads are still to be made.
     notes: Vec<u64>,
     /// Number of both, and bytes of each payload.
     column_entries: u32,
@@ -184,7 +184,7 @@ impl BlockBuilder {
         Ok(())
     }
 
-    /// Appends the hidden entry that has the payload of this note behind its owner, the last entry, among
+    /// Appends the hidden entry that has the payload of this note after its owner, the last entry, among
     /// the entries. No note is left to be settled.
     ///
     /// # Errors
@@ -199,7 +199,7 @@ impl BlockBuilder {
         Ok(())
     }
 
-    /// Takes back the last note, whose payload has `width` bytes. Nothing was added behind it.
+    /// Takes back the last note, whose payload has `width` bytes. Nothing was added after it.
     pub(super) fn take_back_note(&mut self, note: u64, width: usize) {
         self.hidden_bytes -= 1 + width;
         if self.notes.pop().is_some() {
@@ -241,7 +241,7 @@ impl BlockBuilder {
         self.hidden_bytes += 1 + len;
     }
 
-    /// Appends a hidden entry behind its owner, the last entry, among the entries.
+    /// Appends a hidden entry after its owner, the last entry, among the entries.
     #[cold]
     fn mix_beside(&mut self, payload: &[u8]) {
         self.mix();
@@ -270,7 +270,7 @@ impl BlockBuilder {
             start = end;
         }
         payload.extend_from_slice(&old[start..]);
-        // Each entry moves by what is put behind those in front of it.
+        // Each entry moves by what is put after those in front of it.
         for (i, owner) in self.owners.iter_mut().enumerate() {
             owner.start += step * i.min(column_entries);
             owner.suffix += step * i.min(column_entries);
@@ -345,7 +345,7 @@ impl BlockBuilder {
     }
 
     /// Completes the payload of a block whose only entry is this one, without its value. Returns what
-    /// stands before the value and what stands behind it.
+    /// stands before the value and what stands after it.
     pub(super) fn finish_around_value(
         &mut self,
         key: KeyRef<'_>,

@@ -26,19 +26,19 @@ pub(super) struct BlockPass<'a> {
     pub offsets: Vec<u32>,
     /// The table's, if it may have hidden entries.
     pub hidden_suffix: Option<&'a [u8]>,
-    /// Each visible entry has a hidden one right behind it, whose payload lies elsewhere.
+    /// Each visible entry has a hidden one right after it, whose payload lies elsewhere.
     pub has_column: bool,
     pub hidden: Vec<u32>,
     /// The last visible entry.
     pub last: Option<(JoinedKey<'a>, Trailer)>,
-    /// The hidden entry behind it, if there is one.
+    /// The hidden entry after it, if there is one.
     pub last_hidden: Option<LastHidden<'a>>,
 }
 
-/// A hidden entry that nothing visible has come behind yet.
+/// A hidden entry that nothing visible has come after yet.
 #[derive(Clone, Copy)]
 pub(super) enum LastHidden<'a> {
-    /// The hidden entry of the last visible one, right behind it, as nearly always.
+    /// The hidden entry of the last visible one, right after it, as nearly always.
     OfLast,
     /// Any other hidden entry.
     Other(PiecedKey<'a>),
@@ -54,7 +54,7 @@ impl<'a> BlockPass<'a> {
         let mut restart: &[u8] = &[];
         let mut common_prefix: &[u8] = &[];
         for i in 0..count {
-            // There are bytes behind the entries, so that this one exists.
+            // There are bytes after the entries, so that this one exists.
             if self.payload[at] & HIDDEN_BIT != 0 && !self.has_column {
                 at = match self.usual_hidden_entry(at) {
                     // Nearly always the only one, and a visible entry is next.
@@ -104,18 +104,18 @@ impl<'a> BlockPass<'a> {
         if at == self.end { Ok(()) } else { Err(bad("bytes are left over", at)) }
     }
 
-    /// Checks that the next visible entry is behind the last one, and behind the hidden entry of that.
+    /// Checks that the next visible entry is after the last one, and after the hidden entry of that.
     #[inline]
     fn check_order(&mut self, key: JoinedKey<'a>, trailer: Trailer, word: u64) -> Option<()> {
         if let (Some(&before), Some((last_key, last_trailer))) = (self.words.last(), self.last) {
-            // Behind a prefix that all have, words ascend with the keys; equal ones decide
+            // After a prefix that all have, words ascend with the keys; equal ones decide
             // nothing.
             let order = before.cmp(&word).then_with(|| compare_joined(last_key, key));
             if order.then(trailer.cmp(&last_trailer)) != Ordering::Less {
                 return None;
             }
             // Of two keys that differ within their words the hidden key of the first sorts
-            // behind the second only if the second begins with the first.
+            // after the second only if the second begins with the first.
             let cannot_begin = before != word && key.len() <= last_key.len();
             if matches!(self.last_hidden, Some(LastHidden::OfLast)) && cannot_begin {
                 self.last_hidden = None;
@@ -181,7 +181,7 @@ impl<'a> BlockPass<'a> {
         Ok(at)
     }
 
-    /// Takes in the hidden entry at `at` if it is as nearly all are: short, and right behind its
+    /// Takes in the hidden entry at `at` if it is as nearly all are: short, and right after its
     /// owner, where it is in order. What would be wrong is not said here.
     #[inline]
     fn usual_hidden_entry(&mut self, at: usize) -> Option<usize> {
@@ -209,7 +209,7 @@ impl<'a> BlockPass<'a> {
             return Err(bad("value length out of range", at));
         }
         let here = match (head.owner, self.last) {
-            // Right behind its owner it is in order.
+            // Right after its owner it is in order.
             (Owner::Near(1), Some((owner, _))) if self.last_hidden.is_none() => {
                 check_len(owner.len() + suffix.len(), at)?;
                 self.last_hidden = Some(LastHidden::OfLast);
@@ -238,7 +238,7 @@ impl<'a> BlockPass<'a> {
         Ok(head.payload.end)
     }
 
-    /// The key of the hidden entry that nothing visible has come behind yet.
+    /// The key of the hidden entry that nothing visible has come after yet.
     #[inline]
     fn hidden_before(&self) -> Option<PiecedKey<'a>> {
         match self.last_hidden? {

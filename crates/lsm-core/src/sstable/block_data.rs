@@ -1,7 +1,7 @@
-//! [`BlockData`]: the payload of a block, and the numbers that a search of it goes by.
+//! [`BlockData`]: the payload of a block, and the numbers that a search of it uses.
 //!
 //! Made by [`Block::parse`](super::Block::parse), which checks the payload. The block cache keeps it
-//! beside the block, so that a point read searches a block without touching anything else of it.
+//! next to the block, so that a point read searches a block without touching anything else of it.
 //!
 //! All numbers lie in one piece of memory, the marks, of words of 64 bits. A point read of a block
 //! that no processor has cached then waits for the marks once and for the entry once. With words,
@@ -13,7 +13,7 @@
 //! 1     1      common     length of the common prefix; in the high 32 bits: offset of the first
 //!                         visible key, 0 without one
 //! 2     2      prefix     the first 16 bytes of the common prefix as two words, as far as it reaches
-//! 4     n      words      of each visible entry the 8 bytes of its key behind the common prefix
+//! 4     n      words      of each visible entry the 8 bytes of its key after the common prefix
 //! 4+n   n/2    offsets    of the visible entries, two in a word, the first in the low half
 //! ```
 //!
@@ -39,10 +39,10 @@ const HAS_HIDDEN: u64 = 1 << 63;
 /// Blocks of more entries are those of an index, which are seldom far from the processor.
 const TOUCHED_ENTRIES_MAX: usize = 128;
 
-/// See the module.
+/// The payload of a verified block with the numbers that a search of it uses.
 #[derive(Clone)]
 pub struct BlockData {
-    /// The marks and the payload, and in an uncompressed block the bytes that were stored behind it.
+    /// The marks and the payload, and in an uncompressed block the bytes that were stored after it.
     buffer: BlockBuffer,
 }
 
@@ -92,7 +92,7 @@ impl BlockData {
         self.buffer.are_in(slab)
     }
 
-    /// The payload, and in an uncompressed block the bytes that were stored behind it.
+    /// The payload, and in an uncompressed block the bytes that were stored after it.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         self.buffer.bytes()
@@ -193,7 +193,7 @@ impl BlockData {
         BlockLines { marks: self.marks()[mark..].as_ptr_range(), payload }
     }
 
-    /// Asks for the lines behind the first one of entry `i`, so that the processor fetches the value
+    /// Asks for the lines after the first one of entry `i`, so that the processor fetches the value
     /// while the head of the entry is decoded: another tenth.
     #[inline]
     pub(super) fn touch_entry(&self, i: usize) {

@@ -25,7 +25,7 @@ impl Block {
         !matches!(self.hidden, HiddenEntries::Mixed(_))
     }
 
-    /// Returns `true` if hidden entry `h` sorts behind visible entry `i`.
+    /// Returns `true` if hidden entry `h` sorts after visible entry `i`.
     #[inline]
     pub(super) fn is_hidden_behind(&self, h: usize, i: usize) -> bool {
         match &self.hidden {
@@ -112,7 +112,7 @@ impl Block {
 
     /// The hidden entry that belongs to visible entry `i`, which ends at `end`, if it is the very
     /// next one: where no other version and no other key sorts between the two. Looks at little
-    /// but the bytes behind the entry, which a search has just been near.
+    /// but the bytes after the entry, which a search has just been near.
     #[inline]
     pub(super) fn next_hidden(&self, i: usize, end: usize) -> Option<HiddenHead> {
         let offsets = match &self.hidden {
@@ -120,7 +120,7 @@ impl Block {
             HiddenEntries::Column(column) => return Some(column.head(i)),
             HiddenEntries::Mixed(offsets) => offsets,
         };
-        // Behind the last entry lie the restarts; behind another one a header, hidden or not.
+        // After the last entry lie the restarts; after another one a header, hidden or not.
         let is_end =
             i + 1 == self.len() && offsets.last().is_none_or(|last| (*last as usize) < end);
         let head = if is_end { None } else { HiddenHead::decode(self.bytes(), end) };

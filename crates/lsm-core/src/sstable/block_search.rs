@@ -83,7 +83,7 @@ impl BlockData {
             return Near::AtOrNext(low);
         }
         let ties = words[low..].partition_point(|w| *w == word);
-        // Ties: keys that share 8 bytes behind the common prefix, or versions of one key. Their
+        // Ties: keys that share 8 bytes after the common prefix, or versions of one key. Their
         // words say nothing more, so whole keys are compared, each rebuilt from two pieces.
         let mut low = low;
         let mut high = low + ties;
@@ -98,7 +98,7 @@ impl BlockData {
         Near::At(low)
     }
 
-    /// Number of entries behind entry `at` that are before `until`, each with another user key than the
+    /// Number of entries after entry `at` that are before `until`, each with another user key than the
     /// one in front of it, as far as words tell.
     pub(super) fn stretch(&self, at: usize, until: Option<KeyRef<'_>>) -> usize {
         let end = until.map_or(self.len(), |until| match self.near(until) {

@@ -5,13 +5,13 @@ use super::block_entry::RESTART_ENTRIES;
 use super::hidden::HiddenColumn;
 use crate::limits::INTERNAL_KEY_BYTES_MAX;
 
-/// Bytes behind the restart offsets.
+/// Bytes after the restart offsets.
 pub(super) const TAIL_BYTES: usize = 16;
 /// The bits of the common prefix in its number; those above are the width of the column.
 const COMMON_BITS: u32 = 24;
 const _: () = assert!(INTERNAL_KEY_BYTES_MAX < 1 << COMMON_BITS, "the common prefix fits");
 
-/// The numbers behind the entries of a payload.
+/// The numbers after the entries of a payload.
 pub(super) struct BlockTail {
     /// The offset at which they begin: the end of the restarts.
     pub start: usize,
@@ -51,7 +51,7 @@ impl BlockTail {
     /// The column, if the block has one and there is room for it.
     #[inline]
     pub(super) fn column(&self) -> Option<HiddenColumn> {
-        // Behind no entry there is no hidden one.
+        // After no entry there is no hidden one.
         if self.width == 0 || self.count == 0 {
             return None;
         }
@@ -67,7 +67,7 @@ impl BlockTail {
         end + self.width * entries + 4 * restarts == self.start
     }
 
-    /// The column behind entries that decode and end at `end`. If they are all of the block, its place
+    /// The column after entries that decode and end at `end`. If they are all of the block, its place
     /// follows from them, and else from the stored number.
     pub(super) fn column_behind(&self, end: usize, are_all: bool) -> Option<HiddenColumn> {
         if are_all {
@@ -76,7 +76,7 @@ impl BlockTail {
         self.column().filter(|column| column.start >= end)
     }
 
-    /// The end of the entries. `None` if there is no room for what comes behind them.
+    /// The end of the entries. `None` if there is no room for what comes after them.
     #[inline]
     pub(super) fn entries_end(&self) -> Option<usize> {
         if self.width == 0 { self.column_end() } else { self.column().map(|column| column.start) }

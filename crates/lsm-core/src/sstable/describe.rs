@@ -1,7 +1,7 @@
 //! [`describe`]: the meaning of each byte of a table file, for `dump`.
 //!
 //! It needs no manifest: the file's identity is taken from its own footer. Damaged blocks are
-//! described as such, and the description goes on behind them.
+//! described as such, and the description goes on after them.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use super::properties::SstProperties;
 use super::stored::{Access, Extent, TRAILER_BYTES, TableSource};
 
 /// Returns the meaning of each byte of the table in `file`: ranges in the file with a text for
-/// people, in the order of the file. With `entries`, those of data blocks too, behind their block
+/// people, in the order of the file. With `entries`, those of data blocks too, after their block
 /// and inside its range; where the block is compressed they have the range of the block.
 ///
 /// # Errors
@@ -37,7 +37,7 @@ pub fn describe(
     let file_bytes = file.len()?;
     let mut source = TableSource { file, path: path.into(), unique_id: 0, file_bytes };
     let (footer, footer_at) = Footer::read(&source, Access::Plain)?;
-    // From the file itself, because nobody says which table it should be.
+    // From the file itself, because no one says which table it should be.
     source.unique_id = footer.unique_id;
     let mut out = Describer { source, suffix: Vec::new(), lines: Vec::new() };
     // First, because data blocks do not parse without the suffix of hidden keys, which is in them.
@@ -77,7 +77,7 @@ impl Describer {
         self.trailer(extent);
     }
 
-    /// The bytes behind the payload of a block.
+    /// The bytes after the payload of a block.
     fn trailer(&mut self, extent: Extent) {
         let mut trailer = [0; TRAILER_BYTES];
         let at = payload_range(extent).end;

@@ -9,7 +9,7 @@
 //!                              hidden entries, whose suffix is in the properties; 1 = they may
 //!                              have the short form; 2 = they may lie in a column
 //! 24      1     checksum       1 = XXH3-64
-//! 25      1     trailer        bytes behind the payload of each block: 9
+//! 25      1     trailer        bytes after the payload of each block: 9
 //! 26      1     index levels   1 or 2
 //! 27      5     reserved       0
 //! 32      16    db id
@@ -47,7 +47,7 @@ pub(super) const HAS_HIDDEN: u64 = 1 << 0;
 /// Incompatible feature: hidden entries may have the short form. Code that knows it reads that form in any
 /// table; the bit keeps older code from taking it for damage.
 pub(super) const HAS_SHORT_HIDDEN: u64 = 1 << 1;
-/// Incompatible feature: hidden entries may lie in a column behind the entries of their block.
+/// Incompatible feature: hidden entries may lie in a column after the entries of their block.
 pub(super) const HAS_HIDDEN_COLUMN: u64 = 1 << 2;
 /// Compatible feature: the properties have fields 22 and 24.
 pub(super) const HAS_TAIL_CHECKSUMS: u64 = 1 << 0;
@@ -152,7 +152,7 @@ impl Footer {
             return Err(source.corruption(buf_at, "footer checksum does not match"));
         }
         let at = source.file_bytes - u64::from(ending.footer_len);
-        // Behind the checksum: only an intact footer can say that it needs newer code.
+        // After the checksum: only an intact footer can say that it needs newer code.
         let decoded = if ending.version == VERSION {
             Footer::decode(footer, at)
         } else {

@@ -4,8 +4,8 @@
 //! table's hidden suffix. Its trailer has the owner's sequence number and the kind tombstone.
 //! `block_builder.rs` writes it, `block_check.rs` checks it, and `raw.rs` shows it as an entry.
 //!
-//! Nearly every block has one hidden entry right behind each visible one, with a payload of the same
-//! short length. The payloads then lie in a column behind the entries, and nothing else of them is
+//! Nearly every block has one hidden entry right after each visible one, with a payload of the same
+//! short length. The payloads then lie in a column after the entries, and nothing else of them is
 //! stored:
 //!
 //! ```text
@@ -105,7 +105,7 @@ pub(super) enum HiddenEntries {
     Column(HiddenColumn),
 }
 
-/// The payloads of hidden entries that lie behind all entries of a block, one for each visible entry.
+/// The payloads of hidden entries that lie after all entries of a block, one for each visible entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HiddenColumn {
     /// Offset in the payload of the block.
@@ -152,7 +152,7 @@ impl HiddenHead {
         if let Some(payload) = HiddenHead::usual_payload(bytes, at) {
             return Some(HiddenHead { owner: Owner::Near(1), lacks_seq: true, payload });
         }
-        // Behind the usual ones, which include all headers with a length in their low bits.
+        // After the usual ones, which include all headers with a length in their low bits.
         let header = *bytes.get(at)?;
         let lacks_seq = header & SEQ_LEFT_OUT_BIT != 0;
         let lacks_back = header & BACK_LEFT_OUT_BIT != 0;
@@ -211,7 +211,7 @@ impl HiddenHead {
         self.payload.len() + if self.lacks_seq { SEQ_BYTES } else { 0 }
     }
 
-    /// The payload behind its first 8 bytes, if it has so many. A writer leaves those out if they
+    /// The payload after its first 8 bytes, if it has so many. A writer leaves those out if they
     /// are the sequence number.
     #[inline]
     pub(super) fn behind_seq<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
@@ -258,7 +258,7 @@ pub(super) fn put_hidden(
     out.extend_from_slice(stored);
 }
 
-/// Appends a hidden entry to the payload of a block, right behind its owner, in the short form.
+/// Appends a hidden entry to the payload of a block, right after its owner, in the short form.
 pub(super) fn put_hidden_beside(out: &mut Vec<u8>, payload: &[u8]) {
     assert!(is_short(payload.len()), "it has the short form");
     out.push(USUAL | payload.len() as u8);
@@ -302,12 +302,12 @@ pub(super) fn hidden_trailer(seq: SeqNo) -> Trailer {
 pub(super) struct PiecedKey<'a> {
     pub pieces: [&'a [u8]; 3],
     pub trailer: Trailer,
-    /// The 8 bytes behind the block's common prefix, if the key is known to have that.
+    /// The 8 bytes after the block's common prefix, if the key is known to have that.
     pub word: Option<u64>,
 }
 
 impl PiecedKey<'_> {
-    /// Returns `true` if the key sorts behind `last`; all do where there is none.
+    /// Returns `true` if the key sorts after `last`; all do where there is none.
     pub(super) fn is_behind(&self, last: Option<&PiecedKey<'_>>) -> bool {
         last.is_none_or(|last| last.order(self).is_lt())
     }

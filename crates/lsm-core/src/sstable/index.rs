@@ -2,13 +2,13 @@
 //! `index_cursor.rs` walks it.
 //!
 //! It has one entry for each data block. The key of the entry is a separator: no key of the block
-//! is behind it, and every key of the next block is. The value is the block's offset and length, as
+//! is after it, and every key of the next block is. The value is the block's offset and length, as
 //! varints. Entries are stored in blocks of the format of data blocks. A large index has two
 //! levels: partitions, which are read through the block cache, and one block above them with the
 //! last separator of each.
 //!
 //! The form of a separator: if two neighbouring blocks have different user keys at their border, it
-//! is a user key as short as possible with [`Trailer::LAST`], so it is behind all versions of its
+//! is a user key as short as possible with [`Trailer::LAST`], so it is after all versions of its
 //! key. If the versions of one user key span blocks, it is the whole last internal key.
 
 use std::sync::Arc;
@@ -38,7 +38,7 @@ const PARTITION_FRACTION: usize = 32;
 /// Appends to `out` the shortest user key that is not before `last` and before `next`.
 pub(super) fn put_separator(out: &mut Vec<u8>, last: &[u8], next: &[u8]) {
     let common = common_len(last, next);
-    // One byte more of `next` is behind `last`; it is before `next` if it is not all of it.
+    // One byte more of `next` is after `last`; it is before `next` if it is not all of it.
     let cut = if common + 1 < next.len() { &next[..=common] } else { last };
     // A separator that is no shorter than the last key has nothing for it.
     out.extend_from_slice(if cut.len() < last.len() { cut } else { last });
@@ -65,7 +65,7 @@ impl IndexBuilder {
     }
 
     /// Adds the data block at `extent`, whose last key is `last`; `next` is the first user key
-    /// behind it.
+    /// after it.
     pub(super) fn add(&mut self, last: KeyRef<'_>, next: Option<&[u8]>, extent: Extent) {
         let trailer = match next {
             Some(next) if next == last.user => {
@@ -152,7 +152,7 @@ struct BlockPlace {
     /// Its offset in the file.
     start: u64,
     /// The address of its marks when a reader found it in the cache last; 0 if none did. Perhaps the block has
-    /// left since, so nobody reads what lies there. Relaxed: a hint to the processor may name any address.
+    /// left since, so no one reads what lies there. Relaxed: a hint to the processor may name any address.
     memory: AtomicUsize,
 }
 
@@ -165,16 +165,16 @@ impl BlockPlace {
 /// The index of an open table, or its upper level.
 pub(super) struct Index {
     block: Arc<Block>,
-    /// Those of the blocks of all entries, and one more: the end of the last. The blocks lie one behind
+    /// Those of the blocks of all entries, and one more: the end of the last. The blocks lie one after
     /// the other.
     places: Box<[BlockPlace]>,
-    /// The last word of each [`GROUP`] of entries: a search goes by them to one group.
+    /// The last word of each [`GROUP`] of entries: they lead a search to one group.
     tops: Box<[u64]>,
     levels: u8,
 }
 
 impl Index {
-    /// Takes in a parsed block; `None` if its entries do not name blocks one behind the other.
+    /// Takes in a parsed block; `None` if its entries do not name blocks one after the other.
     pub(super) fn new(block: Block, levels: u8) -> Option<Index> {
         let mut places = Vec::with_capacity(block.len() + 1);
         for i in 0..block.len() {
@@ -228,7 +228,7 @@ impl Index {
         &self.block
     }
 
-    /// The extent that entry `i` names; `None` behind the last.
+    /// The extent that entry `i` names; `None` after the last.
     #[inline]
     pub(super) fn extent(&self, i: usize) -> Option<Extent> {
         // Extents come from an array of offsets, so a read decodes no index value.
@@ -268,8 +268,8 @@ impl Index {
         found.ok().filter(|at| at + 1 < self.places.len())
     }
 
-    /// An index of blocks whose keys nobody knows: good to walk along, not to search.
-    /// `None` for no blocks, of which an index cannot be built.
+    /// An index of blocks whose keys no one knows: good to walk along, not to search.
+    /// `None` for no blocks: an index needs one.
     pub(super) fn without_keys(blocks: &[Extent]) -> Option<Index> {
         if blocks.is_empty() {
             return None;
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
     use crate::types::{EntryKind, InternalKey};
 
-    /// A key behind `shared` bytes that all keys have.
+    /// A key after `shared` bytes that all keys have.
     fn key_of(shared: usize, (rest, seq): &(String, u64)) -> InternalKey {
         let trailer = Trailer::new(SeqNo::new(*seq).unwrap(), EntryKind::Value);
         InternalKey { user: [&[b'k'; 17][..shared], rest.as_bytes()].concat().into(), trailer }

@@ -291,7 +291,7 @@ impl VisibleEntries {
         self.enter_head(block, at, head);
     }
 
-    /// Makes the entry behind the present one the present one.
+    /// Makes the entry after the present one the present one.
     #[inline]
     fn enter_next(&mut self, block: &Block) {
         let at = self.at + 1;

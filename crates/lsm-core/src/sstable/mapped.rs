@@ -7,7 +7,7 @@
 //! verification above all, reads the file. Where the whole block is wanted, it is copied and parsed.
 //!
 //! The checksum of a block is verified at its first read, and at each copy. To verify it at each read
-//! would take a third of a point read: it fetches all lines of the block, of which a search needs a few.
+//! would take a third of a point read: it fetches all lines of the block, and a search needs a few.
 //!
 //! Invariant: a block is marked only after its checksum has agreed and it was found to be stored as it is, not
 //! compressed.
@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::fs::MappedBytes;
 use crate::memory::prefetch;
 
-/// See the module.
+/// The data blocks of a table in a mapping, and which of them are verified.
 pub(super) struct MappedBlocks {
     /// The file up to the end of its data blocks.
     bytes: MappedBytes,

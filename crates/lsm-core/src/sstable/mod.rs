@@ -17,7 +17,7 @@
 //! block.rs, block_check.rs, block_tail.rs   a block in memory, its complete check, its numbers
 //! block_entry.rs                      the head and the key of an entry
 //! hidden.rs, block_hidden.rs          hidden entries as bytes, and in a block
-//! block_data.rs, block_search.rs      what a search goes by, and a key in a block
+//! block_data.rs, block_search.rs      the numbers of a search, and a key in a block
 //! probe.rs, unparsed.rs               a key, and a cursor, in a block that is used once or mapped
 //! index.rs, bloom.rs, footer.rs, properties.rs, tail.rs    the rest of the file
 //! index_cursor.rs                     a walk along the index
@@ -162,7 +162,7 @@ pub struct SstSummary {
     pub file_hash: u128,
     /// First visible key.
     pub smallest: InternalKey,
-    /// Last visible key. A hidden one may lie behind it, and then sorts before every visible key
+    /// Last visible key. A hidden one may lie after it, and then sorts before every visible key
     /// of the next table of its level.
     pub largest: InternalKey,
     /// Smallest sequence number.
@@ -192,7 +192,7 @@ pub struct RawDamage {
     /// `true` if entries of it did not decode, or not in order, and were left out.
     pub is_lossy: bool,
     /// User keys between which those of the block lie: the first is missing at the front of the
-    /// table, the last may lie behind the last of them.
+    /// table, the last may lie after the last of them.
     pub keys: (Option<Vec<u8>>, Vec<u8>),
 }
 
@@ -228,7 +228,7 @@ pub trait BlockCache: Send + Sync + 'static {
     /// another leaving.
     fn has_room(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool;
 
-    /// Keeps a block that was written, if there is room beside the others.
+    /// Keeps a block that was written, if there is room for it.
     fn insert_beside(&self, file: FileNo, offset: u64, block: Arc<Block>);
 
     /// Takes the block of `file` at `offset` out, and returns it if it was there.

@@ -27,7 +27,7 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// Takes the bytes of a block in order.
 pub(super) type Sink<'s> = dyn FnMut(&[u8]) -> Result<()> + 's;
 
-/// See the module.
+/// Compresses a block that comes in pieces.
 pub(super) struct Packer {
     table: CompressTable,
     packed: Vec<u8>,
@@ -38,7 +38,7 @@ struct Ends {
     /// The low half of the first token.
     first_match: u8,
     first_literals: usize,
-    /// The bytes behind the first literals and before the last sequence.
+    /// The bytes after the first literals and before the last sequence.
     between: std::ops::Range<usize>,
     last_literals: usize,
 }
@@ -49,7 +49,7 @@ impl Packer {
         Packer { table: CompressTable::large(), packed }
     }
 
-    /// Gives the LZ4 block of the pieces, one behind the other, to `sink`.
+    /// Gives the LZ4 block of the pieces, one after the other, to `sink`.
     pub(super) fn pack(&mut self, pieces: &[&[u8]], sink: &mut Sink<'_>) -> Result<()> {
         // Literals that wait for the token of their sequence.
         let mut waiting: Vec<&[u8]> = Vec::new();
@@ -65,7 +65,7 @@ impl Packer {
             waiting.push(&window[..ends.first_literals]);
             put_literals(&waiting, ends.first_match, sink)?;
             sink(&self.packed[ends.between])?;
-            // Behind the last match: what is left of the window waits for the first match of the
+            // After the last match: what is left of the window waits for the first match of the
             // next one.
             waiting.clear();
             waiting.push(&window[window.len() - ends.last_literals..]);
@@ -118,7 +118,7 @@ fn ends_of(block: &[u8]) -> Option<Ends> {
     }
 }
 
-/// A length of which a half of a token is the beginning.
+/// A length that begins in a half of a token.
 fn read_len(block: &[u8], at: &mut usize, half: u8) -> Option<usize> {
     let mut len = usize::from(half);
     if half < 15 {

@@ -20,7 +20,7 @@ const BEGIN_SYNC_BYTES: u64 = 4 << 20;
 /// reads.
 const PACED_SYNC_BYTES: u64 = 1 << 20;
 
-/// See the module.
+/// The file of a table that is being written: its blocks go to the device in pieces.
 pub(super) struct PendingFile {
     pub file: Arc<dyn File>,
     sealer: Sealer,
@@ -51,7 +51,7 @@ impl PendingFile {
     }
 
     /// Waits for the device from now on, so that no more than [`PACED_SYNC_BYTES`] are on their way to it. Otherwise
-    /// whoever reads from the device waits behind all that the system has gathered of a table.
+    /// whoever reads from the device waits for all that the system has gathered of a table.
     pub fn keep_pace(&mut self) {
         self.is_paced = true;
     }
@@ -121,7 +121,7 @@ impl PendingFile {
         let offset = self.offset();
         let PendingFile { file, sealer, pending, written, checksums, .. } = self;
         let (extent, checksum) = sealer.seal_pieces(offset, pieces, compression, &mut |bytes| {
-            // Short pieces are gathered, long ones go to the file from where they lie, behind what is
+            // Short pieces are gathered, long ones go to the file from where they lie, after what is
             // pending, because the file takes bytes in order.
             if bytes.len() >= LONG_PIECE_BYTES {
                 file.append_pieces(&[pending, bytes])?;
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(begun_with(1 << 20, 10, true), 10, "10 MiB");
     }
 
-    /// The system tells of a page that it could not write once. The sync behind it returns no error any more.
+    /// The system tells of a page that it could not write once. The sync after it returns no error any more.
     #[test]
     fn an_error_of_the_device_on_the_way_is_one_of_the_table() {
         let fs = FaultFs::over_mem(MemFs::new());

@@ -5,11 +5,11 @@
 //! by a reader who waits for it. Nothing leaves the cache for a fresh block.
 //!
 //! A block comes from the payload that is sealed for the file, and passes the check of a block that was
-//! read. Nobody looks it up before the edit that names its table is installed.
+//! read. No one looks it up before the edit that names its table is installed.
 //!
 //! Invariant: dropped before [`CachePrepopulation::keep`], it takes out what it put in. After that, blocks of
 //! tables that an edit removes leave with them (`db/obsolete.rs`). Those of tables whose own edit fails
-//! stay until others need their room: nobody looks them up.
+//! stay until others need their room: no one looks them up.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ use crate::types::FileNo;
 /// Blocks whose entries are longer than this on average are left to the readers. A page of memory costs
 /// the writer some 2 us whatever is in it: with values of a few KiB that would be a large part of a put.
 const ENTRY_BYTES_MAX: u64 = 512;
-/// Memory that a parsed block takes for each entry and for itself, beside the payload, about.
+/// Memory that a parsed block takes for each entry and for itself, without the payload, about.
 const ENTRY_BYTES: u64 = 12;
 const BLOCK_BYTES: u64 = 192;
 
-/// See the module.
+/// Puts the blocks that a job writes into the cache, and takes them out if the job fails.
 pub struct CachePrepopulation {
     cache: Arc<dyn BlockCache>,
     /// The places of the blocks that must leave if the job fails.

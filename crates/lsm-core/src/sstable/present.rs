@@ -18,7 +18,7 @@ pub(super) enum Body {
 }
 
 impl Body {
-    /// Number of visible and of hidden entries. Suspect ones are not told apart.
+    /// Number of visible and of hidden entries. Suspect ones are not distinguished.
     pub(super) fn counts(&self) -> (usize, usize) {
         match self {
             Body::Sound(block) => (block.len(), block.hidden_len()),

@@ -20,14 +20,14 @@ use super::hidden::{HIDDEN_BIT, HiddenHead};
 use super::packing::Packing;
 use super::stored::{Access, Extent, TableSource};
 
-/// Longest block of which nothing is parsed where it is used once; a thread has buffers of this length. A longer one
+/// Longest block that is not parsed where it is used once; a thread has buffers of this length. A longer one
 /// has values that share its memory.
 pub(super) const UNPARSED_BYTES_MAX: usize = 16 << 10;
 
 /// The lines of a group that a search asks for at once.
 pub(super) const GROUP_LINES: usize = 16;
 
-/// Buffers for blocks that are looked at once. They keep their length, so that nothing is cleared anew.
+/// Buffers for blocks that are looked at once. They keep their length, so that nothing is cleared again.
 #[derive(Default)]
 struct Scratch {
     stored: Vec<u8>,
@@ -153,13 +153,13 @@ impl<'a> ProbedPayload<'a> {
         Some(u32::from_le_bytes(*at) as usize)
     }
 
-    /// Asks for `count` lines from the one of `offset` on, which may lie behind the payload.
+    /// Asks for `count` lines from the one of `offset` on, which may lie after the payload.
     #[inline]
     pub(super) fn touch_lines(&self, offset: usize, count: usize) {
         prefetch_lines(self.bytes.as_ptr().wrapping_add(offset), count);
     }
 
-    /// The group of entries in which the target lies, or behind which it would.
+    /// The group of entries in which the target lies, or after which it would.
     pub(super) fn group_of(&self, target: KeyRef<'_>) -> Option<usize> {
         let mut low = 0;
         let mut high = self.count.div_ceil(RESTART_ENTRIES as usize);

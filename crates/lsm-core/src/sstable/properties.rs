@@ -149,7 +149,7 @@ impl SstProperties {
             self.tail_checksums.iter().for_each(|checksum| put_u64(&mut field, *checksum));
             put_field(&mut out, 22, &field);
         }
-        // A checksum of its own, beside that of the block: a table whose footer is lost can still
+        // A checksum of its own, in addition to that of the block: a table whose footer is lost can still
         // be read by these properties, see `salvage.rs`.
         let checksum = checksum64(&out);
         put_field(&mut out, 24, &checksum.to_le_bytes());

@@ -185,7 +185,7 @@ impl AllEntries {
         // and out of order it would end the walk of the caller.
         let (before, end) = index.bounds(reader);
         suspect.keep_ordered(before.as_ref(), &end);
-        // Seeks may come back to the block; it is told once.
+        // Seeks may come back to the block; it is reported once.
         if self.damage.iter().all(|known| known.block_offset != extent.offset) {
             self.damage.push(RawDamage {
                 block_offset: extent.offset,
@@ -311,7 +311,7 @@ impl Entries for AllEntries {
 fn read_suspect(reader: &SstReader, extent: Extent) -> Result<Body> {
     let source = reader.source();
     let stored = match source.read_stored(Access::Uncached, extent) {
-        // The block ends behind the end of the file, which was cut. The walk goes on behind it.
+        // The block ends after the end of the file, which was cut. The walk goes on after it.
         Err(error) if error.is_corruption() => return Ok(Body::Suspect(TolerantBlock::default())),
         stored => stored?,
     };

@@ -54,7 +54,7 @@ impl ReadAhead {
     /// Reads a piece that begins with the block at `extent`.
     fn fill(&mut self, reader: &SstReader, extent: Extent) -> Result<()> {
         let source = reader.source();
-        // Up to the end of the data: what comes behind it a walk does not read.
+        // Up to the end of the data: what comes after it a walk does not read.
         let data_end = reader.properties().data_bytes.clamp(extent.end(), source.file_bytes);
         // At least the block itself: a large value may be longer than the read-ahead.
         let most = self.most.max(extent.len).min(data_end - extent.offset);

@@ -80,7 +80,7 @@ impl SstReader {
             let what = format!("file has {file_bytes} bytes, the manifest says {bytes}");
             return Err(source.corruption(file_bytes.min(bytes), what));
         }
-        // Identity and hash first: blocks of another sound table would be told as damaged.
+        // Identity and hash first: blocks of another sound table would be reported as damaged.
         let (footer, footer_at) = Footer::read(&source, Access::Plain)?;
         if footer.unique_id != source.unique_id || footer.db_id != identity.db_id {
             return Err(source.corruption(footer_at, "file is a different table"));
@@ -217,7 +217,7 @@ impl SstReader {
         self.is_walked_only
     }
 
-    /// Returns `true` if data blocks are missing behind the last that the index names.
+    /// Returns `true` if data blocks are missing after the last that the index names.
     pub(super) fn is_cut_short(&self) -> bool {
         self.is_cut_short
     }
@@ -265,7 +265,7 @@ impl SstReader {
     }
 
     /// Returns the number of bytes of data blocks before `user_key`, about. Where the index cannot
-    /// be read it answers as for a key behind all.
+    /// be read it answers as for a key after all others.
     #[cfg(test)]
     pub(crate) fn approximate_offset(&self, user_key: &[u8]) -> u64 {
         match self.locate(KeyRef::seek(user_key, SeqNo::MAX), SstReader::block) {
@@ -328,7 +328,7 @@ impl SstReader {
         }
     }
 
-    /// Takes the blocks of the table out of the cache: nobody will ask for them but those who read an
+    /// Takes the blocks of the table out of the cache: no one will ask for them but those who read an
     /// older version.
     ///
     /// # Cost
@@ -390,7 +390,7 @@ impl SstReader {
         for i in 0..self.index.block().len() {
             let leaf = self.block(self.index.extent(i)?).ok()?;
             let last = extent_at(&leaf, leaf.len().checked_sub(1)?)?;
-            // Blocks lie in order, so the last one of a partition says if the block lies behind it.
+            // Blocks lie in order, so the last one of a partition says if the block lies after it.
             if last.offset < extent.offset {
                 before += leaf.len() as u64;
                 continue;

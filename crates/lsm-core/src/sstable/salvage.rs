@@ -1,4 +1,4 @@
-//! [`salvage`]: opens a table for a job although a part behind its data blocks is damaged.
+//! [`salvage`]: opens a table for a job although a part after its data blocks is damaged.
 //!
 //! Called when the table of a repair does not open.
 //! Everything after the data serves searches, and a repair walks. So the bloom is left out, and the
@@ -9,11 +9,11 @@
 //!              all of them verify
 //! properties   one bit turned, such that the block's checksum or their own agrees; else without
 //! index        one bit turned, such that its checksum or that in the properties agrees; else the
-//!              blocks that verify one behind the other
+//!              blocks that verify one after the other
 //! ```
 //!
 //! Invariants:
-//! 1. A repair walks a salvaged table from the front to the end. Nobody searches it.
+//! 1. A repair walks a salvaged table from the front to the end. No one searches it.
 //! 2. Where blocks are missing, [`SstReader::is_cut_short`] returns `true`.
 
 use std::path::PathBuf;
@@ -120,7 +120,7 @@ impl Salvaging {
             && footer.file_hash == self.file_hash
     }
 
-    /// A footer for the blocks of the file, which verify one behind the other: the last are the
+    /// A footer for the blocks of the file, which verify one after the other: the last are the
     /// properties.
     fn footer_of_blocks(&self) -> Result<Option<(Footer, u64)>> {
         let source = &self.source;
@@ -197,7 +197,7 @@ impl Salvaging {
         if footer.bloom.len > 0 {
             return Ok(footer.bloom.offset);
         }
-        // Without a bloom the index comes first behind the data: its partitions, or its only block.
+        // Without a bloom the index comes first after the data: its partitions, or its only block.
         let first_partition = if footer.index_levels == 2 {
             let top = unless_damaged(self.source.read_by(Access::Uncached, footer.index))?;
             let top = top.map(|payload| index_of(&self.source, footer, payload));
@@ -319,7 +319,7 @@ fn with_one_bit_turned(
     None
 }
 
-/// The blocks from `start` on that verify one behind the other, up to `end`.
+/// The blocks from `start` on that verify one after the other, up to `end`.
 pub(super) fn blocks_between(source: &TableSource, start: u64, end: u64) -> Result<Vec<Extent>> {
     // The search hashes every possible length at a place. Its work is bounded, because bytes that
     // are no blocks must not decide how long a job takes.

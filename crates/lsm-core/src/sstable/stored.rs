@@ -39,7 +39,7 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// The offset behind it; saturates, and is then beyond every file.
+    /// The offset after it; saturates, and is then beyond every file.
     pub(super) fn end(self) -> u64 {
         self.offset.saturating_add(self.len)
     }

@@ -55,7 +55,7 @@ impl Hidden<'_> {
         matches!(self.block, Cow::Borrowed(_))
     }
 
-    /// Returns what it has behind its first 8 bytes, if it is so long. Those are most often the
+    /// Returns what it has after its first 8 bytes, if it is so long. Those are most often the
     /// owner's stored sequence number, and this is all that is stored: it costs no copy.
     #[inline]
     pub fn behind_seq(&self) -> Option<&[u8]> {
@@ -239,7 +239,7 @@ impl<'a> TableBlock<'a> {
     }
 
     /// Returns `true` if a version of `key` that a reader at `seq` sees is among the entries: by
-    /// looking at each of them, not by what a search goes by.
+    /// looking at each of them, and not by the numbers of a search.
     pub fn holds(&self, key: &[u8], seq: SeqNo) -> bool {
         // A reader that sees an ingested table sees all of it.
         let sees_all = self.reader.global_seq().is_some();
@@ -249,7 +249,7 @@ impl<'a> TableBlock<'a> {
             .any(|entry| entry.key.is(key) && (sees_all || entry.trailer.seq() <= seq))
     }
 
-    /// Puts the block into the cache with one bit turned of the word that a search goes by to find
+    /// Puts the block into the cache with one bit turned of the word that a search uses to find
     /// entry `i`: a fault of memory, for the tests of what finds it.
     ///
     /// # Errors
@@ -271,7 +271,7 @@ impl<'a> TableBlock<'a> {
     }
 
     /// The hidden entry that belongs to the entry at `at`, which has the user key `key` and the
-    /// stored sequence number `seq`. It is looked for where it nearly always lies, right behind the
+    /// stored sequence number `seq`. It is looked for where it nearly always lies, right after the
     /// entry; then, by its key, in the block, and in the block of the table that it sorts into.
     ///
     /// # Errors

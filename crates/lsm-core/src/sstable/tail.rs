@@ -1,4 +1,4 @@
-//! [`TableParts`]: everything behind the data blocks of a table, loaded when the table is opened.
+//! [`TableParts`]: everything after the data blocks of a table, loaded when the table is opened.
 //!
 //! The parts vouch for each other: the footer has the places of the others, and the properties have
 //! the checksums of bloom and index and one of their own. This reveals a fault in memory that
@@ -56,7 +56,7 @@ pub(super) fn load_bloom(
     if footer.bloom.len == 0 {
         return Ok(None);
     }
-    // The bloom comes first behind the data, and the top of the index last.
+    // The bloom comes first after the data, and the top of the index last.
     let expected = properties.tail_checksums.first().copied();
     let payload = source.read_expected(footer.bloom, expected)?;
     Bloom::parse(&payload.bytes[..payload.len])

@@ -1,4 +1,4 @@
-//! [`UnparsedBlock`] and [`BlockSteps`]: the way of a cursor through a block of which nothing is parsed
+//! [`UnparsedBlock`] and [`BlockSteps`]: the way of a cursor through a block that is not parsed
 //! or prepared. A seek and a few steps touch a fraction of its lines.
 //!
 //! Used by [`SstIter`](super::SstIter) for the blocks of mapped tables (`mapped.rs`), where they lie, and for those that
@@ -109,7 +109,7 @@ pub(super) struct Stepped<'a> {
 }
 
 impl Stepped<'_> {
-    /// Its order beside a key.
+    /// Its order against a key.
     #[inline]
     pub(super) fn order(&self, key: KeyRef<'_>) -> Ordering {
         // Newer first: the greater trailer is the earlier.
@@ -176,7 +176,7 @@ impl BlockSteps {
         }
         let entry = block.entry(self.offsets[index])?;
         let end = entry.value.end;
-        // The entries lie one behind the other, also across groups: bytes that none owns could hide a lost one.
+        // The entries lie one after the other, also across groups: bytes that none owns could hide a lost one.
         let is_followed = if at + 1 == block.count {
             end == block.end
         } else {

@@ -73,9 +73,9 @@ pub struct TableFindings {
 
 impl SstReader {
     /// Checks the whole file: each checksum and the file hash over them, that blocks lie one
-    /// behind the other, the order of all keys, separators, bloom, and counts, ranges and bounds
-    /// in the properties and, if given, in the manifest. `progress` is told the bytes of each
-    /// block behind it, and may end the walk with an error.
+    /// after the other, the order of all keys, separators, bloom, and counts, ranges and bounds
+    /// in the properties and, if given, in the manifest. `progress` gets the bytes of each
+    /// block after it, and may end the walk with an error.
     ///
     /// Returns all damage that it found, and how many entries it read: those of a damaged block are
     /// not counted.
@@ -188,7 +188,7 @@ impl Verify<'_> {
 
     /// Reads the block at `extent` past the caches; its damage is an error.
     fn read(&mut self, extent: Extent) -> Result<StoredPayload> {
-        // A piece may fail because of what lies behind the block.
+        // A piece may fail because of what lies after the block.
         let alone;
         let stored = match self.ahead.stored(self.reader, extent) {
             Ok(stored) => Ok(stored),
@@ -205,7 +205,7 @@ impl Verify<'_> {
 
     /// The footer of the file, or, where it is damaged, that of the open table.
     fn footer(&mut self) -> Result<(Footer, u64)> {
-        // The known footer is used on: behind a damaged one nothing else could be verified.
+        // The known footer is used on: after a damaged one nothing else could be verified.
         let (known, known_at) = self.reader.footer();
         let read = Footer::read(self.source, Access::Uncached);
         match self.source.file.len() {
@@ -335,13 +335,13 @@ impl Verify<'_> {
         let (first, last) = block.edges(suffix);
         let mut wrong = Vec::new();
         if self.seen.last.as_ref().is_some_and(|last| *last >= first) {
-            wrong.push("first key is not behind the block before");
+            wrong.push("first key is not after the block before");
         }
         if before.is_some_and(|before| *before >= first) {
-            wrong.push("first key is not behind the separator before the block");
+            wrong.push("first key is not after the separator before the block");
         }
         if last > named.separator {
-            wrong.push("last key is behind the separator of the block");
+            wrong.push("last key is after the separator of the block");
         }
         for what in wrong {
             let error = self.source.corruption(extent.offset, what);

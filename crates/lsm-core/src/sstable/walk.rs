@@ -118,7 +118,7 @@ impl<E: Entries> BlockWalk<E> {
             let extent = self.index.first(&self.reader)?;
             return self.enter_first(Some(extent));
         };
-        // Behind the last separator: no entry of the table is at or after the target.
+        // After the last separator: no entry of the table is at or after the target.
         let Some(extent) = self.index.seek(&self.reader, target)? else {
             return Ok(());
         };

@@ -10,7 +10,7 @@
 //! 2. Equal input makes an equal file.
 //! 3. No allocation per entry: buffers grow to their working size and stay.
 //! 4. Bounds, sequence range and bloom of a table are those of its visible entries. A hidden key
-//!    behind its owner must not make two neighbouring tables overlap.
+//!    after its owner must not make two neighbouring tables overlap.
 
 mod hidden;
 
@@ -38,7 +38,7 @@ use super::{CachePrepopulation, SstIdentity, SstOptions, SstSummary};
 
 /// A block is ended where that is forbidden before it passes its usual size by so many bytes.
 const FORBIDDEN_BYTES_MAX: usize = 1 << 20;
-/// Behind a first entry that has no more than so many bytes beyond the usual size of a block, its hidden entry
+/// After a first entry that has no more than so many bytes beyond the usual size of a block, its hidden entry
 /// passes no bound.
 const SHORT_BLOCK_BYTES_MAX: usize = FORBIDDEN_BYTES_MAX - (128 << 10);
 const _: () = assert!(INTERNAL_KEY_BYTES_MAX + hooks::NOTED_BYTES_MAX < 100 << 10, "it has room");
@@ -73,7 +73,7 @@ pub struct SstWriter {
     note_form: Option<Arc<dyn NoteForm>>,
     /// Bytes of its payloads; 0 without a form.
     noted_bytes: usize,
-    /// The block that was sealed last: its separator waits for the key behind it.
+    /// The block that was sealed last: its separator waits for the key after it.
     unindexed: Option<Extent>,
     // The file so far.
     out: PendingFile,
@@ -134,7 +134,7 @@ impl SstWriter {
         }
     }
 
-    /// Waits for the device on the way, so that readers need not wait behind the whole table.
+    /// Waits for the device on the way, so that readers need not wait for the whole table.
     pub fn keep_pace(&mut self) {
         self.out.keep_pace();
     }
@@ -144,14 +144,14 @@ impl SstWriter {
         self.prepopulation = Some(prepopulation);
     }
 
-    /// Adds an entry behind the last.
+    /// Adds an entry after the last.
     ///
     /// # Errors
     /// `LimitExceeded` for a key or value that the format cannot hold; whatever appending to the
     /// file says. After an error the file is to be abandoned.
     ///
     /// # Panics
-    /// If the key is not behind the last one, older than the base sequence, or a seek target.
+    /// If the key is not after the last one, older than the base sequence, or a seek target.
     pub fn add(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
         check_lengths(key, value)?;
         let is_new_user_key = self.check_order(key);
@@ -212,7 +212,7 @@ impl SstWriter {
         Ok(())
     }
 
-    /// Asserts that `key` is behind the last; returns whether its user key is another one.
+    /// Asserts that `key` is after the last; returns whether its user key is another one.
     #[inline]
     fn check_order(&self, key: KeyRef<'_>) -> bool {
         let order = self.last_user.as_slice().cmp(key.user);
@@ -329,7 +329,7 @@ impl SstWriter {
             // A suffix without hidden entries would contradict the footer.
             self.properties.hidden_suffix.clear();
         }
-        // In bytes: what comes behind it are the checksums of bloom and index.
+        // In bytes: what comes after it are the checksums of bloom and index.
         let data_blocks = self.out.checksums.len();
         let bloom = match self.bloom.finish() {
             // Neither bloom nor index is compressed: both are read at each open, and bits of a
@@ -389,11 +389,11 @@ impl SstWriter {
         let short_bytes_max =
             (self.options.block_bytes as usize).saturating_add(SHORT_BLOCK_BYTES_MAX);
         self.is_long = bytes > short_bytes_max;
-        // The last key is still that of the sealed block: the new one is remembered behind this.
+        // The last key is still that of the sealed block: the new one is remembered after this.
         self.index_block(Some(key.user));
     }
 
-    /// Enters the block that was sealed last into the index, now that `next` behind it is known.
+    /// Enters the block that was sealed last into the index, now that `next` after it is known.
     fn index_block(&mut self, next: Option<&[u8]>) {
         let Some(extent) = self.unindexed.take() else { return };
         if self.is_hidden_beside {
@@ -424,7 +424,7 @@ impl SstWriter {
         let prepopulation = self.prepopulation.as_ref();
         let copy = prepopulation
             .and_then(|prepopulation| prepopulation.copy(file, offset, payload, entries));
-        // From the copy, so that its bytes are those of which the file gets the checksum.
+        // From the copy, so that the file gets the checksum of these bytes.
         let sealed = copy.as_deref().unwrap_or(payload);
         self.unindexed = Some(self.out.block(sealed, self.options.compression)?);
         if let Some((prepopulation, copy)) = prepopulation.zip(copy) {
@@ -455,7 +455,7 @@ impl SstWriter {
 
     /// Writes a block with this entry alone.
     fn write_alone(&mut self, key: KeyRef<'_>, value: &[u8]) -> Result<()> {
-        // The hidden entry comes behind it.
+        // The hidden entry comes after it.
         debug_assert!(self.is_long || !self.block.expects_hidden(), "no note is taken");
         self.list_ended(true);
         let (before, behind) = self.block.finish_around_value(key, value.len());

@@ -4,7 +4,7 @@
 //! keeps the checksum as a note, and the metadata of a block is made of its notes when it ends. All others go
 //! through clusters.
 //!
-//! Invariant: no cluster is open or ready behind an entry that the engine has noted.
+//! Invariant: no cluster is open or ready after an entry that the engine has noted.
 
 use lsm_core::error::Result;
 use lsm_core::hooks::{Cut, Emitter, Entry};

@@ -1,12 +1,12 @@
 //! The digests of the blocks of the table that a job writes: see `table_seal.rs`.
 //!
 //! The filter hears at a boundary of the blocks that have ended since the one before. If the engine was
-//! allowed to cut, a block ended before the first entry behind a boundary. After a forced cut the end is
+//! allowed to cut, a block ended before the first entry after a boundary. After a forced cut the end is
 //! unknown, and the blocks form one span.
 
 use crate::table_seal::Span;
 
-/// See the module.
+/// The spans of the table that is being written, with the sums of their entries.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     finished: Vec<Span>,
@@ -25,7 +25,7 @@ impl Spans {
         self.pending = self.pending.wrapping_add(sum as u32);
     }
 
-    /// A block has ended, which has noted entries with the sum `noted` beside the others.
+    /// A block has ended, which has noted entries with the sum `noted` in addition to the others.
     pub(super) fn block_ended(&mut self, noted: u64, is_forced: bool) {
         self.blocks += 1;
         self.digest = self.digest.wrapping_add(noted as u32);
@@ -38,7 +38,7 @@ impl Spans {
         }
     }
 
-    /// Behind all blocks that have ended: what was written so far lies in the next.
+    /// After all blocks that have ended: what was written so far lies in the next.
     #[inline]
     pub(super) fn boundary(&mut self) {
         self.digest = self.digest.wrapping_add(self.pending);

@@ -49,7 +49,7 @@ struct CountedTable {
     entries: u64,
 }
 
-/// See the module.
+/// Compares the entries of one table with their metadata, in the order of the keys.
 pub(super) struct Judge {
     // Fixed after the start.
     pub(super) shared: Arc<Shared>,
@@ -305,7 +305,7 @@ impl Judge {
                 }
                 continue;
             }
-            // Neither beside the entry nor in the seal: in a sealed table that is damage, whatever
+            // Neither next to the entry nor in the seal: in a sealed table that is damage, whatever
             // the block's checksum says. The entry may be one that a bit moved to another key.
             let what = match seal {
                 Some(_) => "the entry has no metadata in a table that is sealed",

@@ -96,7 +96,7 @@ fn in_replica(
     found.map(|entry| (entry, "replica"))
 }
 
-/// The keys of the sound entries before and behind.
+/// The keys of the sound entries before and after.
 fn around(
     repair: &HiveRepair,
     block: &dyn DamagedBlock,

@@ -87,7 +87,7 @@ fn seq(n: u64) -> SeqNo {
     SeqNo::new(n).unwrap()
 }
 
-/// Mends a block of these entries, all of which are sound, behind `c` at 15, in a table of the keys from `b`
+/// Mends a block of these entries, all of which are sound, after `c` at 15, in a table of the keys from `b`
 /// to `w` and the numbers from 10 to 20. Returns how many entries are left, and whether some are lost.
 fn mended(entries: &[(&str, u64)]) -> (usize, bool) {
     mended_behind(Some((b"c", seq(15))), entries)
@@ -324,7 +324,7 @@ fn entries_that_a_block_can_have_are_accepted() {
 #[test]
 fn entries_that_a_block_cannot_have_are_lost() {
     for entries in [
-        // Out of order, among themselves and behind the block before.
+        // Out of order, among themselves and after the block before.
         &[("e", 10), ("d", 11)][..],
         &[("d", 11), ("d", 12)],
         &[("d", 11), ("d", 11)],

@@ -153,7 +153,7 @@ impl TableReport {
         for block in blocks {
             let (begin, end) = &block.keys;
             let begin = begin.clone().unwrap_or_else(|| first.to_vec());
-            // A separator may lie behind the last key of its block.
+            // A separator may lie after the last key of its block.
             let keys = Some((begin, end.clone().min(last.to_vec())));
             self.push_damage(table, &block.error);
             self.damage.last_mut().expect("just pushed").keys = keys;
@@ -164,7 +164,7 @@ impl TableReport {
     pub(super) fn push_incomplete(&mut self, table: &RawTable) {
         for offset in std::mem::take(&mut self.incomplete) {
             let Some(offset) = offset else {
-                // The sum of the whole table differs for every other damage as well, which is told
+                // The sum of the whole table differs for every other damage as well, which is reported
                 // by its place.
                 if self.faults.is_empty() && self.damage.is_empty() {
                     let what = "entries of the table are missing, or others have come";
@@ -181,7 +181,7 @@ impl TableReport {
         }
     }
 
-    /// Notes the poisons where nothing else is said of them. Behind all other checks: the block of a
+    /// Notes the poisons where nothing else is said of them. After all other checks: the block of a
     /// poison may be damaged as well.
     pub(super) fn push_poisons(&mut self) {
         let mut poisons = std::mem::take(&mut self.poisons);
@@ -290,7 +290,7 @@ impl fmt::Display for ScrubReport {
         for (number, what) in [
             (counts.unsealed, "unsealed"),
             (counts.foreign, "sealed by another provider"),
-            (counts.metadata_damaged, "to be sealed anew"),
+            (counts.metadata_damaged, "to be sealed again"),
         ] {
             if number > 0 {
                 write!(f, ", {number} {what}")?;
@@ -306,7 +306,7 @@ impl fmt::Display for ScrubReport {
             write!(f, "; {} entries not flushed yet", unflushed.entries)?;
         }
         if let Some(mark) = self.mark {
-            write!(f, "; stopped, go on behind {mark}")?;
+            write!(f, "; stopped, go on after {mark}")?;
         }
         for damage in &self.lost {
             write!(f, "\n  {damage}")?;

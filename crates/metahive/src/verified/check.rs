@@ -114,7 +114,7 @@ impl<'a> EntryCheck<'a> {
         if !is_beside && first > 0 {
             self.nth(&seal, block, first - 1, &mut Vec::new())?;
         }
-        // Behind what can name the key: a digest names only the block.
+        // After what can name the key: a digest names only the block.
         if !block.is_whole() {
             self.whole(&seal, block)?;
         }

@@ -102,7 +102,7 @@ pub struct Engine {
     pub table_bytes: usize,
     pub snapshots: Vec<SeqNo>,
     pub decision: fn(&Entry<'_>) -> Decision,
-    /// The first boundary behind a block that was cut by force.
+    /// The first boundary after a block that was cut by force.
     pub forced_at: Option<usize>,
     pub next_file: u64,
 }

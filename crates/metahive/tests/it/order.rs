@@ -140,14 +140,14 @@ fn tables_cut_inside_a_group_are_verified_one_by_one() {
     assert_eq!((faults.len(), &faults[0].key[..]), (1, &b"T"[..]));
 }
 
-/// A forced cut concerns the pairs that it may have come between. It used to count every pair behind it
+/// A forced cut concerns the pairs that it may have come between. It used to count every pair after it
 /// in the table as well.
 #[test]
 fn blocks_that_had_to_be_cut_are_counted() {
     let keys = [&b"k"[..], b"l", b"m", b"m\0", b"n"];
     let entries: Vec<Stored> =
         (1..).zip(keys).map(|(n, key)| Stored::value(key, n, b"v")).collect();
-    // A cut behind "m\0" comes between "m" and its metadata as well.
+    // A cut after "m\0" comes between "m" and its metadata as well.
     for (forced_at, split) in [(0, 0), (1, 1), (3, 1), (4, 2), (5, 1), (6, 0)] {
         let hive = MetaHive::default();
         let mut engine = Engine { forced_at: Some(forced_at), ..Engine::default() };

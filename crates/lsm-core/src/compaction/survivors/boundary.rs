@@ -62,7 +62,7 @@ impl Writing<'_, '_> {
         Ok(())
     }
 
-    /// Returns `true` if the filter need not hear of the boundary: behind noted entries that are complete
+    /// Returns `true` if the filter need not hear of the boundary: after noted entries that are complete
     /// before `next`, it has nothing to do.
     #[inline]
     fn is_quiet(&self, next: Option<&[u8]>) -> bool {
@@ -139,7 +139,7 @@ impl Writing<'_, '_> {
     /// Before a version that is not the first of its user key.
     pub(super) fn behind_first(&mut self) -> Result<()> {
         if self.stages.sealing.is_some() {
-            // The answer at a boundary is for the first version behind it alone.
+            // The answer at a boundary is for the first version after it alone.
             self.outputs.allow_cut(false);
         }
         self.take_back()

@@ -34,7 +34,7 @@ impl VisibleEntries {
         }
     }
 
-    /// Makes the entry behind the present one the present one, and asks for the next block towards the end.
+    /// Makes the entry after the present one the present one, and asks for the next block towards the end.
     #[inline]
     pub(super) fn next_parsed(&mut self, reader: &SstReader, block: &Block) {
         self.enter_next(block);

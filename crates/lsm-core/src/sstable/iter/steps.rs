@@ -19,7 +19,7 @@ impl VisibleEntries {
         self.take(entry)
     }
 
-    /// As [`VisibleEntries::enter_unparsed`], of an entry beside the present one, which has this order to it.
+    /// As [`VisibleEntries::enter_unparsed`], of an entry next to the present one, which has this order to it.
     #[inline]
     pub(super) fn step_unparsed(
         &mut self,

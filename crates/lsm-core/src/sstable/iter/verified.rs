@@ -137,7 +137,7 @@ impl JobCheck {
             ..Origin::MEMTABLE
         };
         let faults = verified.rebuilt.drain(..).map(|fault| Fault { at, ..fault });
-        let faults = faults.map(|fault| (fault, "made anew from its entry".to_owned()));
+        let faults = faults.map(|fault| (fault, "made again from its entry".to_owned()));
         self.findings.add(|findings| findings.repaired.extend(faults));
     }
 }
@@ -205,7 +205,7 @@ impl SstIter {
     /// # Errors
     /// Those of the check.
     pub fn end(&self) -> Result<()> {
-        debug_assert!(!self.valid(), "the cursor is behind the last entry");
+        debug_assert!(!self.valid(), "the cursor is after the last entry");
         match &self.walk.entries().check {
             Some(check) => check.end(OpenTable::new(self.walk.reader())),
             None => Ok(()),

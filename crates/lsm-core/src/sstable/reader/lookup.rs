@@ -76,7 +76,7 @@ impl SstReader {
         Ok(found.map(|(trailer, value)| (trailer.with_seq(global), value)))
     }
 
-    /// Searches by stored sequences; `None` behind all blocks.
+    /// Searches by stored sequences; `None` after all blocks.
     #[inline(always)]
     pub(in crate::sstable) fn find(
         &self,
@@ -91,7 +91,7 @@ impl SstReader {
         self.find_in(extent, load(self, extent)?, target, load).map(Some)
     }
 
-    /// Searches in a block, and behind it where that is needed.
+    /// Searches in a block, and after it where that is needed.
     #[inline(always)]
     fn find_in(
         &self,
@@ -108,7 +108,7 @@ impl SstReader {
         Ok(result)
     }
 
-    /// As [`SstReader::find`], of which only trailer and value are wanted: a block in the cache is
+    /// As [`SstReader::find`] where only trailer and value are wanted: a block in the cache is
     /// searched in its place, without a count of references to it.
     #[inline(always)]
     fn value_of(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<(Trailer, Slice)>> {

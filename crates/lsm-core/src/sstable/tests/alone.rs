@@ -27,7 +27,7 @@ fn the_block_of_a_large_value_is_forced_to_end_behind_it() {
         writer.add_hidden(entry(&hidden, 7, EntryKind::Tombstone, b"").0.as_ref(), b"sum").unwrap();
         told.push(ended(&mut writer));
     }
-    // Behind the entry: the block before it, which was not forced, and its own.
+    // After the entry: the block before it, which was not forced, and its own.
     assert_eq!(told, [(0, 0), (0, 0), (2, 1), (2, 1), (4, 2), (4, 2), (4, 2), (4, 2)]);
     writer.finish().unwrap();
     let bytes = file.0.lock().clone();

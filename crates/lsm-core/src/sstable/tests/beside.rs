@@ -1,4 +1,4 @@
-//! Hidden entries that are added beside their owners, against the same ones added by their keys.
+//! Hidden entries that are added next to their owners, against the same ones added by their keys.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl NoteForm for Repeated {
     }
 }
 
-/// A note of this payload beside the entry `seq`, if it has the form and the length of one.
+/// A note of this payload on the entry `seq`, if it has the form and the length of one.
 fn note_of(seq: SeqNo, payload: &[u8], width: usize) -> Option<u64> {
     let payload = payload.strip_prefix(&seq.get().to_le_bytes())?;
     // With bits that make sums wrap around.
@@ -148,7 +148,7 @@ fn behind_a_large_value_a_hidden_entry_begins_a_block() {
     let values = [&large[..], b"small", &large[..], b"last"];
     let visible = values.iter().zip(b'a'..);
     let visible = visible.map(|(value, key)| entry(&[key], 7, EntryKind::Value, value)).collect();
-    // Behind "small" and "last" alone: the others are in no block that is open.
+    // After "small" and "last" alone: the others are in no block that is open.
     assert_eq!(check(visible, &[8], options(4096, Compression::None), 11), 2);
 }
 

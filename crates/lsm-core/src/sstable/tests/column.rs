@@ -23,7 +23,7 @@ use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 const ENTRIES: u64 = 20;
 
-/// A table each of whose entries has a hidden one of 11 bytes behind its sequence number.
+/// A table each of whose entries has a hidden one of 11 bytes after its sequence number.
 fn table() -> Table {
     let visible = (0..ENTRIES).map(|n| {
         let user = format!("key{n:04}");
@@ -131,7 +131,7 @@ fn use_payload(payload: &[u8]) {
     }
 }
 
-/// Adds an entry and, right behind it, its hidden one.
+/// Adds an entry and, right after it, its hidden one.
 fn add_pair(builder: &mut BlockBuilder, user: &[u8], value: &[u8]) {
     let seq = SeqNo::new(5).unwrap();
     builder.add(KeyRef::new(user, Trailer::new(seq, EntryKind::Value)), value);

@@ -231,7 +231,7 @@ fn probe_as_parsed(payload: &[u8], targets: &[Vec<u8>]) {
 }
 
 fn parse(payload: &[u8]) -> Option<Block> {
-    // Bytes behind the payload, as there are in an uncompressed block.
+    // Bytes after the payload, as there are in an uncompressed block.
     let bytes = [payload, &[0xee; 9]].concat().into();
     Block::parse(StoredPayload { bytes, len: payload.len() }, None).ok()
 }

@@ -387,7 +387,7 @@ fn a_block_is_refused_unless_hidden_entries_are_in_their_order_too() {
         ] {
             check_order(&[(&k, 5, false), (&plus, 5, true), (&behind, 9, false)], is_in_order);
         }
-        // Versions of one key, and their hidden entries behind all of them.
+        // Versions of one key, and their hidden entries after all of them.
         check_order(&[(&k, 5, false), (&plus, 5, true), (&k, 4, false)], false);
         let versions = [(&k[..], 5, false), (&k, 4, false)];
         check_order(&[&versions[..], &[(&plus, 5, true), (&plus, 4, true)]].concat(), true);
@@ -436,7 +436,7 @@ fn hidden_entries_that_do_not_fit_are_refused() {
 #[test]
 fn what_lies_behind_the_entries_is_not_taken_for_a_hidden_one() {
     for len in 0..600 {
-        // The offset of the visible entry is what stands behind it, and may look like a head.
+        // The offset of the visible entry is what stands after it, and may look like a head.
         let block = block_of(&[(b"a\x01", true, &vec![7; len]), (b"b", false, b"v")]);
         assert!(block.next_hidden(0, block.value_range(0).end).is_none(), "{len}");
     }

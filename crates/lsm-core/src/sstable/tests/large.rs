@@ -8,7 +8,7 @@ use crate::iter::InternalIter;
 
 const LEN: usize = LARGE_PAYLOAD_BYTES + (1 << 20) + 321;
 
-/// A value of which the first part repeats itself, and the rest does not.
+/// A value whose first part repeats itself, and whose rest does not.
 fn value(repeated: usize) -> Vec<u8> {
     let mut state = repeated as u64;
     let noise = std::iter::repeat_with(move || {

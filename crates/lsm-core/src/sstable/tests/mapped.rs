@@ -1,5 +1,5 @@
 //! Tables that are read through a mapping, or past a cache: cursors go through their blocks unparsed. Damage before
-//! and behind the verification of a block.
+//! and after the verification of a block.
 
 use std::sync::Arc;
 
@@ -103,8 +103,8 @@ fn seal_again(bytes: &mut [u8], len: usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Neither a checksum that was made over false bytes, nor bytes that change behind their
-    /// verification, make a panic, an entry out of order or an entry that nobody wrote there.
+    /// Neither a checksum that was made over false bytes, nor bytes that change after their
+    /// verification, make a panic, an entry out of order or an entry that no one wrote there.
     #[test]
     fn an_unparsed_block_with_false_content_is_refused_or_in_order(
         all in entries(),

@@ -124,7 +124,7 @@ fn verify_goes_on_behind_damage() {
     let offsets: Vec<_> = damage.iter().map(|damage| damage.offset).collect();
     assert_eq!(offsets, [Some(bloom_at), Some(starts[1]), Some(starts[3])]);
     assert!(damage[1].first_key < damage[1].last_key && damage[1].last_key <= damage[2].first_key);
-    // Cut off in the middle: every block behind is missing, and each is named.
+    // Cut off in the middle: every block after is missing, and each is named.
     file.0.lock().truncate(starts[2] as usize + 5);
     let damage = verify(&reader, None);
     assert!(starts[2..].iter().all(|at| damage.iter().any(|damage| damage.offset == Some(*at))));
@@ -206,7 +206,7 @@ fn verify_finds_lies_that_verify() {
         payload[at] = b'z';
     });
     let text = found(&lie);
-    for what in ["is behind the separator", "not behind the block before", "bloom", "file hash"] {
+    for what in ["is after the separator", "not after the block before", "bloom", "file hash"] {
         assert!(text.contains(what), "{text}");
     }
     let lie = with_block(&bytes, footer.bloom, |payload| payload[8..].fill(0));

@@ -242,7 +242,7 @@ impl TolerantBlock {
             // The last that was kept: what was left out bounds nothing.
             let last = kept.last().map(|last| self.pieced(last)).or_else(|| before.map(whole));
             let here = self.pieced(entry);
-            // A key that grew by a flipped bit would make every sound entry behind it seem out of
+            // A key that grew by a flipped bit would make every sound entry after it seem out of
             // order, and all of these would be left out in its place.
             let is_outlier = all
                 .get(i + 1)

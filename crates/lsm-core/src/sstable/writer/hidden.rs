@@ -10,7 +10,7 @@ use crate::sstable::properties::HIDDEN_SUFFIX_BYTES_MAX;
 use crate::types::{EntryKind, KeyRef};
 
 impl SstWriter {
-    /// Adds a hidden entry behind the last. Its key is that of its owner, an entry before it, with
+    /// Adds a hidden entry after the last. Its key is that of its owner, an entry before it, with
     /// the hidden suffix; its trailer the owner's sequence number and the kind tombstone.
     ///
     /// It belongs to what is before it: no block ends in front of it unless that passes the bound
@@ -20,7 +20,7 @@ impl SstWriter {
     /// As [`SstWriter::add`].
     ///
     /// # Panics
-    /// If the key is not behind the last one, is no tombstone, lacks the suffix, or is the first.
+    /// If the key is not after the last one, is no tombstone, lacks the suffix, or is the first.
     ///
     /// # Cost
     /// With its owner in the same block: the payload and 2 bytes, or 3 if it is not right before;
@@ -112,7 +112,7 @@ impl SstWriter {
         }
     }
 
-    /// Sets the form of the hidden entries that are made of notes. To be called behind
+    /// Sets the form of the hidden entries that are made of notes. To be called after
     /// [`SstWriter::set_hidden_suffix`].
     ///
     /// # Panics
@@ -120,7 +120,7 @@ impl SstWriter {
     pub fn set_note_form(&mut self, form: Arc<dyn NoteForm>) {
         assert!(
             self.block.expects_hidden() && self.smallest.is_none(),
-            "it comes behind the suffix"
+            "it comes after the suffix"
         );
         self.noted_bytes = form.payload_bytes();
         self.note_form = Some(form);

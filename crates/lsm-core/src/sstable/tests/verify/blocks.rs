@@ -46,7 +46,7 @@ fn use_block(block: &Block, suffix: &[u8]) {
 }
 
 fn payload_of(bytes: &[u8]) -> StoredPayload {
-    // Bytes behind the payload, as there are in an uncompressed block.
+    // Bytes after the payload, as there are in an uncompressed block.
     StoredPayload { bytes: [bytes, &[0xee; 9]].concat().into(), len: bytes.len() }
 }
 
