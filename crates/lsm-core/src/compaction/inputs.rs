@@ -13,11 +13,11 @@ use std::sync::Arc;
 use super::rules::is_plausible;
 use crate::error::{Error, Result};
 use crate::hooks::{Entry, InputTable, Origin, PartitionHooks, Vouched};
-use crate::iter::{InternalIter, forward_to_variants};
+use crate::iter::{InternalIter, MergeSource, forward_to_variants};
 use crate::memtable::MemtableIter;
 pub(super) use crate::sstable::JobCheck;
 use crate::sstable::{BlockCheck, RawIter, RawMode, ReadMode, TolerantIter};
-use crate::types::{InternalKey, KeyRef, SeqNo, Trailer};
+use crate::types::{InternalKey, KeyRef, SeqNo, Trailer, prefix8};
 use crate::version::{Level, LevelIter, Table, TableContext};
 
 /// A sorted input of a merge.
@@ -32,6 +32,18 @@ pub(super) enum MergeInput {
     Raw(LevelIter<RawIter>, usize),
     /// A damaged table.
     Damaged(Box<TolerantIter>),
+}
+
+impl MergeSource for MergeInput {
+    #[inline]
+    fn prefix(&self) -> u64 {
+        match self {
+            MergeInput::Level(cursor) | MergeInput::Verified(cursor, _) => {
+                cursor.on_table().prefix()
+            }
+            other => prefix8(other.key().user),
+        }
+    }
 }
 
 impl InternalIter for MergeInput {

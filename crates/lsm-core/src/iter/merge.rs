@@ -59,7 +59,18 @@ pub struct MergeIter<I> {
 /// Has the processor fetch memory that a seek of a source to the target waits for.
 type Prefetch<I> = fn(&I, KeyRef<'_>);
 
-impl<I: InternalIter> MergeIter<I> {
+/// A cursor that a merge can have as a source.
+pub trait MergeSource: InternalIter {
+    /// The first 8 bytes of the user key, as [`prefix8`] has them. Only while [`InternalIter::valid`]. A table
+    /// overrides it: it has the bytes in a word, and a load of the key that was put together just before waits for
+    /// those stores.
+    #[inline]
+    fn prefix(&self) -> u64 {
+        prefix8(self.key().user)
+    }
+}
+
+impl<I: MergeSource> MergeIter<I> {
     /// Merges `sources`; before the first seek nothing is valid.
     pub fn new(sources: Vec<I>) -> MergeIter<I> {
         // It never holds more, so no move of the merge allocates. One source alone needs no heap.
@@ -165,7 +176,7 @@ impl<I: InternalIter> MergeIter<I> {
             if !source.valid() {
                 continue;
             }
-            let prefix = prefix8(source.key().user);
+            let prefix = source.prefix();
             let head = HeapEntry { prefix, source: index };
             if self.top.source == NOWHERE.source {
                 self.top = head;
@@ -197,7 +208,7 @@ impl<I: InternalIter> MergeIter<I> {
             self.leave_top();
         } else if !self.rest.is_empty() {
             // Only the top can be out of order: no other source has moved.
-            self.top.prefix = prefix8(top.key().user);
+            self.top.prefix = top.prefix();
             self.settle_top();
         }
         self.has_stayed = self.top.source == moved_source;
@@ -268,7 +279,7 @@ impl<I: InternalIter> MergeIter<I> {
     }
 }
 
-impl<I: InternalIter> InternalIter for MergeIter<I> {
+impl<I: MergeSource> InternalIter for MergeIter<I> {
     #[inline]
     fn valid(&self) -> bool {
         self.top.source != NOWHERE.source
@@ -389,6 +400,8 @@ pub(super) mod tests {
         }
     }
 
+    impl MergeSource for ListIter {}
+
     impl InternalIter for ListIter {
         fn valid(&self) -> bool {
             self.at.is_some()
@@ -447,6 +460,8 @@ pub(super) mod tests {
         pub list: ListIter,
         pub calls: Rc<Calls>,
     }
+
+    impl MergeSource for Counted {}
 
     impl InternalIter for Counted {
         fn valid(&self) -> bool {

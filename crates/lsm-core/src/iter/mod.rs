@@ -115,7 +115,7 @@ use crate::types::{KeyRef, Trailer};
 
 pub use dead_walk::{DeadEntries, DeadRange};
 pub(crate) use forward_to_variants;
-pub use merge::MergeIter;
+pub use merge::{MergeIter, MergeSource};
 pub use visible::VisibleIter;
 
 /// Steps over versions of one key before a seek is cheaper.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::iter::{InternalIter, forward_to_variants};
+use crate::iter::{InternalIter, MergeSource, forward_to_variants};
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
 use crate::sstable::{BlockCheck, ReadMode, SstIter, SstReader};
-use crate::types::{KeyRef, SeqNo, Slice, Trailer};
+use crate::types::{KeyRef, SeqNo, Slice, Trailer, prefix8};
 use crate::version::{LevelIter, TableContext};
 
 /// One sorted input of a scan.
@@ -87,6 +87,17 @@ impl Source {
             Source::Memtable(cursor) => cursor.value_slice(),
             Source::Table(cursor) => cursor.value_slice(),
             Source::Level(cursor) => cursor.value_slice(),
+        }
+    }
+}
+
+impl MergeSource for Source {
+    #[inline]
+    fn prefix(&self) -> u64 {
+        match self {
+            Source::Memtable(cursor) => prefix8(cursor.key().user),
+            Source::Table(cursor) => cursor.prefix(),
+            Source::Level(cursor) => cursor.on_table().prefix(),
         }
     }
 }

@@ -127,6 +127,15 @@ impl BlockData {
         self.marks()[0] & HAS_HIDDEN != 0
     }
 
+    /// The first 8 bytes of the key of visible entry `i`, as [`prefix8`](crate::types::prefix8) has them.
+    #[inline]
+    pub(super) fn key_prefix(&self, i: usize) -> u64 {
+        let marks = self.marks();
+        // The word begins after the common prefix.
+        let word = marks[HEAD_WORDS + i].checked_shr(8 * self.common_len() as u32);
+        marks[2] | word.unwrap_or(0)
+    }
+
     /// The word of each visible entry.
     #[inline]
     pub(super) fn words(&self) -> &[u64] {

@@ -1,9 +1,8 @@
 //! [`SstIter`]: a cursor over the visible entries of a table, for scans (through the block cache)
 //! and for compactions (past the cache, with large reads).
 //!
-//! `walk.rs` has blocks, seeks and errors of all cursors; this file has the entries. The key is
-//! rebuilt into a buffer at every move, because nearly every caller compares it. The value is lent
-//! from the block.
+//! `walk.rs` has blocks, seeks and errors of all cursors; this file has the entries. The key is rebuilt into a
+//! buffer at every move, because nearly every caller compares it. The value is lent from the block.
 
 mod ahead;
 mod steps;
@@ -15,8 +14,8 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::hooks::VerifiedBlock;
-use crate::iter::{InternalIter, step_to_next_key};
-use crate::types::{KeyRef, SeqNo, Slice, Trailer};
+use crate::iter::{InternalIter, MergeSource, step_to_next_key};
+use crate::types::{KeyRef, SeqNo, Slice, Trailer, prefix8};
 
 use super::block::Block;
 use super::block_entry::{Head, RESTART_ENTRIES};
@@ -147,6 +146,16 @@ impl SstIter {
             self.walk.next()?;
         }
         Ok(())
+    }
+}
+
+impl MergeSource for SstIter {
+    #[inline]
+    fn prefix(&self) -> u64 {
+        let entries = self.walk.entries();
+        let CursorBlock::Parsed(block) = &self.walk.block().1 else { return prefix8(&entries.key) };
+        debug_assert_eq!(block.key_prefix(entries.at), prefix8(&entries.key), "of the key");
+        block.key_prefix(entries.at)
     }
 }
 
