@@ -38,7 +38,7 @@ use self::admission::AdmissionFilter;
 use self::hash_table::TableAddress;
 use self::shard::{CachedBlock, Shard};
 use crate::memory::{Closed, SLAB_BYTES, SlotPool};
-use crate::sstable::{Block, BlockCache, BlockData};
+use crate::sstable::{Block, BlockCache, IndexedBlock};
 use crate::types::{FileNo, Process};
 
 const SHARDS_MAX: u64 = 64;
@@ -207,7 +207,7 @@ impl BlockCache for Blocks {
     }
 
     #[inline]
-    fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&BlockData)) -> bool {
+    fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&IndexedBlock)) -> bool {
         let key = (file, offset);
         let hash = Mix.hash_one(key);
         let found = self.shard(hash).is_some_and(|shard| match shard.read().get(key, hash) {

@@ -25,7 +25,7 @@ use super::admission::AdmissionFilter;
 use super::hash_table::HashTable;
 use super::{Key, Mix};
 use crate::memory::{SlabStart, prefetch};
-use crate::sstable::{Block, BlockData, BlockLines};
+use crate::sstable::{Block, BlockLines, IndexedBlock};
 
 /// The bytes that the cache itself needs for a block: its place in the hash table, including free
 /// places, and in a queue.
@@ -46,7 +46,7 @@ const USES_MAX: u8 = 3;
 pub(super) struct CachedBlock {
     block: Arc<Block>,
     /// The data of the block, here for searches that need nothing else of it.
-    pub(super) data: BlockData,
+    pub(super) data: IndexedBlock,
     is_old: bool,
     /// Uses since the block came or was last passed over, up to [`USES_MAX`]. Relaxed: a lost count
     /// makes a block leave a little earlier.

@@ -13,7 +13,7 @@
 //!    nothing in it precedes `top`.
 //! 2. The prefix in a [`HeapEntry`] of `rest` is that of the key under its source. That of `top`
 //!    is, too, as long as there is a rest to compare it with. The exception: after steps in a
-//!    stretch it is the prefix of an earlier key. Then the current key is before those of all
+//!    run it is the prefix of an earlier key. Then the current key is before those of all
 //!    others.
 //! 3. After an error nothing is valid until the next seek.
 
@@ -344,23 +344,23 @@ impl<I: MergeSource> InternalIter for MergeIter<I> {
         passed
     }
 
-    fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
+    fn run_before(&self, until: Option<KeyRef<'_>>) -> usize {
         // A source that has just come to the top often leaves it at the next move, and finding out takes a
         // search. Backwards, the others are not in front of the entries that come next.
         if !self.has_stayed || self.direction == Direction::Backward {
             return 0;
         }
         let Some(other) = self.rest.first() else {
-            return self.current().stretch(until);
+            return self.current().run_before(until);
         };
-        // In front of all versions of the next other key: no source has versions of a key of the stretch.
+        // In front of all versions of the next other key: no source has versions of a key of the run.
         let other = KeyRef::seek(self.sources[other.source].key().user, SeqNo::MAX);
-        self.current().stretch(Some(until.map_or(other, |until| until.min(other))))
+        self.current().run_before(Some(until.map_or(other, |until| until.min(other))))
     }
 
     #[inline]
-    fn next_in_stretch(&mut self) -> Result<Trailer> {
-        let moved = self.sources[self.top.source].next_in_stretch();
+    fn next_in_run(&mut self) -> Result<Trailer> {
+        let moved = self.sources[self.top.source].next_in_run();
         if moved.is_err() {
             self.clear();
         }
@@ -432,13 +432,13 @@ pub(super) mod tests {
             self.place(self.at.and_then(|at| at.checked_sub(1)))
         }
 
-        fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
+        fn run_before(&self, until: Option<KeyRef<'_>>) -> usize {
             let here = &self.list[self.at.unwrap()..];
             let pairs = here.windows(2).map(|pair| (pair[0].0.as_ref(), pair[1].0.as_ref()));
-            let stretch = pairs.take_while(|(key, next)| {
+            let run = pairs.take_while(|(key, next)| {
                 key.user != next.user && until.is_none_or(|until| *next < until)
             });
-            stretch.count()
+            run.count()
         }
     }
 
@@ -516,7 +516,7 @@ pub(super) mod tests {
     }
 
     proptest! {
-        // Many cases: a stretch after a turn is rare.
+        // Many cases: a run after a turn is rare.
         #![proptest_config(ProptestConfig::with_cases(8000))]
 
         #[test]
@@ -551,10 +551,10 @@ pub(super) mod tests {
                     4 => { merged.prev().unwrap(); model.prev().unwrap() }
                     9 | 10 => {
                         let until = (what == 9).then_some(target);
-                        for _ in 0..merged.stretch(until) {
+                        for _ in 0..merged.run_before(until) {
                             let user = model.key().user.to_vec();
                             model.next().unwrap();
-                            prop_assert_eq!(merged.next_in_stretch().unwrap(), model.key().trailer);
+                            prop_assert_eq!(merged.next_in_run().unwrap(), model.key().trailer);
                             prop_assert_eq!(merged.key(), model.key());
                             prop_assert!(model.key().user != &user[..]);
                             prop_assert!(until.is_none_or(|until| model.key() < until));

@@ -91,16 +91,16 @@ macro_rules! forward_to_variants {
             }
         }
 
-        fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
+        fn run_before(&self, until: Option<KeyRef<'_>>) -> usize {
             match self {
-                $($cursors::$variant(cursor, ..) => cursor.stretch(until),)+
+                $($cursors::$variant(cursor, ..) => cursor.run_before(until),)+
             }
         }
 
         #[inline(always)]
-        fn next_in_stretch(&mut self) -> Result<Trailer> {
+        fn next_in_run(&mut self) -> Result<Trailer> {
             match self {
-                $($cursors::$variant(cursor, ..) => cursor.next_in_stretch(),)+
+                $($cursors::$variant(cursor, ..) => cursor.next_in_run(),)+
             }
         }
     };
@@ -157,19 +157,19 @@ pub trait InternalIter {
         step_to_next_key(self, room)
     }
 
-    /// Returns a number of entries after the present one, which make up a stretch: all are before `until`, and
+    /// Returns a number of entries after the present one, which make up a run: all are before `until`, and
     /// each has another user key than the one before it. 0 says nothing, and is the default. Only while
     /// [`InternalIter::valid`].
     #[inline]
-    fn stretch(&self, _until: Option<KeyRef<'_>>) -> usize {
+    fn run_before(&self, _until: Option<KeyRef<'_>>) -> usize {
         0
     }
 
-    /// As [`InternalIter::next`], to an entry of the stretch that the last call of
-    /// [`InternalIter::stretch`] returned; returns its trailer. Only such steps came after that call. A cursor
-    /// that knows stretches overrides it, because it need not look for an end.
+    /// As [`InternalIter::next`], to an entry of the run that the last call of
+    /// [`InternalIter::run_before`] returned; returns its trailer. Only such steps came after that call. A cursor
+    /// that knows runs overrides it, because it need not look for an end.
     #[inline]
-    fn next_in_stretch(&mut self) -> Result<Trailer> {
+    fn next_in_run(&mut self) -> Result<Trailer> {
         self.next()?;
         Ok(self.key().trailer)
     }

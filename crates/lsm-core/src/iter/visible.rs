@@ -49,7 +49,7 @@ pub struct VisibleIter<I, D = ()> {
     upper: Bound<Vec<u8>>,
     /// So many of the next entries of the inner cursor are within the bounds, and each is the newest of its
     /// key.
-    stretch: usize,
+    run: usize,
 }
 
 impl<I: InternalIter> VisibleIter<I> {
@@ -72,7 +72,7 @@ impl<I: InternalIter> VisibleIter<I> {
             value: Vec::new(),
             lower,
             upper,
-            stretch: 0,
+            run: 0,
         }
     }
 
@@ -88,7 +88,7 @@ impl<I: InternalIter> VisibleIter<I> {
         let VisibleIter {
             inner, memory: (), seq, clear_seq, position, key, trailer, value, ..
         } = self;
-        let VisibleIter { lower, upper, stretch, .. } = self;
+        let VisibleIter { lower, upper, run, .. } = self;
         VisibleIter {
             inner,
             memory,
@@ -100,7 +100,7 @@ impl<I: InternalIter> VisibleIter<I> {
             value,
             lower,
             upper,
-            stretch,
+            run,
         }
     }
 }
@@ -136,7 +136,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
 
     /// Narrows the range to the keys before `key`. The present entry stays the present one.
     pub fn set_upper_excluded(&mut self, key: &[u8]) {
-        self.stretch = 0;
+        self.run = 0;
         set_excluded(&mut self.upper, key);
     }
 
@@ -178,7 +178,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     /// No entry is the current one.
     fn leave(&mut self) {
         self.position = CursorPosition::Invalid;
-        self.stretch = 0;
+        self.run = 0;
     }
 
     /// Moves to the first visible entry within the bounds.
@@ -231,8 +231,8 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     /// Moves forward. Only while valid.
     #[inline]
     pub fn next(&mut self) -> Result<()> {
-        if self.stretch > 0 {
-            return self.next_in_stretch();
+        if self.run > 0 {
+            return self.next_in_run();
         }
         match std::mem::replace(&mut self.position, CursorPosition::Invalid) {
             // The one entry that could equal the target is a tombstone, which is passed over below.
@@ -245,10 +245,10 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     }
 
     #[inline]
-    fn next_in_stretch(&mut self) -> Result<()> {
-        while self.stretch > 0 {
-            self.stretch -= 1;
-            let trailer = match self.inner.next_in_stretch() {
+    fn next_in_run(&mut self) -> Result<()> {
+        while self.run > 0 {
+            self.run -= 1;
+            let trailer = match self.inner.next_in_run() {
                 Ok(trailer) => trailer,
                 Err(error) => {
                     self.leave();
@@ -267,7 +267,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     /// Moves back. Only while valid.
     #[inline]
     pub fn prev(&mut self) -> Result<()> {
-        self.stretch = 0;
+        self.run = 0;
         if std::mem::replace(&mut self.position, CursorPosition::Invalid)
             != CursorPosition::Backward
         {
@@ -302,7 +302,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     fn enter(&mut self, trailer: Trailer) {
         self.trailer = trailer;
         self.position = CursorPosition::Forward;
-        self.stretch = self.inner.stretch(match &self.upper {
+        self.run = self.inner.run_before(match &self.upper {
             Bound::Unbounded => None,
             Bound::Included(key) => Some(KeyRef::new(key, Trailer::LAST)),
             Bound::Excluded(key) => Some(KeyRef::seek(key, SeqNo::MAX)),
@@ -520,7 +520,7 @@ mod tests {
     }
 
     proptest! {
-        // Many cases: few of them come to the end of a stretch in a rare way.
+        // Many cases: few of them come to the end of a run in a rare way.
         #![proptest_config(ProptestConfig::with_cases(8000))]
 
         #[test]
@@ -539,7 +539,7 @@ mod tests {
             });
             let mut list = visible_at(&versions, seq);
             list.retain(|(key, _)| is_after_lower(&lower, key) && is_before_upper(&upper, key));
-            // Most entries of nearby keys are in one source, so that the walk has stretches.
+            // Most entries of nearby keys are in one source, so that the walk has runs.
             let mut lists = [const { Vec::new() }; 3];
             for (entry, list) in entries.zip(list_of) {
                 let list = if list < 3 { list } else { usize::from(entry.0.user[0] / 8) };

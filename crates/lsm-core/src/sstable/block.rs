@@ -35,7 +35,7 @@
 //! ```
 //!
 //! A key shares bytes with its restart key, not with its neighbour, so any entry can be rebuilt
-//! from two places. Beside the payload, a block holds 12 bytes an entry (`block_data.rs`): its
+//! from two places. Beside the payload, a block holds 12 bytes an entry (`indexed_block.rs`): its
 //! offset, and the 8 bytes of its key that follow the common prefix, as a word. Words decide nearly
 //! every comparison of a search. Hidden entries have no word; a block that has some holds the 4-byte
 //! offset of each in a list of its own.
@@ -55,10 +55,10 @@ use crate::memory::{BlockBuffer, SlotPool};
 use crate::types::{InternalKey, Slice};
 
 use super::block_check::BlockPass;
-use super::block_data::{BlockData, Numbers};
 use super::block_entry::{Head, bad};
 use super::block_tail::BlockTail;
 use super::hidden::HiddenEntries;
+use super::indexed_block::{IndexedBlock, Numbers};
 use super::stored::StoredPayload;
 
 /// The counts of references of a block, and what owns its memory.
@@ -69,7 +69,7 @@ const ENTRY_BYTES_MIN: usize = 5;
 /// A parsed block.
 pub struct Block {
     /// The payload and the numbers that a search uses.
-    data: BlockData,
+    data: IndexedBlock,
     pub(super) hidden: HiddenEntries,
     /// A hook has seen that no entry is missing: see [`TableBlock::is_whole`]. Relaxed: two who look
     /// at once see the same.
@@ -79,10 +79,10 @@ pub struct Block {
 }
 
 impl Deref for Block {
-    type Target = BlockData;
+    type Target = IndexedBlock;
 
     #[inline]
-    fn deref(&self) -> &BlockData {
+    fn deref(&self) -> &IndexedBlock {
         &self.data
     }
 }
@@ -150,13 +150,13 @@ impl Block {
             words: &check.words,
             offsets: &check.offsets,
         };
-        let data = BlockData::new(bytes.clone(), &numbers);
+        let data = IndexedBlock::new(bytes.clone(), &numbers);
         Ok(Block { data, hidden, is_whole: AtomicBool::new(false) })
     }
 
     /// The payload and the numbers that a search uses.
     #[inline]
-    pub fn data(&self) -> &BlockData {
+    pub fn data(&self) -> &IndexedBlock {
         &self.data
     }
 

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::hooks::NoteForm;
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
-use super::block_entry::{Head, JoinedKey, RESTART_ENTRIES, compare_tails};
+use super::block_entry::{Head, PrefixedKey, RESTART_ENTRIES, compare_tails};
 use super::block_search::common_len;
 use super::block_tail::{TAIL_BYTES, put_common};
 use super::hidden::{HIDDEN_HEAD_BYTES_MAX, put_hidden, put_hidden_beside, short_payload};
@@ -29,7 +29,7 @@ pub(super) struct BlockBuilder {
     /// Visible entries.
     count: u32,
     /// The key of each visible entry, once hidden ones lie among them.
-    owners: Vec<PlacedKey>,
+    owners: Vec<KeyOffsets>,
     has_hidden: bool,
     /// The payloads of hidden entries as long as each visible entry has one: see `hidden.rs`.
     column: Vec<u8>,
@@ -50,7 +50,7 @@ pub(super) struct BlockBuilder {
 }
 
 /// A key in the payload of a block under construction.
-struct PlacedKey {
+struct KeyOffsets {
     /// The offset at which the entry begins.
     start: usize,
     /// The offset of its restart key.
@@ -306,7 +306,7 @@ impl BlockBuilder {
             let seq = SeqNo::new(self.base_seq.get() + delta).expect("it was a sequence number");
             let kind = EntryKind::from_u8(head.header).expect("it was a kind");
             let trailer = Trailer::new(seq, kind);
-            self.owners.push(PlacedKey { start, restart, shared, suffix, suffix_len, trailer });
+            self.owners.push(KeyOffsets { start, restart, shared, suffix, suffix_len, trailer });
             start = suffix + suffix_len + value_len;
         }
         self.payload.truncate(end);
@@ -321,14 +321,14 @@ impl BlockBuilder {
         self.order(found, user, seq).is_eq().then(|| self.owners.len() - at)
     }
 
-    fn joined(&self, placed: &PlacedKey) -> JoinedKey<'_> {
+    fn joined(&self, placed: &KeyOffsets) -> PrefixedKey<'_> {
         let shared = &self.payload[placed.restart..placed.restart + placed.shared];
         let suffix = &self.payload[placed.suffix..placed.suffix + placed.suffix_len];
-        JoinedKey { shared, suffix }
+        PrefixedKey { shared, suffix }
     }
 
     /// Internal order of an entry against the entry of `user` and `seq`.
-    fn order(&self, placed: &PlacedKey, user: &[u8], seq: SeqNo) -> Ordering {
+    fn order(&self, placed: &KeyOffsets, user: &[u8], seq: SeqNo) -> Ordering {
         let key = self.joined(placed);
         compare_tails(key.shared, key.suffix, user).then_with(|| seq.cmp(&placed.trailer.seq()))
     }
@@ -395,7 +395,7 @@ impl BlockBuilder {
             }
         }
         if self.is_mixed {
-            self.owners.push(PlacedKey {
+            self.owners.push(KeyOffsets {
                 start: head,
                 restart: self.restart_key.start,
                 shared,

@@ -10,9 +10,9 @@ use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::types::{EntryKind, SeqNo, Trailer, prefix8};
 
 use super::block_entry::{
-    Head, JoinedKey, KIND_BITS, RESTART_ENTRIES, bad, compare_joined, joined_word,
+    Head, KIND_BITS, PrefixedKey, RESTART_ENTRIES, bad, compare_prefixed, prefixed_word,
 };
-use super::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
+use super::hidden::{HIDDEN_BIT, HiddenHead, KeyPieces, Owner, hidden_trailer};
 
 /// The one pass over a block's entries that makes them trusted.
 pub(super) struct BlockPass<'a> {
@@ -30,7 +30,7 @@ pub(super) struct BlockPass<'a> {
     pub has_column: bool,
     pub hidden: Vec<u32>,
     /// The last visible entry.
-    pub last: Option<(JoinedKey<'a>, Trailer)>,
+    pub last: Option<(PrefixedKey<'a>, Trailer)>,
     /// The hidden entry after it, if there is one.
     pub last_hidden: Option<LastHidden<'a>>,
 }
@@ -41,7 +41,7 @@ pub(super) enum LastHidden<'a> {
     /// The hidden entry of the last visible one, right after it, as nearly always.
     OfLast,
     /// Any other hidden entry.
-    Other(PiecedKey<'a>),
+    Other(KeyPieces<'a>),
 }
 
 impl<'a> BlockPass<'a> {
@@ -83,8 +83,8 @@ impl<'a> BlockPass<'a> {
             } else if head.shared > restart.len() || head.shared < self.common {
                 return Err(bad("shared key length is out of range", at));
             }
-            let key = JoinedKey { shared: &restart[..head.shared], suffix };
-            let word = joined_word(key, self.common);
+            let key = PrefixedKey { shared: &restart[..head.shared], suffix };
+            let word = prefixed_word(key, self.common);
             self.check_order(key, trailer, word).ok_or(bad("keys do not ascend", at))?;
             self.words.push(word);
             self.offsets.push(at as u32);
@@ -106,11 +106,11 @@ impl<'a> BlockPass<'a> {
 
     /// Checks that the next visible entry is after the last one, and after the hidden entry of that.
     #[inline]
-    fn check_order(&mut self, key: JoinedKey<'a>, trailer: Trailer, word: u64) -> Option<()> {
+    fn check_order(&mut self, key: PrefixedKey<'a>, trailer: Trailer, word: u64) -> Option<()> {
         if let (Some(&before), Some((last_key, last_trailer))) = (self.words.last(), self.last) {
             // After a prefix that all have, words ascend with the keys; equal ones decide
             // nothing.
-            let order = before.cmp(&word).then_with(|| compare_joined(last_key, key));
+            let order = before.cmp(&word).then_with(|| compare_prefixed(last_key, key));
             if order.then(trailer.cmp(&last_trailer)) != Ordering::Less {
                 return None;
             }
@@ -223,7 +223,7 @@ impl<'a> BlockPass<'a> {
                     return Err(bad("hidden key lacks the suffix", at));
                 }
                 let trailer = hidden_trailer(self.seq(delta, at)?);
-                PiecedKey { pieces: [key, &[], &[]], trailer, word: None }
+                KeyPieces { pieces: [key, &[], &[]], trailer, word: None }
             }
         };
         check_len(here.pieces.iter().map(|piece| piece.len()).sum(), at)?;
@@ -240,19 +240,19 @@ impl<'a> BlockPass<'a> {
 
     /// The key of the hidden entry that nothing visible has come after yet.
     #[inline]
-    fn hidden_before(&self) -> Option<PiecedKey<'a>> {
+    fn hidden_before(&self) -> Option<KeyPieces<'a>> {
         match self.last_hidden? {
             LastHidden::Other(key) => Some(key),
             LastHidden::OfLast => {
                 let (owner, trailer) = self.last?;
                 let pieces = [owner.shared, owner.suffix, self.hidden_suffix?];
-                Some(PiecedKey { pieces, trailer: hidden_trailer(trailer.seq()), word: None })
+                Some(KeyPieces { pieces, trailer: hidden_trailer(trailer.seq()), word: None })
             }
         }
     }
 
     /// The key of a hidden entry whose owner is `back` visible entries before.
-    fn near(&self, back: usize, suffix: &'a [u8], at: usize) -> Result<PiecedKey<'a>, Malformed> {
+    fn near(&self, back: usize, suffix: &'a [u8], at: usize) -> Result<KeyPieces<'a>, Malformed> {
         let owner = self.offsets.len().checked_sub(back).and_then(|i| self.visible(i));
         let mut key = owner.ok_or(bad("hidden entry has no owner", at))?;
         let rest = key.pieces[0].len() + key.pieces[1].len() - self.common;
@@ -266,19 +266,19 @@ impl<'a> BlockPass<'a> {
     }
 
     /// The visible entry `i`, which was taken in already.
-    fn visible(&self, i: usize) -> Option<PiecedKey<'a>> {
+    fn visible(&self, i: usize) -> Option<KeyPieces<'a>> {
         let head = Head::decode(self.payload, *self.offsets.get(i)? as usize)?;
         let group = i - i % RESTART_ENTRIES as usize;
         let restart = Head::decode(self.payload, self.offsets[group] as usize)?.suffix;
         let shared = &self.payload[restart..restart + head.shared];
         let suffix = &self.payload[head.suffix..head.suffix + head.suffix_len];
         let trailer = self.trailer(head, 0).ok()?;
-        Some(pieced(JoinedKey { shared, suffix }, trailer, self.words[i]))
+        Some(pieced(PrefixedKey { shared, suffix }, trailer, self.words[i]))
     }
 }
 
-fn pieced(key: JoinedKey<'_>, trailer: Trailer, word: u64) -> PiecedKey<'_> {
-    PiecedKey { pieces: [key.shared, key.suffix, &[]], trailer, word: Some(word) }
+fn pieced(key: PrefixedKey<'_>, trailer: Trailer, word: u64) -> KeyPieces<'_> {
+    KeyPieces { pieces: [key.shared, key.suffix, &[]], trailer, word: Some(word) }
 }
 
 #[inline]

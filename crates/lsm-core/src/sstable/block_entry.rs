@@ -139,7 +139,7 @@ pub(super) struct BlockEntry {
 /// The key of an entry, in pieces.
 #[derive(Clone, Copy)]
 pub(super) struct EntryKey<'a> {
-    pub key: JoinedKey<'a>,
+    pub key: PrefixedKey<'a>,
     pub trailer: Trailer,
 }
 
@@ -149,12 +149,12 @@ pub(super) fn bad(what: &'static str, at: usize) -> Malformed {
 
 /// A user key in two pieces: what it shares with its restart key, and the rest.
 #[derive(Clone, Copy)]
-pub(super) struct JoinedKey<'a> {
+pub(super) struct PrefixedKey<'a> {
     pub shared: &'a [u8],
     pub suffix: &'a [u8],
 }
 
-impl JoinedKey<'_> {
+impl PrefixedKey<'_> {
     /// Length of the key, in bytes.
     #[inline]
     pub(super) fn len(self) -> usize {
@@ -172,7 +172,7 @@ impl JoinedKey<'_> {
 /// The 8 bytes after the first `common` as a word. `common` is at most the length of the shared
 /// piece, or that piece is empty.
 #[inline]
-pub(super) fn joined_word(key: JoinedKey<'_>, common: usize) -> u64 {
+pub(super) fn prefixed_word(key: PrefixedKey<'_>, common: usize) -> u64 {
     let Some(shared) = key.shared.get(common..) else {
         return prefix8(&key.suffix[common - key.shared.len()..]);
     };
@@ -184,7 +184,7 @@ pub(super) fn joined_word(key: JoinedKey<'_>, common: usize) -> u64 {
 }
 
 /// Order of two keys in pieces.
-pub(super) fn compare_joined(a: JoinedKey<'_>, b: JoinedKey<'_>) -> Ordering {
+pub(super) fn compare_prefixed(a: PrefixedKey<'_>, b: PrefixedKey<'_>) -> Ordering {
     let split = a.shared.len().min(b.shared.len());
     let (a_head, a_mid) = a.shared.split_at(split);
     let (b_head, b_mid) = b.shared.split_at(split);

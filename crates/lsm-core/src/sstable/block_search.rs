@@ -7,8 +7,8 @@ use std::cmp::Ordering;
 
 use crate::types::{KeyRef, SeqNo, first_not_below, prefix8};
 
-use super::block_data::BlockData;
 use super::block_entry::{BlockEntry, Head, compare_tails};
+use super::indexed_block::IndexedBlock;
 
 /// The place of a target in a block.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ pub(super) fn common_len(a: &[u8], b: &[u8]) -> usize {
     len + a[len..].iter().zip(&b[len..]).take_while(|(a, b)| a == b).count()
 }
 
-impl BlockData {
+impl IndexedBlock {
     /// Index of the first entry that is not before `target`; [`Block::len`] if all are.
     #[inline]
     pub(super) fn lower_bound(&self, target: KeyRef<'_>) -> usize {
@@ -53,7 +53,7 @@ impl BlockData {
         }
     }
 
-    /// As [`BlockData::lower_bound`], as far as it is known without a look at the only entry that has the
+    /// As [`IndexedBlock::lower_bound`], as far as it is known without a look at the only entry that has the
     /// word of the target.
     #[inline]
     pub(super) fn near(&self, target: KeyRef<'_>) -> Near {
@@ -61,7 +61,7 @@ impl BlockData {
         self.near_by(target, |word| first_not_below(self.words(), word))
     }
 
-    /// As [`BlockData::near`], with `search` as the way to the first word that is not below another one.
+    /// As [`IndexedBlock::near`], with `search` as the way to the first word that is not below another one.
     #[inline]
     pub(super) fn near_by(&self, target: KeyRef<'_>, search: impl Fn(u64) -> usize) -> Near {
         match self.prefix_order(target.user) {
@@ -100,7 +100,7 @@ impl BlockData {
 
     /// Number of entries after entry `at` that are before `until`, each with another user key than the
     /// one in front of it, as far as words tell.
-    pub(super) fn stretch(&self, at: usize, until: Option<KeyRef<'_>>) -> usize {
+    pub(super) fn run_before(&self, at: usize, until: Option<KeyRef<'_>>) -> usize {
         let end = until.map_or(self.len(), |until| match self.near(until) {
             // The entry with the word of `until` may be at it, so it does not count.
             Near::At(end) | Near::AtOrNext(end) => end,

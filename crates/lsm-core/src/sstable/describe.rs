@@ -14,9 +14,9 @@ use crate::fs::File;
 use super::block::Block;
 use super::block_entry::RESTART_ENTRIES;
 use super::block_tail::TAIL_BYTES;
+use super::compression::CompressionKind;
 use super::footer::{FOOTER_FIELDS, Footer};
 use super::index::{Index, extent_at};
-use super::packing::Packing;
 use super::properties::SstProperties;
 use super::stored::{Access, Extent, TRAILER_BYTES, TableSource};
 
@@ -85,11 +85,11 @@ impl Describer {
         if self.source.read_exact(Access::Plain, at, &mut trailer).is_err() {
             return;
         }
-        let [packing, checksum @ ..] = trailer;
-        let name = match Packing::from_u8(packing) {
-            Some(Packing::None) => "none",
-            Some(Packing::Lz4) => "LZ4",
-            Some(Packing::Lz4Front) => "LZ4 in front of the hidden entries",
+        let [kind, checksum @ ..] = trailer;
+        let name = match CompressionKind::from_u8(kind) {
+            Some(CompressionKind::None) => "none",
+            Some(CompressionKind::Lz4) => "LZ4",
+            Some(CompressionKind::Lz4Front) => "LZ4 in front of the hidden entries",
             None => "unknown",
         };
         self.line(at..at + 1, format!("compression: {name}"));

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! `width` is in the tail of the block (`block.rs`), and 1 to 15. Plain readers do not come by, and
-//! compression, which could save nothing, leaves the column as it is (`packing.rs`). Tables with a column
+//! compression, which could save nothing, leaves the column as it is (`compression.rs`). Tables with a column
 //! have the feature `HAS_HIDDEN_COLUMN` (`footer.rs`).
 //!
 //! In any other block, hidden entries lie in their sort order among the visible ones, and plain readers
@@ -299,21 +299,21 @@ pub(super) fn hidden_trailer(seq: SeqNo) -> Trailer {
 
 /// A key in pieces, for the check of the order in a block.
 #[derive(Clone, Copy)]
-pub(super) struct PiecedKey<'a> {
+pub(super) struct KeyPieces<'a> {
     pub pieces: [&'a [u8]; 3],
     pub trailer: Trailer,
     /// The 8 bytes after the block's common prefix, if the key is known to have that.
     pub word: Option<u64>,
 }
 
-impl PiecedKey<'_> {
+impl KeyPieces<'_> {
     /// Returns `true` if the key sorts after `last`; all do where there is none.
-    pub(super) fn is_behind(&self, last: Option<&PiecedKey<'_>>) -> bool {
+    pub(super) fn is_behind(&self, last: Option<&KeyPieces<'_>>) -> bool {
         last.is_none_or(|last| last.order(self).is_lt())
     }
 
     /// Internal order.
-    pub(super) fn order(&self, other: &PiecedKey<'_>) -> Ordering {
+    pub(super) fn order(&self, other: &KeyPieces<'_>) -> Ordering {
         let words = match (self.word, other.word) {
             // Equal words say nothing, and without both there is nothing to compare: the pieces
             // decide.

@@ -21,8 +21,8 @@ use crate::types::{KeyRef, SeqNo, Trailer, first_not_below};
 
 use super::block::Block;
 use super::block_builder::BlockBuilder;
-use super::block_data::BlockData;
 use super::block_search::common_len;
+use super::indexed_block::IndexedBlock;
 use super::stored::{Extent, StoredPayload};
 
 /// An index whose entries take more than this is split into partitions. At 4 KiB a block this
@@ -30,7 +30,7 @@ use super::stored::{Extent, StoredPayload};
 pub(super) const INDEX_BYTES_MAX: usize = 1 << 20;
 /// Entries of an index between two of its tops: their words take two lines of memory.
 const GROUP: usize = 16;
-/// The lines that a search asks for at the place of a block: the marks of 33 entries.
+/// The lines that a search asks for at the place of a block: the search index of 33 entries.
 const MARK_LINES: usize = 7;
 /// Partitions are this much smaller than the limit, so that a split index has several.
 const PARTITION_FRACTION: usize = 32;
@@ -151,7 +151,7 @@ pub(super) fn extent_at(block: &Block, i: usize) -> Option<Extent> {
 struct BlockPlace {
     /// Its offset in the file.
     start: u64,
-    /// The address of its marks when a reader found it in the cache last; 0 if none did. Perhaps the block has
+    /// The address of its search index when a reader found it in the cache last; 0 if none did. Perhaps the block has
     /// left since, so no one reads what lies there. Relaxed: a hint to the processor may name any address.
     memory: AtomicUsize,
 }
@@ -237,7 +237,7 @@ impl Index {
         Some(Extent { offset, len: end - offset })
     }
 
-    /// Has the processor fetch the marks of the block of entry `i` from where they lay last, while the cache looks
+    /// Has the processor fetch the search index of the block of entry `i` from where they lay last, while the cache looks
     /// for the block.
     #[inline]
     pub(super) fn prefetch_block(&self, i: usize) {
@@ -251,7 +251,7 @@ impl Index {
 
     /// Notes where the cache keeps the block of entry `i`.
     #[inline]
-    pub(super) fn note_block(&self, i: usize, block: &BlockData) {
+    pub(super) fn note_block(&self, i: usize, block: &IndexedBlock) {
         if self.levels == 1 {
             let memory = &self.places[i].memory;
             let address = block.address();

@@ -5,7 +5,7 @@
 //! buffer at every move, because nearly every caller compares it. The value is lent from the block.
 
 mod ahead;
-mod steps;
+mod unparsed;
 mod verified;
 
 use std::cmp::Ordering;
@@ -25,7 +25,7 @@ use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead, ReadMode};
 use super::reader::SstReader;
 use super::stored::{Access, Extent, LARGE_PAYLOAD_BYTES};
 use super::table_block::{BlockCheck, TableBlock};
-use super::unparsed::{BlockSteps, CursorBlock};
+use super::unparsed::{CursorBlock, UnparsedCursor};
 use super::walk::{BlockWalk, Entries};
 use ahead::{AHEAD_BYTES, AHEAD_LINES, STEP_LINES, behind};
 
@@ -83,7 +83,7 @@ struct VisibleEntries {
     /// No hidden entries lie among them: each begins where the one before ends.
     is_dense: bool,
     /// The places of entries in an unparsed block.
-    steps: BlockSteps,
+    unparsed: UnparsedCursor,
     /// An entry of an unparsed block is not as it must be.
     is_damaged: bool,
     /// The sequence that the file has for the present entry of an unparsed block.
@@ -224,17 +224,17 @@ impl InternalIter for SstIter {
         step_to_next_key(self, room)
     }
 
-    fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
+    fn run_before(&self, until: Option<KeyRef<'_>>) -> usize {
         match &self.walk.block().1 {
-            CursorBlock::Parsed(block) => block.stretch(self.walk.entries().at, until),
+            CursorBlock::Parsed(block) => block.run_before(self.walk.entries().at, until),
             CursorBlock::Unparsed(_) => 0,
         }
     }
 
     #[inline]
-    fn next_in_stretch(&mut self) -> Result<Trailer> {
+    fn next_in_run(&mut self) -> Result<Trailer> {
         let (reader, entries, block) = self.walk.on_block();
-        let CursorBlock::Parsed(block) = block else { unreachable!("there is no stretch") };
+        let CursorBlock::Parsed(block) = block else { unreachable!("there is no run") };
         entries.next_parsed(reader, block);
         Ok(entries.trailer)
     }
@@ -256,7 +256,7 @@ impl VisibleEntries {
             next_block: 0,
             last_group: 0,
             is_dense: false,
-            steps: BlockSteps::new(),
+            unparsed: UnparsedCursor::new(),
             is_damaged: false,
             unparsed_seq: SeqNo::ZERO,
             at: 0,
@@ -338,7 +338,7 @@ impl VisibleEntries {
 }
 
 impl Entries for VisibleEntries {
-    type Body = CursorBlock;
+    type Block = CursorBlock;
 
     fn read(
         &mut self,
@@ -356,7 +356,7 @@ impl Entries for VisibleEntries {
                 }
                 CursorBlock::Unparsed(block) => {
                     self.count = block.count;
-                    self.steps.leave_block();
+                    self.unparsed.leave_block();
                 }
             }
             return Ok(block);

@@ -1,6 +1,6 @@
 //! [`MappedBlocks`]: the data blocks of a table, as a mapping of its file has them.
 //!
-//! A point read searches a mapped block where it lies (`probe.rs`), and a cursor goes through it there
+//! A point read searches a mapped block where it lies (`unparsed_seek.rs`), and a cursor goes through it there
 //! (`unparsed.rs`): no system call, no copy, and no place in the block cache. The system decides what stays in
 //! memory. Used by [`SstReader`](super::SstReader), if
 //! [`Options::tables_mapped`](crate::options::Options::tables_mapped) asks for it; everything else, compactions and
@@ -14,7 +14,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::packing::Packing;
+use super::compression::CompressionKind;
 use super::stored::{Extent, StoredPayload, TRAILER_BYTES, TableSource, copied};
 use crate::error::Result;
 use crate::fs::MappedBytes;
@@ -46,7 +46,7 @@ impl MappedBlocks {
         (*self.bytes).as_ref()
     }
 
-    /// Memory of the marks, in bytes.
+    /// Memory of the search index, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.verified)
     }
@@ -80,8 +80,8 @@ impl MappedBlocks {
         let mark = 1 << (number % 64);
         let Some(word) = self.verified.get(number / 64) else { return Ok(None) };
         if word.load(Ordering::Relaxed) & mark == 0 {
-            let (_, packing) = source.verify(extent.offset, stored)?;
-            if packing != Packing::None {
+            let (_, kind) = source.verify(extent.offset, stored)?;
+            if kind != CompressionKind::None {
                 return Ok(None);
             }
             word.fetch_or(mark, Ordering::Relaxed);
@@ -89,7 +89,7 @@ impl MappedBlocks {
         Ok(Some(payload))
     }
 
-    /// A verified copy of the payload at `extent`, unpacked; `None` if it is none of the data blocks.
+    /// A verified copy of the payload at `extent`, decompressed; `None` if it is none of the data blocks.
     ///
     /// # Errors
     /// `Corruption` if the checksum of the copy does not agree.
@@ -100,6 +100,6 @@ impl MappedBlocks {
     ) -> Result<Option<StoredPayload>> {
         let Some(stored) = self.stored(source, extent)? else { return Ok(None) };
         // Copied first: what is verified cannot change any more.
-        source.unpack(extent.offset, copied(stored)).map(Some)
+        source.verified_payload(extent.offset, copied(stored)).map(Some)
     }
 }

@@ -17,15 +17,15 @@
 //! block.rs, block_check.rs, block_tail.rs   a block in memory, its complete check, its numbers
 //! block_entry.rs                      the head and the key of an entry
 //! hidden.rs, block_hidden.rs          hidden entries as bytes, and in a block
-//! block_data.rs, block_search.rs      the numbers of a search, and a key in a block
-//! probe.rs, unparsed.rs               a key, and a cursor, in a block that is used once or mapped
+//! indexed_block.rs, block_search.rs   a block with its search index, and a key in it
+//! unparsed_seek.rs, unparsed.rs       a key, and a cursor, in a block that is used once or mapped
 //! index.rs, bloom.rs, footer.rs, properties.rs, tail.rs    the rest of the file
 //! index_cursor.rs                     a walk along the index
 //! reader.rs, reader/lookup.rs, table_block.rs   an open table, its point reads, a block for hooks
-//! walk.rs, iter.rs, raw.rs, present.rs   the cursors
+//! walk.rs, iter.rs, raw.rs, raw_entry.rs   the cursors
 //! tolerant.rs, salvage.rs   reading in spite of damage
 //! writer.rs, block_builder.rs         writing
-//! packing.rs, packer.rs               compression; of a payload too large to be compressed at once
+//! compression.rs, stream_compressor.rs   compression; of a payload too large to be compressed at once
 //! prepopulation.rs                    written blocks for the block cache
 //! verify.rs, describe.rs              checking and describing a whole file
 //! ```
@@ -37,41 +37,41 @@
 //! 1. A file never changes after [`SstWriter::finish_unsynced`].
 //! 2. Bytes from a file are checked completely before any of them is used: checksum first, then
 //!    structure, once, when a block enters memory. A block that is used once is not checked where the
-//!    search or the cursor does not come by (`probe.rs`, `unparsed.rs`).
+//!    search or the cursor does not come by (`unparsed_seek.rs`, `unparsed.rs`).
 //! 3. A reader returns what the writer was given, or an error that names file and offset.
 
 mod block;
 mod block_builder;
 mod block_check;
-mod block_data;
 mod block_entry;
 mod block_hidden;
 mod block_search;
 mod block_tail;
 mod bloom;
+mod compression;
 mod describe;
 mod footer;
 mod hidden;
 mod index;
 mod index_cursor;
+mod indexed_block;
 mod iter;
 mod mapped;
-mod packer;
-mod packing;
 mod pending_file;
 mod prepopulation;
-mod present;
-mod probe;
 mod properties;
 mod raw;
+mod raw_entry;
 mod read_ahead;
 mod reader;
 mod salvage;
 mod stored;
+mod stream_compressor;
 mod table_block;
 mod tail;
 mod tolerant;
 mod unparsed;
+mod unparsed_seek;
 mod verify;
 mod walk;
 mod writer;
@@ -84,10 +84,10 @@ mod tests;
 use std::sync::Arc;
 
 pub use block::Block;
-pub use block_data::{BlockData, BlockLines};
 pub use bloom::bloom_hash;
 pub use describe::describe;
 pub use footer::MAGIC;
+pub use indexed_block::{BlockLines, IndexedBlock};
 pub use iter::{JobCheck, SstIter};
 pub use prepopulation::CachePrepopulation;
 pub use properties::SstProperties;
@@ -205,7 +205,7 @@ pub trait BlockCache: Send + Sync + 'static {
     ///
     /// `look` runs under a lock that the insertion of another block waits for. It saves the count
     /// of references to the block, which lies in a line of memory that no processor has cached.
-    fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&BlockData)) -> bool;
+    fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&IndexedBlock)) -> bool;
 
     /// Has the processor fetch the place in the map at which the block of `file` at `offset` is kept, long before
     /// the block is asked for.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::stored::{Extent, LARGE_PAYLOAD_BYTES, Sealer};
+use super::stored::{BlockFramer, Extent, LARGE_PAYLOAD_BYTES};
 use crate::error::Result;
 use crate::fs::File;
 use crate::options::Compression;
@@ -23,7 +23,7 @@ const PACED_SYNC_BYTES: u64 = 1 << 20;
 /// The file of a table that is being written: its blocks go to the device in pieces.
 pub(super) struct PendingFile {
     pub file: Arc<dyn File>,
-    sealer: Sealer,
+    framer: BlockFramer,
     pub pending: Vec<u8>,
     /// Bytes in the file.
     written: u64,
@@ -40,7 +40,7 @@ impl PendingFile {
     pub fn new(file: Arc<dyn File>, unique_id: u128) -> PendingFile {
         PendingFile {
             file,
-            sealer: Sealer::new(unique_id),
+            framer: BlockFramer::new(unique_id),
             // Room for the block that passes the limit, so that the buffer does not grow.
             pending: Vec::with_capacity(APPEND_BYTES + (64 << 10)),
             written: 0,
@@ -67,7 +67,7 @@ impl PendingFile {
             return self.large_block(&[payload], compression);
         }
         let offset = self.offset();
-        let (extent, checksum) = self.sealer.seal(&mut self.pending, offset, payload, compression);
+        let (extent, checksum) = self.framer.frame(&mut self.pending, offset, payload, compression);
         self.note(checksum)?;
         Ok(extent)
     }
@@ -85,7 +85,7 @@ impl PendingFile {
         }
         assert!(compression == Compression::None, "a short payload is gathered to be compressed");
         let offset = self.offset();
-        let (extent, checksum) = self.sealer.seal_plain(&mut self.pending, offset, pieces);
+        let (extent, checksum) = self.framer.frame_plain(&mut self.pending, offset, pieces);
         self.note(checksum)?;
         Ok(extent)
     }
@@ -119,22 +119,23 @@ impl PendingFile {
     /// A block that is written as it comes, without a copy of its long pieces.
     pub fn large_block(&mut self, pieces: &[&[u8]], compression: Compression) -> Result<Extent> {
         let offset = self.offset();
-        let PendingFile { file, sealer, pending, written, checksums, .. } = self;
-        let (extent, checksum) = sealer.seal_pieces(offset, pieces, compression, &mut |bytes| {
-            // Short pieces are gathered, long ones go to the file from where they lie, after what is
-            // pending, because the file takes bytes in order.
-            if bytes.len() >= LONG_PIECE_BYTES {
-                file.append_pieces(&[pending, bytes])?;
-                *written += (pending.len() + bytes.len()) as u64;
-                pending.clear();
-                return Ok(());
-            }
-            pending.extend_from_slice(bytes);
-            if pending.len() >= APPEND_BYTES {
-                append_whole(&**file, pending, written)?;
-            }
-            Ok(())
-        })?;
+        let PendingFile { file, framer, pending, written, checksums, .. } = self;
+        let (extent, checksum) =
+            framer.frame_pieces(offset, pieces, compression, &mut |bytes| {
+                // Short pieces are gathered, long ones go to the file from where they lie, after what is
+                // pending, because the file takes bytes in order.
+                if bytes.len() >= LONG_PIECE_BYTES {
+                    file.append_pieces(&[pending, bytes])?;
+                    *written += (pending.len() + bytes.len()) as u64;
+                    pending.clear();
+                    return Ok(());
+                }
+                pending.extend_from_slice(bytes);
+                if pending.len() >= APPEND_BYTES {
+                    append_whole(&**file, pending, written)?;
+                }
+                Ok(())
+            })?;
         checksums.extend_from_slice(&checksum.to_le_bytes());
         self.begin_sync()?;
         Ok(extent)

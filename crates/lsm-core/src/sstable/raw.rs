@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::RawDamage;
 use super::block::Block;
 use super::index_cursor::IndexCursor;
-use super::present::{Body, Present};
+use super::raw_entry::{CurrentEntry, RawBlock};
 use super::read_ahead::{READ_AHEAD_BYTES, ReadAhead};
 use super::reader::SstReader;
 use super::stored::{Access, Extent};
@@ -29,7 +29,7 @@ use crate::types::KeyRef;
 /// The way in which a raw cursor reads, and its treatment of damaged blocks.
 ///
 /// In the tolerant modes a block that does not verify is read once more past every cache. If it
-/// still does not, its entries are handed over as suspect, as far as they decode.
+/// still does not, its entries are handed over as damaged, as far as they decode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RawMode {
@@ -72,7 +72,7 @@ pub struct RawIter {
 struct AllEntries {
     mode: RawMode,
     ahead: ReadAhead,
-    present: Present,
+    present: CurrentEntry,
     damage: Vec<RawDamage>,
 }
 
@@ -81,7 +81,7 @@ impl RawIter {
         let entries = AllEntries {
             mode,
             ahead: ReadAhead::new(mode.access(), READ_AHEAD_BYTES),
-            present: Present::new(),
+            present: CurrentEntry::new(),
             damage: Vec::new(),
         };
         RawIter { walk: BlockWalk::new(reader, entries) }
@@ -101,13 +101,13 @@ impl RawIter {
         let (extent, body) = self.walk.block();
         let present = &self.walk.entries().present;
         match body {
-            Body::Sound(_) => {
+            RawBlock::Intact(_) => {
                 // A block has fewer entries than bytes, and those are counted in 32 bits.
                 let entry = present.visible + present.hidden;
                 (extent.offset, entry as u32, true)
             }
-            Body::Suspect(suspect) => {
-                (extent.offset, suspect.entries[present.visible].index, false)
+            RawBlock::Damaged(damaged) => {
+                (extent.offset, damaged.entries[present.visible].index, false)
             }
         }
     }
@@ -173,34 +173,34 @@ impl AllEntries {
         index: &IndexCursor,
         extent: Extent,
         error: Error,
-    ) -> Result<Body> {
+    ) -> Result<RawBlock> {
         // Past every cache: a bit that flipped in a cache is then not taken for damage of the file.
-        let body = read_suspect(reader, extent)?;
-        let mut suspect = match body {
-            Body::Suspect(suspect) => suspect,
+        let body = read_damaged(reader, extent)?;
+        let mut damaged = match body {
+            RawBlock::Damaged(damaged) => damaged,
             // The damage was in a cache, and not in the file.
-            Body::Sound(_) => return Ok(body),
+            RawBlock::Intact(_) => return Ok(body),
         };
         // The index verified, the block did not. An entry outside of these keys is damaged itself,
         // and out of order it would end the walk of the caller.
         let (before, end) = index.bounds(reader);
-        suspect.keep_ordered(before.as_ref(), &end);
+        damaged.keep_ordered(before.as_ref(), &end);
         // Seeks may come back to the block; it is reported once.
         if self.damage.iter().all(|known| known.block_offset != extent.offset) {
             self.damage.push(RawDamage {
                 block_offset: extent.offset,
                 error,
-                suspects: suspect.entries.len() as u32,
-                is_lossy: !suspect.is_complete,
+                suspects: damaged.entries.len() as u32,
+                is_lossy: !damaged.is_complete,
                 keys: (before.map(|key| key.user.to_vec()), end.user.to_vec()),
             });
         }
-        Ok(Body::Suspect(suspect))
+        Ok(RawBlock::Damaged(damaged))
     }
 
     /// Moves to the entry that has `visible` and `hidden` entries of the block before it.
     #[inline]
-    fn enter(&mut self, reader: &SstReader, body: &Body, visible: usize, hidden: usize) {
+    fn enter(&mut self, reader: &SstReader, body: &RawBlock, visible: usize, hidden: usize) {
         self.present.enter(body, &reader.properties().hidden_suffix, visible, hidden);
     }
 
@@ -209,7 +209,7 @@ impl AllEntries {
     fn enter_before(
         &mut self,
         reader: &SstReader,
-        body: &Body,
+        body: &RawBlock,
         visible: usize,
         hidden: usize,
     ) -> bool {
@@ -217,8 +217,8 @@ impl AllEntries {
             return false;
         }
         let is_hidden = match body {
-            Body::Suspect(_) => false,
-            Body::Sound(block) => match (visible.checked_sub(1), hidden.checked_sub(1)) {
+            RawBlock::Damaged(_) => false,
+            RawBlock::Intact(block) => match (visible.checked_sub(1), hidden.checked_sub(1)) {
                 // The one further back in the block is the later entry.
                 (Some(v), Some(h)) => block.is_hidden_behind(h, v),
                 (before, _) => before.is_none(),
@@ -234,20 +234,27 @@ impl AllEntries {
 }
 
 /// Numbers of visible and hidden entries of the block before the first that is not before `target`.
-fn lower_bound(reader: &SstReader, body: &Body, target: KeyRef<'_>) -> (usize, usize) {
+fn lower_bound(reader: &SstReader, body: &RawBlock, target: KeyRef<'_>) -> (usize, usize) {
     match body {
-        Body::Sound(block) => block.lower_bound_all(target, &reader.properties().hidden_suffix),
-        Body::Suspect(suspect) => (suspect.lower_bound(target), 0),
+        RawBlock::Intact(block) => {
+            block.lower_bound_all(target, &reader.properties().hidden_suffix)
+        }
+        RawBlock::Damaged(damaged) => (damaged.lower_bound(target), 0),
     }
 }
 
 impl Entries for AllEntries {
-    type Body = Body;
+    type Block = RawBlock;
 
-    fn read(&mut self, reader: &SstReader, index: &IndexCursor, extent: Extent) -> Result<Body> {
+    fn read(
+        &mut self,
+        reader: &SstReader,
+        index: &IndexCursor,
+        extent: Extent,
+    ) -> Result<RawBlock> {
         self.present.leave_block();
         match self.read_sound(reader, extent) {
-            Ok(block) => Ok(Body::Sound(block)),
+            Ok(block) => Ok(RawBlock::Intact(block)),
             Err(error) if self.mode.is_tolerant() && error.is_corruption() => {
                 self.read_again(reader, index, extent, error)
             }
@@ -255,7 +262,7 @@ impl Entries for AllEntries {
         }
     }
 
-    fn first(&mut self, reader: &SstReader, body: &Body) -> bool {
+    fn first(&mut self, reader: &SstReader, body: &RawBlock) -> bool {
         if body.counts() == (0, 0) {
             return false;
         }
@@ -263,12 +270,12 @@ impl Entries for AllEntries {
         true
     }
 
-    fn last(&mut self, reader: &SstReader, body: &Body) -> bool {
+    fn last(&mut self, reader: &SstReader, body: &RawBlock) -> bool {
         let (visible, hidden) = body.counts();
         self.enter_before(reader, body, visible, hidden)
     }
 
-    fn seek(&mut self, reader: &SstReader, body: &Body, target: KeyRef<'_>) -> bool {
+    fn seek(&mut self, reader: &SstReader, body: &RawBlock, target: KeyRef<'_>) -> bool {
         let (visible, hidden) = lower_bound(reader, body, target);
         if (visible, hidden) == body.counts() {
             return false;
@@ -277,13 +284,13 @@ impl Entries for AllEntries {
         true
     }
 
-    fn seek_before(&mut self, reader: &SstReader, body: &Body, target: KeyRef<'_>) -> bool {
+    fn seek_before(&mut self, reader: &SstReader, body: &RawBlock, target: KeyRef<'_>) -> bool {
         let (visible, hidden) = lower_bound(reader, body, target);
         self.enter_before(reader, body, visible, hidden)
     }
 
     #[inline]
-    fn next(&mut self, reader: &SstReader, body: &Body) -> bool {
+    fn next(&mut self, reader: &SstReader, body: &RawBlock) -> bool {
         let counts = body.counts();
         let mut visible = self.present.visible;
         let mut hidden = self.present.hidden;
@@ -301,27 +308,29 @@ impl Entries for AllEntries {
     }
 
     #[inline]
-    fn prev(&mut self, reader: &SstReader, body: &Body) -> bool {
+    fn prev(&mut self, reader: &SstReader, body: &RawBlock) -> bool {
         self.enter_before(reader, body, self.present.visible, self.present.hidden)
     }
 }
 
 /// Reads a block that may be damaged, past every cache. Bytes that cannot be read at all are a block of
 /// nothing.
-fn read_suspect(reader: &SstReader, extent: Extent) -> Result<Body> {
+fn read_damaged(reader: &SstReader, extent: Extent) -> Result<RawBlock> {
     let source = reader.source();
     let stored = match source.read_stored(Access::Uncached, extent) {
         // The block ends after the end of the file, which was cut. The walk goes on after it.
-        Err(error) if error.is_corruption() => return Ok(Body::Suspect(TolerantBlock::default())),
+        Err(error) if error.is_corruption() => {
+            return Ok(RawBlock::Damaged(TolerantBlock::default()));
+        }
         stored => stored?,
     };
     // The first reading may have been damaged on its way: the device has the block whole.
     if let Ok(block) = reader.open_block(extent, &stored) {
-        return Ok(Body::Sound(block));
+        return Ok(RawBlock::Intact(block));
     }
-    let payload = source.unpack_unverified(extent.offset, &stored);
-    let suspect = payload.map(|payload| TolerantBlock::decode(&payload, reader.hidden_suffix()));
-    Ok(Body::Suspect(suspect.unwrap_or_default()))
+    let payload = source.unverified_payload(extent.offset, &stored);
+    let damaged = payload.map(|payload| TolerantBlock::decode(&payload, reader.hidden_suffix()));
+    Ok(RawBlock::Damaged(damaged.unwrap_or_default()))
 }
 
 impl SstReader {

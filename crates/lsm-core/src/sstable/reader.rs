@@ -26,11 +26,11 @@ use super::bloom::Bloom;
 use super::footer::Footer;
 use super::index::{Index, extent_at};
 use super::mapped::MappedBlocks;
-use super::probe::UNPARSED_BYTES_MAX;
 use super::properties::SstProperties;
 use super::stored::{Access, Extent, StoredPayload, TableSource};
 use super::tail::{TableParts, load_bloom, load_index, load_properties, parse};
 use super::unparsed::{CursorBlock, UnparsedBlock};
+use super::unparsed_seek::UNPARSED_BYTES_MAX;
 use super::{BlockCache, SstIdentity};
 
 /// An open table.

@@ -21,9 +21,9 @@ use std::sync::Arc;
 
 use super::SstIdentity;
 use super::block::Block;
+use super::compression::CompressionKind;
 use super::footer::{Footer, HAS_HIDDEN, HAS_TAIL_CHECKSUMS};
 use super::index::{Index, extent_at};
-use super::packing::Packing;
 use super::properties::SstProperties;
 use super::reader::SstReader;
 use super::stored::{Access, Extent, ONE_BIT_BYTES_MAX, StoredPayload, TRAILER_BYTES, TableSource};
@@ -273,7 +273,7 @@ impl Salvaging {
             return unless_damaged(source.open(extent.offset, &stored));
         }
         let turned = source.with_one_bit_turned_for(extent.offset, &stored, wanted);
-        let payload = turned.and_then(|it| source.unpack_unverified(extent.offset, &it));
+        let payload = turned.and_then(|it| source.unverified_payload(extent.offset, &it));
         if payload.is_some() {
             self.repaired.push(("the index is damaged", "one-bit search"));
         }
@@ -357,7 +357,7 @@ fn block_at(
         };
         for len in tried + 1..=bytes.len() {
             // Few of 256 bytes are a packing: the others need no checksum.
-            if Packing::from_u8(bytes[len - TRAILER_BYTES]).is_none() {
+            if CompressionKind::from_u8(bytes[len - TRAILER_BYTES]).is_none() {
                 continue;
             }
             // Spent before the hash, so that also a search that finds nothing ends.

@@ -4,7 +4,7 @@
 //! ```text
 //! offset  size  name         meaning
 //! 0       n     payload      compressed as the next byte says
-//! n       1     compression  see `packing.rs`
+//! n       1     compression  see `compression.rs`
 //! n+1     8     checksum     XXH3-64 of the n+1 bytes before, seeded with file and place
 //! ```
 //!
@@ -18,8 +18,8 @@ use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::packer::{Packer, Sink};
-use super::packing::{BlockPacker, Packed, Packing, is_worth_it};
+use super::compression::{BlockCompressor, CompressedPayload, CompressionKind, is_worth_it};
+use super::stream_compressor::{Sink, StreamCompressor};
 use crate::codec::{Checksum64, checksum64_seeded, put_u64, put_varint, zeroed};
 use crate::error::{Error, Result};
 use crate::fs::File;
@@ -51,22 +51,22 @@ fn seed(unique_id: u128, offset: u64) -> u64 {
     unique_id as u64 ^ offset.wrapping_mul(0x9e6c_63d0_876a_9a99)
 }
 
-/// A payload from this size on goes to the file in pieces: see [`Sealer::seal_pieces`].
+/// A payload from this size on goes to the file in pieces: see [`BlockFramer::frame_pieces`].
 pub(super) const LARGE_PAYLOAD_BYTES: usize = 4 << 20;
 
 /// Turns payloads into stored blocks.
-pub(super) struct Sealer {
+pub(super) struct BlockFramer {
     unique_id: u128,
-    packer: BlockPacker,
+    compressor: BlockCompressor,
 }
 
-impl Sealer {
-    pub(super) fn new(unique_id: u128) -> Sealer {
-        Sealer { unique_id, packer: BlockPacker::new() }
+impl BlockFramer {
+    pub(super) fn new(unique_id: u128) -> BlockFramer {
+        BlockFramer { unique_id, compressor: BlockCompressor::new() }
     }
 
     /// Appends `payload` to `out` as the block at `offset`. Returns its extent and checksum.
-    pub(super) fn seal(
+    pub(super) fn frame(
         &mut self,
         out: &mut Vec<u8>,
         offset: u64,
@@ -74,16 +74,16 @@ impl Sealer {
         compression: Compression,
     ) -> (Extent, u64) {
         let start = out.len();
-        let (packing, stored) = match compression {
-            Compression::Lz4 => self.packer.pack(payload),
-            Compression::None => (Packing::None, payload),
+        let (kind, stored) = match compression {
+            Compression::Lz4 => self.compressor.compress(payload),
+            Compression::None => (CompressionKind::None, payload),
         };
         out.extend_from_slice(stored);
-        self.end(out, start, offset, packing)
+        self.end(out, start, offset, kind)
     }
 
-    /// As [`Sealer::seal`], of a payload that lies in `pieces` and is not compressed.
-    pub(super) fn seal_plain(
+    /// As [`BlockFramer::frame`], of a payload that lies in `pieces` and is not compressed.
+    pub(super) fn frame_plain(
         &self,
         out: &mut Vec<u8>,
         offset: u64,
@@ -91,12 +91,18 @@ impl Sealer {
     ) -> (Extent, u64) {
         let start = out.len();
         pieces.iter().for_each(|piece| out.extend_from_slice(piece));
-        self.end(out, start, offset, Packing::None)
+        self.end(out, start, offset, CompressionKind::None)
     }
 
     /// Completes the block at `offset`, whose payload begins at `start` of `out`.
-    fn end(&self, out: &mut Vec<u8>, start: usize, offset: u64, packing: Packing) -> (Extent, u64) {
-        out.push(packing as u8);
+    fn end(
+        &self,
+        out: &mut Vec<u8>,
+        start: usize,
+        offset: u64,
+        kind: CompressionKind,
+    ) -> (Extent, u64) {
+        out.push(kind as u8);
         // Over the compressed bytes and the compression byte: nothing is decompressed before it is
         // verified.
         let checksum = checksum64_seeded(&out[start..], seed(self.unique_id, offset));
@@ -110,7 +116,7 @@ impl Sealer {
     /// # Cost
     /// Memory for neither the payload nor its compressed form. It is compressed twice: what is stored
     /// depends on what that saves, and is known only at the end.
-    pub(super) fn seal_pieces(
+    pub(super) fn frame_pieces(
         &self,
         offset: u64,
         pieces: &[&[u8]],
@@ -118,15 +124,15 @@ impl Sealer {
         sink: &mut Sink<'_>,
     ) -> Result<(Extent, u64)> {
         let mut body =
-            SealedBody { checksum: Checksum64::seeded(seed(self.unique_id, offset)), len: 0, sink };
-        let packing = match compression {
-            Compression::Lz4 if body.put_packed(pieces)? => Packing::Lz4,
+            FramedBody { checksum: Checksum64::seeded(seed(self.unique_id, offset)), len: 0, sink };
+        let kind = match compression {
+            Compression::Lz4 if body.put_compressed(pieces)? => CompressionKind::Lz4,
             _ => {
                 pieces.iter().try_for_each(|piece| body.put(piece))?;
-                Packing::None
+                CompressionKind::None
             }
         };
-        body.put(&[packing as u8])?;
+        body.put(&[kind as u8])?;
         let checksum = body.checksum.finish();
         let len = body.len + size_of_val(&checksum) as u64;
         sink(&checksum.to_le_bytes())?;
@@ -135,13 +141,13 @@ impl Sealer {
 }
 
 /// A stored block up to its checksum, on its way to a sink.
-struct SealedBody<'b, 's> {
+struct FramedBody<'b, 's> {
     checksum: Checksum64,
     len: u64,
     sink: &'b mut Sink<'s>,
 }
 
-impl SealedBody<'_, '_> {
+impl FramedBody<'_, '_> {
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.checksum.update(bytes);
         self.len += bytes.len() as u64;
@@ -149,23 +155,23 @@ impl SealedBody<'_, '_> {
     }
 
     /// Puts the compressed form of the pieces; puts nothing and returns `false` if that is not worth it.
-    fn put_packed(&mut self, pieces: &[&[u8]]) -> Result<bool> {
+    fn put_compressed(&mut self, pieces: &[&[u8]]) -> Result<bool> {
         let plain_len = pieces.iter().map(|piece| piece.len()).sum();
         let mut head = Vec::new();
         put_varint(&mut head, plain_len as u64);
         // The first pass only counts. Keeping its result instead of a second pass would need memory
         // for the whole compressed value.
-        let mut packed_len = head.len();
-        let mut packer = Packer::new();
-        packer.pack(pieces, &mut |bytes| {
-            packed_len += bytes.len();
+        let mut compressed_len = head.len();
+        let mut compressor = StreamCompressor::new();
+        compressor.compress(pieces, &mut |bytes| {
+            compressed_len += bytes.len();
             Ok(())
         })?;
-        if !is_worth_it(packed_len, plain_len) {
+        if !is_worth_it(compressed_len, plain_len) {
             return Ok(false);
         }
         self.put(&head)?;
-        packer.pack(pieces, &mut |bytes| self.put(bytes))?;
+        compressor.compress(pieces, &mut |bytes| self.put(bytes))?;
         Ok(true)
     }
 }
@@ -275,17 +281,17 @@ impl TableSource {
         // copied.
         let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
         self.read_exact(access, extent.offset, buf)?;
-        self.unpack(extent.offset, bytes)
+        self.verified_payload(extent.offset, bytes)
     }
 
     /// The payload of the block at `offset`, whose stored bytes are the caller's to give away.
-    pub(super) fn unpack(&self, offset: u64, stored: Arc<[u8]>) -> Result<StoredPayload> {
-        let (len, packing) = self.verify(offset, &stored)?;
+    pub(super) fn verified_payload(&self, offset: u64, stored: Arc<[u8]>) -> Result<StoredPayload> {
+        let (len, kind) = self.verify(offset, &stored)?;
         // With its trailer: 9 bytes more are cheaper than a copy of the payload.
-        if packing == Packing::None {
+        if kind == CompressionKind::None {
             return Ok(StoredPayload { bytes: stored, len });
         }
-        self.decompress(offset, packing, &stored[..len])
+        self.decompress(offset, kind, &stored[..len])
     }
 
     /// Reads and verifies the block at `extent`, whose checksum is to be `expected` where that is
@@ -304,12 +310,12 @@ impl TableSource {
         self.open(extent.offset, &stored)
     }
 
-    /// The payload of a stored block whose checksum does not agree, if it can still be unpacked.
-    pub(super) fn unpack_unverified(&self, offset: u64, stored: &[u8]) -> Option<StoredPayload> {
+    /// The payload of a stored block whose checksum does not agree, if it can still be decompressed.
+    pub(super) fn unverified_payload(&self, offset: u64, stored: &[u8]) -> Option<StoredPayload> {
         let body = &stored[..stored.len().checked_sub(TRAILER_BYTES)?];
-        match Packing::from_u8(stored[body.len()])? {
-            Packing::None => Some(StoredPayload { bytes: body.into(), len: body.len() }),
-            packing => self.decompress(offset, packing, body).ok(),
+        match CompressionKind::from_u8(stored[body.len()])? {
+            CompressionKind::None => Some(StoredPayload { bytes: body.into(), len: body.len() }),
+            kind => self.decompress(offset, kind, body).ok(),
         }
     }
 
@@ -362,10 +368,10 @@ impl TableSource {
 
     /// The payload of a stored block that was read along with its neighbours.
     pub(super) fn open(&self, offset: u64, stored: &[u8]) -> Result<StoredPayload> {
-        let (len, packing) = self.verify(offset, stored)?;
-        match packing {
-            Packing::None => Ok(StoredPayload { bytes: stored[..len].into(), len }),
-            packing => self.decompress(offset, packing, &stored[..len]),
+        let (len, kind) = self.verify(offset, stored)?;
+        match kind {
+            CompressionKind::None => Ok(StoredPayload { bytes: stored[..len].into(), len }),
+            kind => self.decompress(offset, kind, &stored[..len]),
         }
     }
 
@@ -374,8 +380,8 @@ impl TableSource {
         self.verify(offset, stored).is_ok()
     }
 
-    /// Checks the trailer; returns length and packing of the payload.
-    pub(super) fn verify(&self, offset: u64, stored: &[u8]) -> Result<(usize, Packing)> {
+    /// Checks the trailer; returns length and kind of the payload.
+    pub(super) fn verify(&self, offset: u64, stored: &[u8]) -> Result<(usize, CompressionKind)> {
         let Some((body, checksum)) = stored.split_last_chunk::<8>() else {
             return Err(self.corruption(offset, "block is too short"));
         };
@@ -383,40 +389,45 @@ impl TableSource {
         if checksum64_seeded(body, seed(self.unique_id, offset)) != u64::from_le_bytes(*checksum) {
             return Err(self.corruption(offset, "block checksum does not match"));
         }
-        let Some((packing, payload)) = body.split_last() else {
+        let Some((kind, payload)) = body.split_last() else {
             return Err(self.corruption(offset, "block is too short"));
         };
-        let known = Packing::from_u8(*packing);
-        let packing = known.ok_or_else(|| self.corruption(offset, "unknown compression"))?;
-        Ok((payload.len(), packing))
+        let known = CompressionKind::from_u8(*kind);
+        let kind = known.ok_or_else(|| self.corruption(offset, "unknown compression"))?;
+        Ok((payload.len(), kind))
     }
 
-    fn decompress(&self, offset: u64, packing: Packing, payload: &[u8]) -> Result<StoredPayload> {
-        let packed = self.packed(offset, packing, payload)?;
-        let len = packed.plain_len;
+    fn decompress(
+        &self,
+        offset: u64,
+        kind: CompressionKind,
+        payload: &[u8],
+    ) -> Result<StoredPayload> {
+        let compressed = self.compressed(offset, kind, payload)?;
+        let len = compressed.plain_len;
         let mut bytes = zeroed(len);
         let buf = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
-        self.unpack_into(offset, &packed, buf)?;
+        self.decompress_into(offset, &compressed, buf)?;
         Ok(StoredPayload { bytes, len })
     }
 
     /// The parts of a payload that is not stored as it is.
-    pub(super) fn packed<'p>(
+    pub(super) fn compressed<'p>(
         &self,
         offset: u64,
-        packing: Packing,
+        kind: CompressionKind,
         payload: &'p [u8],
-    ) -> Result<Packed<'p>> {
-        Packed::of(packing, payload).map_err(|what| self.corruption(offset, what))
+    ) -> Result<CompressedPayload<'p>> {
+        CompressedPayload::of(kind, payload).map_err(|what| self.corruption(offset, what))
     }
 
-    /// Unpacks a payload into `out`, which has its plain length.
-    pub(super) fn unpack_into(
+    /// Decompresses a payload into `out`, which has its plain length.
+    pub(super) fn decompress_into(
         &self,
         offset: u64,
-        packed: &Packed<'_>,
+        compressed: &CompressedPayload<'_>,
         out: &mut [u8],
     ) -> Result<()> {
-        packed.unpack_into(out).map_err(|what| self.corruption(offset, what))
+        compressed.decompress_into(out).map_err(|what| self.corruption(offset, what))
     }
 }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::block::Block;
-use super::block_data::BlockData;
 use super::hidden::{HiddenEntries, HiddenHead};
+use super::indexed_block::IndexedBlock;
 use super::properties::SstProperties;
 use super::reader::SstReader;
 use super::reader::lookup::LookupResult;
@@ -45,7 +45,7 @@ pub struct Hidden<'b> {
     head: HiddenHead,
     seq: SeqNo,
     /// The block that it lies in.
-    block: Cow<'b, BlockData>,
+    block: Cow<'b, IndexedBlock>,
 }
 
 impl Hidden<'_> {

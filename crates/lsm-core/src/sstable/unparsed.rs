@@ -1,9 +1,9 @@
-//! [`UnparsedBlock`] and [`BlockSteps`]: the way of a cursor through a block that is not parsed
+//! [`UnparsedBlock`] and [`UnparsedCursor`]: the way of a cursor through a block that is not parsed
 //! or prepared. A seek and a few steps touch a fraction of its lines.
 //!
 //! Used by [`SstIter`](super::SstIter) for the blocks of mapped tables (`mapped.rs`), where they lie, and for those that
 //! the cache does not want, as they were read. Each entry is checked when the
-//! cursor comes to it, in the same way as by a probe (`probe.rs`), and the cursor compares it with the entry that it
+//! cursor comes to it, in the same way as by a point read (`unparsed_seek.rs`), and the cursor compares it with the entry that it
 //! comes from. A call returns `None` where something is wrong; a parse then names the defect. Blocks whose
 //! hidden entries lie among the others are parsed.
 
@@ -15,8 +15,8 @@ use crate::types::{KeyRef, Trailer};
 
 use super::block::Block;
 use super::block_entry::{RESTART_ENTRIES, compare_tails};
-use super::probe::{GROUP_LINES, ProbedPayload};
 use super::stored::StoredPayload;
+use super::unparsed_seek::{GROUP_LINES, UnparsedPayload};
 
 const GROUP: usize = RESTART_ENTRIES as usize;
 /// No group has this number.
@@ -67,8 +67,8 @@ impl UnparsedBlock {
         payload: &[u8],
         may_have_hidden: bool,
     ) -> Option<UnparsedBlock> {
-        let ProbedPayload { end, ref restarts, base_seq, count, has_column, .. } =
-            ProbedPayload::of(payload)?;
+        let UnparsedPayload { end, ref restarts, base_seq, count, has_column, .. } =
+            UnparsedPayload::of(payload)?;
         // In a table with hidden entries they are among the others, unless they have a column.
         let is_usual = has_column == may_have_hidden && count > 0;
         is_usual.then(|| UnparsedBlock {
@@ -83,9 +83,9 @@ impl UnparsedBlock {
 
     /// The block in its bytes, or in those of the mapped file.
     #[inline]
-    pub(super) fn view<'a>(&'a self, mapped: &'a [u8]) -> ProbedPayload<'a> {
+    pub(super) fn view<'a>(&'a self, mapped: &'a [u8]) -> UnparsedPayload<'a> {
         let bytes = self.own.as_deref().unwrap_or(mapped);
-        ProbedPayload {
+        UnparsedPayload {
             bytes: &bytes[self.payload.clone()],
             end: self.end,
             restarts: self.restarts.clone(),
@@ -97,7 +97,7 @@ impl UnparsedBlock {
 }
 
 /// An entry that a cursor comes to.
-pub(super) struct Stepped<'a> {
+pub(super) struct UnparsedEntry<'a> {
     /// The index of the entry in its block.
     pub at: usize,
     /// The two pieces of its key.
@@ -108,7 +108,7 @@ pub(super) struct Stepped<'a> {
     pub value: Range<usize>,
 }
 
-impl Stepped<'_> {
+impl UnparsedEntry<'_> {
     /// Its order against a key.
     #[inline]
     pub(super) fn order(&self, key: KeyRef<'_>) -> Ordering {
@@ -119,7 +119,7 @@ impl Stepped<'_> {
 }
 
 /// The places of entries that a cursor knows in the block that it is in.
-pub(super) struct BlockSteps {
+pub(super) struct UnparsedCursor {
     /// The group whose entries `offsets` are, and how many of them are known.
     group: usize,
     known: usize,
@@ -128,24 +128,24 @@ pub(super) struct BlockSteps {
     restart: Range<usize>,
 }
 
-impl BlockSteps {
-    pub(super) fn new() -> BlockSteps {
+impl UnparsedCursor {
+    pub(super) fn new() -> UnparsedCursor {
         let offsets = [0; GROUP];
-        BlockSteps { group: NO_GROUP, known: 0, offsets, restart: 0..0 }
+        UnparsedCursor { group: NO_GROUP, known: 0, offsets, restart: 0..0 }
     }
 
     /// Forgets the places: another block is next.
     pub(super) fn leave_block(&mut self) {
-        *self = BlockSteps::new();
+        *self = UnparsedCursor::new();
     }
 
     /// The first entry that is not before `target`; `None` inside if all are.
     #[expect(clippy::option_option, reason = "the outer one is that of all calls here")]
     pub(super) fn seek<'a>(
         &mut self,
-        block: &ProbedPayload<'a>,
+        block: &UnparsedPayload<'a>,
         target: KeyRef<'_>,
-    ) -> Option<Option<Stepped<'a>>> {
+    ) -> Option<Option<UnparsedEntry<'a>>> {
         for at in block.group_of(target)? * GROUP..block.count {
             let entry = self.entry(block, at)?;
             if entry.order(target).is_ge() {
@@ -163,9 +163,9 @@ impl BlockSteps {
     #[inline]
     pub(super) fn entry<'a>(
         &mut self,
-        block: &ProbedPayload<'a>,
+        block: &UnparsedPayload<'a>,
         at: usize,
-    ) -> Option<Stepped<'a>> {
+    ) -> Option<UnparsedEntry<'a>> {
         let index = at % GROUP;
         if at / GROUP != self.group {
             self.begin_group(block, at)?;
@@ -191,11 +191,11 @@ impl BlockSteps {
         }
         let shared = block.bytes[self.restart.clone()].get(..entry.shared)?;
         let value = entry.value;
-        Some(Stepped { at, shared, suffix: entry.suffix, trailer: entry.trailer, value })
+        Some(UnparsedEntry { at, shared, suffix: entry.suffix, trailer: entry.trailer, value })
     }
 
     /// Makes the group of entry `at` the one whose places are known.
-    fn begin_group(&mut self, block: &ProbedPayload<'_>, at: usize) -> Option<()> {
+    fn begin_group(&mut self, block: &UnparsedPayload<'_>, at: usize) -> Option<()> {
         let group = at / GROUP;
         let offset = block.restart(group)?;
         block.touch_lines(offset, GROUP_LINES);

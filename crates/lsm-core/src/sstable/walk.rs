@@ -27,7 +27,7 @@ use crate::types::KeyRef;
 /// on in a neighbour then. Some blocks have no entry at all for a kind of cursor.
 pub(super) trait Entries {
     /// A block in memory.
-    type Body;
+    type Block;
 
     /// Reads the block at `extent`, which `index` is on. The position in another block is void
     /// from now on.
@@ -36,25 +36,25 @@ pub(super) trait Entries {
         reader: &SstReader,
         index: &IndexCursor,
         extent: Extent,
-    ) -> Result<Self::Body>;
+    ) -> Result<Self::Block>;
 
     /// Moves to the first entry of the block.
-    fn first(&mut self, reader: &SstReader, body: &Self::Body) -> bool;
+    fn first(&mut self, reader: &SstReader, body: &Self::Block) -> bool;
 
     /// Moves to the last entry of the block.
-    fn last(&mut self, reader: &SstReader, body: &Self::Body) -> bool;
+    fn last(&mut self, reader: &SstReader, body: &Self::Block) -> bool;
 
     /// Moves to the first entry of the block that is not before `target`, by stored order.
-    fn seek(&mut self, reader: &SstReader, body: &Self::Body, target: KeyRef<'_>) -> bool;
+    fn seek(&mut self, reader: &SstReader, body: &Self::Block, target: KeyRef<'_>) -> bool;
 
     /// Moves to the last entry of the block that is before `target`, by stored order.
-    fn seek_before(&mut self, reader: &SstReader, body: &Self::Body, target: KeyRef<'_>) -> bool;
+    fn seek_before(&mut self, reader: &SstReader, body: &Self::Block, target: KeyRef<'_>) -> bool;
 
     /// Moves one entry forward.
-    fn next(&mut self, reader: &SstReader, body: &Self::Body) -> bool;
+    fn next(&mut self, reader: &SstReader, body: &Self::Block) -> bool;
 
     /// Moves one entry back.
-    fn prev(&mut self, reader: &SstReader, body: &Self::Body) -> bool;
+    fn prev(&mut self, reader: &SstReader, body: &Self::Block) -> bool;
 
     /// Asked where a call returned `false`: an error if there was no entry because the block at `extent` is
     /// damaged. The default is for entries of blocks that were checked as a whole.
@@ -68,7 +68,7 @@ pub(super) struct BlockWalk<E: Entries> {
     reader: Arc<SstReader>,
     index: IndexCursor,
     /// The block of the present entry, and where it lies.
-    block: Option<(Extent, E::Body)>,
+    block: Option<(Extent, E::Block)>,
     entries: E,
     is_valid: bool,
 }
@@ -94,20 +94,20 @@ impl<E: Entries> BlockWalk<E> {
 
     /// The block of the present entry, and where it lies. Only while valid.
     #[inline]
-    pub(super) fn block(&self) -> &(Extent, E::Body) {
+    pub(super) fn block(&self) -> &(Extent, E::Block) {
         debug_assert!(self.is_valid, "the cursor is on an entry");
         self.block.as_ref().expect("a valid cursor has a block")
     }
 
     /// The entries, for a step within the present block. Only while valid.
     #[inline]
-    pub(super) fn on_block(&mut self) -> (&SstReader, &mut E, &E::Body) {
+    pub(super) fn on_block(&mut self) -> (&SstReader, &mut E, &E::Block) {
         let (_, body) = self.block.as_ref().expect("a valid cursor has a block");
         (&self.reader, &mut self.entries, body)
     }
 
     /// Puts another copy of the present block in its place. Only while valid.
-    pub(super) fn replace_block(&mut self, body: E::Body) {
+    pub(super) fn replace_block(&mut self, body: E::Block) {
         let (_, present) = self.block.as_mut().expect("a valid cursor has a block");
         *present = body;
     }

@@ -237,13 +237,13 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
         self.settle_forward()
     }
 
-    fn stretch(&self, until: Option<KeyRef<'_>>) -> usize {
-        self.on_table().stretch(until)
+    fn run_before(&self, until: Option<KeyRef<'_>>) -> usize {
+        self.on_table().run_before(until)
     }
 
     #[inline]
-    fn next_in_stretch(&mut self) -> Result<Trailer> {
-        let moved = self.on_table_mut().next_in_stretch();
+    fn next_in_run(&mut self) -> Result<Trailer> {
+        let moved = self.on_table_mut().next_in_run();
         if moved.is_err() {
             self.table = None;
         }

@@ -12,8 +12,8 @@ use crate::sstable::block_entry::BlockEntry;
 use crate::sstable::hidden::hidden_trailer;
 use crate::sstable::index_cursor::IndexCursor;
 use crate::sstable::mapped::MappedBlocks;
-use crate::sstable::probe::{Probed, probe};
 use crate::sstable::stored::Extent;
+use crate::sstable::unparsed_seek::{UnparsedSeek, seek_unparsed};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
 /// The way in which a search has blocks read: through the cache or past it.
@@ -153,7 +153,7 @@ impl SstReader {
         let number = self.index.lower_bound(target);
         let Some(extent) = self.index.extent(number) else { return Ok(None) };
         let payload = mapped.payload(&self.source, number, extent)?;
-        if let Some(found) = payload.and_then(|payload| self.probe(payload, target)) {
+        if let Some(found) = payload.and_then(|payload| self.seek_unparsed(payload, target)) {
             return Ok(found);
         }
         let block = self.read_block(extent, false)?;
@@ -163,11 +163,17 @@ impl SstReader {
     /// Looks for the target in a payload. `None` if the block is to be parsed instead.
     #[expect(clippy::option_option, reason = "a missing key is an answer, too")]
     #[inline]
-    fn probe(&self, payload: &[u8], target: KeyRef<'_>) -> Option<Option<(Trailer, Slice)>> {
+    fn seek_unparsed(
+        &self,
+        payload: &[u8],
+        target: KeyRef<'_>,
+    ) -> Option<Option<(Trailer, Slice)>> {
         let may_have_hidden = self.hidden_suffix().is_some();
-        Some(match probe(payload, target.user, target.trailer.seq(), may_have_hidden)? {
-            Probed::Missing => None,
-            Probed::Found(trailer, value) => Some((trailer, Slice::copy_from(&payload[value]))),
+        Some(match seek_unparsed(payload, target.user, target.trailer.seq(), may_have_hidden)? {
+            UnparsedSeek::Missing => None,
+            UnparsedSeek::Found(trailer, value) => {
+                Some((trailer, Slice::copy_from(&payload[value])))
+            }
         })
     }
 
@@ -180,8 +186,9 @@ impl SstReader {
     ) -> Result<Option<(Trailer, Slice)>> {
         let is_wanted = self.is_wanted(extent);
         if !is_wanted {
-            let probed = self.source.look_at(extent, |payload| self.probe(payload, target))?;
-            if let Some(found) = probed.flatten() {
+            let found =
+                self.source.look_at(extent, |payload| self.seek_unparsed(payload, target))?;
+            if let Some(found) = found.flatten() {
                 return Ok(found);
             }
         }

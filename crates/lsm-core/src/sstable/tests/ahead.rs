@@ -10,7 +10,7 @@ use crate::iter::{InternalIter, MergeIter};
 use crate::options::Compression;
 use crate::sstable::index::INDEX_BYTES_MAX;
 use crate::sstable::test_file::TestFile;
-use crate::sstable::{Block, BlockCache, BlockData, ReadMode, SstIter, SstReader, bloom_hash};
+use crate::sstable::{Block, BlockCache, IndexedBlock, ReadMode, SstIter, SstReader, bloom_hash};
 use crate::types::{EntryKind, FileNo, KeyRef, SeqNo};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,7 +32,7 @@ impl BlockCache for Noting {
         self.blocks.get(file, offset)
     }
 
-    fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&BlockData)) -> bool {
+    fn look(&self, file: FileNo, offset: u64, look: &mut dyn FnMut(&IndexedBlock)) -> bool {
         self.blocks.look(file, offset, look)
     }
 

@@ -12,12 +12,12 @@ use crate::options::Compression;
 use crate::sstable::block::Block;
 use crate::sstable::block_builder::BlockBuilder;
 use crate::sstable::block_tail::BlockTail;
+use crate::sstable::compression::{BlockCompressor, CompressedPayload, CompressionKind};
 use crate::sstable::hidden::Owner;
 use crate::sstable::index::INDEX_BYTES_MAX;
-use crate::sstable::packing::{BlockPacker, Packed, Packing};
-use crate::sstable::probe::{Probed, probe};
 use crate::sstable::stored::{Extent, StoredPayload};
 use crate::sstable::tolerant::block::TolerantBlock;
+use crate::sstable::unparsed_seek::{UnparsedSeek, seek_unparsed};
 use crate::sstable::{RawMode, SstOptions};
 use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
@@ -56,19 +56,19 @@ fn a_column_is_stored_as_it_is_behind_what_is_compressed() {
     let tail = BlockTail::of(&plain).unwrap();
     let column = tail.column().unwrap();
     assert_eq!((column.width, tail.count), (11, ENTRIES as u32));
-    let mut packer = BlockPacker::new();
-    let (packing, packed) = packer.pack(&plain);
-    assert_eq!(packing, Packing::Lz4Front);
-    assert!(packed.ends_with(&plain[column.start..]) && packed.len() < plain.len());
-    let parts = Packed::of(packing, packed).unwrap();
+    let mut compressor = BlockCompressor::new();
+    let (kind, compressed) = compressor.compress(&plain);
+    assert_eq!(kind, CompressionKind::Lz4Front);
+    assert!(compressed.ends_with(&plain[column.start..]) && compressed.len() < plain.len());
+    let parts = CompressedPayload::of(kind, compressed).unwrap();
     let mut out = vec![0xaa; parts.plain_len];
-    parts.unpack_into(&mut out).unwrap();
+    parts.decompress_into(&mut out).unwrap();
     assert_eq!(out, plain);
     // In the file.
     let bytes = written(options(1 << 16, Compression::Lz4));
     let reader = open(&bytes, None).unwrap();
     let data_bytes = reader.properties().data_bytes as usize;
-    assert_eq!(bytes[data_bytes - 9], Packing::Lz4Front as u8);
+    assert_eq!(bytes[data_bytes - 9], CompressionKind::Lz4Front as u8);
     let table = table();
     for mode in MODES {
         let mut iter = reader.raw_iter(mode);
@@ -111,8 +111,8 @@ fn use_payload(payload: &[u8]) {
     let mut value = Vec::new();
     suspect.entries.iter().for_each(|entry| suspect.expand(entry, &mut key, &mut value));
     for seq in [SeqNo::ZERO, SeqNo::MAX] {
-        let probed = probe(payload, b"key0007", seq, true);
-        if let (Ok(block), Some(Probed::Found(trailer, range))) = (&parsed, probed) {
+        let found = seek_unparsed(payload, b"key0007", seq, true);
+        if let (Ok(block), Some(UnparsedSeek::Found(trailer, range))) = (&parsed, found) {
             let found = block.find(b"key0007", seq).unwrap();
             assert_eq!(
                 (found.trailer, found.value..found.value + found.value_len),
@@ -211,22 +211,22 @@ proptest! {
     }
 
     #[test]
-    fn no_packed_bytes_make_a_panic(
+    fn no_compressed_bytes_make_a_panic(
         edits in vec((any::<Index>(), any::<u8>()), 0..4),
         front in vec(any::<u8>(), 0..8),
-        packing in 1..3_u8,
+        kind in 1..3_u8,
     ) {
         let plain = payload();
-        let mut packer = BlockPacker::new();
-        let mut packed = packer.pack(&plain).1.to_vec();
+        let mut compressor = BlockCompressor::new();
+        let mut compressed = compressor.compress(&plain).1.to_vec();
         for (place, byte) in edits {
-            let at = place.index(packed.len());
-            packed[at] = byte;
+            let at = place.index(compressed.len());
+            compressed[at] = byte;
         }
-        packed.splice(..front.len(), front);
-        if let Ok(parts) = Packed::of(Packing::from_u8(packing).unwrap(), &packed) {
-            prop_assert!(parts.plain_len <= 255 * packed.len());
-            let _ = parts.unpack_into(&mut vec![0; parts.plain_len]);
+        compressed.splice(..front.len(), front);
+        if let Ok(parts) = CompressedPayload::of(CompressionKind::from_u8(kind).unwrap(), &compressed) {
+            prop_assert!(parts.plain_len <= 255 * compressed.len());
+            let _ = parts.decompress_into(&mut vec![0; parts.plain_len]);
         }
     }
 }

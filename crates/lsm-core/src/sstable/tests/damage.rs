@@ -14,10 +14,10 @@ use crate::sstable::block_builder::BlockBuilder;
 use crate::sstable::bloom::Bloom;
 use crate::sstable::footer::FOOTER_BYTES;
 use crate::sstable::index::Index;
-use crate::sstable::probe::{Probed, probe};
 use crate::sstable::properties::SstProperties;
-use crate::sstable::stored::{Extent, Sealer, StoredPayload, TableSource};
+use crate::sstable::stored::{BlockFramer, Extent, StoredPayload, TableSource};
 use crate::sstable::test_file::TestFile;
+use crate::sstable::unparsed_seek::{UnparsedSeek, seek_unparsed};
 use crate::sstable::{ReadMode, SstIdentity, SstReader, bloom_hash};
 use crate::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
 
@@ -220,13 +220,15 @@ fn probe_as_parsed(payload: &[u8], targets: &[Vec<u8>]) {
     let mut keys: Vec<_> = targets.iter().map(|user| (user.clone(), SeqNo::MAX)).collect();
     keys.extend(small_table().iter().map(|(key, _)| (key.user.to_vec(), key.trailer.seq())));
     for (user, seq) in keys {
-        let probed = probe(payload, &user, seq, false);
+        let found = seek_unparsed(payload, &user, seq, false);
         let Some(block) = &block else { continue };
         let expected = match block.find(&user, seq) {
-            Some(found) => Probed::Found(found.trailer, found.value..found.value + found.value_len),
-            None => Probed::Missing,
+            Some(found) => {
+                UnparsedSeek::Found(found.trailer, found.value..found.value + found.value_len)
+            }
+            None => UnparsedSeek::Missing,
         };
-        assert_eq!(probed, Some(expected));
+        assert_eq!(found, Some(expected));
     }
 }
 
@@ -266,7 +268,7 @@ proptest! {
             use_block(&block, &[]);
         }
         for may_have_hidden in [false, true] {
-            probe(&payload, b"k", SeqNo::MAX, may_have_hidden);
+            seek_unparsed(&payload, b"k", SeqNo::MAX, may_have_hidden);
         }
         let file = TestFile::holding(&[]);
         let source = TableSource { file, path: std::path::Path::new("t").into(), unique_id: 0, file_bytes: 0 };
@@ -367,7 +369,7 @@ fn a_compressed_block_cannot_claim_more_than_it_can_hold() {
         (&[], "LZ4 block does not decode"),
     ] {
         let mut block = Vec::new();
-        Sealer::new(1).seal(&mut block, 0, payload, Compression::None);
+        BlockFramer::new(1).frame(&mut block, 0, payload, Compression::None);
         // Now it says that it is LZ4, and its checksum agrees.
         let end = block.len() - 8;
         block[end - 1] = 1;

@@ -58,8 +58,8 @@ fn large_values_come_back_from_blocks_of_their_own() {
                 assert_eq!(blocks, 1 + large + usize::from(count > 3));
                 // As for other blocks: what saves less than an eighth is stored plainly.
                 let noise = ((LEN - repeated) * large) as u64;
-                let is_packed = compression == Compression::Lz4 && repeated > LEN / 8;
-                let stored = if is_packed { noise } else { (LEN * large) as u64 };
+                let is_compressed = compression == Compression::Lz4 && repeated > LEN / 8;
+                let stored = if is_compressed { noise } else { (LEN * large) as u64 };
                 let room = summary.file_bytes.abs_diff(stored);
                 assert!(room < (LEN / 50 * large) as u64, "{} {stored}", summary.file_bytes);
             }
@@ -76,8 +76,8 @@ fn a_large_block_has_the_bytes_of_a_gathered_one() {
     gathered.add(key, &large);
     let payload = gathered.finish(b"key").to_vec();
     let mut expected = Vec::new();
-    let mut sealer = super::super::stored::Sealer::new(IDENTITY.unique_id());
-    sealer.seal(&mut expected, 0, &payload, Compression::None);
+    let mut framer = super::super::stored::BlockFramer::new(IDENTITY.unique_id());
+    framer.frame(&mut expected, 0, &payload, Compression::None);
     let file = Arc::new(TestFile::default());
     let base = SeqNo::new(3).unwrap();
     let mut writer = SstWriter::new(file.clone(), IDENTITY, base, options(4096, Compression::Lz4));

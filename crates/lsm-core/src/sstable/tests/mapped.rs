@@ -12,7 +12,7 @@ use super::{Entries, IDENTITY, entry, open, open_mapped, open_uncached, options,
 use crate::error::Result;
 use crate::iter::InternalIter;
 use crate::options::Compression;
-use crate::sstable::stored::{Sealer, TRAILER_BYTES};
+use crate::sstable::stored::{BlockFramer, TRAILER_BYTES};
 use crate::sstable::{ReadMode, SstReader, bloom_hash};
 use crate::types::{EntryKind, InternalKey, KeyRef, SeqNo};
 
@@ -96,7 +96,7 @@ fn walked(reader: &Arc<SstReader>, forward: bool) -> Result<Vec<(InternalKey, Ve
 /// Makes the checksum of the first block, whose payload has `len` bytes, that of what is there now.
 fn seal_again(bytes: &mut [u8], len: usize) {
     let mut sealed = Vec::new();
-    Sealer::new(IDENTITY.unique_id()).seal(&mut sealed, 0, &bytes[..len], Compression::None);
+    BlockFramer::new(IDENTITY.unique_id()).frame(&mut sealed, 0, &bytes[..len], Compression::None);
     bytes[..sealed.len()].copy_from_slice(&sealed);
 }
 

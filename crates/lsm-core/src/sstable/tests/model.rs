@@ -63,14 +63,14 @@ pub(super) fn at(iter: &impl InternalIter) -> Option<(InternalKey, Vec<u8>)> {
 
 /// Everything that a reader can be asked, against the list.
 pub(super) fn check(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>, u64)]) {
-    // Blocks of the first are parsed and kept, those of the second are probed, and those of the third, if it is not
-    // compressed, are searched and walked through where they lie.
-    let probed = Arc::new(opened_again(reader).placed(IDENTITY.file, reader.global_seq()));
+    // Blocks of the first are parsed and kept. Those of the second are searched unparsed. Those of the third, if it is
+    // not compressed, are searched and walked through where they lie.
+    let unparsed = Arc::new(opened_again(reader).placed(IDENTITY.file, reader.global_seq()));
     let mapped = Arc::new(opened_again(reader).map().placed(IDENTITY.file, reader.global_seq()));
-    let readers = [reader, &probed, &mapped];
+    let readers = [reader, &unparsed, &mapped];
     walk_all(reader, ReadMode::Streaming, all);
     readers.iter().for_each(|reader| walk_all(reader, ReadMode::Cached, all));
-    readers.iter().for_each(|reader| walk_in_stretches(reader, all, targets));
+    readers.iter().for_each(|reader| walk_in_runs(reader, all, targets));
     let mut iters = [reader, &mapped].map(|reader| reader.iter(ReadMode::Cached));
     let own = all.iter().map(|(key, _)| (key.user.to_vec(), key.trailer.raw()));
     let mut offset = 0;
@@ -122,8 +122,8 @@ fn walk_all(reader: &Arc<SstReader>, mode: ReadMode, all: &Entries) {
     assert!(!iter.valid());
 }
 
-/// Walks along all entries, in stretches where there are some, each of which ends before a target or entry.
-fn walk_in_stretches(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>, u64)]) {
+/// Walks along all entries, in runs where there are some, each of which ends before a target or entry.
+fn walk_in_runs(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>, u64)]) {
     let users: Vec<&[u8]> = targets.iter().map(|(user, _)| &user[..]).collect();
     let users = [users, all.iter().map(|(key, _)| &key.user[..]).collect()].concat();
     let mut untils =
@@ -133,8 +133,8 @@ fn walk_in_stretches(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>
     let mut here = 0;
     while here < all.len() {
         let until = untils.next().flatten();
-        for _ in 0..iter.stretch(until) {
-            let trailer = iter.next_in_stretch().unwrap();
+        for _ in 0..iter.run_before(until) {
+            let trailer = iter.next_in_run().unwrap();
             here += 1;
             assert_eq!(at(&iter).as_ref(), Some(&all[here]));
             assert_eq!(trailer, all[here].0.trailer);
@@ -293,22 +293,22 @@ fn a_key_that_differs_in_one_byte_is_another_key() {
 }
 
 #[test]
-fn a_stretch_ends_with_its_block_at_a_later_version_or_before_a_key() {
+fn a_run_ends_with_its_block_at_a_later_version_or_before_a_key() {
     let mut all: Entries = (0..100_u8).map(|n| entry(&[n], 5, EntryKind::Value, b"")).collect();
     all.insert(51, entry(&[50], 4, EntryKind::Value, b""));
     let (bytes, _) = write(&all, options(1 << 16, Compression::None), INDEX_BYTES_MAX);
     let mut iter = open(&bytes, None).unwrap().iter(ReadMode::Cached);
     iter.seek(Some(KeyRef::seek(&[10], SeqNo::MAX))).unwrap();
-    assert_eq!(iter.stretch(None), 40, "to the newest version of 50");
-    assert_eq!(iter.stretch(Some(KeyRef::seek(&[30], SeqNo::MAX))), 19, "to 29");
-    assert_eq!(iter.stretch(Some(KeyRef::seek(&[9], SeqNo::MAX))), 0);
+    assert_eq!(iter.run_before(None), 40, "to the newest version of 50");
+    assert_eq!(iter.run_before(Some(KeyRef::seek(&[30], SeqNo::MAX))), 19, "to 29");
+    assert_eq!(iter.run_before(Some(KeyRef::seek(&[9], SeqNo::MAX))), 0);
     iter.seek(Some(KeyRef::seek(&[60], SeqNo::MAX))).unwrap();
-    assert_eq!(iter.stretch(None), 39, "to the end");
+    assert_eq!(iter.run_before(None), 39, "to the end");
     let mut merged = MergeIter::new(vec![iter]);
     merged.seek(None).unwrap();
-    assert_eq!(merged.stretch(None), 0, "behind a seek");
+    assert_eq!(merged.run_before(None), 0, "after a seek");
     merged.next().unwrap();
-    assert_eq!(merged.stretch(None), 49);
+    assert_eq!(merged.run_before(None), 49);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::iter::InternalIter;
 use crate::options::Compression;
 use crate::sstable::block::Block;
 use crate::sstable::footer::Footer;
-use crate::sstable::stored::{Access, Extent, Sealer, StoredPayload, TableSource};
+use crate::sstable::stored::{Access, BlockFramer, Extent, StoredPayload, TableSource};
 use crate::sstable::test_file::TestFile;
 use crate::sstable::tolerant::block::TolerantBlock;
 use crate::sstable::{
@@ -164,8 +164,8 @@ fn with_block(bytes: &[u8], extent: Extent, edit: impl FnOnce(&mut Vec<u8>)) -> 
     let mut payload = bytes[range.start..range.end - 9].to_vec();
     edit(&mut payload);
     let mut block = Vec::new();
-    let mut sealer = Sealer::new(IDENTITY.unique_id());
-    sealer.seal(&mut block, extent.offset, &payload, Compression::None);
+    let mut framer = BlockFramer::new(IDENTITY.unique_id());
+    framer.frame(&mut block, extent.offset, &payload, Compression::None);
     let mut out = bytes.to_vec();
     out.splice(range, block);
     assert_eq!(out.len(), bytes.len());

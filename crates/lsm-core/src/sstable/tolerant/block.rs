@@ -11,7 +11,7 @@ use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
 
 use crate::sstable::block_entry::{Head, RESTART_ENTRIES};
 use crate::sstable::block_tail::BlockTail;
-use crate::sstable::hidden::{HIDDEN_BIT, HiddenHead, Owner, PiecedKey, hidden_trailer};
+use crate::sstable::hidden::{HIDDEN_BIT, HiddenHead, KeyPieces, Owner, hidden_trailer};
 use crate::sstable::stored::StoredPayload;
 
 /// The entries of a block that decode.
@@ -256,12 +256,12 @@ impl TolerantBlock {
         self.entries = kept;
     }
 
-    fn pieced(&self, entry: &TolerantEntry) -> PiecedKey<'_> {
+    fn pieced(&self, entry: &TolerantEntry) -> KeyPieces<'_> {
         let suffix: &[u8] = if entry.has_suffix { &self.suffix } else { &[] };
         let shared = &self.payload[entry.shared.clone()];
         let rest = &self.payload[entry.rest.clone()];
         let pieces = [shared, rest, suffix];
-        PiecedKey { pieces, trailer: entry.trailer, word: None }
+        KeyPieces { pieces, trailer: entry.trailer, word: None }
     }
 
     /// Puts key and value of an entry into buffers.
@@ -290,11 +290,11 @@ impl TolerantBlock {
     /// Number of entries before the first that is not before `target`.
     pub(in crate::sstable) fn lower_bound(&self, target: crate::types::KeyRef<'_>) -> usize {
         let target =
-            PiecedKey { pieces: [target.user, &[], &[]], trailer: target.trailer, word: None };
+            KeyPieces { pieces: [target.user, &[], &[]], trailer: target.trailer, word: None };
         self.entries.partition_point(|entry| self.pieced(entry).order(&target).is_lt())
     }
 }
 
-fn whole(key: &InternalKey) -> PiecedKey<'_> {
-    PiecedKey { pieces: [&key.user, &[], &[]], trailer: key.trailer, word: None }
+fn whole(key: &InternalKey) -> KeyPieces<'_> {
+    KeyPieces { pieces: [&key.user, &[], &[]], trailer: key.trailer, word: None }
 }

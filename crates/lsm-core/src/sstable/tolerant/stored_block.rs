@@ -75,7 +75,7 @@ impl DamagedBlock for StoredBlock<'_> {
     }
 
     fn unpack(&self, stored: &[u8]) -> Option<Vec<u8>> {
-        let payload = self.reader.source().unpack_unverified(self.extent.offset, stored)?;
+        let payload = self.reader.source().unverified_payload(self.extent.offset, stored)?;
         Some(payload.bytes[..payload.len].to_vec())
     }
 

@@ -1,4 +1,4 @@
-//! [`Packer`]: the LZ4 block of a payload that is too large to be compressed at once.
+//! [`StreamCompressor`]: the LZ4 block of a payload that is too large to be compressed at once.
 //!
 //! The encoder needs room for the worst case and the whole input in one piece: for a value of 1 GiB
 //! that is twice its size. So each window of the payload is compressed alone, and the results are
@@ -28,9 +28,9 @@ const WINDOW_BYTES: usize = 1 << 20;
 pub(super) type Sink<'s> = dyn FnMut(&[u8]) -> Result<()> + 's;
 
 /// Compresses a block that comes in pieces.
-pub(super) struct Packer {
+pub(super) struct StreamCompressor {
     table: CompressTable,
-    packed: Vec<u8>,
+    compressed: Vec<u8>,
 }
 
 /// The first and the last sequence of a block.
@@ -43,19 +43,20 @@ struct Ends {
     last_literals: usize,
 }
 
-impl Packer {
-    pub(super) fn new() -> Packer {
-        let packed = vec![0; get_maximum_output_size(WINDOW_BYTES)];
-        Packer { table: CompressTable::large(), packed }
+impl StreamCompressor {
+    pub(super) fn new() -> StreamCompressor {
+        let compressed = vec![0; get_maximum_output_size(WINDOW_BYTES)];
+        StreamCompressor { table: CompressTable::large(), compressed }
     }
 
     /// Gives the LZ4 block of the pieces, one after the other, to `sink`.
-    pub(super) fn pack(&mut self, pieces: &[&[u8]], sink: &mut Sink<'_>) -> Result<()> {
+    pub(super) fn compress(&mut self, pieces: &[&[u8]], sink: &mut Sink<'_>) -> Result<()> {
         // Literals that wait for the token of their sequence.
         let mut waiting: Vec<&[u8]> = Vec::new();
         for window in pieces.iter().flat_map(|piece| piece.chunks(WINDOW_BYTES)) {
-            let packed = compress_into_with_table(window, &mut self.packed, &mut self.table);
-            let ends = packed.ok().and_then(|len| ends_of(&self.packed[..len]));
+            let compressed =
+                compress_into_with_table(window, &mut self.compressed, &mut self.table);
+            let ends = compressed.ok().and_then(|len| ends_of(&self.compressed[..len]));
             // Without a match the window has no sequence of its own. Its bytes become literals of
             // the next sequence.
             let Some(ends) = ends else {
@@ -64,7 +65,7 @@ impl Packer {
             };
             waiting.push(&window[..ends.first_literals]);
             put_literals(&waiting, ends.first_match, sink)?;
-            sink(&self.packed[ends.between])?;
+            sink(&self.compressed[ends.between])?;
             // After the last match: what is left of the window waits for the first match of the
             // next one.
             waiting.clear();
@@ -152,14 +153,14 @@ mod tests {
 
     fn check(pieces: &[&[u8]], ratio_max: f64) {
         let plain = pieces.concat();
-        let mut packed = Vec::new();
-        let packing = Packer::new().pack(pieces, &mut |bytes| {
-            packed.extend_from_slice(bytes);
+        let mut compressed = Vec::new();
+        let kind = StreamCompressor::new().compress(pieces, &mut |bytes| {
+            compressed.extend_from_slice(bytes);
             Ok(())
         });
-        packing.unwrap();
-        assert!(decompress(&packed, plain.len()).unwrap() == plain, "{} bytes", plain.len());
-        let ratio = packed.len() as f64 / plain.len().max(1) as f64;
+        kind.unwrap();
+        assert!(decompress(&compressed, plain.len()).unwrap() == plain, "{} bytes", plain.len());
+        let ratio = compressed.len() as f64 / plain.len().max(1) as f64;
         assert!(ratio <= ratio_max, "{ratio} of {} bytes", plain.len());
     }
 

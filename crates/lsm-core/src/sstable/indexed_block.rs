@@ -1,10 +1,10 @@
-//! [`BlockData`]: the payload of a block, and the numbers that a search of it uses.
+//! [`IndexedBlock`]: the payload of a block, and the numbers that a search of it uses.
 //!
 //! Made by [`Block::parse`](super::Block::parse), which checks the payload. The block cache keeps it
 //! next to the block, so that a point read searches a block without touching anything else of it.
 //!
-//! All numbers lie in one piece of memory, the marks, of words of 64 bits. A point read of a block
-//! that no processor has cached then waits for the marks once and for the entry once. With words,
+//! All numbers lie in one piece of memory, the search index, of words of 64 bits. A point read of a block
+//! that no processor has cached then waits for the search index once and for the entry once. With words,
 //! offsets and numbers in arrays of their own it waited for each of them in turn.
 //!
 //! ```text
@@ -28,11 +28,11 @@ use std::sync::Arc;
 use crate::memory::{BlockBuffer, LINE_BYTES, SlabStart, SlotPool, prefetch, prefetch_lines};
 use crate::types::{EntryKind, SeqNo, Slice, Trailer, prefix8};
 
-use super::block_entry::{EntryKey, Head, JoinedKey, KIND_BITS, RESTART_ENTRIES};
+use super::block_entry::{EntryKey, Head, KIND_BITS, PrefixedKey, RESTART_ENTRIES};
 
 /// Words in front of those of the entries.
 const HEAD_WORDS: usize = 4;
-/// Longest common prefix that the marks hold: it is compared in every search, and here it costs no
+/// Longest common prefix that the search index hold: it is compared in every search, and here it costs no
 /// further line of memory.
 const PREFIX_BYTES: usize = 16;
 const HAS_HIDDEN: u64 = 1 << 63;
@@ -41,8 +41,8 @@ const TOUCHED_ENTRIES_MAX: usize = 128;
 
 /// The payload of a verified block with the numbers that a search of it uses.
 #[derive(Clone)]
-pub struct BlockData {
-    /// The marks and the payload, and in an uncompressed block the bytes that were stored after it.
+pub struct IndexedBlock {
+    /// The search index and the payload, and in an uncompressed block the bytes that were stored after it.
     buffer: BlockBuffer,
 }
 
@@ -58,9 +58,9 @@ pub(super) struct Numbers<'a> {
     pub offsets: &'a [u32],
 }
 
-impl BlockData {
+impl IndexedBlock {
     /// The data of a payload that was checked.
-    pub(super) fn new(bytes: Arc<[u8]>, numbers: &Numbers<'_>) -> BlockData {
+    pub(super) fn new(bytes: Arc<[u8]>, numbers: &Numbers<'_>) -> IndexedBlock {
         let Numbers { base_seq, has_hidden, first_key, common, words, offsets } = *numbers;
         let prefix = &bytes[first_key..first_key + common.min(PREFIX_BYTES)];
         let split = prefix.len().min(8);
@@ -71,20 +71,20 @@ impl BlockData {
             prefix8(&prefix[..split]),
             prefix8(&prefix[split..]),
         ];
-        let mut marks = Vec::with_capacity(HEAD_WORDS + words.len() + offsets.len().div_ceil(2));
-        marks.extend(head);
-        marks.extend_from_slice(words);
+        let mut index = Vec::with_capacity(HEAD_WORDS + words.len() + offsets.len().div_ceil(2));
+        index.extend(head);
+        index.extend_from_slice(words);
         let pairs = offsets.chunks(2);
-        marks.extend(pairs.map(|pair| match *pair {
+        index.extend(pairs.map(|pair| match *pair {
             [low, high] => u64::from(low) | u64::from(high) << 32,
             _ => u64::from(pair[0]),
         }));
-        BlockData { buffer: BlockBuffer::new(marks, bytes) }
+        IndexedBlock { buffer: BlockBuffer::new(index, bytes) }
     }
 
     /// A copy in a slot of `pool`, if there is one with at most `free_bytes_max` of free memory.
-    pub(super) fn moved(&self, pool: &Arc<SlotPool>, free_bytes_max: u64) -> Option<BlockData> {
-        self.buffer.moved(pool, free_bytes_max).map(|buffer| BlockData { buffer })
+    pub(super) fn moved(&self, pool: &Arc<SlotPool>, free_bytes_max: u64) -> Option<IndexedBlock> {
+        self.buffer.moved(pool, free_bytes_max).map(|buffer| IndexedBlock { buffer })
     }
 
     /// Returns `true` if it lies in this slab.
@@ -99,21 +99,21 @@ impl BlockData {
     }
 
     #[inline]
-    fn marks(&self) -> &[u64] {
+    fn index_words(&self) -> &[u64] {
         self.buffer.words()
     }
 
-    /// The address of the marks.
+    /// The address of the search index.
     #[inline]
     pub(super) fn address(&self) -> usize {
-        self.marks().as_ptr().addr()
+        self.index_words().as_ptr().addr()
     }
 
     /// Number of visible entries; 0 only in a block of hidden ones alone.
     #[inline]
     pub(super) fn len(&self) -> usize {
         // There are n words and half as many words of offsets, rounded up.
-        (self.marks().len() - HEAD_WORDS) * 2 / 3
+        (self.index_words().len() - HEAD_WORDS) * 2 / 3
     }
 
     /// Memory that it takes, in bytes.
@@ -124,44 +124,44 @@ impl BlockData {
     /// Returns `true` if the block has hidden entries.
     #[inline]
     pub(super) fn has_hidden(&self) -> bool {
-        self.marks()[0] & HAS_HIDDEN != 0
+        self.index_words()[0] & HAS_HIDDEN != 0
     }
 
     /// The first 8 bytes of the key of visible entry `i`, as [`prefix8`](crate::types::prefix8) has them.
     #[inline]
     pub(super) fn key_prefix(&self, i: usize) -> u64 {
-        let marks = self.marks();
+        let index = self.index_words();
         // The word begins after the common prefix.
-        let word = marks[HEAD_WORDS + i].checked_shr(8 * self.common_len() as u32);
-        marks[2] | word.unwrap_or(0)
+        let word = index[HEAD_WORDS + i].checked_shr(8 * self.common_len() as u32);
+        index[2] | word.unwrap_or(0)
     }
 
     /// The word of each visible entry.
     #[inline]
     pub(super) fn words(&self) -> &[u64] {
-        &self.marks()[HEAD_WORDS..HEAD_WORDS + self.len()]
+        &self.index_words()[HEAD_WORDS..HEAD_WORDS + self.len()]
     }
 
     /// Returns `true` if entry `i` and the next one, which is there, have different words, and so
     /// different keys.
     #[inline]
     pub(super) fn word_changes(&self, i: usize) -> bool {
-        let marks = self.marks();
-        marks[HEAD_WORDS + i + 1] != marks[HEAD_WORDS + i]
+        let index = self.index_words();
+        index[HEAD_WORDS + i + 1] != index[HEAD_WORDS + i]
     }
 
     /// Turns bits of the word of entry `i`.
     #[cfg(any(test, feature = "internals"))]
     pub(super) fn damage_word(&mut self, i: usize, bits: u64) {
-        let mut marks = self.marks().to_vec();
-        marks[HEAD_WORDS + i] ^= bits;
-        self.buffer = BlockBuffer::new(marks, self.bytes().into());
+        let mut index = self.index_words().to_vec();
+        index[HEAD_WORDS + i] ^= bits;
+        self.buffer = BlockBuffer::new(index, self.bytes().into());
     }
 
     /// The offset of visible entry `i` in the payload.
     #[inline]
     pub(super) fn offset(&self, i: usize) -> u32 {
-        let pair = self.marks()[HEAD_WORDS + self.len() + i / 2];
+        let pair = self.index_words()[HEAD_WORDS + self.len() + i / 2];
         (pair >> (32 * (i % 2))) as u32
     }
 
@@ -189,7 +189,7 @@ impl BlockData {
         self.lines_from(HEAD_WORDS + self.len()).prefetch();
     }
 
-    /// Addresses of all that a search is going to need: as for [`BlockData::touch`], and the words.
+    /// Addresses of all that a search is going to need: as for [`IndexedBlock::touch`], and the words.
     #[inline]
     pub fn first_lines(&self) -> BlockLines {
         self.lines_from(0)
@@ -197,9 +197,9 @@ impl BlockData {
 
     #[inline]
     fn lines_from(&self, mark: usize) -> BlockLines {
-        let mark = if self.len() > TOUCHED_ENTRIES_MAX { self.marks().len() } else { mark };
+        let mark = if self.len() > TOUCHED_ENTRIES_MAX { self.index_words().len() } else { mark };
         let payload = self.bytes().as_ptr_range();
-        BlockLines { marks: self.marks()[mark..].as_ptr_range(), payload }
+        BlockLines { index: self.index_words()[mark..].as_ptr_range(), payload }
     }
 
     /// Asks for the lines after the first one of entry `i`, so that the processor fetches the value
@@ -218,7 +218,7 @@ impl BlockData {
     /// Length of the common prefix.
     #[inline]
     pub(super) fn common_len(&self) -> usize {
-        self.marks()[1] as u32 as usize
+        self.index_words()[1] as u32 as usize
     }
 
     /// The order of the first bytes of `user_key` and the prefix that all keys have; a key that is
@@ -231,15 +231,15 @@ impl BlockData {
         }
         let high = prefix8(user_key) & first_bytes(common);
         if common <= 8 {
-            return high.cmp(&self.marks()[2]);
+            return high.cmp(&self.index_words()[2]);
         }
         let low = prefix8(&user_key[8..]) & first_bytes(common - 8);
-        high.cmp(&self.marks()[2]).then(low.cmp(&self.marks()[3]))
+        high.cmp(&self.index_words()[2]).then(low.cmp(&self.index_words()[3]))
     }
 
     #[cold]
     fn long_prefix_order(&self, user_key: &[u8]) -> Ordering {
-        let first_key = (self.marks()[1] >> 32) as usize;
+        let first_key = (self.index_words()[1] >> 32) as usize;
         let prefix = &self.bytes()[first_key..first_key + self.common_len()];
         user_key[..user_key.len().min(prefix.len())].cmp(prefix)
     }
@@ -247,7 +247,7 @@ impl BlockData {
     /// The sequence number `delta` above the base.
     #[inline]
     pub(super) fn seq(&self, delta: u64) -> SeqNo {
-        SeqNo::new((self.marks()[0] & !HAS_HIDDEN) + delta).expect("checked by parse")
+        SeqNo::new((self.index_words()[0] & !HAS_HIDDEN) + delta).expect("checked by parse")
     }
 
     #[inline]
@@ -281,7 +281,7 @@ impl BlockData {
         let restart = if head.shared == 0 { 0..0 } else { self.restart_range(i) };
         let shared = &self.bytes()[restart][..head.shared];
         let suffix = &self.bytes()[head.suffix..head.suffix + head.suffix_len];
-        EntryKey { key: JoinedKey { shared, suffix }, trailer: self.trailer(head) }
+        EntryKey { key: PrefixedKey { shared, suffix }, trailer: self.trailer(head) }
     }
 
     /// Returns `true` if entry `i`, which is not the first, has the user key of the entry before
@@ -312,17 +312,17 @@ impl BlockData {
 
 /// Addresses of a block, to be asked for.
 pub struct BlockLines {
-    marks: Range<*const u64>,
+    index: Range<*const u64>,
     payload: Range<*const u8>,
 }
 
 impl BlockLines {
-    /// Has the processor fetch the marks, and the first and the last line of the payload: they may lie on
+    /// Has the processor fetch the search index, and the first and the last line of the payload: they may lie on
     /// two pages.
     #[inline]
     pub fn prefetch(self) {
-        let mut at = self.marks.start.cast::<u8>();
-        while at < self.marks.end.cast() {
+        let mut at = self.index.start.cast::<u8>();
+        while at < self.index.end.cast() {
             prefetch(at);
             at = at.wrapping_add(LINE_BYTES);
         }
@@ -331,9 +331,9 @@ impl BlockLines {
     }
 }
 
-impl fmt::Debug for BlockData {
+impl fmt::Debug for IndexedBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BlockData").field("entries", &self.len()).finish_non_exhaustive()
+        f.debug_struct("IndexedBlock").field("entries", &self.len()).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! [`Body`]: a block of the raw walk. [`Present`]: the entry of the block that the walk is on.
+//! [`RawBlock`]: a block of the raw walk. [`CurrentEntry`]: the entry of the block that the walk is on.
 //!
 //! Used by `raw.rs` alone. An entry is rebuilt into buffers that stay, so a step allocates nothing.
 
@@ -12,17 +12,17 @@ use super::tolerant::block::TolerantBlock;
 use crate::types::Trailer;
 
 /// A block of the walk.
-pub(super) enum Body {
-    Sound(Arc<Block>),
-    Suspect(TolerantBlock),
+pub(super) enum RawBlock {
+    Intact(Arc<Block>),
+    Damaged(TolerantBlock),
 }
 
-impl Body {
-    /// Number of visible and of hidden entries. Suspect ones are not distinguished.
+impl RawBlock {
+    /// Number of visible and of hidden entries. Damaged ones are not distinguished.
     pub(super) fn counts(&self) -> (usize, usize) {
         match self {
-            Body::Sound(block) => (block.len(), block.hidden_len()),
-            Body::Suspect(suspect) => (suspect.entries.len(), 0),
+            RawBlock::Intact(block) => (block.len(), block.hidden_len()),
+            RawBlock::Damaged(damaged) => (damaged.entries.len(), 0),
         }
     }
 }
@@ -31,7 +31,7 @@ impl Body {
 const NONE: usize = usize::MAX;
 
 /// An entry of a block, rebuilt.
-pub(super) struct Present {
+pub(super) struct CurrentEntry {
     /// Visible and hidden entries before it in the block.
     pub(super) visible: usize,
     pub(super) hidden: usize,
@@ -49,9 +49,9 @@ pub(super) struct Present {
     restart: Range<usize>,
 }
 
-impl Present {
-    pub(super) fn new() -> Present {
-        Present {
+impl CurrentEntry {
+    pub(super) fn new() -> CurrentEntry {
+        CurrentEntry {
             visible: 0,
             hidden: 0,
             is_hidden: false,
@@ -74,12 +74,12 @@ impl Present {
 
     /// Takes in the entry that has `visible` and `hidden` entries of `body` before it.
     #[inline]
-    pub(super) fn enter(&mut self, body: &Body, suffix: &[u8], visible: usize, hidden: usize) {
+    pub(super) fn enter(&mut self, body: &RawBlock, suffix: &[u8], visible: usize, hidden: usize) {
         self.visible = visible;
         self.hidden = hidden;
         let block = match body {
-            Body::Sound(block) => block,
-            Body::Suspect(suspect) => return self.enter_suspect(suspect),
+            RawBlock::Intact(block) => block,
+            RawBlock::Damaged(damaged) => return self.enter_damaged(damaged),
         };
         if block.is_hidden_next(visible, hidden) {
             self.enter_hidden(block, suffix);
@@ -130,17 +130,17 @@ impl Present {
     }
 
     #[cold]
-    fn enter_suspect(&mut self, suspect: &TolerantBlock) {
-        let entry = &suspect.entries[self.visible];
-        suspect.expand(entry, &mut self.key, &mut self.expanded);
+    fn enter_damaged(&mut self, damaged: &TolerantBlock) {
+        let entry = &damaged.entries[self.visible];
+        damaged.expand(entry, &mut self.key, &mut self.expanded);
         self.trailer = entry.trailer;
         self.is_hidden = entry.is_hidden();
         self.is_expanded = true;
     }
 
-    pub(super) fn value<'a>(&'a self, body: &'a Body) -> &'a [u8] {
+    pub(super) fn value<'a>(&'a self, body: &'a RawBlock) -> &'a [u8] {
         match body {
-            Body::Sound(block) if !self.is_expanded => &block.bytes()[self.value.clone()],
+            RawBlock::Intact(block) if !self.is_expanded => &block.bytes()[self.value.clone()],
             _ => &self.expanded,
         }
     }

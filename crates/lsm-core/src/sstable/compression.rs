@@ -1,5 +1,5 @@
 //! The forms of a payload in a stored block, and LZ4 for payloads that are compressed at once. Used by
-//! `stored.rs`; larger payloads go through `packer.rs`.
+//! `stored.rs`; larger payloads go through `stream_compressor.rs`.
 //!
 //! ```text
 //! compression  payload
@@ -30,7 +30,7 @@ const UNDECODABLE: &str = "LZ4 block does not decode";
 
 /// The form of a payload in the file. Its number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Packing {
+pub(super) enum CompressionKind {
     /// As it is.
     None = 0,
     /// An LZ4 block.
@@ -39,77 +39,80 @@ pub(super) enum Packing {
     Lz4Front = 2,
 }
 
-impl Packing {
-    /// The packing with this number, if this version knows it.
-    pub(super) fn from_u8(n: u8) -> Option<Packing> {
+impl CompressionKind {
+    /// The kind with this number, if this version knows it.
+    pub(super) fn from_u8(n: u8) -> Option<CompressionKind> {
         match n {
-            0 => Some(Packing::None),
-            1 => Some(Packing::Lz4),
-            2 => Some(Packing::Lz4Front),
+            0 => Some(CompressionKind::None),
+            1 => Some(CompressionKind::Lz4),
+            2 => Some(CompressionKind::Lz4Front),
             _ => None,
         }
     }
 }
 
-/// Packs the payloads of data blocks; its buffers stay.
-pub(super) struct BlockPacker {
+/// Compresses the payloads of data blocks; its buffers stay.
+pub(super) struct BlockCompressor {
     table: CompressTable,
-    packed: Vec<u8>,
+    compressed: Vec<u8>,
 }
 
-impl BlockPacker {
-    pub(super) fn new() -> BlockPacker {
-        BlockPacker { table: CompressTable::large(), packed: Vec::new() }
+impl BlockCompressor {
+    pub(super) fn new() -> BlockCompressor {
+        BlockCompressor { table: CompressTable::large(), compressed: Vec::new() }
     }
 
     /// The payload in the form in which it is to be stored. A block that saves less than an eighth is stored as
     /// it is, because each read would pay for the decompression.
-    pub(super) fn pack<'p>(&'p mut self, payload: &'p [u8]) -> (Packing, &'p [u8]) {
+    pub(super) fn compress<'p>(&'p mut self, payload: &'p [u8]) -> (CompressionKind, &'p [u8]) {
         let column = BlockTail::of(payload).and_then(|tail| tail.column());
         let (front, rest) = payload.split_at(column.map_or(payload.len(), |column| column.start));
-        let packed = &mut self.packed;
-        packed.clear();
-        put_varint(packed, payload.len() as u64);
+        let compressed = &mut self.compressed;
+        compressed.clear();
+        put_varint(compressed, payload.len() as u64);
         if !rest.is_empty() {
-            put_varint(packed, rest.len() as u64);
+            put_varint(compressed, rest.len() as u64);
         }
-        let head = packed.len();
+        let head = compressed.len();
         // LZ4 output that needs more room than this is not worth keeping, but the encoder wants
         // room for the worst case.
-        packed.resize(head + get_maximum_output_size(front.len()), 0);
-        let len = compress_into_with_table(front, &mut packed[head..], &mut self.table);
-        let Ok(len) = len else { return (Packing::None, payload) };
-        packed.truncate(head + len);
-        packed.extend_from_slice(rest);
-        match is_worth_it(packed.len(), payload.len()) {
-            false => (Packing::None, payload),
-            true if rest.is_empty() => (Packing::Lz4, packed),
-            true => (Packing::Lz4Front, packed),
+        compressed.resize(head + get_maximum_output_size(front.len()), 0);
+        let len = compress_into_with_table(front, &mut compressed[head..], &mut self.table);
+        let Ok(len) = len else { return (CompressionKind::None, payload) };
+        compressed.truncate(head + len);
+        compressed.extend_from_slice(rest);
+        match is_worth_it(compressed.len(), payload.len()) {
+            false => (CompressionKind::None, payload),
+            true if rest.is_empty() => (CompressionKind::Lz4, compressed),
+            true => (CompressionKind::Lz4Front, compressed),
         }
     }
 }
 
 /// Returns `true` if the compressed form saves an eighth.
-pub(super) fn is_worth_it(packed_len: usize, plain_len: usize) -> bool {
-    packed_len <= plain_len - plain_len / 8
+pub(super) fn is_worth_it(compressed_len: usize, plain_len: usize) -> bool {
+    compressed_len <= plain_len - plain_len / 8
 }
 
-/// A packed payload in its parts.
+/// A compressed payload in its parts.
 #[derive(Clone, Copy)]
-pub(super) struct Packed<'p> {
+pub(super) struct CompressedPayload<'p> {
     /// Length of the plain payload.
     pub plain_len: usize,
     lz4: &'p [u8],
     rest: &'p [u8],
 }
 
-impl<'p> Packed<'p> {
+impl<'p> CompressedPayload<'p> {
     /// The parts of a payload that is not stored as it is.
     ///
     /// # Errors
     /// The defect.
-    pub(super) fn of(packing: Packing, payload: &'p [u8]) -> Result<Packed<'p>, &'static str> {
-        let (plain, lz4, rest) = parts_of(packing, payload).ok_or(UNDECODABLE)?;
+    pub(super) fn of(
+        kind: CompressionKind,
+        payload: &'p [u8],
+    ) -> Result<CompressedPayload<'p>, &'static str> {
+        let (plain, lz4, rest) = parts_of(kind, payload).ok_or(UNDECODABLE)?;
         let reach = (lz4.len() as u64).saturating_mul(LZ4_RATIO_MAX);
         // The claimed length decides how much memory is allocated, and it comes from the device.
         let front = plain.checked_sub(rest.len() as u64).filter(|front| *front <= reach);
@@ -117,14 +120,14 @@ impl<'p> Packed<'p> {
             return Err("LZ4 block claims too many bytes");
         }
         let plain_len = usize::try_from(plain).map_err(|_| "LZ4 block does not fit into memory")?;
-        Ok(Packed { plain_len, lz4, rest })
+        Ok(CompressedPayload { plain_len, lz4, rest })
     }
 
-    /// Unpacks it into `out`, which has its plain length.
+    /// Decompresses it into `out`, which has its plain length.
     ///
     /// # Errors
     /// The defect.
-    pub(super) fn unpack_into(&self, out: &mut [u8]) -> Result<(), &'static str> {
+    pub(super) fn decompress_into(&self, out: &mut [u8]) -> Result<(), &'static str> {
         let (front, rest) = out.split_at_mut(self.plain_len - self.rest.len());
         match decompress_into(self.lz4, front) {
             Ok(got) if got == front.len() => {
@@ -136,11 +139,11 @@ impl<'p> Packed<'p> {
     }
 }
 
-/// The plain length of a packed payload, its LZ4 block, and its rest.
-fn parts_of(packing: Packing, payload: &[u8]) -> Option<(u64, &[u8], &[u8])> {
+/// The plain length of a compressed payload, its LZ4 block, and its rest.
+fn parts_of(kind: CompressionKind, payload: &[u8]) -> Option<(u64, &[u8], &[u8])> {
     let (plain, mut head) = varint_at(payload, 0)?;
     let mut rest_len = 0;
-    if packing == Packing::Lz4Front {
+    if kind == CompressionKind::Lz4Front {
         let (len, len_len) = varint_at(payload, head)?;
         rest_len = usize::try_from(len).ok()?;
         head += len_len;

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::VisibleEntries;
 use crate::sstable::reader::SstReader;
-use crate::sstable::unparsed::{Stepped, UnparsedBlock};
+use crate::sstable::unparsed::{UnparsedBlock, UnparsedEntry};
 use crate::types::KeyRef;
 
 impl VisibleEntries {
@@ -15,7 +15,7 @@ impl VisibleEntries {
         block: &UnparsedBlock,
         at: usize,
     ) -> bool {
-        let entry = self.steps.entry(&block.view(reader.mapped_file()), at);
+        let entry = self.unparsed.entry(&block.view(reader.mapped_file()), at);
         self.take(entry)
     }
 
@@ -28,7 +28,7 @@ impl VisibleEntries {
         at: usize,
         order: Ordering,
     ) -> bool {
-        let entry = self.steps.entry(&block.view(reader.mapped_file()), at);
+        let entry = self.unparsed.entry(&block.view(reader.mapped_file()), at);
         // Versions are in order by the sequence numbers that readers see as well: in an ingested table a key
         // has one entry.
         let present = KeyRef::new(&self.key, self.trailer);
@@ -42,7 +42,7 @@ impl VisibleEntries {
         block: &UnparsedBlock,
         target: KeyRef<'_>,
     ) -> bool {
-        match self.steps.seek(&block.view(reader.mapped_file()), target) {
+        match self.unparsed.seek(&block.view(reader.mapped_file()), target) {
             Some(None) => false,
             found => self.take(found.flatten()),
         }
@@ -55,7 +55,7 @@ impl VisibleEntries {
         target: KeyRef<'_>,
     ) -> bool {
         let view = block.view(reader.mapped_file());
-        let Some(found) = self.steps.seek(&view, target) else { return self.take(None) };
+        let Some(found) = self.unparsed.seek(&view, target) else { return self.take(None) };
         match found.map_or(self.count, |entry| entry.at).checked_sub(1) {
             Some(before) => self.enter_unparsed(reader, block, before),
             None => false,
@@ -74,8 +74,8 @@ impl VisibleEntries {
 
     /// Makes an entry the present one; notes damage and returns `false` if there is none.
     #[inline]
-    fn take(&mut self, entry: Option<Stepped<'_>>) -> bool {
-        let Some(Stepped { at, shared, suffix, trailer, value }) = entry else {
+    fn take(&mut self, entry: Option<UnparsedEntry<'_>>) -> bool {
+        let Some(UnparsedEntry { at, shared, suffix, trailer, value }) = entry else {
             self.is_damaged = true;
             return false;
         };

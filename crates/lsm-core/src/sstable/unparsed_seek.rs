@@ -1,7 +1,7 @@
 //! A point read in the payload of a block that is used once: nothing of it is parsed or kept.
 //!
 //! [`Block::parse`](super::block::Block::parse) checks all entries and prepares them for searches, which
-//! takes longer than everything else that a read does with a block from the page cache. A probe bisects
+//! takes longer than everything else that a read does with a block from the page cache. It bisects
 //! the restart keys and walks through one group of entries. It checks what it comes by, in the same way. It
 //! gives up on anything unusual, and then the block is parsed: that names the defect, or goes on where
 //! hidden entries ask for more.
@@ -16,8 +16,8 @@ use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 
 use super::block_entry::{Head, KIND_BITS, RESTART_ENTRIES, compare_tails};
 use super::block_tail::BlockTail;
+use super::compression::CompressionKind;
 use super::hidden::{HIDDEN_BIT, HiddenHead};
-use super::packing::Packing;
 use super::stored::{Access, Extent, TableSource};
 
 /// Longest block that is not parsed where it is used once; a thread has buffers of this length. A longer one
@@ -76,23 +76,23 @@ impl TableSource {
     ) -> Result<Option<T>> {
         let stored = grown(&mut scratch.stored, len);
         self.read_exact(Access::Plain, offset, stored)?;
-        let (len, packing) = self.verify(offset, stored)?;
-        if packing == Packing::None {
+        let (len, kind) = self.verify(offset, stored)?;
+        if kind == CompressionKind::None {
             return Ok(Some(look(&stored[..len])));
         }
-        let packed = self.packed(offset, packing, &stored[..len])?;
-        if packed.plain_len > UNPARSED_BYTES_MAX {
+        let compressed = self.compressed(offset, kind, &stored[..len])?;
+        if compressed.plain_len > UNPARSED_BYTES_MAX {
             return Ok(None);
         }
-        let plain = grown(&mut scratch.plain, packed.plain_len);
-        self.unpack_into(offset, &packed, plain)?;
+        let plain = grown(&mut scratch.plain, compressed.plain_len);
+        self.decompress_into(offset, &compressed, plain)?;
         Ok(Some(look(plain)))
     }
 }
 
-/// The finding of a probe.
+/// The result of a search in an unparsed payload.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Probed {
+pub(super) enum UnparsedSeek {
     /// The entry, and the range of its value in the payload.
     Found(Trailer, Range<usize>),
     /// The block has no such entry.
@@ -100,7 +100,7 @@ pub(super) enum Probed {
 }
 
 /// A payload whose tail was read.
-pub(super) struct ProbedPayload<'a> {
+pub(super) struct UnparsedPayload<'a> {
     pub bytes: &'a [u8],
     /// End of the entries.
     pub end: usize,
@@ -115,13 +115,13 @@ pub(super) struct ProbedPayload<'a> {
 
 /// Looks for the newest entry of `user_key` that is not newer than `seq`, in a payload that verified.
 /// `None` if the block is to be parsed instead.
-pub(super) fn probe(
+pub(super) fn seek_unparsed(
     payload: &[u8],
     user_key: &[u8],
     seq: SeqNo,
     may_have_hidden: bool,
-) -> Option<Probed> {
-    let payload = ProbedPayload::of(payload)?;
+) -> Option<UnparsedSeek> {
+    let payload = UnparsedPayload::of(payload)?;
     let target = KeyRef::seek(user_key, seq);
     if payload.has_column && !may_have_hidden {
         return None;
@@ -129,15 +129,15 @@ pub(super) fn probe(
     let has_mixed = may_have_hidden && !payload.has_column;
     let found = payload.walk(payload.group_of(target)?, target, has_mixed)?;
     // Where the last entry is a hidden one, older versions of its key may lie in the next block.
-    if found == Probed::Missing && may_have_hidden { None } else { Some(found) }
+    if found == UnparsedSeek::Missing && may_have_hidden { None } else { Some(found) }
 }
 
-impl<'a> ProbedPayload<'a> {
-    pub(super) fn of(bytes: &'a [u8]) -> Option<ProbedPayload<'a>> {
+impl<'a> UnparsedPayload<'a> {
+    pub(super) fn of(bytes: &'a [u8]) -> Option<UnparsedPayload<'a>> {
         let tail = BlockTail::of(bytes)?;
         let end = tail.entries_end()?;
         let restarts = tail.column_end()?..tail.start;
-        Some(ProbedPayload {
+        Some(UnparsedPayload {
             bytes,
             end,
             restarts,
@@ -178,7 +178,7 @@ impl<'a> ProbedPayload<'a> {
     }
 
     /// Walks from the first entry of `group` to the first one that is not before the target.
-    fn walk(&self, group: usize, target: KeyRef<'_>, has_mixed: bool) -> Option<Probed> {
+    fn walk(&self, group: usize, target: KeyRef<'_>, has_mixed: bool) -> Option<UnparsedSeek> {
         let mut at = self.restart(group)?;
         self.touch_lines(at, GROUP_LINES);
         let mut restart_key: &[u8] = &[];
@@ -197,19 +197,19 @@ impl<'a> ProbedPayload<'a> {
             let shared = restart_key.get(..entry.shared)?;
             match compare_tails(shared, entry.suffix, target.user) {
                 Ordering::Equal if entry.trailer <= target.trailer => {
-                    return Some(Probed::Found(entry.trailer, entry.value));
+                    return Some(UnparsedSeek::Found(entry.trailer, entry.value));
                 }
-                Ordering::Greater => return Some(Probed::Missing),
+                Ordering::Greater => return Some(UnparsedSeek::Missing),
                 // A smaller key, or a version that is newer than the reader.
                 _ => at = entry.value.end,
             }
         }
-        Some(Probed::Missing)
+        Some(UnparsedSeek::Missing)
     }
 
     /// The visible entry at `at`, inside the entries.
     #[inline]
-    pub(super) fn entry(&self, at: usize) -> Option<ProbedEntry<'a>> {
+    pub(super) fn entry(&self, at: usize) -> Option<PayloadEntry<'a>> {
         let head = Head::decode(self.bytes, at)?;
         if head.header & !KIND_BITS != 0 {
             return None;
@@ -219,12 +219,12 @@ impl<'a> ProbedPayload<'a> {
         let value = head.suffix.checked_add(head.suffix_len)?;
         let end = value.checked_add(head.value_len).filter(|end| *end <= self.end)?;
         let suffix = &self.bytes[head.suffix..value];
-        Some(ProbedEntry { shared: head.shared, suffix, trailer, value: value..end })
+        Some(PayloadEntry { shared: head.shared, suffix, trailer, value: value..end })
     }
 }
 
 /// An entry, without the bytes that it shares with its restart key.
-pub(super) struct ProbedEntry<'a> {
+pub(super) struct PayloadEntry<'a> {
     pub shared: usize,
     pub suffix: &'a [u8],
     pub trailer: Trailer,
