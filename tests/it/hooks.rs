@@ -23,7 +23,7 @@ use siltstone::{
 use testkit::Rng;
 
 use crate::store::{content, stepped};
-use crate::test_value_store::{ShelfProvider, TestValueStore};
+use crate::test_value_store::{FailureMode, ShelfProvider, TestValueStore};
 
 /// Small limits, so that every path runs.
 fn builder(fs: &MemFs, seed: u64) -> Builder {
@@ -261,6 +261,33 @@ fn a_damaged_value_hides_no_log_that_ends_behind_it() {
     assert!(p.get("damaged").unwrap_err().is_corruption());
     assert_eq!(p.get("sound").unwrap().as_deref(), Some(&[7; 120][..]));
     assert_eq!(p.get("lost").unwrap(), None, "the log ends before it");
+}
+
+/// A store that cannot say whether it has a value keeps the database closed. The log must not end there: that
+/// loses the commit and all later ones. Bytes that are no handle end the log.
+#[test]
+fn a_log_ends_before_bytes_that_are_no_handle_and_not_before_damage_of_the_store() {
+    let refused = Some(ErrorKind::Corruption);
+    // A later frame proves the first value durable.
+    for (call, opened, kept) in [("is_durable", refused, 2), ("value", None, 1)] {
+        let fs = MemFs::new();
+        let shelf = TestValueStore::default();
+        let db = builder(&fs, 1).open().unwrap();
+        let hooks = Hooks::new().value_store(Arc::new(shelf.clone()));
+        let p = db.partition_with("p", tiny().hooks(hooks)).unwrap();
+        for key in ["a", "b"] {
+            db.batch().put(&p, key, [7; 120]).commit(Durability::Sync).unwrap();
+        }
+        let after = fs.crash_clone(CrashOutcome::Everything, &mut || 0);
+        let shelf = shelf.cut();
+        let provider = Arc::new(ShelfProvider(shelf.clone()));
+        shelf.fuse.set(call, FailureMode::Corrupt);
+        let result = builder(&after, 2).hooks(provider.clone()).open();
+        assert_eq!(result.err().map(|error| error.kind()), opened, "{call}");
+        shelf.fuse.clear();
+        let db = builder(&after, 2).hooks(provider).open().unwrap();
+        assert_eq!(content(&db.partition("p").unwrap()).len(), kept, "{call}");
+    }
 }
 
 #[test]

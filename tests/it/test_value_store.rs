@@ -20,6 +20,8 @@ pub enum FailureMode {
     Panic,
     /// It returns an error.
     Fail,
+    /// It returns corruption.
+    Corrupt,
 }
 
 /// Makes one call of a hook, by its name, fail as long as it is set. Clones share it.
@@ -43,6 +45,9 @@ impl Fuse {
             Some((_, FailureMode::Panic)) => panic!("the fuse of {call} has blown"),
             Some((_, FailureMode::Fail)) => {
                 Err(Error::new(ErrorKind::Io, format!("the fuse of {call} has blown")))
+            }
+            Some((_, FailureMode::Corrupt)) => {
+                Err(Error::corruption("shelf", None, format!("the fuse of {call} has blown")))
             }
         }
     }

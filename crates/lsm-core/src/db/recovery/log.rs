@@ -92,13 +92,16 @@ impl Opening {
         for (place, _, handles) in named.iter().filter(|(_, lsn, _)| *lsn >= durable) {
             for (partition, handle) in handles {
                 let store = &stores[partition];
-                match store.call("is_durable", |store| store.value(handle)?.is_durable()) {
+                let is_durable = store.call("is_durable", |store| match store.value(handle) {
+                    // Bytes that are no handle: the value is lost with them.
+                    Err(error) if error.is_corruption() => Ok(false),
+                    value => value?.is_durable(),
+                });
+                match is_durable {
                     Ok(true) => {}
                     // At the first such frame and not at that key alone: a log without one of its
                     // commits would be no prefix.
                     Ok(false) => return Ok(Some(*place)),
-                    // Bytes that are no handle: the value is lost with them.
-                    Err(error) if error.is_corruption() => return Ok(Some(*place)),
                     // Its commit may have been acknowledged, so the log does not end there, and an older
                     // value is never shown in its place. Reads of the key report the error.
                     Err(error) if is_unreadable(&error) => {
