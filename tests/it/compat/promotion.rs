@@ -7,7 +7,10 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
+use lsm_core::fs::{
+    CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, OpKind, is_out_of_handles,
+};
+use siltstone::VerifyOptions;
 
 use super::*;
 
@@ -99,4 +102,22 @@ fn the_generator_of_promotions_writes_what_it_says() {
         }
         assert_eq!(content(&builder(&fs).open().unwrap()).len(), count);
     }
+}
+
+/// The fork stands for the manifest until the promotion is finished.
+#[test]
+fn a_fork_that_no_handle_is_left_for_is_not_damaged() {
+    let fs = FaultFs::over_mem(write().0);
+    let reader = builder(&MemFs::new()).fs(Arc::new(fs.clone())).read_only(true).open().unwrap();
+    for nth in 0..4 {
+        let at = FaultAt::Nth { kind: OpKind::OpenRead, suffix: "fork-00000002".to_owned(), nth };
+        fs.add_rule(FaultRule::sticky(at, FaultAction::Emfile));
+        match reader.verify(VerifyOptions::new()) {
+            Ok(report) => assert!(report.is_sound(), "open {nth}: {report}"),
+            Err(error) => assert!(is_out_of_handles(&error), "open {nth}: {error}"),
+        }
+        fs.heal();
+    }
+    assert!(fs.fault_count() > 1, "{}", fs.fault_count());
+    assert!(reader.verify(VerifyOptions::new()).unwrap().is_sound());
 }

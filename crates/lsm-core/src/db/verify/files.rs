@@ -351,7 +351,7 @@ impl VerifyRun<'_> {
             let Some(claim) = pending_claim(fs, dir)? else { return Ok(false) };
             let current = versions.current().clone();
             drop(versions);
-            return Ok(self.check_fork(claim, &current));
+            return self.check_fork(claim, &current);
         }
         let path = name.path(dir);
         let mut is_read = true;
@@ -407,22 +407,23 @@ impl VerifyRun<'_> {
 impl VerifyRun<'_> {
     /// Checks the fork of an unfinished promotion, with which a read-only open has begun. If there is none, the
     /// open found its state in files that the next open for writing verifies.
-    fn check_fork(&mut self, claim: Epoch, current: &DbVersion) -> bool {
+    fn check_fork(&mut self, claim: Epoch, current: &DbVersion) -> Result<bool> {
         let path = self.db.context.dir.join(names::fork(claim));
         let damage = match Fork::read(&self.fs, &self.db.context.dir, claim) {
+            Err(error) if is_out_of_handles(&error) => return Err(error),
             Err(error) => error,
-            Ok(None) => return false,
+            Ok(None) => return Ok(false),
             Ok(Some(mut fork)) => {
                 // An open skips the numbers of all files in the folder.
                 fork.version.next_file = current.next_file;
                 if fork.version == *current {
-                    return true;
+                    return Ok(true);
                 }
                 Error::corruption(&path, None, "the fork holds another state than the database")
             }
         };
         self.damage.push(Damage::of(&damage, &path));
-        true
+        Ok(true)
     }
 }
 
