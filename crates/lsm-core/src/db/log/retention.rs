@@ -66,9 +66,9 @@ impl ReleasedLog {
 
 impl Log {
     /// Makes the part of the log durable that the edit of a flush needs, and returns the part that is not
-    /// needed any more. Every frame below `low` is in tables, those of the flush included; asked for after
-    /// the sync. After the tables and not before them: a flush of large values would wait twice for the
-    /// device, and writers for the flush.
+    /// needed any more. `low` is called after the sync; every frame below its result is in tables, those of
+    /// the flush included. The caller writes the tables first: otherwise a flush of large values would wait
+    /// twice for the device, and writers for the flush.
     ///
     /// # Errors
     /// Those of a sync: the manifest must not record the flush.
@@ -147,6 +147,35 @@ mod tests {
         let (syncs, changes) = check(true, LogRetention::Release);
         assert_eq!(syncs, 1);
         assert!(!changes.iter().any(|it| matches!(it, Change::FlushBeyondSync(_))), "{changes:?}");
+    }
+
+    /// The next open finds the header after the removed segments, or sees that the log has lost it.
+    #[test]
+    fn a_flush_that_removes_segments_says_how_far_the_next_header_is_durable() {
+        let test = TestLog::new(4096);
+        for _ in 0..8 {
+            write(&test.log, 1000).unwrap();
+        }
+        let low = test.log.lock().lsn();
+        let last_seq = SeqNo::new(write(&test.log, 1000).unwrap()).unwrap();
+        let partition = PartitionId(0);
+        let flush = WrittenFlush { partition, last_seq, is_logged: true, has_values: false };
+        let released = test.log.admit_flush(&flush, LogRetention::Release, || low).unwrap();
+        assert!(!released.segments.is_empty() && !released.is_spent);
+        let headed = test.log.last_seq_before_first_behind(&released.segments).unwrap();
+        assert!(headed > SeqNo::ZERO && headed < last_seq, "{headed} of {last_seq}");
+        let ahead = FlushBeyondSync { flushed: last_seq, durable: headed };
+        assert!(released.changes().any(|it| it == Change::FlushBeyondSync(ahead)));
+    }
+
+    #[test]
+    fn a_flush_of_a_partition_without_a_log_waits_for_nothing() {
+        let test = TestLog::new(1 << 20);
+        let last_seq = SeqNo::new(write(&test.log, 100).unwrap()).unwrap().plus(1);
+        let partition = PartitionId(1);
+        let flush = WrittenFlush { partition, last_seq, is_logged: false, has_values: true };
+        let released = test.log.admit_flush(&flush, LogRetention::Release, || Lsn(0)).unwrap();
+        assert_eq!((test.env.syncs(), released.changes().count()), (0, 0));
     }
 
     #[test]
