@@ -361,9 +361,7 @@ impl Log {
             self.synced.wait(&mut sync);
         }
     }
-}
 
-impl Log {
     /// The last place at which a replay may begin if everything below `low` is in tables, for the edit
     /// that adds the tables and removes the segments `removed`. `None` if there is no new one.
     pub(super) fn replay_place(&self, low: Lsn, removed: &[FileNo]) -> Option<LogCut> {
@@ -377,9 +375,7 @@ impl Log {
         let place = self.writer.lock().marks.take_through(low.min(durable))?;
         (!removed.contains(&place.segment)).then_some(place)
     }
-}
 
-impl Log {
     /// Queues `notice` until every logged operation through `seq` is durable, or cannot be made
     /// durable. If that is known already it is called at once.
     pub(in crate::db) fn notify(&self, seq: SeqNo, notice: Notice) {
@@ -426,9 +422,7 @@ impl Log {
             self.env.answer(refused, Err(Error::closed()));
         }
     }
-}
 
-impl Log {
     /// Makes these segments durable, with the values that their frames point to.
     fn sync_files(&self, segments: &[UnsyncedSegment]) -> Result<()> {
         // The device works on values and log at the same time. A second thread for the values would
