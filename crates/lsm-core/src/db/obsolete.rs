@@ -163,7 +163,7 @@ impl ObsoleteFiles {
         self.waiting.lock().extend(files);
     }
 
-    /// Notes that an edit of `changes` lists the tables that it adds.
+    /// Notes that a durable edit lists the tables `added`.
     pub(super) fn note_listed(&self, added: &[FileName]) {
         added.iter().for_each(|name| self.under_way.remove(&name.path(&self.dir)));
     }
