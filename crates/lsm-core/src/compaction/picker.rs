@@ -198,13 +198,12 @@ impl Picker<'_> {
     /// A table that is half tombstones moves on even where its level has room: what it deletes
     /// takes space below, and a scan passes all of it.
     fn laden(&self, base: usize) -> Option<Compaction> {
-        let mut newest = self.version.levels[0].tables().iter().filter(|table| {
+        let mut due = self.version.levels[0].tables().iter().filter(|table| {
             table.meta.tombstones >= LEVEL0_TOMBSTONES_MIN && is_tombstone_laden(&table.meta)
         });
-        let level0 = newest.find_map(|table| {
-            // Each older table that overlaps this one is part of the same job.
-            self.level0(base, table.meta.range(), Trigger::Tombstones)
-        });
+        // Each older table that overlaps this one is part of the same job.
+        let level0 =
+            due.find_map(|table| self.level0(base, table.meta.range(), Trigger::Tombstones));
         level0.or_else(|| self.laden_below())
     }
 
