@@ -463,8 +463,7 @@ impl CommitCursorReader {
     /// # Errors
     /// As [`CommitCursorReader::visible`].
     pub fn last_taken(&self) -> Result<SeqNo> {
-        // All slots: the sections of a group of commits have each changed their own, in no order of
-        // partitions.
+        // All slots: the sections of a group have each changed their own, in no order of partitions.
         let visible = self.visible()?;
         let mut last = visible.max(self.seq(UNLOGGED_AT)?);
         for slot in SLOTS_AT..WORDS {
