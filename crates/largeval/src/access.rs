@@ -13,7 +13,6 @@ use crate::blob_reader::BlobReader;
 use crate::blob_ref::BlobRef;
 use crate::blob_writer::BlobWriter;
 use crate::block::{Block, ByteSource, Parallelism};
-use crate::format::Handle;
 use crate::store::LargeStore;
 
 /// The lengths of a value and the time at which it was stored, without reading it.
@@ -193,10 +192,8 @@ pub fn stat_blob(point: ReadPoint, key: &[u8]) -> Result<Option<BlobStat>> {
             Some(BlobStat { len, stored_len: len, stored: None })
         }
         Some(Located::Apart(handle)) => {
-            let handle = Handle::decode(&handle).map_err(|malformed| {
-                let message = format!("{}: {}", point.partition(), malformed.what);
-                named(Error::new(ErrorKind::Corruption, message), point.partition(), key)
-            })?;
+            let handle = store_at(&point)?.0.handle(&handle);
+            let handle = handle.map_err(|error| named(error, point.partition(), key))?;
             Some(BlobStat {
                 len: handle.len,
                 stored_len: handle.stored_len(),

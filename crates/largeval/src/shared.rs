@@ -371,7 +371,17 @@ impl Shared {
         }
     }
 
+    /// The handle of these bytes.
+    ///
+    /// # Errors
+    /// Corruption for bytes that are no handle; [`ErrorKind::Unsupported`] for one of a later version.
     pub(crate) fn handle(&self, handle: &[u8]) -> Result<Handle> {
+        // Recovery would take such a value for a lost one, and lose it for good.
+        if Handle::is_newer(handle) {
+            let name = &self.context.partition_name;
+            let message = format!("partition {name:?} has a large value of a later version");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
         Handle::decode(handle)
             .map_err(|malformed| Error::corruption(&self.context.dir, None, malformed.what))
     }

@@ -160,11 +160,6 @@ impl ValueStore for LargeStore {
     }
 
     fn value(&self, handle: &[u8]) -> Result<Box<dyn StoredValue + '_>> {
-        // Recovery would take such a value for a lost one, and lose it for good.
-        if Handle::is_newer(handle) {
-            let what = "a large value of a later version";
-            return Err(Error::new(ErrorKind::Unsupported, what));
-        }
         Ok(Box::new(LargeValue { shared: &self.0, handle: self.0.handle(handle)? }))
     }
 
@@ -402,90 +397,4 @@ impl StoredValue for LargeValue<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use lsm_core::clock::SystemClock;
-    use lsm_core::db::{BackgroundMode, Db};
-    use lsm_core::fs::{CrashOutcome, MemFs};
-    use lsm_core::hooks::{CompactionFilterFactory, HookProvider, Hooks};
-    use lsm_core::options::{Compression, Durability};
-
-    use super::*;
-    use crate::format::Form;
-    use crate::testing::context;
-    use crate::writing::BlockWriter;
-
-    /// Makes the store of partitions from their stored parameters.
-    struct Provider;
-
-    impl HookProvider for Provider {
-        fn compaction_filter(&self, _: &str, _: &[u8]) -> Option<Arc<dyn CompactionFilterFactory>> {
-            None
-        }
-
-        fn value_store(&self, _: &str, params: &[u8]) -> Option<Arc<dyn ValueStoreFactory>> {
-            Some(Arc::new(LargeValues::from_params(params)?))
-        }
-    }
-
-    fn open_db(fs: &MemFs) -> Db {
-        let builder = Db::builder("/db").fs(Arc::new(fs.clone())).hooks(Arc::new(Provider));
-        builder.background(BackgroundMode::Stepped).open().unwrap()
-    }
-
-    /// A writer with a mistake wrote it: its checksum is right, and it is no LZ4 block.
-    #[test]
-    fn a_sub_block_that_cannot_be_decompressed_ends_no_log_and_is_damage_of_its_key() {
-        let fs = MemFs::new();
-        let db = open_db(&fs);
-        let options = LargeValueOptions::new().compression(Compression::Lz4);
-        let store: Arc<dyn ValueStoreFactory> = Arc::new(LargeValues::new(options).unwrap());
-        let hooks = Hooks::new().value_store(store);
-        let p = db.partition_with("p", Default::default(), Some(hooks)).unwrap();
-        let shared = &crate::access::existing_store_of(&p).unwrap().0;
-        let writer = shared.new_writer().unwrap();
-        let form = Form::Compressed { stored_len: 0 };
-        let mut block = BlockWriter::new(shared, writer, b"key", 8, 0, form);
-        block.push_stored(&[b'v'; 256], 256).unwrap();
-        block.push_stored(&[0xff; 50], 256).unwrap();
-        let pending = block.finish().unwrap().pending;
-        let handle = Handle::decode(pending.bytes()).unwrap();
-        let bytes = pending.bytes().to_vec();
-        let mut batch = db.batch();
-        batch.add_pending(&p, b"key", pending);
-        batch.commit(Durability::Os).unwrap();
-        p.put("behind it", "1").unwrap();
-        let store = p.value_store().unwrap();
-        let refused = store.call("verify", |store| {
-            let value = store.value(&bytes)?;
-            assert!(value.is_durable().unwrap());
-            value.verify(b"key", &mut |_| Ok(()))
-        });
-        let refused = refused.unwrap_err();
-        assert!(refused.is_corruption(), "{refused}");
-
-        let after = fs.crash_clone(CrashOutcome::Everything, &mut || 0);
-        let db = open_db(&after);
-        let p = db.open_partition("p").unwrap();
-        assert_eq!(p.get("behind it").unwrap().unwrap(), *b"1");
-        let error = p.get("key").unwrap_err();
-        let damage = error.damage().unwrap();
-        assert_eq!(damage.key.as_deref(), Some(&b"key"[..]));
-        assert_eq!(damage.file, handle.chunk.path(Path::new("/db")));
-        assert_eq!(damage.offset, Some(handle.value_offset() + 256));
-    }
-
-    /// The log would end before the frame of a value that recovery takes for a lost one.
-    #[test]
-    fn recovery_refuses_a_handle_of_a_later_version_and_ends_the_log_at_no_handle() {
-        let context = context(&MemFs::new(), Arc::new(SystemClock::new()));
-        let options = LargeValueOptions::new();
-        let store = LargeValues::new(options).unwrap().open(context, &[]).unwrap();
-        let pending = store.put(b"key", &[5; 1000]).unwrap();
-        assert!(store.value(pending.bytes()).unwrap().is_durable().unwrap());
-        let mut handle = pending.bytes().to_vec();
-        for (version, kind) in [(1, ErrorKind::Corruption), (3, ErrorKind::Unsupported)] {
-            handle[..2].copy_from_slice(&[version, 1]);
-            assert_eq!(store.value(&handle).err().unwrap().kind(), kind);
-        }
-    }
-}
+mod tests;

@@ -10,6 +10,11 @@ use lsm_core::types::{DbId, Epoch, FileNo, FileNumbers, PartitionId};
 
 /// The context of a store in the new folder `/db`.
 pub fn context(fs: &MemFs, clock: Arc<dyn Clock>) -> StoreContext {
+    context_over(Arc::new(fs.clone()), clock)
+}
+
+/// As [`context`], over any file system.
+pub fn context_over(fs: Arc<dyn Fs>, clock: Arc<dyn Clock>) -> StoreContext {
     fs.create_dir(Path::new("/db")).unwrap();
     StoreContext {
         partition: PartitionId(7),
@@ -17,8 +22,8 @@ pub fn context(fs: &MemFs, clock: Arc<dyn Clock>) -> StoreContext {
         db_id: DbId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
         epoch: Epoch(3),
         dir: "/db".into(),
-        fs: Arc::new(fs.clone()),
-        files: Arc::new(OpenFiles::new(Arc::new(fs.clone()), 64)),
+        files: Arc::new(OpenFiles::new(fs.clone(), 64)),
+        fs,
         clock,
         numbers: Arc::new(FileNumbers::new(FileNo(0x2d))),
         is_read_only: false,
