@@ -1,5 +1,7 @@
 //! A value store that fails or panics: it is notified again, and the call or the sync fails.
 
+use lsm_core::fs::CrashOutcome;
+
 use super::*;
 
 #[test]
@@ -112,6 +114,30 @@ fn a_value_store_that_panics_on_the_way_of_a_call_fails_that_call() {
         store.shelf.fuse.clear();
         store.check_content();
         store.check_goes_on();
+    }
+}
+
+/// An end of the log there would lose commits that a working store has.
+#[test]
+fn an_open_whose_value_store_does_not_know_what_is_durable_fails_and_changes_nothing() {
+    for blow in [FailureMode::Panic, FailureMode::Fail, FailureMode::Corrupt] {
+        let store = store(BackgroundMode::Stepped, true);
+        store.p.put("k", [7; 200]).unwrap();
+        store.q.put("later", "v").unwrap();
+        let left = store.fs.crash_clone(CrashOutcome::Everything, &mut || 0);
+        let paths = left.paths();
+        store.shelf.fuse.set("is_durable", blow);
+        let error = open(BackgroundMode::Stepped, &left, &store.shelf).err();
+        let error = error.unwrap_or_else(|| panic!("{blow:?}: it was opened"));
+        assert!(error.to_string().contains("the fuse of is_durable has blown"), "{error}");
+        if blow == FailureMode::Panic {
+            check_named(&error, "is_durable", "shelf");
+        }
+        assert_eq!(left.paths(), paths, "{blow:?}");
+        store.shelf.fuse.clear();
+        let (db, _) = open(BackgroundMode::Stepped, &left, &store.shelf).unwrap();
+        assert_eq!(db.partition("p").unwrap().get("k").unwrap().unwrap(), [7; 200]);
+        assert_eq!(db.partition("q").unwrap().get("later").unwrap().unwrap(), *b"v");
     }
 }
 

@@ -324,10 +324,6 @@ fn a_value_store_that_fails_while_the_store_resumes_is_got_over() {
     each_failure(|failure, seed| {
         for call in ["carry", "edit", "apply", "reclaim", "sync"] {
             for blow in [FailureMode::Fail, FailureMode::Panic] {
-                // These have no error to return.
-                if blow == FailureMode::Fail && call == "edit" {
-                    continue;
-                }
                 let harness = Harness::failed(failure, seed, false);
                 harness.shelf.fuse.set(call, blow);
                 check_second_fault(harness, seed, &format!("{failure:?}, then {blow:?} in {call}"));
