@@ -111,3 +111,93 @@ impl AttachedStore {
         self.stats().map_or(true, |stats| stats.chunk_count > 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Error, ErrorKind};
+    use crate::hooks::{PendingHandle, StoreEdit, StoreSnapshot, StoredValue};
+
+    /// A store whose handles are what its calls do.
+    struct Store;
+
+    impl ValueStore for Store {
+        fn put(&self, _: &[u8], _: &[u8]) -> Result<PendingHandle> {
+            unreachable!("nothing is put")
+        }
+
+        fn value(&self, handle: &[u8]) -> Result<Box<dyn StoredValue + '_>> {
+            match handle {
+                b"no handle" => Err(Error::new(ErrorKind::Corruption, "no handle")),
+                b"panics" => panic!("a bug"),
+                _ => Ok(Box::new(Stored(handle.to_vec()))),
+            }
+        }
+
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn edit(&self, _: StoreEdit<'_>) -> Result<Vec<u8>> {
+            Ok(Vec::new())
+        }
+
+        fn apply(&self, _: u64, _: &[u8]) -> Result<u64> {
+            Ok(0)
+        }
+
+        fn snapshot(&self) -> StoreSnapshot {
+            StoreSnapshot::default()
+        }
+
+        fn reclaim(&self, _: u64) -> Result<()> {
+            Ok(())
+        }
+
+        fn stats(&self) -> ValueStoreStats {
+            panic!("a bug")
+        }
+    }
+
+    struct Stored(Vec<u8>);
+
+    impl StoredValue for Stored {
+        fn len(&self) -> u64 {
+            0
+        }
+
+        fn read_into(&self, _: &mut [u8]) -> Result<()> {
+            Ok(())
+        }
+
+        fn verify(&self, _: &[u8], _: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+            Ok(())
+        }
+
+        fn is_durable(&self) -> Result<bool> {
+            Ok(true)
+        }
+
+        fn is_in_doubt(&self) -> bool {
+            assert_ne!(self.0, b"panics in doubt", "a bug");
+            self.0 == b"in doubt"
+        }
+    }
+
+    /// A value that is taken for durable and is not would be lost by a crash, and end the log for all partitions.
+    #[test]
+    fn a_store_that_panics_leaves_a_value_in_doubt() {
+        let store = AttachedStore::alone(Arc::new(Store));
+        for (handle, is_in_doubt) in [
+            (&b"in doubt"[..], true),
+            (b"panics in doubt", true),
+            (b"panics", true),
+            (b"durable", false),
+            (b"no handle", false),
+        ] {
+            assert_eq!(store.is_in_doubt(handle), is_in_doubt, "{}", handle.escape_ascii());
+        }
+        assert!(store.holds_values(), "it is asked again");
+        assert_eq!(store.stats().unwrap_err().kind(), ErrorKind::HookPanicked);
+    }
+}
