@@ -145,7 +145,7 @@ impl DbInner {
         editing.install(vec![Change::PartitionDropped { id: partition.id }])?;
         let Some(store) = partition.store() else { return Ok(()) };
         let edit = StoreEdit::dropping(Dropped::Partition);
-        // A panic leaves the files to the next open, which finds no partition for them.
+        // An error or a panic leaves the files to the next open, which finds no partition for them.
         if let Ok(section) = store.call("edit", |store| store.edit(edit)) {
             let before = partition.all_versions();
             self.catalog.obsolete().add_values(number, partition, store, &section, before);

@@ -97,8 +97,11 @@ pub trait ValueStoreFactory: Send + Sync + 'static {
 
 /// The value store of a partition. The page of the module has the order of the calls.
 ///
-/// A panic counts as an error of the call. No call is made under a lock of the engine, but for
-/// [`ValueStore::edit`] and [`ValueStore::snapshot`].
+/// A panic counts as an error of the call. No call writes to the database: some are made under a lock that
+/// writers wait for. [`ValueStore::edit`] and [`ValueStore::snapshot`] are made under the lock of the versions;
+/// [`ValueStore::begin_sync`] and [`ValueStore::sync`] under that of the log, if it begins a segment while too many
+/// files wait for a sync; [`ValueStore::value`] and [`StoredValue::is_in_doubt`] under that of the log, for a
+/// batch after a failed sync. Readers wait for none of these locks.
 pub trait ValueStore: Any + Send + Sync {
     /// Stores the value of `key`, a stored key; returns its handle. Until the handle is in the log
     /// it is pending: a crash loses it, and so does dropping the result without
@@ -149,7 +152,8 @@ pub trait ValueStore: Any + Send + Sync {
     /// [`Dropped::Unnamed`] without a lock. An empty section of such an edit says that it drops nothing.
     ///
     /// # Errors
-    /// The job fails. For [`Dropped::Unnamed`] those of `named`, and corruption of `state`.
+    /// The job fails. For [`Dropped::Unnamed`] those of `named`, and corruption of `state`. A partition is dropped
+    /// all the same, and the next open deletes its files.
     fn edit(&self, edit: StoreEdit<'_>) -> Result<Vec<u8>>;
 
     /// Applies the section of a durable edit; returns the bytes of the values that it dropped, which stay until
@@ -332,7 +336,8 @@ pub enum MovePlan {
     Rewrite {
         /// The keys.
         span: KeySpan,
-        /// Called when the jobs have ended.
+        /// Called when a job of the plan has failed, and when the jobs of a request with
+        /// [`within`](MoveRequest::within) have ended. After the jobs of another request comes the next one.
         ended: MovesEnded,
     },
     /// There is nothing to be moved now. The error says why values that should be moved are left where they
@@ -342,7 +347,7 @@ pub enum MovePlan {
 
 /// Takes the end of the jobs of a [`MovePlan`], with the error of one that failed: its values are moved no
 /// more until a plan has them again. Returns the reason why values are left where they are, if there are
-/// such values. A plan that another one has replaced may never end.
+/// such values.
 pub type MovesEnded = Arc<dyn Fn(Option<&Error>) -> Option<Error> + Send + Sync>;
 
 /// The job that passes a value to [`ValueStore::carry`].

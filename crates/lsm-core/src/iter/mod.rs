@@ -18,9 +18,9 @@
 //!   first. `next` and `prev` visit the same entries in opposite orders, and no entry twice.
 //! - *Ends and errors.* `valid` does not tell an end from an error. Only the `Result` of the move
 //!   does, so the caller looks at it before it concludes that a key is absent.
-//! - *Seeks are absolute.* Each works in every state, forgets an earlier error, and may be repeated. `seek` and `seek_before` split the entries at the target: `seek` finds the first
-//!   entry that is not before it, `seek_before` the last one that is. A target need not be an
-//!   entry.
+//! - *Seeks are absolute.* Each works in every state, forgets an earlier error, and may be repeated.
+//!   `seek` and `seek_before` split the entries at the target: `seek` finds the first entry that is not
+//!   before it, `seek_before` the last one that is. A target need not be an entry.
 //! - *Steps are relative.* A step off either end succeeds and leaves the cursor past that end. It
 //!   does not wrap, and it does not remember the end: to come back, the caller seeks.
 //! - *Turning.* A step may follow a step in the other direction, or any seek.
@@ -37,7 +37,7 @@
 //!   over them.
 //!
 //! One cursor promises less: `sstable::TolerantIter`, the walk of a repair over a damaged table. It
-//! allows `seek_to_first` as its first move, then `next` alone. The other moves return
+//! allows a `seek` without a target as its first move, then `next` alone. The other moves return
 //! `InvalidArgument`.
 
 /// Implements [`InternalIter`] but for `key` for an enum of cursors: each call goes to the cursor of the present
