@@ -1,8 +1,12 @@
 //! Handles and values that a correct writer of this version does not make, and failed syncs.
 
+use std::sync::atomic::AtomicU64;
+
 use lsm_core::clock::SystemClock;
 use lsm_core::db::{BackgroundMode, Db, Partition, VerifyOptions};
-use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
+use lsm_core::fs::{
+    CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, FsOp, MemFs, OpKind, is_out_of_handles,
+};
 use lsm_core::hooks::{CompactionFilterFactory, HookProvider, Hooks};
 use lsm_core::options::{Compression, Durability};
 use lsm_core::read::ReadPoint;
@@ -183,4 +187,24 @@ fn count(store: &dyn ValueStore) -> u64 {
 
 fn is_in_doubt(store: &dyn ValueStore, put: &PendingHandle) -> bool {
     store.value(put.bytes()).unwrap().is_in_doubt()
+}
+
+/// They used to count as synced. Then twice as many bytes waited for a sync, and recovery verified them.
+#[test]
+fn bytes_whose_sync_found_no_handle_still_wait_for_one() {
+    let fs = FaultFs::over_mem(MemFs::new());
+    let context = context_over(Arc::new(fs.clone()), Arc::new(SystemClock::new()));
+    let store = LargeValues::new(LargeValueOptions::new()).unwrap().open(context, &[]).unwrap();
+    let put = store.put(b"first", &vec![5; 40 << 20]).unwrap();
+    let at = FaultAt::Nth { kind: OpKind::SyncDir, suffix: String::new(), nth: 0 };
+    fs.add_rule(FaultRule::once(at, FaultAction::Emfile));
+    assert!(is_out_of_handles(&store.sync().unwrap_err()));
+    assert!(count(&*store) == 0 && !is_in_doubt(&*store, &put), "nothing was attempted");
+    let syncs = Arc::new(AtomicU64::new(0));
+    let seen = syncs.clone();
+    fs.set_observer(Arc::new(move |op: &FsOp| {
+        seen.fetch_add(u64::from(op.kind == OpKind::Sync), Ordering::Relaxed);
+    }));
+    store.put(b"second", &vec![6; 30 << 20]).unwrap();
+    assert_eq!(syncs.load(Ordering::Relaxed), 1, "in the put");
 }
