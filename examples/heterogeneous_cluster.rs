@@ -133,7 +133,7 @@ struct BadMemory {
     /// No two have the same name.
     struck: Mutex<BTreeMap<Name, Struck>>,
     /// The damage that events named.
-    told: Mutex<BTreeMap<Name, Damage>>,
+    reported: Mutex<BTreeMap<Name, Damage>>,
 }
 
 impl EventListener for BadMemory {
@@ -141,7 +141,7 @@ impl EventListener for BadMemory {
         let Event::Corruption(damage) = event else { return };
         let offset = damage.offset.unwrap_or_default();
         let key = damage.key.clone().unwrap_or_default();
-        lock(&self.told).insert((damage.file.clone(), offset, key), damage.clone());
+        lock(&self.reported).insert((damage.file.clone(), offset, key), damage.clone());
     }
 }
 
@@ -178,9 +178,9 @@ impl BadMemory {
         let mut hit = entry.clone();
         let Some(field) = flip_one(&mut hit, draw / 100) else { return };
         // The event of damaged metadata has the key of its entry.
-        let told =
+        let reported =
             if is_metadata(entry) { entry_key(&hit.key).unwrap_or(&hit.key) } else { &hit.key };
-        let key = told.to_vec();
+        let key = reported.to_vec();
         let place = (at.block_offset, at.entry);
         let mut struck = lock(&self.struck);
         let name = (file.clone(), at.block_offset, key.clone());
@@ -194,14 +194,14 @@ impl BadMemory {
     /// Compares the injected faults with the reported ones.
     fn report(&self, report: &mut Report) {
         let struck = lock(&self.struck);
-        let told = lock(&self.told);
+        let reported = lock(&self.reported);
         for (name, fault) in &*struck {
             *report.faults.entry(fault.field).or_default() += 1;
-            if !told.contains_key(name) {
+            if !reported.contains_key(name) {
                 report.undetected.push(fault.clone());
             }
         }
-        let invented = told.iter().filter(|(name, _)| !struck.contains_key(*name));
+        let invented = reported.iter().filter(|(name, _)| !struck.contains_key(*name));
         report.invented = invented.map(|(_, damage)| damage.clone()).collect();
     }
 }

@@ -286,11 +286,11 @@ pub mod limits {
 /// The page of the crate [`metahive`](::metahive) lists the detected damage and the costs.
 pub mod metahive {
     pub use ::metahive::{
-        By, Counts, EntryFault, ErrorHandler, ExplainedMetadata, ExplainedVersion, Explanation,
+        Counts, EntryFault, ErrorHandler, ExplainedMetadata, ExplainedVersion, Explanation,
         GROUP_BYTES_MAX, GROUP_OTHER_BYTES_MAX, Integrity, MetaHive, MetaHiveOptions,
         MetadataProvider, RepairOptions, Replica, ScrubCounts, ScrubMark, ScrubOptions,
         ScrubProgress, ScrubReport, Sealing, Statistics, TableReport, Unflushed, Verdict, Verified,
-        VerifiedRange, checksum, group, judge, payload, table_seal,
+        VerifiedBy, VerifiedRange, checksum, group, judge, payload, table_seal,
     };
 }
 

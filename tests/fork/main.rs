@@ -180,7 +180,7 @@ fn a_child_keeps_no_lock_and_opens_what_its_parent_has_closed() {
 fn owner_whose_child_goes_on_alone() {
     let Some(dir) = child_folder() else { return };
     // The first process of a daemon: it opens, forks, and ends without a close.
-    let mut told = Some(std::io::pipe().unwrap());
+    let mut pipe = Some(std::io::pipe().unwrap());
     let mut over = Some(std::io::pipe().unwrap());
     let first = start_child(|| {
         let db = Db::open(&dir).unwrap();
@@ -197,7 +197,7 @@ fn owner_whose_child_goes_on_alone() {
             check("flush", db.flush());
             drop((db, words));
             // The lock is free now, and this process may not take it.
-            let (_, mut tell) = told.take().unwrap();
+            let (_, mut tell) = pipe.take().unwrap();
             tell.write_all(b"refused").unwrap();
             // Lives on, so that a lock that it kept would be found.
             let (mut over, own) = over.take().unwrap();
@@ -207,10 +207,10 @@ fn owner_whose_child_goes_on_alone() {
         std::process::exit(0);
     });
     wait(first);
-    let (mut told, tell) = told.take().unwrap();
+    let (mut pipe, tell) = pipe.take().unwrap();
     drop(tell);
     let mut said = [0; 7];
-    told.read_exact(&mut said).unwrap();
+    pipe.read_exact(&mut said).unwrap();
     assert_eq!(&said, b"refused");
     let db = Db::open(&dir).unwrap();
     let words = db.partition("words").unwrap();

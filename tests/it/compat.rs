@@ -12,8 +12,8 @@
 //!
 //! `promotion/` holds two databases that were taken over, see `compat/promotion.rs`.
 
-mod ahead;
 mod clear;
+mod flush_beyond_sync;
 mod gaps;
 mod keys;
 mod metadata;

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
-mod ahead;
 mod allocations;
 mod api;
 mod application;
@@ -22,6 +21,7 @@ mod exchange;
 mod facade;
 mod fault;
 mod fixtures;
+mod flush_beyond_sync;
 mod folder;
 mod following;
 mod forward;

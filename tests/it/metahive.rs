@@ -3,19 +3,19 @@
 
 mod around;
 mod attach;
-mod beside;
 mod cluster;
 mod crash;
 mod damage;
+mod engine_metadata;
 mod exchange;
 mod explain;
 mod faulty;
 mod flips;
-mod judged;
 mod model;
 mod repairs;
 mod restore;
 mod scrub;
+mod silent_damage;
 mod spans;
 mod verified;
 

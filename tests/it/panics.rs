@@ -93,7 +93,7 @@ fn open(
     shelf: &TestValueStore,
 ) -> Result<(Db, mpsc::Receiver<Event>)> {
     let (send, events) = mpsc::channel();
-    let told = FusedListener(shelf.fuse.clone(), Mutex::new(send));
+    let reported = FusedListener(shelf.fuse.clone(), Mutex::new(send));
     let options = Options::new().write_buffer_bytes(256 << 10).cache_bytes(64 << 10);
     let mut word = 0;
     let db = Db::builder(Path::new("/db"))
@@ -105,7 +105,7 @@ fn open(
             word
         })
         .hooks(Arc::new(Provider(shelf.clone())))
-        .listener(Arc::new(told))
+        .listener(Arc::new(reported))
         .open()?;
     Ok((db, events))
 }
@@ -356,9 +356,9 @@ fn a_listener_that_panics_ends_no_work_and_shows() {
         // Delivered on the thread of the caller at the latest.
         store.db.flush().unwrap();
         let health = store.db.health();
-        let told = health.listener_panic.clone().unwrap();
-        assert!(told.contains("listener") && told.contains("has blown"), "{told}");
-        assert!(health.is_healthy() && health.to_string().contains(&told), "{health}");
+        let reported = health.listener_panic.clone().unwrap();
+        assert!(reported.contains("listener") && reported.contains("has blown"), "{reported}");
+        assert!(health.is_healthy() && health.to_string().contains(&reported), "{health}");
         store.check_content();
         store.shelf.fuse.clear();
         store.fill();

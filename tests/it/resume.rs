@@ -202,9 +202,9 @@ fn a_second_fault_while_resuming_is_got_over() {
 }
 
 /// Sends the events on.
-struct Told(std::sync::mpsc::Sender<Event>);
+struct Forwarder(std::sync::mpsc::Sender<Event>);
 
-impl EventListener for Told {
+impl EventListener for Forwarder {
     fn on_event(&self, event: &Event) {
         let _ = self.0.send(event.clone());
     }
@@ -218,7 +218,7 @@ fn threads_resume_by_themselves() {
     let db = Db::builder(Path::new(DIR))
         .fs(Arc::new(fs.clone()))
         .background(BackgroundMode::Threads)
-        .listener(Arc::new(Told(context)))
+        .listener(Arc::new(Forwarder(context)))
         .open()
         .unwrap();
     let users = db.partition("users").unwrap();
@@ -252,7 +252,7 @@ fn threads_resume_while_others_write() {
     let options = Options::new().write_buffer_bytes(8 << 10).wal_segment_bytes(4 << 10);
     let builder = Db::builder(Path::new(DIR)).options(options.wal_bytes_max(16 << 10));
     let (context, events) = std::sync::mpsc::channel();
-    let builder = builder.fs(Arc::new(fs.clone())).listener(Arc::new(Told(context)));
+    let builder = builder.fs(Arc::new(fs.clone())).listener(Arc::new(Forwarder(context)));
     let db = builder.sync_interval_ms(1).open().unwrap();
     let p = db.partition("p").unwrap();
     let q = db.partition("q").unwrap();

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use testkit::bench::When;
+use testkit::bench::Ack;
 use testkit::bench::large::{
     LargeBench, LargeEngine, LargeFailure, LargeOutcome, LargePlan, SizeRates,
 };
@@ -45,7 +45,7 @@ struct Counted<P> {
 impl<P: Peer> LargeEngine for Counted<P> {
     type Error = Fault;
 
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Fault> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<(), Fault> {
         self.put_bytes.set(self.put_bytes.get() + (key.len() + value.len()) as u64);
         self.engine.put(key, value, when)
     }
@@ -59,7 +59,7 @@ impl<P: Peer> LargeEngine for Counted<P> {
     }
 
     fn delete(&self, key: &[u8]) -> Result<(), Fault> {
-        self.engine.delete(key, When::Os)
+        self.engine.delete(key, Ack::Os)
     }
 
     fn reclaim(&self) -> Result<(), Fault> {
@@ -137,7 +137,7 @@ impl Measure<'_> {
             let values = self.plan.bytes_per_size / SPACE_SHARE / size;
             for n in 0..values.clamp(1, self.plan.repetitions) {
                 let key = format!("stays-{size}-{n:06}");
-                engine.put(key.as_bytes(), &value[..usize::try_from(size)?], When::Os)?;
+                engine.put(key.as_bytes(), &value[..usize::try_from(size)?], Ack::Os)?;
             }
         }
         Ok(engine.put_bytes.get() - before)

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::bench::measure::{Usage, disk_bytes};
-use testkit::bench::{Bench, Kind, Plan, When};
+use testkit::bench::{Bench, Kind, Plan, Ack};
 
 use crate::cost::{Begun, RunArgs};
 use crate::engines::{Fault, Peer, Task};
@@ -76,7 +76,7 @@ impl Args {
             value_bytes: self.value_size as usize,
             threads: self.threads,
             write_rate: self.write_rate,
-            when: When::Os,
+            when: Ack::Os,
             seed: self.common.seed,
         }
     }

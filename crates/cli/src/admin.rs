@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::beside::Source;
 use crate::engine::{self, Existing, Target, Writing};
 use crate::output::{Failure, Output};
 use crate::progress;
+use crate::source::Source;
 
 /// Arguments of `compact`.
 #[derive(Debug, clap::Args)]

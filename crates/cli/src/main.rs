@@ -9,7 +9,6 @@
 
 mod admin;
 mod bench;
-mod beside;
 mod bytes;
 mod chunks;
 mod dump;
@@ -26,6 +25,7 @@ mod read;
 mod readers;
 mod scrub;
 mod secondary;
+mod source;
 mod stats;
 mod streams;
 mod svg;

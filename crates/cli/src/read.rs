@@ -6,11 +6,11 @@ use serde_json::json;
 use siltstone::Readable;
 use siltstone::large_values::BlobReader;
 
-use crate::beside::Source;
 use crate::bytes::{Bytes, Encoding};
 use crate::engine::{self, Target};
 use crate::output::{Failure, Output};
 use crate::progress;
+use crate::source::Source;
 
 /// Arguments of `get`.
 #[derive(Debug, clap::Args)]

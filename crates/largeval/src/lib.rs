@@ -14,7 +14,7 @@
 //! blob_reader streams out          block       a block, read and verified
 //! blob_ref    a whole value, lent  mapped      where it lies: a mapped chunk file
 //! space       what is where        chunks      what lives in which chunk, and the sections
-//! choosing    what is to be moved  moving      what jobs move
+//! choosing    what is to be moved  blob_gc      what jobs move
 //! syncing     failed syncs, too    syncs       the files that wait for a sync
 //! shared      what all of them share: chunk files, idle writers (chunk_writer), refused values
 //! options     and their bytes      format      chunk files and handles
@@ -22,6 +22,7 @@
 //! ```
 
 mod access;
+mod blob_gc;
 mod blob_reader;
 mod blob_ref;
 mod blob_writer;
@@ -33,7 +34,6 @@ mod format;
 #[cfg(test)]
 mod golden;
 mod mapped;
-mod moving;
 mod options;
 mod packing;
 mod shared;

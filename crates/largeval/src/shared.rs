@@ -1,5 +1,5 @@
 //! [`Shared`]: the state that puts, jobs and readers of a store share: its chunk files, their
-//! writers, and their live values. `writing.rs` writes blocks, `syncing.rs` syncs the files, and `moving.rs`
+//! writers, and their live values. `writing.rs` writes blocks, `syncing.rs` syncs the files, and `blob_gc.rs`
 //! moves values.
 //!
 //! Locks: `syncing`, over the syncs of files; `state`, for a few lines only. They are taken in this

@@ -1,5 +1,5 @@
 //! [`LargeValues`], which makes the stores of partitions, and [`LargeStore`], the store of one: the
-//! calls of the engine. The work is done by `shared.rs`, `syncing.rs` and `moving.rs`.
+//! calls of the engine. The work is done by `shared.rs`, `syncing.rs` and `blob_gc.rs`.
 
 use std::any::Any;
 use std::path::{Path, PathBuf};

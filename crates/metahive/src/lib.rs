@@ -56,7 +56,7 @@
 //!
 //! use lsm_core::hooks::Hooks;
 //! use lsm_core::options::PartitionOptions;
-//! use metahive::{By, MetaHive, verified_get};
+//! use metahive::{VerifiedBy, MetaHive, verified_get};
 //!
 //! # fn main() -> lsm_core::Result<()> {
 //! # let fs = Arc::new(lsm_core::fs::MemFs::new());
@@ -64,10 +64,10 @@
 //! let hooks = Hooks::new().filter(Arc::new(MetaHive::default()));
 //! let users = db.partition_with("users", PartitionOptions::new(), Some(hooks))?;
 //! users.put("alice", "admin")?;
-//! assert_eq!(verified_get(&users, "alice")?.map(|found| found.by), Some(By::Memory));
+//! assert_eq!(verified_get(&users, "alice")?.map(|found| found.by), Some(VerifiedBy::Memory));
 //! db.flush()?;
 //! let found = verified_get(&users, "alice")?.expect("alice is there");
-//! assert_eq!((&found.value[..], found.by), (&b"admin"[..], By::Metadata));
+//! assert_eq!((&found.value[..], found.by), (&b"admin"[..], VerifiedBy::Metadata));
 //! # Ok(())
 //! # }
 //! ```
@@ -113,5 +113,6 @@ pub use scrub::{
 };
 pub use verdict::{Verdict, judge};
 pub use verified::{
-    By, Verified, VerifiedRange, verified_get, verified_get_at, verified_range, verified_range_at,
+    Verified, VerifiedBy, VerifiedRange, verified_get, verified_get_at, verified_range,
+    verified_range_at,
 };

@@ -57,7 +57,7 @@ const EVERY_BIT_BYTES_MAX: usize = 8 << 10;
 const NEAR_BYTES: usize = 64;
 
 /// A sound entry, with its checksum.
-struct Sound {
+struct Intact {
     decoded: DecodedEntry,
     note: u64,
     /// The source that repaired it, if it was damaged.
@@ -66,20 +66,20 @@ struct Sound {
 
 /// An entry of a damaged block.
 enum Candidate {
-    Sound(Sound),
+    Intact(Intact),
     /// With the checksum that it should have, where its metadata is sound.
     Unknown(DecodedEntry, Option<u64>),
 }
 
 impl Candidate {
     fn is_sound(&self) -> bool {
-        matches!(self, Candidate::Sound(_))
+        matches!(self, Candidate::Intact(_))
     }
 
     /// The key, if the entry is sound.
     fn sound_key(&self) -> Option<Vec<u8>> {
         match self {
-            Candidate::Sound(sound) => Some(sound.decoded.entry.key.clone()),
+            Candidate::Intact(sound) => Some(sound.decoded.entry.key.clone()),
             Candidate::Unknown(..) => None,
         }
     }
@@ -187,7 +187,7 @@ fn behind(key: &[u8], seq: SeqNo) -> KeyRef<'_> {
 }
 
 /// The entries of `payload`, if all of them are there and as they were written.
-fn whole(repair: &HiveRepair, block: &mut dyn DamagedBlock, payload: &[u8]) -> Option<Vec<Sound>> {
+fn whole(repair: &HiveRepair, block: &mut dyn DamagedBlock, payload: &[u8]) -> Option<Vec<Intact>> {
     // Before anything is copied: nearly all candidates of a search end here.
     let is_good = block.accepts(payload, &mut |entry, hidden| {
         let (_, verdict) = repair.compare(entry, hidden);
@@ -199,7 +199,7 @@ fn whole(repair: &HiveRepair, block: &mut dyn DamagedBlock, payload: &[u8]) -> O
     for decoded in decoded.entries {
         let note = agreed(repair, &decoded.entry, decoded.hidden.as_deref())?;
         notes = notes.wrapping_add(note as u32);
-        all.push(Sound { decoded, note, source: None });
+        all.push(Intact { decoded, note, source: None });
     }
     // Entries that agree with their metadata may still be older ones in the place of newer ones.
     // Only the digest of the block shows that.
@@ -212,14 +212,14 @@ fn whole(repair: &HiveRepair, block: &mut dyn DamagedBlock, payload: &[u8]) -> O
 fn accept(
     repair: &mut HiveRepair,
     block: &dyn DamagedBlock,
-    all: Vec<Sound>,
+    all: Vec<Intact>,
     source: &str,
 ) -> RepairedBlock {
     let what = "a block did not agree with its checksum or its metadata";
     let fault = repair.fault(block, all.first().map(|first| &first.decoded), what);
     repair.counts.faults += 1;
     repair.counts.suspects_accepted += all.len() as u64;
-    let all = all.into_iter().map(Candidate::Sound).collect();
+    let all = all.into_iter().map(Candidate::Intact).collect();
     pass(repair, block, all, vec![(fault, source.to_owned())])
 }
 
@@ -232,7 +232,7 @@ pub(crate) fn sound(
     let payload = block.unpack(stored).filter(|_| block.is_verified(stored))?;
     let all = whole(repair, block, &payload)?;
     let mut repaired = Vec::new();
-    for Sound { decoded: of, .. } in &all {
+    for Intact { decoded: of, .. } in &all {
         let entry = stored_entry(&of.entry, repair);
         let (_, verdict) = repair.compare(&entry, of.hidden.as_deref());
         if verdict != Verdict::Valid {
@@ -242,7 +242,7 @@ pub(crate) fn sound(
         }
     }
     repair.counts.metadata_rebuilt += repaired.len() as u64;
-    let all = all.into_iter().map(Candidate::Sound).collect();
+    let all = all.into_iter().map(Candidate::Intact).collect();
     let mut passed = pass(repair, block, all, repaired);
     if passed.verdict == BlockVerdict::AllDamaged {
         // Metadata of blocks that are lost is no finding of its own.
@@ -272,7 +272,7 @@ fn payload_of(repair: &HiveRepair, of: &DecodedEntry) -> Option<Payload> {
     if !repair.shared.is_integrity {
         return None;
     }
-    Payload::behind_seq(of.entry.seq, of.hidden.as_deref()?)
+    Payload::after_seq(of.entry.seq, of.hidden.as_deref()?)
 }
 
 /// Turns the bit that a damaged entry of the block leads to: in a prefix that keys share it has
@@ -281,7 +281,7 @@ fn by_leads(
     repair: &mut HiveRepair,
     block: &mut dyn DamagedBlock,
     payload: &[u8],
-) -> Option<Vec<Sound>> {
+) -> Option<Vec<Intact>> {
     let decoded = block.decode(payload);
     let mut leads = 0;
     for of in &decoded.entries {
@@ -340,7 +340,7 @@ fn by_every_bit(
     repair: &mut HiveRepair,
     block: &mut dyn DamagedBlock,
     payload: &[u8],
-) -> Option<Vec<Sound>> {
+) -> Option<Vec<Intact>> {
     let decoded = block.decode(payload);
     let mut entries = decoded.entries.iter();
     let near = match entries.find(|of| agreed(repair, &of.entry, of.hidden.as_deref()).is_none()) {
@@ -388,7 +388,7 @@ fn entry_by_entry(
     let mut all = Vec::with_capacity(decoded.entries.len());
     for of in &decoded.entries {
         all.push(match agreed(repair, &of.entry, of.hidden.as_deref()) {
-            Some(note) => Candidate::Sound(Sound { decoded: of.clone(), note, source: None }),
+            Some(note) => Candidate::Intact(Intact { decoded: of.clone(), note, source: None }),
             None => {
                 let metadata = payload_of(repair, of);
                 // Only a sound checksum says what the entry should be.
@@ -404,11 +404,11 @@ fn entry_by_entry(
         // Computed for each entry again: every repaired entry leaves one unknown less.
         let missing = digest.and_then(|digest| missing_at(&all, at, digest));
         if let Some(sound) = repaired(repair, block, &all, at, missing, logged) {
-            all[at] = Candidate::Sound(sound);
+            all[at] = Candidate::Intact(sound);
         }
     }
     let sound = all.iter().filter_map(|found| match found {
-        Candidate::Sound(sound) => Some(&sound.decoded.entry),
+        Candidate::Intact(sound) => Some(&sound.decoded.entry),
         Candidate::Unknown(..) => None,
     });
     // Invariant 2: sound entries and known checksums must add up to what was written.
@@ -425,7 +425,7 @@ fn entry_by_entry(
 /// The operations of the log with the sequence numbers of the damaged entries: read once for all of them.
 fn logged(repair: &HiveRepair, all: &[Candidate]) -> HashMap<SeqNo, OwnedEntry> {
     let unknown = all.iter().filter_map(|found| match found {
-        Candidate::Sound(_) => None,
+        Candidate::Intact(_) => None,
         Candidate::Unknown(of, _) => Some(of.entry.seq),
     });
     let unknown: BTreeSet<SeqNo> = unknown.collect();
@@ -438,7 +438,7 @@ fn logged(repair: &HiveRepair, all: &[Candidate]) -> HashMap<SeqNo, OwnedEntry> 
 /// The sum of what all entries should be, if it is known of each.
 fn sum_of(all: &[Candidate]) -> Option<u32> {
     all.iter().try_fold(0u32, |sum, found| match found {
-        Candidate::Sound(sound) => Some(sum.wrapping_add(sound.note as u32)),
+        Candidate::Intact(sound) => Some(sum.wrapping_add(sound.note as u32)),
         Candidate::Unknown(_, known) => Some(sum.wrapping_add((*known)? as u32)),
     })
 }
@@ -463,7 +463,7 @@ fn pass(
     let entries = all.len() as u64;
     for found in all {
         match found {
-            Candidate::Sound(Sound { decoded, note, source }) => {
+            Candidate::Intact(Intact { decoded, note, source }) => {
                 notes = notes.wrapping_add(note);
                 if let Some(source) = source {
                     let what = "the entry disagrees with its metadata";

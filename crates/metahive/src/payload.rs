@@ -191,13 +191,13 @@ impl Payload {
         // Masked and no error: the bits above may be the damage, and the checksums are of use
         // without them.
         let seq = SeqNo::new(seq & SeqNo::MAX.get()).expect("masked to 56 bits");
-        let payload = Payload::behind_seq(seq, &bytes[HEAD_BYTES..]);
+        let payload = Payload::after_seq(seq, &bytes[HEAD_BYTES..]);
         payload.ok_or(reader.malformed("length of metadata"))
     }
 
     /// From what is stored after the sequence number; `None` if its length is that of neither form.
     #[inline]
-    pub(crate) fn behind_seq(seq: SeqNo, metadata: &[u8]) -> Option<Payload> {
+    pub(crate) fn after_seq(seq: SeqNo, metadata: &[u8]) -> Option<Payload> {
         let (sum, rest) = metadata.split_first_chunk()?;
         let sum_of_sum = match *rest {
             [a, b, c] => SumOfSum::Short(u32::from_le_bytes([a, b, c, 0])),

@@ -67,7 +67,7 @@ impl MetadataProvider for Integrity {
     fn check(&self, entry: &Entry<'_>, metadata: &[u8]) -> Verdict {
         // The stored number and not the one that readers see: an ingest gives a table a new number
         // for readers, and leaves its bytes and metadata as they are.
-        let Some(metadata) = Payload::behind_seq(entry.stored_seq, metadata) else {
+        let Some(metadata) = Payload::after_seq(entry.stored_seq, metadata) else {
             return Verdict::DataCorrupt;
         };
         let found = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);

@@ -73,7 +73,7 @@ impl Shared {
         if !self.is_integrity {
             return (sum, self.provider.check(entry, metadata));
         }
-        match Payload::behind_seq(entry.stored_seq, metadata) {
+        match Payload::after_seq(entry.stored_seq, metadata) {
             Some(metadata) => (sum, judge(sum, &metadata)),
             None => (sum, Verdict::DataCorrupt),
         }

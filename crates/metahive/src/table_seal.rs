@@ -116,8 +116,9 @@ impl TableSeal {
         let blocks: u64 = self.spans.iter().map(|span| span.blocks).sum();
         if blocks != sums.len() as u64 {
             // A block may have nothing but metadata. Then the digests as a whole must do.
-            let told = self.spans.iter().fold(0u32, |sum, span| sum.wrapping_add(span.digest));
-            let is_whole = self.spans.is_empty() || told == sum_of(sums);
+            let sealed_sum =
+                self.spans.iter().fold(0u32, |sum, span| sum.wrapping_add(span.digest));
+            let is_whole = self.spans.is_empty() || sealed_sum == sum_of(sums);
             return if is_whole { Vec::new() } else { vec![None] };
         }
         let mut incomplete = Vec::new();

@@ -35,7 +35,7 @@ use lsm_core::{Partition, Snapshot};
 
 use crate::metahive::MetaHive;
 
-use check::{Doubt, EntryCheck};
+use check::{CheckError, EntryCheck};
 
 /// A value, and the check that it passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,13 +44,13 @@ pub struct Verified {
     /// The value.
     pub value: Slice,
     /// The check that it passed.
-    pub by: By,
+    pub by: VerifiedBy,
 }
 
 /// The check that a value passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum By {
+pub enum VerifiedBy {
     /// The comparison with its metadata, in this call.
     Metadata,
     /// Only the checksum of its block, when the block entered memory: a node without MetaHive wrote the
@@ -132,8 +132,8 @@ fn get(of: &impl ReadAt, key: &[u8]) -> Result<Option<Verified>> {
         let check = EntryCheck::of(hive_of(pinned.hooks, pinned.partition)?);
         match answer(check, pinned, key, false) {
             Ok(answer) => Ok(answer),
-            Err(Doubt::Failed(error)) => Err(error),
-            Err(Doubt::Damage(error)) => answer_again(check, pinned, key, error),
+            Err(CheckError::Failed(error)) => Err(error),
+            Err(CheckError::Damage(error)) => answer_again(check, pinned, key, error),
         }
     })
 }
@@ -145,16 +145,16 @@ fn answer(
     pinned: &PinnedView<'_>,
     key: &[u8],
     is_fresh: bool,
-) -> Result<Option<Verified>, Doubt> {
+) -> Result<Option<Verified>, CheckError> {
     let seq = pinned.seq();
-    let by = By::Memory;
-    // The error passes through the engine, which knows no `Doubt`. So the judge remembers whether
+    let by = VerifiedBy::Memory;
+    // The error passes through the engine, which knows no `CheckError`. So the judge remembers whether
     // it was its own.
-    let mut judge = GetJudge { check, key, seq, by, is_damage: false };
+    let mut judge = GetCheck { check, key, seq, by, is_damage: false };
     match raw::read(pinned, key, is_fresh, &mut judge) {
         Ok(value) => Ok(value.map(|value| Verified { value, by: judge.by })),
-        Err(error) if judge.is_damage => Err(Doubt::Damage(error)),
-        Err(error) => Err(Doubt::Failed(error)),
+        Err(error) if judge.is_damage => Err(CheckError::Damage(error)),
+        Err(error) => Err(CheckError::Failed(error)),
     }
 }
 
@@ -173,31 +173,31 @@ fn answer_again(
                 return Ok(answer);
             }
             // Not what another reading undoes: the key is in a gap, or the device fails.
-            Err(Doubt::Failed(error)) => return Err(error),
-            Err(Doubt::Damage(again)) => error = again,
+            Err(CheckError::Failed(error)) => return Err(error),
+            Err(CheckError::Damage(again)) => error = again,
         }
     }
     Err(error)
 }
 
 /// Judges what a point read comes to.
-struct GetJudge<'a> {
+struct GetCheck<'a> {
     check: EntryCheck<'a>,
     key: &'a [u8],
     /// The sequence number up to which the reader sees.
     seq: SeqNo,
     /// The witness for the entry that was found.
-    by: By,
+    by: VerifiedBy,
     /// `true` if the error that was returned is its own.
     is_damage: bool,
 }
 
-impl GetJudge<'_> {
+impl GetCheck<'_> {
     #[cold]
-    fn told(&mut self, doubt: Doubt) -> Error {
-        match doubt {
-            Doubt::Failed(error) => error,
-            Doubt::Damage(error) => {
+    fn reported(&mut self, error: CheckError) -> Error {
+        match error {
+            CheckError::Failed(error) => error,
+            CheckError::Damage(error) => {
                 self.is_damage = true;
                 error
             }
@@ -205,10 +205,10 @@ impl GetJudge<'_> {
     }
 }
 
-impl Witness for GetJudge<'_> {
+impl Witness for GetCheck<'_> {
     #[cold]
     fn passed(&mut self, block: &TableBlock<'_>) -> Result<()> {
-        self.check.absence(block, self.key, self.seq).map_err(|doubt| self.told(doubt))
+        self.check.absence(block, self.key, self.seq).map_err(|error| self.reported(error))
     }
 
     #[inline]
@@ -217,7 +217,7 @@ impl Witness for GetJudge<'_> {
         let Some(place) = found.place else { return Ok(()) };
         self.by = match self.check.entry(&place, found, self.key) {
             Ok(by) => by,
-            Err(doubt) => return Err(self.told(doubt)),
+            Err(error) => return Err(self.reported(error)),
         };
         Ok(())
     }
@@ -243,8 +243,8 @@ impl BlockCheck for ScanCheck {
                 }
                 // The same loop as for a get, but of the block: the scan has returned entries of
                 // other blocks, and cannot begin again.
-                Err(Doubt::Damage(_)) if tried < check.retries_max => block.reread()?,
-                Err(Doubt::Damage(error) | Doubt::Failed(error)) => return Err(error),
+                Err(CheckError::Damage(_)) if tried < check.retries_max => block.reread()?,
+                Err(CheckError::Damage(error) | CheckError::Failed(error)) => return Err(error),
             }
             tried += 1;
         }
@@ -300,7 +300,7 @@ impl VerifiedRange {
         }
         self.state = RangeState::Inside;
         let by = match self.cursor.table() {
-            None => By::Memory,
+            None => VerifiedBy::Memory,
             Some(table) => EntryCheck::of(hive_of(&self.hooks, &self.partition)?).by(table)?,
         };
         let value = self.cursor.value_slice()?;

@@ -38,7 +38,7 @@ pub enum Follow {
 }
 
 /// A partition that the thread looks after.
-struct Tended {
+struct FollowEntry {
     followed: FollowedPartition,
     follow: Follow,
     due_at: Duration,
@@ -46,22 +46,22 @@ struct Tended {
 }
 
 #[derive(Default)]
-struct TendingState {
-    tended: Vec<Tended>,
+struct ThreadState {
+    entries: Vec<FollowEntry>,
     is_over: bool,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The state that the thread and the handles share.
 #[derive(Default)]
-struct TendingShared {
-    state: Mutex<TendingState>,
+struct ThreadShared {
+    state: Mutex<ThreadState>,
     changed: Condvar,
 }
 
 /// The thread of one secondary, if it has one. Dropped, it is joined.
 pub(crate) struct FollowThread {
-    shared: Arc<TendingShared>,
+    shared: Arc<ThreadShared>,
     /// The process that has the thread; no other one takes the lock.
     process: Process,
 }
@@ -93,7 +93,7 @@ impl FollowThread {
         let mut state = self.shared.state.lock();
         // One entry for a partition. With two, the older way would continue in addition to the
         // newer one.
-        state.tended.retain(|tended| tended.followed.id() != followed.id());
+        state.entries.retain(|it| it.followed.id() != followed.id());
         // The thread stays and waits without a limit. Ending it here would be a second way for a
         // thread to end, in addition to the drop of the secondary.
         if follow == Follow::OnDemand {
@@ -116,7 +116,7 @@ impl FollowThread {
         }
         let due_at = clock.now();
         let followed = followed.clone();
-        state.tended.push(Tended { followed, follow, due_at, failure: None });
+        state.entries.push(FollowEntry { followed, follow, due_at, failure: None });
         self.shared.changed.notify_all();
         Ok(())
     }
@@ -127,8 +127,8 @@ impl FollowThread {
             return Follow::OnDemand;
         }
         let state = self.shared.state.lock();
-        let tended = state.tended.iter().find(|tended| tended.followed.id() == id);
-        tended.map_or(Follow::OnDemand, |tended| tended.follow)
+        let it = state.entries.iter().find(|it| it.followed.id() == id);
+        it.map_or(Follow::OnDemand, |it| it.follow)
     }
 
     /// The error of the last attempt to catch up with a partition, if it failed.
@@ -137,8 +137,8 @@ impl FollowThread {
             return Some(error);
         }
         let state = self.shared.state.lock();
-        let tended = state.tended.iter().find(|tended| tended.followed.id() == id);
-        tended.and_then(|tended| tended.failure.clone())
+        let it = state.entries.iter().find(|it| it.followed.id() == id);
+        it.and_then(|it| it.failure.clone())
     }
 }
 
@@ -166,7 +166,7 @@ impl Drop for FollowThread {
 }
 
 /// The thread: catches up with what is due, then waits.
-fn work(shared: &TendingShared, follower: &Follower, clock: &dyn Clock) {
+fn work(shared: &ThreadShared, follower: &Follower, clock: &dyn Clock) {
     loop {
         catch_up_with_due(shared, follower, clock);
         let mut state = shared.state.lock();
@@ -181,7 +181,7 @@ fn work(shared: &TendingShared, follower: &Follower, clock: &dyn Clock) {
 }
 
 /// Catches up with the partitions whose time has come.
-fn catch_up_with_due(shared: &TendingShared, follower: &Follower, clock: &dyn Clock) {
+fn catch_up_with_due(shared: &ThreadShared, follower: &Follower, clock: &dyn Clock) {
     // One after the other. The follower runs one sync at a time in any case, because a sync holds
     // the lock of its place in the log.
     for followed in due(shared, clock.now()) {
@@ -203,45 +203,43 @@ fn catch_up_with_due(shared: &TendingShared, follower: &Follower, clock: &dyn Cl
 }
 
 /// The partitions whose time has come.
-fn due(shared: &TendingShared, now: Duration) -> Vec<FollowedPartition> {
+fn due(shared: &ThreadShared, now: Duration) -> Vec<FollowedPartition> {
     let mut state = shared.state.lock();
     let mut due = Vec::new();
-    for tended in &mut state.tended {
-        if tended.due_at > now {
+    for it in &mut state.entries {
+        if it.due_at > now {
             continue;
         }
         // Counted from here and not from the end of the round, so that slow rounds do not add up.
-        if let Follow::Every(interval) = tended.follow {
-            tended.due_at = now.saturating_add(interval);
+        if let Follow::Every(interval) = it.follow {
+            it.due_at = now.saturating_add(interval);
         }
-        due.push(tended.followed.clone());
+        due.push(it.followed.clone());
     }
     due
 }
 
 /// Keeps the outcome of an attempt. An eagerly followed partition is due at `again_at`. A dropped
 /// partition is not followed any more.
-fn note(shared: &TendingShared, id: PartitionId, outcome: Result<()>, again_at: Duration) {
+fn note(shared: &ThreadShared, id: PartitionId, outcome: Result<()>, again_at: Duration) {
     let mut state = shared.state.lock();
     // A sync of a dropped partition succeeds and finds nothing, so its outcome does not show the
     // drop. The list would grow with each partition that is created, followed and dropped.
-    state.tended.retain(|tended| tended.followed.id() != id || tended.followed.view().is_ok());
-    if let Some(tended) = state.tended.iter_mut().find(|tended| tended.followed.id() == id) {
+    state.entries.retain(|it| it.followed.id() != id || it.followed.view().is_ok());
+    if let Some(it) = state.entries.iter_mut().find(|it| it.followed.id() == id) {
         // A success clears the failure: an old error would look like a present one.
-        tended.failure = outcome.err();
-        if tended.follow == Follow::Eager {
-            tended.due_at = again_at;
+        it.failure = outcome.err();
+        if it.follow == Follow::Eager {
+            it.due_at = again_at;
         }
     }
 }
 
 /// The time until a partition is due; `None` if none will be.
-fn pause(state: &TendingState, has_cursor: bool, now: Duration) -> Option<Duration> {
-    let pauses = state.tended.iter().map(|tended| match tended.follow {
-        Follow::Every(_) => tended.due_at.saturating_sub(now),
-        Follow::Eager | Follow::OnDemand if tended.due_at > now => {
-            tended.due_at.saturating_sub(now)
-        }
+fn pause(state: &ThreadState, has_cursor: bool, now: Duration) -> Option<Duration> {
+    let pauses = state.entries.iter().map(|it| match it.follow {
+        Follow::Every(_) => it.due_at.saturating_sub(now),
+        Follow::Eager | Follow::OnDemand if it.due_at > now => it.due_at.saturating_sub(now),
         // With a cursor a look is a few loads. Without one it lists the folder.
         Follow::Eager | Follow::OnDemand if has_cursor => EAGER_PAUSE,
         Follow::Eager | Follow::OnDemand => EAGER_READ_PAUSE,
@@ -259,7 +257,7 @@ mod tests {
     use super::*;
 
     /// Partition "p", followed eagerly from time 0 on.
-    fn followed_eagerly() -> (Db, TendingShared, PartitionId) {
+    fn followed_eagerly() -> (Db, ThreadShared, PartitionId) {
         let dir = Path::new("/db");
         let fs: Arc<dyn Fs> = Arc::new(MemFs::new());
         let db = Db::builder(dir).fs(fs.clone()).open().unwrap();
@@ -267,10 +265,10 @@ mod tests {
         let follower = Follower::builder(dir).fs(fs).open().unwrap();
         let followed = follower.partition("p").unwrap();
         let id = followed.id();
-        let shared = TendingShared::default();
+        let shared = ThreadShared::default();
         let due_at = Duration::ZERO;
-        let tended = Tended { followed, follow: Follow::Eager, due_at, failure: None };
-        shared.state.lock().tended.push(tended);
+        let it = FollowEntry { followed, follow: Follow::Eager, due_at, failure: None };
+        shared.state.lock().entries.push(it);
         (db, shared, id)
     }
 
@@ -285,9 +283,9 @@ mod tests {
         assert!(due(&shared, now).is_empty());
         assert_eq!(pause(&shared.state.lock(), true, now), Some(EAGER_READ_PAUSE));
         assert_eq!(due(&shared, now + EAGER_READ_PAUSE).len(), 1);
-        assert!(shared.state.lock().tended[0].failure.is_some());
+        assert!(shared.state.lock().entries[0].failure.is_some());
         note(&shared, id, Ok(()), now);
         assert_eq!(due(&shared, now).len(), 1);
-        assert!(shared.state.lock().tended[0].failure.is_none());
+        assert!(shared.state.lock().entries[0].failure.is_none());
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
-use siltstone::metahive::{By, ScrubOptions};
+use siltstone::metahive::{ScrubOptions, VerifiedBy};
 use siltstone::{
     Durability, Error, ErrorKind, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
 };
@@ -236,7 +236,7 @@ fn a_load_into_a_partition_with_metahive_is_sealed() {
         );
         for (key, value) in &expected {
             let found = p.verified_get(key).unwrap().unwrap();
-            assert!(found.by == By::Metadata && *found.value == value[..]);
+            assert!(found.by == VerifiedBy::Metadata && *found.value == value[..]);
         }
         p.put(key(9), "later").unwrap();
         expected.insert(key(9), b"later".to_vec());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lsm_core::fs::{FaultFs, FsOp, OpKind};
 use siltstone::hooks::{CompactionFilter, CompactionFilterFactory, Job};
-use siltstone::metahive::{By, ScrubOptions};
+use siltstone::metahive::{ScrubOptions, VerifiedBy};
 use siltstone::{Error, PrefixDropFilter};
 
 use super::*;
@@ -170,7 +170,11 @@ fn a_value_that_moved_between_files_has_metadata_that_agrees() {
         assert!(stats.and_then(|stats| stats.value_store).unwrap().moved_bytes > 0, "{name}");
         for n in 0..40_u8 {
             let found = p.verified_get([n]).unwrap().unwrap();
-            assert_eq!((found.value, found.by), (vec![n; 1000].into(), By::Metadata), "{name}");
+            assert_eq!(
+                (found.value, found.by),
+                (vec![n; 1000].into(), VerifiedBy::Metadata),
+                "{name}"
+            );
         }
         let report = p.scrub(ScrubOptions::new()).unwrap();
         assert!(report.is_sound() && report.counts.entries == 40, "{report}");

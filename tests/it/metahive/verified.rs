@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use lsm_core::codec::checksum64_seeded;
 use lsm_core::hooks::Entry;
 use lsm_core::types::EntryKind;
-use metahive::{By, MetadataProvider, RepairOptions, Statistics, Verdict, Verified};
+use metahive::{MetadataProvider, RepairOptions, Statistics, Verdict, Verified, VerifiedBy};
 
 use super::*;
 use crate::test_value_store::TestValueStore;
@@ -122,7 +122,10 @@ fn pairs_that_lie_apart_are_found() {
     assert!(provider.0.counts().split_pairs > 100);
     for (n, snapshot) in snapshots.iter().enumerate() {
         let found = snapshot.verified_get(&p, "hot").unwrap().unwrap();
-        assert_eq!((&found.value[..4], found.by), (&(n as u32).to_be_bytes()[..], By::Metadata));
+        assert_eq!(
+            (&found.value[..4], found.by),
+            (&(n as u32).to_be_bytes()[..], VerifiedBy::Metadata)
+        );
     }
     assert_eq!(vouchers(&p), [63, 0, 0]);
 }
@@ -414,7 +417,7 @@ fn the_partitions_own_provider_is_asked() {
     p.put("b", "never").unwrap();
     assert_eq!(vouchers(&p), [0, 0, 2]);
     db.flush().unwrap();
-    assert_eq!(p.verified_get("a").unwrap().unwrap().by, By::Metadata);
+    assert_eq!(p.verified_get("a").unwrap().unwrap().by, VerifiedBy::Metadata);
     let error = p.verified_get("b").unwrap_err();
     assert_eq!(error.damage().unwrap().key.as_deref(), Some(&b"b"[..]));
     // Another provider cannot verify its tables, and is not asked.
@@ -423,7 +426,7 @@ fn the_partitions_own_provider_is_asked() {
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("picky"), "{error}");
         let again = db.partition_with("p", tiny().hooks(provider.hooks())).unwrap();
-        assert_eq!(again.verified_get("a").unwrap().unwrap().by, By::Metadata);
+        assert_eq!(again.verified_get("a").unwrap().unwrap().by, VerifiedBy::Metadata);
     }
 }
 
@@ -443,7 +446,7 @@ fn values_in_a_store_are_verified_by_their_handles() {
     db.flush().unwrap();
     for n in 0..3u8 {
         let found = p.verified_get([n, b'k']).unwrap().unwrap();
-        assert_eq!((&found.value[..], found.by), (&vec![n; 200][..], By::Metadata));
+        assert_eq!((&found.value[..], found.by), (&vec![n; 200][..], VerifiedBy::Metadata));
     }
     assert_eq!(verified(p.verified_range(..)).len(), 3);
     // Another handle instead of it leads to another value.

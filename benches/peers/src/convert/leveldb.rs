@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use testkit::bench::{Engine, When};
+use testkit::bench::{Engine, Ack};
 
 use super::{Foreign, Visit};
 use crate::engines::{Fault, LevelDb};
@@ -32,7 +32,7 @@ impl Foreign for Database {
     /// Durable once it returns. One sync at the end would not suffice: it syncs the current log of
     /// LevelDB, and not the log before it, whose entries may not be in a table yet.
     fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)]) -> Result<(), Fault> {
-        self.0.put_all(entries, When::Sync)
+        self.0.put_all(entries, Ack::Sync)
     }
 
     /// Has nothing to do, see `put_all`.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use siltstone::stream::{StreamExport, StreamImport};
 use siltstone::{Db, LargeValueOptions, PartitionOptions};
 use testkit::Rng;
-use testkit::bench::{Engine as _, When};
+use testkit::bench::{Engine as _, Ack};
 
 use super::*;
 use crate::engines::{LevelDb, Peer};
@@ -163,7 +163,7 @@ fn check_damage(folder: &Folder, ending: &str, settle: bool) -> (usize, usize) {
     let there = folder.path(&format!("whole-{ending}"));
     let engine = LevelDb::open(&there, &Settings::new(0)).unwrap();
     let entries: Vec<_> = (0..300_u32).map(|n| (n.to_be_bytes().to_vec(), vec![7; 30])).collect();
-    engine.put_all(&entries, When::Sync).unwrap();
+    engine.put_all(&entries, Ack::Sync).unwrap();
     if settle {
         engine.settle().unwrap();
     }

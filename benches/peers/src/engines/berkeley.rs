@@ -23,7 +23,7 @@ use std::path::Path;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 
-use testkit::bench::{Engine, Way, When};
+use testkit::bench::{Engine, ScanDirection, Ack};
 
 use super::{Fault, Peer};
 use crate::settings::Settings;
@@ -161,8 +161,8 @@ impl Berkeley {
         self.handle.0.as_ptr()
     }
 
-    fn write(&self, entries: &[Entry], when: When) -> Result<(), Fault> {
-        let synced = c_int::from(when == When::Sync);
+    fn write(&self, entries: &[Entry], when: Ack) -> Result<(), Fault> {
+        let synced = c_int::from(when == Ack::Sync);
         // SAFETY: invariants 1 and 2.
         check(unsafe { bdb_write(self.raw(), entries.as_ptr(), entries.len(), synced) })
     }
@@ -192,15 +192,15 @@ impl Berkeley {
 impl Engine for Berkeley {
     type Error = Fault;
 
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Fault> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<(), Fault> {
         self.write(&[Entry { key: slice_of(key)?, value: slice_of(value)? }], when)
     }
 
-    fn delete(&self, key: &[u8], when: When) -> Result<(), Fault> {
+    fn delete(&self, key: &[u8], when: Ack) -> Result<(), Fault> {
         self.write(&[Entry { key: slice_of(key)?, value: NO_BYTES }], when)
     }
 
-    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<(), Fault> {
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: Ack) -> Result<(), Fault> {
         let mut list = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             list.push(Entry { key: slice_of(key)?, value: slice_of(value)? });
@@ -235,14 +235,14 @@ impl Engine for Berkeley {
         Ok(())
     }
 
-    fn scan(&self, way: Way, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
+    fn scan(&self, direction: ScanDirection, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
         let mut cursor = self.cursor()?;
-        let mut step = if way == Way::Up { MOVE_FIRST } else { MOVE_LAST };
+        let mut step = if direction == ScanDirection::Up { MOVE_FIRST } else { MOVE_LAST };
         while let Some((key, value)) = cursor.step(step, &[])? {
             if !visit(key, value) {
                 break;
             }
-            step = if way == Way::Up { MOVE_NEXT } else { MOVE_PREVIOUS };
+            step = if direction == ScanDirection::Up { MOVE_NEXT } else { MOVE_PREVIOUS };
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use testkit::bench::{Engine, Way, When};
+use testkit::bench::{Engine, ScanDirection, Ack};
 
 use super::{Fault, Peer, bytes_of_hex};
 use crate::settings::Settings;
@@ -86,32 +86,32 @@ impl Files {
 impl Engine for Files {
     type Error = Fault;
 
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Fault> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<(), Fault> {
         let folder = self.folder_of(key);
         let number = self.temporary.fetch_add(1, Ordering::Relaxed);
         let temporary = folder.join(format!("new-{number}"));
         let mut file = File::create(&temporary)?;
         file.write_all(value)?;
-        if when == When::Sync {
+        if when == Ack::Sync {
             file.sync_all()?;
         }
         drop(file);
         fs::rename(&temporary, folder.join(name_of(key)))?;
-        if when == When::Sync {
+        if when == Ack::Sync {
             File::open(&folder)?.sync_all()?;
         }
         Ok(())
     }
 
-    fn delete(&self, key: &[u8], when: When) -> Result<(), Fault> {
+    fn delete(&self, key: &[u8], when: Ack) -> Result<(), Fault> {
         if_there(fs::remove_file(self.path_of(key)))?;
-        if when == When::Sync {
+        if when == Ack::Sync {
             File::open(self.folder_of(key))?.sync_all()?;
         }
         Ok(())
     }
 
-    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<(), Fault> {
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: Ack) -> Result<(), Fault> {
         for (key, value) in entries {
             self.put(key, value, when)?;
         }
@@ -137,9 +137,9 @@ impl Engine for Files {
         Ok(())
     }
 
-    fn scan(&self, way: Way, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
+    fn scan(&self, direction: ScanDirection, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
         let mut keys = self.keys()?;
-        if way == Way::Down {
+        if direction == ScanDirection::Down {
             keys.reverse();
         }
         for key in keys {

@@ -13,7 +13,7 @@ use ::fjall::{
     CompressionType, Database, Guard, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch,
     PersistMode, Result,
 };
-use testkit::bench::{Engine, Way, When};
+use testkit::bench::{Engine, ScanDirection, Ack};
 
 use super::{Fault, Peer, filled, locked_version};
 use crate::settings::Settings;
@@ -27,10 +27,10 @@ pub struct Fjall {
 
 impl Fjall {
     /// A batch that is on the device when its commit returns, or in the kernel.
-    fn batch(&self, when: When) -> OwnedWriteBatch {
+    fn batch(&self, when: Ack) -> OwnedWriteBatch {
         self.db.batch().durability(match when {
-            When::Os => Some(PersistMode::Buffer),
-            When::Sync => Some(PersistMode::SyncData),
+            Ack::Os => Some(PersistMode::Buffer),
+            Ack::Sync => Some(PersistMode::SyncData),
         })
     }
 }
@@ -52,10 +52,10 @@ impl Engine for Fjall {
     type Error = Fault;
 
     #[inline]
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> std::result::Result<(), Fault> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> std::result::Result<(), Fault> {
         match when {
-            When::Os => self.keyspace.insert(key, value)?,
-            When::Sync => {
+            Ack::Os => self.keyspace.insert(key, value)?,
+            Ack::Sync => {
                 let mut batch = self.batch(when);
                 batch.insert(&self.keyspace, key, value);
                 batch.commit()?;
@@ -65,10 +65,10 @@ impl Engine for Fjall {
     }
 
     #[inline]
-    fn delete(&self, key: &[u8], when: When) -> std::result::Result<(), Fault> {
+    fn delete(&self, key: &[u8], when: Ack) -> std::result::Result<(), Fault> {
         match when {
-            When::Os => self.keyspace.remove(key)?,
-            When::Sync => {
+            Ack::Os => self.keyspace.remove(key)?,
+            Ack::Sync => {
                 let mut batch = self.batch(when);
                 batch.remove(&self.keyspace, key);
                 batch.commit()?;
@@ -80,7 +80,7 @@ impl Engine for Fjall {
     fn put_all(
         &self,
         entries: &[(Vec<u8>, Vec<u8>)],
-        when: When,
+        when: Ack,
     ) -> std::result::Result<(), Fault> {
         let mut batch = self.batch(when);
         for (key, value) in entries {
@@ -110,12 +110,12 @@ impl Engine for Fjall {
 
     fn scan(
         &self,
-        way: Way,
+        direction: ScanDirection,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> std::result::Result<(), Fault> {
-        match way {
-            Way::Up => walk(self.keyspace.iter(), visit)?,
-            Way::Down => walk(self.keyspace.iter().rev(), visit)?,
+        match direction {
+            ScanDirection::Up => walk(self.keyspace.iter(), visit)?,
+            ScanDirection::Down => walk(self.keyspace.iter().rev(), visit)?,
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 
-use testkit::bench::{Engine, Way, When};
+use testkit::bench::{Engine, ScanDirection, Ack};
 
 use super::{Fault, Peer, filled};
 use crate::settings::Settings;
@@ -208,11 +208,11 @@ impl Iter<'_> {
 
     /// Moves by one; must be on an entry.
     #[inline]
-    fn step(&mut self, way: Way) {
+    fn step(&mut self, direction: ScanDirection) {
         // SAFETY: all callers have just seen an entry.
-        match way {
-            Way::Up => unsafe { leveldb_iter_next(self.iter.as_ptr()) },
-            Way::Down => unsafe { leveldb_iter_prev(self.iter.as_ptr()) },
+        match direction {
+            ScanDirection::Up => unsafe { leveldb_iter_next(self.iter.as_ptr()) },
+            ScanDirection::Down => unsafe { leveldb_iter_prev(self.iter.as_ptr()) },
         }
     }
 
@@ -223,10 +223,10 @@ impl Iter<'_> {
 }
 
 impl LevelDb {
-    fn write_options(&self, when: When) -> Opaque {
+    fn write_options(&self, when: Ack) -> Opaque {
         match when {
-            When::Os => self.0.to_kernel,
-            When::Sync => self.0.to_device,
+            Ack::Os => self.0.to_kernel,
+            Ack::Sync => self.0.to_device,
         }
     }
 
@@ -278,7 +278,7 @@ impl LevelDb {
         let mut iter = self.iter_from(from);
         while let Some((key, value)) = iter.entry() {
             visit(key, value)?;
-            iter.step(Way::Up);
+            iter.step(ScanDirection::Up);
         }
         iter.status()
     }
@@ -324,7 +324,7 @@ impl Engine for LevelDb {
     type Error = Fault;
 
     #[inline]
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Fault> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<(), Fault> {
         let (key, key_len) = parts(key);
         let (value, value_len) = parts(value);
         let options = self.write_options(when);
@@ -335,14 +335,14 @@ impl Engine for LevelDb {
     }
 
     #[inline]
-    fn delete(&self, key: &[u8], when: When) -> Result<(), Fault> {
+    fn delete(&self, key: &[u8], when: Ack) -> Result<(), Fault> {
         let (key, key_len) = parts(key);
         let options = self.write_options(when);
         // SAFETY: invariants 1 and 2.
         try_call(|error| unsafe { leveldb_delete(self.0.db, options, key, key_len, error) })
     }
 
-    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<(), Fault> {
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: Ack) -> Result<(), Fault> {
         let options = self.write_options(when);
         // SAFETY: invariants 1 and 2; the batch is made here and freed here.
         unsafe {
@@ -378,24 +378,24 @@ impl Engine for LevelDb {
             left -= 1;
             // No move after the last requested entry.
             if left > 0 {
-                iter.step(Way::Up);
+                iter.step(ScanDirection::Up);
             }
         }
         iter.status()
     }
 
-    fn scan(&self, way: Way, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
+    fn scan(&self, direction: ScanDirection, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
         let mut iter = self.iter();
         // SAFETY: the iterator lives.
-        match way {
-            Way::Up => unsafe { leveldb_iter_seek_to_first(iter.iter.as_ptr()) },
-            Way::Down => unsafe { leveldb_iter_seek_to_last(iter.iter.as_ptr()) },
+        match direction {
+            ScanDirection::Up => unsafe { leveldb_iter_seek_to_first(iter.iter.as_ptr()) },
+            ScanDirection::Down => unsafe { leveldb_iter_seek_to_last(iter.iter.as_ptr()) },
         }
         while let Some((key, value)) = iter.entry() {
             if !visit(key, value) {
                 break;
             }
-            iter.step(way);
+            iter.step(direction);
         }
         iter.status()
     }

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lmdb_master_sys as ffi;
 use testkit::bench::measure::process_written_bytes;
-use testkit::bench::{Engine, Way, When};
+use testkit::bench::{Engine, ScanDirection, Ack};
 
 use super::{Fault, Peer, filled};
 use crate::settings::Settings;
@@ -144,8 +144,8 @@ unsafe fn bytes_of<'a>(value: &ffi::MDB_val) -> &'a [u8] {
 
 impl<const MAPPED: bool> Lmdb<MAPPED> {
     /// Makes commits sync, or not.
-    fn set_syncs(&self, when: When) -> Result<(), Fault> {
-        let wanted = when == When::Sync;
+    fn set_syncs(&self, when: Ack) -> Result<(), Fault> {
+        let wanted = when == Ack::Sync;
         if self.store.syncs.swap(wanted, Ordering::Relaxed) == wanted {
             return Ok(());
         }
@@ -158,7 +158,7 @@ impl<const MAPPED: bool> Lmdb<MAPPED> {
     /// Runs `work` in a transaction that writes, and commits it.
     fn write(
         &self,
-        when: When,
+        when: Ack,
         work: impl FnOnce(*mut ffi::MDB_txn) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         self.set_syncs(when)?;
@@ -269,11 +269,11 @@ impl<const MAPPED: bool> Engine for Lmdb<MAPPED> {
     type Error = Fault;
 
     #[inline]
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Fault> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<(), Fault> {
         self.write(when, |txn| self.put_in(txn, key, value))
     }
 
-    fn delete(&self, key: &[u8], when: When) -> Result<(), Fault> {
+    fn delete(&self, key: &[u8], when: Ack) -> Result<(), Fault> {
         self.write(when, |txn| {
             let mut key = value_of(key);
             // SAFETY: the transaction lives; invariant 2.
@@ -281,7 +281,7 @@ impl<const MAPPED: bool> Engine for Lmdb<MAPPED> {
         })
     }
 
-    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<(), Fault> {
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: Ack) -> Result<(), Fault> {
         self.write(when, |txn| {
             for (key, value) in entries {
                 self.put_in(txn, key, value)?;
@@ -312,10 +312,10 @@ impl<const MAPPED: bool> Engine for Lmdb<MAPPED> {
         })
     }
 
-    fn scan(&self, way: Way, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
-        match way {
-            Way::Up => self.walk(b"", ffi::MDB_FIRST, ffi::MDB_NEXT, visit),
-            Way::Down => self.walk(b"", ffi::MDB_LAST, ffi::MDB_PREV, visit),
+    fn scan(&self, direction: ScanDirection, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
+        match direction {
+            ScanDirection::Up => self.walk(b"", ffi::MDB_FIRST, ffi::MDB_NEXT, visit),
+            ScanDirection::Down => self.walk(b"", ffi::MDB_LAST, ffi::MDB_PREV, visit),
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, RwLock};
 use ::redb::{
     Database, Durability, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction,
 };
-use testkit::bench::{Engine, Way, When};
+use testkit::bench::{Engine, ScanDirection, Ack};
 
 use super::{Fault, Peer, filled, locked_version};
 use crate::settings::Settings;
@@ -34,18 +34,18 @@ impl Redb {
         self.0.read().expect("no thread panics with it")
     }
 
-    fn begin(&self, when: When) -> Result<WriteTransaction, Fault> {
+    fn begin(&self, when: Ack) -> Result<WriteTransaction, Fault> {
         let mut txn = self.shared().begin_write()?;
         txn.set_durability(match when {
-            When::Os => Durability::None,
-            When::Sync => Durability::Immediate,
+            Ack::Os => Durability::None,
+            Ack::Sync => Durability::Immediate,
         })?;
         Ok(txn)
     }
 
     fn write(
         &self,
-        when: When,
+        when: Ack,
         work: impl FnOnce(&mut OpenTable<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let txn = self.begin(when)?;
@@ -61,21 +61,21 @@ impl Redb {
 impl Engine for Redb {
     type Error = Fault;
 
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Fault> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<(), Fault> {
         self.write(when, |table| {
             table.insert(key, value)?;
             Ok(())
         })
     }
 
-    fn delete(&self, key: &[u8], when: When) -> Result<(), Fault> {
+    fn delete(&self, key: &[u8], when: Ack) -> Result<(), Fault> {
         self.write(when, |table| {
             table.remove(key)?;
             Ok(())
         })
     }
 
-    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<(), Fault> {
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: Ack) -> Result<(), Fault> {
         self.write(when, |table| {
             for (key, value) in entries {
                 table.insert(key.as_slice(), value.as_slice())?;
@@ -102,13 +102,13 @@ impl Engine for Redb {
         Ok(())
     }
 
-    fn scan(&self, way: Way, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
+    fn scan(&self, direction: ScanDirection, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
         let table = self.table()?;
         let mut entries = table.iter()?;
         loop {
-            let entry = match way {
-                Way::Up => entries.next(),
-                Way::Down => entries.next_back(),
+            let entry = match direction {
+                ScanDirection::Up => entries.next(),
+                ScanDirection::Down => entries.next_back(),
             };
             let Some(entry) = entry else { return Ok(()) };
             let (key, value) = entry?;
@@ -120,7 +120,7 @@ impl Engine for Redb {
 
     /// An empty commit that reaches the device also makes all earlier commits durable.
     fn settle(&self) -> Result<(), Fault> {
-        Ok(self.begin(When::Sync)?.commit()?)
+        Ok(self.begin(Ack::Sync)?.commit()?)
     }
 }
 
@@ -130,7 +130,7 @@ impl Peer for Redb {
         builder.set_cache_size(settings.cache_bytes);
         let redb = Redb(Arc::new(RwLock::new(builder.create(folder.join(FILE))?)));
         // The table is there before the first read.
-        redb.write(When::Sync, |_| Ok(()))?;
+        redb.write(Ack::Sync, |_| Ok(()))?;
         Ok(redb)
     }
 

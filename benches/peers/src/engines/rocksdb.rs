@@ -11,7 +11,7 @@ use ::rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, Options, WaitForCompactOptions,
     WriteBatch, WriteOptions,
 };
-use testkit::bench::{Engine, Way, When};
+use testkit::bench::{Engine, ScanDirection, Ack};
 
 use super::{Fault, Peer, filled, locked_version};
 use crate::settings::Settings;
@@ -28,10 +28,10 @@ struct Store {
 pub struct RocksDb<const BLOBS: bool>(Arc<Store>);
 
 impl<const BLOBS: bool> RocksDb<BLOBS> {
-    fn write_options(&self, when: When) -> &WriteOptions {
+    fn write_options(&self, when: Ack) -> &WriteOptions {
         match when {
-            When::Os => &self.0.to_kernel,
-            When::Sync => &self.0.to_device,
+            Ack::Os => &self.0.to_kernel,
+            Ack::Sync => &self.0.to_device,
         }
     }
 
@@ -44,16 +44,16 @@ impl<const BLOBS: bool> Engine for RocksDb<BLOBS> {
     type Error = Fault;
 
     #[inline]
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Fault> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<(), Fault> {
         Ok(self.0.db.put_opt(key, value, self.write_options(when))?)
     }
 
     #[inline]
-    fn delete(&self, key: &[u8], when: When) -> Result<(), Fault> {
+    fn delete(&self, key: &[u8], when: Ack) -> Result<(), Fault> {
         Ok(self.0.db.delete_opt(key, self.write_options(when))?)
     }
 
-    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<(), Fault> {
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: Ack) -> Result<(), Fault> {
         let mut batch = WriteBatch::default();
         for (key, value) in entries {
             batch.put(key, value);
@@ -88,19 +88,19 @@ impl<const BLOBS: bool> Engine for RocksDb<BLOBS> {
         Ok(iter.status()?)
     }
 
-    fn scan(&self, way: Way, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
+    fn scan(&self, direction: ScanDirection, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
         let mut iter = self.iter();
-        match way {
-            Way::Up => iter.seek_to_first(),
-            Way::Down => iter.seek_to_last(),
+        match direction {
+            ScanDirection::Up => iter.seek_to_first(),
+            ScanDirection::Down => iter.seek_to_last(),
         }
         while let Some((key, value)) = iter.item() {
             if !visit(key, value) {
                 break;
             }
-            match way {
-                Way::Up => iter.next(),
-                Way::Down => iter.prev(),
+            match direction {
+                ScanDirection::Up => iter.next(),
+                ScanDirection::Down => iter.prev(),
             }
         }
         Ok(iter.status()?)

@@ -11,7 +11,7 @@ use ::siltstone::{
     Compression, Cursor, Db, Durability, LargeValueOptions, Options, Partition, PartitionOptions,
     Result,
 };
-use testkit::bench::{Engine, Way, When};
+use testkit::bench::{Engine, ScanDirection, Ack};
 
 use super::{Fault, Peer, locked_version};
 use crate::settings::Settings;
@@ -27,30 +27,30 @@ pub struct Siltstone<const MAPPED: bool> {
 }
 
 impl<const MAPPED: bool> Siltstone<MAPPED> {
-    fn put_with(&self, key: &[u8], value: &[u8], when: When) -> Result<()> {
+    fn put_with(&self, key: &[u8], value: &[u8], when: Ack) -> Result<()> {
         match when {
-            When::Os => self.partition.put(key, value)?,
-            When::Sync => {
+            Ack::Os => self.partition.put(key, value)?,
+            Ack::Sync => {
                 self.db.batch().put(&self.partition, key, value).commit(Durability::Sync)?
             }
         };
         Ok(())
     }
 
-    fn delete_with(&self, key: &[u8], when: When) -> Result<()> {
+    fn delete_with(&self, key: &[u8], when: Ack) -> Result<()> {
         match when {
-            When::Os => self.partition.delete(key)?,
-            When::Sync => self.db.batch().delete(&self.partition, key).commit(Durability::Sync)?,
+            Ack::Os => self.partition.delete(key)?,
+            Ack::Sync => self.db.batch().delete(&self.partition, key).commit(Durability::Sync)?,
         };
         Ok(())
     }
 }
 
-fn walk(cursor: &mut Cursor, way: Way, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+fn walk(cursor: &mut Cursor, direction: ScanDirection, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
     while cursor.valid() && visit(cursor.key(), cursor.value()?) {
-        match way {
-            Way::Up => cursor.next()?,
-            Way::Down => cursor.prev()?,
+        match direction {
+            ScanDirection::Up => cursor.next()?,
+            ScanDirection::Down => cursor.prev()?,
         }
     }
     Ok(())
@@ -60,23 +60,23 @@ impl<const MAPPED: bool> Engine for Siltstone<MAPPED> {
     type Error = Fault;
 
     #[inline]
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Fault> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<(), Fault> {
         Ok(self.put_with(key, value, when)?)
     }
 
     #[inline]
-    fn delete(&self, key: &[u8], when: When) -> Result<(), Fault> {
+    fn delete(&self, key: &[u8], when: Ack) -> Result<(), Fault> {
         Ok(self.delete_with(key, when)?)
     }
 
-    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<(), Fault> {
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: Ack) -> Result<(), Fault> {
         let mut batch = self.db.batch();
         for (key, value) in entries {
             batch = batch.put(&self.partition, key, value);
         }
         let durability = match when {
-            When::Os => Durability::Os,
-            When::Sync => Durability::Sync,
+            Ack::Os => Durability::Os,
+            Ack::Sync => Durability::Sync,
         };
         batch.commit(durability)?;
         Ok(())
@@ -107,13 +107,13 @@ impl<const MAPPED: bool> Engine for Siltstone<MAPPED> {
         Ok(())
     }
 
-    fn scan(&self, way: Way, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
+    fn scan(&self, direction: ScanDirection, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
         let mut cursor = self.partition.cursor();
-        match way {
-            Way::Up => cursor.seek_to_first()?,
-            Way::Down => cursor.seek_to_last()?,
+        match direction {
+            ScanDirection::Up => cursor.seek_to_first()?,
+            ScanDirection::Down => cursor.seek_to_last()?,
         }
-        Ok(walk(&mut cursor, way, visit)?)
+        Ok(walk(&mut cursor, direction, visit)?)
     }
 
     fn settle(&self) -> Result<(), Fault> {

@@ -12,7 +12,7 @@
 use std::path::Path;
 
 use ::sled::{Batch, Config, Db, IVec, Mode};
-use testkit::bench::{Engine, Way, When};
+use testkit::bench::{Engine, ScanDirection, Ack};
 
 use super::{Fault, Peer, filled, locked_version};
 use crate::settings::Settings;
@@ -23,8 +23,8 @@ pub struct Sled(Db);
 
 impl Sled {
     /// Makes everything written so far as durable as requested.
-    fn done(&self, when: When) -> Result<(), Fault> {
-        if when == When::Sync {
+    fn done(&self, when: Ack) -> Result<(), Fault> {
+        if when == Ack::Sync {
             self.0.flush()?;
         }
         Ok(())
@@ -47,17 +47,17 @@ fn walk(
 impl Engine for Sled {
     type Error = Fault;
 
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Fault> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<(), Fault> {
         self.0.insert(key, value)?;
         self.done(when)
     }
 
-    fn delete(&self, key: &[u8], when: When) -> Result<(), Fault> {
+    fn delete(&self, key: &[u8], when: Ack) -> Result<(), Fault> {
         self.0.remove(key)?;
         self.done(when)
     }
 
-    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<(), Fault> {
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: Ack) -> Result<(), Fault> {
         let mut batch = Batch::default();
         for (key, value) in entries {
             batch.insert(key.as_slice(), value.as_slice());
@@ -82,15 +82,15 @@ impl Engine for Sled {
         })
     }
 
-    fn scan(&self, way: Way, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
-        match way {
-            Way::Up => walk(self.0.iter(), visit),
-            Way::Down => walk(self.0.iter().rev(), visit),
+    fn scan(&self, direction: ScanDirection, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Fault> {
+        match direction {
+            ScanDirection::Up => walk(self.0.iter(), visit),
+            ScanDirection::Down => walk(self.0.iter().rev(), visit),
         }
     }
 
     fn settle(&self) -> Result<(), Fault> {
-        self.done(When::Sync)
+        self.done(Ack::Sync)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every engine has the behaviour that the workloads need.
 
 use super::*;
-use testkit::bench::{Way, When};
+use testkit::bench::{ScanDirection, Ack};
 
 fn check<P: Peer>() {
     let folder = std::env::temp_dir().join(format!(
@@ -13,14 +13,14 @@ fn check<P: Peer>() {
     let engine = P::open(&folder, &Settings::new(0)).unwrap();
     let value = vec![b'v'; 2000];
     for round in 0..2 {
-        engine.put(b"b", &value, When::Os).unwrap();
-        engine.put(b"d", b"sync", When::Sync).unwrap();
-        engine.put(b"e", b"gone", When::Os).unwrap();
+        engine.put(b"b", &value, Ack::Os).unwrap();
+        engine.put(b"d", b"sync", Ack::Sync).unwrap();
+        engine.put(b"e", b"gone", Ack::Os).unwrap();
         let pairs = [(b"a".to_vec(), b"1".to_vec()), (b"c".to_vec(), b"22".to_vec())];
-        engine.put_all(&pairs, When::Sync).unwrap();
-        engine.put_all(&pairs, When::Os).unwrap();
-        engine.delete(b"e", When::Os).unwrap();
-        engine.delete(b"f", When::Sync).unwrap();
+        engine.put_all(&pairs, Ack::Sync).unwrap();
+        engine.put_all(&pairs, Ack::Os).unwrap();
+        engine.delete(b"e", Ack::Os).unwrap();
+        engine.delete(b"f", Ack::Sync).unwrap();
         // Once from memory, once from files.
         if round == 1 {
             engine.settle().unwrap();
@@ -51,13 +51,13 @@ fn check<P: Peer>() {
             keys.extend_from_slice(key);
             key > &b"b"[..]
         };
-        engine.scan(Way::Down, down).unwrap();
+        engine.scan(ScanDirection::Down, down).unwrap();
         assert_eq!(keys, b"dcb");
     }
     engine.reclaim().unwrap();
     let other = engine.clone();
     std::thread::spawn(move || {
-        other.put(b"g", b"", When::Os).unwrap();
+        other.put(b"g", b"", Ack::Os).unwrap();
         assert_eq!(other.get(b"d").unwrap(), Some(4));
     })
     .join()

@@ -1,7 +1,7 @@
 //! Siltstone as the workloads see it: one partition of a database.
 
 use siltstone::{Db, Durability, Partition, Result};
-use testkit::bench::{Engine, Way, When};
+use testkit::bench::{Ack, Engine, ScanDirection};
 
 use crate::engine;
 
@@ -14,10 +14,10 @@ pub(crate) struct Measured {
     pub(crate) is_verified: bool,
 }
 
-fn durability(when: When) -> Durability {
+fn durability(when: Ack) -> Durability {
     match when {
-        When::Os => Durability::Os,
-        When::Sync => Durability::Sync,
+        Ack::Os => Durability::Os,
+        Ack::Sync => Durability::Sync,
     }
 }
 
@@ -25,16 +25,16 @@ impl Engine for Measured {
     type Error = siltstone::Error;
 
     #[inline]
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<()> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<()> {
         self.partition.put_with(key, value, durability(when)).map(drop)
     }
 
     #[inline]
-    fn delete(&self, key: &[u8], when: When) -> Result<()> {
+    fn delete(&self, key: &[u8], when: Ack) -> Result<()> {
         self.partition.delete_with(key, durability(when)).map(drop)
     }
 
-    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<()> {
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: Ack) -> Result<()> {
         let entries = entries.iter().map(|(key, value)| (key, value));
         engine::put_all(&self.db, &self.partition, entries, durability(when))
     }
@@ -62,8 +62,12 @@ impl Engine for Measured {
         Ok(())
     }
 
-    fn scan(&self, way: Way, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
-        if self.is_verified && way == Way::Up {
+    fn scan(
+        &self,
+        direction: ScanDirection,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        if self.is_verified && direction == ScanDirection::Up {
             for item in self.partition.verified_range(..) {
                 let (key, found) = item?;
                 if !visit(&key, &found.value) {
@@ -73,14 +77,14 @@ impl Engine for Measured {
             return Ok(());
         }
         let mut cursor = self.partition.cursor();
-        match way {
-            Way::Up => cursor.seek_to_first()?,
-            Way::Down => cursor.seek_to_last()?,
+        match direction {
+            ScanDirection::Up => cursor.seek_to_first()?,
+            ScanDirection::Down => cursor.seek_to_last()?,
         }
         while cursor.valid() && visit(cursor.key(), cursor.value()?) {
-            match way {
-                Way::Up => cursor.next()?,
-                Way::Down => cursor.prev()?,
+            match direction {
+                ScanDirection::Up => cursor.next()?,
+                ScanDirection::Down => cursor.prev()?,
             }
         }
         Ok(())

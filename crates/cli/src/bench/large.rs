@@ -8,7 +8,7 @@ use siltstone::{
     Compression, Db, Durability, Error, LargeValueOptions, MetaHiveOptions, Partition,
     PartitionOptions,
 };
-use testkit::bench::When;
+use testkit::bench::Ack;
 use testkit::bench::large::{
     DEFAULT_WORKLOAD, LargeBench, LargeEngine, LargeFailure, LargePlan, MixTime, SizeRates,
 };
@@ -73,10 +73,10 @@ struct Measured {
 impl LargeEngine for Measured {
     type Error = Error;
 
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Error> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<(), Error> {
         let durability = match when {
-            When::Os => Durability::Os,
-            When::Sync => Durability::Sync,
+            Ack::Os => Durability::Os,
+            Ack::Sync => Durability::Sync,
         };
         self.partition.put_with(key, value, durability).map(drop)
     }

@@ -11,7 +11,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use testkit::bench::When;
+use testkit::bench::Ack;
 use testkit::bench::large::LargeEngine;
 
 /// A folder with a file for each value; it is removed with this value.
@@ -34,15 +34,15 @@ impl FilePerValue {
 impl LargeEngine for FilePerValue {
     type Error = io::Error;
 
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> io::Result<()> {
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> io::Result<()> {
         let new = self.folder.path().join("new");
         let mut file = File::create(&new)?;
         file.write_all(value)?;
-        if when == When::Sync {
+        if when == Ack::Sync {
             file.sync_data()?;
         }
         fs::rename(&new, self.path_of(key))?;
-        if when == When::Sync {
+        if when == Ack::Sync {
             File::open(self.folder.path())?.sync_all()?;
         }
         Ok(())

@@ -68,8 +68,8 @@ pub(crate) struct Args {
     #[arg(long)]
     write_rate: Option<NonZeroU64>,
     /// Durability of writes
-    #[arg(long, value_enum, default_value_t = When::Os)]
-    durability: When,
+    #[arg(long, value_enum, default_value_t = Ack::Os)]
+    durability: Ack,
     /// Block cache, such as 256MiB [default: the engine's]
     #[arg(long, value_parser = parse_bytes)]
     cache: Option<u64>,
@@ -124,7 +124,7 @@ enum OwnData {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum When {
+enum Ack {
     /// In the kernel: survives a killed process
     Os,
     /// On the device: survives a power cut
@@ -151,8 +151,8 @@ impl Args {
             threads: self.threads,
             write_rate: self.write_rate,
             when: match self.durability {
-                When::Os => testkit::bench::When::Os,
-                When::Sync => testkit::bench::When::Sync,
+                Ack::Os => testkit::bench::Ack::Os,
+                Ack::Sync => testkit::bench::Ack::Sync,
             },
             seed: self.seed,
         }

@@ -16,7 +16,7 @@
 //!               survivors/boundary.rs has hidden entries and the ends of tables, between two keys;
 //!               last_keys.rs and last_value.rs have the entry before, for order and for twins
 //! rules.rs      the rules by which entries survive
-//! clip.rs       the range of an export
+//! export_range.rs  the range of an export
 //! stages.rs     the hooks of the job
 //! split.rs      the end of an output table
 //! outputs.rs    the output tables
@@ -36,10 +36,10 @@
 //!    a tombstone above an older entry of its key.
 
 mod asked;
-mod clip;
 mod damaged;
 #[cfg(test)]
 pub(crate) mod drawing;
+mod export_range;
 mod fill;
 mod inputs;
 mod last_keys;
@@ -61,13 +61,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 pub use asked::{Finish, RangePick};
-pub use clip::Clip;
+pub use export_range::ExportRange;
 pub use fill::Fill;
 pub use leveled::{Shape, compaction_debt};
 pub use outputs::{Outputs, SyncLater, TableFactory};
 pub use picker::Picker;
 pub use place::ingest_level;
-pub use rules::{KeyBelow, Ruling, Survival};
+pub use rules::{DropDecision, DropRules, KeyBelow};
 pub use run::{JobOutcome, Merge, RunContext};
 pub use split::Split;
 pub use stages::Stages;

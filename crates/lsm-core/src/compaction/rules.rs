@@ -26,7 +26,7 @@ use crate::version::{Level, PartitionVersion, Table};
 
 /// The rules' decision on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ruling {
+pub enum DropDecision {
     /// The entry is written.
     Keep,
     /// No one can see it any more.
@@ -48,34 +48,34 @@ pub(super) fn is_plausible(key: KeyRef<'_>, base_seq: SeqNo) -> bool {
 
 /// The rules as a state machine over entries in internal order.
 #[derive(Debug)]
-pub struct Survival<'a> {
+pub struct DropRules<'a> {
     snapshots: &'a [SeqNo],
     /// The durable clear sequences: see `types/clear_seqs.rs`.
     clear_seqs: ClearSeqs,
     /// The sequence of the entry before and its stripe; absent before the first entry.
     last: Option<(SeqNo, usize)>,
-    /// See [`Survival::kept_for`].
+    /// See [`DropRules::kept_for`].
     kept_for: Option<SeqNo>,
 }
 
-impl<'a> Survival<'a> {
+impl<'a> DropRules<'a> {
     /// Rules for these snapshots, ascending. The sequence that was visible when the job began must
     /// be among them: a snapshot taken during the job is at that one or later.
     ///
     /// # Panics
     /// If there is no snapshot, or they do not ascend.
-    pub fn new(snapshots: &'a [SeqNo]) -> Survival<'a> {
+    pub fn new(snapshots: &'a [SeqNo]) -> DropRules<'a> {
         assert!(!snapshots.is_empty(), "the visible sequence is always a snapshot");
         assert!(snapshots.is_sorted(), "snapshots ascend");
         let clear_seqs = ClearSeqs::default();
-        Survival { snapshots, clear_seqs, last: None, kept_for: None }
+        DropRules { snapshots, clear_seqs, last: None, kept_for: None }
     }
 
     /// With the clear sequences of the partition that the job may rely on: they are durable, or become so
     /// with its result.
     #[must_use]
-    pub fn with_clear_seqs(self, clear_seqs: ClearSeqs) -> Survival<'a> {
-        Survival { clear_seqs, ..self }
+    pub fn with_clear_seqs(self, clear_seqs: ClearSeqs) -> DropRules<'a> {
+        DropRules { clear_seqs, ..self }
     }
 
     /// The stripe of the oldest clear sequence above an entry.
@@ -104,7 +104,7 @@ impl<'a> Survival<'a> {
         trailer: Trailer,
         is_version: bool,
         below: impl FnOnce() -> bool,
-    ) -> Ruling {
+    ) -> DropDecision {
         let seq = trailer.seq();
         // Snapshots cut the sequences into stripes; a reader sees the newest entry at or under
         // its snapshot, so of each stripe only the newest entry of a key is ever seen.
@@ -112,14 +112,14 @@ impl<'a> Survival<'a> {
         let stripe = self.snapshots.partition_point(|snapshot| *snapshot < seq);
         let newer = self.last.filter(|_| is_version);
         if newer.is_some_and(|(newer_seq, _)| seq > newer_seq) {
-            return Ruling::Disordered;
+            return DropDecision::Disordered;
         }
         // The entry before counts even if it was dropped: it shadows this one for the readers of
         // its stripe, and whatever let it go holds for this one as well.
         self.last = Some((seq, stripe));
         self.kept_for = None;
         if newer.is_some_and(|(newer_seq, _)| seq == newer_seq) {
-            return Ruling::Twin;
+            return DropDecision::Twin;
         }
         // A newer version shadows it, or a clear sequence, whichever comes first.
         let newer_stripe = newer.map_or(usize::MAX, |(_, newer_stripe)| newer_stripe);
@@ -129,7 +129,7 @@ impl<'a> Survival<'a> {
             // while the job runs sees the newest entry at that moment, which the job does not know.
             // Dropping all but the newest entry there would break exactly those snapshots.
             if stripe == shadow && stripe < self.snapshots.len() {
-                return Ruling::Drop;
+                return DropDecision::Drop;
             }
             if stripe < shadow {
                 // The snapshots between the two see this entry; the newest of them is the last below
@@ -142,9 +142,9 @@ impl<'a> Survival<'a> {
         // outside them can come back to light. In a younger stripe the tombstone has entries to hide
         // that a snapshot keeps: asking only for the levels below would bring those back.
         if tombstone && stripe == 0 && !below() {
-            return Ruling::Drop;
+            return DropDecision::Drop;
         }
-        Ruling::Keep
+        DropDecision::Keep
     }
 }
 

@@ -17,7 +17,7 @@ use super::damaged::DamagedInput;
 use super::inputs::{JobCheck, MergeInput, blame, input_tables, open_inputs};
 use super::leveled::level_compression;
 use super::survivors::write_survivors;
-use super::{Clip, Compaction, KeyBelow, Outputs, Split, Stages, TableFactory, Trigger};
+use super::{Compaction, ExportRange, KeyBelow, Outputs, Split, Stages, TableFactory, Trigger};
 use crate::error::Result;
 use crate::hooks::{
     Fault, Findings, InputTable, Job, JobFindings, JobKind, JobValues, RepairSources,
@@ -42,7 +42,7 @@ pub struct Merge<'a> {
     /// Sequence numbers are stored relative to this; no entry of the inputs is older.
     base_seq: SeqNo,
     /// The entries that are read, if not all are.
-    clip: Option<&'a Clip>,
+    range: Option<&'a ExportRange>,
     /// The sequence numbers at which the partition was cleared.
     clear_seqs: ClearSeqs,
     /// The compaction whose neighbours say where an output ends.
@@ -80,7 +80,7 @@ impl<'a> Merge<'a> {
             bottom: version.tables().next().is_none(),
             // Everything flushed so far lies below it.
             base_seq: version.flushed_through,
-            clip: None,
+            range: None,
             // Not those of newer memtables: they may be lost in a crash that keeps the tables.
             clear_seqs: version.clear_seqs.and(&clear_seqs_of(memtables)),
             compaction: None,
@@ -102,14 +102,14 @@ impl<'a> Merge<'a> {
             // The effective numbers: an ingested table stores others, and its outputs store the
             // effective ones.
             base_seq: oldest.expect("a compaction has inputs"),
-            clip: None,
+            range: None,
             clear_seqs: version.clear_seqs.clone(),
             compaction: Some(compaction),
             bare: None,
         }
     }
 
-    /// The entries that a reader sees of `memtables` and `version`, above `clear_seqs`, within `clip`, one
+    /// The entries that a reader sees of `memtables` and `version`, above `clear_seqs`, within `range`, one
     /// version of each key, as values: an export. Filters and outputs are the caller's choice: the filter
     /// that seals takes part, those that would decide need not.
     ///
@@ -118,11 +118,11 @@ impl<'a> Merge<'a> {
         memtables: &[Arc<Memtable>],
         version: &'a PartitionVersion,
         clear_seqs: ClearSeqs,
-        clip: &'a Clip,
+        range: &'a ExportRange,
     ) -> Merge<'a> {
         let mut tables = Vec::new();
         for (level, all) in version.levels.iter().enumerate() {
-            let in_range = all.tables().iter().filter(|table| table.meta.overlaps(clip.range()));
+            let in_range = all.tables().iter().filter(|table| table.meta.overlaps(range.range()));
             // Empty levels are left out when the inputs are opened.
             tables.push((level, in_range.cloned().collect()));
         }
@@ -135,7 +135,7 @@ impl<'a> Merge<'a> {
             level_to: LEVEL_COUNT - 1,
             bottom: true,
             base_seq: SeqNo::ZERO,
-            clip: Some(clip),
+            range: Some(range),
             clear_seqs,
             compaction: None,
             bare: None,
@@ -175,7 +175,7 @@ impl<'a> Merge<'a> {
         };
         self.start(&mut stages, described)?;
         let mut outputs = self.outputs(factory, &stages);
-        if self.clip.is_some() {
+        if self.range.is_some() {
             outputs.values_only(&tables.dir);
         }
         let mut entries = MergeIter::new(inputs);
@@ -183,7 +183,7 @@ impl<'a> Merge<'a> {
         let below = self.below().and_lost(self.is_repair().then(|| findings.clone()));
         let split = self.split();
         let outcome =
-            write_survivors(&mut entries, self.clip, stages, below, split, outputs, should_stop)
+            write_survivors(&mut entries, self.range, stages, below, split, outputs, should_stop)
                 // The loop sees only that entries do not ascend. The tables are read again to name
                 // the one at fault.
                 .map_err(|error| blame(error, self.input_tables(), tables))?;
@@ -202,7 +202,7 @@ impl<'a> Merge<'a> {
         let described = input_tables(self.input_tables(), tables)?;
         // The filter that seals sees a part of the tables in an export. Otherwise it sees all that the verifier
         // sees, and compares it.
-        let compares = self.clip.is_some();
+        let compares = self.range.is_some();
         let verifier = match stages.hooks().verifying().filter(|_| !described.is_empty()) {
             Some(factory) => factory.verifier(&described, compares)?,
             None => None,
@@ -257,7 +257,7 @@ impl<'a> Merge<'a> {
             bottom: self.bottom,
             snapshots: stages.registered(),
             inputs: &inputs,
-            partial: self.clip.is_some(),
+            partial: self.range.is_some(),
             ..Job::new(&self.version.name, self.kind)
         })
     }

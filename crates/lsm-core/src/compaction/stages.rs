@@ -35,7 +35,7 @@ pub struct Stages<'a> {
     pub(super) sealing: Option<JobFilter>,
     /// `true` if the filter that seals is asked for each input.
     pub(super) takes_inputs: bool,
-    /// `true` if all of the inputs is read, whatever a clip wants of them: see
+    /// `true` if all of the inputs is read, whatever an export reads of them: see
     /// [`Verifier::walks_all`](crate::hooks::Verifier::walks_all).
     pub(super) walks_all: bool,
     /// The form of the hidden entries that the loop makes of notes, if the filter that seals has one.

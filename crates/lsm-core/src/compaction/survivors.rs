@@ -12,13 +12,13 @@
 
 mod boundary;
 
-use super::clip::ClipSide;
+use super::export_range::RangeSide;
 use super::inputs::{JobEntry, MergeInput};
 use super::last_keys::LastKeys;
 use super::last_value::LastValue;
 use super::rules::is_plausible;
 use super::stages::Expires;
-use super::{Clip, JobOutcome, KeyBelow, Outputs, Ruling, Split, Stages, Survival};
+use super::{DropDecision, DropRules, ExportRange, JobOutcome, KeyBelow, Outputs, Split, Stages};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     AddedValue, AttachedStore, Carry, CarryJob, Decision, Entry, Fault, Faults, Inject, Input,
@@ -35,7 +35,7 @@ const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
 /// The loop's state without its stages.
 pub(super) struct Writing<'a, 'o> {
     stages: Stages<'a>,
-    survival: Survival<'a>,
+    rules: DropRules<'a>,
     below: KeyBelow,
     split: Option<Split>,
     outputs: Outputs<'o>,
@@ -61,11 +61,11 @@ pub(super) struct Writing<'a, 'o> {
     noting: Noting,
 }
 
-/// Writes what survives of `entries`, all of them or those inside `clip`, in tables that `split`
+/// Writes what survives of `entries`, all of them or those inside `range`, in tables that `split`
 /// ends. The stages are started.
 pub(super) fn write_survivors(
     entries: &mut MergeIter<MergeInput>,
-    clip: Option<&Clip>,
+    range: Option<&ExportRange>,
     stages: Stages<'_>,
     below: KeyBelow,
     split: Option<Split>,
@@ -74,7 +74,7 @@ pub(super) fn write_survivors(
 ) -> Result<JobOutcome> {
     let mut writing = Writing::new(stages, below, split, outputs);
     // Around the loop, and outside of what it holds: that is dropped as after any other error.
-    catch_blamed(|| writing.walk(entries, clip, should_stop))?;
+    catch_blamed(|| writing.walk(entries, range, should_stop))?;
     writing.finish()
 }
 
@@ -82,14 +82,14 @@ impl Writing<'_, '_> {
     fn walk(
         &mut self,
         entries: &mut MergeIter<MergeInput>,
-        clip: Option<&Clip>,
+        range: Option<&ExportRange>,
         should_stop: &dyn Fn() -> bool,
     ) -> Result<()> {
         let mut until_look = ENTRIES_BETWEEN_LOOKS;
         let walks_all = self.stages.walks_all;
-        match clip.and_then(|clip| clip.range().start).filter(|_| !walks_all) {
+        match range.and_then(|range| range.range().start).filter(|_| !walks_all) {
             None => entries.seek(None)?,
-            // At the newest version: the clip passes over the versions that are too new.
+            // At the newest version: the loop passes over the versions that are too new.
             Some(start) => entries.seek(Some(KeyRef::seek(start, SeqNo::MAX)))?,
         }
         while entries.valid() {
@@ -100,11 +100,11 @@ impl Writing<'_, '_> {
                     return Err(Error::new(ErrorKind::Closed, "the job was cancelled"));
                 }
             }
-            let place = clip.map_or(ClipSide::Inside, |clip| {
-                clip.place(entries.key(), entries.current().is_hidden())
+            let place = range.map_or(RangeSide::Inside, |range| {
+                range.place(entries.key(), entries.current().is_hidden())
             });
             match place {
-                ClipSide::Inside => {
+                RangeSide::Inside => {
                     self.read(entries)?;
                     if self.is_over() {
                         break;
@@ -114,10 +114,10 @@ impl Writing<'_, '_> {
                         until_look = 1;
                     }
                 }
-                ClipSide::Outside => {}
+                RangeSide::Outside => {}
                 // Leaving early would miss damage that only the end of an input shows.
-                ClipSide::Behind if walks_all => {}
-                ClipSide::Behind => break,
+                RangeSide::After if walks_all => {}
+                RangeSide::After => break,
             }
             entries.next()?;
         }
@@ -145,7 +145,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         let sync_failure_count = store
             .map_or(0, |store| store.stats().map_or(u64::MAX, |stats| stats.sync_failure_count));
         Writing {
-            survival: Survival::new(stages.snapshots).with_clear_seqs(stages.clear_seqs.clone()),
+            rules: DropRules::new(stages.snapshots).with_clear_seqs(stages.clear_seqs.clone()),
             stages,
             below,
             split,
@@ -254,17 +254,17 @@ impl<'a, 'o> Writing<'a, 'o> {
         }
         let is_version = self.keys.is_version();
         let below = &mut self.below;
-        match self.survival.keep(key.trailer, is_version, || below.may_lie_below(key.user)) {
-            Ruling::Keep => {
+        match self.rules.keep(key.trailer, is_version, || below.may_lie_below(key.user)) {
+            DropDecision::Keep => {
                 self.note_first_flush(entry);
                 self.keep(entry)?;
             }
-            Ruling::Drop => {
+            DropDecision::Drop => {
                 self.note_first_flush(entry);
                 self.drop_handle(entry);
             }
-            Ruling::Disordered => return self.damaged(entry, "an entry is out of order"),
-            Ruling::Twin => {
+            DropDecision::Disordered => return self.damaged(entry, "an entry is out of order"),
+            DropDecision::Twin => {
                 // Of equal twins one is enough; of unequal ones no one can tell which is true.
                 if order.is_ne() || !self.last_value.is(entry.value) {
                     let what = "two entries with one key and sequence number differ";
@@ -406,7 +406,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         // For registered snapshots alone. The rules respect the visible sequence as well, and an
         // entry whose damaged sequence lies above it is kept for it by every rewrite: noted, it
         // would make the table due again and again.
-        let kept_for = self.survival.kept_for();
+        let kept_for = self.rules.kept_for();
         let kept_for = kept_for.filter(|kept| self.stages.registered().binary_search(kept).is_ok());
         let expires = self.stages.expires(entry, self.seen_by.is_some())?;
         match expires {

@@ -289,11 +289,11 @@ fn a_clear_shadows_every_key_for_readers_that_see_it() {
     fn check(snapshots: &[u64], clear_seqs: &[u64], entries: &[u64], kept: &[u64]) {
         let snapshots: Vec<_> = snapshots.iter().map(|n| seq(*n)).collect();
         let clear_seqs = ClearSeqs::of(clear_seqs.iter().map(|n| seq(*n)).collect());
-        let mut rules = Survival::new(&snapshots).with_clear_seqs(clear_seqs);
+        let mut rules = DropRules::new(&snapshots).with_clear_seqs(clear_seqs);
         let mut survivors = Vec::new();
         for n in entries {
             let trailer = Trailer::new(seq(*n), EntryKind::Value);
-            if rules.keep(trailer, n != &entries[0], || true) == Ruling::Keep {
+            if rules.keep(trailer, n != &entries[0], || true) == DropDecision::Keep {
                 survivors.push(*n);
             }
         }
@@ -335,12 +335,12 @@ fn tables_below_a_clear_are_let_go_of_whole_unless_a_snapshot_sees_them() {
 #[test]
 fn equal_internal_keys_are_told_apart_from_versions() {
     let snapshots = [seq(9)];
-    let mut rules = Survival::new(&snapshots);
+    let mut rules = DropRules::new(&snapshots);
     let mut keep =
         |n, is_version| rules.keep(Trailer::new(seq(n), EntryKind::Value), is_version, || true);
-    assert_eq!(keep(5, false), Ruling::Keep);
-    assert_eq!(keep(5, true), Ruling::Twin);
-    assert_eq!(keep(4, true), Ruling::Drop);
-    assert_eq!(keep(4, false), Ruling::Keep);
-    assert_eq!(keep(5, true), Ruling::Disordered);
+    assert_eq!(keep(5, false), DropDecision::Keep);
+    assert_eq!(keep(5, true), DropDecision::Twin);
+    assert_eq!(keep(4, true), DropDecision::Drop);
+    assert_eq!(keep(4, false), DropDecision::Keep);
+    assert_eq!(keep(5, true), DropDecision::Disordered);
 }

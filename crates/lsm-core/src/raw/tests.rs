@@ -39,13 +39,13 @@ fn every_version_of_a_key_is_found_newest_first() {
     let fs = MemFs::new();
     let (_db, partition) = store(&fs);
     let found = versions(&partition, b"b").unwrap();
-    let told: Vec<_> = found.iter().map(|v| (v.seq.get(), v.kind, &v.value[..])).collect();
+    let rows: Vec<_> = found.iter().map(|v| (v.seq.get(), v.kind, &v.value[..])).collect();
     let expected = [
         (5, EntryKind::Value, &b"5"[..]),
         (3, EntryKind::Tombstone, b""),
         (2, EntryKind::Value, b"2"),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(rows, expected);
     assert_eq!((found[0].at, &found[0].path), (Origin::MEMTABLE, &None));
     assert!(fs.paths().contains(found[2].path.as_ref().unwrap()));
     assert_eq!(versions(&partition, b"bb").unwrap(), []);

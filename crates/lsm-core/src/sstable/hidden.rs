@@ -214,7 +214,7 @@ impl HiddenHead {
     /// The payload after its first 8 bytes, if it has so many. A writer leaves those out if they
     /// are the sequence number.
     #[inline]
-    pub(super) fn behind_seq<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
+    pub(super) fn after_seq<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
         let stored = &bytes[self.payload.clone()];
         if self.lacks_seq { Some(stored) } else { stored.get(SEQ_BYTES..) }
     }
@@ -308,7 +308,7 @@ pub(super) struct KeyPieces<'a> {
 
 impl KeyPieces<'_> {
     /// Returns `true` if the key sorts after `last`; all do where there is none.
-    pub(super) fn is_behind(&self, last: Option<&KeyPieces<'_>>) -> bool {
+    pub(super) fn is_after(&self, last: Option<&KeyPieces<'_>>) -> bool {
         last.is_none_or(|last| last.order(self).is_lt())
     }
 

@@ -94,9 +94,9 @@ impl IndexCursor {
             Some(leaf) => (leaf.lower_bound(target), leaf.len()),
             None => (reader.index().lower_bound(target), reader.index().block().len()),
         };
-        let is_behind = at == count;
+        let is_past_end = at == count;
         self.at = at;
-        if is_behind {
+        if is_past_end {
             // The top says that the last separator of this leaf is not before the target.
             return if reader.index().levels() == 1 { Ok(None) } else { Err(reader.split_lies()) };
         }

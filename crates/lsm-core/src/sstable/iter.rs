@@ -4,7 +4,7 @@
 //! `walk.rs` has blocks, seeks and errors of all cursors; this file has the entries. The key is rebuilt into a
 //! buffer at every move, because nearly every caller compares it. The value is lent from the block.
 
-mod ahead;
+mod prefetch;
 mod unparsed;
 mod verified;
 
@@ -27,7 +27,7 @@ use super::stored::{Access, Extent, LARGE_PAYLOAD_BYTES};
 use super::table_block::{BlockCheck, TableBlock};
 use super::unparsed::{CursorBlock, UnparsedCursor};
 use super::walk::{BlockWalk, Entries};
-use ahead::{AHEAD_BYTES, AHEAD_LINES, STEP_LINES, behind};
+use prefetch::{AHEAD_BYTES, AHEAD_LINES, STEP_LINES, lines_before};
 
 pub use verified::JobCheck;
 
@@ -407,7 +407,7 @@ impl Entries for VisibleEntries {
         };
         match block {
             CursorBlock::Parsed(block) => {
-                self.touch(block, behind(block, last), AHEAD_LINES + 1);
+                self.touch(block, lines_before(block, last), AHEAD_LINES + 1);
                 self.enter(block, last);
                 true
             }
@@ -448,7 +448,7 @@ impl Entries for VisibleEntries {
         let Some(before) = block.lower_bound(target).checked_sub(1) else {
             return false;
         };
-        self.touch(block, behind(block, before), AHEAD_LINES + 1);
+        self.touch(block, lines_before(block, before), AHEAD_LINES + 1);
         self.enter(block, before);
         true
     }
@@ -476,7 +476,7 @@ impl Entries for VisibleEntries {
         };
         match block {
             CursorBlock::Parsed(block) => {
-                self.touch(block, behind(block, before), STEP_LINES);
+                self.touch(block, lines_before(block, before), STEP_LINES);
                 self.enter(block, before);
                 true
             }

@@ -51,15 +51,15 @@ pub struct Hidden<'b> {
 impl Hidden<'_> {
     /// Returns `true` if it lies in the block of its owner.
     #[inline]
-    pub fn is_beside(&self) -> bool {
+    pub fn is_next_to_owner(&self) -> bool {
         matches!(self.block, Cow::Borrowed(_))
     }
 
     /// Returns what it has after its first 8 bytes, if it is so long. Those are most often the
     /// owner's stored sequence number, and this is all that is stored: it costs no copy.
     #[inline]
-    pub fn behind_seq(&self) -> Option<&[u8]> {
-        self.head.behind_seq(self.block.bytes())
+    pub fn after_seq(&self) -> Option<&[u8]> {
+        self.head.after_seq(self.block.bytes())
     }
 
     /// Returns the whole payload.

@@ -1,8 +1,8 @@
 //! The Version and its manifest: round trips, refused edits, damage of every bit.
 
-mod ahead;
 mod crash;
 mod damage;
+mod flush_beyond_sync;
 mod replay;
 
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@
 
 use lsm_core::hooks::{DamagedBlock, DecodedEntry, OwnedEntry};
 
-use super::{Candidate, KEYS_ASKED, Sound, payload_of, stored_entry, takes_one_bit};
+use super::{Candidate, Intact, KEYS_ASKED, payload_of, stored_entry, takes_one_bit};
 use crate::bits;
 use crate::checksum;
 use crate::table_repair::HiveRepair;
@@ -23,13 +23,13 @@ pub(super) fn repaired(
     at: usize,
     missing: Option<u32>,
     logged: Option<&OwnedEntry>,
-) -> Option<Sound> {
+) -> Option<Intact> {
     let Candidate::Unknown(of, known) = &all[at] else { return None };
     let (entry, source) = of_its_bytes(repair, of, missing)
         .or_else(|| in_log(repair, of, *known, missing, logged))
         .or_else(|| in_replica(repair, block, all, at, missing))?;
     let note = sum_of_entry(&entry);
-    Some(Sound { decoded: DecodedEntry { entry, ..of.clone() }, note, source: Some(source) })
+    Some(Intact { decoded: DecodedEntry { entry, ..of.clone() }, note, source: Some(source) })
 }
 
 /// Its own bytes, as they are or with one bit turned.

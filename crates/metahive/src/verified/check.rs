@@ -9,7 +9,7 @@ use lsm_core::hooks::Entry;
 use lsm_core::raw::{EntryAt, Found, OpenTable, TableBlock, TablePlace};
 use lsm_core::types::{EntryKind, SeqNo};
 
-use super::By;
+use super::VerifiedBy;
 use crate::checksum;
 use crate::counts::Counts;
 use crate::metahive::MetaHive;
@@ -21,16 +21,16 @@ use crate::table_seal::{INCOMPLETE, TableSeal};
 const SIBLINGS_MAX: usize = 64;
 
 /// Why there is no answer.
-pub(super) enum Doubt {
+pub(super) enum CheckError {
     /// An entry disagrees with its metadata, as they lie in memory. Reading again may help.
     Damage(Error),
     /// Anything else.
     Failed(Error),
 }
 
-impl From<Error> for Doubt {
-    fn from(error: Error) -> Doubt {
-        Doubt::Failed(error)
+impl From<Error> for CheckError {
+    fn from(error: Error) -> CheckError {
+        CheckError::Failed(error)
     }
 }
 
@@ -85,8 +85,8 @@ impl<'a> EntryCheck<'a> {
     }
 
     /// The witness for the entries of a table.
-    pub(super) fn by(&self, table: OpenTable<'_>) -> Result<By> {
-        Ok(if self.seal(table)?.is_some() { By::Metadata } else { By::Block })
+    pub(super) fn by(&self, table: OpenTable<'_>) -> Result<VerifiedBy> {
+        Ok(if self.seal(table)?.is_some() { VerifiedBy::Metadata } else { VerifiedBy::Block })
     }
 
     /// Verifies the entry that a read came to, with `key` as its key, and what may have hidden a
@@ -99,11 +99,11 @@ impl<'a> EntryCheck<'a> {
         place: &TablePlace<'_>,
         found: &Found<'_>,
         key: &[u8],
-    ) -> Result<By, Doubt> {
+    ) -> Result<VerifiedBy, CheckError> {
         let TablePlace { block, at, .. } = place;
-        let Some(seal) = self.seal(block.table())? else { return Ok(By::Block) };
+        let Some(seal) = self.seal(block.table())? else { return Ok(VerifiedBy::Block) };
         let entry = stored(key, found.stored_seq, found.kind, found.value);
-        let is_beside = self.pair(&seal, block, *at, &entry)?;
+        let is_next_to_owner = self.pair(&seal, block, *at, &entry)?;
         let mut first = at.index();
         // Newer versions of the key lie before the found one. If a bit changed one of their
         // numbers, the search passed it, and the found value is too old.
@@ -111,14 +111,14 @@ impl<'a> EntryCheck<'a> {
             first -= 1;
             self.nth(&seal, block, first, &mut Vec::new())?;
         }
-        if !is_beside && first > 0 {
+        if !is_next_to_owner && first > 0 {
             self.nth(&seal, block, first - 1, &mut Vec::new())?;
         }
         // After what can name the key: a digest names only the block.
         if !block.is_whole() {
             self.whole(&seal, block)?;
         }
-        Ok(By::Metadata)
+        Ok(VerifiedBy::Metadata)
     }
 
     /// Verifies a block in which `key` was not found, and that it is not there.
@@ -128,7 +128,7 @@ impl<'a> EntryCheck<'a> {
         block: &TableBlock<'_>,
         key: &[u8],
         seen: SeqNo,
-    ) -> Result<(), Doubt> {
+    ) -> Result<(), CheckError> {
         self.block(block)?;
         // By a walk over the entries and no search: a damaged word or restart may lead a search
         // past a sound entry.
@@ -139,7 +139,7 @@ impl<'a> EntryCheck<'a> {
     }
 
     /// Verifies all entries of a block, and that they are all.
-    pub(super) fn block(&self, block: &TableBlock<'_>) -> Result<(), Doubt> {
+    pub(super) fn block(&self, block: &TableBlock<'_>) -> Result<(), CheckError> {
         let Some(seal) = self.seal(block.table())? else { return Ok(()) };
         let mut buffer = Vec::new();
         for i in 0..block.len() {
@@ -154,7 +154,7 @@ impl<'a> EntryCheck<'a> {
     /// The blocks of a span share one sum, so that the first read of any of them reads the others,
     /// too. This finds no damage in their bytes: each entry is compared when it is asked for.
     #[cold]
-    fn whole(&self, seal: &TableSeal, block: &TableBlock<'_>) -> Result<(), Doubt> {
+    fn whole(&self, seal: &TableSeal, block: &TableBlock<'_>) -> Result<(), CheckError> {
         let number = if seal.spans.is_empty() { None } else { block.number() };
         let Some((first, span)) = number.and_then(|number| seal.span_of(number)) else {
             block.set_whole();
@@ -169,7 +169,7 @@ impl<'a> EntryCheck<'a> {
             }
             // The seal counts more blocks than the index has: some are gone with their lines in it.
             let Some(sibling) = block.sibling(other)? else {
-                return Err(Doubt::Damage(block.corruption(INCOMPLETE)));
+                return Err(CheckError::Damage(block.corruption(INCOMPLETE)));
             };
             sum = sum.wrapping_add(self.digest(&sibling)?);
             // Beyond that number blocks are read once more when they are asked for, instead of
@@ -179,7 +179,7 @@ impl<'a> EntryCheck<'a> {
             }
         }
         if sum != span.digest {
-            return Err(Doubt::Damage(block.corruption(INCOMPLETE)));
+            return Err(CheckError::Damage(block.corruption(INCOMPLETE)));
         }
         block.set_whole();
         // The sum is one of all: without this, a read in each of them would read all of them.
@@ -188,7 +188,7 @@ impl<'a> EntryCheck<'a> {
     }
 
     /// The sum of the entries of a block by what their metadata says of them.
-    fn digest(&self, block: &TableBlock<'_>) -> Result<u32, Doubt> {
+    fn digest(&self, block: &TableBlock<'_>) -> Result<u32, CheckError> {
         let mut sum = 0u32;
         let mut buffer = Vec::new();
         for i in 0..block.len() {
@@ -196,14 +196,14 @@ impl<'a> EntryCheck<'a> {
             let seq = key.trailer.seq();
             let kind = key.trailer.kind().unwrap_or(EntryKind::Poison);
             let hidden = block.hidden_of(at, key.user, seq)?;
-            let metadata = hidden.as_ref().and_then(|hidden| hidden.behind_seq());
-            let told = metadata.filter(|_| self.shared.is_integrity);
-            let told = told.and_then(|metadata| Payload::behind_seq(seq, metadata));
+            let metadata = hidden.as_ref().and_then(|hidden| hidden.after_seq());
+            let payload = metadata.filter(|_| self.shared.is_integrity);
+            let payload = payload.and_then(|metadata| Payload::after_seq(seq, metadata));
             // Metadata that agrees with itself stands for its entry, so values are not hashed
             // again. Other entries are hashed.
-            let told = told.filter(Payload::is_sound);
-            let entry_sum = match told {
-                Some(told) => told.sum,
+            let payload = payload.filter(Payload::is_sound);
+            let entry_sum = match payload {
+                Some(payload) => payload.sum,
                 None => checksum::of_entry(key.user, value, seq, kind),
             };
             sum = sum.wrapping_add(entry_sum as u32);
@@ -218,7 +218,7 @@ impl<'a> EntryCheck<'a> {
         block: &TableBlock<'_>,
         i: usize,
         buffer: &mut Vec<u8>,
-    ) -> Result<(), Doubt> {
+    ) -> Result<(), CheckError> {
         let (at, key, value) = block.entry(i, buffer);
         let seq = key.trailer.seq();
         let kind = key.trailer.kind().unwrap_or(EntryKind::Poison);
@@ -233,10 +233,10 @@ impl<'a> EntryCheck<'a> {
         block: &TableBlock<'_>,
         at: EntryAt,
         entry: &Entry<'_>,
-    ) -> Result<bool, Doubt> {
+    ) -> Result<bool, CheckError> {
         let hidden = block.hidden_of(at, entry.key, entry.stored_seq)?;
-        let (metadata, is_beside) = match &hidden {
-            Some(hidden) => (hidden.behind_seq(), hidden.is_beside()),
+        let (metadata, is_next_to_owner) = match &hidden {
+            Some(hidden) => (hidden.after_seq(), hidden.is_next_to_owner()),
             None => match seal.open_payload(entry.key, entry.stored_seq.get()) {
                 Some(payload) => (payload.get(HEAD_BYTES..), false),
                 None => {
@@ -246,7 +246,7 @@ impl<'a> EntryCheck<'a> {
             },
         };
         if metadata.is_some_and(|metadata| self.shared.entry_is_good(entry, metadata)) {
-            return Ok(is_beside);
+            return Ok(is_next_to_owner);
         }
         Err(damage(block, "the entry disagrees with its metadata", entry.key))
     }
@@ -257,6 +257,6 @@ fn stored<'a>(key: &'a [u8], seq: SeqNo, kind: EntryKind, value: &'a [u8]) -> En
 }
 
 #[cold]
-fn damage(block: &TableBlock<'_>, what: impl Into<String>, key: &[u8]) -> Doubt {
-    Doubt::Damage(block.corruption(what).at_key(key))
+fn damage(block: &TableBlock<'_>, what: impl Into<String>, key: &[u8]) -> CheckError {
+    CheckError::Damage(block.corruption(what).at_key(key))
 }

@@ -8,7 +8,7 @@ use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, EndedBlock, Entry, Fault,
     Faults, HiddenSink, Input, InputTable, Job, JobKind, Origin, Output, Properties,
 };
-use lsm_core::internals::compaction::{Ruling, Survival};
+use lsm_core::internals::compaction::{DropDecision, DropRules};
 use lsm_core::types::{EntryKind, FileNo, KeyRef, SeqNo, Trailer};
 use metahive::payload::{Payload, entry_key, is_metadata};
 use metahive::table_seal::TableSeal;
@@ -223,7 +223,7 @@ impl Engine {
         let mut out =
             Outputs { tables: vec![], ended: vec![], block: 0, block_bytes: 0, table_bytes: 0 };
         out.tables.push(Table { file: self.next_file, ..Table::default() });
-        let mut survival = Survival::new(&self.snapshots);
+        let mut survival = DropRules::new(&self.snapshots);
         let mut last_read: Option<Vec<u8>> = None;
         let mut last_key: Option<Vec<u8>> = None;
         let mut boundaries = 0;
@@ -243,7 +243,7 @@ impl Engine {
             }
             let is_version = last_read.as_ref() == Some(&stored.key);
             last_read = Some(stored.key.clone());
-            if survival.keep(stored.internal().trailer, is_version, || true) != Ruling::Keep {
+            if survival.keep(stored.internal().trailer, is_version, || true) != DropDecision::Keep {
                 continue;
             }
             if last_key.as_ref() != Some(&stored.key) {

@@ -7,7 +7,7 @@ use lsm_core::hooks::Hooks;
 use lsm_core::options::PartitionOptions;
 use lsm_core::raw::{self, Found, ReadAt, TableBlock, Witness};
 use lsm_core::{Db, Partition, Result};
-use metahive::{By, MetaHive, verified_get};
+use metahive::{MetaHive, VerifiedBy, verified_get};
 
 /// Damages the word by which a search finds the entry that it is shown.
 struct Damaging;
@@ -48,7 +48,7 @@ fn a_key_that_a_search_passes_in_memory_does_not_count_as_absent() {
         let found = verified_get(&p, key).unwrap().unwrap_or_else(|| panic!("{key} is there"));
         assert_eq!(
             (&found.value[..], found.by),
-            (format!("value of {key}").as_bytes(), By::Metadata)
+            (format!("value of {key}").as_bytes(), VerifiedBy::Metadata)
         );
         assert!(p.get(key).unwrap().is_some(), "{key}: what was read again is in the cache");
     }

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
-mod beside;
 mod checker;
 mod damaged_log;
 mod deletions;
@@ -14,6 +13,7 @@ mod modes;
 mod other_side;
 mod processes;
 mod promotion;
+mod read_only_open;
 mod recorded;
 mod steps;
 mod takeover;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::When;
+use super::Ack;
 use crate::Rng;
 
 /// The workload that runs if no other is named.
@@ -24,7 +24,7 @@ pub trait LargeEngine {
     type Error;
 
     /// Sets a key to a value.
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Self::Error>;
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<(), Self::Error>;
 
     /// Reads the value of `key` into the front of `buf`, verified if the engine can; returns its
     /// length.
@@ -281,7 +281,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
         Ok(LargeOutcome { sizes: rates, mixes: times })
     }
 
-    fn put(&mut self, key: &str, mark: u64, size: u64, when: When) -> Result<Duration, E::Error> {
+    fn put(&mut self, key: &str, mark: u64, size: u64, when: Ack) -> Result<Duration, E::Error> {
         let value = &mut self.value[..size as usize];
         value[..8].copy_from_slice(&mark.to_le_bytes());
         value[8..MARK_BYTES].copy_from_slice(&size.to_le_bytes());
@@ -337,7 +337,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
         let repetitions = self.plan.repetitions_of(size);
         let mut puts = Vec::new();
         for n in 0..repetitions {
-            puts.push(self.put(&key_of("put", id, n), n, size, When::Os)?);
+            puts.push(self.put(&key_of("put", id, n), n, size, Ack::Os)?);
         }
         let mut copies = Vec::new();
         let mut gets = Vec::new();
@@ -367,7 +367,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
         let mut deleting = self.delete_all(repetitions, |n| key_of("put", id, n))?;
         let mut synced = Vec::new();
         for n in 0..repetitions {
-            synced.push(self.put(&key_of("synced", id, n), n, size, When::Sync)?);
+            synced.push(self.put(&key_of("synced", id, n), n, size, Ack::Sync)?);
         }
         deleting += self.delete_all(repetitions, |n| key_of("synced", id, n))?;
         let trim = self.plan.trim_percent;
@@ -447,7 +447,7 @@ impl<'a, E: LargeEngine> LargeBench<'a, E> {
     ) -> Result<Duration, E::Error> {
         let size = self.chosen_size();
         let key = format!("{}-{next:06}", mix.name);
-        let took = self.put(&key, *next, size, When::Os)?;
+        let took = self.put(&key, *next, size, Ack::Os)?;
         held.push((key, *next, size));
         *next += 1;
         Ok(took)

@@ -21,7 +21,7 @@ pub use worker::Kind;
 
 /// The point at which a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum Ack {
     /// In the kernel: survives a killed process.
     Os,
     /// On the device: survives a power cut.
@@ -30,7 +30,7 @@ pub enum When {
 
 /// The direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ScanDirection {
     /// From the first key on.
     Up,
     /// From the last key on.
@@ -46,13 +46,13 @@ pub trait Engine: Clone + Send + 'static {
     type Error: Send;
 
     /// Writes one entry.
-    fn put(&self, key: &[u8], value: &[u8], when: When) -> Result<(), Self::Error>;
+    fn put(&self, key: &[u8], value: &[u8], when: Ack) -> Result<(), Self::Error>;
 
     /// Deletes one entry.
-    fn delete(&self, key: &[u8], when: When) -> Result<(), Self::Error>;
+    fn delete(&self, key: &[u8], when: Ack) -> Result<(), Self::Error>;
 
     /// Writes several entries, all or nothing.
-    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: When) -> Result<(), Self::Error>;
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], when: Ack) -> Result<(), Self::Error>;
 
     /// The length in bytes of the value of `key`, which must be ready to read; `None` without one.
     fn get(&self, key: &[u8]) -> Result<Option<usize>, Self::Error>;
@@ -66,12 +66,16 @@ pub trait Engine: Clone + Send + 'static {
     ) -> Result<(), Self::Error>;
 
     /// Passes the entries to `visit` from one end on, until it returns false.
-    fn scan(&self, way: Way, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<(), Self::Error>;
+    fn scan(
+        &self,
+        direction: ScanDirection,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Self::Error>;
 
     /// The number of entries.
     fn count(&self) -> Result<u64, Self::Error> {
         let mut count = 0;
-        self.scan(Way::Up, |_, _| {
+        self.scan(ScanDirection::Up, |_, _| {
             count += 1;
             true
         })?;

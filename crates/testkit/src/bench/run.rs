@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::measure::{Memory, Usage, disk_bytes};
 use super::meter::{Meter, Tally, now};
 use super::worker::{Kind, Worker};
-use super::{Engine, When};
+use super::{Ack, Engine};
 use crate::workload::{KeySpace, Values};
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -133,7 +133,7 @@ pub struct Plan {
     /// for as many as possible. With the same number, all engines do the same work while they read.
     pub write_rate: Option<NonZeroU64>,
     /// The point at which a write counts as done, except in `fillsync`.
-    pub when: When,
+    pub when: Ack,
     /// Seed of every random choice.
     pub seed: u64,
 }

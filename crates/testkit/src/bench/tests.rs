@@ -17,17 +17,17 @@ struct Map(Arc<Mutex<Entries>>);
 impl Engine for Map {
     type Error = Infallible;
 
-    fn put(&self, key: &[u8], value: &[u8], _: When) -> Result<(), Infallible> {
+    fn put(&self, key: &[u8], value: &[u8], _: Ack) -> Result<(), Infallible> {
         self.0.lock().unwrap().insert(key.to_vec(), value.to_vec());
         Ok(())
     }
 
-    fn delete(&self, key: &[u8], _: When) -> Result<(), Infallible> {
+    fn delete(&self, key: &[u8], _: Ack) -> Result<(), Infallible> {
         self.0.lock().unwrap().remove(key);
         Ok(())
     }
 
-    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], _: When) -> Result<(), Infallible> {
+    fn put_all(&self, entries: &[(Vec<u8>, Vec<u8>)], _: Ack) -> Result<(), Infallible> {
         self.0.lock().unwrap().extend(entries.iter().cloned());
         Ok(())
     }
@@ -49,13 +49,13 @@ impl Engine for Map {
 
     fn scan(
         &self,
-        way: Way,
+        direction: ScanDirection,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), Infallible> {
         let map = self.0.lock().unwrap();
-        match way {
-            Way::Up => map.iter().all(|(key, value)| visit(key, value)),
-            Way::Down => map.iter().rev().all(|(key, value)| visit(key, value)),
+        match direction {
+            ScanDirection::Up => map.iter().all(|(key, value)| visit(key, value)),
+            ScanDirection::Down => map.iter().rev().all(|(key, value)| visit(key, value)),
         };
         Ok(())
     }
@@ -72,7 +72,7 @@ fn plan(ops: Option<u64>) -> Plan {
     let limit = None;
     let idle_loop = false;
     let write_rate = None;
-    let when = When::Os;
+    let when = Ack::Os;
     Plan {
         records: 1000,
         ops,

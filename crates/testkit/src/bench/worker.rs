@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::meter::Meter;
-use super::{Engine, Way, When};
+use super::{Ack, Engine, ScanDirection};
 use crate::Rng;
 use crate::workload::{KeySpace, Mix, Operation, Permutation, Stream, Values};
 
@@ -156,7 +156,7 @@ pub(super) struct Worker<E> {
     pub(super) keys: KeySpace,
     pub(super) values: Values,
     pub(super) value_bytes: usize,
-    pub(super) when: When,
+    pub(super) when: Ack,
     /// Writes per second during reads; `None` for as many as possible.
     pub(super) write_rate: Option<NonZeroU64>,
     pub(super) seed: u64,
@@ -175,21 +175,21 @@ impl<E: Engine> Worker<E> {
             Kind::ReadRandom | Kind::ReadWhileWriting => self.read(meter),
             Kind::ReadMissing => self.read_missing(meter),
             Kind::SeekRandom => self.seek(meter),
-            Kind::Scan => self.scan(Way::Up, meter),
-            Kind::ScanReverse => self.scan(Way::Down, meter),
+            Kind::Scan => self.scan(ScanDirection::Up, meter),
+            Kind::ScanReverse => self.scan(ScanDirection::Down, meter),
             Kind::DeleteRandom => self.delete(meter),
             _ => self.ycsb(kind.mix().expect("all others are of YCSB"), meter),
         }
     }
 
-    fn put(&mut self, key: &[u8], when: When, meter: &mut Meter<'_>) -> Result<(), E::Error> {
+    fn put(&mut self, key: &[u8], when: Ack, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let value = self.values.next(self.value_bytes);
         meter.wrote(key.len() + value.len());
         self.engine.put(key, value, when)
     }
 
     fn fill(&mut self, kind: Kind, meter: &mut Meter<'_>) -> Result<(), E::Error> {
-        let when = if kind == Kind::FillSync { When::Sync } else { self.when };
+        let when = if kind == Kind::FillSync { Ack::Sync } else { self.when };
         let mut key = Vec::new();
         for n in self.ops.clone() {
             match kind {
@@ -288,11 +288,11 @@ impl<E: Engine> Worker<E> {
     }
 
     /// Walks through all entries, from the same end again when it is at the other.
-    fn scan(&mut self, way: Way, meter: &mut Meter<'_>) -> Result<(), E::Error> {
+    fn scan(&mut self, direction: ScanDirection, meter: &mut Meter<'_>) -> Result<(), E::Error> {
         let mut left = self.ops.end - self.ops.start;
         while left > 0 {
             let before = left;
-            self.engine.scan(way, |key, value| {
+            self.engine.scan(direction, |key, value| {
                 meter.read_bytes(key.len() + value.len());
                 meter.tick();
                 left -= 1;

@@ -5,7 +5,7 @@
 //! serving are compared:
 //!
 //! ```text
-//! way        a write waits for          a strong read goes to        other reads go to
+//! setup        a write waits for          a strong read goes to        other reads go to
 //! baseline   both secondaries           a secondary, as it is        a secondary, as it is
 //! offloaded  no other process           a secondary, at level 1      a secondary, as it is
 //! optimal    no other process           the primary                  a secondary, as it is
@@ -33,7 +33,7 @@ use testkit::rng::mix64;
 use testkit::workload::{KeySpace, Zipfian};
 
 use self::link::Node;
-use self::series::{Load, Measured, Way};
+use self::series::{Load, Measured, Setup};
 use crate::bench::folder::Folder;
 use crate::output::{Failure, Output, note};
 use crate::svg;
@@ -99,10 +99,10 @@ impl Cluster {
         &mut self.secondaries[self.next]
     }
 
-    fn put(&mut self, way: Way, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+    fn put(&mut self, setup: Setup, key: &[u8], value: &[u8]) -> Result<(), Failure> {
         let commit = self.primary.put(key, value)?;
         self.last = Some(commit);
-        if way == Way::Baseline {
+        if setup == Setup::Baseline {
             self.catch_up(commit)?;
         }
         Ok(())
@@ -140,10 +140,15 @@ impl Cluster {
         Ok(all)
     }
 
-    fn get(&mut self, way: Way, is_strong: bool, key: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
-        match way {
-            Way::Optimal if is_strong => self.primary.get(false, key),
-            Way::Offloaded if is_strong => self.secondary().get(true, key),
+    fn get(
+        &mut self,
+        setup: Setup,
+        is_strong: bool,
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>, Failure> {
+        match setup {
+            Setup::Optimal if is_strong => self.primary.get(false, key),
+            Setup::Offloaded if is_strong => self.secondary().get(true, key),
             _ => self.secondary().get(false, key),
         }
     }
@@ -156,11 +161,11 @@ impl Cluster {
     }
 }
 
-/// One measurement: `load` in one `way`, with `strong` percent of the keys strong.
+/// One measurement: `load` in one `setup`, with `strong` percent of the keys strong.
 struct Run<'a> {
     args: &'a Args,
     load: Load,
-    way: Way,
+    setup: Setup,
     strong: u64,
 }
 
@@ -183,12 +188,12 @@ impl Run<'_> {
             let is_strong = mix64(record) % 100 < self.strong;
             if self.load != Load::Reads {
                 value[..8].copy_from_slice(&done.to_le_bytes());
-                cluster.put(self.way, &key, &value)?;
+                cluster.put(self.setup, &key, &value)?;
                 done += 1;
             }
             if self.load != Load::Writes && done < ops {
-                let found = cluster.get(self.way, is_strong, &key)?;
-                let is_fresh = self.way == Way::Baseline || is_strong;
+                let found = cluster.get(self.setup, is_strong, &key)?;
+                let is_fresh = self.setup == Setup::Baseline || is_strong;
                 if is_fresh && self.load == Load::Mixed && found.as_deref() != Some(&value[..]) {
                     let message = "a read that must see the write before it does not";
                     return Err(Failure::Usage(message.to_owned()));
@@ -217,7 +222,7 @@ fn fill(cluster: &mut Cluster, args: &Args) -> Result<(), Failure> {
     let mut key = Vec::new();
     for record in 0..args.records {
         keys.record(record, &mut key);
-        cluster.put(Way::Offloaded, &key, &value)?;
+        cluster.put(Setup::Offloaded, &key, &value)?;
     }
     cluster.settle()
 }

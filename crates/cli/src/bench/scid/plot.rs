@@ -1,8 +1,8 @@
-//! The drawing of a workload: throughput over the share of strong keys, a line for each way.
+//! The drawing of a workload: throughput over the share of strong keys, a line for each setup.
 
 use std::fmt::Write;
 
-use super::series::{Series, Spread, Way};
+use super::series::{Series, Setup, Spread};
 use crate::svg::page;
 
 const WIDTH: f64 = 640.0;
@@ -16,13 +16,13 @@ const STYLE: &str = "\
 .name{font-size:14px}polyline{fill:none;stroke-width:2}.baseline{stroke:#8a949e}\
 .offloaded{stroke:#3a6ea5}.optimal{stroke:#c2571a}";
 
-fn class_of(way: Way) -> &'static str {
-    way.name()
+fn class_of(setup: Setup) -> &'static str {
+    setup.name()
 }
 
 /// The drawing of these lines.
 pub(super) fn draw(title: &str, series: &[Series]) -> String {
-    let lines: Vec<_> = series.iter().map(|of| (of.way, medians(of))).collect();
+    let lines: Vec<_> = series.iter().map(|of| (of.setup, medians(of))).collect();
     let points = lines.iter().flat_map(|(_, points)| points);
     let most = points.map(|(_, rate)| *rate).fold(1.0, f64::max) * 1.1;
     let mut body = String::new();
@@ -47,8 +47,8 @@ pub(super) fn draw(title: &str, series: &[Series]) -> String {
             HEIGHT - BOTTOM + 18.0
         );
     }
-    for (place, (way, points)) in lines.iter().enumerate() {
-        let class = class_of(*way);
+    for (place, (setup, points)) in lines.iter().enumerate() {
+        let class = class_of(*setup);
         let mut line = String::new();
         for (strong, rate) in points {
             let _ = write!(line, "{:.1},{:.1} ", x_of(*strong), y_of(*rate, most));
@@ -99,11 +99,11 @@ mod tests {
         let points = (0..=10)
             .map(|n| (n * 10, vec![Measured { rate: 1000.0 + n as f64, processor_us: 1.0 }]));
         let points: Vec<_> = points.collect();
-        let ways = [Way::Baseline, Way::Offloaded, Way::Optimal];
-        let series = ways.map(|way| Series { way, points: points.clone() });
+        let setups = [Setup::Baseline, Setup::Offloaded, Setup::Optimal];
+        let series = setups.map(|setup| Series { setup, points: points.clone() });
         let drawing = draw("C: reads alone", &series);
-        for way in ways {
-            assert_eq!(drawing.matches(&format!("class=\"{}\"", way.name())).count(), 2);
+        for setup in setups {
+            assert_eq!(drawing.matches(&format!("class=\"{}\"", setup.name())).count(), 2);
         }
         assert!(drawing.starts_with("<svg ") && drawing.ends_with("</svg>\n"));
     }

@@ -16,18 +16,18 @@ fn furthest(slopes: &[Spread]) -> f64 {
 }
 
 /// The results as a table in Markdown: throughputs and ratios to the baseline, which is the first of the
-/// series, as medians with their quartiles; processor time as means. Then a line for each way.
+/// series, as medians with their quartiles; processor time as means. Then a line for each setup.
 pub(super) fn text(load: Load, series: &[Series]) -> String {
     let base = &series[0];
     let others = &series[1..];
     let mut text = format!("{}, {} rounds\n\n| strong keys |", load.title(), base.rounds());
     let mut rule = "\n| --- |".to_owned();
     for of in series {
-        let _ = write!(text, " {}, op/s | us |", of.way.name());
+        let _ = write!(text, " {}, op/s | us |", of.setup.name());
         rule.push_str(" ---: | ---: |");
     }
     for of in others {
-        let _ = write!(text, " {} / {} |", of.way.name(), base.way.name());
+        let _ = write!(text, " {} / {} |", of.setup.name(), base.setup.name());
         rule.push_str(" ---: |");
     }
     text.push_str(&rule);
@@ -45,10 +45,10 @@ pub(super) fn text(load: Load, series: &[Series]) -> String {
     }
     text.push('\n');
     for of in series {
-        let name = of.way.name();
+        let name = of.setup.name();
         let _ =
             write!(text, "\n{name}: each share within {:.1} % of the mean", furthest(&of.slopes()));
-        if of.way != base.way {
+        if of.setup != base.setup {
             let _ = write!(text, "; over all shares {}", ratio(of.ratio_over_all(base)));
         }
     }
@@ -79,7 +79,7 @@ fn of_one(of: &Series, base: &Series) -> Value {
         })
     });
     json!({
-        "way": of.way.name(),
+        "way": of.setup.name(),
         "points": points.collect::<Vec<_>>(),
         "ratio_to_baseline": spread(of.ratio_over_all(base)),
     })
@@ -88,16 +88,17 @@ fn of_one(of: &Series, base: &Series) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::scid::series::{Measured, Way};
+    use crate::bench::scid::series::{Measured, Setup};
 
     #[test]
     fn the_table_has_a_row_for_each_share_and_a_ratio_for_each_way_but_the_baseline() {
-        let series = [(Way::Baseline, 1000.0), (Way::Offloaded, 1500.0)].map(|(way, rate)| {
-            let runs =
-                [rate, rate * 1.1].map(|rate| vec![Measured { rate, processor_us: 20.0 }; 3]);
-            let [none, all] = runs;
-            Series { way, points: vec![(0, none), (100, all)] }
-        });
+        let series =
+            [(Setup::Baseline, 1000.0), (Setup::Offloaded, 1500.0)].map(|(setup, rate)| {
+                let runs =
+                    [rate, rate * 1.1].map(|rate| vec![Measured { rate, processor_us: 20.0 }; 3]);
+                let [none, all] = runs;
+                Series { setup, points: vec![(0, none), (100, all)] }
+            });
         let text = text(Load::Writes, &series);
         let expected = "W: writes alone, 3 rounds\n\n\
             | strong keys | baseline, op/s | us | offloaded, op/s | us | offloaded / baseline |\n\

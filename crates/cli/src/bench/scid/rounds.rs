@@ -1,7 +1,7 @@
 //! The order of the runs, and their summary.
 //!
-//! Each round runs every way at every share of strong keys, with the same operations and in another
-//! order than the round before, so that other activity of the machine does not affect one way or
+//! Each round runs every setup at every share of strong keys, with the same operations and in another
+//! order than the round before, so that other activity of the machine does not affect one setup or
 //! share alone. The ways follow one another at a share. So a round has, for each share, a ratio of
 //! two runs that are a few seconds apart. Such ratios scatter less than throughputs do. The first
 //! round is not counted: its caches are cold.
@@ -17,18 +17,18 @@ pub(super) fn measure(
     cluster: &mut Cluster,
 ) -> Result<Vec<Series>, Failure> {
     let shares: Vec<u64> = (0..=100).step_by(args.step as usize).collect();
-    let ways = load.ways();
+    let setups = load.setups();
     let points: Vec<_> = shares.iter().map(|share| (*share, Vec::new())).collect();
     let mut series: Vec<Series> =
-        ways.iter().map(|way| Series { way: *way, points: points.clone() }).collect();
+        setups.iter().map(|setup| Series { setup: *setup, points: points.clone() }).collect();
     for round in 0..=args.rounds {
-        for (place, way) in order(round as usize, shares.len(), ways.len()) {
+        for (place, setup) in order(round as usize, shares.len(), setups.len()) {
             let strong = shares[place];
-            let run = Run { args, load, way: ways[way], strong };
+            let run = Run { args, load, setup: setups[setup], strong };
             // All runs of a round do the same operations.
             let measured = run.measure(cluster, args.seed + round)?;
             if round > 0 {
-                series[way].points[place].1.push(measured);
+                series[setup].points[place].1.push(measured);
             }
         }
         note(format_args!("{}: round {round} of {} is done", load.name(), args.rounds));
@@ -37,13 +37,13 @@ pub(super) fn measure(
 }
 
 /// The places of shares and ways in a round, in the order of their runs.
-fn order(round: usize, shares: usize, ways: usize) -> impl Iterator<Item = (usize, usize)> {
+fn order(round: usize, shares: usize, setups: usize) -> impl Iterator<Item = (usize, usize)> {
     // A third of the shares further on in each round, and alternately from the end.
     let first = round * shares.div_ceil(3);
     (0..shares).flat_map(move |nth| {
         let nth = if round.is_multiple_of(2) { nth } else { shares - 1 - nth };
         let share = (first + nth) % shares;
-        (0..ways).map(move |way| (share, (way + round + share) % ways))
+        (0..setups).map(move |setup| (share, (setup + round + share) % setups))
     })
 }
 
@@ -51,15 +51,15 @@ fn order(round: usize, shares: usize, ways: usize) -> impl Iterator<Item = (usiz
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::series::{Measured, Spread, Way};
+    use super::super::series::{Measured, Setup, Spread};
     use super::*;
 
-    fn series(way: Way, rates: &[[f64; 3]]) -> Series {
+    fn series(setup: Setup, rates: &[[f64; 3]]) -> Series {
         let points = rates.iter().enumerate().map(|(at, rates)| {
             let runs = rates.map(|rate| Measured { rate, processor_us: rate });
             (at as u64, runs.to_vec())
         });
-        Series { way, points: points.collect() }
+        Series { setup, points: points.collect() }
     }
 
     fn exactly(value: f64) -> Spread {
@@ -69,17 +69,17 @@ mod tests {
     #[test]
     fn a_round_runs_each_point_once_and_the_ways_of_a_share_together() {
         let mut firsts = BTreeSet::new();
-        let mut ways_first = BTreeSet::new();
+        let mut setups_first = BTreeSet::new();
         for round in 0..9 {
             let runs: Vec<_> = order(round, 11, 3).collect();
             let all: BTreeSet<_> = runs.iter().copied().collect();
             assert_eq!((runs.len(), all.len()), (33, 33), "round {round}");
             assert!(runs.chunks(3).all(|chunk| chunk.iter().all(|run| run.0 == chunk[0].0)));
             firsts.insert(runs[0].0);
-            ways_first.insert(runs.iter().find(|run| run.0 == 5).unwrap().1);
+            setups_first.insert(runs.iter().find(|run| run.0 == 5).unwrap().1);
         }
         assert!(firsts.len() > 4, "{firsts:?}");
-        assert_eq!(ways_first.len(), 3, "each way is the first of a share in some rounds");
+        assert_eq!(setups_first.len(), 3, "each setup is the first of a share in some rounds");
     }
 
     #[test]
@@ -92,8 +92,8 @@ mod tests {
     /// A machine that is half as fast in one round changes no ratio.
     #[test]
     fn ratios_are_those_of_the_same_round() {
-        let base = series(Way::Baseline, &[[100.0, 50.0, 100.0], [100.0, 50.0, 100.0]]);
-        let other = series(Way::Offloaded, &[[200.0, 100.0, 200.0], [100.0, 50.0, 100.0]]);
+        let base = series(Setup::Baseline, &[[100.0, 50.0, 100.0], [100.0, 50.0, 100.0]]);
+        let other = series(Setup::Offloaded, &[[200.0, 100.0, 200.0], [100.0, 50.0, 100.0]]);
         assert_eq!(other.ratio(&base, 0), exactly(2.0));
         assert_eq!(other.ratio(&base, 1), exactly(1.0));
         // Two times 1/100 over 1/200 and 1/100.

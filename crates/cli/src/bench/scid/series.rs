@@ -1,4 +1,4 @@
-//! The figures of the runs of `bench scid`: loads, ways, and the series of each way.
+//! The figures of the runs of `bench scid`: loads, setups, and the series of each setup.
 
 /// A workload of the thesis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -34,27 +34,27 @@ impl Load {
     }
 
     /// The ways that differ in it.
-    pub(super) fn ways(self) -> &'static [Way] {
+    pub(super) fn setups(self) -> &'static [Setup] {
         match self {
-            Load::Writes => &[Way::Baseline, Way::Offloaded],
-            Load::Mixed | Load::Reads => &[Way::Baseline, Way::Offloaded, Way::Optimal],
+            Load::Writes => &[Setup::Baseline, Setup::Offloaded],
+            Load::Mixed | Load::Reads => &[Setup::Baseline, Setup::Offloaded, Setup::Optimal],
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Setup {
     Baseline,
     Offloaded,
     Optimal,
 }
 
-impl Way {
+impl Setup {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Way::Baseline => "baseline",
-            Way::Offloaded => "offloaded",
-            Way::Optimal => "optimal",
+            Setup::Baseline => "baseline",
+            Setup::Offloaded => "offloaded",
+            Setup::Optimal => "optimal",
         }
     }
 }
@@ -68,9 +68,9 @@ pub(super) struct Measured {
     pub(super) processor_us: f64,
 }
 
-/// The runs of one way over the shares of strong keys.
+/// The runs of one setup over the shares of strong keys.
 pub(super) struct Series {
-    pub(super) way: Way,
+    pub(super) setup: Setup,
     /// The shares in percent, each with a run of every round.
     pub(super) points: Vec<(u64, Vec<Measured>)>,
 }
@@ -103,7 +103,7 @@ impl Series {
         rates.sum::<f64>() / self.points.len() as f64
     }
 
-    /// For each share, its throughput over the mean of its round, less 1: a flat way has 0 everywhere.
+    /// For each share, its throughput over the mean of its round, less 1: a flat setup has 0 everywhere.
     pub(super) fn slopes(&self) -> Vec<Spread> {
         let means: Vec<f64> = (0..self.rounds()).map(|round| self.mean(round)).collect();
         let slopes = self.points.iter().map(|(_, runs)| {

@@ -212,16 +212,16 @@ fn survive(
     snapshots: &[SeqNo],
     mut below: impl FnMut(&[u8]) -> bool,
 ) -> Vec<Entry> {
-    let mut rules = Survival::new(snapshots);
+    let mut rules = DropRules::new(snapshots);
     let mut last = None;
     let kept = entries.iter().filter(|(key, n, value)| {
         let kind = if *value { EntryKind::Value } else { EntryKind::Tombstone };
         let is_version = last.replace(*key) == Some(*key);
         match rules.keep(Trailer::new(seq(*n), kind), is_version, || below(&[*key])) {
-            Ruling::Keep => true,
-            Ruling::Drop => false,
-            Ruling::Twin => panic!("sequences are unique"),
-            Ruling::Disordered => panic!("they are in order"),
+            DropDecision::Keep => true,
+            DropDecision::Drop => false,
+            DropDecision::Twin => panic!("sequences are unique"),
+            DropDecision::Disordered => panic!("they are in order"),
         }
     });
     kept.copied().collect()

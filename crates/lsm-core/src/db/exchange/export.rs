@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::description::ExportDescription;
-use crate::compaction::{Clip, Merge, TableFactory};
+use crate::compaction::{ExportRange, Merge, TableFactory};
 use crate::db::checkpoint::make_empty_folder;
 use crate::db::job::StartedJob;
 use crate::db::{DbInner, Partition, Snapshot};
@@ -152,7 +152,7 @@ impl Partition {
         if let Some(gap) = version.gaps.refusing(lower, upper, snapshot.seq(), clear_seq) {
             return Err(lost(gap, &db.setup.tables).in_partition(self.name()));
         }
-        let clip = Clip::new(bounds, snapshot.seq(), suffix);
+        let range = ExportRange::new(bounds, snapshot.seq(), suffix);
         let bare = options.is_bare.then_some(point.key_form);
         let tables = {
             // A close waits for this: once the folder is unlocked, another process may remove the
@@ -161,7 +161,7 @@ impl Partition {
             let _entered = db.jobs.enter(self.state());
             // Either a close finds the export, or this check finds the close.
             db.check_not_closed()?;
-            db.write_extract(point, &hooks, &clip, bare, dir)
+            db.write_extract(point, &hooks, &range, bare, dir)
         };
         let tables = tables.map_err(|error| error.in_partition(self.name()))?;
         let description = ExportDescription {
@@ -189,7 +189,7 @@ impl DbInner {
         &self,
         point: &ReadPoint,
         hooks: &PartitionHooks,
-        clip: &Clip,
+        range: &ExportRange,
         bare: Option<KeyForm>,
         dir: &Path,
     ) -> Result<Vec<SstMeta>> {
@@ -203,11 +203,11 @@ impl DbInner {
         let dir_of_export = dir.to_owned();
         let factory =
             TableFactory { dir: dir_of_export, under_way: None, ..self.context.factory() };
-        // Only the newest version inside the clip is exported.
+        // Only the newest version inside the range is exported.
         let snapshots = JobSnapshots { respected: vec![point.seq], registered: Vec::new() };
         let memtables: Vec<_> = point.view.memtables().cloned().collect();
         let clear_seqs = point.view.clear_seqs();
-        let merge = Merge::export(&memtables, &point.view.version, clear_seqs, clip).bare(bare);
+        let merge = Merge::export(&memtables, &point.view.version, clear_seqs, range).bare(bare);
         let view = point.view.clone();
         let job =
             StartedJob { view, hooks: Arc::new(hooks), snapshots, deciding: None, rescues: false };

@@ -84,7 +84,7 @@ impl InputBlock for JobBlock<'_, '_> {
             let kind = key.trailer.kind().unwrap_or(EntryKind::Poison);
             let entry = Entry { key: key.user, seq, stored_seq, kind, value, hidden: false };
             let hidden = self.block.hidden_of(at, key.user, stored_seq)?;
-            let hidden = hidden.as_ref().and_then(|hidden| hidden.behind_seq());
+            let hidden = hidden.as_ref().and_then(|hidden| hidden.after_seq());
             match (self.inject, hidden) {
                 (Some(inject), Some(hidden)) => {
                     let struck = self.struck(inject, self.block.place(at), &entry, hidden);

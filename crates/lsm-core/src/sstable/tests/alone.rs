@@ -17,18 +17,18 @@ fn the_block_of_a_large_value_is_forced_to_end_behind_it() {
     writer.set_hidden_suffix(&[1]);
     let large = vec![5; LARGE_PAYLOAD_BYTES];
     let values = [(b"a", &large[..9]), (b"b", &large), (b"c", &large), (b"d", b"last")];
-    let mut told = Vec::new();
+    let mut counts = Vec::new();
     for (key, value) in values {
         writer.allow_cut(true);
         writer.add(entry(key, 7, EntryKind::Value, b"").0.as_ref(), value).unwrap();
-        told.push(ended(&mut writer));
+        counts.push(ended(&mut writer));
         writer.allow_cut(false);
         let hidden = [&key[..], &[1]].concat();
         writer.add_hidden(entry(&hidden, 7, EntryKind::Tombstone, b"").0.as_ref(), b"sum").unwrap();
-        told.push(ended(&mut writer));
+        counts.push(ended(&mut writer));
     }
     // After the entry: the block before it, which was not forced, and its own.
-    assert_eq!(told, [(0, 0), (0, 0), (2, 1), (2, 1), (4, 2), (4, 2), (4, 2), (4, 2)]);
+    assert_eq!(counts, [(0, 0), (0, 0), (2, 1), (2, 1), (4, 2), (4, 2), (4, 2), (4, 2)]);
     writer.finish().unwrap();
     let bytes = file.0.lock().clone();
     let reader = open(&bytes, None).unwrap();

@@ -196,8 +196,8 @@ fn check_hidden_of(
     let (Some(hidden), Some(its)) = (hidden, its) else { return };
     let payload = &table.all[its].1;
     assert_eq!(&hidden.to_vec(), payload);
-    assert_eq!(hidden.behind_seq(), payload.get(8..));
-    assert_eq!(hidden.is_beside(), places[its].0 == block.offset());
+    assert_eq!(hidden.after_seq(), payload.get(8..));
+    assert_eq!(hidden.is_next_to_owner(), places[its].0 == block.offset());
 }
 
 fn seq(n: u64) -> SeqNo {
@@ -331,9 +331,9 @@ fn a_group_is_not_parted_until_it_passes_a_bound() {
         let looked = reader.look_up(b"hot", bloom_hash(b"hot"), seq, false).unwrap().unwrap();
         let at = looked.entry.unwrap().at;
         let hidden = looked.block.hidden_of(at, b"hot", seq).unwrap().unwrap();
-        assert_eq!(hidden.behind_seq(), Some(&[7; 16][..]));
+        assert_eq!(hidden.after_seq(), Some(&[7; 16][..]));
         assert_eq!(hidden.to_vec()[..8], seq.get().to_le_bytes());
-        apart += usize::from(!hidden.is_beside());
+        apart += usize::from(!hidden.is_next_to_owner());
     }
     assert!(apart > 0, "a cut parts a version from its hidden entry");
     // Where cuts are allowed, only hidden entries stay with what is before them.
@@ -455,7 +455,7 @@ fn an_owner_right_before_may_be_named_or_not() {
     let named = Block::parse(StoredPayload { bytes: bytes.into(), len }, Some(&[1])).unwrap();
     for block in [&block, &named] {
         let head = block.next_hidden(0, at).unwrap();
-        assert_eq!(head.behind_seq(block.bytes()), None);
+        assert_eq!(head.after_seq(block.bytes()), None);
         assert_eq!(head.payload_len(), 4);
     }
     // A key of its own is no way to leave out where the owner is.

@@ -1,16 +1,16 @@
 //! Tests of whole tables, and what they share: a file in memory and a model.
 
-mod ahead;
 mod alone;
-mod beside;
 mod column;
 mod damage;
 mod golden;
 mod hidden;
+mod hidden_by_owner;
 mod large;
 mod mapped;
 mod model;
 mod notes;
+mod prefetch;
 mod verify;
 
 use std::sync::Arc;

@@ -194,7 +194,7 @@ impl TolerantBlock {
             Owner::Near(back) => {
                 // The distance may be damaged too, and lead before the first entry.
                 let owner = *self.visible.get(self.visible.len().checked_sub(back)?)?;
-                let behind = head.behind_seq(&self.payload);
+                let behind = head.after_seq(&self.payload);
                 let metadata = behind.map(|it| head.payload.end - it.len()..head.payload.end);
                 let owner = self.entries.get_mut(owner)?;
                 owner.metadata = metadata;
@@ -247,8 +247,8 @@ impl TolerantBlock {
             let is_outlier = all
                 .get(i + 1)
                 .map(|next| self.pieced(next))
-                .is_some_and(|next| here.order(&next).is_ge() && next.is_behind(last.as_ref()));
-            if here.is_behind(last.as_ref()) && here.order(&end).is_le() && !is_outlier {
+                .is_some_and(|next| here.order(&next).is_ge() && next.is_after(last.as_ref()));
+            if here.is_after(last.as_ref()) && here.order(&end).is_le() && !is_outlier {
                 kept.push(entry.clone());
             }
         }

@@ -139,5 +139,5 @@ fn hidden_apart(reader: &SstReader, key: &[u8], seq: SeqNo) -> Option<Vec<u8>> {
     // A hidden entry that cannot be read counts as missing: the repair says what follows from that.
     let (_, block) = reader.block_of_hidden(&key, seq, true).ok()??;
     let head = block.find_hidden(&key, seq, suffix)?;
-    head.behind_seq(block.bytes()).map(<[u8]>::to_vec)
+    head.after_seq(block.bytes()).map(<[u8]>::to_vec)
 }

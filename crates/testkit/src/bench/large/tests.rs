@@ -16,7 +16,7 @@ struct Map {
 impl LargeEngine for Map {
     type Error = ();
 
-    fn put(&self, key: &[u8], value: &[u8], _when: When) -> Result<(), ()> {
+    fn put(&self, key: &[u8], value: &[u8], _when: Ack) -> Result<(), ()> {
         self.values.borrow_mut().insert(key.to_vec(), value.to_vec());
         Ok(())
     }

@@ -54,6 +54,6 @@ impl VisibleEntries {
 
 /// The place that a walk backwards asks for at entry `at`. It may lie in front of the payload.
 #[inline]
-pub(super) fn behind(block: &Block, at: usize) -> usize {
+pub(super) fn lines_before(block: &Block, at: usize) -> usize {
     (block.offset(at) as usize).wrapping_sub(AHEAD_BYTES)
 }

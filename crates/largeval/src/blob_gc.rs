@@ -191,12 +191,12 @@ mod tests {
 
     /// A second passes at each look, and the limit is lifted at the third.
     #[derive(Default)]
-    struct Lifting {
+    struct LimitLifter {
         looks: AtomicU64,
         store: OnceLock<Arc<Shared>>,
     }
 
-    impl Clock for Lifting {
+    impl Clock for LimitLifter {
         fn now(&self) -> Duration {
             let looks = self.looks.fetch_add(1, Ordering::Relaxed);
             if let (2, Some(store)) = (looks, self.store.get()) {
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_changes_while_somebody_waits_for_it_stays_changed() {
-        let clock = Arc::new(Lifting::default());
+        let clock = Arc::new(LimitLifter::default());
         let fs = MemFs::new();
         let context = context(&fs, clock.clone());
         let options = LargeValueOptions::new().move_bytes_per_second(1000);

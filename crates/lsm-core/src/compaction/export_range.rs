@@ -1,4 +1,4 @@
-//! [`Clip`]: the entries that an export reads: the keys of a range, in their versions up to one
+//! [`ExportRange`]: the entries that an export reads: the keys of a range, in their versions up to one
 //! sequence number, and the hidden entries of these.
 //!
 //! The loop of `survivors.rs` asks it for each entry. A pure rule.
@@ -12,20 +12,20 @@ use std::ops::{Bound, RangeBounds};
 use crate::types::{KeyRef, SeqNo};
 use crate::version::UserRange;
 
-/// The side of a clip on which an entry lies.
+/// The side of a range on which an entry lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ClipSide {
+pub(super) enum RangeSide {
     /// The export reads it.
     Inside,
     /// The export passes over it.
     Outside,
     /// Neither it nor anything after it is read.
-    Behind,
+    After,
 }
 
 /// The range of keys that a job or an export lets through, with the hidden entries of these keys.
 #[derive(Clone, Debug)]
-pub struct Clip {
+pub struct ExportRange {
     bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     seq: SeqNo,
     suffix: Vec<u8>,
@@ -33,17 +33,17 @@ pub struct Clip {
     last: Option<Vec<u8>>,
 }
 
-impl Clip {
+impl ExportRange {
     /// Stored keys within `bounds`, in the versions up to `seq`. Keys of hidden entries have
     /// `suffix` beyond those of their owners.
-    pub fn new(bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>), seq: SeqNo, suffix: &[u8]) -> Clip {
+    pub fn new(bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>), seq: SeqNo, suffix: &[u8]) -> ExportRange {
         let last = match &bounds.1 {
             Bound::Unbounded => None,
             // The end is an owner itself here, so its own hidden entry counts too.
             Bound::Included(end) => Some(last_of(end, suffix).max([end, suffix].concat())),
             Bound::Excluded(end) => Some(last_of(end, suffix)),
         };
-        Clip { bounds, seq, suffix: suffix.to_vec(), last }
+        ExportRange { bounds, seq, suffix: suffix.to_vec(), last }
     }
 
     /// A range that holds all keys inside.
@@ -57,12 +57,12 @@ impl Clip {
         UserRange { start: end(&self.bounds.0), end: end(&self.bounds.1) }
     }
 
-    /// The side of the clip on which an entry lies. Entries are asked for in ascending order, from
-    /// the start of [`Clip::range`].
-    pub(super) fn place(&self, key: KeyRef<'_>, is_hidden: bool) -> ClipSide {
+    /// The side of the range on which an entry lies. Entries are asked for in ascending order, from
+    /// the start of [`ExportRange::range`].
+    pub(super) fn place(&self, key: KeyRef<'_>, is_hidden: bool) -> RangeSide {
         // `last` and not the end: after the end there may be hidden entries of owners before it.
         if self.last.as_ref().is_some_and(|last| key.user > &last[..]) {
-            return ClipSide::Behind;
+            return RangeSide::After;
         }
         // A damaged hidden key may lack the suffix; then its own key decides.
         let owner = if is_hidden { key.user.strip_suffix(&self.suffix[..]) } else { None };
@@ -73,9 +73,9 @@ impl Clip {
         // Versions from after the export's snapshot are `Outside`: an older one of the key may
         // follow.
         if is_inside && key.trailer.seq() <= self.seq {
-            ClipSide::Inside
+            RangeSide::Inside
         } else {
-            ClipSide::Outside
+            RangeSide::Outside
         }
     }
 }
@@ -114,7 +114,7 @@ mod tests {
             };
             let bounds = (bound(kinds.0, &start), bound(kinds.1, &end));
             let seq = SeqNo::new(9).unwrap();
-            let clip = Clip::new(bounds.clone(), seq, SUFFIX);
+            let range = ExportRange::new(bounds.clone(), seq, SUFFIX);
             // The suffix is reserved.
             let owners: Vec<_> = owners.into_iter().filter(|key| !key.ends_with(SUFFIX)).collect();
             let mut entries = Vec::new();
@@ -123,14 +123,14 @@ mod tests {
                 entries.push(([&owner[..], SUFFIX].concat(), true, owner));
             }
             entries.sort();
-            let from = clip.range().start.unwrap_or_default().to_vec();
+            let from = range.range().start.unwrap_or_default().to_vec();
             let mut found = Vec::new();
             for (key, is_hidden, _) in entries.iter().filter(|(key, ..)| *key >= from) {
                 let key = KeyRef::new(key, Trailer::new(seq, EntryKind::Value));
-                match clip.place(key, *is_hidden) {
-                    ClipSide::Inside => found.push((key.user.to_vec(), *is_hidden)),
-                    ClipSide::Outside => {}
-                    ClipSide::Behind => break,
+                match range.place(key, *is_hidden) {
+                    RangeSide::Inside => found.push((key.user.to_vec(), *is_hidden)),
+                    RangeSide::Outside => {}
+                    RangeSide::After => break,
                 }
             }
             let expected: Vec<_> = entries
@@ -145,9 +145,10 @@ mod tests {
     #[test]
     fn newer_versions_are_passed_over() {
         let at = |seq| Trailer::new(SeqNo::new(seq).unwrap(), EntryKind::Value);
-        let clip = Clip::new((Bound::Unbounded, Bound::Unbounded), SeqNo::new(5).unwrap(), SUFFIX);
-        assert_eq!(clip.place(KeyRef::new(b"k", at(5)), false), ClipSide::Inside);
-        assert_eq!(clip.place(KeyRef::new(b"k", at(6)), false), ClipSide::Outside);
-        assert_eq!(clip.place(KeyRef::new(b"k\x01", at(6)), true), ClipSide::Outside);
+        let range =
+            ExportRange::new((Bound::Unbounded, Bound::Unbounded), SeqNo::new(5).unwrap(), SUFFIX);
+        assert_eq!(range.place(KeyRef::new(b"k", at(5)), false), RangeSide::Inside);
+        assert_eq!(range.place(KeyRef::new(b"k", at(6)), false), RangeSide::Outside);
+        assert_eq!(range.place(KeyRef::new(b"k\x01", at(6)), true), RangeSide::Outside);
     }
 }
