@@ -207,9 +207,9 @@ impl<'a> At<'a> {
 
     /// The files of the folder whose names begin with `prefix`, in order.
     pub(in crate::fs) fn list(&self, prefix: &str) -> io::Result<Vec<DirEntry>> {
-        let dir = self.open_dir()?;
+        let mut dir = rustix::fs::Dir::new(self.open_dir()?)?;
         let mut entries = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&dir)? {
+        while let Some(entry) = dir.read() {
             let entry = entry?;
             // A name that is not UTF-8 is not one of a database.
             let Ok(name) = entry.file_name().to_str() else {
@@ -218,7 +218,7 @@ impl<'a> At<'a> {
             if !name.starts_with(prefix) {
                 continue;
             }
-            let stat = match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            let stat = match rustix::fs::statat(dir.fd()?, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
                 // Deleted since the folder was read.
                 Err(Errno::NOENT) => continue,
@@ -235,9 +235,9 @@ impl<'a> At<'a> {
 
     /// The names in the folder that begin with `prefix`, in order, of files of any kind.
     pub(in crate::fs) fn list_names(&self, prefix: &str) -> io::Result<Vec<String>> {
-        let dir = self.open_dir()?;
+        let mut dir = rustix::fs::Dir::new(self.open_dir()?)?;
         let mut names = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&dir)? {
+        while let Some(entry) = dir.read() {
             let entry = entry?;
             if let Ok(name) = entry.file_name().to_str()
                 && name.starts_with(prefix)
