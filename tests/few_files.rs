@@ -216,6 +216,47 @@ fn a_thousand_partitions_with_large_values_work_with_256_files() {
 
 /// Does nothing unless it is the child.
 #[test]
+fn child_with_several_databases() {
+    let Some(dir) = folder(64) else { return };
+    let count = 40;
+    let mut all = Vec::new();
+    for dir in ["a", "b", "c"].map(|name| dir.join(name)) {
+        let db = Db::open(&dir).unwrap();
+        for number in 0..count {
+            partition(&db, number).put("k", short_value(number)).unwrap();
+        }
+        db.flush().unwrap();
+        all.push((db, Db::secondary(&dir).unwrap()));
+    }
+    for (db, secondary) in &all {
+        for number in 0..count {
+            assert_eq!(partition(db, number).get("k").unwrap().unwrap(), short_value(number));
+            let partition = secondary.partition(&format!("p{number}")).unwrap();
+            let read = partition.at(Level::Strong).unwrap();
+            assert_eq!(read.get("k").unwrap().unwrap(), short_value(number), "{number}");
+        }
+    }
+    // What one of them has open keeps the other ones from nothing: files, folders, locks.
+    for (number, (db, secondary)) in all.iter().enumerate() {
+        for number in 0..count {
+            partition(db, number).put("other", short_value(number)).unwrap();
+        }
+        db.partition("words").unwrap().put_with("k", "v", Durability::Sync).unwrap();
+        db.flush().unwrap();
+        partition(db, 0).compact(..).unwrap();
+        db.checkpoint(dir.join(format!("checkpoint-{number}"))).unwrap();
+        secondary.sync(Target::Latest).unwrap();
+        check_healthy(db);
+    }
+}
+
+#[test]
+fn several_databases_of_one_process_lend_each_other_file_handles() {
+    run_child("child_with_several_databases");
+}
+
+/// Does nothing unless it is the child.
+#[test]
 fn child_that_syncs_nothing() {
     let Some(dir) = folder(64) else { return };
     let options = Options::new().wal_segment_bytes(8 << 10).write_buffer_bytes(16 << 20);

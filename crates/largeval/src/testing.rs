@@ -22,7 +22,7 @@ pub fn context_over(fs: Arc<dyn Fs>, clock: Arc<dyn Clock>) -> StoreContext {
         db_id: DbId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
         epoch: Epoch(3),
         dir: "/db".into(),
-        files: Arc::new(OpenFiles::new(fs.clone(), 64)),
+        files: OpenFiles::new(fs.clone(), 64),
         fs,
         clock,
         numbers: Arc::new(FileNumbers::new(FileNo(0x2d))),

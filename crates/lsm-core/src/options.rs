@@ -123,7 +123,8 @@ pub struct Options {
     /// Number of tables and chunk files that stay open for reading, in addition to those that are being read
     /// or written. Others are closed, and opened again for each read. Default: half of the limit of open
     /// files of the process (`ulimit -n`; on Windows 4,096) when the options are made, at least 16, at most
-    /// 1,048,576. At least 1.
+    /// 1,048,576. At least 1. Each database and each secondary has its own; if the process has no file handle left,
+    /// all of them close half of these files.
     pub open_files_max: usize,
     /// Bytes of tables, log segments, manifests and large values that are in no version any more and stay
     /// because secondaries read them. Beyond it the secondary that holds most loses its lease: it reads on

@@ -208,7 +208,7 @@ impl<'a> Outputs<'a> {
         // The number is new; a file that has it all the same belongs to somebody else and is not
         // touched.
         let handle = match files {
-            Some(files) => files.open_append(&path, AppendMode::IfAbsent)?,
+            Some(files) => files.fs().open_append(&path, AppendMode::IfAbsent)?,
             None => fs.open_append(&path, AppendMode::IfAbsent)?,
         };
         // After the open: a file that was there before must not be deleted when this is dropped.

@@ -342,7 +342,7 @@ impl Start<'_> {
             ..
         } = *self;
         let is_writing = access == OpenMode::Writing;
-        let files = Arc::new(OpenFiles::new(fs.clone(), options.open_files_max));
+        let files = OpenFiles::new(fs.clone(), options.open_files_max);
         let fork = match writer_epoch {
             Some(writer_epoch) => writer_epoch.fork(&files, dir)?,
             None if access == OpenMode::WithLiveWriter => fork_with_live_writer(&files, dir)?,

@@ -214,7 +214,7 @@ impl TestLog {
         let folder = Arc::new(FolderFs::new(Arc::new(faults.clone())));
         let settings = LogSettings {
             fs: folder.clone(),
-            files: Arc::new(OpenFiles::new(folder.clone(), open_files_max)),
+            files: OpenFiles::new(folder.clone(), open_files_max),
             dir: DIR.into(),
             db_id: DB,
             epoch: EPOCH,

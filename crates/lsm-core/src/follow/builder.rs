@@ -129,7 +129,7 @@ impl FollowBuilder {
         let version = manifest.version().clone();
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
-        let files = Arc::new(OpenFiles::new(fs.clone(), options.open_files_max));
+        let files = OpenFiles::new(fs.clone(), options.open_files_max);
         let tables = Arc::new(TableContext {
             fs: fs.clone(),
             dir: dir.clone(),

@@ -50,7 +50,7 @@ impl OpenFiles {
     /// # Errors
     /// Those of [`Fs::open_append`](super::Fs::open_append).
     pub fn create(self: &Arc<Self>, path: &Path) -> Result<Arc<AppendedFile>> {
-        let file = self.open_append(path, AppendMode::IfAbsent)?;
+        let file = self.fs().open_append(path, AppendMode::IfAbsent)?;
         let shared = self.adopt(path, file);
         shared.set_appended(true);
         Ok(Arc::new(AppendedFile { shared, appends: Mutex::default() }))
@@ -181,7 +181,7 @@ mod tests {
     fn set(limit: usize) -> Arc<OpenFiles> {
         let fs = MemFs::new();
         fs.create_dir(Path::new("/d")).unwrap();
-        Arc::new(OpenFiles::new(Arc::new(fs), limit))
+        OpenFiles::new(Arc::new(fs), limit)
     }
 
     fn content(file: &AppendedFile) -> Vec<u8> {
@@ -276,7 +276,7 @@ mod tests {
         let mem = MemFs::new();
         mem.create_dir(Path::new("/d")).unwrap();
         let busy = Busy(mem, Arc::default());
-        let set = Arc::new(OpenFiles::new(Arc::new(busy.clone()), 1));
+        let set = OpenFiles::new(Arc::new(busy.clone()), 1);
         let file = set.create(&path(0)).unwrap();
         file.append(b"first ").unwrap();
         file.sync().unwrap();
@@ -321,7 +321,7 @@ mod tests {
         let mem = MemFs::new();
         mem.create_dir(Path::new("/d")).unwrap();
         let fs = FaultFs::over_mem(mem);
-        let set = Arc::new(OpenFiles::new(Arc::new(fs.clone()), 4));
+        let set = OpenFiles::new(Arc::new(fs.clone()), 4);
         let file = set.create(&path(0)).unwrap();
         file.append(b"first").unwrap();
         let writer = file.clone();

@@ -16,6 +16,7 @@ mod copying;
 #[cfg(any(test, feature = "internals"))]
 mod fault;
 mod folder;
+mod handles;
 mod held;
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "a store into a mapped file goes through a pointer")]

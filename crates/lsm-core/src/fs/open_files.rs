@@ -25,6 +25,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use super::handles::{HandleHolder, add_holder};
 use super::{AppendMode, File, Fs, MappedBytes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine;
@@ -72,8 +73,8 @@ struct HandleSlot {
 
 impl OpenFiles {
     /// A set of at most `limit` open files of `fs`.
-    pub fn new(fs: Arc<dyn Fs>, limit: usize) -> OpenFiles {
-        OpenFiles {
+    pub fn new(fs: Arc<dyn Fs>, limit: usize) -> Arc<OpenFiles> {
+        let set = Arc::new(OpenFiles {
             fs,
             // With 0 a file would be closed between its opening and its first read.
             limit: limit.max(1),
@@ -82,7 +83,10 @@ impl OpenFiles {
             pinned: AtomicUsize::new(0),
             reopened: AtomicU64::new(0),
             queue: Mutex::default(),
-        }
+        });
+        let holder: Weak<OpenFiles> = Arc::downgrade(&set);
+        add_holder(holder);
+        set
     }
 
     /// Opens the file at `path` and takes it into the set.
@@ -90,7 +94,7 @@ impl OpenFiles {
     /// # Errors
     /// Those of [`Fs::open_read`].
     pub fn open(self: &Arc<Self>, path: &Path) -> Result<Arc<SharedFile>> {
-        let file = self.open_now(path)?;
+        let file = self.fs.open_read(path)?;
         Ok(self.adopt(path, file))
     }
 
@@ -151,31 +155,6 @@ impl OpenFiles {
         self.reopened.load(Ordering::Relaxed)
     }
 
-    fn open_now(&self, path: &Path) -> Result<Arc<dyn File>> {
-        self.find_handle(|| self.fs.open_read(path))
-    }
-
-    /// Opens a file for appending that is not in the set.
-    ///
-    /// # Errors
-    /// Those of [`Fs::open_append`].
-    pub fn open_append(&self, path: &Path, mode: AppendMode) -> Result<Arc<dyn File>> {
-        self.find_handle(|| self.fs.open_append(path, mode))
-    }
-
-    /// Calls `open`. If the process has no file handle left, although the set is within its limit, half
-    /// of the set is closed first: others need handles too, and files that are read are opened again.
-    pub fn find_handle(&self, open: impl Fn() -> Result<Arc<dyn File>>) -> Result<Arc<dyn File>> {
-        match open() {
-            Err(error) if is_out_of_handles(&error) && self.open_count() > 0 => {
-                // Half at once: closing one for each open would find no handle again and again.
-                self.close_until(self.open_count() / 2);
-                open()
-            }
-            opened => opened,
-        }
-    }
-
     /// Puts a file whose slot was just filled at the end of the queue, and closes others for it.
     fn admit(&self, file: &Arc<SharedFile>) {
         self.open.fetch_add(1, Ordering::Relaxed);
@@ -194,22 +173,37 @@ impl OpenFiles {
         self.close_until(self.limit);
     }
 
-    /// Closes files until no more than `most` are open.
-    fn close_until(&self, most: usize) {
+    /// Closes files until no more than `most` are open. Returns `true` if it has closed one.
+    fn close_until(&self, most: usize) -> bool {
         // Each file is looked at twice at most: then its mark is gone. Other threads may set it
         // again, so the number of looks is bounded as well.
         let looks = 2 * self.queue.lock().len() + 1;
+        let mut is_any_closed = false;
         for _ in 0..looks {
             if self.open_count() <= most {
-                return;
+                break;
             }
-            let Some(file) = self.queue.lock().pop_front() else { return };
+            let Some(file) = self.queue.lock().pop_front() else { break };
             // A dropped file was closed by its drop.
             let Some(file) = file.upgrade() else { continue };
             if file.is_used.swap(false, Ordering::Relaxed) || !file.close() {
                 self.queue.lock().push_back(Arc::downgrade(&file));
+            } else {
+                is_any_closed = true;
             }
         }
+        is_any_closed
+    }
+}
+
+impl HandleHolder for OpenFiles {
+    fn close_half(&self) -> bool {
+        let before = self.open_count();
+        // The files of a child's parent: closing them would free no handle of the parent.
+        if before == 0 || !self.process.is_current() {
+            return false;
+        }
+        self.close_until(before / 2)
     }
 }
 
@@ -239,8 +233,8 @@ impl SharedFile {
             let before = self.slot.lock().fillings;
             // Without the lock of the slot: opening a file may close others, which locks their slots.
             let file = match self.is_appended.load(Ordering::Acquire) {
-                true => self.set.open_append(&self.path, AppendMode::Existing)?,
-                false => self.set.open_now(&self.path)?,
+                true => self.set.fs.open_append(&self.path, AppendMode::Existing)?,
+                false => self.set.fs.open_read(&self.path)?,
             };
             let mut slot = self.slot.lock();
             if let Some(other) = &slot.file {
@@ -399,7 +393,7 @@ mod tests {
 
     #[test]
     fn more_files_than_the_limit_are_read_and_no_more_are_open() {
-        let set = Arc::new(OpenFiles::new(files(50), 7));
+        let set = OpenFiles::new(files(50), 7);
         let all: Vec<_> = (0..50).map(|n| TableFile::open(&set, &numbered(n)).unwrap()).collect();
         for _ in 0..3 {
             for (n, file) in all.iter().enumerate() {
@@ -421,7 +415,7 @@ mod tests {
 
     #[test]
     fn files_that_are_gone_leave_no_places_behind() {
-        let set = Arc::new(OpenFiles::new(files(1), 4));
+        let set = OpenFiles::new(files(1), 4);
         for _ in 0..1000 {
             drop(TableFile::open(&set, &numbered(0)).unwrap());
         }
@@ -432,9 +426,9 @@ mod tests {
     #[test]
     fn a_file_that_is_adopted_is_opened_again_for_reading() {
         let fs = files(3);
-        let set = Arc::new(OpenFiles::new(fs.clone(), 1));
+        let set = OpenFiles::new(fs.clone(), 1);
         let path = numbered(7);
-        let writer = set.open_append(&path, AppendMode::IfAbsent).unwrap();
+        let writer = set.fs().open_append(&path, AppendMode::IfAbsent).unwrap();
         let adopted = set.adopt(&path, writer.clone());
         assert!(Arc::ptr_eq(&adopted.file().unwrap(), &writer) && **adopted.path() == path);
         let others: Vec<_> = (0..3).map(|n| TableFile::open(&set, &numbered(n)).unwrap()).collect();
@@ -445,13 +439,13 @@ mod tests {
         assert_eq!(adopted.file().unwrap().read_at(0, &mut buf).unwrap(), 4);
         assert_eq!((&buf, set.open_count()), (b"1234", 1));
         // A set without bounds.
-        let set = Arc::new(OpenFiles::new(fs, usize::MAX));
+        let set = OpenFiles::new(fs, usize::MAX);
         assert_eq!(read(&TableFile::open(&set, &numbered(2)).unwrap()), 2);
     }
 
     #[test]
     fn threads_share_the_set() {
-        let set = Arc::new(OpenFiles::new(files(20), 3));
+        let set = OpenFiles::new(files(20), 3);
         let all: Vec<_> = (0..20).map(|n| TableFile::open(&set, &numbered(n)).unwrap()).collect();
         std::thread::scope(|scope| {
             for thread in 0..4 {

@@ -69,7 +69,7 @@ impl Log {
     /// A segment of `bytes` bytes; the inner error means that the disk has no room for so many.
     fn make_file(&self, number: FileNo, bytes: u64) -> Result<Result<Reserved>> {
         let path = self.segment_path(number);
-        let file = self.settings.files.open_append(&path, AppendMode::IfAbsent)?;
+        let file = self.settings.files.fs().open_append(&path, AppendMode::IfAbsent)?;
         let reserved = match SegmentWriter::create_reserved(file, &path, bytes) {
             Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Err(error)),
             reserved => reserved?,

@@ -49,7 +49,7 @@ fn search(test: &TestLog) -> LogSearch {
     let fs: Arc<dyn Fs> = Arc::new(test.faults.clone());
     let place = TableFactory {
         fs: fs.clone(),
-        files: Some(Arc::new(OpenFiles::new(fs, 1))),
+        files: Some(OpenFiles::new(fs, 1)),
         dir: DIR.into(),
         db_id: DB,
         epoch: EPOCH,

@@ -243,7 +243,7 @@ impl Opening {
                 continue;
             }
             let path = name.path(files.dir);
-            let opened = files.files.find_handle(|| files.files.fs().open_read(&path));
+            let opened = files.files.fs().open_read(&path);
             let file = match opened {
                 // A fenced primary may be about to delete files that a settled edit dropped.
                 Err(error) if self.fork.is_some() && error.is_missing() => continue,

@@ -28,7 +28,7 @@ fn read(fs: &Arc<dyn Fs>) -> Opening {
 
 fn begin(fs: &Arc<dyn Fs>, opening: Opening) -> Result<Begun> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let files = Arc::new(OpenFiles::new(fs.clone(), 1));
+    let files = OpenFiles::new(fs.clone(), 1);
     let context =
         opening.context(fs, Path::new(DIR), &clock, files, false, EventQueue::default())?;
     let hooks = opening.hooks(&context, None)?;

@@ -268,7 +268,7 @@ impl VerifyRun<'_> {
 
     fn check_segment(&mut self, number: FileNo, epoch: Epoch, part: SegmentPart) -> Result<bool> {
         let path = FileName::new(FileKind::Wal, number, epoch).path(&self.db.context.dir);
-        let opened = self.db.context.files.find_handle(|| self.fs.open_read(&path));
+        let opened = self.fs.open_read(&path);
         let file = match opened {
             Ok(file) => file,
             // The writer has flushed the segment and deleted it.

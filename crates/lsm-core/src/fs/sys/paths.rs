@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::super::DirEntry;
+use super::super::handles::with_handle;
 use super::{free_bytes, open_folder, sync_folder, temporary_name};
 
 /// A folder that is held as long as the file is open.
@@ -46,29 +47,30 @@ impl<'a> PathAt<'a> {
     }
 
     pub(in crate::fs) fn open_read(&self) -> io::Result<File> {
-        File::open(self.name)
+        with_handle(|| File::open(self.name))
     }
 
     pub(in crate::fs) fn open_existing(&self) -> io::Result<File> {
-        OpenOptions::new().read(true).write(true).open(self.name)
+        with_handle(|| OpenOptions::new().read(true).write(true).open(self.name))
     }
 
     pub(in crate::fs) fn create_new(&self) -> io::Result<File> {
-        OpenOptions::new().read(true).write(true).create_new(true).open(self.name)
+        with_handle(|| OpenOptions::new().read(true).write(true).create_new(true).open(self.name))
     }
 
     pub(in crate::fs) fn open_or_create(&self) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).open(self.name)
+        options.read(true).write(true).create(true).truncate(false);
+        with_handle(|| options.open(self.name))
     }
 
     pub(in crate::fs) fn open_dir(&self) -> io::Result<Folder> {
-        open_folder(self.name)
+        with_handle(|| open_folder(self.name))
     }
 
     /// Makes the names in the folder as durable as the system can.
     pub(in crate::fs) fn sync_dir(&self) -> io::Result<()> {
-        sync_folder(self.name)
+        with_handle(|| sync_folder(self.name))
     }
 
     /// Returns `true` if the name is taken, by a file of any kind.

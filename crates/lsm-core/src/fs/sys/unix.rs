@@ -16,6 +16,7 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, flock};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::super::DirEntry;
+use super::super::handles::with_handle;
 use super::temporary_name;
 
 /// The descriptors below it are those of the standard streams. A program that has closed these still prints
@@ -95,8 +96,11 @@ impl<'a> At<'a> {
         // Not inherited: a child process would keep the lock, and the space of deleted files.
         let flags = flags | OFlags::CLOEXEC;
         loop {
-            let opened =
-                retry_on_intr(|| rustix::fs::openat(self.dir, self.relative, flags, mode))?;
+            let opened = with_handle(|| {
+                let opened =
+                    retry_on_intr(|| rustix::fs::openat(self.dir, self.relative, flags, mode))?;
+                Ok(opened)
+            })?;
             if opened.as_raw_fd() >= FIRST_DESCRIPTOR {
                 return Ok(opened);
             }
