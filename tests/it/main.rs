@@ -42,6 +42,7 @@ mod partitions;
 mod promotion;
 mod queue;
 mod read_only;
+mod refused;
 mod regressions;
 mod replay;
 mod resume;

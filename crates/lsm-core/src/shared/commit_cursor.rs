@@ -42,6 +42,7 @@
 //!    edit and before anything follows from it. So for each frame and edit exactly one holds: the writer has
 //!    settled it, and the other process has found that here; or it is refused.
 
+mod refusal;
 mod words;
 
 use std::io;
@@ -216,31 +217,6 @@ impl CommitCursorWriter {
         let is_settled = before & FENCED == 0
             && word.compare_exchange(before, value, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if is_settled { Ok(()) } else { Err(self.fenced()) }
-    }
-
-    /// Returns an error if another process has fenced this writer.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Fenced`].
-    #[inline]
-    pub fn check(&self) -> Result<()> {
-        if self.is_fenced() { Err(self.fenced()) } else { Ok(()) }
-    }
-
-    /// Returns `true` if another process has fenced this writer.
-    #[inline]
-    pub fn is_fenced(&self) -> bool {
-        let words = self.words.of_others();
-        words.is_some_and(|words| words[SETTLED_END_AT].load(Ordering::Relaxed) & FENCED != 0)
-    }
-
-    #[cold]
-    fn fenced(&self) -> Error {
-        let epoch = self.epoch;
-        let message = format!(
-            "another process has taken the database over from this handle, which is of epoch {epoch}"
-        );
-        Error::new(ErrorKind::Fenced, message)
     }
 
     fn change_state(&self, from: u64, to: u64) -> Result<()> {

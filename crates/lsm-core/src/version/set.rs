@@ -151,6 +151,14 @@ impl VersionSet {
     /// # Cost
     /// One append and one sync; now and then a new generation.
     pub fn install(&mut self, changes: Vec<Change>) -> Result<&Arc<DbVersion>> {
+        let installed = self.write(changes);
+        if let Err(error) = &installed {
+            self.cursor.note_failure(error);
+        }
+        installed.map(|()| &self.current)
+    }
+
+    fn write(&mut self, changes: Vec<Change>) -> Result<()> {
         // This check only saves work: the check that counts is the one after the append.
         self.check_writable()?;
         if self.manifest.is_failed() {
@@ -187,7 +195,7 @@ impl VersionSet {
             let edit = if names_successor { edit.number } else { 0 };
             self.past.push(PastGeneration { name, bytes, edit });
         }
-        Ok(&self.current)
+        Ok(())
     }
 
     /// Takes out the generations that became obsolete since the last call, for the owner to delete: garbage

@@ -329,7 +329,11 @@ impl Log {
     pub(super) fn fail(&self, error: Error) -> Error {
         let message = "a sync of the log failed; writes are refused until the memtables are \
                        written to new files";
-        let latched = Error::because(ErrorKind::ReadOnly, message, error);
+        let latched = match error.kind() {
+            // Another writer has the database: no new files, and no further attempt.
+            ErrorKind::Fenced => error,
+            _ => Error::because(ErrorKind::ReadOnly, message, error),
+        };
         let mut sync = self.sync.lock();
         let is_news = sync.failed.is_none();
         // The first error stays: later ones are its consequences, and all callers should see one

@@ -12,7 +12,7 @@
 //!    [`CommitCursorWriter::appear`](super::CommitCursorWriter::appear). Words in memory cannot be fenced.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -85,6 +85,8 @@ pub struct CommitCursorWords {
     file: OnceLock<CommitCursorFile>,
     /// `None` once there is a file, or will never be one.
     attempts: Mutex<Option<Attempts>>,
+    /// The storage has refused the writer. Relaxed: set once, and nothing is published with it.
+    is_refused: AtomicBool,
     /// Held by who makes the file: another one would take it for an orphan file and delete it.
     turn: Mutex<()>,
 }
@@ -93,7 +95,13 @@ impl CommitCursorWords {
     /// No words.
     pub(super) fn none() -> CommitCursorWords {
         let file = OnceLock::new();
-        CommitCursorWords { memory: None, file, attempts: Mutex::new(None), turn: Mutex::new(()) }
+        CommitCursorWords {
+            memory: None,
+            file,
+            attempts: Mutex::new(None),
+            is_refused: AtomicBool::new(false),
+            turn: Mutex::new(()),
+        }
     }
 
     /// The words of `file`.
@@ -110,6 +118,17 @@ impl CommitCursorWords {
             attempts: Mutex::new(Some(attempts)),
             ..CommitCursorWords::none()
         }
+    }
+
+    /// Notes that the storage has refused the writer.
+    pub(super) fn refuse(&self) {
+        self.is_refused.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if the storage has refused the writer.
+    #[inline]
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
     }
 
     /// The words that the writer stores to.
