@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails should say where")]
 
 mod allocations;
+mod answering;
 mod api;
 mod application;
 mod asynchronous;

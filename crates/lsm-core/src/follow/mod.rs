@@ -81,7 +81,7 @@ pub struct SyncResult {
     /// begun: there is nothing more.
     pub is_final: bool,
     /// Everything that was committed when the call began is visible, according to the cursor, its
-    /// fence or the closed database, and not only what the log attests.
+    /// fence, the closed database or the storage, and not only what the log attests.
     pub is_present: bool,
 }
 

@@ -148,7 +148,8 @@ impl Inner {
             }
         };
         // The bound of this round: a cursor that a later round finds does not cover this one.
-        let is_present = is_final || (bound.visible().is_some() && !bound.is_durable);
+        let shows_present = bound.visible().is_some() || tail.is_current(&bound);
+        let is_present = is_final || (shows_present && !bound.is_durable);
         let reached = SyncResult { seq, epoch, edit, is_final, is_present };
         for partition in partitions_in(&version, extent) {
             match self.follows_tables_only {

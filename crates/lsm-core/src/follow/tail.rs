@@ -14,6 +14,7 @@ use super::log::LogTail;
 use super::memtables::ReplicaMemtables;
 use super::{Inner, SyncExtent, SyncReach};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fs::FolderState;
 use crate::shared::{CommitCursorReader, CommitCursorState, Lease, Settled};
 use crate::types::{Epoch, PartitionId, SeqNo};
 use crate::version::{DbVersion, ManifestTail, PartitionVersion, TailNews};
@@ -45,6 +46,8 @@ pub(super) struct FollowPosition {
     /// Memory of all visible memtables, once the present round has computed it: asking all
     /// partitions for each of them would take the square of their number.
     memtable_bytes: Option<u64>,
+    /// The part of the folder that counts, as of the last look.
+    folder: FolderState,
     /// The last sequence of epochs before the present one, as far as it is known.
     ends: BTreeMap<Epoch, SeqNo>,
     /// The version whose partitions were taken in.
@@ -65,6 +68,7 @@ impl FollowPosition {
             noted: ShownThrough::default(),
             last_bound: None,
             memtable_bytes: None,
+            folder: FolderState::Unknown,
             ends: BTreeMap::new(),
             taken: None,
         };
@@ -175,6 +179,8 @@ impl FollowPosition {
         extent: SyncExtent<'_>,
         reach: SyncReach,
     ) -> Result<Bound> {
+        // Before anything is read: what was acknowledged before this call must be found.
+        self.folder = inner.fs.folder_state(&inner.dir)?;
         for _ in 0..LOOKS {
             let cursor = self.cursor.clone();
             // Checked again in each turn: once the primary has closed the database, or another has opened it,
@@ -196,6 +202,11 @@ impl FollowPosition {
         }
         let message = "the manifest kept changing while it was read; try again";
         Err(Error::new(ErrorKind::NeedsManifest, message))
+    }
+
+    /// Returns `true` if the folder had all commits when the round began, and `bound` all that the folder has.
+    pub(super) fn is_current(&self, bound: &Bound) -> bool {
+        self.folder == FolderState::Current && bound.source == BoundSource::Log
     }
 
     /// See [`Follower::look_for_dead_primary`](super::Follower::look_for_dead_primary).

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{
-    AppendMode, Caps, DirEntry, File, Fs, HeldDir, LockGuard, MapMode, SharedWords,
+    AppendMode, Caps, DirEntry, File, FolderState, Fs, HeldDir, LockGuard, MapMode, SharedWords,
     is_out_of_handles,
 };
 use crate::error::{Error, Result};
@@ -203,6 +203,10 @@ impl Fs for FolderFs {
 
     fn map_words(&self, path: &Path, mode: MapMode) -> Result<Option<Arc<dyn SharedWords>>> {
         self.fs.map_words(path, mode)
+    }
+
+    fn folder_state(&self, dir: &Path) -> Result<FolderState> {
+        self.fs.folder_state(dir)
     }
 
     fn machine_run(&self) -> Option<u64> {

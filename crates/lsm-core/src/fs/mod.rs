@@ -100,6 +100,17 @@ pub struct Caps {
     pub process_lock: bool,
 }
 
+/// The part of a folder that counts for a reader in another process, see [`Fs::folder_state`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FolderState {
+    /// Unknown here: the commit cursor of the writer shows it, or the log attests it.
+    Unknown,
+    /// Each byte is of a frame or edit that its writer had settled, and durable.
+    Settled,
+    /// As [`FolderState::Settled`], and everything that any writer had acknowledged before the call is in it.
+    Current,
+}
+
 /// A held lock; dropped, it is released.
 pub trait LockGuard: Send + Sync {}
 
@@ -186,6 +197,16 @@ pub trait Fs: Send + Sync + 'static {
     /// stores to [`SharedWords`]. `None`, the default, if it is unknown.
     fn machine_run(&self) -> Option<u64> {
         None
+    }
+
+    /// Looks at the folder again, and returns the part of it that counts. A follower calls this when it begins
+    /// to catch up, before it reads manifest and log. A medium on which files appear by themselves knows
+    /// nothing: [`FolderState::Unknown`], the default.
+    ///
+    /// # Errors
+    /// Those of the medium. The folder is as before.
+    fn folder_state(&self, _dir: &Path) -> Result<FolderState> {
+        Ok(FolderState::Unknown)
     }
 
     /// Holds the existing folder `dir`: under the returned path, by the returned file system, it

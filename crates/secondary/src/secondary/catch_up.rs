@@ -100,6 +100,14 @@ impl Secondary {
                     self.pause(until, Error::new(ErrorKind::Behind, message))?;
                     continue;
                 }
+                // The storage has answered for all commits.
+                if reached.is_present {
+                    if !self.follows_log(followed) {
+                        return Err(not_logged(followed));
+                    }
+                    self.0.complete_at.lock().partitions.insert(followed.id(), started);
+                    return Ok(());
+                }
                 let message =
                     "no primary on this machine publishes its commits; read at a weaker level";
                 return Err(Error::new(ErrorKind::Unsupported, message));

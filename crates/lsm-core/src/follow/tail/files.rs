@@ -8,6 +8,7 @@ use crate::db::ownership::{CountedPart, counted_part};
 use crate::error::{Error, Result};
 use crate::follow::Inner;
 use crate::follow::bound::{Bound, BoundSource};
+use crate::fs::FolderState;
 use crate::fs::names::{FileKind, FileName};
 use crate::shared::{CommitCursorReader, CommitCursorState};
 use crate::version::{TailNews, age_of};
@@ -78,13 +79,17 @@ impl FollowPosition {
         let is_closed = self.version().log_closed.is_some();
         let reach = match (&self.log, is_closed) {
             (Some(log), false) => {
-                let Attested { durable, manifest_edit } =
+                let Attested { durable, manifest_edit, end } =
                     log.attested(self.version(), committed)?;
                 if manifest_edit > self.version().edit_number {
                     self.reach_edit(inner, manifest_edit)?;
                     return Ok(None);
                 }
-                durable
+                match self.folder {
+                    FolderState::Unknown => durable,
+                    // The storage answers for every byte, so no later frame has to.
+                    FolderState::Settled | FolderState::Current => end,
+                }
             }
             // Its end is durable, and nothing follows it.
             _ => Lsn(u64::MAX),

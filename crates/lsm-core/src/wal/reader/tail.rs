@@ -16,6 +16,8 @@ pub struct Attested {
     pub durable: Lsn,
     /// The manifest edit, and every one before it.
     pub manifest_edit: u64,
+    /// The end of the written log, which nothing attests.
+    pub end: Lsn,
 }
 
 impl LogReader {
@@ -66,7 +68,8 @@ impl LogReader {
             match judged {
                 Ok(()) => {
                     let durable = durable.max(ahead.durable);
-                    return Ok(Attested { durable, manifest_edit: ahead.manifest_edit });
+                    let end = ahead.lsn().unwrap_or_default();
+                    return Ok(Attested { durable, manifest_edit: ahead.manifest_edit, end });
                 }
                 // The writer continues, and may have written here after the look: then the log ends
                 // further on now. An attestation of this place was written after it.
