@@ -190,9 +190,9 @@ fn a_cursor_stays_within_its_range_and_seeks_after_a_key() {
         assert_eq!(cursor.key(), keys[keys.len() - 1].as_bytes());
     }
     let mut cursor = p.cursor();
-    for (behind, next) in [("a", "b"), ("b", "b\0"), ("b\0", "d"), ("0", "a")] {
-        cursor.seek_after(behind).unwrap();
-        assert_eq!(cursor.key(), next.as_bytes(), "after {behind:?}");
+    for (after, next) in [("a", "b"), ("b", "b\0"), ("b\0", "d"), ("0", "a")] {
+        cursor.seek_after(after).unwrap();
+        assert_eq!(cursor.key(), next.as_bytes(), "after {after:?}");
     }
     cursor.seek_after("d").unwrap();
     assert!(!cursor.valid());

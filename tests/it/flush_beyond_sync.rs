@@ -88,7 +88,7 @@ fn a_flush_waits_for_the_log_only_where_other_partitions_have_unsynced_writes() 
 
 /// The header of the first remaining segment records how far the log was durable.
 #[test]
-fn a_log_that_loses_its_first_header_behind_such_a_flush_is_damaged() {
+fn a_log_that_loses_its_first_header_after_such_a_flush_is_damaged() {
     let mem = MemFs::new();
     let db = builder(mem.clone()).open().unwrap();
     let [p, _] = both(&db);

@@ -123,7 +123,7 @@ fn few_large_entries_and_no_cache_keep_nothing() {
 
 /// A get that the cache answers is right, and the damage on the device is found anyway.
 #[test]
-fn damage_behind_a_cached_block_is_found_by_verify_and_by_the_next_open() {
+fn damage_after_a_cached_block_is_found_by_verify_and_by_the_next_open() {
     let store = store(16 << 20, PartitionOptions::new().compression(Compression::None));
     store.put_all(0);
     store.flush();

@@ -241,7 +241,7 @@ fn after_a_power_cut_no_handle_points_to_a_missing_value() {
 }
 
 #[test]
-fn a_damaged_value_hides_no_log_that_ends_behind_it() {
+fn a_damaged_value_hides_no_log_that_ends_after_it() {
     let fs = MemFs::new();
     let shelf = TestValueStore::default();
     let db = builder(&fs, 1).open().unwrap();

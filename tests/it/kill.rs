@@ -151,7 +151,7 @@ pub fn spawned(mut command: Command) -> (Child, BufReader<ChildStdout>) {
 
 /// Kills a writer after `wanted` acknowledgements. Calls `note` with each acknowledgement, also
 /// with later ones.
-pub fn kill_behind(
+pub fn kill_after(
     (mut child, mut lines): (Child, BufReader<ChildStdout>),
     wanted: u64,
     mut note: impl FnMut(usize, u64),
@@ -207,7 +207,7 @@ fn killed_writers_lose_nothing_that_was_acknowledged() {
         let started = start(dir.path(), round % 2 == 1);
         // Sometimes while it opens or recovers, otherwise after that many acknowledgements.
         let wanted = if round % 10 == 9 { 0 } else { 1 + rng.next_u64() % 400 };
-        kill_behind(started, wanted, |writer, number| acks[writer] = number);
+        kill_after(started, wanted, |writer, number| acks[writer] = number);
         killed += 1;
         if round % 3 == 2 {
             continue; // The next writer recovers from what two kills left.

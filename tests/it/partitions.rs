@@ -107,7 +107,7 @@ fn cost(fs: &FaultFs, action: impl FnOnce()) -> (usize, u64) {
 
 /// The costs of creating, writing to, flushing and dropping one partition when there are so many
 /// others, each of which has a table and entries in memory.
-fn costs_beside(others: usize) -> Vec<(usize, u64)> {
+fn costs_with(others: usize) -> Vec<(usize, u64)> {
     let fs = FaultFs::over_mem(MemFs::new());
     let db = open(Arc::new(fs.clone()));
     let others: Vec<_> =
@@ -135,8 +135,8 @@ fn costs_beside(others: usize) -> Vec<(usize, u64)> {
 
 #[test]
 fn one_partition_costs_the_same_among_a_thousand_others() {
-    let few = costs_beside(10);
-    let many = costs_beside(1000);
+    let few = costs_with(10);
+    let many = costs_with(1000);
     for (few, many) in few.iter().zip(&many) {
         assert_eq!(few.0, many.0, "operations: {few:?} and {many:?}");
         // Larger numbers of partitions, files and offsets take some bytes more.

@@ -30,7 +30,7 @@ fn name(n: u8) -> String {
 
 /// Nine partitions that are flushed completely, and one that wrote last, which is not. A later
 /// frame proves the last frame durable, so that a log which lost it is damaged.
-fn one_behind(fs: impl Fs, segment_bytes: u64, flushed: u64) -> Db {
+fn one_after(fs: impl Fs, segment_bytes: u64, flushed: u64) -> Db {
     let db = builder(fs, segment_bytes).open().unwrap();
     let partitions: Vec<_> = (0..PARTITIONS).map(|n| db.partition(&name(n)).unwrap()).collect();
     let mut count = 0_u32;
@@ -84,7 +84,7 @@ fn log_bytes(fs: &FaultFs, read: impl FnOnce()) -> u64 {
 #[test]
 fn an_open_reads_the_log_from_the_replay_position_of_the_oldest_partition() {
     let mem = MemFs::new();
-    let db = one_behind(mem.clone(), SEGMENT, FLUSHED);
+    let db = one_after(mem.clone(), SEGMENT, FLUSHED);
     let crashed = copy(&mem);
     drop(db);
     let begun = segments(&crashed).into_iter().map(|path| crashed.read_raw(&path).unwrap());
@@ -108,9 +108,9 @@ fn an_open_reads_the_log_from_the_replay_position_of_the_oldest_partition() {
     let read = log_bytes(&fs, || {
         let secondary = Secondary::builder(DIR).fs(Arc::new(fs.clone())).open().unwrap();
         secondary.sync(Target::Latest).unwrap();
-        let behind = secondary.partition(&name(0)).unwrap().at(Level::Eventual).unwrap();
+        let after = secondary.partition(&name(0)).unwrap().at(Level::Eventual).unwrap();
         // Nothing proves the last frame durable.
-        assert_eq!(behind.iter().count(), 4);
+        assert_eq!(after.iter().count(), 4);
     });
     assert!(read <= bound, "a secondary read {read} bytes");
 }
@@ -119,7 +119,7 @@ fn an_open_reads_the_log_from_the_replay_position_of_the_oldest_partition() {
 #[test]
 fn damage_before_the_replay_position_is_found_by_verify_and_after_it_by_every_open() {
     let mem = MemFs::new();
-    let db = one_behind(mem.clone(), 64 << 10, 30 << 10);
+    let db = one_after(mem.clone(), 64 << 10, 30 << 10);
     let crashed = copy(&mem);
     drop(db);
     let [segment] = &segments(&crashed)[..] else { panic!("one segment") };

@@ -183,18 +183,18 @@ fn a_second_fault_while_resuming_is_got_over() {
                 let mut simulation = failed(variant, action, seed)?;
                 let rule = FaultRule { at: FaultAt::Op(first + at), action: second, sticky };
                 simulation.fs.add_rule(rule.clone());
-                let told_of = |what| format!("{:?}, {rule:?}: {what}", log[at as usize]);
+                let reported_of = |what| format!("{:?}, {rule:?}: {what}", log[at as usize]);
                 let mut rng = Rng::new(seed);
                 for _ in 0..3 {
                     let _ = simulation.act(&ScriptStep::Step(1));
                     let left =
                         simulation.mem.crash_clone(CrashOutcome::Subset, &mut || rng.next_u64());
-                    let seen = check_goes_on(variant, &left, false).map_err(told_of)?;
+                    let seen = check_goes_on(variant, &left, false).map_err(reported_of)?;
                     let record = simulation.record();
-                    check_prefix(&record, &record.position(), &seen).map_err(told_of)?;
+                    check_prefix(&record, &record.position(), &seen).map_err(reported_of)?;
                 }
                 simulation.fs.heal();
-                check_resumed(variant, &mut simulation, &mut rng).map_err(told_of)?;
+                check_resumed(variant, &mut simulation, &mut rng).map_err(reported_of)?;
             }
         }
         Ok(())

@@ -216,16 +216,16 @@ fn a_scan_of_values_has_the_next_ones_read_ahead_and_a_scan_of_keys_none() {
     scan.next().unwrap().unwrap();
     assert_eq!(shelf.take_reads(), ["read 1"], "a second one may not be needed");
     scan.next().unwrap().unwrap();
-    let all_ahead = ["ahead 3", "ahead 4", "ahead 5", "read 2"];
-    assert_eq!(shelf.take_reads(), all_ahead, "each before the value that was asked for");
+    let all_read_ahead = ["ahead 3", "ahead 4", "ahead 5", "read 2"];
+    assert_eq!(shelf.take_reads(), all_read_ahead, "each before the value that was asked for");
     assert_eq!(scan.map(|pair| pair.unwrap().1.len()).sum::<usize>(), 3 * LEN + 5);
     assert_eq!(shelf.take_reads(), ["read 3", "read 4", "read 5"], "none twice");
     let mut back = p.iter().rev();
     back.by_ref().take(2).for_each(|pair| drop(pair.unwrap()));
     assert_eq!(shelf.take_reads(), ["read 5"]);
     back.next().unwrap().unwrap();
-    let all_ahead = ["ahead 3", "ahead 2", "ahead 1", "read 4"];
-    assert_eq!(shelf.take_reads(), all_ahead, "in the order in which they come");
+    let all_read_ahead = ["ahead 3", "ahead 2", "ahead 1", "read 4"];
+    assert_eq!(shelf.take_reads(), all_read_ahead, "in the order in which they come");
     assert_eq!(back.map(|pair| pair.unwrap().1.len()).sum::<usize>(), 3 * LEN + 5);
     assert_eq!(shelf.take_reads(), ["read 3", "read 2", "read 1"], "none twice");
     // A store that panics there does not affect the scan.

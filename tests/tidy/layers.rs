@@ -50,7 +50,7 @@ fn ident(text: &str) -> String {
 }
 
 /// The top modules that `code` names after `root_path` (`crate::`, `std::`), with their places.
-pub(crate) fn names_behind(code: &str, root_path: &str) -> Vec<(usize, String)> {
+pub(crate) fn names_after(code: &str, root_path: &str) -> Vec<(usize, String)> {
     let mut names = Vec::new();
     for (at, _) in code.match_indices(root_path) {
         let before = code[..at].chars().next_back();
@@ -111,7 +111,7 @@ fn imports_only_go_to_lower_layers() {
         if layer_of(&layers, module).is_none() {
             breaches.push(source.at(0, "is in no layer; see ARCHITECTURE.md"));
         }
-        for (at, name) in names_behind(&source.code, "crate::") {
+        for (at, name) in names_after(&source.code, "crate::") {
             if !source.is_test_at(at)
                 && let Some(what) = import_breach(&layers, path, module, &name)
             {
@@ -147,7 +147,7 @@ fn the_layers_are_read_from_a_page_and_hold() {
     assert!(import_breach(&layers, "fs/mod.rs", "fs", "wal").is_some());
     assert!(import_breach(&layers, "compaction/picker.rs", "compaction", "fs").is_some());
     assert!(import_breach(&layers, COMPACTION_FILES[0], "compaction", "fs").is_none());
-    let names = names_behind("use crate::{a::{b, c}, d}; crate::e(); $crate::f", "crate::");
+    let names = names_after("use crate::{a::{b, c}, d}; crate::e(); $crate::f", "crate::");
     let names: Vec<&str> = names.iter().map(|(_, name)| name.as_str()).collect();
     assert_eq!(names, ["a", "d", "e"]);
 }

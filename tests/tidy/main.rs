@@ -22,7 +22,7 @@ mod words;
 
 use std::collections::BTreeSet;
 
-use layers::names_behind;
+use layers::names_after;
 use source::{Source, item_end, sources};
 
 const CORE: &str = "crates/lsm-core/src/";
@@ -202,7 +202,7 @@ fn files_are_touched_through_the_seam_alone() {
         if source.path.starts_with("crates/cli/") || is_core_file(source, &FS_FILES) {
             continue;
         }
-        let named = names_behind(&source.code, "std::");
+        let named = names_after(&source.code, "std::");
         let wrong = named.iter().filter(|(at, name)| name == "fs" && !source.is_test_at(*at));
         breaches.extend(wrong.map(|(at, _)| source.at(*at, "`std::fs`; go through `fs::Fs`")));
     }

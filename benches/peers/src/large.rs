@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_puts_everything_and_tells_space_and_written_bytes() {
+    fn a_run_puts_everything_and_reports_space_and_written_bytes() {
         let dir =
             std::env::temp_dir().join(format!("siltstone-peers-large-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();

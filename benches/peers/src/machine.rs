@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_the_kernel_are_told_from_processes() {
+    fn threads_of_the_kernel_are_distinguished_from_processes() {
         let thread = "77 (a) b (c)) S 2 0 0 0 -1 0 0 0 0 0 150 50 0 0 20 0 1 0 1 2 3";
         assert_eq!(kernel_thread_time(thread), Some(Duration::from_secs(2)));
         assert_eq!(kernel_thread_time(&thread.replace("S 2 ", "S 22 ")), None);

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_tells_the_form_of_its_bytes() {
+    fn an_object_reports_the_form_of_its_bytes() {
         let entry = Bytes::Text.entry("schl\u{fc}ssel".as_bytes(), Some(b"\xff"));
         assert_eq!(entry.to_string(), "{\"key\":\"schl\u{fc}ssel\",\"value_base64\":\"/w==\"}");
         assert_eq!(Bytes::Hex.entry(b"a", None).to_string(), "{\"key_hex\":\"61\"}");

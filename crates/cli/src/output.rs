@@ -35,7 +35,7 @@ impl Failure {
     }
 
     /// Prints it on standard error. A failure of that is ignored.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn report(&self) {
         let text: &dyn Display = match self {
             Failure::Engine(e) => e,
             Failure::NotFound(text) | Failure::Usage(text) | Failure::Io(text) => text,

@@ -43,7 +43,7 @@ pub(crate) fn export(
     // deletion.
     file.sync_all().map_err(|e| Failure::io("sync", path, &e))?;
     bar.finish_and_clear();
-    tell("exported", summary, json)
+    report("exported", summary, json)
 }
 
 /// A reader that closes the pipe ends the command quietly.
@@ -99,7 +99,7 @@ pub(crate) fn import(args: &ImportArgs) -> Result<(), Failure> {
         return Err(Failure::Usage(message));
     }
     bar.finish_and_clear();
-    tell("imported", summary, args.json)?;
+    report("imported", summary, args.json)?;
     Ok(db.close()?)
 }
 
@@ -115,7 +115,7 @@ fn result_text(verb: &str, summary: StreamSummary) -> String {
     format!("{verb} {entries} entries, {bytes} bytes; skipped {skipped}")
 }
 
-fn tell(verb: &str, summary: StreamSummary, json: bool) -> Result<(), Failure> {
+fn report(verb: &str, summary: StreamSummary, json: bool) -> Result<(), Failure> {
     let mut out = Output::new(json);
     let StreamSummary { entries, bytes, skipped, .. } = summary;
     out.line(

@@ -60,7 +60,7 @@ pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
             partition.put_with(&key, &value, Durability::Sync).map(drop)?;
         }
     }
-    tell(&args.target, "put", &bytes.text(&key))?;
+    report(&args.target, "put", &bytes.text(&key))?;
     Ok(db.close()?)
 }
 
@@ -88,12 +88,12 @@ pub(crate) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
         return Err(Failure::NotFound(format!("no key {}", bytes.text(&key))));
     }
     partition.delete_with(&key, Durability::Sync)?;
-    tell(&args.target, "deleted", &bytes.text(&key))?;
+    report(&args.target, "deleted", &bytes.text(&key))?;
     Ok(existing.db.close()?)
 }
 
 /// Prints no text, because it succeeded; one object as JSON.
-fn tell(target: &Target, deed: &str, key: &str) -> Result<(), Failure> {
+fn report(target: &Target, deed: &str, key: &str) -> Result<(), Failure> {
     if target.json {
         let mut out = Output::new(true);
         out.line("", &json!({ "done": deed, "key": key }))?;

@@ -161,7 +161,7 @@ fn sealed(at: &Path) {
 }
 
 /// Flips a bit after `text`, in each table that has it.
-fn flip_behind(at: &Path, text: &str) {
+fn flip_after(at: &Path, text: &str) {
     let mut hits = 0;
     for path in files(at, "sst") {
         let bytes = std::fs::read(&path).unwrap();
@@ -190,7 +190,7 @@ fn scrub_prints_sealed_tables_and_names_damaged_entries() {
     assert_eq!(report["tables"].as_array().map(Vec::len), Some(4));
     assert_eq!(report["tables"][0]["sealing"], "sealed");
 
-    flip_behind(at, "balance 249");
+    flip_after(at, "balance 249");
     let report = json(at, &only, 1);
     let faults: Vec<_> = report["tables"]
         .as_array()
@@ -267,7 +267,7 @@ fn explain_prints_every_version_of_a_key() {
     assert_eq!(explanation["versions"][0]["sealing"], "unsealed", "{explanation}");
     assert_eq!(explanation["versions"][0]["verdict"], Value::Null);
 
-    flip_behind(at, "balance 249");
+    flip_after(at, "balance 249");
     let text = run(at, &explain, 1);
     assert!(text.contains("DataCorrupt: the entry disagrees with its metadata"), "{text}");
     let explanation = json(at, &[&explain[..], &["--json"]].concat(), 1);

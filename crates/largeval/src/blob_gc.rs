@@ -11,7 +11,7 @@ use lsm_core::hooks::{Carry, Entry, PendingHandle};
 use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
 
 use crate::block::{Block, ByteSource, Parallelism};
-use crate::choosing::ChoiceMoment;
+use crate::choosing::ChoiceTime;
 use crate::format::Handle;
 use crate::shared::Shared;
 use crate::writing::{BlockWriter, FinishedBlock};
@@ -48,9 +48,9 @@ impl Shared {
     }
 
     /// The free space, and the time.
-    pub(crate) fn moment(&self) -> ChoiceMoment {
+    pub(crate) fn moment(&self) -> ChoiceTime {
         let free = self.free_bytes();
-        ChoiceMoment { free, now: self.context.clock.now() }
+        ChoiceTime { free, now: self.context.clock.now() }
     }
 
     /// The writer of what is moved, with room for a block of so many bytes.

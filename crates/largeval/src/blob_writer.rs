@@ -105,10 +105,10 @@ impl BlobWriter {
     }
 
     /// Begins the block of a value with these bytes.
-    fn begin(&self, first: &[u8], behind: &[u8]) -> Result<BlockWriter> {
+    fn begin(&self, first: &[u8], after: &[u8]) -> Result<BlockWriter> {
         let mut block = self.shared.begin(&self.stored_key, self.expected)?;
         block.push(first)?;
-        block.push(behind)?;
+        block.push(after)?;
         Ok(block)
     }
 

@@ -369,7 +369,7 @@ impl Block {
             let place = table.place(&self.handle, index);
             let skip = (at - index * size) as usize;
             let wanted = (place.len - skip).min(rest.len());
-            let (piece, behind) = rest.split_at_mut(wanted);
+            let (piece, after) = rest.split_at_mut(wanted);
             // Into the buffer of the caller, without a copy. A part of a sub-block cannot be
             // verified by itself.
             if wanted == place.len {
@@ -380,7 +380,7 @@ impl Block {
                 piece.copy_from_slice(&scratch[skip..skip + wanted]);
             }
             at += wanted as u64;
-            rest = behind;
+            rest = after;
         }
         Ok(())
     }

@@ -43,14 +43,14 @@ pub enum ChunkRest {
 
 /// The moment of a choice.
 #[derive(Clone, Copy, Debug)]
-pub struct ChoiceMoment {
+pub struct ChoiceTime {
     /// Bytes that are free on the disk.
     pub free: u64,
     /// The time by the clock.
     pub now: Duration,
 }
 
-impl ChoiceMoment {
+impl ChoiceTime {
     /// Bytes of values that may be moved.
     fn room(self) -> u64 {
         self.free - (self.free / KEPT_SHARE).min(KEPT_FREE)
@@ -62,7 +62,7 @@ impl ChoiceMoment {
     }
 
     fn lacks(self, room: u64) -> Error {
-        let needs = ChoiceMoment::free_for(room);
+        let needs = ChoiceTime::free_for(room);
         let message = format!(
             "moving large values out of a chunk file needs {needs} bytes of free space, and {} bytes are free",
             self.free
@@ -97,7 +97,7 @@ pub struct MoveChoice {
 }
 
 impl Chunk {
-    fn rests(&self, moment: ChoiceMoment) -> bool {
+    fn rests(&self, moment: ChoiceTime) -> bool {
         matches!(self.rest, Some(ChunkRest::Until(time)) if moment.now < time)
     }
 
@@ -114,7 +114,7 @@ impl Chunk {
         }
     }
 
-    fn fail(&mut self, is_full: bool, moment: ChoiceMoment) {
+    fn fail(&mut self, is_full: bool, moment: ChoiceTime) {
         self.is_moving = false;
         self.rest = Some(if is_full {
             // More than there was, whatever the system reports as free: a quota may be less than
@@ -131,7 +131,7 @@ impl Chunk {
 impl Chunks {
     /// Chooses the chunks whose values should be moved, as many as there is room for; returns the
     /// hull of their keys. Chunks that were chosen before and are still live are given up.
-    pub fn choose_moving(&mut self, due: Due, moment: ChoiceMoment) -> Option<KeySpan> {
+    pub fn choose_moving(&mut self, due: Due, moment: ChoiceTime) -> Option<KeySpan> {
         self.end_choice(due);
         let share = (self.live_bytes() / MOVED_SHARE).max(MOVED_BYTES_MIN);
         let most = if due.all { u64::MAX } else { share };
@@ -173,7 +173,7 @@ impl Chunks {
         &mut self,
         from: &[u8],
         to: Option<&[u8]>,
-        moment: ChoiceMoment,
+        moment: ChoiceTime,
     ) -> Result<Option<KeySpan>> {
         let mut room = 0_u64;
         for chunk in self.by_id.values_mut() {
@@ -213,7 +213,7 @@ impl Chunks {
     }
 
     /// A value of a chunk could not be read. The others of the chunk are still moved.
-    pub fn note_unread(&mut self, id: ChunkId, error: &Error, moment: ChoiceMoment) {
+    pub fn note_unread(&mut self, id: ChunkId, error: &Error, moment: ChoiceTime) {
         let Some(chunk) = self.by_id.get_mut(&id).filter(|chunk| chunk.is_moving) else { return };
         if error.is_corruption() {
             chunk.rest = Some(ChunkRest::Open);
@@ -225,7 +225,7 @@ impl Chunks {
     }
 
     /// A value could not be written. No job moves more of the present choice.
-    pub fn note_unwritten(&mut self, error: &Error, moment: ChoiceMoment) {
+    pub fn note_unwritten(&mut self, error: &Error, moment: ChoiceTime) {
         self.choice.failure = Some(error.clone());
         self.choice.is_sound = false;
         let is_full = error.kind() == ErrorKind::NoSpace;
@@ -235,7 +235,7 @@ impl Chunks {
 
     /// The job that should have moved the choice failed, and its work was discarded. If it found no
     /// space, the next choice is smaller.
-    pub fn note_job_failed(&mut self, error: &Error, moment: ChoiceMoment) {
+    pub fn note_job_failed(&mut self, error: &Error, moment: ChoiceTime) {
         let chosen = self.by_id.values_mut().filter(|chunk| chunk.is_moving);
         let chosen: Vec<&mut Chunk> = chosen.filter(|chunk| chunk.live.blocks > 0).collect();
         if error.kind() == ErrorKind::NoSpace && chosen.len() > 1 {

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn evicted_values_are_asked_for_again_and_those_behind_them_in_a_walk() {
+    fn evicted_values_are_asked_for_again_and_those_after_them_in_a_walk() {
         let store = store();
         let pages = Arc::new(Pages::default());
         let [a, b, c] = &[b"a", b"b", b"c"].map(|key| block(&store, key, &pages));

@@ -465,7 +465,7 @@ mod tests {
     use crate::testing::context;
 
     #[test]
-    fn a_flush_is_wished_behind_a_share_of_the_live_values_and_never_for_carried_ones() {
+    fn a_flush_is_wished_after_a_share_of_the_live_values_and_never_for_carried_ones() {
         let context = context(&MemFs::new(), Arc::new(SystemClock::new()));
         let chunk = context.new_chunk();
         let options = LargeValueOptions::new().garbage_permille(100);

@@ -169,12 +169,12 @@ impl BlockWriter {
         appended
     }
 
-    fn append(&mut self, bytes: &[u8], behind: &[u8]) -> Result<()> {
+    fn append(&mut self, bytes: &[u8], after: &[u8]) -> Result<()> {
         let Some(writer) = self.writer.as_mut().filter(|_| !self.is_failed) else {
             return Err(Error::new(ErrorKind::Io, "an earlier write of this value failed"));
         };
         // One call for all of them: a call for 60 bytes costs as much as one for 4 KiB.
-        let appended = self.shared.append(writer, &[&self.front, bytes, behind]);
+        let appended = self.shared.append(writer, &[&self.front, bytes, after]);
         self.front.clear();
         self.is_failed = appended.is_err();
         if !self.is_failed {
@@ -197,9 +197,9 @@ impl BlockWriter {
         let mut rest = value;
         // The last piece is left over: it goes to the file in one call with the table after it.
         while rest.len() > piece_bytes {
-            let (piece, behind) = rest.split_at(piece_bytes);
+            let (piece, after) = rest.split_at(piece_bytes);
             self.sub_block(piece)?;
-            rest = behind;
+            rest = after;
         }
         self.end(rest)
     }

@@ -200,11 +200,11 @@ impl<'a> Sweep<'a> {
     pub fn advance(&mut self, bytes: u64, check_open: impl Fn() -> Result<()>) -> Result<bool> {
         // Before the wait: what was read counts even if the caller stops here.
         self.progress.bytes_done += bytes;
-        let mut goes_on = self.tell();
+        let mut goes_on = self.report();
         self.pace.take(bytes, self.clock.now());
         while goes_on && self.pace.park(|| self.clock.now()) {
             check_open()?;
-            goes_on = self.tell();
+            goes_on = self.report();
         }
         Ok(goes_on)
     }
@@ -219,7 +219,7 @@ impl<'a> Sweep<'a> {
 
     /// Tells the caller that everything is done, which cannot stop anything.
     pub fn finish(&mut self) {
-        self.tell();
+        self.report();
     }
 
     /// The place after the last file that is done.
@@ -233,7 +233,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Tells the caller; `false` if it wants no more.
-    fn tell(&mut self) -> bool {
+    fn report(&mut self) -> bool {
         self.on_progress.as_mut().is_none_or(|on_progress| on_progress(&self.progress))
     }
 }

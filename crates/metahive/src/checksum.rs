@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_plain_xor_cannot_tell_apart_differs() {
+    fn what_plain_xor_cannot_distinguish_differs() {
         // Key equal to value, replaced as a whole.
         check((b"alpha", b"alpha", 7), (b"beta", b"beta", 7));
         // Key and value have changed places.

@@ -140,8 +140,8 @@ impl Cluster {
     }
 
     fn run_of(&self, slot: usize) -> &Run {
-        let behind = self.runs.partition_point(|run| run.first_slot <= slot);
-        &self.runs[behind - 1]
+        let after = self.runs.partition_point(|run| run.first_slot <= slot);
+        &self.runs[after - 1]
     }
 
     /// The place of the entry of a slot.

@@ -165,7 +165,7 @@ fn is_in_place<'e>(
 ) -> bool {
     let table = &repair.table;
     let before = block.before().map(|(key, seq)| (key.to_vec(), seq));
-    let mut last = before.as_ref().map(|(key, seq)| behind(key, *seq));
+    let mut last = before.as_ref().map(|(key, seq)| after(key, *seq));
     for entry in entries {
         // Metadata vouches for an entry, and the digest for their sum. Neither says that an entry
         // stands in this table at this place: a reader searches by order, and would not find it.
@@ -176,13 +176,13 @@ fn is_in_place<'e>(
         if !is_known_seq || !is_within || last.is_some_and(|last| last >= key) {
             return false;
         }
-        last = Some(behind(&entry.key, entry.seq));
+        last = Some(after(&entry.key, entry.seq));
     }
     true
 }
 
 /// Sorts after every entry of this key and sequence number; a table has one.
-fn behind(key: &[u8], seq: SeqNo) -> KeyRef<'_> {
+fn after(key: &[u8], seq: SeqNo) -> KeyRef<'_> {
     KeyRef::new(key, Trailer::new(seq, lsm_core::types::EntryKind::Tombstone))
 }
 
@@ -324,7 +324,7 @@ fn place_of(of: &DecodedEntry, bit: Bit) -> Option<usize> {
         Bit::Key(bit) => {
             let byte = match (bit / 8).checked_sub(of.shared.len()) {
                 None => of.shared.start + bit / 8,
-                Some(behind) => of.suffix.start + behind,
+                Some(after) => of.suffix.start + after,
             };
             Some(8 * byte + bit % 8)
         }
@@ -447,8 +447,8 @@ fn sum_of(all: &[Candidate]) -> Option<u32> {
 fn missing_at(all: &[Candidate], at: usize, digest: u32) -> Option<u32> {
     let Candidate::Unknown(_, None) = all[at] else { return None };
     let before = sum_of(&all[..at])?;
-    let behind = sum_of(&all[at + 1..])?;
-    Some(digest.wrapping_sub(before).wrapping_sub(behind))
+    let after = sum_of(&all[at + 1..])?;
+    Some(digest.wrapping_sub(before).wrapping_sub(after))
 }
 
 /// The block goes on with the entries that are sound; it reports `repaired`, what else was repaired, and the losses.

@@ -201,8 +201,8 @@ impl ScrubRun<'_> {
                 Ok(Some(entry)) => {
                     // Block by block, so that the limit and the caller are asked as often as the
                     // device is.
-                    let behind = entry.at.block_offset.saturating_sub(at);
-                    if behind > 0 && !self.sweep.advance(behind, self.check_open)? {
+                    let after = entry.at.block_offset.saturating_sub(at);
+                    if after > 0 && !self.sweep.advance(after, self.check_open)? {
                         return Ok(false);
                     }
                     at = at.max(entry.at.block_offset);

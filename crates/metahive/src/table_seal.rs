@@ -124,11 +124,11 @@ impl TableSeal {
         let mut incomplete = Vec::new();
         let mut rest = sums;
         for span in &self.spans {
-            let (blocks, behind) = rest.split_at(span.blocks as usize);
+            let (blocks, after) = rest.split_at(span.blocks as usize);
             if sum_of(blocks) != span.digest {
                 incomplete.extend(blocks.iter().map(|(offset, _)| Some(*offset)));
             }
-            rest = behind;
+            rest = after;
         }
         incomplete
     }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn more_blocks_than_fit_are_told_two_by_two() {
+    fn more_blocks_than_fit_are_reported_two_by_two() {
         let spans: Vec<_> = (0..=SPANS_MAX as u32).map(|n| Span { blocks: 1, digest: n }).collect();
         let seal = TableSeal { spans, ..TableSeal::default() };
         let read = TableSeal::of(&properties(seal.encode()), "").unwrap().unwrap();

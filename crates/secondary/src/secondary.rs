@@ -21,7 +21,7 @@ use lsm_core::follow::{FollowedCut, Follower, SyncExtent, SyncReach, SyncResult}
 use lsm_core::types::PartitionId;
 use parking_lot::Mutex;
 
-use self::catch_up::behind;
+use self::catch_up::after;
 use crate::background::FollowThread;
 use crate::lag::CompleteAt;
 use crate::level::Target;
@@ -162,7 +162,7 @@ impl Secondary {
             // First: a sequence number of another history says nothing about this one.
             self.check_history(token)?;
             if reached.seq < token.seq {
-                return Err(behind(token));
+                return Err(after(token));
             }
         }
         if reached.is_present {
@@ -211,7 +211,7 @@ impl Secondary {
         if let Target::Token(token) = to {
             self.check_history(token)?;
             if cut.as_of().is_none_or(|commit| commit.seq < token.seq) {
-                return Err(behind(token));
+                return Err(after(token));
             }
         }
         Ok(cut)

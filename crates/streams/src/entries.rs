@@ -130,12 +130,12 @@ impl<'r> EntryReader<'r> {
         if magic != MAGIC {
             return Err(Error::corruption(&source, 0, "no stream of entries"));
         }
-        EntryReader::behind_magic(from, source)
+        EntryReader::after_magic(from, source)
     }
 
     /// As [`EntryReader::new`], if the magic was read already.
-    pub(crate) fn behind_magic(from: &'r mut dyn Read, source: PathBuf) -> Result<EntryReader<'r>> {
-        let mut reader = StreamReader::behind_magic(from, source);
+    pub(crate) fn after_magic(from: &'r mut dyn Read, source: PathBuf) -> Result<EntryReader<'r>> {
+        let mut reader = StreamReader::after_magic(from, source);
         let partitions = reader.header()?;
         Ok(EntryReader { reader, partitions, entries: 0, left: 0, is_at_end: false })
     }

@@ -182,7 +182,7 @@ pub(crate) struct StreamReader<'r> {
 
 impl<'r> StreamReader<'r> {
     /// Begins to read a stream whose magic was read already.
-    pub(crate) fn behind_magic(from: &'r mut dyn Read, source: PathBuf) -> StreamReader<'r> {
+    pub(crate) fn after_magic(from: &'r mut dyn Read, source: PathBuf) -> StreamReader<'r> {
         let offset = MAGIC.len() as u64;
         StreamReader { from, source, offset, part_at: 0, part: MAGIC.to_vec(), sum: 0 }
     }

@@ -30,7 +30,7 @@ pub fn import(
     let read = (&mut *from).take(MAGIC.len() as u64).read_to_end(&mut magic);
     read.map_err(|e| Error::io("read", &options.source, e))?;
     let imported = if magic == MAGIC {
-        EntryReader::behind_magic(from, options.source.clone())
+        EntryReader::after_magic(from, options.source.clone())
             .and_then(|reader| import_checked(&mut importer, reader, options))
     } else if magic == text::MAGIC {
         text::import(&mut importer, &mut io::Cursor::new(magic).chain(from), options)

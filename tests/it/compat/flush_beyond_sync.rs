@@ -9,8 +9,8 @@ use super::*;
 
 /// The writes of the fixture: partition, key and value. Those of `left` are flushed.
 fn writes() -> Vec<Write> {
-    let behind = (0..5_u8).map(|n| ("behind", n, n.to_string()));
-    behind.chain((0..30_u8).map(|n| ("left", n, "silt ".repeat(10)))).collect()
+    let after = (0..5_u8).map(|n| ("behind", n, n.to_string()));
+    after.chain((0..30_u8).map(|n| ("left", n, "silt ".repeat(10)))).collect()
 }
 
 fn write_ahead() -> MemFs {

@@ -10,8 +10,8 @@ use super::*;
 /// The writes of the fixture: partition, key and value. Only those of `behind` are not flushed.
 fn writes() -> Vec<Write> {
     let writes = (0..60_u8).map(|n| (["left", "right"][usize::from(n) % 2], n, "sand ".repeat(10)));
-    let behind = (0..5_u8).map(|n| ("behind", n, n.to_string()));
-    writes.chain(behind).collect()
+    let after = (0..5_u8).map(|n| ("behind", n, n.to_string()));
+    writes.chain(after).collect()
 }
 
 fn write_replay() -> MemFs {

@@ -127,7 +127,7 @@ fn a_load_keeps_to_the_limits_and_the_reserved_keys_of_a_put() {
 
 #[test]
 fn a_load_into_a_partition_that_is_dropped_meanwhile_ends_soon() {
-    for dropped_behind in [0, 6000] {
+    for dropped_after in [0, 6000] {
         let fs = MemFs::new();
         let db = open(&fs, "/db", 1);
         let p = db.partition_with("p", small()).unwrap();
@@ -135,7 +135,7 @@ fn a_load_into_a_partition_that_is_dropped_meanwhile_ends_soon() {
         let stopped: Result<_, Error> = p.bulk_load_by(|load| {
             for number in 0..20_000 {
                 load.put(key(number), "")?;
-                if number == dropped_behind {
+                if number == dropped_after {
                     db.drop_partition("p")?;
                 }
                 taken = number;
@@ -143,7 +143,7 @@ fn a_load_into_a_partition_that_is_dropped_meanwhile_ends_soon() {
             Ok(())
         });
         assert_eq!(stopped.unwrap_err().kind(), ErrorKind::PartitionNotFound);
-        let behind = taken - dropped_behind;
+        let behind = taken - dropped_after;
         assert!(behind < 5000, "{behind} entries were taken after the drop");
     }
 }

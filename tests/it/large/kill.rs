@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::kill::{child_test, kill_behind, spawned};
+use crate::kill::{child_test, kill_after, spawned};
 
 const FOLDER: &str = "SILTSTONE_LARGE_KILL_FOLDER";
 const WRITERS: usize = 2;
@@ -98,7 +98,7 @@ fn killed_streams_lose_nothing_that_was_acknowledged_and_leave_no_garbage() {
             child_test("large::kill::child_that_streams_until_it_is_killed", FOLDER, dir.path());
         // Sometimes while it opens or recovers.
         let wanted = if round % 8 == 7 { 0 } else { 1 + rng.below(150) };
-        kill_behind(spawned(child), wanted, |writer, number| acks[writer] = number);
+        kill_after(spawned(child), wanted, |writer, number| acks[writer] = number);
         let (db, partitions) = open_there(dir.path());
         for (writer, acked) in acks.iter_mut().enumerate() {
             let found = check_writer(&partitions[writer], writer);

@@ -474,7 +474,7 @@ fn a_quarantined_record_is_corruption_and_is_not_read_again() {
     assert!(error.to_string().contains("damaged beyond repair"), "{error}");
     let errors = it.p.verified_range(..).filter(std::result::Result::is_err).count();
     assert_eq!(errors, 1);
-    let behind: Vec<_> = it.p.verified_range(key_of(138)..).map(|item| item.unwrap()).collect();
-    assert_eq!(behind.len(), 162);
+    let after: Vec<_> = it.p.verified_range(key_of(138)..).map(|item| item.unwrap()).collect();
+    assert_eq!(after.len(), 162);
     assert_eq!(it.provider.0.counts().reads_mended, 0);
 }

@@ -92,7 +92,7 @@ fn a_panic_in_an_edit_refuses_further_edits_until_the_next_open() {
 }
 
 #[test]
-fn a_panic_in_a_sync_of_the_log_refuses_writes_until_the_log_is_begun_anew() {
+fn a_panic_in_a_sync_of_the_log_refuses_writes_until_the_log_is_begun_again() {
     for mode in MODES {
         let mem = MemFs::new();
         let fs = FaultFs::over_mem(mem.clone());

@@ -6,11 +6,11 @@ use lsm_core::error::{Error, ErrorKind};
 use lsm_core::hooks::{AddedValue, KeySpan};
 
 use super::*;
-use crate::choosing::{ChoiceMoment, Due};
+use crate::choosing::{ChoiceTime, Due};
 use crate::format::Form;
 
 /// A disk with all the room that is needed.
-const PLENTY: ChoiceMoment = ChoiceMoment { free: u64::MAX, now: Duration::ZERO };
+const PLENTY: ChoiceTime = ChoiceTime { free: u64::MAX, now: Duration::ZERO };
 
 fn due(garbage_permille: u64, all: bool) -> Due {
     Due { garbage_permille, all, asked: false }
@@ -27,7 +27,7 @@ fn added(key: &str, handle: &Handle) -> AddedValue {
 }
 
 #[test]
-fn a_chunk_goes_when_all_in_it_is_dropped_and_read_by_nobody() {
+fn a_chunk_goes_when_all_in_it_is_dropped_and_read_by_no_one() {
     let mut chunks = Chunks::default();
     let one = handle(1, 64);
     let two = handle(1, 2000);
@@ -174,8 +174,8 @@ fn with_garbage() -> Chunks {
 
 const MIB: u64 = 1 << 20;
 
-fn moment(free: u64, seconds: u64) -> ChoiceMoment {
-    ChoiceMoment { free, now: Duration::from_secs(seconds) }
+fn moment(free: u64, seconds: u64) -> ChoiceTime {
+    ChoiceTime { free, now: Duration::from_secs(seconds) }
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn every_truncation_of_a_section_is_refused() {
 }
 
 #[test]
-fn a_state_behind_the_edits_that_it_stands_for_counts_nothing_twice() {
+fn a_state_after_the_edits_that_it_stands_for_counts_nothing_twice() {
     let mut primary = Chunks::default();
     let one = handle(1, 64);
     let two = handle(2, 64);

@@ -277,13 +277,13 @@ impl BlockCache for Blocks {
         shard.is_some_and(|shard| shard.read().has_room(memory_bytes))
     }
 
-    fn insert_beside(&self, file: FileNo, offset: u64, block: Arc<Block>) {
+    fn insert_where_free(&self, file: FileNo, offset: u64, block: Arc<Block>) {
         let key = (file, offset);
         let hash = Mix.hash_one(key);
         if !self.shards.is_empty() {
             let block = self.moved(block);
             let refused =
-                self.change(self.number(hash), |shard| shard.insert_beside(key, hash, block));
+                self.change(self.number(hash), |shard| shard.insert_where_free(key, hash, block));
             drop(refused);
             self.give_up_sparse_slabs(memory_bytes_max(self.capacity));
         }

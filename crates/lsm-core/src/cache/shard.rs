@@ -186,7 +186,7 @@ impl Shard {
 
     /// Inserts a block if no other has to leave. Returns the block that did not stay, for the
     /// caller to drop without the lock.
-    pub(super) fn insert_beside(
+    pub(super) fn insert_where_free(
         &mut self,
         key: Key,
         hash: u64,

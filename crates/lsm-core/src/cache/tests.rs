@@ -39,7 +39,7 @@ fn read(reader: &SstReader, n: u8) {
 }
 
 #[test]
-fn blocks_are_read_once_and_told_apart_by_file() {
+fn blocks_are_read_once_and_distinguished_by_file() {
     let cache = Arc::new(Blocks::new(1 << 20));
     let tables = [table(FileNo(1), &cache), table(FileNo(2), &cache)];
     for _ in 0..3 {
@@ -180,7 +180,7 @@ fn a_written_block_takes_free_room_and_no_other() {
         let Placed { file, offset, block } = block_of(&written, &source, n);
         let has_room = cache.has_room(file, offset, block.memory_bytes());
         let before = cache.stats().blocks;
-        cache.insert_beside(file, offset, block);
+        cache.insert_where_free(file, offset, block);
         assert_eq!(cache.stats().blocks - before, u64::from(has_room), "block {n}");
     }
     let stats = cache.stats();
@@ -194,7 +194,7 @@ fn a_written_block_takes_free_room_and_no_other() {
     let off = Blocks::new(0);
     let Placed { file, offset, block } = block_of(&written, &source, 0);
     assert!(!off.has_room(file, offset, 1));
-    off.insert_beside(file, offset, block);
+    off.insert_where_free(file, offset, block);
     assert!(off.get(file, offset).is_none());
 }
 

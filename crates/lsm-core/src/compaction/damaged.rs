@@ -41,7 +41,7 @@ impl DamagedInput<'_> {
                     self.tell_lost(meta, level, &error);
                     return Ok(None);
                 };
-                self.tell_salvaged(meta, level, &salvaged.repaired);
+                self.report_salvaged(meta, level, &salvaged.repaired);
                 Arc::new(salvaged.reader)
             }
             Err(error) => return Err(error),
@@ -73,7 +73,7 @@ impl DamagedInput<'_> {
     }
 
     #[cold]
-    fn tell_salvaged(&self, meta: &SstMeta, level: usize, repaired: &[(&str, &str)]) {
+    fn report_salvaged(&self, meta: &SstMeta, level: usize, repaired: &[(&str, &str)]) {
         self.findings.add(|found| {
             for (what, source) in repaired {
                 let fault = fault_of(meta, level, (*what).to_owned());

@@ -154,7 +154,7 @@ impl<'a> DropRules<'a> {
 pub struct KeyBelow {
     levels: Vec<(Level, usize)>,
     /// Tables in no order.
-    beside: Vec<Arc<Table>>,
+    same_level: Vec<Arc<Table>>,
     /// The gaps, in which entries are lost: what lay there is below everything.
     gaps: Gaps,
     /// The losses that the job itself finds.
@@ -171,7 +171,7 @@ impl KeyBelow {
         let levels = levels.filter(|level| !level.is_empty()).map(|level| (level.clone(), 0));
         KeyBelow {
             levels: levels.collect(),
-            beside: Vec::new(),
+            same_level: Vec::new(),
             gaps: version.gaps.clone(),
             findings: None,
         }
@@ -190,10 +190,10 @@ impl KeyBelow {
 
     /// Returns the look below a flush: every table of the partition is older than the memtable.
     pub fn for_flush(version: &PartitionVersion) -> KeyBelow {
-        let beside = version.levels[0].tables().to_vec();
+        let same_level = version.levels[0].tables().to_vec();
         // Level 0 overlaps, so a cursor that only moves forward could pass a table that a later key
         // needs.
-        KeyBelow { beside, ..KeyBelow::new(version, 0) }
+        KeyBelow { same_level, ..KeyBelow::new(version, 0) }
     }
 
     /// Returns `true` if the key may lie below.
@@ -215,7 +215,7 @@ impl KeyBelow {
                 return true;
             }
         }
-        let mut beside = self.beside.iter();
-        beside.any(|table| !table.meta.ends_before(user) && !table.meta.starts_after(user))
+        let mut same_level = self.same_level.iter();
+        same_level.any(|table| !table.meta.ends_before(user) && !table.meta.starts_after(user))
     }
 }

@@ -390,7 +390,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         let (user_order, order) = self.keys.order_of_written(key);
         // Asked before a user key's first version only, so a table never ends between versions.
         let is_first = user_order.is_ne();
-        if is_first { self.boundary(Some(entry.key)) } else { self.behind_first() }?;
+        if is_first { self.boundary(Some(entry.key)) } else { self.after_first() }?;
         if order.is_le() {
             // Only a faulty run gets here, and nothing of it is installed.
             return self.damaged(entry, "an entry is out of order");

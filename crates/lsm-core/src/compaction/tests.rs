@@ -166,7 +166,7 @@ fn neighbours_that_a_filter_joins_share_a_job() {
 }
 
 #[test]
-fn nobody_writes_where_a_running_job_may_put_a_table() {
+fn no_one_writes_where_a_running_job_may_put_a_table() {
     let before = draw("L0: 9:a-b 8:a-b\nL6: 1:a-b 2:m-n");
     let mut busy = Busy::default();
     let cursors = Cursors::default();
@@ -333,7 +333,7 @@ fn tables_below_a_clear_are_let_go_of_whole_unless_a_snapshot_sees_them() {
 }
 
 #[test]
-fn equal_internal_keys_are_told_apart_from_versions() {
+fn equal_internal_keys_are_distinguished_from_versions() {
     let snapshots = [seq(9)];
     let mut rules = DropRules::new(&snapshots);
     let mut keep =

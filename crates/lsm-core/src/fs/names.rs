@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn cursors_and_leases_are_told_from_files_of_the_user() {
+    fn cursors_and_leases_are_distinguished_from_files_of_the_user() {
         assert!(is_cursor(&cursor(Epoch(0xabc))) && is_lease(&lease(u64::MAX)));
         for text in ["cursor-", "cursor-0000000A", "cursor-000000001", "cursor-0000001.txt"] {
             assert!(!is_cursor(text), "{text}");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_and_forks_are_told_from_files_of_the_user() {
+    fn claims_and_forks_are_distinguished_from_files_of_the_user() {
         assert_eq!(epoch_of_claim(&claim(Epoch(0xabc))), Some(Epoch(0xabc)));
         assert_eq!(epoch_of_fork(&fork(Epoch(u32::MAX))), Some(Epoch(u32::MAX)));
         for text in ["epoch-", "epoch-0000000A", "epoch-000000001", "fork-00000001", "epochs"] {

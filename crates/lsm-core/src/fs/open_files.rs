@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_gone_leave_no_places_behind() {
+    fn files_that_are_gone_leave_no_places() {
         let set = OpenFiles::new(files(1), 4);
         for _ in 0..1000 {
             drop(TableFile::open(&set, &numbered(0)).unwrap());

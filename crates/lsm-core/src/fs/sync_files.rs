@@ -50,7 +50,7 @@ mod tests {
     use crate::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs, OpKind};
 
     #[test]
-    fn every_file_is_synced_also_behind_one_that_fails() {
+    fn every_file_is_synced_also_after_one_that_fails() {
         let faults = FaultFs::over_mem(MemFs::new());
         faults.create_dir("/db".as_ref()).unwrap();
         let files: Vec<Arc<dyn File>> = (0..100)

@@ -307,7 +307,7 @@ mod tests {
 
     /// A seek to the end of a range must find versions that are newer than the reader.
     #[test]
-    fn the_key_behind_a_range_may_be_newer_than_the_reader() {
+    fn the_key_after_a_range_may_be_newer_than_the_reader() {
         let mut entries = entries(100, &[99]);
         entries.push((key(&user(40), 900, EntryKind::Value), vec![1]));
         entries.sort();

@@ -29,7 +29,7 @@ pub(super) const ALIGNMENT: usize = 8;
 const POOLED_BYTES: usize = SLAB_BYTES;
 /// The number of slabs that are prepared ahead. With one, it might be taken while the next one is
 /// prepared.
-const AHEAD_SLABS: usize = 2;
+const SPARE_SLABS: usize = 2;
 /// A memtable begins with slabs of these lengths, so that one of a few entries stays small. They
 /// come from the allocator, which keeps as much for reuse as they need.
 const FIRST_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
@@ -68,7 +68,7 @@ impl SlabPool {
     fn take(&self) -> Slab {
         let mut idle = self.idle.lock();
         let taken = idle.pop();
-        let is_short = idle.len() < self.ahead_max();
+        let is_short = idle.len() < self.spare_max();
         // A new slab is a call of the allocator, and often of the kernel.
         drop(idle);
         if is_short {
@@ -78,8 +78,8 @@ impl SlabPool {
         taken.unwrap_or_else(|| Slab::new(POOLED_BYTES))
     }
 
-    fn ahead_max(&self) -> usize {
-        AHEAD_SLABS.min(self.idle_max)
+    fn spare_max(&self) -> usize {
+        SPARE_SLABS.min(self.idle_max)
     }
 
     /// Returns `true` once whenever a thread should call [`SlabPool::prepare`].
@@ -97,7 +97,7 @@ impl SlabPool {
         if !self.is_short.swap(false, Ordering::Relaxed) {
             return;
         }
-        while self.idle.lock().len() < self.ahead_max() {
+        while self.idle.lock().len() < self.spare_max() {
             let mut slab = Slab::new(POOLED_BYTES);
             slab.populate();
             self.give_back(vec![slab]);
@@ -250,7 +250,7 @@ mod tests {
         fill(&mut arena, 2 * POOLED_BYTES);
         assert!(pool.take_short() && !pool.take_short());
         pool.prepare();
-        assert_eq!(pool.idle_bytes(), (AHEAD_SLABS * POOLED_BYTES) as u64);
+        assert_eq!(pool.idle_bytes(), (SPARE_SLABS * POOLED_BYTES) as u64);
         let prepared = pool.idle.lock()[1].start();
         fill(&mut arena, POOLED_BYTES);
         assert_eq!(arena.slabs.last().unwrap().start(), prepared);

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_nobody_used_go_at_the_second_switch() {
+    fn ranges_that_no_one_used_go_at_the_second_switch() {
         let first = table();
         put(&first, 5, "x");
         first.remember_dead(0, &range("b", "c", 10), seq(100));

@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn keys_that_share_more_than_a_word_are_told_apart(
+    fn keys_that_share_more_than_a_word_are_distinguished(
         tails in prop::collection::vec(0u16..2000, 1..1200),
         outside in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..20), 0..20),
         probes in prop::collection::vec((0u16..2000, 0u64..1300), 20),
@@ -118,7 +118,7 @@ proptest! {
 }
 
 #[test]
-fn keys_that_share_much_move_behind_what_they_share_and_so_begin_the_next_memtable() {
+fn keys_that_share_much_move_after_what_they_share_and_so_begin_the_next_memtable() {
     let table = table();
     for n in 0..2 * KEYS_BEFORE_LOOK {
         let key = format!("order/{:010}", n * 7919 % 100_000);

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_told_once() {
+    fn what_changed_is_reported_once() {
         let list = WorkList::default();
         list.note_changed(id(4));
         list.note_changed(id(4));

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_is_opening_does_not_begin_behind_a_fence() {
+    fn a_writer_that_is_opening_does_not_begin_after_a_fence() {
         let fs = MemFs::new();
         fs.create_dir(DIR.as_ref()).unwrap();
         let writer = CommitCursorWriter::create(&fs, DIR.as_ref(), DbId(9), Epoch(3));

@@ -14,7 +14,7 @@ use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
 use super::block_entry::{Head, PrefixedKey, RESTART_ENTRIES, compare_tails};
 use super::block_search::common_len;
 use super::block_tail::{TAIL_BYTES, put_common};
-use super::hidden::{HIDDEN_HEAD_BYTES_MAX, put_hidden, put_hidden_beside, short_payload};
+use super::hidden::{HIDDEN_HEAD_BYTES_MAX, put_hidden, put_short_hidden, short_payload};
 
 /// A block under construction.
 pub(super) struct BlockBuilder {
@@ -147,7 +147,7 @@ impl BlockBuilder {
                 self.column.extend_from_slice(short);
                 self.count_in_column(short.len());
             } else {
-                self.mix_beside(short);
+                self.mix_short(short);
             }
             return;
         }
@@ -193,7 +193,7 @@ impl BlockBuilder {
     pub(super) fn note_among_entries(&mut self, note: u64, form: &dyn NoteForm) -> Result<()> {
         let mut payload = Vec::new();
         form.put_payloads(&[note], &mut payload)?;
-        self.mix_beside(&payload);
+        self.mix_short(&payload);
         self.noted += 1;
         self.sum_of_notes = self.sum_of_notes.wrapping_add(note);
         Ok(())
@@ -243,9 +243,9 @@ impl BlockBuilder {
 
     /// Appends a hidden entry after its owner, the last entry, among the entries.
     #[cold]
-    fn mix_beside(&mut self, payload: &[u8]) {
+    fn mix_short(&mut self, payload: &[u8]) {
         self.mix();
-        put_hidden_beside(&mut self.payload, payload);
+        put_short_hidden(&mut self.payload, payload);
         self.hidden_bytes += 1 + payload.len();
     }
 
@@ -266,7 +266,7 @@ impl BlockBuilder {
         for (i, short) in self.column.chunks(self.column_width).enumerate() {
             let end = self.owners.get(i + 1).map_or(old.len(), |next| next.start);
             payload.extend_from_slice(&old[start..end]);
-            put_hidden_beside(&mut payload, short);
+            put_short_hidden(&mut payload, short);
             start = end;
         }
         payload.extend_from_slice(&old[start..]);

@@ -27,7 +27,7 @@ impl Block {
 
     /// Returns `true` if hidden entry `h` sorts after visible entry `i`.
     #[inline]
-    pub(super) fn is_hidden_behind(&self, h: usize, i: usize) -> bool {
+    pub(super) fn is_hidden_after(&self, h: usize, i: usize) -> bool {
         match &self.hidden {
             HiddenEntries::None => false,
             // Entries lie in their sort order.
@@ -40,7 +40,7 @@ impl Block {
     #[inline]
     pub(super) fn is_hidden_next(&self, visible: usize, hidden: usize) -> bool {
         let is_there = hidden < self.hidden_len();
-        is_there && (visible == self.len() || !self.is_hidden_behind(hidden, visible))
+        is_there && (visible == self.len() || !self.is_hidden_after(hidden, visible))
     }
 
     /// Returns the range of the payload in which hidden entry `h` is stored.
@@ -167,7 +167,7 @@ impl Block {
     /// Returns `true` if the last entry is a hidden one.
     fn ends_hidden(&self) -> bool {
         match (self.len().checked_sub(1), self.hidden_len().checked_sub(1)) {
-            (Some(visible), Some(hidden)) => self.is_hidden_behind(hidden, visible),
+            (Some(visible), Some(hidden)) => self.is_hidden_after(hidden, visible),
             (visible, _) => visible.is_none(),
         }
     }

@@ -69,7 +69,7 @@ impl BlockTail {
 
     /// The column after entries that decode and end at `end`. If they are all of the block, its place
     /// follows from them, and else from the stored number.
-    pub(super) fn column_behind(&self, end: usize, are_all: bool) -> Option<HiddenColumn> {
+    pub(super) fn column_after(&self, end: usize, are_all: bool) -> Option<HiddenColumn> {
         if are_all {
             return HiddenColumn::at(end, self.width);
         }

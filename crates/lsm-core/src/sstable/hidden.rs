@@ -259,7 +259,7 @@ pub(super) fn put_hidden(
 }
 
 /// Appends a hidden entry to the payload of a block, right after its owner, in the short form.
-pub(super) fn put_hidden_beside(out: &mut Vec<u8>, payload: &[u8]) {
+pub(super) fn put_short_hidden(out: &mut Vec<u8>, payload: &[u8]) {
     assert!(is_short(payload.len()), "it has the short form");
     out.push(USUAL | payload.len() as u8);
     out.extend_from_slice(payload);

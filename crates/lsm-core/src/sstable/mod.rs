@@ -229,7 +229,7 @@ pub trait BlockCache: Send + Sync + 'static {
     fn has_room(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool;
 
     /// Keeps a block that was written, if there is room for it.
-    fn insert_beside(&self, file: FileNo, offset: u64, block: Arc<Block>);
+    fn insert_where_free(&self, file: FileNo, offset: u64, block: Arc<Block>);
 
     /// Takes the block of `file` at `offset` out, and returns it if it was there.
     fn remove(&self, file: FileNo, offset: u64) -> Option<Arc<Block>>;

@@ -151,8 +151,8 @@ impl PendingFile {
 /// call writes in as few pieces of its cache as the place in the file allows, and finds a block in large
 /// pieces sooner.
 fn append_whole(file: &dyn File, pending: &mut Vec<u8>, written: &mut u64) -> Result<()> {
-    let behind = (*written + pending.len() as u64) % APPEND_BYTES as u64;
-    let len = pending.len().saturating_sub(behind as usize);
+    let after = (*written + pending.len() as u64) % APPEND_BYTES as u64;
+    let len = pending.len().saturating_sub(after as usize);
     file.append(&pending[..len])?;
     *written += len as u64;
     pending.drain(..len);

@@ -68,7 +68,7 @@ impl CachePrepopulation {
         // A block that does not pass is left to the readers of the file: they tell where it is wrong.
         let Ok(block) = Block::parse(StoredPayload { bytes, len }, hidden_suffix) else { return };
         self.kept.lock().push((file, offset));
-        self.cache.insert_beside(file, offset, Arc::new(block));
+        self.cache.insert_where_free(file, offset, Arc::new(block));
     }
 
     /// Lets the blocks stay: their tables are the caller's from now on.

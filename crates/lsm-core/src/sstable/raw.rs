@@ -220,7 +220,7 @@ impl AllEntries {
             RawBlock::Damaged(_) => false,
             RawBlock::Intact(block) => match (visible.checked_sub(1), hidden.checked_sub(1)) {
                 // The one further back in the block is the later entry.
-                (Some(v), Some(h)) => block.is_hidden_behind(h, v),
+                (Some(v), Some(h)) => block.is_hidden_after(h, v),
                 (before, _) => before.is_none(),
             },
         };

@@ -60,7 +60,7 @@ pub struct SstWriter {
     /// `true` if that entry is hidden; then the last visible one is below.
     last_is_hidden: bool,
     /// `true` if the hidden entry of the last one follows it: see [`SstWriter::note`].
-    is_hidden_beside: bool,
+    has_short_hidden: bool,
     visible_user: Vec<u8>,
     visible_trailer: Trailer,
     is_cut_allowed: bool,
@@ -117,7 +117,7 @@ impl SstWriter {
             last_user: Vec::new(),
             last_trailer: Trailer::LAST,
             last_is_hidden: false,
-            is_hidden_beside: false,
+            has_short_hidden: false,
             visible_user: Vec::new(),
             visible_trailer: Trailer::LAST,
             is_cut_allowed: true,
@@ -221,7 +221,7 @@ impl SstWriter {
             "keys of a table ascend: {key:?} came after \"{}\"",
             self.last_user.escape_ascii()
         );
-        if self.is_hidden_beside {
+        if self.has_short_hidden {
             let suffix = &self.properties.hidden_suffix[..];
             assert!(
                 order.is_lt() && hidden_precedes(&self.last_user, suffix, key.user),
@@ -266,7 +266,7 @@ impl SstWriter {
         }
         self.last_trailer = key.trailer;
         self.last_is_hidden = is_hidden;
-        self.is_hidden_beside = false;
+        self.has_short_hidden = false;
     }
 
     /// The visible entry that was added last.
@@ -396,7 +396,7 @@ impl SstWriter {
     /// Enters the block that was sealed last into the index, now that `next` after it is known.
     fn index_block(&mut self, next: Option<&[u8]>) {
         let Some(extent) = self.unindexed.take() else { return };
-        if self.is_hidden_beside {
+        if self.has_short_hidden {
             // A search for the hidden entry must come to this block, too.
             let user = [&self.last_user[..], &self.properties.hidden_suffix[..]].concat();
             let last = KeyRef::new(&user, hidden_trailer(self.last_trailer.seq()));
@@ -458,9 +458,9 @@ impl SstWriter {
         // The hidden entry comes after it.
         debug_assert!(self.is_long || !self.block.expects_hidden(), "no note is taken");
         self.list_ended(true);
-        let (before, behind) = self.block.finish_around_value(key, value.len());
-        let pieces = [before, value, behind];
-        let bytes = (before.len() + value.len() + behind.len()) as u64;
+        let (before, after) = self.block.finish_around_value(key, value.len());
+        let pieces = [before, value, after];
+        let bytes = (before.len() + value.len() + after.len()) as u64;
         self.properties.data_blocks += 1;
         self.properties.block_bytes_max = self.properties.block_bytes_max.max(bytes);
         self.unindexed = Some(self.out.block_of_pieces(&pieces, self.options.compression)?);

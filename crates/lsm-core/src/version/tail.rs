@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_generation_is_told_and_keeps_what_was_there() {
+    fn a_new_generation_is_reported_and_keeps_what_was_there() {
         let fs = MemFs::new();
         let mut manifest = manifest(&fs);
         let mut tail = open(&fs, &[generation(1)], None);

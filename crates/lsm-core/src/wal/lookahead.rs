@@ -54,7 +54,7 @@ pub(super) struct SearchRange<'a> {
 
 /// The findings in a [`SearchRange`].
 #[derive(Default)]
-pub(super) struct LookAheadFindings {
+pub(super) struct LookaheadFindings {
     /// Offset of a frame that proves durability beyond the bad place.
     pub(super) proved_at: Option<u64>,
     /// Offset of the first bytes that may or may not be such a frame.
@@ -68,8 +68,8 @@ pub(super) struct LookAheadFindings {
 pub(super) fn look_ahead(
     window: &mut Window,
     search: &SearchRange<'_>,
-) -> Result<LookAheadFindings> {
-    let mut findings = LookAheadFindings::default();
+) -> Result<LookaheadFindings> {
+    let mut findings = LookaheadFindings::default();
     let mut reader = EvidenceReader {
         directory: Vec::new(),
         body: Window::default(),

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_ends_in_front_of_the_entry_behind_the_boundary() {
+    fn a_block_ends_in_front_of_the_entry_after_the_boundary() {
         let found = spans(|spans| {
             spans.boundary();
             spans.add(1);

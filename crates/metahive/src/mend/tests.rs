@@ -90,10 +90,10 @@ fn seq(n: u64) -> SeqNo {
 /// Mends a block of these entries, all of which are sound, after `c` at 15, in a table of the keys from `b`
 /// to `w` and the numbers from 10 to 20. Returns how many entries are left, and whether some are lost.
 fn mended(entries: &[(&str, u64)]) -> (usize, bool) {
-    mended_behind(Some((b"c", seq(15))), entries)
+    mended_after(Some((b"c", seq(15))), entries)
 }
 
-fn mended_behind(before: Option<(&'static [u8], SeqNo)>, entries: &[(&str, u64)]) -> (usize, bool) {
+fn mended_after(before: Option<(&'static [u8], SeqNo)>, entries: &[(&str, u64)]) -> (usize, bool) {
     let (entries, seal) = sealed(entries);
     let mut block = Block { entries, before, is_unsteady: false, readings: 0 };
     let mended = mend(&mut repair(seal, RepairOptions::default(), Log::default()), &mut block);
@@ -338,6 +338,6 @@ fn entries_that_a_block_cannot_have_are_lost() {
     ] {
         assert_eq!(mended(entries), (0, true), "{entries:?}");
     }
-    assert_eq!(mended_behind(None, &[("b", 10)]), (1, false));
-    assert_eq!(mended_behind(None, &[("a", 10)]), (0, true), "before the first key of the table");
+    assert_eq!(mended_after(None, &[("b", 10)]), (1, false));
+    assert_eq!(mended_after(None, &[("a", 10)]), (0, true), "before the first key of the table");
 }

@@ -147,7 +147,7 @@ fn mix_ups_that_plain_xor_misses_are_found() {
 }
 
 #[test]
-fn halves_of_pairs_are_faults_in_sealed_tables_and_nothing_is_made_anew() {
+fn halves_of_pairs_are_faults_in_sealed_tables_and_nothing_is_made_again() {
     let table = sealed();
     for at in 0..table.entries.len() {
         let mut without = table.clone();

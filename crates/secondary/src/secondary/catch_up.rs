@@ -154,7 +154,7 @@ impl Secondary {
         match has_commit {
             Some(true) => Ok(()),
             // Without a visible primary the epoch may have begun on another machine.
-            None if is_ahead && !follower.has_cursor() => Err(behind(token)),
+            None if is_ahead && !follower.has_cursor() => Err(after(token)),
             Some(false) | None => {
                 let Commit { seq, epoch } = token;
                 let message = format!(
@@ -172,7 +172,7 @@ impl Secondary {
         }
         match followed.goal() {
             Some(goal) if !followed.has_reached(&goal) => unpublished(followed),
-            _ => behind(token),
+            _ => after(token),
         }
     }
 
@@ -282,7 +282,7 @@ impl Secondary {
     }
 }
 
-pub(super) fn behind(token: Commit) -> Error {
+pub(super) fn after(token: Commit) -> Error {
     let Commit { seq, epoch } = token;
     let message = format!("commit {seq} of epoch {epoch} does not exist yet");
     Error::new(ErrorKind::Behind, message)

@@ -76,7 +76,7 @@ fn opened(fs: &Arc<dyn Fs>) -> Result<Whole> {
     whole_of(&builder.background(BackgroundMode::Stepped).open()?)
 }
 
-fn beside(fs: &Arc<dyn Fs>) -> Result<Whole> {
+fn open_while_written(fs: &Arc<dyn Fs>) -> Result<Whole> {
     whole_of(&Db::builder(DIR).fs(fs.clone()).options(small()).beside_writer(true).open()?)
 }
 
@@ -215,7 +215,7 @@ fn run(primary: Primary) {
             open.as_ref().map_or_else(lsm_core::Error::is_corruption, |it| *it == whole),
             "{what}"
         );
-        flip.check("read-only open", beside(&fs));
+        flip.check("read-only open", open_while_written(&fs));
         // Without a cursor it looks at the log when it is opened.
         match follower(&fs) {
             Err(error) => flip.check("a secondary", Err(error)),
@@ -235,7 +235,10 @@ fn run(primary: Primary) {
         mem.corrupt(&path, offset as u64, mask).unwrap();
         // No part of the damage is left.
         if number % 16 == 0 {
-            assert!(beside(&fs).unwrap() == whole && verified(&fs).unwrap(), "{what}: undone");
+            assert!(
+                open_while_written(&fs).unwrap() == whole && verified(&fs).unwrap(),
+                "{what}: undone"
+            );
         }
     }
     assert!(refused > 25, "{refused}");

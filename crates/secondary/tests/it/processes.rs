@@ -25,7 +25,7 @@ pub(super) const SLOTS: u64 = 200;
 /// Writers, one after another, unless `ROUNDS` is another number.
 const ROUNDS: u64 = 6;
 /// Reads during each stop of the writer.
-const READS_BESIDE_STOPPED: u64 = 30;
+const READS_WHILE_STOPPED: u64 = 30;
 pub(super) const NAMES: [&str; 2] = ["left", "right"];
 
 pub(super) fn signal(child: &Child, signal: Signal) {
@@ -223,7 +223,7 @@ fn secondaries_read_while_a_writer_is_killed_again_and_again() {
                 }
                 if got == pause_at {
                     signal(&child, Signal::STOP);
-                    let until = shared.reads.load(Ordering::Relaxed) + READS_BESIDE_STOPPED;
+                    let until = shared.reads.load(Ordering::Relaxed) + READS_WHILE_STOPPED;
                     while shared.reads.load(Ordering::Relaxed) < until
                         && readers.iter().all(|reader| !reader.is_finished())
                     {

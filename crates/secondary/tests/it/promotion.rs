@@ -269,7 +269,7 @@ fn a_primary_is_taken_over_at_each_operation_of_its_close() {
 
 /// Promotes the database elsewhere, and closes the old primary, before each operation of `open` in
 /// turn: `open` must fail. There are more operations than `operations_min`.
-fn check_open_beside_a_promotion(operations_min: u64, open: impl Fn(&Arc<dyn Fs>) -> Result<Db>) {
+fn check_open_during_a_promotion(operations_min: u64, open: impl Fn(&Arc<dyn Fs>) -> Result<Db>) {
     for after in 0.. {
         let Stage { old, plain, mem, .. } = Stage::new();
         old.open_partition("a").unwrap().put("k", "1").unwrap();
@@ -302,7 +302,7 @@ fn check_open_beside_a_promotion(operations_min: u64, open: impl Fn(&Arc<dyn Fs>
 /// releases.
 #[test]
 fn an_open_during_a_promotion_does_not_get_an_old_lock() {
-    check_open_beside_a_promotion(2, open);
+    check_open_during_a_promotion(2, open);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use lsm_core::{Error, ErrorKind, Result};
 use super::other_side::{Elsewhere, Writer};
 use super::*;
 
-fn beside(fs: &Arc<dyn Fs>) -> Db {
+fn open_while_written(fs: &Arc<dyn Fs>) -> Db {
     let builder = Db::builder(DIR).fs(fs.clone()).options(options());
     builder.beside_writer(true).open().unwrap()
 }
@@ -25,7 +25,7 @@ fn a_cursor_that_its_primary_could_not_delete_locks_no_one_out() {
     fault.add_rule(FaultRule::once(cursor, FaultAction::Eio));
     drop(p);
     db.close().unwrap_err();
-    let open = beside(&fs);
+    let open = open_while_written(&fs);
     let found = open.partition("p").unwrap().get("k").unwrap();
     assert_eq!(found.as_deref(), Some(&b"1"[..]));
 }
@@ -38,7 +38,7 @@ fn a_lost_lease_is_no_damage() {
     let db = Db::builder(DIR).fs(fs.clone()).options(options).background(BackgroundMode::Stepped);
     let db = db.open().unwrap();
     let p = flushed(&db);
-    let open = beside(&fs);
+    let open = open_while_written(&fs);
     p.put("k", "2").unwrap();
     p.compact(..).unwrap();
     db.wait_idle().unwrap();
@@ -53,7 +53,7 @@ fn a_table_that_is_missing_although_a_lease_holds_it_is_damage() {
     let fs = in_memory();
     let db = primary(&fs);
     flushed(&db);
-    let open = beside(&fs);
+    let open = open_while_written(&fs);
     let names = fs.list_names(DIR.as_ref(), "").unwrap();
     let table = names.iter().find(|name| name.ends_with(".sst")).unwrap();
     fs.delete(&Path::new(DIR).join(table)).unwrap();
@@ -156,7 +156,7 @@ fn an_active_writer_is_no_damage_for_an_open_without_a_lease() {
 fn a_manifest_that_grows_while_it_is_verified_is_sound() {
     let fs = in_memory();
     let mut writer = Writer::new(&fs);
-    let open = beside(&fs);
+    let open = open_while_written(&fs);
     for _ in 0..60 {
         writer.step();
         let report = open.verify(VerifyOptions::default()).unwrap();

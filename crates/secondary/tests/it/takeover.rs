@@ -159,8 +159,8 @@ fn round(folder: &Path, shared: &Shared, wanted: u64, fate: Fate) {
     assert!(found >= last, "{fate:?}: {found} after {last}");
     shared.acknowledged.store(found, Ordering::Release);
     // The new primary continues while the old one wakes up.
-    let behind: Vec<u64> = (found + 1..found + 100).collect();
-    for number in &behind[..50] {
+    let after: Vec<u64> = (found + 1..found + 100).collect();
+    for number in &after[..50] {
         commit(&db, *number).and_then(|()| churn(&db, *number)).unwrap();
         shared.acknowledged.store(*number, Ordering::Release);
     }
@@ -169,7 +169,7 @@ fn round(folder: &Path, shared: &Shared, wanted: u64, fate: Fate) {
         Fate::WakesUp => signal(&child, Signal::CONT),
         Fate::IsKilled => child.kill().unwrap(),
     }
-    for number in &behind[50..] {
+    for number in &after[50..] {
         commit(&db, *number).and_then(|()| churn(&db, *number)).unwrap();
         shared.acknowledged.store(*number, Ordering::Release);
     }

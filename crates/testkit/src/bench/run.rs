@@ -232,7 +232,7 @@ impl<E: Engine> Bench<E> {
 
         let before = Usage::now(self.engine.written_bytes());
         let limit = self.plan.limit.filter(|_| kind.needs_data());
-        let (done, idle_pause) = beside_idle_loop(self.plan.idle_loop, || {
+        let (done, idle_pause) = with_idle_loop(self.plan.idle_loop, || {
             run_threads(kind, workers, beside, limit, progress)
         });
         let done = done?;
@@ -266,7 +266,7 @@ struct Count(AtomicU64);
 
 /// Runs `work`, together with a thread that reads the clock all the time if `is_wanted`, and
 /// returns the longest time between two reads.
-fn beside_idle_loop<T>(is_wanted: bool, work: impl FnOnce() -> T) -> (T, Option<Duration>) {
+fn with_idle_loop<T>(is_wanted: bool, work: impl FnOnce() -> T) -> (T, Option<Duration>) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let idle = is_wanted.then(|| scope.spawn(|| longest_pause(&stop)));

@@ -137,7 +137,7 @@ impl Writing<'_, '_> {
     }
 
     /// Before a version that is not the first of its user key.
-    pub(super) fn behind_first(&mut self) -> Result<()> {
+    pub(super) fn after_first(&mut self) -> Result<()> {
         if self.stages.sealing.is_some() {
             // The answer at a boundary is for the first version after it alone.
             self.outputs.allow_cut(false);

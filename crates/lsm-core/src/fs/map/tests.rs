@@ -159,7 +159,7 @@ fn a_long_append_makes_no_mapping_however_short_its_front_is() {
 }
 
 #[test]
-fn nothing_is_stored_behind_what_is_preallocated() {
+fn nothing_is_stored_after_what_is_preallocated() {
     let len = 100 << 10;
     let mut appender = Appender::new(len);
     while (appender.content.len() as u64) < 2 * len {

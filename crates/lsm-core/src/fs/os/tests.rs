@@ -28,7 +28,7 @@ fn interrupted_and_short_writes_are_continued() {
 }
 
 #[test]
-fn pieces_are_written_one_behind_the_other_whatever_a_call_takes() {
+fn pieces_are_written_one_after_the_other_whatever_a_call_takes() {
     for len_max in 1..20 {
         let pieces: [&[u8]; 5] = [b"", b"012", b"", b"3456789", b"ab"];
         let mut slices = pieces.map(io::IoSlice::new);
@@ -110,7 +110,7 @@ fn publishing_leaves_no_temporary_and_steps_over_files_of_a_crash() {
 }
 
 #[test]
-fn an_append_during_another_one_goes_behind_it() {
+fn an_append_during_another_one_goes_after_it() {
     let position = AtomicU64::new(10);
     let mut places = Vec::new();
     append(&position, b"123", |part, at| {

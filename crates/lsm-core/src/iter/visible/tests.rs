@@ -32,7 +32,7 @@ fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
 
 /// A range of one key next to thousands of deleted ones took as long as walking all of them.
 #[test]
-fn a_bounded_walk_passes_over_no_tombstone_behind_its_bounds() {
+fn a_bounded_walk_passes_over_no_tombstone_after_its_bounds() {
     let mut entries = vec![(key(b"m", 1, EntryKind::Value), vec![])];
     for n in 0..1000u64 {
         let number = n.to_be_bytes();

@@ -47,7 +47,7 @@ fn a_reader_finds_what_the_writer_says() {
 }
 
 #[test]
-fn the_next_epoch_supersedes_and_a_close_is_told() {
+fn the_next_epoch_supersedes_and_a_close_is_reported() {
     let fs = folder();
     let _first = create(&fs, 3);
     let reader = open(&fs, 3).unwrap();

@@ -103,7 +103,7 @@ impl SstReader {
         let found = block.find(target.user, target.trailer.seq());
         let result = LookupResult { extent, block, found };
         if result.found.is_none() && result.block.hidden_len() > 0 {
-            return self.find_behind(result, target, load);
+            return self.find_in_next_blocks(result, target, load);
         }
         Ok(result)
     }
@@ -141,7 +141,7 @@ impl SstReader {
         }
         // Hidden entries are known to the block alone, so it is fetched after all.
         let result = LookupResult { extent, block: self.block(extent)?, found: None };
-        self.find_behind(result, target, SstReader::block).map(LookupResult::value)
+        self.find_in_next_blocks(result, target, SstReader::block).map(LookupResult::value)
     }
 
     /// Searches where the block lies. The index of a mapped table has one level.
@@ -200,7 +200,7 @@ impl SstReader {
     /// last entry is hidden and has the very user key that is looked for. Such keys are reserved,
     /// so this is rare.
     #[cold]
-    fn find_behind(
+    fn find_in_next_blocks(
         &self,
         mut result: LookupResult,
         target: KeyRef<'_>,

@@ -10,7 +10,7 @@ use crate::sstable::{SstWriter, bloom_hash};
 use crate::types::{EntryKind, SeqNo};
 
 #[test]
-fn the_block_of_a_large_value_is_forced_to_end_behind_it() {
+fn the_block_of_a_large_value_is_forced_to_end_after_it() {
     let file = Arc::new(TestFile::default());
     let mut writer =
         SstWriter::new(file.clone(), IDENTITY, SeqNo::ZERO, options(4096, Compression::None));

@@ -51,7 +51,7 @@ fn stored(payload: &[u8]) -> StoredPayload {
 }
 
 #[test]
-fn a_column_is_stored_as_it_is_behind_what_is_compressed() {
+fn a_column_is_stored_as_it_is_after_what_is_compressed() {
     let plain = payload();
     let tail = BlockTail::of(&plain).unwrap();
     let column = tail.column().unwrap();
@@ -164,7 +164,7 @@ fn a_key_in_front_of_a_hidden_entry_of_the_column_is_refused() {
 
 /// Its owner is looked for by the keys of all groups, which lie elsewhere than before.
 #[test]
-fn behind_a_column_that_was_given_up_a_hidden_entry_has_its_owner() {
+fn after_a_column_that_was_given_up_a_hidden_entry_has_its_owner() {
     let mut builder = BlockBuilder::new(SeqNo::ZERO);
     builder.expect_hidden();
     for n in 0..30 {
@@ -202,8 +202,8 @@ proptest! {
             let at = place.index(payload.len());
             payload[at] = byte;
         }
-        for (behind, byte) in in_tail {
-            let at = payload.len() - 1 - behind;
+        for (after, byte) in in_tail {
+            let at = payload.len() - 1 - after;
             payload[at] = byte;
         }
         payload.drain(..cut);

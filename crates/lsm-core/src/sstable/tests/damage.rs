@@ -122,7 +122,7 @@ fn blocks_that_change_places_do_not_verify() {
 }
 
 #[test]
-fn a_cursor_ends_at_damage_and_goes_on_behind_it_after_a_seek() {
+fn a_cursor_ends_at_damage_and_goes_on_after_it_after_a_seek() {
     let all = small_table();
     let (mut bytes, _) = write(&all, options(256, Compression::None), 1 << 20);
     let middle = open(&bytes, None).unwrap().approximate_offset(b"key0012");

@@ -378,14 +378,14 @@ fn a_block_is_refused_unless_hidden_entries_are_in_their_order_too() {
         let plus = [stem, b"k\x01"].concat();
         let zero = [stem, b"k\0a"].concat();
         let zero_plus = [stem, b"k\0a\x01"].concat();
-        for (behind, is_in_order) in [
+        for (after, is_in_order) in [
             ([stem, b"k\0a"].concat(), false),
             ([stem, b"k\0"].concat(), false),
             ([stem, b"k\x01a"].concat(), true),
             ([stem, b"k\x02"].concat(), true),
             ([stem, b"l"].concat(), true),
         ] {
-            check_order(&[(&k, 5, false), (&plus, 5, true), (&behind, 9, false)], is_in_order);
+            check_order(&[(&k, 5, false), (&plus, 5, true), (&after, 9, false)], is_in_order);
         }
         // Versions of one key, and their hidden entries after all of them.
         check_order(&[(&k, 5, false), (&plus, 5, true), (&k, 4, false)], false);
@@ -434,7 +434,7 @@ fn hidden_entries_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn what_lies_behind_the_entries_is_not_taken_for_a_hidden_one() {
+fn what_lies_after_the_entries_is_not_taken_for_a_hidden_one() {
     for len in 0..600 {
         // The offset of the visible entry is what stands after it, and may look like a head.
         let block = block_of(&[(b"a\x01", true, &vec![7; len]), (b"b", false, b"v")]);

@@ -143,7 +143,7 @@ proptest! {
 }
 
 #[test]
-fn behind_a_large_value_a_hidden_entry_begins_a_block() {
+fn after_a_large_value_a_hidden_entry_begins_a_block() {
     let large = vec![5; LARGE_PAYLOAD_BYTES];
     let values = [&large[..], b"small", &large[..], b"last"];
     let visible = values.iter().zip(b'a'..);
@@ -183,7 +183,7 @@ fn hidden_entries_come_on_top_of_a_block_up_to_its_size() {
 
 #[test]
 #[should_panic(expected = "keys of a table ascend")]
-fn a_key_before_the_hidden_entry_beside_another_is_refused() {
+fn a_key_before_the_hidden_entry_next_to_another_is_refused() {
     let file = Arc::new(TestFile::default());
     let mut writer = SstWriter::new(file, IDENTITY, SeqNo::ZERO, options(4096, Compression::None));
     writer.set_hidden_suffix(SUFFIX);

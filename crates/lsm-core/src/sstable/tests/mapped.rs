@@ -144,7 +144,7 @@ proptest! {
 }
 
 #[test]
-fn a_cursor_stops_at_an_entry_out_of_order_and_goes_on_behind_it_after_a_seek() {
+fn a_cursor_stops_at_an_entry_out_of_order_and_goes_on_after_it_after_a_seek() {
     let value = EntryKind::Value;
     let all: Entries = (0..40_u8).map(|n| entry(&[b'k', n], 5, value, &[n; 9])).collect();
     let (mut bytes, _) = write(&all, options(1 << 20, Compression::None), 1 << 20);

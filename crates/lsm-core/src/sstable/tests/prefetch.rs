@@ -58,8 +58,8 @@ impl BlockCache for Noting {
         self.blocks.has_room(file, offset, memory_bytes)
     }
 
-    fn insert_beside(&self, file: FileNo, offset: u64, block: Arc<Block>) {
-        self.blocks.insert_beside(file, offset, block);
+    fn insert_where_free(&self, file: FileNo, offset: u64, block: Arc<Block>) {
+        self.blocks.insert_where_free(file, offset, block);
     }
 
     fn remove(&self, file: FileNo, offset: u64) -> Option<Arc<Block>> {

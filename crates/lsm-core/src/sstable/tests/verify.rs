@@ -111,7 +111,7 @@ fn verify_finds_every_flipped_bit_of_an_open_table() {
 }
 
 #[test]
-fn verify_goes_on_behind_damage() {
+fn verify_goes_on_after_damage() {
     let (bytes, _) = written(Compression::None, 1 << 20);
     let file = TestFile::holding(&bytes);
     let reader = SstReader::open(file.clone(), "t.sst".into(), IDENTITY, None, None).unwrap();

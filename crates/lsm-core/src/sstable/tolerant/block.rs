@@ -112,7 +112,7 @@ impl TolerantBlock {
 
     /// Adds the hidden entries of a column to the visible ones, which end at `end`.
     fn add_column(&mut self, tail: &BlockTail, end: usize) {
-        let column = tail.column_behind(end, self.is_complete);
+        let column = tail.column_after(end, self.is_complete);
         // Only a table with a suffix holds hidden entries: in any other the width is damage.
         let column = column.filter(|_| !self.suffix.is_empty());
         self.is_complete &= column.is_some();
@@ -194,8 +194,8 @@ impl TolerantBlock {
             Owner::Near(back) => {
                 // The distance may be damaged too, and lead before the first entry.
                 let owner = *self.visible.get(self.visible.len().checked_sub(back)?)?;
-                let behind = head.after_seq(&self.payload);
-                let metadata = behind.map(|it| head.payload.end - it.len()..head.payload.end);
+                let after = head.after_seq(&self.payload);
+                let metadata = after.map(|it| head.payload.end - it.len()..head.payload.end);
                 let owner = self.entries.get_mut(owner)?;
                 owner.metadata = metadata;
                 (owner.shared.clone(), owner.rest.clone(), owner.trailer.seq(), true)

@@ -65,8 +65,8 @@ impl SstWriter {
     /// Keeps the note. Payloads are made when the block ends; their keys are implied.
     #[inline]
     pub fn note(&mut self, note: u64) -> Result<bool> {
-        let is_first = !self.last_is_hidden && !self.is_hidden_beside;
-        assert!(is_first, "a hidden entry lies beside a visible one, and alone");
+        let is_first = !self.last_is_hidden && !self.has_short_hidden;
+        assert!(is_first, "only one hidden entry follows a visible one");
         debug_assert!(self.note_form.is_some(), "notes have a form");
         if self.is_long {
             return Ok(false);
@@ -74,7 +74,7 @@ impl SstWriter {
         if !self.block.note(note, self.noted_bytes) {
             self.note_among_entries(note)?;
         }
-        self.is_hidden_beside = true;
+        self.has_short_hidden = true;
         self.properties.hidden += 1;
         Ok(true)
     }
@@ -91,7 +91,7 @@ impl SstWriter {
     /// # Panics
     /// If the last entry has no such hidden entry.
     pub fn take_back_note(&mut self, note: u64) {
-        assert!(std::mem::take(&mut self.is_hidden_beside), "the last entry was noted");
+        assert!(std::mem::take(&mut self.has_short_hidden), "the last entry was noted");
         self.block.take_back_note(note, self.noted_bytes);
         self.properties.hidden -= 1;
     }

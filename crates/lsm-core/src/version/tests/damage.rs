@@ -174,7 +174,7 @@ fn recovery_follows_the_chain_and_calls_the_unnamed_garbage() {
 }
 
 #[test]
-fn a_successor_named_behind_a_torn_tail_is_followed() {
+fn a_successor_named_after_a_torn_tail_is_followed() {
     let fs = TestFs::default();
     let (_, versions) = small_manifest(&fs);
     let path = generation(100).path(dir());
@@ -217,7 +217,7 @@ fn a_used_generation_of_a_later_epoch_counts_whatever_its_number_is() {
 
 /// Nothing but the generation itself says that a promotion has ended.
 #[test]
-fn a_damaged_generation_behind_a_fork_does_not_pass_for_an_unused_one() {
+fn a_damaged_generation_after_a_fork_does_not_pass_for_an_unused_one() {
     let fs = TestFs::default();
     let (_, versions) = small_manifest(&fs);
     let version = versions[3].clone();

@@ -236,7 +236,7 @@ fn a_cursor_that_is_superseded_under_a_follower_is_believed_no_more() {
 /// releases.
 #[test]
 fn a_read_only_open_during_a_promotion_does_not_get_an_old_lock() {
-    check_open_beside_a_promotion(1, open_read_only);
+    check_open_during_a_promotion(1, open_read_only);
 }
 
 /// Sets a bit of the features that newer code must know to write, in every generation.

@@ -7,7 +7,7 @@ use super::claimants::die_while_taking_over;
 use super::*;
 
 /// Opens the committed state while the writer has the database open.
-fn open_beside(fs: &Arc<dyn Fs>) -> Result<Db> {
+fn open_next_to(fs: &Arc<dyn Fs>) -> Result<Db> {
     let builder = Db::builder(DIR).fs(fs.clone()).options(options()).beside_writer(true);
     builder.background(BackgroundMode::Stepped).open()
 }
@@ -49,7 +49,7 @@ fn a_promotion_without_space_leaves_the_old_primary_alone() {
                 let seen = followed.at(Level::Strong).unwrap().get("k").unwrap();
                 assert_eq!(seen.as_deref(), Some(&b"2"[..]), "{context}");
                 let kept = state_of(&stage.old);
-                assert!(state_of(&open_beside(&stage.plain).unwrap()) == kept, "{context}");
+                assert!(state_of(&open_next_to(&stage.plain).unwrap()) == kept, "{context}");
                 let orphans = stage.plain.list_names(DIR.as_ref(), "fork-").unwrap();
                 assert_eq!(orphans, [""; 0], "{context}");
                 let new = take_over(&stage.plain).unwrap();
@@ -77,14 +77,14 @@ fn readers_after_a_dead_claimant_see_the_current_state() {
             drop(random_write(&stage.old, &mut rng, 100 + number));
         }
         let kept = state_of(&stage.old);
-        let beside = open_beside(&stage.plain).unwrap();
+        let beside = open_next_to(&stage.plain).unwrap();
         assert!(state_of(&beside) == kept, "{context}: next to the old primary");
         let report = follower.verify(VerifyOptions::default()).unwrap();
         assert!(report.damage().is_empty(), "{context}: {:?}", report.damage());
         drop(beside);
         let Stage { old, plain, .. } = stage;
         drop(old.close());
-        assert!(state_of(&open_beside(&plain).unwrap()) == kept, "{context}: after its close");
+        assert!(state_of(&open_next_to(&plain).unwrap()) == kept, "{context}: after its close");
         let seen = PARTITIONS.map(|name| {
             let partition = follower.partition(name).unwrap();
             partition.sync(Target::Latest).unwrap();

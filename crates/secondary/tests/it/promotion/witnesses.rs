@@ -115,7 +115,7 @@ fn caught<T>(look: impl FnOnce() -> T) -> Looked<T> {
 /// The looks of an observer at a promotion that ended at some operation.
 struct Seen {
     before: State,
-    behind: State,
+    after: State,
     claimant_has_died: bool,
 }
 
@@ -139,8 +139,8 @@ fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
                 let witnesses = witnesses.lock();
                 let before = shown(&witnesses.steady, true, &context);
                 let claimant_has_died = die_while_taking_over(&mem, died_at);
-                let behind = witnesses.look(&plain, &context);
-                Seen { before, behind, claimant_has_died }
+                let after = witnesses.look(&plain, &context);
+                Seen { before, after, claimant_has_died }
             }));
         });
     }
@@ -171,8 +171,8 @@ fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
     let (acknowledged, write_done) = at_stop.unwrap();
     let known = [&acknowledged, &write_done];
     assert!(known.contains(&&seen.before), "{context}: a state that never was");
-    assert!(known.contains(&&seen.behind), "{context}: a state that never was, after the claimant");
-    let went_back = seen.before != seen.behind && seen.behind != write_done;
+    assert!(known.contains(&&seen.after), "{context}: a state that never was, after the claimant");
+    let went_back = seen.before != seen.after && seen.after != write_done;
     assert!(!went_back, "{context}: a partition went back");
     let kept = state_of(&stage.old);
     // It closes, unless it is fenced.
@@ -182,7 +182,7 @@ fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
     let is_fenced = old.close().is_err();
     assert!(is_fenced || !fenced, "{context}: it was fenced, and closes");
     if is_fenced {
-        assert!(seen.behind == kept, "{context}: at the fence something else was seen");
+        assert!(seen.after == kept, "{context}: at the fence something else was seen");
     }
     let witnesses = witnesses.lock();
     assert!(witnesses.look(&plain, &context) == kept, "{context}: after its end");

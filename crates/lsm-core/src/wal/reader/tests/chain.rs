@@ -26,7 +26,7 @@ fn a_segment_that_could_not_be_begun_is_passed_over() {
 /// A reserve that was overtaken, or that could not be begun, stays listed for some time; by then
 /// the segment before it may be deleted.
 #[test]
-fn a_log_begins_behind_segments_that_were_never_begun() {
+fn a_log_begins_after_segments_that_were_never_begun() {
     for written in [0, 100] {
         let mut log = Log::new(0);
         log.put(b"one");

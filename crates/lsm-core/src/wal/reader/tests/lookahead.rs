@@ -144,7 +144,7 @@ fn a_log_of_the_first_version_is_read_and_its_rot_is_found() {
 /// In a log of the first version, some places need too much work to decide whether they are a
 /// frame. An undecided place is never the end of the log.
 #[test]
-fn what_cannot_be_told_of_a_log_of_the_first_version_is_corruption() {
+fn what_cannot_be_known_of_a_log_of_the_first_version_is_corruption() {
     let mut log = with_random_salt();
     log.put(b"before");
     log.put(&crafted_value(CRAFTED_WORDS[0], 4 << 20));

@@ -38,7 +38,7 @@ fn what_lies_before_the_place_is_not_read_and_the_end_is_the_same() {
 /// Each byte of the log is damaged: a replay does not notice damage before the place, and notices
 /// all damage after it that a reader of the whole log notices.
 #[test]
-fn damage_is_found_behind_the_place_and_not_before() {
+fn damage_is_found_after_the_place_and_not_before() {
     let log = sample(true, 512);
     let bytes = log.bytes();
     let nth = 6;
