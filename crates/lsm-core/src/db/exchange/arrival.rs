@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::description::ExportDescription;
+use super::stored_key::check_stored_key;
 use crate::compaction::TableFactory;
 use crate::db::DbInner;
 use crate::db::hook_binding::{check_table, rules_of, with_rules_of};
 use crate::db::jobs::Entered;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{AppendMode, Placed, copy, link_or_copy};
 use crate::hooks::{
@@ -24,37 +25,10 @@ use crate::hooks::{
     JobValues, Origin, PartitionHooks, Properties, Rules, catch_blamed,
 };
 use crate::iter::InternalIter;
-use crate::limits::check_key;
-use crate::partition::{PartitionState, check_reserved};
+use crate::partition::PartitionState;
 use crate::sstable::{RawMode, ReadMode, SstReader, bloom_hash};
 use crate::types::{DbId, EntryKind, FileNo, KeyForm, KeyRef, SeqNo};
 use crate::version::{Bounds, HookRecord, SstMeta, Table, TableContext};
-
-/// Checks a foreign stored key, in the form `theirs`, that enters the partition without a put: it is
-/// refused if a put of it would be, or if the partition would store the key in another form. An entry
-/// under such a key could not be found.
-pub(in crate::db) fn check_stored_key(
-    partition: &PartitionState,
-    rules: &Rules,
-    theirs: KeyForm,
-    stored: &[u8],
-) -> Result<()> {
-    let own = partition.key_form;
-    if !own.takes_any_key() {
-        check_reserved(&partition.name, rules, stored)?;
-    }
-    let key = theirs.user(stored);
-    let is_same = theirs.is_stored(stored) && own.with_stored(key, |own| own == stored);
-    if is_same {
-        return check_key(key);
-    }
-    let message = format!(
-        "partition {:?} stores key \"{}\" in a different form than where it comes from",
-        partition.name,
-        stored.escape_ascii()
-    );
-    Err(Error::new(ErrorKind::InvalidArgument, message))
-}
 
 /// Tables of an export that are being added to the database.
 pub(super) struct Arrival<'a> {
@@ -352,45 +326,5 @@ impl Drop for Arrival<'_> {
         drop(self.entered.take());
         // A close of the database may wait for this.
         self.db.background.wake_all();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::compaction::drawing::draw;
-    use crate::limits::USER_KEY_BYTES_MAX;
-
-    /// The reason for which a partition of the form `own` refuses a stored key of the form
-    /// `theirs`. If `own` does not take every key, it reserves keys that end in 1.
-    fn refusal(own: KeyForm, theirs: KeyForm, stored: &[u8]) -> Option<ErrorKind> {
-        let rules = Rules { reserved_suffix: vec![1], key_form: own, ..Rules::default() };
-        let hooks = PartitionHooks { rules: rules.clone(), ..PartitionHooks::default() };
-        let partition = PartitionState::alone(draw(""), hooks);
-        let checked = check_stored_key(&partition, &rules, theirs, stored);
-        checked.err().map(|error| error.kind())
-    }
-
-    #[test]
-    fn a_key_comes_in_only_as_a_put_would_store_it() {
-        use KeyForm::{AsGiven, Escaped, Terminated};
-        let other_form = Some(ErrorKind::InvalidArgument);
-        for own in [AsGiven, Escaped] {
-            for theirs in [AsGiven, Escaped] {
-                assert_eq!(refusal(own, theirs, b"plain"), None);
-            }
-        }
-        assert_eq!(refusal(AsGiven, AsGiven, b"key\x01"), Some(ErrorKind::ReservedKey));
-        assert_eq!(refusal(AsGiven, Escaped, b"key\x01\0"), other_form);
-        assert_eq!(refusal(Escaped, Escaped, b"key\x01\0"), None);
-        assert_eq!(refusal(Escaped, Escaped, b"key\x01"), other_form);
-        assert_eq!(refusal(Escaped, AsGiven, b"key\0"), other_form);
-        assert_eq!(refusal(Escaped, Terminated, b"key\0"), other_form);
-        assert_eq!(refusal(Terminated, Terminated, b"key\0"), None);
-        let longest = vec![b'k'; USER_KEY_BYTES_MAX];
-        let too_long = vec![b'k'; USER_KEY_BYTES_MAX + 1];
-        assert_eq!(refusal(AsGiven, AsGiven, &longest), None);
-        assert_eq!(refusal(AsGiven, AsGiven, &too_long), Some(ErrorKind::LimitExceeded));
-        assert_eq!(refusal(Escaped, AsGiven, &too_long), Some(ErrorKind::LimitExceeded));
     }
 }

@@ -12,9 +12,10 @@ mod bulk;
 mod description;
 mod export;
 mod ingest;
+mod stored_key;
 
 pub use bulk::BulkLoad;
 pub use export::{ExportOptions, ExportSummary};
 pub use ingest::IngestSummary;
 
-pub(super) use arrival::check_stored_key;
+pub(super) use stored_key::check_stored_key;
