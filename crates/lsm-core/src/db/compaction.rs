@@ -23,11 +23,12 @@ use std::time::Duration;
 
 use super::DbInner;
 use super::errors::Reason;
-use super::install::{Installation, gaps_added};
+use super::gaps::gaps_added;
+use super::install::Installation;
 use super::job::{JobTables, StartedJob};
-use super::jobs::{Claimed, FlushTurn, PickedSound, RangeGoal};
+use super::jobs::{Claimed, FlushTurn, PickedSound, RangeGoal, RangeStep};
 use crate::compaction::{Compaction, Finish, Merge, Method};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, catch_engine};
 use crate::partition::PartitionState;
 use crate::read::Bounds;
@@ -290,6 +291,27 @@ impl DbInner {
         // neighbours once, so that the call ends however the outputs are cut.
         let finish = Finish::Packed(self.runner.factory.numbers.allocate());
         self.reach(partition, RangeGoal { finish, ..goal })
+    }
+
+    /// Runs compactions on the calling thread until a goal is reached.
+    pub(super) fn reach(&self, partition: &Arc<PartitionState>, goal: RangeGoal<'_>) -> Result<()> {
+        loop {
+            self.check_open()?;
+            partition.check_live()?;
+            match self.jobs.pick_range(self, partition, goal)? {
+                RangeStep::Done => return Ok(()),
+                RangeStep::Run(claimed) => {
+                    // On the thread of a caller, who waits for this compaction alone.
+                    self.run_claimed(&claimed, None)?;
+                    self.background.wake_all();
+                }
+                RangeStep::Wait => self.background.wait_for_news(),
+                RangeStep::Stuck(Some(damage)) => return Err(damage),
+                RangeStep::Stuck(None) => {
+                    return Err(Error::new(ErrorKind::Io, "the range cannot be compacted"));
+                }
+            }
+        }
     }
 
     /// Waits until no compaction runs; no flush runs either while the result lives.

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use super::DbInner;
 use super::clear_seqs::clear_seqs_added;
-use super::install::{Installation, gaps_added};
+use super::gaps::gaps_added;
+use super::install::Installation;
 use super::job::{JobTables, StartedJob};
 use super::jobs::FlushTurn;
 use super::log::{LogRetention, WrittenFlush};

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fs::is_out_of_handles;
 use crate::hooks::{AttachedStore, JobValues, PartitionHooks};
 use crate::partition::PartitionState;
-use crate::types::{Gap, Gaps, MemtableId, PartitionId};
+use crate::types::{Gaps, MemtableId};
 use crate::version::{Change, PartitionVersion, SstMeta, Table};
 
 /// The change of a partition in one edit.
@@ -63,11 +63,6 @@ impl Installation<'_> {
     pub(super) fn foreign(changes: Vec<Change>) -> Self {
         Installation { is_foreign: true, ..Installation::of(changes) }
     }
-}
-
-/// The changes that keep these gaps.
-pub(super) fn gaps_added(partition: PartitionId, gaps: &[Gap]) -> Vec<Change> {
-    gaps.iter().map(|gap: &Gap| Change::GapAdded { partition, gap: gap.clone() }).collect()
 }
 
 fn is_made(made: &[SstMeta], table: &Table) -> bool {

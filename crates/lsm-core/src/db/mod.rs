@@ -26,6 +26,7 @@ pub(crate) mod errors;
 mod events;
 mod exchange;
 mod flush;
+mod gaps;
 mod handle;
 mod health;
 pub(crate) mod hook_binding;

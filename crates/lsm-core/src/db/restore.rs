@@ -17,9 +17,9 @@
 use std::sync::Arc;
 
 use super::exchange::check_stored_key;
+use super::gaps::closing;
 use super::install::Installation;
 use super::job::StartedJob;
-use super::loss::closing;
 use super::{DbInner, Partition};
 use crate::error::Result;
 use crate::hooks::{Event, OwnedEntry};

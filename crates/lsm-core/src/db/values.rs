@@ -25,9 +25,9 @@ use std::sync::Arc;
 pub(super) use tending::{CountingTurn, Goal, ValueTending};
 use tending::{IdleState, PlannedMoves};
 
-use super::jobs::{JobsEnv, RangeGoal, RangeStep};
+use super::jobs::{JobsEnv, RangeStep};
 use super::{BackgroundMode, DbInner};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::hooks::{AttachedStore, KeySpan, MovePlan, MoveRequest};
 use crate::partition::PartitionState;
 use crate::types::{PartitionId, SeqNo};
@@ -222,27 +222,6 @@ impl DbInner {
                 Ok((Some(Goal { span, through: self.commit.visible_seq(), moves }), None))
             }
             MovePlan::Nothing(unmoved) => Ok((None, unmoved)),
-        }
-    }
-
-    /// Runs compactions on the calling thread until a goal is reached.
-    pub(super) fn reach(&self, partition: &Arc<PartitionState>, goal: RangeGoal<'_>) -> Result<()> {
-        loop {
-            self.check_open()?;
-            partition.check_live()?;
-            match self.jobs.pick_range(self, partition, goal)? {
-                RangeStep::Done => return Ok(()),
-                RangeStep::Run(claimed) => {
-                    // On the thread of a caller, who waits for this compaction alone.
-                    self.run_claimed(&claimed, None)?;
-                    self.background.wake_all();
-                }
-                RangeStep::Wait => self.background.wait_for_news(),
-                RangeStep::Stuck(Some(damage)) => return Err(damage),
-                RangeStep::Stuck(None) => {
-                    return Err(Error::new(ErrorKind::Io, "the range cannot be compacted"));
-                }
-            }
         }
     }
 }
