@@ -23,6 +23,11 @@ impl Calendar {
         Calendar { clock, guard, events }
     }
 
+    /// The time by the clock of the database, which may begin anywhere.
+    pub(super) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
     /// The time since 1970 by which entries expire. Allowed under any lock.
     pub(super) fn unix_time(&self) -> Duration {
         let (time, jump) = self.guard.look(&*self.clock);

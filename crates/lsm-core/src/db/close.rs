@@ -125,7 +125,7 @@ impl DbInner {
         }
         let mut left = MERGED_BYTES_MAX;
         for _ in 0..MERGES_MAX {
-            let Some(claimed) = self.jobs.pick_cheap(self, left) else { return };
+            let Some(claimed) = self.jobs.pick_cheap(left) else { return };
             left -= claimed.compaction.bytes();
             if self.run_in_background(&claimed).is_err() {
                 return;

@@ -84,7 +84,7 @@ impl DbInner {
         // Large values are moved only when no compaction is due, because writers wait for
         // compactions. A failed compaction comes after them: while it fails, the moves would never
         // free space.
-        match self.jobs.pick_sound(self) {
+        match self.jobs.pick_sound() {
             PickedSound::Due(claimed) => self.run_in_background(&claimed),
             PickedSound::Nothing => self.tend_values(),
             PickedSound::OnlyFailing => match self.tend_values() {
@@ -96,7 +96,7 @@ impl DbInner {
 
     /// Picks and runs a compaction, also of a partition whose last one failed.
     fn try_again(&self) -> Result<bool> {
-        self.jobs.pick(self)?.map_or(Ok(false), |claimed| self.run_in_background(&claimed))
+        self.jobs.pick()?.map_or(Ok(false), |claimed| self.run_in_background(&claimed))
     }
 
     /// Runs a claimed compaction for no particular caller.
@@ -131,7 +131,7 @@ impl DbInner {
         }
         // Before the pick, so that later changes count as news.
         preemption.seen.set(news);
-        let Some(claimed) = self.jobs.pick_level0(self) else { return };
+        let Some(claimed) = self.jobs.pick_level0() else { return };
         let attempt = self.background.begin();
         if let Err(error) = self.run_in_background(&claimed) {
             // Noted here, because the outcome of the deep merge is separate.
@@ -298,7 +298,7 @@ impl DbInner {
         loop {
             self.check_open()?;
             partition.check_live()?;
-            match self.jobs.pick_range(self, partition, goal)? {
+            match self.jobs.pick_range(partition, goal)? {
                 RangeStep::Done => return Ok(()),
                 RangeStep::Run(claimed) => {
                     // On the thread of a caller, who waits for this compaction alone.

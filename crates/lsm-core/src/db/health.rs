@@ -246,6 +246,21 @@ fn write_store(f: &mut fmt::Formatter<'_>, name: &str, store: &ValueStoreStats) 
 }
 
 impl DbInner {
+    /// The jump of the calendar, if a partition has entries that expire by it.
+    fn clock_jump(&self) -> Option<ClockJump> {
+        let jump = self.runner.calendar.jump()?;
+        let partitions = self.catalog.partitions();
+        let is_awaited = partitions.iter().any(|it| it.load_hooks().ageing().is_some());
+        is_awaited.then_some(jump)
+    }
+
+    /// Believes the clock as it is.
+    pub(super) fn confirm_clock(&self) {
+        self.runner.calendar.confirm();
+        // More may be due by it.
+        self.background.wake_all();
+    }
+
     /// Returns the health of the database.
     pub(super) fn health(&self) -> Health {
         if let Err(error) = self.ownership.check_process() {

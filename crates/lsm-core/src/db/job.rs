@@ -72,7 +72,7 @@ pub(super) struct JobRunner {
     pub(super) events: Arc<Events>,
     pub(super) counters: Arc<Counters>,
     /// Says which entries have expired.
-    pub(super) calendar: Calendar,
+    pub(super) calendar: Arc<Calendar>,
     /// Changes entries between reading and writing: only for tests.
     pub(super) inject: Option<Arc<Inject>>,
 }

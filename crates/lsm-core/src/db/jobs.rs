@@ -22,6 +22,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
+pub(super) use env::DbJobsEnv;
+
 use triggers::{JobsState, PickContext};
 
 use crate::compaction::{Compaction, Finish, RangePick, ingest_level};
@@ -31,7 +33,7 @@ use crate::types::{FileNo, PartitionId, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, Table, UserRange};
 
 /// The calls of [`Jobs`] to the database, under its lock: they take no lock above that.
-pub(super) trait JobsEnv {
+pub(super) trait JobsEnv: Send + Sync {
     /// The partition with that id, if it exists.
     fn partition(&self, id: PartitionId) -> Option<Arc<PartitionState>>;
 
@@ -58,8 +60,9 @@ pub(super) trait JobsEnv {
 static NONE: BTreeSet<FileNo> = BTreeSet::new();
 
 /// The running flushes and compactions, and the candidates for the next.
-#[derive(Default)]
 pub(super) struct Jobs {
+    // Fixed after construction.
+    env: Arc<dyn JobsEnv>,
     /// Held while a flush runs, and while memtables must stay unflushed. Taken before the commit
     /// path's lock. Contains the partitions whose last flush failed.
     flushing: Mutex<BTreeSet<PartitionId>>,
@@ -138,6 +141,22 @@ pub(super) struct Entered<'a> {
 }
 
 impl Jobs {
+    /// No job runs.
+    pub(super) fn new(env: Arc<dyn JobsEnv>) -> Jobs {
+        Jobs {
+            env,
+            flushing: Mutex::default(),
+            state: Mutex::default(),
+            waits_for_time: AtomicBool::new(false),
+            news: AtomicU64::new(0),
+        }
+    }
+
+    /// The live snapshots, ascending.
+    pub(super) fn held_snapshots(&self) -> Vec<SeqNo> {
+        self.env.held_snapshots()
+    }
+
     /// Waits until no flush runs, and takes the turn.
     pub(super) fn flush_turn(&self) -> FlushTurn<'_> {
         FlushTurn { failing: self.flushing.lock() }
@@ -148,15 +167,15 @@ impl Jobs {
     ///
     /// # Errors
     /// If none can be picked because of the hooks of a partition.
-    pub(super) fn pick(&self, env: &impl JobsEnv) -> Result<Option<Claimed>> {
-        let (claimed, failing) = self.pick_most_urgent(env, true, u64::MAX);
+    pub(super) fn pick(&self) -> Result<Option<Claimed>> {
+        let (claimed, failing) = self.pick_most_urgent(true, u64::MAX);
         if claimed.is_some() { Ok(claimed) } else { failing.map(|_| None) }
     }
 
     /// As [`Jobs::pick`], but skips the partitions whose last compaction failed, or whose hooks
     /// return an error.
-    pub(super) fn pick_sound(&self, env: &impl JobsEnv) -> PickedSound {
-        match self.pick_most_urgent(env, false, u64::MAX) {
+    pub(super) fn pick_sound(&self) -> PickedSound {
+        match self.pick_most_urgent(false, u64::MAX) {
             (Some(claimed), _) => PickedSound::Due(Box::new(claimed)),
             (None, Ok(false)) => PickedSound::Nothing,
             (None, _) => PickedSound::OnlyFailing,
@@ -164,8 +183,8 @@ impl Jobs {
     }
 
     /// As [`Jobs::pick_sound`], of the compactions that read no more than so many bytes.
-    pub(super) fn pick_cheap(&self, env: &impl JobsEnv, bytes_max: u64) -> Option<Claimed> {
-        self.pick_most_urgent(env, false, bytes_max).0
+    pub(super) fn pick_cheap(&self, bytes_max: u64) -> Option<Claimed> {
+        self.pick_most_urgent(false, bytes_max).0
     }
 
     /// The most urgent compaction, claimed; one of a partition whose last one failed only if no other is
@@ -173,7 +192,6 @@ impl Jobs {
     /// or the error of hooks.
     fn pick_most_urgent(
         &self,
-        env: &impl JobsEnv,
         tried_again: bool,
         bytes_max: u64,
     ) -> (Option<Claimed>, Result<bool>) {
@@ -183,8 +201,8 @@ impl Jobs {
         let mut best: Option<Claimed> = None;
         let mut best_rank = (false, f64::NEG_INFINITY);
         let mut failing = Ok(false);
-        let context = PickContext::of(env);
-        for partition in state.take_candidates(env, &context) {
+        let context = PickContext::of(&*self.env);
+        for partition in state.take_candidates(&*self.env, &context) {
             let picked = state.look_at(&partition, &context);
             let claim = state.claims.entry(partition.id).or_default();
             match picked {
@@ -221,9 +239,9 @@ impl Jobs {
 
     /// Picks and claims the most urgent merge of a level 0, if one is due in a partition whose last
     /// compaction did not fail.
-    pub(super) fn pick_level0(&self, env: &impl JobsEnv) -> Option<Claimed> {
+    pub(super) fn pick_level0(&self) -> Option<Claimed> {
         let mut state = self.state.lock();
-        let due = state.level0_due(env);
+        let due = state.level0_due(&*self.env);
         let (partition, compaction, version) =
             due.into_iter().max_by(|a, b| a.1.score.total_cmp(&b.1.score))?;
         state.claim(partition.id, &compaction);
@@ -247,14 +265,13 @@ impl Jobs {
     /// If a hook of the partition panics.
     pub(super) fn pick_range(
         &self,
-        env: &impl JobsEnv,
         partition: &Arc<PartitionState>,
         goal: RangeGoal<'_>,
     ) -> Result<RangeStep> {
         let mut state = self.state.lock();
         let claim = state.claims.entry(partition.id).or_default();
         let version = partition.view().version.clone();
-        let context = PickContext::of(env);
+        let context = PickContext::of(&*self.env);
         let before = goal.rewrite_before;
         let picked = claim.with_picker(partition, &version, &context, before, &NONE, |picker| {
             picker.pick_range(goal.range, goal.through, goal.finish)
@@ -414,17 +431,17 @@ impl Jobs {
     }
 
     /// Returns `true` if something runs, or could be picked.
-    pub(super) fn has_work(&self, env: &impl JobsEnv) -> bool {
+    pub(super) fn has_work(&self) -> bool {
         let mut state = self.state.lock();
-        let context = PickContext::of(env);
+        let context = PickContext::of(&*self.env);
         let mut is_due = false;
         // All of them, even if one is known to be due: candidates that are taken out and not looked
         // at would be forgotten.
-        for partition in state.take_candidates(env, &context) {
+        for partition in state.take_candidates(&*self.env, &context) {
             // A refusal by hooks counts as work: the attempt reports the error.
             is_due |= !matches!(state.look_at(&partition, &context), Ok(None));
         }
-        is_due || state.running > 0 || env.has_sealed()
+        is_due || state.running > 0 || self.env.has_sealed()
     }
 
     /// Returns `true` if a table may become due without any call, because snapshots are released or

@@ -18,6 +18,7 @@ use super::handle::Db;
 use super::hook_binding::HooksOf;
 use super::inject::{InMemory, Injections};
 use super::job::JobRunner;
+use super::jobs::{DbJobsEnv, Jobs};
 use super::leases::LeaseTable;
 use super::log::{DbLogEnv, Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
@@ -280,6 +281,8 @@ impl Builder {
         let commit = Arc::new(CommitPath::new(last_seq, cursor, counters.clone()));
         let mut runner = job_runner(&context, &tables, &commit, &catalog, &events, &counters);
         runner.inject.clone_from(&inject.entries);
+        let jobs_env = DbJobsEnv::of(&catalog, &runner.snapshots, &commit, &runner.calendar);
+        let jobs = Jobs::new(Arc::new(jobs_env));
         start(Arc::new(DbInner {
             snapshots: runner.snapshots.clone(),
             runner,
@@ -292,7 +295,7 @@ impl Builder {
             log,
             commit,
             background,
-            jobs: super::jobs::Jobs::default(),
+            jobs,
             values: super::ValueTending::default(),
             events,
         }))
@@ -436,7 +439,7 @@ fn job_runner(
         snapshots: Arc::default(),
         events: events.clone(),
         counters: counters.clone(),
-        calendar: Calendar::new(context.clock.clone(), events.clone()),
+        calendar: Arc::new(Calendar::new(context.clock.clone(), events.clone())),
         inject: None,
     }
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub(super) use tending::{CountingTurn, Goal, ValueTending};
 use tending::{IdleState, PlannedMoves};
 
-use super::jobs::{JobsEnv, RangeStep};
+use super::jobs::RangeStep;
 use super::{BackgroundMode, DbInner};
 use crate::error::{Error, Result};
 use crate::hooks::{AttachedStore, KeySpan, MovePlan, MoveRequest};
@@ -137,7 +137,7 @@ impl DbInner {
         let mut present = self.values.goal(partition.id);
         loop {
             if let Some(goal) = &present {
-                match self.jobs.pick_range(self, partition, goal.as_range())? {
+                match self.jobs.pick_range(partition, goal.as_range())? {
                     RangeStep::Run(claimed) => {
                         let done = self.run_in_background(&claimed);
                         return done.inspect_err(|error| {
@@ -199,7 +199,7 @@ impl DbInner {
 
     /// The goal of merging shadowed entries with those that shadow them, see [`unsettled`].
     pub(super) fn settling_goal(&self, version: &PartitionVersion, overlaps: bool) -> Option<Goal> {
-        let span = unsettled(version, &self.held_snapshots(), overlaps)?;
+        let span = unsettled(version, &self.jobs.held_snapshots(), overlaps)?;
         Some(Goal { span, through: self.commit.visible_seq(), moves: None })
     }
 

@@ -101,7 +101,7 @@ impl Db {
 impl DbInner {
     /// Returns `true` if there is something to flush, to compact or to remove.
     pub(super) fn has_work(&self) -> bool {
-        self.log.has_failed() || self.jobs.has_work(self) || self.has_value_goal()
+        self.log.has_failed() || self.jobs.has_work() || self.has_value_goal()
     }
 
     /// The failure that prevents background work at present, or the first damage that a compaction met.

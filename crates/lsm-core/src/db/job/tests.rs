@@ -117,7 +117,7 @@ impl Bench {
             tables: Arc::new(factory.context()),
             factory,
             snapshots: Arc::default(),
-            calendar: Calendar::new(Arc::new(SystemClock::new()), events.clone()),
+            calendar: Arc::new(Calendar::new(Arc::new(SystemClock::new()), events.clone())),
             events,
             counters: Arc::default(),
             inject: None,

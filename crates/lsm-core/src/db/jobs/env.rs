@@ -1,16 +1,42 @@
-//! The calls of [`Jobs`](super::Jobs) to an open database.
+//! [`DbJobsEnv`]: the parts of an open database that its jobs read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::JobsEnv;
-use crate::clock::ClockJump;
-use crate::db::DbInner;
+use crate::db::calendar::Calendar;
+use crate::db::catalog::Catalog;
+use crate::db::commit::CommitPath;
 use crate::partition::PartitionState;
+use crate::snapshot::Snapshots;
 use crate::types::{PartitionId, SeqNo};
 
-impl JobsEnv for DbInner {
+/// The parts of an open database that its jobs read.
+pub(in crate::db) struct DbJobsEnv {
+    catalog: Arc<Catalog>,
+    snapshots: Arc<Snapshots>,
+    commit: Arc<CommitPath>,
+    calendar: Arc<Calendar>,
+}
+
+impl DbJobsEnv {
+    pub(in crate::db) fn of(
+        catalog: &Arc<Catalog>,
+        snapshots: &Arc<Snapshots>,
+        commit: &Arc<CommitPath>,
+        calendar: &Arc<Calendar>,
+    ) -> DbJobsEnv {
+        DbJobsEnv {
+            catalog: catalog.clone(),
+            snapshots: snapshots.clone(),
+            commit: commit.clone(),
+            calendar: calendar.clone(),
+        }
+    }
+}
+
+impl JobsEnv for DbJobsEnv {
     fn partition(&self, id: PartitionId) -> Option<Arc<PartitionState>> {
         self.catalog.with_id(id)
     }
@@ -32,27 +58,10 @@ impl JobsEnv for DbInner {
     }
 
     fn now(&self) -> Duration {
-        self.background.now()
+        self.calendar.now()
     }
 
     fn unix_time(&self) -> Duration {
-        self.runner.calendar.unix_time()
-    }
-}
-
-impl DbInner {
-    /// The jump of the calendar, if a partition has entries that expire by it.
-    pub(in crate::db) fn clock_jump(&self) -> Option<ClockJump> {
-        let jump = self.runner.calendar.jump()?;
-        let partitions = self.catalog.partitions();
-        let is_awaited = partitions.iter().any(|it| it.load_hooks().ageing().is_some());
-        is_awaited.then_some(jump)
-    }
-
-    /// Believes the clock as it is.
-    pub(in crate::db) fn confirm_clock(&self) {
-        self.runner.calendar.confirm();
-        // More may be due by it.
-        self.background.wake_all();
+        self.calendar.unix_time()
     }
 }

@@ -23,15 +23,15 @@ struct Host {
     looks: AtomicU64,
 }
 
-fn env(partitions: Vec<Arc<PartitionState>>) -> Host {
+fn env(partitions: Vec<Arc<PartitionState>>) -> Arc<Host> {
     let changed = partitions.iter().map(|partition| partition.id).collect();
-    Host {
+    Arc::new(Host {
         partitions,
         held: Mutex::default(),
         now: Mutex::default(),
         changed: Mutex::new(changed),
         looks: AtomicU64::new(0),
-    }
+    })
 }
 
 impl JobsEnv for Host {
@@ -70,34 +70,34 @@ fn partition(id: u32, drawing: &str) -> Arc<PartitionState> {
     Arc::new(PartitionState::alone(version, PartitionHooks::default()))
 }
 
-fn pick(jobs: &Jobs, env: &Host) -> Option<Claimed> {
-    jobs.pick(env).expect("no hooks")
+fn pick(jobs: &Jobs) -> Option<Claimed> {
+    jobs.pick().expect("no hooks")
 }
 
 #[test]
 fn what_is_claimed_is_not_picked_again_until_it_is_given_back() {
-    let jobs = Jobs::default();
     let env = env(vec![partition(1, "L0: 2:a-c 1:b-d")]);
-    let claimed = pick(&jobs, &env).expect("level 0 has too many tables");
-    assert!(pick(&jobs, &env).is_none() && jobs.is_running() && jobs.has_work(&env));
+    let jobs = Jobs::new(env.clone());
+    let claimed = pick(&jobs).expect("level 0 has too many tables");
+    assert!(pick(&jobs).is_none() && jobs.is_running() && jobs.has_work());
     let failed = Error::new(ErrorKind::Io, "no");
     jobs.finish(&claimed, Err(&failed));
     assert!(!jobs.is_running());
-    assert!(pick(&jobs, &env).is_some(), "it failed, and is tried again");
+    assert!(pick(&jobs).is_some(), "it failed, and is tried again");
 }
 
 #[test]
 fn damaged_inputs_stay_claimed_and_the_rest_goes_on() {
-    let jobs = Jobs::default();
     let env = env(vec![partition(1, BOTH_DUE)]);
-    let damaged = pick(&jobs, &env).expect("two are due");
+    let jobs = Jobs::new(env.clone());
+    let damaged = pick(&jobs).expect("two are due");
     let rotten = Error::corruption("/db/1.sst", 0, "rotten");
     jobs.finish(&damaged, Err(&rotten));
     assert!(jobs.damage().expect("it is reported").is_corruption());
-    let other = pick(&jobs, &env).expect("the other is sound");
+    let other = pick(&jobs).expect("the other is sound");
     assert_ne!(other.compaction.level_from, damaged.compaction.level_from);
     jobs.finish(&other, Err(&Error::new(ErrorKind::Io, "no")));
-    let again = pick(&jobs, &env).expect("its inputs were given back");
+    let again = pick(&jobs).expect("its inputs were given back");
     assert_eq!(again.compaction.level_from, other.compaction.level_from);
 }
 
@@ -106,33 +106,34 @@ fn a_partition_whose_last_compaction_failed_comes_last() {
     let heavy = "L0: 4:a-b 3:a-b 2:a-b 1:a-b";
     let light = "L0: 2:a-b 1:a-b";
     let env = env(vec![partition(1, heavy), partition(2, light)]);
-    let jobs = Jobs::default();
-    let first = pick(&jobs, &env).expect("both are due");
+    let jobs = Jobs::new(env.clone());
+    let first = pick(&jobs).expect("both are due");
     assert_eq!(first.partition.id, PartitionId(1), "it is more overdue");
     jobs.finish(&first, Err(&Error::new(ErrorKind::Io, "no")));
-    let next = pick(&jobs, &env).expect("both are due");
+    let next = pick(&jobs).expect("both are due");
     assert_eq!(next.partition.id, PartitionId(2));
 }
 
 #[test]
 fn what_failed_is_passed_over_by_who_looks_for_sound_partitions() {
     let env = env(vec![partition(1, "L0: 2:a-b 1:a-b"), partition(2, "L0: 4:a-b 3:a-b")]);
-    let jobs = Jobs::default();
+    let jobs = Jobs::new(env.clone());
     let failed = Error::new(ErrorKind::Io, "no");
-    let PickedSound::Due(first) = jobs.pick_sound(&env) else { panic!("both are due") };
+    let PickedSound::Due(first) = jobs.pick_sound() else { panic!("both are due") };
     jobs.finish(&first, Err(&failed));
-    let PickedSound::Due(second) = jobs.pick_sound(&env) else { panic!("one is sound") };
+    let PickedSound::Due(second) = jobs.pick_sound() else { panic!("one is sound") };
     assert_ne!(first.partition.id, second.partition.id);
-    assert!(matches!(jobs.pick_sound(&env), PickedSound::OnlyFailing));
+    assert!(matches!(jobs.pick_sound(), PickedSound::OnlyFailing));
     jobs.finish(&second, Err(&failed));
-    assert!(matches!(jobs.pick_sound(&env), PickedSound::OnlyFailing));
-    assert!(jobs.has_work(&env), "nothing was claimed");
-    let retried = [pick(&jobs, &env), pick(&jobs, &env)].map(|it| it.expect("both are due"));
+    assert!(matches!(jobs.pick_sound(), PickedSound::OnlyFailing));
+    assert!(jobs.has_work(), "nothing was claimed");
+    let retried = [pick(&jobs), pick(&jobs)].map(|it| it.expect("both are due"));
     for claimed in &retried {
         jobs.finish(claimed, Ok(&[]));
     }
-    assert!(matches!(jobs.pick_sound(&env), PickedSound::Due(_)), "it did not fail again");
-    assert!(matches!(Jobs::default().pick_sound(&self::env(vec![])), PickedSound::Nothing));
+    assert!(matches!(jobs.pick_sound(), PickedSound::Due(_)), "it did not fail again");
+    let empty = Jobs::new(self::env(Vec::new()));
+    assert!(matches!(empty.pick_sound(), PickedSound::Nothing));
 }
 
 #[test]
@@ -141,25 +142,25 @@ fn level_0_is_picked_by_itself_and_nothing_else_is_forgotten() {
     let worse = "L0: 3:a-b 2:a-b 1:a-b";
     let drawings = [deep, "L0: 2:a-b 1:a-b", worse, "L0: 1:a-b"];
     let env = env((1..).zip(drawings).map(|(id, drawing)| partition(id, drawing)).collect());
-    let jobs = Jobs::default();
+    let jobs = Jobs::new(env.clone());
     let before = jobs.news();
-    let first = jobs.pick_level0(&env).expect("level 0 is due in two partitions");
+    let first = jobs.pick_level0().expect("level 0 is due in two partitions");
     assert_eq!((first.partition.id, first.compaction.score), (PartitionId(3), 1.5));
-    let second = jobs.pick_level0(&env).expect("level 0 is due in another one");
+    let second = jobs.pick_level0().expect("level 0 is due in another one");
     assert_eq!(second.partition.id, PartitionId(2));
-    assert!(jobs.pick_level0(&env).is_none() && jobs.news() == before);
+    assert!(jobs.pick_level0().is_none() && jobs.news() == before);
     jobs.finish(&second, Err(&Error::new(ErrorKind::Io, "no")));
-    assert!(jobs.pick_level0(&env).is_none(), "what failed is for the threads to try again");
+    assert!(jobs.pick_level0().is_none(), "what failed is for the threads to try again");
     assert_ne!(jobs.news(), before, "a claim was given back");
-    let picked = [pick(&jobs, &env), pick(&jobs, &env)];
+    let picked = [pick(&jobs), pick(&jobs)];
     assert_eq!(picked.map(|it| it.expect("both are due").partition.id.0), [1, 2]);
 }
 
 #[test]
 fn claims_of_a_dropped_partition_go_with_what_runs_last_in_it() {
-    let jobs = Jobs::default();
     let env = env(vec![partition(1, BOTH_DUE)]);
-    let claimed = pick(&jobs, &env).expect("two are due");
+    let jobs = Jobs::new(env.clone());
+    let claimed = pick(&jobs).expect("two are due");
     let entered = jobs.enter(&claimed.partition);
     claimed.partition.mark_dropped(0);
     jobs.finish(&claimed, Err(&Error::corruption("/db/1.sst", 0, "rotten")));
@@ -170,8 +171,8 @@ fn claims_of_a_dropped_partition_go_with_what_runs_last_in_it() {
 
 #[test]
 fn compactions_keep_clear_of_levels_that_an_ingest_has_reserved() {
-    let jobs = Jobs::default();
     let env = env(vec![partition(1, "L0: 2:a-c 1:b-d")]);
+    let jobs = Jobs::new(env.clone());
     let arriving = crate::compaction::drawing::table("9:x-z");
     let partition = &env.partitions[0];
     let one = std::slice::from_ref(&arriving);
@@ -189,13 +190,13 @@ fn a_table_is_due_some_time_after_the_snapshot_that_it_kept_much_for_is_released
     let mut version = draw("");
     version.levels[6] = Level::sorted(vec![Arc::new(Table::new(meta))]).unwrap();
     let env = env(vec![Arc::new(PartitionState::alone(version, PartitionHooks::default()))]);
-    let jobs = Jobs::default();
+    let jobs = Jobs::new(env.clone());
     env.held.lock().push(SeqNo::new(5).unwrap());
-    assert!(pick(&jobs, &env).is_none() && jobs.waits_for_time());
+    assert!(pick(&jobs).is_none() && jobs.waits_for_time());
     env.held.lock().clear();
-    assert!(pick(&jobs, &env).is_none(), "others may be released soon");
+    assert!(pick(&jobs).is_none(), "others may be released soon");
     *env.now.lock() += triggers::RELEASE_DELAY;
-    let claimed = pick(&jobs, &env).expect("11 of 100 entries could go");
+    let claimed = pick(&jobs).expect("11 of 100 entries could go");
     assert_eq!((claimed.compaction.level_from, claimed.compaction.level_to), (6, 6));
 }
 
@@ -242,16 +243,16 @@ fn a_filter_that_panics_about_its_times_fails_the_pick_of_its_partition_alone() 
     version.levels[6] = Level::sorted(vec![Arc::new(Table::new(meta))]).unwrap();
     let unsteady = Arc::new(PartitionState::alone(version, hooks));
     let env = env(vec![unsteady, partition(2, BOTH_DUE), partition(3, BOTH_DUE)]);
-    let jobs = Jobs::default();
+    let jobs = Jobs::new(env.clone());
     let mut picked = Vec::new();
     for _ in 0..4 {
-        picked.push(pick(&jobs, &env).expect("two are due in each").partition.id.0);
+        picked.push(pick(&jobs).expect("two are due in each").partition.id.0);
     }
     picked.sort_unstable();
     assert_eq!(picked, [2, 2, 3, 3]);
-    let refused = jobs.pick(&env).err().expect("nothing else is due");
+    let refused = jobs.pick().err().expect("nothing else is due");
     assert_eq!(refused.kind(), ErrorKind::HookPanicked, "{refused}");
-    assert!(jobs.has_work(&env), "the partition is looked at again");
+    assert!(jobs.has_work(), "the partition is looked at again");
     assert!(jobs.failure_of(PartitionId(1)).is_some());
 }
 
@@ -261,15 +262,15 @@ fn a_pick_looks_only_where_something_changed_or_is_due() {
     let due = partition(0, "L0: 4:a-b 3:a-b 2:a-b 1:a-b");
     let quiet = (1..1000).map(|id| partition(id, "L6: 1:a-b"));
     let env = env(std::iter::once(due).chain(quiet).collect());
-    let jobs = Jobs::default();
-    let claimed = pick(&jobs, &env).expect("level 0 has too many tables");
+    let jobs = Jobs::new(env.clone());
+    let claimed = pick(&jobs).expect("level 0 has too many tables");
     assert_eq!(env.looks.swap(0, Ordering::Relaxed), 1000, "the first pick");
-    assert!(pick(&jobs, &env).is_none() && jobs.has_work(&env));
+    assert!(pick(&jobs).is_none() && jobs.has_work());
     jobs.finish(&claimed, Err(&Error::new(ErrorKind::Io, "no")));
-    let again = pick(&jobs, &env).expect("it failed, and is due again");
+    let again = pick(&jobs).expect("it failed, and is due again");
     jobs.finish(&again, Err(&Error::new(ErrorKind::Io, "no")));
     env.changed.lock().insert(PartitionId(7));
-    assert!(pick(&jobs, &env).is_some());
+    assert!(pick(&jobs).is_some());
     let looks = env.looks.load(Ordering::Relaxed);
     assert!(looks <= 5, "{looks} looks at a thousand partitions of which two changed");
 }
@@ -297,7 +298,7 @@ fn sealed(lens: &[(u32, usize)]) -> (Arc<WorkList>, Vec<Arc<PartitionState>>) {
 #[test]
 fn the_most_sealed_memory_is_flushed_first_and_what_failed_last() {
     let (work, partitions) = sealed(&[(1, 10_000), (2, 100_000), (3, 10)]);
-    let jobs = Jobs::default();
+    let jobs = Jobs::new(env(Vec::new()));
     let mut turn = jobs.flush_turn();
     assert_eq!(turn.largest(&work, true), Some(PartitionId(2)));
     turn.note(&partitions[1], false);

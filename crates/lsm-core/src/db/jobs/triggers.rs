@@ -62,7 +62,7 @@ pub(super) struct PickContext {
 }
 
 impl PickContext {
-    pub(super) fn of(env: &impl JobsEnv) -> PickContext {
+    pub(super) fn of(env: &dyn JobsEnv) -> PickContext {
         PickContext {
             oldest_snapshot: env.oldest_snapshot(),
             held: env.held_snapshots(),
@@ -85,7 +85,7 @@ impl JobsState {
     /// Takes the partitions to look at: each must be passed to [`JobsState::look_at`].
     pub(super) fn take_candidates(
         &mut self,
-        env: &impl JobsEnv,
+        env: &dyn JobsEnv,
         context: &PickContext,
     ) -> Vec<Arc<PartitionState>> {
         let mut ids = std::mem::take(&mut self.candidates);
@@ -125,7 +125,7 @@ impl JobsState {
     /// may be due stays a candidate.
     pub(super) fn level0_due(
         &mut self,
-        env: &impl JobsEnv,
+        env: &dyn JobsEnv,
     ) -> Vec<(Arc<PartitionState>, Compaction, Arc<PartitionVersion>)> {
         let context = PickContext::of(env);
         self.candidates.extend(env.take_changed());
