@@ -115,10 +115,10 @@ pub(crate) struct DbInner {
     counters: Arc<Counters>,
     snapshots: Arc<Snapshots>,
     catalog: Arc<Catalog>,
-    log: Log,
+    log: Arc<Log>,
     commit: Arc<CommitPath>,
     background: Arc<Background>,
-    jobs: Jobs,
+    jobs: Arc<Jobs>,
     values: ValueTending,
     stall: Stall,
     events: Arc<Events>,
@@ -128,8 +128,7 @@ pub(crate) struct DbInner {
 impl DbInner {
     /// Returns an error if the database is closed or takes no writes.
     pub(super) fn check_open(&self) -> Result<()> {
-        self.check_writable()?;
-        self.log.check()
+        self.log.check_open()
     }
 
     /// As [`Ownership::check_writable`].

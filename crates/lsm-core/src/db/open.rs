@@ -25,7 +25,7 @@ use super::obsolete::ObsoleteFiles;
 use super::ownership::{HeldLock, Ownership, WriterEpoch, fork_for_reading, fork_with_live_writer};
 use super::read_only::lock_for_reading;
 use super::recovery::{Begun, Opening};
-use super::stall::Stall;
+use super::stall::{DbStallEnv, Stall};
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::compaction::TableFactory;
@@ -275,20 +275,29 @@ impl Builder {
         let ownership = Arc::new(Ownership::new(&context, cursor.clone(), lock));
         let background = Arc::new(Background::new(mode, clock, events.clone()));
         let log_env = DbLogEnv::of(&catalog, &ownership, &background, &events, &counters);
-        let log = Log::new(LogSettings::new(&context, &options), last_seq, Arc::new(log_env));
+        let settings = LogSettings::new(&context, &options);
+        let log = Arc::new(Log::new(settings, last_seq, Arc::new(log_env)));
         segments.into_iter().for_each(|(number, bytes)| log.note_segment(number, bytes));
         let tables = context.table_context(block_cache, missing, options.tables_mapped);
         let commit = Arc::new(CommitPath::new(last_seq, cursor, counters.clone()));
         let mut runner = job_runner(&context, &tables, &commit, &catalog, &events, &counters);
         runner.inject.clone_from(&inject.entries);
         let jobs_env = DbJobsEnv::of(&catalog, &runner.snapshots, &commit, &runner.calendar);
-        let jobs = Jobs::new(Arc::new(jobs_env));
+        let jobs = Arc::new(Jobs::new(Arc::new(jobs_env)));
+        let stall_env = DbStallEnv {
+            catalog: catalog.clone(),
+            log: log.clone(),
+            jobs: jobs.clone(),
+            background: background.clone(),
+            events: events.clone(),
+            counters: counters.clone(),
+        };
         start(Arc::new(DbInner {
             snapshots: runner.snapshots.clone(),
             runner,
             ownership,
             context,
-            stall: Stall::new(options.write_buffer_bytes),
+            stall: Stall::new(options.write_buffer_bytes, Arc::new(stall_env)),
             setup: Setup { options, tables, cache, slabs, hook_provider: self.hooks, inject },
             counters,
             catalog,
@@ -468,7 +477,7 @@ fn add_partitions(
 fn start(inner: Arc<DbInner>) -> Result<Db> {
     let partitions = inner.catalog.partitions();
     // Before the first write: the tables that were found may already call for a stall.
-    inner.stall.update(&*inner, partitions.iter().map(|partition| &**partition));
+    inner.stall.update(partitions.iter().map(|partition| &**partition));
     // Weak, because the catalog belongs to the database: a strong reference would keep both for
     // ever.
     let weak = Arc::downgrade(&inner);

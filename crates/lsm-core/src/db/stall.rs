@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::events::in_listener;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Event;
 use crate::partition::PartitionState;
@@ -47,6 +48,7 @@ pub struct StallHealth {
     pub since: Duration,
 }
 
+pub(super) use env::DbStallEnv;
 pub(super) use pressure::{
     DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, Pressure, SEALED_HARD, SEALED_SOFT, StallCause,
 };
@@ -59,7 +61,7 @@ const NANOS_PER_KIB: u64 = 2_000_000;
 const PARK_MIN: Duration = Duration::from_millis(1);
 
 /// The calls of the stall to the rest of the database.
-pub(super) trait StallEnv {
+pub(super) trait StallEnv: Send + Sync {
     /// All partitions that exist.
     fn partitions(&self) -> Vec<Arc<PartitionState>>;
 
@@ -73,16 +75,6 @@ pub(super) trait StallEnv {
     /// `partition`. Unrelated failures do not count.
     fn obstacle(&self, partition: &PartitionState, cause: StallCause) -> Option<Error>;
 
-    /// Returns `true` if writers do background work themselves, because there are no threads.
-    fn is_stepped(&self) -> bool;
-
-    /// Does one piece of background work; `false` if there is none.
-    fn step(&self) -> Result<bool>;
-
-    /// Returns `true` if this thread runs a listener, and so perhaps the work that would be waited
-    /// for.
-    fn is_in_listener(&self) -> bool;
-
     /// Queues an event. Called under the stall's lock.
     fn tell(&self, event: &Event);
 
@@ -93,9 +85,13 @@ pub(super) trait StallEnv {
     fn counters(&self) -> &Counters;
 }
 
+/// Does one piece of background work; `false` if there is none. Writers do it themselves where there are no
+/// threads.
+pub(super) type Step<'a> = Option<&'a dyn Fn() -> Result<bool>>;
+
 /// The last report on a partition's writers.
 #[derive(Clone, Copy)]
-struct Told {
+struct Reported {
     shown: (bool, StallCause),
     /// They are delayed since this time of the clock.
     since: Duration,
@@ -103,7 +99,7 @@ struct Told {
 
 /// The state under the lock.
 struct StallState {
-    told: BTreeMap<PartitionId, Told>,
+    reported: BTreeMap<PartitionId, Reported>,
     /// Sealed bytes by partition, as they went into the sum; those with none are not listed.
     sealed: BTreeMap<PartitionId, u64>,
     sealed_sum: u64,
@@ -131,29 +127,31 @@ impl StallState {
     /// cause, or ends.
     fn note(&mut self, env: &dyn StallEnv, partition: &PartitionState, pressure: Pressure) {
         let shown = if partition.is_dropped() { None } else { pressure.shown() };
-        let before = self.told.get(&partition.id).copied();
-        if before.map(|told| told.shown) == shown {
+        let before = self.reported.get(&partition.id).copied();
+        if before.map(|reported| reported.shown) == shown {
             return;
         }
         match shown {
-            None => self.told.remove(&partition.id),
+            None => self.reported.remove(&partition.id),
             Some(shown) => {
-                let since = before.map_or_else(|| env.now(), |told| told.since);
-                self.told.insert(partition.id, Told { shown, since })
+                let since = before.map_or_else(|| env.now(), |reported| reported.since);
+                self.reported.insert(partition.id, Reported { shown, since })
             }
         };
         env.tell(&Event::StallChanged {
             partition: partition.name.to_string(),
             pressure_permille: if shown.is_some() { pressure.permille } else { 0 },
-            reason: pressure.cause.told(),
+            reason: pressure.cause.text(),
         });
     }
 }
 
 /// The place where writers park.
 pub(super) struct Stall {
-    // Fixed after construction: half of the write buffer, in bytes.
+    // Fixed after construction.
+    /// Half of the write buffer, in bytes.
     half_buffer: u64,
+    env: Arc<dyn StallEnv>,
     held: Mutex<StallState>,
     eased: Condvar,
     /// The pressure on writes to every partition: stored under the lock, read relaxed by writers.
@@ -166,12 +164,13 @@ pub(super) struct Stall {
 
 impl Stall {
     /// A stall without waiters, with a write buffer of so many bytes.
-    pub(super) fn new(write_buffer_bytes: u64) -> Stall {
+    pub(super) fn new(write_buffer_bytes: u64, env: Arc<dyn StallEnv>) -> Stall {
         let shared = Pressure { permille: 0, cause: StallCause::Sealed };
         Stall {
             half_buffer: write_buffer_bytes / 2,
+            env,
             held: Mutex::new(StallState {
-                told: BTreeMap::new(),
+                reported: BTreeMap::new(),
                 sealed: BTreeMap::new(),
                 sealed_sum: 0,
                 shared,
@@ -207,12 +206,12 @@ impl Stall {
             if pressure.permille == 0 {
                 continue;
             }
-            let told = self.held.lock().told.get(&partition.id).copied();
+            let reported = self.held.lock().reported.get(&partition.id).copied();
             // A pressure that was not reported yet has begun just now.
-            let since = told.map_or(now, |told| told.since);
+            let since = reported.map_or(now, |reported| reported.since);
             held.push(StallHealth {
                 partition: partition.name.to_string(),
-                reason: pressure.cause.told(),
+                reason: pressure.cause.text(),
                 pressure_permille: pressure.permille,
                 since: now.saturating_sub(since),
             });
@@ -226,11 +225,8 @@ impl Stall {
     /// # Cost
     /// That of the changed ones; if the shared part begins or ceases to delay writers, or stops
     /// them, it is reported for each partition.
-    pub(super) fn update<'a>(
-        &self,
-        env: &dyn StallEnv,
-        changed: impl Iterator<Item = &'a PartitionState>,
-    ) {
+    pub(super) fn update<'a>(&self, changed: impl Iterator<Item = &'a PartitionState>) {
+        let env = &*self.env;
         // One update at a time: otherwise the pressure of an older view could be stored over that
         // of a newer one.
         let mut held = self.held.lock();
@@ -297,7 +293,7 @@ impl Stall {
     #[inline]
     pub(super) fn admit<'a>(
         &self,
-        env: &dyn StallEnv,
+        step: Step<'_>,
         partitions: impl Iterator<Item = &'a PartitionState> + Clone,
         bytes: u64,
     ) -> Result<()> {
@@ -307,7 +303,7 @@ impl Stall {
             return Ok(());
         }
         let partitions: Vec<&PartitionState> = partitions.collect();
-        self.hold_back(env, &partitions, bytes)
+        self.hold_back(step, &partitions, bytes)
     }
 
     /// As [`Stall::admit`], for a write that must not wait.
@@ -316,7 +312,6 @@ impl Stall {
     /// [`ErrorKind::WouldStall`] with the reason.
     pub(super) fn try_admit<'a>(
         &self,
-        env: &dyn StallEnv,
         partitions: impl Iterator<Item = &'a PartitionState> + Clone,
         bytes: u64,
     ) -> Result<()> {
@@ -324,8 +319,8 @@ impl Stall {
         if pressure == 0 {
             return Ok(());
         }
-        env.check_open()?;
-        if pressure < STOP && self.passes_at(env.now(), wait_nanos(bytes, pressure)) {
+        self.env.check_open()?;
+        if pressure < STOP && self.passes_at(self.env.now(), wait_nanos(bytes, pressure)) {
             return Ok(());
         }
         let how = if pressure < STOP { "slowed down" } else { "stopped" };
@@ -358,37 +353,34 @@ impl Stall {
 
     fn why(&self, partitions: &[&PartitionState]) -> String {
         let Some((partition, pressure)) = self.hardest(partitions) else { return String::new() };
-        format!("too many {}, partition {:?}", pressure.cause.told(), partition.name)
+        format!("too many {}, partition {:?}", pressure.cause.text(), partition.name)
     }
 
     #[cold]
-    fn hold_back(
-        &self,
-        env: &dyn StallEnv,
-        partitions: &[&PartitionState],
-        bytes: u64,
-    ) -> Result<()> {
+    fn hold_back(&self, step: Step<'_>, partitions: &[&PartitionState], bytes: u64) -> Result<()> {
         let each = || partitions.iter().copied();
-        if env.is_in_listener() {
+        if in_listener() {
             // This thread may be the one that would end the stall, so it must not sleep.
             let stopped = self.worst(each()) >= STOP;
-            return if stopped { self.try_admit(env, each(), bytes) } else { Ok(()) };
+            return if stopped { self.try_admit(each(), bytes) } else { Ok(()) };
         }
-        if env.is_stepped() {
-            return self.step_until_admitted(env, partitions);
+        if let Some(step) = step {
+            return self.step_until_admitted(step, partitions);
         }
+        let env = &*self.env;
         // Listeners get the stall before this thread sleeps.
         env.deliver();
         let started = env.now();
         // First until writes continue at all, then for the price of this one.
-        let admitted = self.wait_while_stopped(env, partitions);
-        let paid = admitted.and_then(|()| self.pay(env, partitions, bytes));
+        let admitted = self.wait_while_stopped(partitions);
+        let paid = admitted.and_then(|()| self.pay(partitions, bytes));
         let waited = env.now().saturating_sub(started);
         env.counters().stall_nanos.add(waited.as_nanos() as u64);
         paid
     }
 
-    fn wait_while_stopped(&self, env: &dyn StallEnv, partitions: &[&PartitionState]) -> Result<()> {
+    fn wait_while_stopped(&self, partitions: &[&PartitionState]) -> Result<()> {
+        let env = &*self.env;
         loop {
             // Taken before the look: news during it ends the wait below at once. The lock is not
             // held during the look, because its calls take other locks.
@@ -412,7 +404,8 @@ impl Stall {
     /// Waits for the cost of a write of `bytes` bytes under the present pressure, or saves it up.
     /// It is paid in full: relief makes the rest cheaper, and only the end of the pressure makes it
     /// free.
-    fn pay(&self, env: &dyn StallEnv, partitions: &[&PartitionState], bytes: u64) -> Result<()> {
+    fn pay(&self, partitions: &[&PartitionState], bytes: u64) -> Result<()> {
+        let env = &*self.env;
         let pressure = self.worst(partitions.iter().copied());
         let nanos = wait_nanos(bytes, pressure);
         let owed = self.owed.fetch_add(nanos, Ordering::Relaxed).saturating_add(nanos);
@@ -439,16 +432,15 @@ impl Stall {
         Ok(())
     }
 
-    /// With stepped background work the writer does it, because there are no threads.
+    /// Without threads the writer does the background work.
     fn step_until_admitted(
         &self,
-        env: &dyn StallEnv,
+        step: &dyn Fn() -> Result<bool>,
         partitions: &[&PartitionState],
     ) -> Result<()> {
         while self.worst(partitions.iter().copied()) >= STOP {
-            env.check_open()?;
-            let stepped = env.step();
-            let is_done = stepped.map_err(|error| stopped_by(&self.why(partitions), error))?;
+            self.env.check_open()?;
+            let is_done = step().map_err(|error| stopped_by(&self.why(partitions), error))?;
             if !is_done {
                 let why = self.why(partitions);
                 let message =

@@ -31,7 +31,7 @@ fn partition_stats(partition: &PartitionState, pressure: Pressure) -> PartitionS
         levels: view.version.levels.iter().map(level_stats).collect(),
         compaction_debt_bytes: compaction_debt(&view.version),
         pressure_permille: pressure.permille,
-        pressure_reason: (pressure.permille > 0).then_some(pressure.cause.told()),
+        pressure_reason: (pressure.permille > 0).then_some(pressure.cause.text()),
         value_store: store.map(|store| store.stats().unwrap_or_default()),
     }
 }

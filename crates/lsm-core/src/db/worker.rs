@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use super::DbInner;
 use super::background::{Background, Worker};
 use super::handle::Db;
+#[cfg(doc)]
+use super::stall::Stall;
+use super::{BackgroundMode, DbInner};
 use crate::error::{Error, Result};
+use crate::partition::PartitionState;
 
 impl Worker for DbInner {
     fn background(&self) -> &Background {
@@ -99,6 +102,21 @@ impl Db {
 }
 
 impl DbInner {
+    /// As [`Stall::admit`].
+    #[inline]
+    pub(super) fn admit<'a>(
+        &self,
+        partitions: impl Iterator<Item = &'a PartitionState> + Clone,
+        bytes: u64,
+    ) -> Result<()> {
+        match self.background.mode() {
+            BackgroundMode::Threads => self.stall.admit(None, partitions, bytes),
+            BackgroundMode::Stepped => {
+                self.stall.admit(Some(&|| self.background.step(self)), partitions, bytes)
+            }
+        }
+    }
+
     /// Returns `true` if there is something to flush, to compact or to remove.
     pub(super) fn has_work(&self) -> bool {
         self.log.has_failed() || self.jobs.has_work() || self.has_value_goal()

@@ -208,8 +208,8 @@ fn write_one(
     check_batch(&db.setup.options, bytes)?;
     check_write(state, options)?;
     match admission {
-        Admission::Wait => db.stall.admit(&**db, std::iter::once(&**state), bytes)?,
-        Admission::Try => db.stall.try_admit(&**db, std::iter::once(&**state), bytes)?,
+        Admission::Wait => db.admit(std::iter::once(&**state), bytes)?,
+        Admission::Try => db.stall.try_admit(std::iter::once(&**state), bytes)?,
     }
     let operation = (kind, key, value);
     SCRATCH.with(|scratch| match scratch.try_borrow_mut() {

@@ -85,6 +85,12 @@ impl Log {
         self.failure().map_or(Ok(()), Err)
     }
 
+    /// Returns an error if the database takes no writes, because of the log or for another reason.
+    pub(in crate::db) fn check_open(&self) -> Result<()> {
+        self.env.check_writable()?;
+        self.check()
+    }
+
     /// The next task for the log.
     pub(in crate::db) fn task(&self) -> LogTask {
         let sync = self.sync.lock();

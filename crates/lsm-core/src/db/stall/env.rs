@@ -1,19 +1,33 @@
-//! The calls of [`Stall`](super::Stall) to an open database, and the changes that it is notified of.
+//! [`DbStallEnv`]: the parts of an open database that the stall calls.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{SEALED_HARD, SEALED_SOFT, StallCause, StallEnv};
+use crate::db::DbInner;
+use crate::db::background::Background;
+use crate::db::catalog::Catalog;
 use crate::db::errors::Reason;
-use crate::db::events::in_listener;
+use crate::db::events::Events;
 use crate::db::health::{Health, gauge};
-use crate::db::{BackgroundMode, DbInner};
+use crate::db::jobs::Jobs;
+use crate::db::log::Log;
 use crate::error::{Error, Result};
 use crate::hooks::Event;
 use crate::partition::PartitionState;
 use crate::stats::Counters;
 
-impl StallEnv for DbInner {
+/// The parts of an open database that the stall calls.
+pub(in crate::db) struct DbStallEnv {
+    pub(in crate::db) catalog: Arc<Catalog>,
+    pub(in crate::db) log: Arc<Log>,
+    pub(in crate::db) jobs: Arc<Jobs>,
+    pub(in crate::db) background: Arc<Background>,
+    pub(in crate::db) events: Arc<Events>,
+    pub(in crate::db) counters: Arc<Counters>,
+}
+
+impl StallEnv for DbStallEnv {
     fn partitions(&self) -> Vec<Arc<PartitionState>> {
         self.catalog.partitions()
     }
@@ -23,7 +37,7 @@ impl StallEnv for DbInner {
     }
 
     fn check_open(&self) -> Result<()> {
-        self.check_open()
+        self.log.check_open()
     }
 
     fn obstacle(&self, partition: &PartitionState, cause: StallCause) -> Option<Error> {
@@ -32,18 +46,6 @@ impl StallEnv for DbInner {
             StallCause::Sealed => self.background.failure_of(Reason::Flush),
             StallCause::Level0 | StallCause::Debt => self.jobs.failure_of(partition.id),
         }
-    }
-
-    fn is_stepped(&self) -> bool {
-        self.background.mode() == BackgroundMode::Stepped
-    }
-
-    fn step(&self) -> Result<bool> {
-        self.background.step(self)
-    }
-
-    fn is_in_listener(&self) -> bool {
-        in_listener()
     }
 
     fn tell(&self, event: &Event) {
@@ -62,13 +64,13 @@ impl StallEnv for DbInner {
 impl DbInner {
     /// Delays writers by the memory of memtables that were sealed, and requests their flush.
     pub(in crate::db) fn sealed<'a>(&self, partitions: impl Iterator<Item = &'a PartitionState>) {
-        self.stall.update(self, partitions);
+        self.stall.update(partitions);
         self.background.wake_all();
     }
 
     /// Computes the pressures again, after a partition installed tables or was dropped.
     pub(in crate::db) fn update_pressure(&self, changed: &PartitionState) {
-        self.stall.update(self, std::iter::once(changed));
+        self.stall.update(std::iter::once(changed));
     }
 
     /// The part of the health of the database that background work and stalls determine.

@@ -28,7 +28,7 @@ pub(in crate::db) enum StallCause {
 
 impl StallCause {
     /// The cause in the words of health, stats and errors.
-    pub(in crate::db) fn told(self) -> &'static str {
+    pub(in crate::db) fn text(self) -> &'static str {
         match self {
             StallCause::Level0 => "level-0 tables",
             StallCause::Debt => "compaction debt",

@@ -16,7 +16,7 @@ struct TestEnv {
     walks: AtomicUsize,
     /// Background work fails for these.
     failing: Mutex<BTreeMap<PartitionId, Error>>,
-    told: Mutex<Vec<(String, u32)>>,
+    reported: Mutex<Vec<(String, u32)>>,
     counters: Counters,
 }
 
@@ -38,21 +38,9 @@ impl StallEnv for TestEnv {
         self.failing.lock().get(&partition.id).cloned()
     }
 
-    fn is_stepped(&self) -> bool {
-        false
-    }
-
-    fn step(&self) -> Result<bool> {
-        unreachable!("there are threads")
-    }
-
-    fn is_in_listener(&self) -> bool {
-        false
-    }
-
     fn tell(&self, event: &Event) {
         if let Event::StallChanged { partition, pressure_permille, .. } = event {
-            self.told.lock().push((partition.clone(), *pressure_permille));
+            self.reported.lock().push((partition.clone(), *pressure_permille));
         }
     }
 
@@ -63,10 +51,10 @@ impl StallEnv for TestEnv {
     }
 }
 
-fn env(count: u32) -> (TestEnv, Vec<Arc<PartitionState>>) {
+fn env(count: u32) -> (Arc<TestEnv>, Vec<Arc<PartitionState>>) {
     let partitions: Vec<_> = (0..count).map(|id| partition_with(id, true)).collect();
     let env = TestEnv { partitions: Mutex::new(partitions.clone()), ..TestEnv::default() };
-    (env, partitions)
+    (Arc::new(env), partitions)
 }
 
 /// Seals a memtable of the partition that holds a value of `len` bytes; how much it takes.
@@ -95,21 +83,21 @@ fn pressure_rises_from_the_soft_limit_to_the_hard_one() {
 #[test]
 fn sealed_memtables_are_summed_as_they_come_and_go() {
     let (env, partitions) = env(3);
-    let stall = Stall::new(BUFFER);
+    let stall = Stall::new(BUFFER, env.clone());
     let mut sum = 0;
     for partition in &partitions {
         for len in [100, 5000] {
             sum += seal(partition, len);
-            stall.update(&env, one(partition));
+            stall.update(one(partition));
             assert_eq!(stall.sealed_bytes(), sum);
         }
     }
     // Counted as they are, and not once more.
-    stall.update(&env, partitions.iter().map(|partition| &**partition));
+    stall.update(partitions.iter().map(|partition| &**partition));
     assert_eq!(stall.sealed_bytes(), sum);
     let dropped: u64 = partitions[1].view().sealed.iter().map(|memtable| memtable.bytes()).sum();
     partitions[1].mark_dropped(0);
-    stall.update(&env, one(&partitions[1]));
+    stall.update(one(&partitions[1]));
     assert_eq!(stall.sealed_bytes(), sum - dropped);
 }
 
@@ -118,18 +106,18 @@ fn sealed_memtables_are_summed_as_they_come_and_go() {
 #[test]
 fn an_update_looks_at_all_partitions_only_when_all_are_held_back_or_let_go() {
     let (env, partitions) = env(50);
-    let stall = Stall::new(BUFFER);
+    let stall = Stall::new(BUFFER, env.clone());
     for partition in &partitions {
         seal(partition, 1000);
-        stall.update(&env, one(partition));
+        stall.update(one(partition));
     }
     assert_eq!(env.walks.load(Ordering::Relaxed), 0);
     seal(&partitions[0], (SEALED_SOFT * BUFFER / 2) as usize);
-    stall.update(&env, one(&partitions[0]));
+    stall.update(one(&partitions[0]));
     assert_eq!(env.walks.load(Ordering::Relaxed), 1);
-    assert_eq!(env.told.lock().len(), 50, "each partition's writers are slowed down");
+    assert_eq!(env.reported.lock().len(), 50, "each partition's writers are slowed down");
     seal(&partitions[1], 1000);
-    stall.update(&env, one(&partitions[1]));
+    stall.update(one(&partitions[1]));
     assert_eq!(env.walks.load(Ordering::Relaxed), 1);
 }
 
@@ -137,14 +125,14 @@ fn an_update_looks_at_all_partitions_only_when_all_are_held_back_or_let_go() {
 #[test]
 fn only_what_stands_in_the_way_of_the_stopped_partition_fails_its_writers() {
     let (env, partitions) = env(2);
-    let stall = Stall::new(BUFFER);
+    let stall = Stall::new(BUFFER, env.clone());
     let rotten = Error::new(ErrorKind::Corruption, "a table is rotten");
     env.failing.lock().insert(partitions[0].id, rotten);
     for partition in &partitions {
         partition.pressure.store(STOP, Ordering::Relaxed);
     }
     std::thread::scope(|scope| {
-        let sound = scope.spawn(|| stall.admit(&env, one(&partitions[1]), 10));
+        let sound = scope.spawn(|| stall.admit(None, one(&partitions[1]), 10));
         while !sound.is_finished() {
             partitions[1].pressure.store(0, Ordering::Relaxed);
             stall.ease();
@@ -152,10 +140,10 @@ fn only_what_stands_in_the_way_of_the_stopped_partition_fails_its_writers() {
         }
         sound.join().unwrap().unwrap();
     });
-    let refused = stall.wait_while_stopped(&env, &[&partitions[0]]).unwrap_err();
+    let refused = stall.wait_while_stopped(&[&partitions[0]]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corruption);
     partitions[0].mark_dropped(0);
-    stall.admit(&env, one(&partitions[0]), 10).unwrap();
+    stall.admit(None, one(&partitions[0]), 10).unwrap();
 }
 
 #[test]
@@ -175,34 +163,34 @@ fn what_is_owed_is_paid_in_full() {
 #[test]
 fn short_waits_are_saved_up_and_paid_once() {
     let (env, partitions) = env(1);
-    let stall = Stall::new(BUFFER);
+    let stall = Stall::new(BUFFER, env.clone());
     partitions[0].pressure.store(500, Ordering::Relaxed);
     let each = wait_nanos(100, 500);
     for count in 1..=5 {
-        stall.pay(&env, &[&partitions[0]], 100).unwrap();
+        stall.pay(&[&partitions[0]], 100).unwrap();
         assert_eq!(stall.owed.load(Ordering::Relaxed), count * each);
     }
     let rest = u64::try_from(PARK_MIN.as_nanos()).unwrap() * 1024 / (NANOS_PER_KIB / 4);
-    stall.pay(&env, &[&partitions[0]], rest).unwrap();
+    stall.pay(&[&partitions[0]], rest).unwrap();
     assert_eq!(stall.owed.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn health_names_those_that_are_held_back_and_for_how_long() {
-    let stall = Stall::new(BUFFER);
     let (env, partitions) = env(2);
+    let stall = Stall::new(BUFFER, env);
     let minute = Duration::from_secs(60);
     assert!(stall.health(&partitions, minute).is_empty());
     for _ in 0..5 {
         seal(&partitions[0], BUFFER as usize / 2);
     }
-    stall.update(&env, one(&partitions[0]));
+    stall.update(one(&partitions[0]));
     let held = stall.health(&partitions, minute);
     assert_eq!(held.len(), 2, "sealed memory holds all of them back");
     let first = &held[0];
     assert_eq!(
         (first.partition.as_str(), first.reason),
-        ("partition-0", StallCause::Sealed.told())
+        ("partition-0", StallCause::Sealed.text())
     );
     assert!(first.pressure_permille >= 500);
     assert_eq!(first.since, minute, "it was reported at the time 0");
