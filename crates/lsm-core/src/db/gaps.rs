@@ -7,9 +7,11 @@
 //! was taken before the closing, or the values of the partition are not counted since.
 
 use std::collections::HashSet;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::DbInner;
+use crate::read::Bounds;
 use crate::types::{FileNo, Gap, Gaps, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta, Table, UserRange};
 
@@ -90,6 +92,11 @@ pub(super) fn closing(
     changes.extend(gaps_added(partition, rest));
     changes.push(Change::GapAdded { partition, gap: closed });
     changes
+}
+
+/// Bounds as those of a gap are asked for.
+pub(super) fn borrowed(bounds: &Bounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    (bounds.0.as_ref().map(Vec::as_slice), bounds.1.as_ref().map(Vec::as_slice))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::DbInner;
 use super::health::Health;
@@ -19,7 +20,9 @@ use crate::hooks::{AttachedStore, Hooks};
 use crate::options::{Options, PartitionOptions};
 use crate::partition::PartitionState;
 use crate::raw;
-use crate::read::{Cursor, KeyRange, Keys, OpenPartition, Range, ReadPoint, prefix_bounds};
+use crate::read::{
+    Cursor, KeyRange, Keys, OpenPartition, Range, ReadPoint, prefix_bounds, stored_bounds,
+};
 use crate::snapshot::RegisteredSnapshot;
 use crate::stats::Stats;
 use crate::types::{SeqNo, Slice};
@@ -154,6 +157,31 @@ impl Db {
         flushed
     }
 
+    /// Waits until no background work is left, and frees the space that the log has reserved.
+    ///
+    /// # Errors
+    /// The failure of background work that prevents it from being done.
+    pub fn wait_idle(&self) -> Result<()> {
+        self.inner().check_not_closed()?;
+        if self.inner().ownership.is_read_only() {
+            return Ok(());
+        }
+        self.inner().background.wait_idle(&**self.inner())?;
+        // The log thread would do this after a second. A caller that waits for idleness finds it done,
+        // and the released files deleted.
+        self.inner().log.release_reserve()?;
+        self.inner().finish_removing()
+    }
+
+    /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
+    /// work; `false` if there was none.
+    pub fn step(&self) -> Result<bool> {
+        if self.inner().ownership.is_read_only() {
+            return self.inner().check_not_closed().map(|()| false);
+        }
+        self.inner().background.step(&**self.inner())
+    }
+
     /// Reads every live file and reports all damage.
     pub fn verify(&self, options: VerifyOptions<'_>) -> Result<VerifyReport> {
         self.inner().verify(options, None)
@@ -285,6 +313,30 @@ impl Partition {
         let compacted = self.db().compact(self.state(), &range.bounds());
         self.db().events.deliver();
         compacted
+    }
+
+    /// Reclaims the space of large values that no reader needs, as far as possible now.
+    pub fn reclaim_values(&self) -> Result<()> {
+        let reclaimed = self.db().reclaim_values(self.state(), None);
+        self.db().events.deliver();
+        reclaimed
+    }
+
+    /// As [`Partition::reclaim_values`], and moves the large values of `range` into the order of their
+    /// keys.
+    pub fn reallocate_values(&self, range: impl KeyRange) -> Result<()> {
+        let keys = stored_bounds(self.state().key_form, range.bounds());
+        let moved = self.db().reclaim_values(self.state(), Some(keys));
+        self.db().events.deliver();
+        moved
+    }
+
+    /// As [`Partition::reclaim_values`], repeatedly until no reader holds dropped values, or until
+    /// `timeout` has passed; `true` if none does.
+    pub fn wait_values_reclaimed(&self, timeout: Duration) -> Result<bool> {
+        let is_done = self.db().wait_reclaimed(self.state(), timeout);
+        self.db().events.deliver();
+        is_done
     }
 }
 

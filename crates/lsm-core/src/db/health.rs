@@ -4,12 +4,13 @@
 //! other files and changes nothing.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::DbInner;
 use super::errors::BackgroundFailure;
 use super::stall::StallHealth;
-use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT};
+use super::stall::{DEBT_HARD, DEBT_SOFT, LEVEL0_HARD, LEVEL0_SOFT, SEALED_HARD, SEALED_SOFT};
 use crate::clock::ClockJump;
 use crate::compaction::compaction_debt;
 use crate::machine::open_files_limit;
@@ -246,6 +247,20 @@ fn write_store(f: &mut fmt::Formatter<'_>, name: &str, store: &ValueStoreStats) 
 }
 
 impl DbInner {
+    /// The part of the health of the database that background work and stalls determine.
+    fn background_health(&self, partitions: &[Arc<PartitionState>]) -> Health {
+        let sealed = self.stall.sealed_bytes();
+        let half_buffer = self.setup.options.write_buffer_bytes / 2;
+        Health {
+            stalls: self.stall.health(partitions, self.background.now()),
+            background_errors: self.background.failures(),
+            damage: self.jobs.damage().map(|error| error.to_string()),
+            listener_panic: self.events.panic().map(|error| error.to_string()),
+            sealed_memtable_bytes: gauge(sealed, half_buffer, SEALED_SOFT, SEALED_HARD),
+            ..Health::default()
+        }
+    }
+
     /// The jump of the calendar, if a partition has entries that expire by it.
     fn clock_jump(&self) -> Option<ClockJump> {
         let jump = self.runner.calendar.jump()?;

@@ -1,12 +1,11 @@
-//! The owner's decision about lost entries: [`Partition::gaps`] and [`Partition::accept_loss`].
+//! The owner's calls about lost entries: [`Partition::gaps`], [`Partition::accept_loss`] and
+//! [`Partition::repair`].
 //!
 //! Compactions find gaps and the manifest keeps them: see `types/gap.rs`. A closed one leaves the
 //! manifest with the job that removes the last entry which it hides.
 
-use std::ops::Bound;
-
 use super::Partition;
-use super::gaps::closing;
+use super::gaps::{borrowed, closing};
 use crate::error::Result;
 use crate::read::{Bounds, KeyRange, stored_bounds};
 use crate::types::{Gap, Gaps};
@@ -54,6 +53,30 @@ impl Partition {
         Ok(given_up)
     }
 
+    /// Attempts to repair again: compacts `range`, so that every damaged block in it is repaired from the
+    /// present sources, and asks the copy that the partition's filter knows for the entries of gaps.
+    /// Returns the remaining gaps there.
+    ///
+    /// # Errors
+    /// Those of [`Partition::compact`]; of the copy; [`ErrorKind::InvalidArgument`] if the copy has a key
+    /// in another form than the partition stores it.
+    ///
+    /// # Durability
+    /// Durable once this returns.
+    ///
+    /// [`ErrorKind::InvalidArgument`]: crate::ErrorKind::InvalidArgument
+    pub fn repair(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
+        self.db().check_writable()?;
+        let bounds = stored_bounds(self.state().key_form, range.bounds());
+        self.db().compact(self.state(), &bounds)?;
+        let restored = self.db().restore_gaps(self.state(), &bounds);
+        self.db().runner.events.deliver();
+        restored?;
+        let view = self.state().view();
+        let left = view.version.gaps.open().filter_map(|gap| gap.split(borrowed(&bounds)));
+        Ok(left.map(|(within, _)| within).collect())
+    }
+
     /// Closes the gaps within these bounds; returns their parts there.
     fn close_gaps(&self, bounds: &Bounds) -> Result<Vec<Gap>> {
         let db = self.db();
@@ -93,8 +116,4 @@ impl Partition {
 /// The open gaps that reach into `bounds`, each with its part within and the rest on either side.
 fn parts_within<'g>(gaps: &'g Gaps, bounds: &Bounds) -> Vec<(&'g Gap, (Gap, Vec<Gap>))> {
     gaps.open().filter_map(|gap| Some((gap, gap.split(borrowed(bounds))?))).collect()
-}
-
-fn borrowed(bounds: &Bounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
-    (bounds.0.as_ref().map(Vec::as_slice), bounds.1.as_ref().map(Vec::as_slice))
 }

@@ -25,6 +25,7 @@ mod epoch;
 pub(crate) mod errors;
 mod events;
 mod exchange;
+mod files;
 mod flush;
 mod gaps;
 mod handle;

@@ -8,41 +8,15 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{DbInner, Partition};
+use super::DbInner;
 use crate::error::{ErrorKind, Result};
 use crate::hooks::{AttachedStore, MoveRequest};
 use crate::partition::PartitionState;
-use crate::read::{Bounds, KeyRange, stored_bounds};
+use crate::read::Bounds;
 
 /// The number of checks whether emptied chunk files are removed, if there is too little room for the next: a
 /// finished background job holds them for a moment.
 const LOOKS_FOR_ROOM: u32 = 8;
-
-impl Partition {
-    /// Reclaims the space of large values that no reader needs, as far as possible now.
-    pub fn reclaim_values(&self) -> Result<()> {
-        let reclaimed = self.db().reclaim_values(self.state(), None);
-        self.db().events.deliver();
-        reclaimed
-    }
-
-    /// As [`Partition::reclaim_values`], and moves the large values of `range` into the order of their
-    /// keys.
-    pub fn reallocate_values(&self, range: impl KeyRange) -> Result<()> {
-        let keys = stored_bounds(self.state().key_form, range.bounds());
-        let moved = self.db().reclaim_values(self.state(), Some(keys));
-        self.db().events.deliver();
-        moved
-    }
-
-    /// As [`Partition::reclaim_values`], repeatedly until no reader holds dropped values, or until
-    /// `timeout` has passed; `true` if none does.
-    pub fn wait_values_reclaimed(&self, timeout: Duration) -> Result<bool> {
-        let is_done = self.db().wait_reclaimed(self.state(), timeout);
-        self.db().events.deliver();
-        is_done
-    }
-}
 
 impl DbInner {
     /// Reclaims the space of values that no reader needs, as far as possible now: the work that the

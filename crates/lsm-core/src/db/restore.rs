@@ -1,4 +1,5 @@
-//! [`Partition::repair`], and later attempts to repair: entries of gaps come from a copy elsewhere.
+//! Restoration: entries of gaps come from a copy elsewhere. Called by `Partition::repair`, by repairs, and for
+//! hooks that may know a copy.
 //!
 //! The partition's filter knows the copy; it returns the entries of a gap (`hooks/filter.rs`). They
 //! are added as by an ingest, as one write at a new sequence number, in the same edit that closes the
@@ -16,17 +17,17 @@
 
 use std::sync::Arc;
 
+use super::DbInner;
 use super::exchange::check_stored_key;
-use super::gaps::closing;
+use super::gaps::{borrowed, closing};
 use super::install::Installation;
 use super::job::StartedJob;
-use super::{DbInner, Partition};
 use crate::error::Result;
 use crate::hooks::{Event, OwnedEntry};
 use crate::iter::InternalIter;
 use crate::memtable::{Memtable, SlabPool, TrueEntry};
 use crate::partition::{PartitionState, ReadView};
-use crate::read::{Bounds, KeyRange, Source, stored_bounds};
+use crate::read::{Bounds, Source};
 use crate::types::{EntryKind, Gap, Gaps, InGap, KeyRef, MemtableId, SeqNo, Trailer};
 use crate::version::{Change, HookRecord, SstMeta};
 
@@ -49,36 +50,6 @@ struct Restored {
     newest: Option<SeqNo>,
 }
 
-impl Partition {
-    /// Attempts to repair again: compacts `range`, so that every damaged block in it is repaired from the
-    /// present sources, and asks the copy that the partition's filter knows for the entries of gaps.
-    /// Returns the remaining gaps there.
-    ///
-    /// # Errors
-    /// Those of [`Partition::compact`]; of the copy; [`ErrorKind::InvalidArgument`] if the copy has a key
-    /// in another form than the partition stores it.
-    ///
-    /// # Durability
-    /// Durable once this returns.
-    ///
-    /// [`ErrorKind::InvalidArgument`]: crate::ErrorKind::InvalidArgument
-    pub fn repair(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
-        self.db().check_writable()?;
-        let bounds = stored_bounds(self.state().key_form, range.bounds());
-        self.db().compact(self.state(), &bounds)?;
-        let restored = self.db().restore_gaps(self.state(), &bounds);
-        self.db().runner.events.deliver();
-        restored?;
-        let view = self.state().view();
-        let left = view.version.gaps.open().filter_map(|gap| gap.split(bounds_of(&bounds)));
-        Ok(left.map(|(within, _)| within).collect())
-    }
-}
-
-fn bounds_of(bounds: &Bounds) -> (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>) {
-    (bounds.0.as_ref().map(Vec::as_slice), bounds.1.as_ref().map(Vec::as_slice))
-}
-
 impl DbInner {
     /// Asks again for the entries of the gaps of a partition, if its filter knows a copy. A failure
     /// is not reported here: the remaining gap reports it.
@@ -91,7 +62,11 @@ impl DbInner {
     ///
     /// # Errors
     /// Of the copy; of reading, writing and installing.
-    fn restore_gaps(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
+    pub(super) fn restore_gaps(
+        &self,
+        partition: &Arc<PartitionState>,
+        bounds: &Bounds,
+    ) -> Result<()> {
         let hooks = partition.hooks();
         let gaps = partition.view().version.gaps.clone();
         let is_wanted = gaps.open().next().is_some() && !self.ownership.is_read_only();
@@ -101,7 +76,7 @@ impl DbInner {
         let _entered = self.jobs.enter(partition);
         self.check_open()?;
         for gap in gaps.open() {
-            let Some((within, rest)) = gap.split(bounds_of(bounds)) else { continue };
+            let Some((within, rest)) = gap.split(borrowed(bounds)) else { continue };
             let part = GapPart { gap, within, rest };
             for _ in 0..ATTEMPTS {
                 if self.restore(partition, &part)? {

@@ -74,33 +74,6 @@ impl Worker for DbInner {
     }
 }
 
-impl Db {
-    /// Waits until no background work is left, and frees the space that the log has reserved.
-    ///
-    /// # Errors
-    /// The failure of background work that prevents it from being done.
-    pub fn wait_idle(&self) -> Result<()> {
-        self.inner().check_not_closed()?;
-        if self.inner().ownership.is_read_only() {
-            return Ok(());
-        }
-        self.inner().background.wait_idle(&**self.inner())?;
-        // The log thread would do this after a second. A caller that waits for idleness finds it done,
-        // and the released files deleted.
-        self.inner().log.release_reserve()?;
-        self.inner().finish_removing()
-    }
-
-    /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
-    /// work; `false` if there was none.
-    pub fn step(&self) -> Result<bool> {
-        if self.inner().ownership.is_read_only() {
-            return self.inner().check_not_closed().map(|()| false);
-        }
-        self.inner().background.step(&**self.inner())
-    }
-}
-
 impl DbInner {
     /// As [`Stall::admit`].
     #[inline]

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{SEALED_HARD, SEALED_SOFT, StallCause, StallEnv};
+use super::{StallCause, StallEnv};
 use crate::db::DbInner;
 use crate::db::background::Background;
 use crate::db::catalog::Catalog;
 use crate::db::errors::Reason;
 use crate::db::events::Events;
-use crate::db::health::{Health, gauge};
 use crate::db::jobs::Jobs;
 use crate::db::log::Log;
 use crate::error::{Error, Result};
@@ -71,18 +70,5 @@ impl DbInner {
     /// Computes the pressures again, after a partition installed tables or was dropped.
     pub(in crate::db) fn update_pressure(&self, changed: &PartitionState) {
         self.stall.update(std::iter::once(changed));
-    }
-
-    /// The part of the health of the database that background work and stalls determine.
-    pub(in crate::db) fn background_health(&self, partitions: &[Arc<PartitionState>]) -> Health {
-        let sealed = self.stall.sealed_bytes();
-        Health {
-            stalls: self.stall.health(partitions, self.background.now()),
-            background_errors: self.background.failures(),
-            damage: self.jobs.damage().map(|error| error.to_string()),
-            listener_panic: self.events.panic().map(|error| error.to_string()),
-            sealed_memtable_bytes: gauge(sealed, self.stall.half_buffer, SEALED_SOFT, SEALED_HARD),
-            ..Health::default()
-        }
     }
 }
