@@ -88,9 +88,9 @@ impl DbInner {
     fn version_at_one_commit(&self) -> Result<(Arc<DbVersion>, SeqNo, Vec<Pinned>)> {
         // Compactions go on: they change no content.
         let no_other_flush = self.jobs.flush_turn();
-        let mut between = self.between_groups();
+        let mut between = self.log.lock();
         let partitions = self.catalog.partitions();
-        partitions.iter().for_each(|partition| self.seal(&mut between, partition));
+        partitions.iter().for_each(|partition| self.sealer.seal(&mut between, partition));
         let last_seq = self.commit.visible_seq();
         let sealed: Vec<_> = partitions.iter().map(|p| p.view().sealed.first().cloned()).collect();
         drop(between);

@@ -40,14 +40,14 @@ impl DbInner {
         let flushed = self.flush_unlogged();
         self.flush_large();
         self.merge_little();
-        let mut between = self.between_groups();
+        let mut between = self.log.lock();
         // Set between two groups: earlier writers were answered, later ones are refused.
         self.ownership.mark_closed();
         let unlogged = self.seal_unlogged(&mut between);
         drop(between);
         // Entries that were acknowledged during the first flush.
         let flushed = flushed.and_then(|()| self.flush_sealed(&unlogged, || Ok(())));
-        let mut between = self.between_groups();
+        let mut between = self.log.lock();
         let ended = self.log.check().and_then(|()| between.close());
         drop(between);
         self.end_work();
@@ -55,7 +55,7 @@ impl DbInner {
         // open. An index is a hint, so its failure does not fail the close.
         let _ = self.log.index_sealed();
         // As long as the folder is locked: later a deletion could hit a file of the next process.
-        let removed = self.remove_obsolete();
+        let removed = self.removal.remove();
         // After a concurrent fence this returns the error, and the cursor does not change.
         let closed = self.ownership.end_cursor();
         // Last: the next process may open the database as soon as the lock is free.
@@ -98,7 +98,7 @@ impl DbInner {
         if self.background.mode() == BackgroundMode::Threads {
             self.check_open()?;
         }
-        let unlogged = self.seal_unlogged(&mut self.between_groups());
+        let unlogged = self.seal_unlogged(&mut self.log.lock());
         self.finish_flushes(&unlogged)
     }
 
@@ -136,7 +136,7 @@ impl DbInner {
     fn seal_unlogged(&self, between: &mut LogWriter<'_>) -> Vec<Arc<PartitionState>> {
         let mut unlogged = self.catalog.partitions();
         unlogged.retain(|partition| !partition.logged);
-        unlogged.iter().for_each(|partition| self.seal(between, partition));
+        unlogged.iter().for_each(|partition| self.sealer.seal(between, partition));
         unlogged
     }
 }

@@ -167,7 +167,7 @@ impl DbInner {
             let flushed = Some((partition.id, through));
             self.catalog.log_low_water(self.commit.applied_lsn(), flushed)
         });
-        let released = released.inspect_err(|_| self.forget(&written.made.tables))?;
+        let released = released.inspect_err(|_| self.removal.forget(&written.made.tables))?;
         let mut changes = written.changes(partition.id);
         changes.extend(released.changes());
         // The removed segments no longer show which sequence numbers were used, and partitions
@@ -199,7 +199,7 @@ impl DbInner {
         // removes them.
         self.log.delete_released(&released);
         // Files that cannot be removed now are removed later, and the failure is noted there.
-        let _ = self.remove_obsolete();
+        let _ = self.removal.remove();
         // An error is returned although the flush is installed.
         self.log.sync_spent(&released)
     }
@@ -274,8 +274,8 @@ impl DbInner {
 
     /// Seals and flushes these partitions.
     pub(super) fn seal_and_flush(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
-        let mut between = self.between_groups();
-        partitions.iter().for_each(|partition| self.seal(&mut between, partition));
+        let mut between = self.log.lock();
+        partitions.iter().for_each(|partition| self.sealer.seal(&mut between, partition));
         drop(between);
         self.finish_flushes(partitions)
     }

@@ -170,7 +170,7 @@ impl Db {
         // The log thread would do this after a second. A caller that waits for idleness finds it done,
         // and the released files deleted.
         self.inner().log.release_reserve()?;
-        self.inner().finish_removing()
+        self.inner().removal.finish()
     }
 
     /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background

@@ -125,14 +125,14 @@ impl DbInner {
         let Installation { mut changes, removed, made, values, clear_of, .. } = installation;
         let Installation { flushed, holds, hooks, is_foreign, .. } = installation;
         let synced = self.sync_job_values(partition, flushed.is_some(), &values);
-        synced.inspect_err(|_| self.forget(made))?;
+        synced.inspect_err(|_| self.removal.forget(made))?;
         let mut editing = self.catalog.edit()?;
         // Checked under the lock of the manifest, so that no drop comes between the check and the
         // edit.
         let current = editing.current().partitions.get(partition.id).filter(|it| holds(it));
         let Some(current) = current else {
             drop(editing);
-            self.forget(made);
+            self.removal.forget(made);
             return Ok(false);
         };
         changes.extend(self.spent_gaps(current, &removed, made, &clear_of));
@@ -144,7 +144,7 @@ impl DbInner {
             Ok(section) => section,
             Err(error) => {
                 drop(editing);
-                self.forget(made);
+                self.removal.forget(made);
                 return Err(error);
             }
         };
@@ -181,7 +181,7 @@ impl DbInner {
         // After the edit: until it is durable, a crash needs the inputs.
         self.catalog.obsolete().add(edit, removed.iter());
         self.jobs.note_tables();
-        self.update_pressure(partition);
+        self.stall.update(std::iter::once(partition));
         self.catalog.obsolete().tell_stores();
         Ok(true)
     }

@@ -32,7 +32,7 @@ impl DbInner {
         let Some(file) = later.make_file(&*self.context.fs) else { return };
         // Both, so that nothing is settled, published or installed meanwhile: what the file lacked would be
         // acknowledged here, and cut off by a fence.
-        let between = self.between_groups();
+        let between = self.log.lock();
         match self.catalog.edit() {
             Ok(_editing) => self.ownership.cursor().appear(file),
             // The next epoch deletes the file, which says nothing.

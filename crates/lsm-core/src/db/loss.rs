@@ -84,7 +84,7 @@ impl Partition {
         // left to do.
         db.log.sync_all()?;
         // No other thread closes gaps meanwhile.
-        let mut between = db.between_groups();
+        let mut between = db.log.lock();
         // Durability: all earlier numbers, as for an ingest.
         db.log.sync_all()?;
         let mut editing = db.catalog.edit()?;

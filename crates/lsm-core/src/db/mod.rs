@@ -102,6 +102,8 @@ use job::JobRunner;
 use jobs::Jobs;
 use log::Log;
 use ownership::Ownership;
+use removal::Removal;
+use sealing::MemtableSealer;
 use stall::Stall;
 use values::ValueTending;
 
@@ -121,9 +123,11 @@ pub(crate) struct DbInner {
     background: Arc<Background>,
     jobs: Arc<Jobs>,
     values: ValueTending,
-    stall: Stall,
+    stall: Arc<Stall>,
     events: Arc<Events>,
     ownership: Arc<Ownership>,
+    removal: Arc<Removal>,
+    sealer: Arc<MemtableSealer>,
 }
 
 impl DbInner {

@@ -25,6 +25,8 @@ use super::obsolete::ObsoleteFiles;
 use super::ownership::{HeldLock, Ownership, WriterEpoch, fork_for_reading, fork_with_live_writer};
 use super::read_only::lock_for_reading;
 use super::recovery::{Begun, Opening};
+use super::removal::Removal;
+use super::sealing::{MemtableLimits, MemtableSealer};
 use super::stall::{DbStallEnv, Stall};
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
@@ -292,12 +294,23 @@ impl Builder {
             events: events.clone(),
             counters: counters.clone(),
         };
+        let removal = Removal::new(&catalog, &ownership, &background, context.wishes.clone());
+        let stall = Arc::new(Stall::new(options.write_buffer_bytes, Arc::new(stall_env)));
+        let limits = MemtableLimits {
+            write_buffer_bytes: options.write_buffer_bytes,
+            wal_bytes_max: options.wal_bytes_max,
+            slabs: slabs.clone(),
+            wishes: context.wishes.clone(),
+        };
+        let sealer = MemtableSealer::new(&catalog, &log, &commit, &stall, &background, limits);
         start(Arc::new(DbInner {
+            sealer: Arc::new(sealer),
+            removal: Arc::new(removal),
             snapshots: runner.snapshots.clone(),
             runner,
             ownership,
             context,
-            stall: Stall::new(options.write_buffer_bytes, Arc::new(stall_env)),
+            stall,
             setup: Setup { options, tables, cache, slabs, hook_provider: self.hooks, inject },
             counters,
             catalog,
@@ -492,7 +505,7 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
         }
         // What the epoch found and does not need. A failure is noted there, and no reason to refuse the
         // open: the number of a file is not given out again, so an orphan file is harmless.
-        let _ = inner.remove_obsolete();
+        let _ = inner.removal.remove();
     }
     Ok(db)
 }

@@ -41,7 +41,7 @@ impl DbInner {
         if let Some(partition) = self.catalog.named(name) {
             // Between two groups, so that no batch is checked under the old rules and applied under
             // the new ones.
-            let _between = self.between_groups();
+            let _between = self.log.lock();
             self.change_partition(&partition, options, hooks)?;
             check_complete(&partition)?;
             return Ok(partition);
@@ -110,7 +110,7 @@ impl DbInner {
         // comes before the drop and is dropped with the partition. Stopping the writers would make
         // every partition wait for the disk.
         let dropped = self.drop_durably(&partition);
-        let between = self.between_groups();
+        let between = self.log.lock();
         if let Err(error) = dropped {
             // The drop is in doubt. Until a later edit has settled it, writes to the partition wait
             // for that: a crash might drop it with them.
@@ -132,7 +132,7 @@ impl DbInner {
         // The memory of its memtables counted for the stall of all partitions, and no flush will
         // report that it is free.
         self.commit.note_released(active_bytes);
-        self.update_pressure(&partition);
+        self.stall.update(std::iter::once(&*partition));
         self.forget_work(partition.id);
         self.background.wake_all();
         Ok(())
@@ -150,15 +150,6 @@ impl DbInner {
             let before = partition.all_versions();
             self.catalog.obsolete().add_values(number, partition, store, &section, before);
         }
-        Ok(())
-    }
-
-    /// Makes durable that a partition whose drop failed still exists: an edit goes into a manifest
-    /// generation that does not have the drop. Under the commit path's lock.
-    #[cold]
-    pub(super) fn settle(&self, partition: &PartitionState) -> Result<()> {
-        self.catalog.install(vec![Change::LastSeq(self.commit.visible_seq())])?;
-        partition.set_doubtful(false);
         Ok(())
     }
 }

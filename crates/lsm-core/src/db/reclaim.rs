@@ -39,7 +39,7 @@ impl DbInner {
         let moved = self.move_values(partition, store, moved);
         // Waits for any thread that removes files, so that the space is free when the call returns,
         // unless a reader holds it. Also after a failure, which may concern few of the values.
-        self.finish_removing().and(moved)
+        self.removal.finish().and(moved)
     }
 
     /// Moves the values that are due, and before them those of the keys `within`.
@@ -75,7 +75,7 @@ impl DbInner {
                 }
             }
             // The space of emptied files is room for the next. A failure is returned at the end.
-            let _ = self.finish_removing();
+            let _ = self.removal.finish();
             match self.values.choose(partition.id, present.as_ref()) {
                 Some(choice) => {
                     reallocates = within.is_some();

@@ -96,7 +96,7 @@ impl DbInner {
         drop(editing);
         // If it were held, it would count as a reader of the values that this edit drops.
         drop(counted);
-        self.finish_removing()
+        self.removal.finish()
     }
 
     /// The version of a partition, and the state of its store as of the same edit; `None` if it was

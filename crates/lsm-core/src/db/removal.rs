@@ -1,18 +1,49 @@
-//! The removal of the files that no version names, as background work.
-//! `obsolete.rs` has the files and their order.
+//! [`Removal`]: the removal of the files that no version names, as background work.
+//!
+//! Called by the background threads, and by all that makes files obsolete. `obsolete.rs` has the files and
+//! their order.
 
-use super::DbInner;
+use std::sync::Arc;
+
+use super::background::Background;
+use super::catalog::Catalog;
 use super::errors::Reason;
+#[cfg(doc)]
+use super::obsolete::ObsoleteFiles;
+use super::ownership::Ownership;
 use crate::error::Result;
-use crate::hooks::catch_engine;
+use crate::hooks::{StoreWishes, catch_engine};
 use crate::version::SstMeta;
 
 /// The work, in the error after a panic.
 const REMOVAL: &str = "the removal of obsolete files";
 
-impl DbInner {
+/// Removes the files and values that no version names, and notes the outcome as that of background work.
+pub(super) struct Removal {
+    catalog: Arc<Catalog>,
+    ownership: Arc<Ownership>,
+    background: Arc<Background>,
+    /// Value stores ask here for the removal of files that no edit named.
+    wishes: StoreWishes,
+}
+
+impl Removal {
+    pub(super) fn new(
+        catalog: &Arc<Catalog>,
+        ownership: &Arc<Ownership>,
+        background: &Arc<Background>,
+        wishes: StoreWishes,
+    ) -> Removal {
+        Removal {
+            catalog: catalog.clone(),
+            ownership: ownership.clone(),
+            background: background.clone(),
+            wishes,
+        }
+    }
+
     /// [`ObsoleteFiles::remove`]; the outcome is noted as that of background work.
-    pub(super) fn remove_obsolete(&self) -> Result<()> {
+    pub(super) fn remove(&self) -> Result<()> {
         // The new primary does not need files that this primary dropped, but its secondaries may read
         // them: from now on the new primary handles them.
         if self.ownership.is_fenced() {
@@ -27,7 +58,7 @@ impl DbInner {
     }
 
     /// [`ObsoleteFiles::finish_removing`]; the outcome is noted as that of background work.
-    pub(super) fn finish_removing(&self) -> Result<()> {
+    pub(super) fn finish(&self) -> Result<()> {
         self.ownership.check_not_fenced()?;
         let attempt = self.background.begin();
         let removed = catch_engine(REMOVAL, || self.catalog.obsolete().finish_removing());
@@ -40,7 +71,7 @@ impl DbInner {
     /// failed to.
     fn remove_unnamed_values(&self) -> Result<()> {
         let mut removed = Ok(());
-        for id in self.context.wishes.take_removals() {
+        for id in self.wishes.take_removals() {
             // Those of a dropped partition are removed at the next open.
             if let Some(store) = self.catalog.with_id(id).and_then(|found| found.store().cloned()) {
                 removed = removed.and(store.call("reclaim", |store| store.reclaim(0)));
@@ -50,14 +81,14 @@ impl DbInner {
     }
 
     /// Returns `true` if something obsolete waits for its removal.
-    pub(super) fn has_obsolete(&self) -> bool {
-        !self.catalog.obsolete().is_empty() || self.context.wishes.has_removals()
+    pub(super) fn is_due(&self) -> bool {
+        !self.catalog.obsolete().is_empty() || self.wishes.has_removals()
     }
 
     /// Removes tables that a job wrote and that no edit named.
     pub(super) fn forget(&self, tables: &[SstMeta]) {
         self.catalog.obsolete().add_unnamed(tables);
         // Files that cannot be removed now wait with everything else that is obsolete.
-        let _ = self.remove_obsolete();
+        let _ = self.remove();
     }
 }

@@ -210,7 +210,7 @@ impl DbInner {
         self.log.sync_all()?;
         // No group commits from the check to the installation, so no key gets a newer entry between
         // them.
-        let mut between = self.between_groups();
+        let mut between = self.log.lock();
         // Durability: all earlier numbers, as for an ingest.
         let ready = self
             .log
@@ -220,7 +220,7 @@ impl DbInner {
             Ok(true) => {}
             unready => {
                 // No edit names them, and the next attempt writes others.
-                self.forget(&tables);
+                self.removal.forget(&tables);
                 return unready;
             }
         }

@@ -61,8 +61,8 @@ impl DbInner {
         partitions.retain(|partition| partition.logged);
         // All memtables are sealed under one lock of the log: a batch over two partitions is then
         // sealed in both or in none.
-        let mut between = self.between_groups();
-        partitions.iter().for_each(|partition| self.seal(&mut between, partition));
+        let mut between = self.log.lock();
+        partitions.iter().for_each(|partition| self.sealer.seal(&mut between, partition));
         drop(between);
         let mut rewritten: Vec<Rewritten> = Vec::new();
         for partition in partitions {
@@ -84,11 +84,11 @@ impl DbInner {
         }
         self.begin_anew(&mut rewritten)?;
         for (partition, written) in &rewritten {
-            self.update_pressure(partition);
+            self.stall.update(std::iter::once(&**partition));
             self.count_flush(partition, written);
         }
         // Files that cannot be removed now are removed later, and the failure is noted there.
-        let _ = self.remove_obsolete();
+        let _ = self.removal.remove();
         // Only now, because a listener may write at once.
         self.events.tell(&Event::Resumed);
         self.background.flush_worked();
@@ -102,7 +102,7 @@ impl DbInner {
         let carried = rewritten.iter_mut().map(|(_, written)| &mut written.made.values.carried);
         let carried: Vec<PendingHandle> = carried.flat_map(std::mem::take).collect();
         let rewritten = &*rewritten;
-        let mut writer = self.between_groups();
+        let mut writer = self.log.lock();
         // `close` ends the log under the same lock, so it is either done or not begun here.
         let ready = self.check_not_closed().and_then(|()| check_hooks(rewritten));
         let fresh = ready.and_then(|()| writer.fresh_segment());
@@ -148,7 +148,7 @@ impl DbInner {
         writer.restart(segment);
         drop(writer);
         self.log.let_go(condemned);
-        dropped.iter().for_each(|(_, written)| self.forget(&written.made.tables));
+        dropped.iter().for_each(|(_, written)| self.removal.forget(&written.made.tables));
         self.catalog.obsolete().tell_stores();
         Ok(())
     }
@@ -164,7 +164,7 @@ impl DbInner {
     }
 
     fn let_go(&self, rewritten: &[Rewritten]) {
-        rewritten.iter().for_each(|(_, written)| self.forget(&written.made.tables));
+        rewritten.iter().for_each(|(_, written)| self.removal.forget(&written.made.tables));
     }
 }
 

@@ -1,21 +1,46 @@
-//! The work between two groups of writes: each batch is checked before it is written, and memtables that
+//! [`MemtableSealer`]: the work between two groups of writes: each batch is checked before it is written, and memtables that
 //! have grown too large are sealed after it.
 //!
 //! Called by the leader of a group, under the lock of the log's writer.
 
 use std::sync::Arc;
 
-use super::DbInner;
-use super::commit::CommitEnv;
-use super::log::LogWriter;
+use super::background::Background;
+use super::catalog::Catalog;
+use super::commit::{CommitEnv, CommitPath};
+use super::log::{Log, LogWriter};
 use super::prepared::Prepared;
+use super::stall::Stall;
 use crate::error::Result;
-use crate::hooks::OpenWishes;
+use crate::hooks::{OpenWishes, StoreWishes};
+use crate::memtable::SlabPool;
 use crate::partition::PartitionState;
+use crate::version::Change;
 
-impl CommitEnv for DbInner {
+/// Checks the batches of a group, and seals memtables.
+pub(super) struct MemtableSealer {
+    catalog: Arc<Catalog>,
+    log: Arc<Log>,
+    commit: Arc<CommitPath>,
+    stall: Arc<Stall>,
+    background: Arc<Background>,
+    limits: MemtableLimits,
+}
+
+/// The limits of the memory in memtables, and its sources.
+pub(super) struct MemtableLimits {
+    /// The largest memtable is sealed when all together have so many bytes.
+    pub(super) write_buffer_bytes: u64,
+    /// A memtable that pins so much of the log is sealed.
+    pub(super) wal_bytes_max: u64,
+    pub(super) slabs: Arc<SlabPool>,
+    /// Value stores ask here for flushes.
+    pub(super) wishes: StoreWishes,
+}
+
+impl CommitEnv for MemtableSealer {
     fn check_batch(&self, batch: &Prepared<'_>) -> Result<()> {
-        self.check_open()?;
+        self.log.check_open()?;
         for section in batch.sections() {
             section.partition.check_live()?;
             if section.partition.is_doubtful() {
@@ -32,7 +57,7 @@ impl CommitEnv for DbInner {
     fn after_group(&self, writer: &mut LogWriter<'_>, cleared: Vec<Arc<PartitionState>>) {
         // The largest memtable, not the one that was just written to: a flush of it frees most, and
         // many small partitions are not flushed one by one.
-        if self.commit.active_bytes() >= self.setup.options.write_buffer_bytes {
+        if self.commit.active_bytes() >= self.limits.write_buffer_bytes {
             let work = self.catalog.work();
             let largest = work.largest_active().and_then(|id| self.catalog.with_id(id));
             if let Some(largest) = largest {
@@ -46,11 +71,11 @@ impl CommitEnv for DbInner {
                 self.seal(writer, &partition);
             }
         }
-        if let Some(wishes) = self.context.wishes.take() {
+        if let Some(wishes) = self.limits.wishes.take() {
             self.fulfil(writer, &wishes);
         }
         // The log thread prepares memory for the memtables: see `memtable/arena.rs`.
-        if self.setup.slabs.take_short() {
+        if self.limits.slabs.take_short() {
             self.background.wake_all();
         }
         // Once a segment: a look at each group would walk the work list at every commit.
@@ -60,10 +85,23 @@ impl CommitEnv for DbInner {
     }
 }
 
-impl DbInner {
-    /// Waits until no group is being committed; none begins while the guard lives.
-    pub(super) fn between_groups(&self) -> LogWriter<'_> {
-        self.log.lock()
+impl MemtableSealer {
+    pub(super) fn new(
+        catalog: &Arc<Catalog>,
+        log: &Arc<Log>,
+        commit: &Arc<CommitPath>,
+        stall: &Arc<Stall>,
+        background: &Arc<Background>,
+        limits: MemtableLimits,
+    ) -> MemtableSealer {
+        MemtableSealer {
+            catalog: catalog.clone(),
+            log: log.clone(),
+            commit: commit.clone(),
+            stall: stall.clone(),
+            background: background.clone(),
+            limits,
+        }
     }
 
     /// Begins what value stores wish.
@@ -81,7 +119,7 @@ impl DbInner {
         let end = writer.lsn().0;
         // A memtable that is written to rarely is never the largest. Without this limit it would
         // keep the log, and the time of the next open, growing.
-        let pinning_before = end.saturating_sub(self.setup.options.wal_bytes_max);
+        let pinning_before = end.saturating_sub(self.limits.wal_bytes_max);
         let pinning = self.catalog.work().active_before(pinning_before);
         let mut sealed: Vec<Arc<PartitionState>> =
             pinning.into_iter().filter_map(|id| self.catalog.with_id(id)).collect();
@@ -90,11 +128,26 @@ impl DbInner {
         self.sealed(sealed.iter().map(|partition| &**partition));
     }
 
+    /// Delays writers by the memory of memtables that were sealed, and requests their flush.
+    fn sealed<'a>(&self, partitions: impl Iterator<Item = &'a PartitionState>) {
+        self.stall.update(partitions);
+        self.background.wake_all();
+    }
+
     /// Seals a partition's active memtable, unless it is empty, and requests its flush. The caller
     /// holds the lock between two groups.
     pub(super) fn seal(&self, writer: &mut LogWriter<'_>, partition: &PartitionState) {
         if self.commit.seal(writer, partition) {
             self.sealed(std::iter::once(partition));
         }
+    }
+
+    /// Makes durable that a partition whose drop failed still exists: an edit goes into a manifest
+    /// generation that does not have the drop. Under the commit path's lock.
+    #[cold]
+    fn settle(&self, partition: &PartitionState) -> Result<()> {
+        self.catalog.install(vec![Change::LastSeq(self.commit.visible_seq())])?;
+        partition.set_doubtful(false);
+        Ok(())
     }
 }

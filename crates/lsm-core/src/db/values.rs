@@ -124,7 +124,7 @@ impl DbInner {
             return false;
         }
         // Only sealed. The flush thread writes it, so that this thread holds no turn to flush.
-        self.seal(&mut self.between_groups(), partition);
+        self.sealer.seal(&mut self.log.lock(), partition);
         true
     }
 
@@ -213,7 +213,7 @@ impl DbInner {
         // A store that has not applied an edit would take the garbage of that edit for live values.
         self.catalog.obsolete().tell_all_stores()?;
         // The space of files that the last goal emptied is room for the next. A failure is noted separately.
-        let _ = self.remove_obsolete();
+        let _ = self.removal.remove();
         match store.call("plan_moves", |store| store.plan_moves(request))? {
             MovePlan::Rewrite { span, ended } => {
                 // After the plan: a job that began before may have passed values that should be moved.

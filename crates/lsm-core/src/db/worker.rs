@@ -50,15 +50,15 @@ impl Worker for DbInner {
     }
 
     fn remove_obsolete(&self) -> Result<()> {
-        self.remove_obsolete()
+        self.removal.remove()
     }
 
     fn finish_removing(&self) -> Result<()> {
-        self.finish_removing()
+        self.removal.finish()
     }
 
     fn holds_obsolete(&self) -> bool {
-        !self.ownership.is_fenced() && self.has_obsolete()
+        !self.ownership.is_fenced() && self.removal.is_due()
     }
 
     fn waits_for_release(&self) -> bool {

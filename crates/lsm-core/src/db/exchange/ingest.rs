@@ -153,7 +153,7 @@ impl DbInner {
         // Older entries of these keys must be below the ingested tables, because a read stops at
         // the first place that has the key.
         if memtables_overlap(partition, &arrival.tables)? {
-            self.seal(&mut self.between_groups(), partition);
+            self.sealer.seal(&mut self.log.lock(), partition);
             self.finish_flushes(std::slice::from_ref(partition))?;
         }
         // Once before writers have to wait, so that the sync below has little left to do.
@@ -161,11 +161,11 @@ impl DbInner {
         // No other flush from here on: present writes are newer than the ingest and must stay above
         // it.
         let no_other_flush = self.jobs.flush_turn();
-        let mut between = self.between_groups();
+        let mut between = self.log.lock();
         self.check_open()?;
         partition.check_live()?;
         if memtables_overlap(partition, &arrival.tables)? {
-            self.seal(&mut between, partition);
+            self.sealer.seal(&mut between, partition);
             if let Some(newest) = newest_sealed(partition) {
                 self.flush_partition(&no_other_flush, partition, newest, LogRetention::Keep)?;
             }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{StallCause, StallEnv};
-use crate::db::DbInner;
 use crate::db::background::Background;
 use crate::db::catalog::Catalog;
 use crate::db::errors::Reason;
@@ -57,18 +56,5 @@ impl StallEnv for DbStallEnv {
 
     fn counters(&self) -> &Counters {
         &self.counters
-    }
-}
-
-impl DbInner {
-    /// Delays writers by the memory of memtables that were sealed, and requests their flush.
-    pub(in crate::db) fn sealed<'a>(&self, partitions: impl Iterator<Item = &'a PartitionState>) {
-        self.stall.update(partitions);
-        self.background.wake_all();
-    }
-
-    /// Computes the pressures again, after a partition installed tables or was dropped.
-    pub(in crate::db) fn update_pressure(&self, changed: &PartitionState) {
-        self.stall.update(std::iter::once(changed));
     }
 }

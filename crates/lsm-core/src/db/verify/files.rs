@@ -91,7 +91,7 @@ impl DbInner {
             }));
         }
         // Between two groups, so that no frame is half way into the file.
-        let between = self.between_groups();
+        let between = self.log.lock();
         let versions = self.catalog.edit()?;
         let begun = between.begun();
         let replay_from = versions.current().replay_from;
