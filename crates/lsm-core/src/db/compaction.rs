@@ -187,7 +187,7 @@ impl DbInner {
             let moved: Vec<SstMeta> =
                 compaction.tables().map(|(_, table)| table.meta.clone()).collect();
             let changes = changes(partition.id, compaction, &moved);
-            if self.install_job(partition, Installation::of(changes))? {
+            if self.installer.install(partition, Installation::of(changes))? {
                 self.runner.counters.trivial_moves.add(1);
                 self.count_compaction(claimed, 0, started);
             }
@@ -197,7 +197,7 @@ impl DbInner {
             let removed = compaction.tables().map(|(_, table)| table.clone()).collect();
             let changes = changes(partition.id, compaction, &[]);
             let installation = Installation { removed, ..Installation::of(changes) };
-            if self.install_job(partition, installation)? {
+            if self.installer.install(partition, installation)? {
                 self.count_compaction(claimed, 0, started);
             }
             return Ok(Vec::new());
@@ -232,7 +232,7 @@ impl DbInner {
         let Claimed { partition, compaction, .. } = claimed;
         let mut changes = changes(partition.id, compaction, &made.tables);
         changes.extend(gaps_added(partition.id, &made.gaps));
-        let is_installed = self.install_job(
+        let is_installed = self.installer.install(
             partition,
             Installation {
                 removed: compaction.tables().map(|(_, table)| table.clone()).collect(),

@@ -175,7 +175,7 @@ impl DbInner {
         changes.push(Change::LastSeq(self.commit.visible_seq()));
         let values = std::mem::take(&mut written.made.values);
         let clear_of = written.made.clear_of.clone();
-        let installed = self.install_job(
+        let installed = self.installer.install(
             partition,
             Installation {
                 changes,

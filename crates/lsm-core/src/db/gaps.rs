@@ -10,7 +10,6 @@ use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::DbInner;
 use crate::read::Bounds;
 use crate::types::{FileNo, Gap, Gaps, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta, Table, UserRange};
@@ -20,42 +19,32 @@ pub(super) fn gaps_added(partition: PartitionId, gaps: &[Gap]) -> Vec<Change> {
     gaps.iter().map(|gap: &Gap| Change::GapAdded { partition, gap: gap.clone() }).collect()
 }
 
-impl DbInner {
-    /// The changes that remove the closed gaps which hide nothing any more after a job has replaced
-    /// `removed` by `made`, which has no entry that `clear_of` hide.
-    ///
-    /// A reader at a snapshot before the closing is still refused there, so a gap outlives such
-    /// snapshots. Memtables have nothing older than the flushed entries.
-    pub(super) fn spent_gaps(
-        &self,
-        partition: &PartitionVersion,
-        removed: &[Arc<Table>],
-        made: &[SstMeta],
-        clear_of: &Gaps,
-    ) -> Vec<Change> {
-        if partition.gaps.is_empty() {
-            return Vec::new();
-        }
-        let oldest_reader = self.snapshots.oldest(|| self.commit.visible_seq());
-        let mut closed: Vec<&Gap> = partition.gaps.iter().collect();
-        closed.retain(|gap| {
-            let closed_at = gap.closed_at.filter(|seq| *seq <= oldest_reader);
-            let is_closed_for_all = closed_at.is_some_and(|seq| self.is_counted(partition.id, seq));
-            is_closed_for_all && partition.flushed_through >= gap.through
-        });
-        if closed.is_empty() {
-            return Vec::new();
-        }
-        let gone: HashSet<FileNo> = removed.iter().map(|table| table.meta.file).collect();
-        closed.retain(|gap| {
-            made_is_clear(gap, made, clear_of) && tables_are_clear(partition, gap, &gone)
-        });
-        let id = partition.id;
-        closed
-            .into_iter()
-            .map(|gap| Change::GapRemoved { partition: id, gap: gap.clone() })
-            .collect()
+/// The changes that remove the closed gaps which hide nothing any more after a job has replaced
+/// `removed` by `made`, which has no entry that `clear_of` hide. `is_past` says whether every reader comes after
+/// a closing, and the values were counted since.
+///
+/// A reader at a snapshot before the closing is still refused there, so a gap outlives such
+/// snapshots. Memtables have nothing older than the flushed entries.
+pub(super) fn spent_gaps(
+    partition: &PartitionVersion,
+    removed: &[Arc<Table>],
+    made: &[SstMeta],
+    clear_of: &Gaps,
+    is_past: impl Fn(SeqNo) -> bool,
+) -> Vec<Change> {
+    let mut closed: Vec<&Gap> = partition.gaps.iter().collect();
+    closed.retain(|gap| {
+        gap.closed_at.is_some_and(&is_past) && partition.flushed_through >= gap.through
+    });
+    if closed.is_empty() {
+        return Vec::new();
     }
+    let gone: HashSet<FileNo> = removed.iter().map(|table| table.meta.file).collect();
+    closed.retain(|gap| {
+        made_is_clear(gap, made, clear_of) && tables_are_clear(partition, gap, &gone)
+    });
+    let id = partition.id;
+    closed.into_iter().map(|gap| Change::GapRemoved { partition: id, gap: gap.clone() }).collect()
 }
 
 /// Returns `true` if the tables that a job has made have no entry that a closed gap hides: the job

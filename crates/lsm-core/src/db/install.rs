@@ -1,4 +1,4 @@
-//! [`DbInner::install_job`]: the changes of a partition become durable in one edit, and visible in its view.
+//! [`Installer`]: the changes of a partition become durable in one edit, and visible in its view.
 //!
 //! Jobs, ingests, changes of hooks and accepted losses end here. The job itself runs in `job.rs`.
 //!
@@ -10,8 +10,14 @@
 
 use std::sync::Arc;
 
-use super::DbInner;
+use super::catalog::Catalog;
 use super::clear_seqs::settle_clear_seqs;
+use super::gaps::spent_gaps;
+use super::jobs::Jobs;
+use super::log::Log;
+use super::removal::Removal;
+use super::stall::Stall;
+use super::values::ValueTending;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::is_out_of_handles;
 use crate::hooks::{AttachedStore, JobValues, PartitionHooks};
@@ -79,7 +85,36 @@ pub(super) fn check_synced(store: &AttachedStore, values: &JobValues) -> Result<
     Err(Error::new(ErrorKind::Io, message))
 }
 
-impl DbInner {
+/// Installs the changes of a partition, and what follows from them.
+pub(super) struct Installer {
+    catalog: Arc<Catalog>,
+    log: Arc<Log>,
+    jobs: Arc<Jobs>,
+    stall: Arc<Stall>,
+    removal: Arc<Removal>,
+    /// Says since when the values of a partition are counted.
+    values: Arc<ValueTending>,
+}
+
+impl Installer {
+    pub(super) fn new(
+        catalog: &Arc<Catalog>,
+        log: &Arc<Log>,
+        jobs: &Arc<Jobs>,
+        stall: &Arc<Stall>,
+        removal: &Arc<Removal>,
+        values: &Arc<ValueTending>,
+    ) -> Installer {
+        Installer {
+            catalog: catalog.clone(),
+            log: log.clone(),
+            jobs: jobs.clone(),
+            stall: stall.clone(),
+            removal: removal.clone(),
+            values: values.clone(),
+        }
+    }
+
     /// Makes the values of a store durable.
     ///
     /// # Errors
@@ -110,6 +145,26 @@ impl DbInner {
         check_synced(store, values)
     }
 
+    /// The changes that remove the gaps which hide nothing any more; see [`spent_gaps`].
+    fn spent_gaps(
+        &self,
+        partition: &PartitionState,
+        current: &PartitionVersion,
+        removed: &[Arc<Table>],
+        made: &[SstMeta],
+        clear_of: &Gaps,
+    ) -> Vec<Change> {
+        if current.gaps.is_empty() {
+            return Vec::new();
+        }
+        let oldest_reader = self.jobs.oldest_snapshot();
+        spent_gaps(current, removed, made, clear_of, |closed_at| {
+            let is_counted =
+                partition.store().is_none() || self.values.has_counted(partition.id, closed_at);
+            closed_at <= oldest_reader && is_counted
+        })
+    }
+
     /// Makes changes of a partition durable and installs them in its view. `Ok(false)` if the
     /// partition was dropped meanwhile, or does not match the changes any more: nothing is installed
     /// then.
@@ -117,7 +172,7 @@ impl DbInner {
     /// # Errors
     /// Those of the manifest, after which its tables must stay; those of the value store, after
     /// which nothing was installed and its tables are released.
-    pub(super) fn install_job(
+    pub(super) fn install(
         &self,
         partition: &PartitionState,
         installation: Installation<'_>,
@@ -135,7 +190,7 @@ impl DbInner {
             self.removal.forget(made);
             return Ok(false);
         };
-        changes.extend(self.spent_gaps(current, &removed, made, &clear_of));
+        changes.extend(self.spent_gaps(partition, current, &removed, made, &clear_of));
         settle_clear_seqs(current, &mut changes);
         let number = editing.next_number();
         let store = partition.store().filter(|_| !values.is_empty());

@@ -152,6 +152,11 @@ impl Jobs {
         }
     }
 
+    /// The oldest sequence number that a reader may still use.
+    pub(super) fn oldest_snapshot(&self) -> SeqNo {
+        self.env.oldest_snapshot()
+    }
+
     /// The live snapshots, ascending.
     pub(super) fn held_snapshots(&self) -> Vec<SeqNo> {
         self.env.held_snapshots()

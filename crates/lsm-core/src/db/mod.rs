@@ -98,6 +98,7 @@ use catalog::Catalog;
 use commit::CommitPath;
 use context::{DbContext, Setup};
 use events::Events;
+use install::Installer;
 use job::JobRunner;
 use jobs::Jobs;
 use log::Log;
@@ -122,12 +123,13 @@ pub(crate) struct DbInner {
     commit: Arc<CommitPath>,
     background: Arc<Background>,
     jobs: Arc<Jobs>,
-    values: ValueTending,
+    values: Arc<ValueTending>,
     stall: Arc<Stall>,
     events: Arc<Events>,
     ownership: Arc<Ownership>,
     removal: Arc<Removal>,
     sealer: Arc<MemtableSealer>,
+    installer: Arc<Installer>,
 }
 
 impl DbInner {

@@ -17,6 +17,7 @@ use super::events::Events;
 use super::handle::Db;
 use super::hook_binding::HooksOf;
 use super::inject::{InMemory, Injections};
+use super::install::Installer;
 use super::job::JobRunner;
 use super::jobs::{DbJobsEnv, Jobs};
 use super::leases::LeaseTable;
@@ -28,6 +29,7 @@ use super::recovery::{Begun, Opening};
 use super::removal::Removal;
 use super::sealing::{MemtableLimits, MemtableSealer};
 use super::stall::{DbStallEnv, Stall};
+use super::values::ValueTending;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::compaction::TableFactory;
@@ -303,9 +305,13 @@ impl Builder {
             wishes: context.wishes.clone(),
         };
         let sealer = MemtableSealer::new(&catalog, &log, &commit, &stall, &background, limits);
+        let removal = Arc::new(removal);
+        let values: Arc<ValueTending> = Arc::default();
+        let installer = Installer::new(&catalog, &log, &jobs, &stall, &removal, &values);
         start(Arc::new(DbInner {
             sealer: Arc::new(sealer),
-            removal: Arc::new(removal),
+            installer: Arc::new(installer),
+            removal,
             snapshots: runner.snapshots.clone(),
             runner,
             ownership,
@@ -318,7 +324,7 @@ impl Builder {
             commit,
             background,
             jobs,
-            values: super::ValueTending::default(),
+            values,
             events,
         }))
     }

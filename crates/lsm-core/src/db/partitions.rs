@@ -255,7 +255,7 @@ impl DbInner {
                 hooks: Some(attached.clone()),
                 ..Installation::of(vec![changed])
             };
-            if self.install_job(partition, installation)? {
+            if self.installer.install(partition, installation)? {
                 return Ok(());
             }
         }

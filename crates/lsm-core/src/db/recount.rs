@@ -30,7 +30,7 @@ use crate::hooks::{AttachedStore, Dropped, StoreEdit};
 use crate::iter::InternalIter;
 use crate::partition::PartitionState;
 use crate::sstable::{ReadMode, SstIter};
-use crate::types::{EntryKind, PartitionId, SeqNo};
+use crate::types::{EntryKind, SeqNo};
 use crate::version::{Change, PartitionVersion, Table};
 
 impl DbInner {
@@ -57,13 +57,6 @@ impl DbInner {
         // count again.
         self.values.end_count(partition.id, newest);
         Ok(true)
-    }
-
-    /// Returns `true` if the values were counted after a gap was closed at `closed_at`.
-    pub(super) fn is_counted(&self, partition: PartitionId, closed_at: SeqNo) -> bool {
-        let partition = self.catalog.with_id(partition);
-        let Some(partition) = partition.filter(|it| it.store().is_some()) else { return true };
-        self.values.has_counted(partition.id, closed_at)
     }
 
     fn drop_unnamed(

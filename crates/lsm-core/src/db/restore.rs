@@ -240,7 +240,7 @@ impl DbInner {
         // make every key of the gap read as deleted.
         changes.extend(closing(id, part.gap, &part.within, &part.rest, seq));
         let installation = Installation { made: &tables, ..Installation::foreign(changes) };
-        let installed = self.install_job(partition, installation);
+        let installed = self.installer.install(partition, installation);
         if let Ok(true) = installed {
             // After the edit: a reader at this number must find the tables.
             self.commit.publish_unlogged(&between);

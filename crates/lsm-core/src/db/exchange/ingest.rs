@@ -194,7 +194,7 @@ impl DbInner {
         // Before the edit, which may be on disk even if installing it fails.
         arrival.keep_files();
         let values = std::mem::take(&mut arrival.values);
-        let installed = self.install_job(
+        let installed = self.installer.install(
             partition,
             Installation { made: &arrival.tables, values, hooks, ..Installation::foreign(changes) },
         );

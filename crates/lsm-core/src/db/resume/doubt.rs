@@ -116,7 +116,7 @@ impl Interleaving {
             run.state.lock().fates[number] = fate;
             run.next_job(depth + 1);
         }));
-        let installed = inner.install_job(&self.partition, installation);
+        let installed = inner.installer.install(&self.partition, installation);
         assert_eq!(installed.is_err(), fails, "{installed:?}");
     }
 
