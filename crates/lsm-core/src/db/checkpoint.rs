@@ -96,7 +96,12 @@ impl DbInner {
         drop(between);
         for (partition, newest) in partitions.iter().zip(sealed) {
             if let Some(newest) = newest.filter(|_| !partition.is_dropped()) {
-                self.flush_partition(&no_other_flush, partition, newest.id, LogRetention::Release)?;
+                self.flusher.flush_partition(
+                    &no_other_flush,
+                    partition,
+                    newest.id,
+                    LogRetention::Release,
+                )?;
             }
         }
         self.background.wake_all();

@@ -34,7 +34,7 @@ impl DbInner {
         }
         if self.log.has_failed() {
             // The last chance to resume. `between.close` below reports the failure.
-            let _ = self.flush_one();
+            let _ = self.flusher.flush_one();
         }
         // A first flush while writers continue, so that little is left when they are refused.
         let flushed = self.flush_unlogged();
@@ -46,7 +46,7 @@ impl DbInner {
         let unlogged = self.seal_unlogged(&mut between);
         drop(between);
         // Entries that were acknowledged during the first flush.
-        let flushed = flushed.and_then(|()| self.flush_sealed(&unlogged, || Ok(())));
+        let flushed = flushed.and_then(|()| self.flusher.flush_sealed(&unlogged, || Ok(())));
         let mut between = self.log.lock();
         let ended = self.log.check().and_then(|()| between.close());
         drop(between);
@@ -99,7 +99,7 @@ impl DbInner {
             self.check_open()?;
         }
         let unlogged = self.seal_unlogged(&mut self.log.lock());
-        self.finish_flushes(&unlogged)
+        self.flusher.finish_flushes(&unlogged)
     }
 
     /// Flushes memtables that would take long to replay. The log has them as well, so a failure here
@@ -113,7 +113,7 @@ impl DbInner {
         if large.is_empty() || self.log.has_failed() {
             return;
         }
-        let _ = self.seal_and_flush(&large);
+        let _ = self.flusher.seal_and_flush(&large);
     }
 
     /// Does compactions that are due and cost little. The next process tries one that fails again, so the

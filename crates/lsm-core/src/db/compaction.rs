@@ -267,7 +267,7 @@ impl DbInner {
 
     /// Compacts a range of a partition to the bottom, on the calling thread.
     pub(super) fn compact(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
-        self.flush_now(partition)?;
+        self.flusher.flush_now(partition)?;
         let range = UserRange { start: end_of(&bounds.0), end: end_of(&bounds.1) };
         if matches!((range.start, range.end), (Some(start), Some(end)) if start > end) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Flushes: from sealed memtables to tables of level 0.
+//! [`Flusher`]: from sealed memtables to tables of level 0.
 //!
 //! Called by the flush thread, which flushes the partition with the most sealed memory until none has
 //! any, and by the calls that wait for a flush: `Db::flush`, compactions of a range, checkpoints,
@@ -13,13 +13,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::DbInner;
+use super::background::Background;
 use super::clear_seqs::clear_seqs_added;
 use super::gaps::gaps_added;
-use super::install::Installation;
-use super::job::{JobTables, StartedJob};
-use super::jobs::FlushTurn;
-use super::log::{LogRetention, WrittenFlush};
+use super::install::{Installation, Installer};
+use super::job::{JobRunner, JobTables, StartedJob};
+use super::jobs::{FlushTurn, Jobs};
+use super::log::{Log, LogRetention, WrittenFlush};
+use super::ownership::Ownership;
+use super::sealing::MemtableSealer;
 use crate::compaction::Merge;
 use crate::error::{ErrorKind, Result};
 use crate::hooks::{Event, catch_engine};
@@ -86,7 +88,39 @@ pub(super) fn newest_sealed(partition: &PartitionState) -> Option<MemtableId> {
     partition.view().sealed.first().map(|memtable| memtable.id)
 }
 
-impl DbInner {
+/// Writes sealed memtables to tables.
+pub(super) struct Flusher {
+    pub(super) log: Arc<Log>,
+    pub(super) runner: Arc<JobRunner>,
+    pub(super) background: Arc<Background>,
+    pub(super) sealer: Arc<MemtableSealer>,
+    pub(super) installer: Arc<Installer>,
+    /// Says whether the database is closed.
+    pub(super) ownership: Arc<Ownership>,
+    jobs: Arc<Jobs>,
+}
+
+impl Flusher {
+    pub(super) fn new(
+        log: &Arc<Log>,
+        runner: &Arc<JobRunner>,
+        jobs: &Arc<Jobs>,
+        background: &Arc<Background>,
+        sealer: &Arc<MemtableSealer>,
+        installer: &Arc<Installer>,
+        ownership: &Arc<Ownership>,
+    ) -> Flusher {
+        Flusher {
+            log: log.clone(),
+            runner: runner.clone(),
+            background: background.clone(),
+            sealer: sealer.clone(),
+            installer: installer.clone(),
+            ownership: ownership.clone(),
+            jobs: jobs.clone(),
+        }
+    }
+
     /// Flushes the partition with the most sealed memory; `false` if there is none.
     pub(super) fn flush_one(&self) -> Result<bool> {
         self.flush_next(None)
@@ -129,7 +163,10 @@ impl DbInner {
     ) -> Option<(Arc<PartitionState>, MemtableId)> {
         let partition = match only {
             Some(partition) => Some(partition.clone()).filter(|it| logged_too || !it.logged)?,
-            None => self.catalog.with_id(turn.largest(self.catalog.work(), logged_too)?)?,
+            None => self
+                .runner
+                .catalog
+                .with_id(turn.largest(self.runner.catalog.work(), logged_too)?)?,
         };
         let newest = newest_sealed(&partition)?;
         Some((partition, newest))
@@ -145,7 +182,7 @@ impl DbInner {
         retention: LogRetention,
     ) -> Result<()> {
         // Before the work, because without a manifest its result could not be installed.
-        self.catalog.edit()?.ensure_writable()?;
+        self.runner.catalog.edit()?.ensure_writable()?;
         let view = partition.pin();
         let Ok(sealed) = sealed_through(partition, &view, through) else { return Ok(()) };
         let last_seq = sealed[0].last_seq();
@@ -165,14 +202,15 @@ impl DbInner {
             // The memtables of this flush need no segment any more, because the edit that removes the segments
             // adds their tables.
             let flushed = Some((partition.id, through));
-            self.catalog.log_low_water(self.commit.applied_lsn(), flushed)
+            self.runner.catalog.log_low_water(self.runner.commit.applied_lsn(), flushed)
         });
-        let released = released.inspect_err(|_| self.removal.forget(&written.made.tables))?;
+        let released =
+            released.inspect_err(|_| self.installer.removal().forget(&written.made.tables))?;
         let mut changes = written.changes(partition.id);
         changes.extend(released.changes());
         // The removed segments no longer show which sequence numbers were used, and partitions
         // without a log never had frames. Without this change a number could be reused.
-        changes.push(Change::LastSeq(self.commit.visible_seq()));
+        changes.push(Change::LastSeq(self.runner.commit.visible_seq()));
         let values = std::mem::take(&mut written.made.values);
         let clear_of = written.made.clear_of.clone();
         let installed = self.installer.install(
@@ -199,7 +237,7 @@ impl DbInner {
         // removes them.
         self.log.delete_released(&released);
         // Files that cannot be removed now are removed later, and the failure is noted there.
-        let _ = self.removal.remove();
+        let _ = self.installer.removal().remove();
         // An error is returned although the flush is installed.
         self.log.sync_spent(&released)
     }
@@ -261,13 +299,13 @@ impl DbInner {
 
     /// Flushes everything that was written before the call.
     pub(super) fn flush_all(&self) -> Result<()> {
-        self.check_writable()?;
-        self.seal_and_flush(&self.catalog.partitions())
+        self.log.check_writable()?;
+        self.seal_and_flush(&self.runner.catalog.partitions())
     }
 
     /// Seals and flushes one partition.
     pub(super) fn flush_now(&self, partition: &Arc<PartitionState>) -> Result<()> {
-        self.check_writable()?;
+        self.log.check_writable()?;
         partition.check_live()?;
         self.seal_and_flush(std::slice::from_ref(partition))
     }
@@ -283,7 +321,7 @@ impl DbInner {
     /// Flushes the sealed memtables of these partitions, on the calling thread, unless the database
     /// is closed or fenced meanwhile.
     pub(super) fn finish_flushes(&self, partitions: &[Arc<PartitionState>]) -> Result<()> {
-        self.flush_sealed(partitions, || self.check_writable())
+        self.flush_sealed(partitions, || self.log.check_writable())
     }
 
     /// Flushes the sealed memtables of these partitions, on the calling thread, as long as `go_on`

@@ -152,7 +152,7 @@ impl Db {
 
     /// Writes all memtables to tables and waits for it.
     pub fn flush(&self) -> Result<()> {
-        let flushed = self.inner().flush_all();
+        let flushed = self.inner().flusher.flush_all();
         self.inner().events.deliver();
         flushed
     }
@@ -303,7 +303,7 @@ impl Partition {
 
     /// Writes the memtables of the partition to tables and waits for it.
     pub fn flush(&self) -> Result<()> {
-        let flushed = self.db().flush_now(self.state());
+        let flushed = self.db().flusher.flush_now(self.state());
         self.db().events.deliver();
         flushed
     }

@@ -115,6 +115,11 @@ impl Installer {
         }
     }
 
+    /// The removal of files that nothing names.
+    pub(super) fn removal(&self) -> &Removal {
+        &self.removal
+    }
+
     /// Makes the values of a store durable.
     ///
     /// # Errors

@@ -98,6 +98,7 @@ use catalog::Catalog;
 use commit::CommitPath;
 use context::{DbContext, Setup};
 use events::Events;
+use flush::Flusher;
 use install::Installer;
 use job::JobRunner;
 use jobs::Jobs;
@@ -113,7 +114,7 @@ pub(crate) struct DbInner {
     // Fixed after the open.
     context: DbContext,
     setup: Setup,
-    runner: JobRunner,
+    runner: Arc<JobRunner>,
 
     // Each with locks of its own inside.
     counters: Arc<Counters>,
@@ -130,6 +131,7 @@ pub(crate) struct DbInner {
     removal: Arc<Removal>,
     sealer: Arc<MemtableSealer>,
     installer: Arc<Installer>,
+    flusher: Arc<Flusher>,
 }
 
 impl DbInner {

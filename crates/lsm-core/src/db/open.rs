@@ -14,6 +14,7 @@ use super::commit::CommitPath;
 use super::concurrent_reader;
 use super::context::{DbContext, Setup};
 use super::events::Events;
+use super::flush::Flusher;
 use super::handle::Db;
 use super::hook_binding::HooksOf;
 use super::inject::{InMemory, Injections};
@@ -308,9 +309,14 @@ impl Builder {
         let removal = Arc::new(removal);
         let values: Arc<ValueTending> = Arc::default();
         let installer = Installer::new(&catalog, &log, &jobs, &stall, &removal, &values);
+        let (runner, sealer) = (Arc::new(runner), Arc::new(sealer));
+        let installer = Arc::new(installer);
+        let flusher =
+            Flusher::new(&log, &runner, &jobs, &background, &sealer, &installer, &ownership);
         start(Arc::new(DbInner {
-            sealer: Arc::new(sealer),
-            installer: Arc::new(installer),
+            flusher: Arc::new(flusher),
+            sealer,
+            installer,
             removal,
             snapshots: runner.snapshots.clone(),
             runner,

@@ -28,7 +28,7 @@ impl DbInner {
         moved: Option<Bounds>,
     ) -> Result<()> {
         // A deletion that is only in memory frees nothing.
-        self.flush_now(partition)?;
+        self.flusher.flush_now(partition)?;
         let Some(store) = partition.store() else { return Ok(()) };
         // The version is dropped before the goal runs: while it is held, values that the compaction drops
         // count as read, and would stay when this returns.

@@ -17,8 +17,7 @@
 
 use std::sync::Arc;
 
-use super::DbInner;
-use super::flush::{FlushedTables, newest_sealed};
+use super::flush::{FlushedTables, Flusher, newest_sealed};
 use super::install::check_synced;
 use super::jobs::FlushTurn;
 use super::unconfirmed::DoubtfulFiles;
@@ -34,7 +33,7 @@ type Rewritten = (Arc<PartitionState>, FlushedTables);
 /// A partition, its value store, and the section of an edit about dropped handles.
 type StoreSection<'a> = (&'a PartitionState, &'a Arc<AttachedStore>, Vec<u8>);
 
-impl DbInner {
+impl Flusher {
     /// Writes the memtables to new files and takes writes again. The caller holds the turn to
     /// flush, and nothing else.
     ///
@@ -45,18 +44,18 @@ impl DbInner {
     /// # Cost
     /// A table for each logged partition that was written to, a segment, and an edit.
     pub(super) fn resume(&self, turn: &FlushTurn<'_>) -> Result<()> {
-        self.check_not_closed()?;
+        self.ownership.check_not_closed()?;
         // A sync that still runs could end after the restart, and would then note places of the old
         // log as durable.
         self.log.wait_for_failed_sync();
         // Before the tables are written: without a manifest they could not be installed.
-        let mut editing = self.catalog.edit()?;
+        let mut editing = self.runner.catalog.edit()?;
         editing.ensure_writable()?;
         // Under the lock: after it the edit of a job may fail, and note the files that it may name.
-        let doubtful = self.catalog.unconfirmed().take();
+        let doubtful = self.runner.catalog.unconfirmed().take();
         drop(editing);
         self.let_go_of_doubtful(doubtful);
-        let mut partitions = self.catalog.partitions();
+        let mut partitions = self.runner.catalog.partitions();
         // Partitions without a log lost nothing and are flushed as usual.
         partitions.retain(|partition| partition.logged);
         // All memtables are sealed under one lock of the log: a batch over two partitions is then
@@ -78,22 +77,24 @@ impl DbInner {
             }
         }
         // The tables contain handles, and the values that these point to must be durable first.
-        if let Err(error) = self.catalog.sync_values().and_then(|()| check_all_synced(&rewritten)) {
+        if let Err(error) =
+            self.runner.catalog.sync_values().and_then(|()| check_all_synced(&rewritten))
+        {
             self.let_go(&rewritten);
             return Err(error);
         }
         self.begin_anew(&mut rewritten)?;
         for (partition, written) in &rewritten {
-            self.stall.update(std::iter::once(&**partition));
+            self.sealer.update_pressure(partition);
             self.count_flush(partition, written);
         }
         // Files that cannot be removed now are removed later, and the failure is noted there.
-        let _ = self.removal.remove();
+        let _ = self.installer.removal().remove();
         // Only now, because a listener may write at once.
-        self.events.tell(&Event::Resumed);
+        self.runner.events.tell(&Event::Resumed);
         self.background.flush_worked();
         self.background.wake_all();
-        self.stall.ease();
+        self.sealer.ease();
         Ok(())
     }
 
@@ -104,17 +105,17 @@ impl DbInner {
         let rewritten = &*rewritten;
         let mut writer = self.log.lock();
         // `close` ends the log under the same lock, so it is either done or not begun here.
-        let ready = self.check_not_closed().and_then(|()| check_hooks(rewritten));
+        let ready = self.ownership.check_not_closed().and_then(|()| check_hooks(rewritten));
         let fresh = ready.and_then(|()| writer.fresh_segment());
         let segment = fresh.inspect_err(|_| self.let_go(rewritten))?;
         let number = segment.header().number;
-        let mut versions = self.catalog.edit()?;
+        let mut versions = self.runner.catalog.edit()?;
         let edit = NewLog::plan(
             versions.current(),
             versions.next_number(),
             rewritten,
             (number, self.log.epoch()),
-            self.commit.visible_seq(),
+            self.runner.commit.visible_seq(),
         )
         .inspect_err(|_| {
             // Nothing names them yet.
@@ -122,14 +123,14 @@ impl DbInner {
             self.let_go(rewritten);
         })?;
         let NewLog { number: edit, changes, kept, dropped, sections, condemned } = edit;
-        let carried = self.catalog.unconfirmed().until_installed(carried);
+        let carried = self.runner.catalog.unconfirmed().until_installed(carried);
         let installed = versions.install(changes);
         let version = match installed {
             Ok(version) => version,
             Err(error) => {
                 // The edit may be on disk.
                 let tables = rewritten.iter().flat_map(|(_, written)| &written.made.tables);
-                self.catalog.unconfirmed().note(tables.cloned(), number);
+                self.runner.catalog.unconfirmed().note(tables.cloned(), number);
                 return Err(error);
             }
         };
@@ -140,7 +141,7 @@ impl DbInner {
         }
         for (partition, store, bytes) in &sections {
             let before = partition.past_versions();
-            self.catalog.obsolete().add_values(edit, partition, store, bytes, before);
+            self.runner.catalog.obsolete().add_values(edit, partition, store, bytes, before);
         }
         drop(versions);
         // After the edit and under the lock of the log: the next frame must not go to a segment
@@ -148,8 +149,10 @@ impl DbInner {
         writer.restart(segment);
         drop(writer);
         self.log.let_go(condemned);
-        dropped.iter().for_each(|(_, written)| self.removal.forget(&written.made.tables));
-        self.catalog.obsolete().tell_stores();
+        dropped
+            .iter()
+            .for_each(|(_, written)| self.installer.removal().forget(&written.made.tables));
+        self.runner.catalog.obsolete().tell_stores();
         Ok(())
     }
 
@@ -158,13 +161,17 @@ impl DbInner {
         let DoubtfulFiles { tables, segments, values } = doubtful;
         // With a number, like files that an edit dropped: a secondary without a cursor may have
         // read the failed edit.
-        self.catalog.let_go(tables.iter().map(|meta| (meta.file_name(), meta.bytes)).collect());
+        self.runner
+            .catalog
+            .let_go(tables.iter().map(|meta| (meta.file_name(), meta.bytes)).collect());
         self.log.let_go(segments);
         drop(values);
     }
 
     fn let_go(&self, rewritten: &[Rewritten]) {
-        rewritten.iter().for_each(|(_, written)| self.removal.forget(&written.made.tables));
+        rewritten
+            .iter()
+            .for_each(|(_, written)| self.installer.removal().forget(&written.made.tables));
     }
 }
 

@@ -104,6 +104,21 @@ impl MemtableSealer {
         }
     }
 
+    /// Computes the pressure on the writers of a partition again, after it installed tables.
+    pub(super) fn update_pressure(&self, partition: &PartitionState) {
+        self.stall.update(std::iter::once(partition));
+    }
+
+    /// Wakes writers that wait, to look again.
+    pub(super) fn ease(&self) {
+        self.stall.ease();
+    }
+
+    /// As [`MemtableSealer::seal`], once no group is being committed.
+    pub(super) fn seal_now(&self, partition: &PartitionState) {
+        self.seal(&mut self.log.lock(), partition);
+    }
+
     /// Begins what value stores wish.
     fn fulfil(&self, writer: &mut LogWriter<'_>, wishes: &OpenWishes) {
         if wishes.log_sync {

@@ -21,7 +21,7 @@ impl Worker for DbInner {
 
     fn flush_one(&self) -> Result<bool> {
         // A fenced database has no work left: its results would not count.
-        if self.ownership.is_fenced() { Ok(false) } else { self.flush_one() }
+        if self.ownership.is_fenced() { Ok(false) } else { self.flusher.flush_one() }
     }
 
     fn compact_one(&self) -> Result<bool> {

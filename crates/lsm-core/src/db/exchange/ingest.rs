@@ -154,7 +154,7 @@ impl DbInner {
         // the first place that has the key.
         if memtables_overlap(partition, &arrival.tables)? {
             self.sealer.seal(&mut self.log.lock(), partition);
-            self.finish_flushes(std::slice::from_ref(partition))?;
+            self.flusher.finish_flushes(std::slice::from_ref(partition))?;
         }
         // Once before writers have to wait, so that the sync below has little left to do.
         self.log.sync_all()?;
@@ -167,7 +167,12 @@ impl DbInner {
         if memtables_overlap(partition, &arrival.tables)? {
             self.sealer.seal(&mut between, partition);
             if let Some(newest) = newest_sealed(partition) {
-                self.flush_partition(&no_other_flush, partition, newest, LogRetention::Keep)?;
+                self.flusher.flush_partition(
+                    &no_other_flush,
+                    partition,
+                    newest,
+                    LogRetention::Keep,
+                )?;
             }
         }
         // Again under the lock: every number below the one that is taken must be durable before the

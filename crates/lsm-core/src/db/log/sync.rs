@@ -85,6 +85,11 @@ impl Log {
         self.failure().map_or(Ok(()), Err)
     }
 
+    /// Returns an error if the database takes no writes, for another reason than the log.
+    pub(in crate::db) fn check_writable(&self) -> Result<()> {
+        self.env.check_writable()
+    }
+
     /// Returns an error if the database takes no writes, because of the log or for another reason.
     pub(in crate::db) fn check_open(&self) -> Result<()> {
         self.env.check_writable()?;

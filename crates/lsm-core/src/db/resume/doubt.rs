@@ -125,7 +125,7 @@ impl Interleaving {
         let inner = self.db.inner();
         let run = self.clone();
         *inner.catalog.at_release.lock() = Some(Box::new(move || run.next_job(depth + 1)));
-        inner.resume(&inner.jobs.flush_turn()).unwrap();
+        inner.flusher.resume(&inner.jobs.flush_turn()).unwrap();
         self.state.lock().resumes = false;
     }
 
