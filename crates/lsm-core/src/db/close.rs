@@ -127,7 +127,7 @@ impl DbInner {
         for _ in 0..MERGES_MAX {
             let Some(claimed) = self.jobs.pick_cheap(left) else { return };
             left -= claimed.compaction.bytes();
-            if self.run_in_background(&claimed).is_err() {
+            if self.compactor.run_in_background(&claimed).is_err() {
                 return;
             }
         }

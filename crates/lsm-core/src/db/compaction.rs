@@ -17,23 +17,24 @@
 //!    that it gave way to. A merge of a level 0 gives way to none, so at most two run at once.
 
 use std::cell::Cell;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::DbInner;
+use super::background::Background;
 use super::errors::Reason;
 use super::gaps::gaps_added;
-use super::install::Installation;
-use super::job::{JobTables, StartedJob};
-use super::jobs::{Claimed, FlushTurn, PickedSound, RangeGoal, RangeStep};
-use crate::compaction::{Compaction, Finish, Merge, Method};
+use super::install::{Installation, Installer};
+use super::job::{JobRunner, JobTables, StartedJob};
+use super::jobs::{Claimed, Jobs, RangeGoal, RangeStep};
+use super::log::Log;
+use super::ownership::Ownership;
+use super::restore::Restorer;
+use crate::compaction::{Compaction, Merge, Method};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, catch_engine};
 use crate::partition::PartitionState;
-use crate::read::Bounds;
 use crate::types::PartitionId;
-use crate::version::{Change, SstMeta, UserRange};
+use crate::version::{Change, SstMeta};
 
 /// A deep merge that gives way to merges of level 0.
 pub(super) struct L0Preemption {
@@ -78,25 +79,38 @@ pub(super) fn changes(
     removed.chain(added).collect()
 }
 
-impl DbInner {
-    /// Picks, for any partition, and runs one compaction; `false` if none is due.
-    pub(super) fn compact_one(&self) -> Result<bool> {
-        // Large values are moved only when no compaction is due, because writers wait for
-        // compactions. A failed compaction comes after them: while it fails, the moves would never
-        // free space.
-        match self.jobs.pick_sound() {
-            PickedSound::Due(claimed) => self.run_in_background(&claimed),
-            PickedSound::Nothing => self.tend_values(),
-            PickedSound::OnlyFailing => match self.tend_values() {
-                Ok(true) => Ok(true),
-                tended => self.try_again().and_then(|done| if done { Ok(true) } else { tended }),
-            },
-        }
-    }
+/// Runs and installs compactions, and repairs of damaged tables.
+pub(super) struct Compactor {
+    pub(super) log: Arc<Log>,
+    pub(super) runner: Arc<JobRunner>,
+    pub(super) jobs: Arc<Jobs>,
+    pub(super) background: Arc<Background>,
+    pub(super) installer: Arc<Installer>,
+    /// Says whether the database is closed.
+    pub(super) ownership: Arc<Ownership>,
+    /// Asked for the entries that a repair could not save.
+    pub(super) restorer: Arc<Restorer>,
+}
 
-    /// Picks and runs a compaction, also of a partition whose last one failed.
-    fn try_again(&self) -> Result<bool> {
-        self.jobs.pick()?.map_or(Ok(false), |claimed| self.run_in_background(&claimed))
+impl Compactor {
+    pub(super) fn new(
+        log: &Arc<Log>,
+        runner: &Arc<JobRunner>,
+        jobs: &Arc<Jobs>,
+        background: &Arc<Background>,
+        installer: &Arc<Installer>,
+        ownership: &Arc<Ownership>,
+        restorer: &Arc<Restorer>,
+    ) -> Compactor {
+        Compactor {
+            log: log.clone(),
+            runner: runner.clone(),
+            jobs: jobs.clone(),
+            background: background.clone(),
+            installer: installer.clone(),
+            ownership: ownership.clone(),
+            restorer: restorer.clone(),
+        }
     }
 
     /// Runs a claimed compaction for no particular caller.
@@ -172,7 +186,7 @@ impl DbInner {
     fn run_compaction(&self, claimed: &Claimed, l0: Option<&L0Preemption>) -> Result<Vec<SstMeta>> {
         let Claimed { partition, compaction, version } = claimed;
         // Before the work, because without a manifest its result could not be installed.
-        self.catalog.edit()?.ensure_writable()?;
+        self.runner.catalog.edit()?.ensure_writable()?;
         let started = self.background.now();
         let _span = tracing::debug_span!(
             "compaction",
@@ -265,38 +279,10 @@ impl DbInner {
         });
     }
 
-    /// Compacts a range of a partition to the bottom, on the calling thread.
-    pub(super) fn compact(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
-        self.flusher.flush_now(partition)?;
-        let range = UserRange { start: end_of(&bounds.0), end: end_of(&bounds.1) };
-        if matches!((range.start, range.end), (Some(start), Some(end)) if start > end) {
-            return Ok(());
-        }
-        // Filters see every table that exists now, a value store may move its values, and hidden
-        // entries of a removed filter are dropped.
-        let view = partition.view();
-        let has_hidden = view.version.tables().any(|(_, table)| table.meta.hidden > 0);
-        let has_hooks = !partition.hooks().filters.is_empty() || partition.store().is_some();
-        let rewrites_all = has_hidden || has_hooks;
-        drop(view);
-        // A number that is allocated now is above that of every existing table.
-        let goal = RangeGoal {
-            range,
-            through: self.commit.visible_seq(),
-            rewrite_before: rewrites_all.then(|| self.runner.factory.numbers.allocate()),
-            finish: Finish::LastLevel,
-        };
-        self.reach(partition, goal)?;
-        // After the tables of the range are where they stay: those that exist now are merged with their
-        // neighbours once, so that the call ends however the outputs are cut.
-        let finish = Finish::Packed(self.runner.factory.numbers.allocate());
-        self.reach(partition, RangeGoal { finish, ..goal })
-    }
-
     /// Runs compactions on the calling thread until a goal is reached.
     pub(super) fn reach(&self, partition: &Arc<PartitionState>, goal: RangeGoal<'_>) -> Result<()> {
         loop {
-            self.check_open()?;
+            self.log.check_open()?;
             partition.check_live()?;
             match self.jobs.pick_range(partition, goal)? {
                 RangeStep::Done => return Ok(()),
@@ -312,22 +298,5 @@ impl DbInner {
                 }
             }
         }
-    }
-
-    /// Waits until no compaction runs; no flush runs either while the result lives.
-    pub(super) fn wait_for_jobs(&self) -> FlushTurn<'_> {
-        while self.jobs.is_running() {
-            self.background.wait_for_news();
-        }
-        self.jobs.flush_turn()
-    }
-}
-
-/// The key at which a range ends; compactions take the tables around it whole, so the bound may be
-/// inclusive or exclusive.
-fn end_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
-    match bound {
-        Bound::Included(key) | Bound::Excluded(key) => Some(key),
-        Bound::Unbounded => None,
     }
 }

@@ -95,7 +95,7 @@ impl Db {
         let state = self.inner().open_partition(name, Some(&options), hooks.as_ref())?;
         // The filters of this call may know a copy of lost entries, which was not available before.
         if hooks.is_some() {
-            self.inner().retry_gaps(&state);
+            self.inner().restorer.retry_gaps(&state);
             self.inner().events.deliver();
         }
         Ok(Partition::new(self.clone(), state))

@@ -69,7 +69,7 @@ impl Partition {
         self.db().check_writable()?;
         let bounds = stored_bounds(self.state().key_form, range.bounds());
         self.db().compact(self.state(), &bounds)?;
-        let restored = self.db().restore_gaps(self.state(), &bounds);
+        let restored = self.db().restorer.restore_gaps(self.state(), &bounds);
         self.db().runner.events.deliver();
         restored?;
         let view = self.state().view();

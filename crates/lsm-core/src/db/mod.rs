@@ -96,6 +96,7 @@ pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 use background::Background;
 use catalog::Catalog;
 use commit::CommitPath;
+use compaction::Compactor;
 use context::{DbContext, Setup};
 use events::Events;
 use flush::Flusher;
@@ -105,6 +106,7 @@ use jobs::Jobs;
 use log::Log;
 use ownership::Ownership;
 use removal::Removal;
+use restore::Restorer;
 use sealing::MemtableSealer;
 use stall::Stall;
 use values::ValueTending;
@@ -132,6 +134,8 @@ pub(crate) struct DbInner {
     sealer: Arc<MemtableSealer>,
     installer: Arc<Installer>,
     flusher: Arc<Flusher>,
+    restorer: Arc<Restorer>,
+    compactor: Arc<Compactor>,
 }
 
 impl DbInner {

@@ -11,6 +11,7 @@ use super::background::{Background, BackgroundMode};
 use super::calendar::Calendar;
 use super::catalog::Catalog;
 use super::commit::CommitPath;
+use super::compaction::Compactor;
 use super::concurrent_reader;
 use super::context::{DbContext, Setup};
 use super::events::Events;
@@ -28,6 +29,7 @@ use super::ownership::{HeldLock, Ownership, WriterEpoch, fork_for_reading, fork_
 use super::read_only::lock_for_reading;
 use super::recovery::{Begun, Opening};
 use super::removal::Removal;
+use super::restore::Restorer;
 use super::sealing::{MemtableLimits, MemtableSealer};
 use super::stall::{DbStallEnv, Stall};
 use super::values::ValueTending;
@@ -313,8 +315,13 @@ impl Builder {
         let installer = Arc::new(installer);
         let flusher =
             Flusher::new(&log, &runner, &jobs, &background, &sealer, &installer, &ownership);
+        let restorer = Arc::new(Restorer::new(&log, &runner, &jobs, &installer, &ownership));
+        let compactor =
+            Compactor::new(&log, &runner, &jobs, &background, &installer, &ownership, &restorer);
         start(Arc::new(DbInner {
             flusher: Arc::new(flusher),
+            compactor: Arc::new(compactor),
+            restorer,
             sealer,
             installer,
             removal,
@@ -513,7 +520,7 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
         // Last, because the threads use all other parts.
         inner.background.start(inner, inner.setup.options.compaction_threads)?;
         for partition in &partitions {
-            inner.retry_gaps(partition);
+            inner.restorer.retry_gaps(partition);
         }
         // What the epoch found and does not need. A failure is noted there, and no reason to refuse the
         // open: the number of a file is not given out again, so an orphan file is harmless.

@@ -34,7 +34,7 @@ impl DbInner {
         // count as read, and would stay when this returns.
         let settling = self.settling_goal(&partition.view().version, true);
         if let Some(goal) = settling {
-            self.reach(partition, goal.as_range())?;
+            self.compactor.reach(partition, goal.as_range())?;
         }
         let moved = self.move_values(partition, store, moved);
         // Waits for any thread that removes files, so that the space is free when the call returns,
@@ -59,7 +59,7 @@ impl DbInner {
         loop {
             let present = self.values.goal(partition.id);
             if let Some(goal) = &present {
-                let reached = self.reach(partition, goal.as_range());
+                let reached = self.compactor.reach(partition, goal.as_range());
                 if let Err(error) = reached {
                     self.give_up(partition, store, goal, &error);
                     let fits_less = goal.moves.is_some() && !reallocates;

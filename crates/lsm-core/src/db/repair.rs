@@ -21,7 +21,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::DbInner;
+use super::compaction::Compactor;
 use super::job::{JobRunner, JobTables};
 use super::jobs::{Claimed, RepairStep};
 use super::log_search::LogSearch;
@@ -71,7 +71,7 @@ impl RepairSources for SourcesOf {
     }
 }
 
-impl DbInner {
+impl Compactor {
     /// The table of a partition that a corruption names, with its level, if a repair may help.
     fn repairable<'t>(
         &self,
@@ -115,7 +115,7 @@ impl DbInner {
             return Ok(false);
         }
         loop {
-            self.check_open()?;
+            self.log.check_open()?;
             // A dropped partition has no tables, and would seem to be repaired.
             partition.check_live()?;
             let view = partition.view();
@@ -141,7 +141,7 @@ impl DbInner {
         let tables = result.as_ref().map(|made| made.as_ref().map_or(&[][..], |made| &made.tables));
         self.jobs.finish_repair(repair, tables);
         match result {
-            Ok(Some(made)) if !made.gaps.is_empty() => self.retry_gaps(partition),
+            Ok(Some(made)) if !made.gaps.is_empty() => self.restorer.retry_gaps(partition),
             Err(error) if !error.is_corruption() => {
                 partition.check_live()?;
                 let mut what =
@@ -161,8 +161,8 @@ impl DbInner {
     fn rewrite(&self, repair: &Claimed, error: &Error) -> Result<Option<JobTables>> {
         let Claimed { partition, compaction, version } = repair;
         // Either a close finds the claim, or this check finds the close.
-        self.check_not_closed()?;
-        self.catalog.edit()?.ensure_writable()?;
+        self.ownership.check_not_closed()?;
+        self.runner.catalog.edit()?.ensure_writable()?;
         let job = self.runner.start(partition);
         let merge = Merge::compaction(compaction, version);
         let mut made = self

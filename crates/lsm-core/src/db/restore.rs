@@ -1,4 +1,4 @@
-//! Restoration: entries of gaps come from a copy elsewhere. Called by `Partition::repair`, by repairs, and for
+//! [`Restorer`]: entries of gaps come from a copy elsewhere. Called by `Partition::repair`, by repairs, and for
 //! hooks that may know a copy.
 //!
 //! The partition's filter knows the copy; it returns the entries of a gap (`hooks/filter.rs`). They
@@ -17,11 +17,13 @@
 
 use std::sync::Arc;
 
-use super::DbInner;
 use super::exchange::check_stored_key;
 use super::gaps::{borrowed, closing};
-use super::install::Installation;
-use super::job::StartedJob;
+use super::install::{Installation, Installer};
+use super::job::{JobRunner, StartedJob};
+use super::jobs::Jobs;
+use super::log::Log;
+use super::ownership::Ownership;
 use crate::error::Result;
 use crate::hooks::{Event, OwnedEntry};
 use crate::iter::InternalIter;
@@ -29,7 +31,7 @@ use crate::memtable::{Memtable, SlabPool, TrueEntry};
 use crate::partition::{PartitionState, ReadView};
 use crate::read::{Bounds, Source};
 use crate::types::{EntryKind, Gap, Gaps, InGap, KeyRef, MemtableId, SeqNo, Trailer};
-use crate::version::{Change, HookRecord, SstMeta};
+use crate::version::{Change, HookRecord, SstMeta, TableContext};
 
 /// Most attempts for a gap if there are writes into it meanwhile.
 const ATTEMPTS: usize = 8;
@@ -50,7 +52,33 @@ struct Restored {
     newest: Option<SeqNo>,
 }
 
-impl DbInner {
+/// Restores the entries of gaps from a copy.
+pub(super) struct Restorer {
+    log: Arc<Log>,
+    runner: Arc<JobRunner>,
+    jobs: Arc<Jobs>,
+    installer: Arc<Installer>,
+    /// Says whether the database was opened for reading.
+    ownership: Arc<Ownership>,
+}
+
+impl Restorer {
+    pub(super) fn new(
+        log: &Arc<Log>,
+        runner: &Arc<JobRunner>,
+        jobs: &Arc<Jobs>,
+        installer: &Arc<Installer>,
+        ownership: &Arc<Ownership>,
+    ) -> Restorer {
+        Restorer {
+            log: log.clone(),
+            runner: runner.clone(),
+            jobs: jobs.clone(),
+            installer: installer.clone(),
+            ownership: ownership.clone(),
+        }
+    }
+
     /// Asks again for the entries of the gaps of a partition, if its filter knows a copy. A failure
     /// is not reported here: the remaining gap reports it.
     pub(super) fn retry_gaps(&self, partition: &Arc<PartitionState>) {
@@ -74,7 +102,7 @@ impl DbInner {
             return Ok(());
         }
         let _entered = self.jobs.enter(partition);
-        self.check_open()?;
+        self.log.check_open()?;
         for gap in gaps.open() {
             let Some((within, rest)) = gap.split(borrowed(bounds)) else { continue };
             let part = GapPart { gap, within, rest };
@@ -139,7 +167,7 @@ impl DbInner {
     ) -> Result<Option<Vec<Restored>>> {
         // Of one key the newest first: only that one counts.
         entries.sort_by(|a, b| (&a.key, b.seq).cmp(&(&b.key, a.seq)));
-        let mut newest = NewestEntries::of(self, view)?;
+        let mut newest = NewestEntries::of(&self.runner.tables, view)?;
         let mut last: Option<Vec<u8>> = None;
         let mut restored = Vec::new();
         for entry in entries {
@@ -176,7 +204,7 @@ impl DbInner {
         restored: &[Restored],
     ) -> Result<Vec<SstMeta>> {
         // Irrelevant, except that nothing flushed is newer: all get another one.
-        let seq = self.commit.visible_seq();
+        let seq = self.runner.commit.visible_seq();
         let entries: Vec<TrueEntry> = restored
             .iter()
             .map(|it| TrueEntry {
@@ -220,7 +248,7 @@ impl DbInner {
             Ok(true) => {}
             unready => {
                 // No edit names them, and the next attempt writes others.
-                self.removal.forget(&tables);
+                self.installer.removal().forget(&tables);
                 return unready;
             }
         }
@@ -243,7 +271,7 @@ impl DbInner {
         let installed = self.installer.install(partition, installation);
         if let Ok(true) = installed {
             // After the edit: a reader at this number must find the tables.
-            self.commit.publish_unlogged(&between);
+            self.runner.commit.publish_unlogged(&between);
         }
         drop(between);
         self.jobs.release_levels(partition, &tables);
@@ -262,13 +290,13 @@ impl DbInner {
         gap: &Gap,
         restored: &[Restored],
     ) -> Result<bool> {
-        self.check_open()?;
+        self.log.check_open()?;
         partition.check_live()?;
         let view = partition.pin();
         if !view.version.gaps.contains(gap) || view.version.hooks != *hooks {
             return Ok(false);
         }
-        let mut newest = NewestEntries::of(self, &view)?;
+        let mut newest = NewestEntries::of(&self.runner.tables, &view)?;
         for it in restored {
             if newest.seq_of(&it.key)? != it.newest {
                 return Ok(false);
@@ -285,8 +313,8 @@ struct NewestEntries {
 }
 
 impl NewestEntries {
-    fn of(db: &DbInner, view: &ReadView) -> Result<NewestEntries> {
-        let sources = Source::all(view, &db.setup.tables)?;
+    fn of(tables: &Arc<TableContext>, view: &ReadView) -> Result<NewestEntries> {
+        let sources = Source::all(view, tables)?;
         let clear_seq = Some(view.newest_clear()).filter(|clear_seq| *clear_seq > SeqNo::ZERO);
         Ok(NewestEntries { sources, clear_seq })
     }

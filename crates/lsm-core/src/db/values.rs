@@ -139,7 +139,7 @@ impl DbInner {
             if let Some(goal) = &present {
                 match self.jobs.pick_range(partition, goal.as_range())? {
                     RangeStep::Run(claimed) => {
-                        let done = self.run_in_background(&claimed);
+                        let done = self.compactor.run_in_background(&claimed);
                         return done.inspect_err(|error| {
                             self.give_up(partition, store, goal, error);
                         });

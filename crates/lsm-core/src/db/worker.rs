@@ -1,14 +1,19 @@
 //! [`Worker`] for an open database: the pieces of work of the background threads.
 
+use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::background::{Background, Worker};
-use super::handle::Db;
+use super::jobs::{FlushTurn, PickedSound, RangeGoal};
 #[cfg(doc)]
 use super::stall::Stall;
 use super::{BackgroundMode, DbInner};
+use crate::compaction::Finish;
 use crate::error::{Error, Result};
 use crate::partition::PartitionState;
+use crate::read::Bounds;
+use crate::version::UserRange;
 
 impl Worker for DbInner {
     fn background(&self) -> &Background {
@@ -90,6 +95,62 @@ impl DbInner {
         }
     }
 
+    /// Picks, for any partition, and runs one compaction; `false` if none is due.
+    pub(super) fn compact_one(&self) -> Result<bool> {
+        // Large values are moved only when no compaction is due, because writers wait for
+        // compactions. A failed compaction comes after them: while it fails, the moves would never
+        // free space.
+        match self.jobs.pick_sound() {
+            PickedSound::Due(claimed) => self.compactor.run_in_background(&claimed),
+            PickedSound::Nothing => self.tend_values(),
+            PickedSound::OnlyFailing => match self.tend_values() {
+                Ok(true) => Ok(true),
+                tended => self.try_again().and_then(|done| if done { Ok(true) } else { tended }),
+            },
+        }
+    }
+
+    /// Picks and runs a compaction, also of a partition whose last one failed.
+    fn try_again(&self) -> Result<bool> {
+        self.jobs.pick()?.map_or(Ok(false), |claimed| self.compactor.run_in_background(&claimed))
+    }
+
+    /// Compacts a range of a partition to the bottom, on the calling thread.
+    pub(super) fn compact(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
+        self.flusher.flush_now(partition)?;
+        let range = UserRange { start: end_of(&bounds.0), end: end_of(&bounds.1) };
+        if matches!((range.start, range.end), (Some(start), Some(end)) if start > end) {
+            return Ok(());
+        }
+        // Filters see every table that exists now, a value store may move its values, and hidden
+        // entries of a removed filter are dropped.
+        let view = partition.view();
+        let has_hidden = view.version.tables().any(|(_, table)| table.meta.hidden > 0);
+        let has_hooks = !partition.hooks().filters.is_empty() || partition.store().is_some();
+        let rewrites_all = has_hidden || has_hooks;
+        drop(view);
+        // A number that is allocated now is above that of every existing table.
+        let goal = RangeGoal {
+            range,
+            through: self.commit.visible_seq(),
+            rewrite_before: rewrites_all.then(|| self.runner.factory.numbers.allocate()),
+            finish: Finish::LastLevel,
+        };
+        self.compactor.reach(partition, goal)?;
+        // After the tables of the range are where they stay: those that exist now are merged with their
+        // neighbours once, so that the call ends however the outputs are cut.
+        let finish = Finish::Packed(self.runner.factory.numbers.allocate());
+        self.compactor.reach(partition, RangeGoal { finish, ..goal })
+    }
+
+    /// Waits until no compaction runs; no flush runs either while the result lives.
+    pub(super) fn wait_for_jobs(&self) -> FlushTurn<'_> {
+        while self.jobs.is_running() {
+            self.background.wait_for_news();
+        }
+        self.jobs.flush_turn()
+    }
+
     /// Returns `true` if there is something to flush, to compact or to remove.
     pub(super) fn has_work(&self) -> bool {
         self.log.has_failed() || self.jobs.has_work() || self.has_value_goal()
@@ -101,12 +162,21 @@ impl DbInner {
     }
 }
 
+/// The key at which a range ends; compactions take the tables around it whole, so the bound may be
+/// inclusive or exclusive.
+fn end_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::db::BackgroundMode;
+    use crate::db::{BackgroundMode, Db};
     use crate::fs::MemFs;
 
     /// Threads of a database that works step by step do nothing when they are woken, so each wake-up

@@ -111,7 +111,7 @@ impl Partition {
             // without a sign where is not: nothing says what the export would lack.
             let names_block = error.damage().is_some_and(|damage| damage.offset.is_some());
             let version = &point.view.version;
-            if !names_block || !db.repair_table(self.state(), version, error)? {
+            if !names_block || !db.compactor.repair_table(self.state(), version, error)? {
                 return exported;
             }
             // A new one: the present snapshot may read the damaged table as long as it lives.
