@@ -303,6 +303,11 @@ impl Flusher {
         self.seal_and_flush(&self.runner.catalog.partitions())
     }
 
+    /// Seals the active memtable of a partition. The flush thread writes it.
+    pub(super) fn seal(&self, partition: &PartitionState) {
+        self.sealer.seal_now(partition);
+    }
+
     /// Seals and flushes one partition.
     pub(super) fn flush_now(&self, partition: &Arc<PartitionState>) -> Result<()> {
         self.log.check_writable()?;

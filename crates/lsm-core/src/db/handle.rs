@@ -317,7 +317,7 @@ impl Partition {
 
     /// Reclaims the space of large values that no reader needs, as far as possible now.
     pub fn reclaim_values(&self) -> Result<()> {
-        let reclaimed = self.db().reclaim_values(self.state(), None);
+        let reclaimed = self.db().reclaimer.reclaim_values(self.state(), None);
         self.db().events.deliver();
         reclaimed
     }
@@ -326,7 +326,7 @@ impl Partition {
     /// keys.
     pub fn reallocate_values(&self, range: impl KeyRange) -> Result<()> {
         let keys = stored_bounds(self.state().key_form, range.bounds());
-        let moved = self.db().reclaim_values(self.state(), Some(keys));
+        let moved = self.db().reclaimer.reclaim_values(self.state(), Some(keys));
         self.db().events.deliver();
         moved
     }
@@ -334,7 +334,7 @@ impl Partition {
     /// As [`Partition::reclaim_values`], repeatedly until no reader holds dropped values, or until
     /// `timeout` has passed; `true` if none does.
     pub fn wait_values_reclaimed(&self, timeout: Duration) -> Result<bool> {
-        let is_done = self.db().wait_reclaimed(self.state(), timeout);
+        let is_done = self.db().reclaimer.wait_reclaimed(self.state(), timeout);
         self.db().events.deliver();
         is_done
     }

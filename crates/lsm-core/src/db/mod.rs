@@ -109,7 +109,7 @@ use removal::Removal;
 use restore::Restorer;
 use sealing::MemtableSealer;
 use stall::Stall;
-use values::ValueTending;
+use values::{ValueReclaimer, ValueTending};
 
 /// The state that the handles of one open database share.
 pub(crate) struct DbInner {
@@ -136,6 +136,7 @@ pub(crate) struct DbInner {
     flusher: Arc<Flusher>,
     restorer: Arc<Restorer>,
     compactor: Arc<Compactor>,
+    reclaimer: Arc<ValueReclaimer>,
 }
 
 impl DbInner {

@@ -32,7 +32,7 @@ use super::removal::Removal;
 use super::restore::Restorer;
 use super::sealing::{MemtableLimits, MemtableSealer};
 use super::stall::{DbStallEnv, Stall};
-use super::values::ValueTending;
+use super::values::{ValueReclaimer, ValueTending};
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::compaction::TableFactory;
@@ -318,9 +318,21 @@ impl Builder {
         let restorer = Arc::new(Restorer::new(&log, &runner, &jobs, &installer, &ownership));
         let compactor =
             Compactor::new(&log, &runner, &jobs, &background, &installer, &ownership, &restorer);
+        let (flusher, compactor) = (Arc::new(flusher), Arc::new(compactor));
+        let reclaimer = ValueReclaimer::new(
+            &values,
+            &log,
+            &runner,
+            &jobs,
+            &background,
+            &removal,
+            &flusher,
+            &compactor,
+        );
         start(Arc::new(DbInner {
-            flusher: Arc::new(flusher),
-            compactor: Arc::new(compactor),
+            flusher,
+            compactor,
+            reclaimer: Arc::new(reclaimer),
             restorer,
             sealer,
             installer,

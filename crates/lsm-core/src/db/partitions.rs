@@ -133,7 +133,8 @@ impl DbInner {
         // report that it is free.
         self.commit.note_released(active_bytes);
         self.stall.update(std::iter::once(&*partition));
-        self.forget_work(partition.id);
+        self.jobs.forget(partition.id);
+        self.values.forget(partition.id);
         self.background.wake_all();
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::DbInner;
+use super::values::ValueReclaimer;
 use crate::error::{ErrorKind, Result};
 use crate::hooks::{AttachedStore, MoveRequest};
 use crate::partition::PartitionState;
@@ -18,7 +18,7 @@ use crate::read::Bounds;
 /// finished background job holds them for a moment.
 const LOOKS_FOR_ROOM: u32 = 8;
 
-impl DbInner {
+impl ValueReclaimer {
     /// Reclaims the space of values that no reader needs, as far as possible now: the work that the
     /// background does after some seconds. The values of the stored keys `moved` are moved, if some
     /// are named.
@@ -57,7 +57,7 @@ impl DbInner {
         let mut asked = true;
         // One goal after the other, alternating with the background, which may work on one.
         loop {
-            let present = self.values.goal(partition.id);
+            let present = self.tending.goal(partition.id);
             if let Some(goal) = &present {
                 let reached = self.compactor.reach(partition, goal.as_range());
                 if let Err(error) = reached {
@@ -76,7 +76,7 @@ impl DbInner {
             }
             // The space of emptied files is room for the next. A failure is returned at the end.
             let _ = self.removal.finish();
-            match self.values.choose(partition.id, present.as_ref()) {
+            match self.tending.choose(partition.id, present.as_ref()) {
                 Some(choice) => {
                     reallocates = within.is_some();
                     let keys = within.take();
@@ -89,7 +89,7 @@ impl DbInner {
                     if choice.set(next).is_none() && !reallocates {
                         let Some(why) = unmoved else { return Ok(()) };
                         // Emptied files are room as soon as the last job or reader releases them.
-                        let is_held = self.catalog.obsolete().holds_values_of(partition.id);
+                        let is_held = self.runner.catalog.obsolete().holds_values_of(partition.id);
                         if why.kind() != ErrorKind::NoSpace || !is_held || looks == 0 {
                             return Err(why);
                         }
@@ -100,7 +100,7 @@ impl DbInner {
                 // Another thread chooses. Of two choices, the second would undo the first.
                 None => self.background.wait_for_news(),
             }
-            self.check_open()?;
+            self.log.check_open()?;
             partition.check_live()?;
         }
     }
@@ -114,7 +114,7 @@ impl DbInner {
         let begun = self.background.now();
         loop {
             let reclaimed = self.reclaim_values(partition, None);
-            if !self.catalog.obsolete().holds_values_of(partition.id) {
+            if !self.runner.catalog.obsolete().holds_values_of(partition.id) {
                 return reclaimed.map(|()| true);
             }
             let is_over = self.background.now().saturating_sub(begun) >= timeout;

@@ -23,17 +23,17 @@
 use std::sync::Arc;
 use std::vec;
 
-use super::DbInner;
-use super::values::CountingTurn;
+use super::log::Log;
+use super::values::{CountingTurn, ValueReclaimer};
 use crate::error::{Error, Result};
 use crate::hooks::{AttachedStore, Dropped, StoreEdit};
 use crate::iter::InternalIter;
 use crate::partition::PartitionState;
 use crate::sstable::{ReadMode, SstIter};
 use crate::types::{EntryKind, SeqNo};
-use crate::version::{Change, PartitionVersion, Table};
+use crate::version::{Change, PartitionVersion, Table, TableContext};
 
-impl DbInner {
+impl ValueReclaimer {
     /// Drops the values of a partition that no table names, if a gap was closed since the last
     /// count; `false` if none was.
     ///
@@ -46,7 +46,7 @@ impl DbInner {
         _turn: &CountingTurn<'_>,
     ) -> Result<bool> {
         let newest = newest_closed(&partition.view().version);
-        let Some(newest) = newest.filter(|newest| self.values.begin_count(partition.id, *newest))
+        let Some(newest) = newest.filter(|newest| self.tending.begin_count(partition.id, *newest))
         else {
             return Ok(false);
         };
@@ -55,7 +55,7 @@ impl DbInner {
         }
         // Only after a whole count: until then the closed gap stays, and with it the reason to
         // count again.
-        self.values.end_count(partition.id, newest);
+        self.tending.end_count(partition.id, newest);
         Ok(true)
     }
 
@@ -68,13 +68,18 @@ impl DbInner {
             return Ok(());
         };
         let tables: Vec<_> = counted.tables().map(|(_, table)| table.clone()).collect();
-        let mut named = NamedHandles { db: self, tables: tables.into_iter(), entries: None };
+        let mut named = NamedHandles {
+            log: &self.log,
+            context: &self.runner.tables,
+            tables: tables.into_iter(),
+            entries: None,
+        };
         let unnamed = Dropped::Unnamed { state: &state, named: &mut named };
         let section = store.call("edit", |store| store.edit(StoreEdit::dropping(unnamed)))?;
         if section.is_empty() {
             return Ok(());
         }
-        let mut editing = self.catalog.edit()?;
+        let mut editing = self.runner.catalog.edit()?;
         // The tables were read without a lock, and the partition may have been dropped meanwhile.
         if !editing.current().partitions.contains_key(partition.id) {
             return Ok(());
@@ -85,7 +90,7 @@ impl DbInner {
         let version = editing.install(vec![change])?;
         partition.install(version.partitions[&partition.id].clone(), None);
         let before = partition.past_versions();
-        self.catalog.obsolete().add_values(number, partition, store, &section, before);
+        self.runner.catalog.obsolete().add_values(number, partition, store, &section, before);
         drop(editing);
         // If it were held, it would count as a reader of the values that this edit drops.
         drop(counted);
@@ -100,15 +105,15 @@ impl DbInner {
         store: &AttachedStore,
     ) -> Result<Option<(Arc<PartitionVersion>, Vec<u8>)>> {
         loop {
-            self.catalog.obsolete().tell_all_stores()?;
-            let editing = self.catalog.edit()?;
+            self.runner.catalog.obsolete().tell_all_stores()?;
+            let editing = self.runner.catalog.edit()?;
             let Some(version) = editing.current().partitions.get(partition.id) else {
                 return Ok(None);
             };
             // Under the lock of the manifest, so that no edit comes between the version and the
             // state. If the store was not notified of an edit, that is done without the lock, and
             // the loop looks again.
-            if let Some(state) = self.catalog.obsolete().store_state(partition.id, store) {
+            if let Some(state) = self.runner.catalog.obsolete().store_state(partition.id, store) {
                 return Ok(Some((version.clone(), state?.section)));
             }
         }
@@ -121,7 +126,9 @@ fn newest_closed(version: &PartitionVersion) -> Option<SeqNo> {
 
 /// The handles of all entries of some tables.
 struct NamedHandles<'a> {
-    db: &'a DbInner,
+    /// Says whether the database is closed.
+    log: &'a Log,
+    context: &'a TableContext,
     tables: vec::IntoIter<Arc<Table>>,
     /// The entries of the table under way.
     entries: Option<SstIter>,
@@ -133,9 +140,9 @@ impl NamedHandles<'_> {
             let Some(entries) = self.entries.as_mut().filter(|entries| entries.valid()) else {
                 let Some(table) = self.tables.next() else { return Ok(None) };
                 // Once a table: a count over a large partition must not delay a close.
-                self.db.check_open()?;
+                self.log.check_open()?;
                 // Past the cache: a count reads every block once.
-                let mut entries = table.reader(&self.db.setup.tables)?.iter(ReadMode::Streaming);
+                let mut entries = table.reader(self.context)?.iter(ReadMode::Streaming);
                 entries.seek(None)?;
                 self.entries = Some(entries);
                 continue;

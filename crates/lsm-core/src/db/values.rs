@@ -1,4 +1,4 @@
-//! The maintenance of large values: the background work that reclaims the space of values that no
+//! [`ValueReclaimer`]: the maintenance of large values, the background work that reclaims the space of values that no
 //! reader needs.
 //!
 //! Called by the compaction threads when no other compaction is due, and again every second as long
@@ -25,12 +25,17 @@ use std::sync::Arc;
 pub(super) use tending::{CountingTurn, Goal, ValueTending};
 use tending::{IdleState, PlannedMoves};
 
-use super::jobs::RangeStep;
-use super::{BackgroundMode, DbInner};
+use super::background::{Background, BackgroundMode};
+use super::compaction::Compactor;
+use super::flush::Flusher;
+use super::job::JobRunner;
+use super::jobs::{Jobs, RangeStep};
+use super::log::Log;
+use super::removal::Removal;
 use crate::error::{Error, Result};
 use crate::hooks::{AttachedStore, KeySpan, MovePlan, MoveRequest};
 use crate::partition::PartitionState;
-use crate::types::{PartitionId, SeqNo};
+use crate::types::SeqNo;
 use crate::version::{PartitionVersion, Table};
 
 /// Returns `true` if a table shares keys with one on a deeper level, or both lie on level 0.
@@ -59,10 +64,45 @@ fn unsettled(version: &PartitionVersion, held: &[SeqNo], overlaps: bool) -> Opti
     hull
 }
 
-impl DbInner {
+/// Reclaims the space of large values that no reader needs.
+pub(super) struct ValueReclaimer {
+    pub(super) tending: Arc<ValueTending>,
+    pub(super) log: Arc<Log>,
+    pub(super) runner: Arc<JobRunner>,
+    jobs: Arc<Jobs>,
+    pub(super) background: Arc<Background>,
+    pub(super) removal: Arc<Removal>,
+    pub(super) flusher: Arc<Flusher>,
+    pub(super) compactor: Arc<Compactor>,
+}
+
+impl ValueReclaimer {
+    #[expect(clippy::too_many_arguments, reason = "one for each part, in one call at the open")]
+    pub(super) fn new(
+        tending: &Arc<ValueTending>,
+        log: &Arc<Log>,
+        runner: &Arc<JobRunner>,
+        jobs: &Arc<Jobs>,
+        background: &Arc<Background>,
+        removal: &Arc<Removal>,
+        flusher: &Arc<Flusher>,
+        compactor: &Arc<Compactor>,
+    ) -> ValueReclaimer {
+        ValueReclaimer {
+            tending: tending.clone(),
+            log: log.clone(),
+            runner: runner.clone(),
+            jobs: jobs.clone(),
+            background: background.clone(),
+            removal: removal.clone(),
+            flusher: flusher.clone(),
+            compactor: compactor.clone(),
+        }
+    }
+
     /// Returns `true` if a partition has values in its store: then a thread looks from time to time.
     pub(super) fn holds_values(&self) -> bool {
-        let partitions = self.catalog.with_stores();
+        let partitions = self.runner.catalog.with_stores();
         partitions
             .iter()
             .any(|partition| partition.store().is_some_and(|store| store.holds_values()))
@@ -70,31 +110,25 @@ impl DbInner {
 
     /// Returns `true` while tables are being merged for a store.
     pub(super) fn has_value_goal(&self) -> bool {
-        self.values.has_goal()
-    }
-
-    /// Forgets the background work of a dropped partition.
-    pub(super) fn forget_work(&self, partition: PartitionId) {
-        self.jobs.forget(partition);
-        self.values.forget(partition);
+        self.tending.has_goal()
     }
 
     /// Does one piece of due work for large values; `false` if there is none.
-    pub(super) fn tend_values(&self) -> Result<bool> {
+    pub(super) fn tend(&self) -> Result<bool> {
         let now = self.background.now();
         // A test that steps manually sees everything that is due, without waiting.
         let is_threaded = self.background.mode() == BackgroundMode::Threads;
-        let mut partitions = self.catalog.with_stores();
-        self.values.take_turns(&mut partitions);
+        let mut partitions = self.runner.catalog.with_stores();
+        self.tending.take_turns(&mut partitions);
         for partition in partitions {
-            if is_threaded && self.values.was_looked_at(partition.id, now) {
+            if is_threaded && self.tending.was_looked_at(partition.id, now) {
                 continue;
             }
             // Before anything can fail or panic: then the next attempt begins with another partition.
-            self.values.note_turn(partition.id);
+            self.tending.note_turn(partition.id);
             // A count reads all tables of a partition, and one runs at a time. A thread that finds
             // another one counting continues with other work; the next look counts.
-            if let Some(turn) = self.values.try_counting_turn()
+            if let Some(turn) = self.tending.try_counting_turn()
                 && self.recount_values(&partition, &turn)?
             {
                 return Ok(true);
@@ -102,15 +136,15 @@ impl DbInner {
             let Some(store) = partition.store() else { continue };
             // A goal of a store may remain that a compaction of another thread has emptied. It must
             // still be given up, because `wait_idle` waits for it.
-            if !store.holds_values() && self.values.goal(partition.id).is_none() {
+            if !store.holds_values() && self.tending.goal(partition.id).is_none() {
                 continue;
             }
             // The memtable first: no compaction sees a deletion that is only in memory.
             if self.flush_by_age(&partition) || self.settle_values(&partition, store)? {
                 return Ok(true);
             }
-            if self.values.goal(partition.id).is_none() {
-                self.values.note_look(partition.id, now);
+            if self.tending.goal(partition.id).is_none() {
+                self.tending.note_look(partition.id, now);
             }
         }
         Ok(false)
@@ -120,11 +154,11 @@ impl DbInner {
     fn flush_by_age(&self, partition: &Arc<PartitionState>) -> bool {
         let active = partition.view().active.clone();
         let with_entries = (!active.is_empty()).then_some(active.id);
-        if !self.values.is_old(partition.id, with_entries, self.background.now()) {
+        if !self.tending.is_old(partition.id, with_entries, self.background.now()) {
             return false;
         }
         // Only sealed. The flush thread writes it, so that this thread holds no turn to flush.
-        self.sealer.seal(&mut self.log.lock(), partition);
+        self.flusher.seal(partition);
         true
     }
 
@@ -134,7 +168,7 @@ impl DbInner {
         partition: &Arc<PartitionState>,
         store: &AttachedStore,
     ) -> Result<bool> {
-        let mut present = self.values.goal(partition.id);
+        let mut present = self.tending.goal(partition.id);
         loop {
             if let Some(goal) = &present {
                 match self.jobs.pick_range(partition, goal.as_range())? {
@@ -153,7 +187,7 @@ impl DbInner {
                     RangeStep::Done | RangeStep::Stuck(_) => {}
                 }
             }
-            let Some(choice) = self.values.choose(partition.id, present.as_ref()) else {
+            let Some(choice) = self.tending.choose(partition.id, present.as_ref()) else {
                 return Ok(false);
             };
             let next = match &present {
@@ -170,7 +204,7 @@ impl DbInner {
     fn next_goal(&self, partition: &PartitionState, store: &AttachedStore) -> Result<Option<Goal>> {
         let version = partition.view().version.clone();
         let idle_state =
-            self.values.idle_state(partition.id, version.flushed_through, self.background.now());
+            self.tending.idle_state(partition.id, version.flushed_through, self.background.now());
         let overlaps = idle_state == IdleState::Unsettled;
         if idle_state != IdleState::Busy
             && let Some(goal) = self.settling_goal(&version, overlaps)
@@ -190,7 +224,7 @@ impl DbInner {
         error: &Error,
     ) {
         if let Some(moves) = &goal.moves
-            && let Some(choice) = self.values.choose(partition.id, Some(goal))
+            && let Some(choice) = self.tending.choose(partition.id, Some(goal))
         {
             moves.end(store, Some(error));
             choice.set(None);
@@ -200,7 +234,7 @@ impl DbInner {
     /// The goal of merging shadowed entries with those that shadow them, see [`unsettled`].
     pub(super) fn settling_goal(&self, version: &PartitionVersion, overlaps: bool) -> Option<Goal> {
         let span = unsettled(version, &self.jobs.held_snapshots(), overlaps)?;
-        Some(Goal { span, through: self.commit.visible_seq(), moves: None })
+        Some(Goal { span, through: self.runner.commit.visible_seq(), moves: None })
     }
 
     /// The goal of a store for moving values: to rewrite all tables with keys of its plan. Without one, the
@@ -211,7 +245,7 @@ impl DbInner {
         request: &MoveRequest<'_>,
     ) -> Result<(Option<Goal>, Option<Error>)> {
         // A store that has not applied an edit would take the garbage of that edit for live values.
-        self.catalog.obsolete().tell_all_stores()?;
+        self.runner.catalog.obsolete().tell_all_stores()?;
         // The space of files that the last goal emptied is room for the next. A failure is noted separately.
         let _ = self.removal.remove();
         match store.call("plan_moves", |store| store.plan_moves(request))? {
@@ -219,7 +253,7 @@ impl DbInner {
                 // After the plan: a job that began before may have passed values that should be moved.
                 let rewrite_before = self.runner.factory.numbers.allocate();
                 let moves = Some(PlannedMoves { rewrite_before, ended });
-                Ok((Some(Goal { span, through: self.commit.visible_seq(), moves }), None))
+                Ok((Some(Goal { span, through: self.runner.commit.visible_seq(), moves }), None))
             }
             MovePlan::Nothing(unmoved) => Ok((None, unmoved)),
         }

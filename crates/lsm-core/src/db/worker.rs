@@ -67,7 +67,7 @@ impl Worker for DbInner {
     }
 
     fn waits_for_release(&self) -> bool {
-        !self.ownership.is_fenced() && (self.jobs.waits_for_time() || self.holds_values())
+        !self.ownership.is_fenced() && (self.jobs.waits_for_time() || self.reclaimer.holds_values())
     }
 
     fn has_work(&self) -> bool {
@@ -102,8 +102,8 @@ impl DbInner {
         // free space.
         match self.jobs.pick_sound() {
             PickedSound::Due(claimed) => self.compactor.run_in_background(&claimed),
-            PickedSound::Nothing => self.tend_values(),
-            PickedSound::OnlyFailing => match self.tend_values() {
+            PickedSound::Nothing => self.reclaimer.tend(),
+            PickedSound::OnlyFailing => match self.reclaimer.tend() {
                 Ok(true) => Ok(true),
                 tended => self.try_again().and_then(|done| if done { Ok(true) } else { tended }),
             },
@@ -153,7 +153,7 @@ impl DbInner {
 
     /// Returns `true` if there is something to flush, to compact or to remove.
     pub(super) fn has_work(&self) -> bool {
-        self.log.has_failed() || self.jobs.has_work() || self.has_value_goal()
+        self.log.has_failed() || self.jobs.has_work() || self.reclaimer.has_value_goal()
     }
 
     /// The failure that prevents background work at present, or the first damage that a compaction met.
