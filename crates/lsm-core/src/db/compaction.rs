@@ -12,9 +12,11 @@
 //!
 //! Invariants:
 //! 1. A failed compaction changes nothing but the list of skipped tables: its inputs stay in the
-//!    version, and its outputs are removed. A damaged input is repaired by `repair.rs`.
+//!    version, and its outputs are removed. A damaged input is repaired by `compaction/repair.rs`.
 //! 2. A deep merge has at least half of the time of its thread, except for the end of the last merge
 //!    that it gave way to. A merge of a level 0 gives way to none, so at most two run at once.
+
+mod repair;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -81,15 +83,15 @@ pub(super) fn changes(
 
 /// Runs and installs compactions, and repairs of damaged tables.
 pub(super) struct Compactor {
-    pub(super) log: Arc<Log>,
-    pub(super) runner: Arc<JobRunner>,
-    pub(super) jobs: Arc<Jobs>,
-    pub(super) background: Arc<Background>,
-    pub(super) installer: Arc<Installer>,
+    log: Arc<Log>,
+    runner: Arc<JobRunner>,
+    jobs: Arc<Jobs>,
+    background: Arc<Background>,
+    installer: Arc<Installer>,
     /// Says whether the database is closed.
-    pub(super) ownership: Arc<Ownership>,
+    ownership: Arc<Ownership>,
     /// Asked for the entries that a repair could not save.
-    pub(super) restorer: Arc<Restorer>,
+    restorer: Arc<Restorer>,
 }
 
 impl Compactor {

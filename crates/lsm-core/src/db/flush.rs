@@ -3,12 +3,14 @@
 //! Called by the flush thread, which flushes the partition with the most sealed memory until none has
 //! any, and by the calls that wait for a flush: `Db::flush`, compactions of a range, checkpoints,
 //! ingests, closing. A flush is a job like a compaction: `job.rs` runs it until it has tables and
-//! installs them. After a failed sync of the log `resume.rs` flushes all partitions in one edit.
+//! installs them. After a failed sync of the log `flush/resume.rs` flushes all partitions in one edit.
 //!
 //! Invariants:
 //! 1. One flush runs at a time, so level 0 receives tables in the order of their sequences. A
 //!    caller that flushes, or must prevent flushes, holds the [`FlushTurn`].
 //! 2. No flush enters the manifest before the log admits it (`log/retention.rs`).
+
+mod resume;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,13 +92,13 @@ pub(super) fn newest_sealed(partition: &PartitionState) -> Option<MemtableId> {
 
 /// Writes sealed memtables to tables.
 pub(super) struct Flusher {
-    pub(super) log: Arc<Log>,
-    pub(super) runner: Arc<JobRunner>,
-    pub(super) background: Arc<Background>,
-    pub(super) sealer: Arc<MemtableSealer>,
-    pub(super) installer: Arc<Installer>,
+    log: Arc<Log>,
+    runner: Arc<JobRunner>,
+    background: Arc<Background>,
+    sealer: Arc<MemtableSealer>,
+    installer: Arc<Installer>,
     /// Says whether the database is closed.
-    pub(super) ownership: Arc<Ownership>,
+    ownership: Arc<Ownership>,
     jobs: Arc<Jobs>,
 }
 

@@ -1,7 +1,7 @@
 //! [`JobRunner`]: a flush, a compaction, an export or a repair runs until it has tables, which are then
 //! installed.
 //!
-//! `flush.rs`, `compaction.rs`, `repair.rs` and `exchange/export.rs` choose the merge.
+//! `flush.rs`, `compaction.rs`, `compaction/repair.rs` and `exchange/export.rs` choose the merge.
 //!
 //! Invariant: faulty entries reach no table. A run with a fault has no outputs, and ends as corruption that
 //! names the table and the block.

@@ -1,6 +1,6 @@
 //! The commit cursor of an epoch that began without one, because its file could not be made.
 //!
-//! Called by the thread that tends the log (`worker.rs`). Until there is a file, secondaries read what the log
+//! Called by the thread that tends the log (`scheduler.rs`). Until there is a file, secondaries read what the log
 //! attests, and no process can take the database over. See `shared/commit_cursor/words.rs`.
 
 use std::time::Duration;

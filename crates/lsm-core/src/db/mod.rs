@@ -5,8 +5,8 @@
 //! `background.rs` runs `flush.rs` and `compaction.rs`, `jobs.rs` lists the running ones, `job.rs` runs one
 //! and `install.rs` installs its tables; `stall.rs` slows writers down, `obsolete.rs` deletes files,
 //! `verify.rs` reads all of them; `checkpoint.rs` and `exchange/` copy to and from other folders; `errors.rs`
-//! defines the reaction to failures and `resume.rs` recovers from the worst; `health.rs`, `stats.rs` and the
-//! listeners of `events.rs` report. `sealing.rs` and `worker.rs` are the work of the commit path and of the
+//! defines the reaction to failures and `flush/resume.rs` recovers from the worst; `health.rs`, `stats.rs` and the
+//! listeners of `events.rs` report. `sealing.rs` and `scheduler.rs` are the work of the commit path and of the
 //! background threads.
 
 mod background;
@@ -49,16 +49,13 @@ mod partitions;
 mod prepared;
 mod read_only;
 mod reads;
-mod reclaim;
-mod recount;
 mod recovery;
 mod removal;
-mod repair;
 mod require;
 mod restore;
-mod resume;
 pub(crate) mod retries;
 mod schedule;
+mod scheduler;
 mod sealing;
 mod stall;
 mod stats;
@@ -68,7 +65,6 @@ mod transaction;
 mod unconfirmed;
 mod values;
 mod verify;
-mod worker;
 mod write;
 
 use std::sync::Arc;

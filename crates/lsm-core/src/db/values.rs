@@ -18,6 +18,8 @@
 //!
 //! [`StoreWishes`]: crate::hooks::StoreWishes
 
+mod reclaim;
+mod recount;
 mod tending;
 
 use std::sync::Arc;
@@ -66,14 +68,14 @@ fn unsettled(version: &PartitionVersion, held: &[SeqNo], overlaps: bool) -> Opti
 
 /// Reclaims the space of large values that no reader needs.
 pub(super) struct ValueReclaimer {
-    pub(super) tending: Arc<ValueTending>,
-    pub(super) log: Arc<Log>,
-    pub(super) runner: Arc<JobRunner>,
+    tending: Arc<ValueTending>,
+    log: Arc<Log>,
+    runner: Arc<JobRunner>,
     jobs: Arc<Jobs>,
-    pub(super) background: Arc<Background>,
-    pub(super) removal: Arc<Removal>,
-    pub(super) flusher: Arc<Flusher>,
-    pub(super) compactor: Arc<Compactor>,
+    background: Arc<Background>,
+    removal: Arc<Removal>,
+    flusher: Arc<Flusher>,
+    compactor: Arc<Compactor>,
 }
 
 impl ValueReclaimer {

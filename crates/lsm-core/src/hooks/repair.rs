@@ -1,6 +1,6 @@
 //! [`TableRepair`]: says what takes the place of each block of a damaged table.
 //!
-//! Made by a filter that seals, one for each table that `db/repair.rs` repairs; called by the walk of
+//! Made by a filter that seals, one for each table that `db/compaction/repair.rs` repairs; called by the walk of
 //! `sstable/tolerant.rs` as it loads block after block. A block is the unit because damage has no respect for
 //! entries: a bit in a prefix that keys share changes all of them at once.
 //!

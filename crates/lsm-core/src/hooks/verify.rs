@@ -2,7 +2,7 @@
 //!
 //! A filter that seals makes one for each job. The cursor over a table (`sstable/iter/verified.rs`) calls it
 //! for each block that it reads. A block that is not what was written ends the job, as corruption. Then
-//! `db/repair.rs` repairs the table.
+//! `db/compaction/repair.rs` repairs the table.
 
 use std::sync::Arc;
 

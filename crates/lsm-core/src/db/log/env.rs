@@ -87,7 +87,7 @@ impl LogEnv for DbLogEnv {
     fn log_failed(&self, error: &Error) {
         self.ownership.cursor().note_failure(error);
         self.events.tell(&Event::BackgroundError(error.clone()));
-        // `resume.rs` is due.
+        // `flush/resume.rs` is due.
         self.background.wake_all();
     }
 

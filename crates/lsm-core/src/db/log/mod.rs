@@ -26,7 +26,7 @@
 //! 3. After a failed append the segment is closed at its last good frame; the header of the next
 //!    one, durable before anything in it is acknowledged, names that end.
 //! 4. After a failed sync nothing that was written before is synced again. The log, and so the
-//!    store, takes no writes until `resume.rs` has written the memtables to tables and begun a new
+//!    store, takes no writes until `flush/resume.rs` has written the memtables to tables and begun a new
 //!    log.
 //! 5. Segments are begun in the order of their numbers, because replay follows the numbers. A
 //!    segment is spoiled if one with a greater number was begun before it, or if it could not be

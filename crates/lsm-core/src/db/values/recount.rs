@@ -23,8 +23,8 @@
 use std::sync::Arc;
 use std::vec;
 
-use super::log::Log;
-use super::values::{CountingTurn, ValueReclaimer};
+use super::{CountingTurn, ValueReclaimer};
+use crate::db::log::Log;
 use crate::error::{Error, Result};
 use crate::hooks::{AttachedStore, Dropped, StoreEdit};
 use crate::iter::InternalIter;
@@ -40,7 +40,7 @@ impl ValueReclaimer {
     /// # Errors
     /// Those of reading the tables, of the store and of the manifest. The next try is made when another
     /// gap is closed, and after the next open.
-    pub(super) fn recount_values(
+    pub(in crate::db) fn recount_values(
         &self,
         partition: &Arc<PartitionState>,
         _turn: &CountingTurn<'_>,

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::values::ValueReclaimer;
+use super::ValueReclaimer;
 use crate::error::{ErrorKind, Result};
 use crate::hooks::{AttachedStore, MoveRequest};
 use crate::partition::PartitionState;
@@ -22,7 +22,7 @@ impl ValueReclaimer {
     /// Reclaims the space of values that no reader needs, as far as possible now: the work that the
     /// background does after some seconds. The values of the stored keys `moved` are moved, if some
     /// are named.
-    pub(super) fn reclaim_values(
+    pub(in crate::db) fn reclaim_values(
         &self,
         partition: &Arc<PartitionState>,
         moved: Option<Bounds>,
@@ -106,7 +106,7 @@ impl ValueReclaimer {
     }
 
     /// Reclaims until no dropped value of a partition is left, or for so long; `true` if none is.
-    pub(super) fn wait_reclaimed(
+    pub(in crate::db) fn wait_reclaimed(
         &self,
         partition: &Arc<PartitionState>,
         timeout: Duration,

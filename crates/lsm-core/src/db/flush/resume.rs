@@ -17,10 +17,10 @@
 
 use std::sync::Arc;
 
-use super::flush::{FlushedTables, Flusher, newest_sealed};
-use super::install::check_synced;
-use super::jobs::FlushTurn;
-use super::unconfirmed::DoubtfulFiles;
+use super::{FlushedTables, Flusher, newest_sealed};
+use crate::db::install::check_synced;
+use crate::db::jobs::FlushTurn;
+use crate::db::unconfirmed::DoubtfulFiles;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{AttachedStore, Event, PendingHandle};
 use crate::partition::PartitionState;

@@ -21,11 +21,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::compaction::Compactor;
-use super::job::{JobRunner, JobTables};
-use super::jobs::{Claimed, RepairStep};
-use super::log_search::LogSearch;
+use super::Compactor;
 use crate::compaction::Merge;
+use crate::db::job::{JobRunner, JobTables};
+use crate::db::jobs::{Claimed, RepairStep};
+use crate::db::log_search::LogSearch;
 use crate::error::{Damage, Error, ErrorKind, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::hooks::{Event, Fault, OwnedEntry, RepairSources, catch_engine};
@@ -102,7 +102,7 @@ impl Compactor {
     ///
     /// # Errors
     /// Those of writing and installing the table.
-    pub(super) fn repair_table(
+    pub(in crate::db) fn repair_table(
         &self,
         partition: &Arc<PartitionState>,
         version: &PartitionVersion,
@@ -188,13 +188,13 @@ impl Compactor {
 
 impl JobRunner {
     /// The sources of a repair over `view`.
-    pub(super) fn repair_sources(&self, view: &Arc<ReadView>) -> Arc<dyn RepairSources> {
+    pub(in crate::db) fn repair_sources(&self, view: &Arc<ReadView>) -> Arc<dyn RepairSources> {
         let log = self.log_search(view, []);
         Arc::new(SourcesOf { log, view: view.clone(), tables: self.tables.clone() })
     }
 
     /// Tells of what is damaged beyond repair, and between which keys it stood.
-    pub(super) fn tell_lost(&self, view: &ReadView, lost: Vec<Fault>, gaps: &[Gap]) {
+    pub(in crate::db) fn tell_lost(&self, view: &ReadView, lost: Vec<Fault>, gaps: &[Gap]) {
         for fault in lost {
             let damage = self.damage_of(view, &fault);
             self.events.tell(&Event::Corruption(damage.clone()));
@@ -209,7 +209,7 @@ impl JobRunner {
     }
 
     /// The report of a fault in an input that `view` has.
-    pub(super) fn damage_of(&self, view: &ReadView, fault: &Fault) -> Damage {
+    pub(in crate::db) fn damage_of(&self, view: &ReadView, fault: &Fault) -> Damage {
         let file = match fault.at.file {
             None => PathBuf::from("memtable"),
             Some(file) => {
