@@ -312,8 +312,8 @@ impl Batch {
         match admission {
             // Before the sections are hashed and before any lock: a delayed writer holds nothing
             // that others need.
-            Admission::Wait => db.admit(states(), self.bytes)?,
-            Admission::Try => db.stall.try_admit(states(), self.bytes)?,
+            Admission::Wait => db.scheduler.admit(states(), self.bytes)?,
+            Admission::Try => db.scheduler.stall().try_admit(states(), self.bytes)?,
         }
         let requirements =
             (!self.requirements.is_empty()).then(|| Box::new(Requirements::new(self.requirements)));

@@ -78,7 +78,7 @@ impl DbInner {
         // Only now may the copied tables and values be deleted.
         drop((version, pinned));
         // Tables that became obsolete meanwhile.
-        self.background.wake_all();
+        self.scheduler.background().wake_all();
         written
     }
 
@@ -87,16 +87,18 @@ impl DbInner {
     /// it refers to.
     fn version_at_one_commit(&self) -> Result<(Arc<DbVersion>, SeqNo, Vec<Pinned>)> {
         // Compactions go on: they change no content.
-        let no_other_flush = self.jobs.flush_turn();
+        let no_other_flush = self.scheduler.jobs().flush_turn();
         let mut between = self.log.lock();
         let partitions = self.catalog.partitions();
-        partitions.iter().for_each(|partition| self.sealer.seal(&mut between, partition));
+        partitions
+            .iter()
+            .for_each(|partition| self.scheduler.sealer().seal(&mut between, partition));
         let last_seq = self.commit.visible_seq();
         let sealed: Vec<_> = partitions.iter().map(|p| p.view().sealed.first().cloned()).collect();
         drop(between);
         for (partition, newest) in partitions.iter().zip(sealed) {
             if let Some(newest) = newest.filter(|_| !partition.is_dropped()) {
-                self.flusher.flush_partition(
+                self.scheduler.flusher().flush_partition(
                     &no_other_flush,
                     partition,
                     newest.id,
@@ -104,7 +106,7 @@ impl DbInner {
                 )?;
             }
         }
-        self.background.wake_all();
+        self.scheduler.background().wake_all();
         // The views are pinned first: values are kept for the versions of the views. The version of
         // the database may be replaced by a new generation of the manifest in between, and holds at
         // least as much.

@@ -23,9 +23,9 @@ impl DbInner {
         let Some(closing) = self.ownership.begin_close() else { return Ok(()) };
         if self.ownership.is_read_only() {
             self.ownership.mark_closed();
-            self.background.stop();
+            self.scheduler.background().stop();
             // An export may run.
-            drop(self.wait_for_jobs());
+            drop(self.scheduler.wait_for_jobs());
             closing.release();
             return Ok(());
         }
@@ -34,7 +34,7 @@ impl DbInner {
         }
         if self.log.has_failed() {
             // The last chance to resume. `between.close` below reports the failure.
-            let _ = self.flusher.flush_one();
+            let _ = self.scheduler.flusher().flush_one();
         }
         // A first flush while writers continue, so that little is left when they are refused.
         let flushed = self.flush_unlogged();
@@ -46,7 +46,8 @@ impl DbInner {
         let unlogged = self.seal_unlogged(&mut between);
         drop(between);
         // Entries that were acknowledged during the first flush.
-        let flushed = flushed.and_then(|()| self.flusher.flush_sealed(&unlogged, || Ok(())));
+        let flushed =
+            flushed.and_then(|()| self.scheduler.flusher().flush_sealed(&unlogged, || Ok(())));
         let mut between = self.log.lock();
         let ended = self.log.check().and_then(|()| between.close());
         drop(between);
@@ -55,7 +56,7 @@ impl DbInner {
         // open. An index is a hint, so its failure does not fail the close.
         let _ = self.log.index_sealed();
         // As long as the folder is locked: later a deletion could hit a file of the next process.
-        let removed = self.removal.remove();
+        let removed = self.scheduler.removal().remove();
         // After a concurrent fence this returns the error, and the cursor does not change.
         let closed = self.ownership.end_cursor();
         // Last: the next process may open the database as soon as the lock is free.
@@ -82,11 +83,11 @@ impl DbInner {
     /// Ends all work of a database that is marked closed.
     fn end_work(&self) {
         self.log.shut_notices();
-        self.background.stop();
+        self.scheduler.background().stop();
         // Parked writers look again and find the database closed.
-        self.stall.ease();
+        self.scheduler.stall().ease();
         // Calls that work on threads of their own give up; none may touch the folder afterwards.
-        let flushing = self.wait_for_jobs();
+        let flushing = self.scheduler.wait_for_jobs();
         // After the last job. From here on no edit can reach the folder, which another process may
         // open.
         self.catalog.shut();
@@ -95,11 +96,11 @@ impl DbInner {
 
     /// Partitions without a log have nothing else to make them last.
     fn flush_unlogged(&self) -> Result<()> {
-        if self.background.mode() == BackgroundMode::Threads {
+        if self.scheduler.background().mode() == BackgroundMode::Threads {
             self.check_open()?;
         }
         let unlogged = self.seal_unlogged(&mut self.log.lock());
-        self.flusher.finish_flushes(&unlogged)
+        self.scheduler.flusher().finish_flushes(&unlogged)
     }
 
     /// Flushes memtables that would take long to replay. The log has them as well, so a failure here
@@ -113,21 +114,21 @@ impl DbInner {
         if large.is_empty() || self.log.has_failed() {
             return;
         }
-        let _ = self.flusher.seal_and_flush(&large);
+        let _ = self.scheduler.flusher().seal_and_flush(&large);
     }
 
     /// Does compactions that are due and cost little. The next process tries one that fails again, so the
     /// close does not fail with it.
     fn merge_little(&self) {
         // In steps the owner says when work is done.
-        if self.background.mode() != BackgroundMode::Threads || self.log.has_failed() {
+        if self.scheduler.background().mode() != BackgroundMode::Threads || self.log.has_failed() {
             return;
         }
         let mut left = MERGED_BYTES_MAX;
         for _ in 0..MERGES_MAX {
-            let Some(claimed) = self.jobs.pick_cheap(left) else { return };
+            let Some(claimed) = self.scheduler.jobs().pick_cheap(left) else { return };
             left -= claimed.compaction.bytes();
-            if self.compactor.run_in_background(&claimed).is_err() {
+            if self.scheduler.compactor().run_in_background(&claimed).is_err() {
                 return;
             }
         }
@@ -136,7 +137,7 @@ impl DbInner {
     fn seal_unlogged(&self, between: &mut LogWriter<'_>) -> Vec<Arc<PartitionState>> {
         let mut unlogged = self.catalog.partitions();
         unlogged.retain(|partition| !partition.logged);
-        unlogged.iter().for_each(|partition| self.sealer.seal(between, partition));
+        unlogged.iter().for_each(|partition| self.scheduler.sealer().seal(between, partition));
         unlogged
     }
 }

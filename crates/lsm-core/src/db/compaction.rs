@@ -19,6 +19,7 @@
 mod repair;
 
 use std::cell::Cell;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,12 +32,13 @@ use super::jobs::{Claimed, Jobs, RangeGoal, RangeStep};
 use super::log::Log;
 use super::ownership::Ownership;
 use super::restore::Restorer;
-use crate::compaction::{Compaction, Merge, Method};
+use crate::compaction::{Compaction, Finish, Merge, Method};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{Event, catch_engine};
 use crate::partition::PartitionState;
+use crate::read::Bounds;
 use crate::types::PartitionId;
-use crate::version::{Change, SstMeta};
+use crate::version::{Change, SstMeta, UserRange};
 
 /// A deep merge that gives way to merges of level 0.
 pub(super) struct L0Preemption {
@@ -113,6 +115,11 @@ impl Compactor {
             ownership: ownership.clone(),
             restorer: restorer.clone(),
         }
+    }
+
+    /// The restoration of entries that a repair could not save.
+    pub(super) fn restorer(&self) -> &Restorer {
+        &self.restorer
     }
 
     /// Runs a claimed compaction for no particular caller.
@@ -300,5 +307,41 @@ impl Compactor {
                 }
             }
         }
+    }
+
+    /// Compacts the tables of a range of a partition to the bottom, on the calling thread.
+    pub(super) fn compact(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
+        let range = UserRange { start: end_of(&bounds.0), end: end_of(&bounds.1) };
+        if matches!((range.start, range.end), (Some(start), Some(end)) if start > end) {
+            return Ok(());
+        }
+        // Filters see every table that exists now, a value store may move its values, and hidden
+        // entries of a removed filter are dropped.
+        let view = partition.view();
+        let has_hidden = view.version.tables().any(|(_, table)| table.meta.hidden > 0);
+        let has_hooks = !partition.hooks().filters.is_empty() || partition.store().is_some();
+        let rewrites_all = has_hidden || has_hooks;
+        drop(view);
+        // A number that is allocated now is above that of every existing table.
+        let goal = RangeGoal {
+            range,
+            through: self.runner.commit.visible_seq(),
+            rewrite_before: rewrites_all.then(|| self.runner.factory.numbers.allocate()),
+            finish: Finish::LastLevel,
+        };
+        self.reach(partition, goal)?;
+        // After the tables of the range are where they stay: those that exist now are merged with their
+        // neighbours once, so that the call ends however the outputs are cut.
+        let finish = Finish::Packed(self.runner.factory.numbers.allocate());
+        self.reach(partition, RangeGoal { finish, ..goal })
+    }
+}
+
+/// The key at which a range ends; compactions take the tables around it whole, so the bound may be
+/// inclusive or exclusive.
+fn end_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
     }
 }

@@ -123,6 +123,17 @@ impl Flusher {
         }
     }
 
+    /// The sealing of memtables, and the check of batches.
+    #[inline]
+    pub(super) fn sealer(&self) -> &MemtableSealer {
+        &self.sealer
+    }
+
+    /// The installation of changes.
+    pub(super) fn installer(&self) -> &Installer {
+        &self.installer
+    }
+
     /// Flushes the partition with the most sealed memory; `false` if there is none.
     pub(super) fn flush_one(&self) -> Result<bool> {
         self.flush_next(None)

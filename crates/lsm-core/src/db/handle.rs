@@ -95,7 +95,7 @@ impl Db {
         let state = self.inner().open_partition(name, Some(&options), hooks.as_ref())?;
         // The filters of this call may know a copy of lost entries, which was not available before.
         if hooks.is_some() {
-            self.inner().restorer.retry_gaps(&state);
+            self.inner().scheduler.restorer().retry_gaps(&state);
             self.inner().events.deliver();
         }
         Ok(Partition::new(self.clone(), state))
@@ -152,7 +152,7 @@ impl Db {
 
     /// Writes all memtables to tables and waits for it.
     pub fn flush(&self) -> Result<()> {
-        let flushed = self.inner().flusher.flush_all();
+        let flushed = self.inner().scheduler.flusher().flush_all();
         self.inner().events.deliver();
         flushed
     }
@@ -166,11 +166,11 @@ impl Db {
         if self.inner().ownership.is_read_only() {
             return Ok(());
         }
-        self.inner().background.wait_idle(&**self.inner())?;
+        self.inner().scheduler.wait_idle()?;
         // The log thread would do this after a second. A caller that waits for idleness finds it done,
         // and the released files deleted.
         self.inner().log.release_reserve()?;
-        self.inner().removal.finish()
+        self.inner().scheduler.removal().finish()
     }
 
     /// With [`BackgroundMode::Stepped`](super::BackgroundMode): does one piece of background
@@ -179,7 +179,7 @@ impl Db {
         if self.inner().ownership.is_read_only() {
             return self.inner().check_not_closed().map(|()| false);
         }
-        self.inner().background.step(&**self.inner())
+        self.inner().scheduler.step()
     }
 
     /// Reads every live file and reports all damage.
@@ -303,21 +303,21 @@ impl Partition {
 
     /// Writes the memtables of the partition to tables and waits for it.
     pub fn flush(&self) -> Result<()> {
-        let flushed = self.db().flusher.flush_now(self.state());
+        let flushed = self.db().scheduler.flusher().flush_now(self.state());
         self.db().events.deliver();
         flushed
     }
 
     /// Flushes, and compacts `range` to the bottom level.
     pub fn compact(&self, range: impl KeyRange) -> Result<()> {
-        let compacted = self.db().compact(self.state(), &range.bounds());
+        let compacted = self.db().scheduler.compact(self.state(), &range.bounds());
         self.db().events.deliver();
         compacted
     }
 
     /// Reclaims the space of large values that no reader needs, as far as possible now.
     pub fn reclaim_values(&self) -> Result<()> {
-        let reclaimed = self.db().reclaimer.reclaim_values(self.state(), None);
+        let reclaimed = self.db().scheduler.reclaimer().reclaim_values(self.state(), None);
         self.db().events.deliver();
         reclaimed
     }
@@ -326,7 +326,7 @@ impl Partition {
     /// keys.
     pub fn reallocate_values(&self, range: impl KeyRange) -> Result<()> {
         let keys = stored_bounds(self.state().key_form, range.bounds());
-        let moved = self.db().reclaimer.reclaim_values(self.state(), Some(keys));
+        let moved = self.db().scheduler.reclaimer().reclaim_values(self.state(), Some(keys));
         self.db().events.deliver();
         moved
     }
@@ -334,7 +334,7 @@ impl Partition {
     /// As [`Partition::reclaim_values`], repeatedly until no reader holds dropped values, or until
     /// `timeout` has passed; `true` if none does.
     pub fn wait_values_reclaimed(&self, timeout: Duration) -> Result<bool> {
-        let is_done = self.db().reclaimer.wait_reclaimed(self.state(), timeout);
+        let is_done = self.db().scheduler.reclaimer().wait_reclaimed(self.state(), timeout);
         self.db().events.deliver();
         is_done
     }
@@ -344,7 +344,7 @@ impl raw::Walkable for Partition {
     fn pin_raw(&self) -> Result<raw::Pin> {
         let ReadPoint { view, open, .. } = self.read_point_at(None)?;
         let hooks = self.state().hooks();
-        let clock = self.db().background.clock().clone();
+        let clock = self.db().scheduler.background().clock().clone();
         Ok(raw::Pin { view, open, hooks, clock })
     }
 }

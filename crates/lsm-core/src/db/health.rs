@@ -249,12 +249,12 @@ fn write_store(f: &mut fmt::Formatter<'_>, name: &str, store: &ValueStoreStats) 
 impl DbInner {
     /// The part of the health of the database that background work and stalls determine.
     fn background_health(&self, partitions: &[Arc<PartitionState>]) -> Health {
-        let sealed = self.stall.sealed_bytes();
+        let sealed = self.scheduler.stall().sealed_bytes();
         let half_buffer = self.setup.options.write_buffer_bytes / 2;
         Health {
-            stalls: self.stall.health(partitions, self.background.now()),
-            background_errors: self.background.failures(),
-            damage: self.jobs.damage().map(|error| error.to_string()),
+            stalls: self.scheduler.stall().health(partitions, self.scheduler.background().now()),
+            background_errors: self.scheduler.background().failures(),
+            damage: self.scheduler.jobs().damage().map(|error| error.to_string()),
             listener_panic: self.events.panic().map(|error| error.to_string()),
             sealed_memtable_bytes: gauge(sealed, half_buffer, SEALED_SOFT, SEALED_HARD),
             ..Health::default()
@@ -273,7 +273,7 @@ impl DbInner {
     pub(super) fn confirm_clock(&self) {
         self.runner.calendar.confirm();
         // More may be due by it.
-        self.background.wake_all();
+        self.scheduler.background().wake_all();
     }
 
     /// Returns the health of the database.

@@ -49,8 +49,8 @@ impl Partition {
         let given_up = self.close_gaps(&bounds)?;
         // After the gaps are closed, which holds versions that may name the values. The loss is accepted even
         // if this fails. The next open repeats it.
-        let turn = db.values.wait_for_counting_turn();
-        let _ = db.reclaimer.recount_values(self.state(), &turn);
+        let turn = db.scheduler.reclaimer().tending().wait_for_counting_turn();
+        let _ = db.scheduler.reclaimer().recount_values(self.state(), &turn);
         Ok(given_up)
     }
 
@@ -69,8 +69,8 @@ impl Partition {
     pub fn repair(&self, range: impl KeyRange) -> Result<Vec<Gap>> {
         self.db().check_writable()?;
         let bounds = stored_bounds(self.state().key_form, range.bounds());
-        self.db().compact(self.state(), &bounds)?;
-        let restored = self.db().restorer.restore_gaps(self.state(), &bounds);
+        self.db().scheduler.compact(self.state(), &bounds)?;
+        let restored = self.db().scheduler.restorer().restore_gaps(self.state(), &bounds);
         self.db().runner.events.deliver();
         restored?;
         let view = self.state().view();

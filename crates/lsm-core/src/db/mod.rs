@@ -1,13 +1,16 @@
 //! The database: the only folder that knows everything below it.
 //!
 //! A write goes `write.rs` -> `commit.rs` -> `log/`; a read goes straight to `crate::read`. `open.rs` makes a
-//! database, `read_only.rs` opens one without writing, `catalog.rs` has its partitions and files;
-//! `background.rs` runs `flush.rs` and `compaction.rs`, `jobs.rs` lists the running ones, `job.rs` runs one
-//! and `install.rs` installs its tables; `stall.rs` slows writers down, `obsolete.rs` deletes files,
-//! `verify.rs` reads all of them; `checkpoint.rs` and `exchange/` copy to and from other folders; `errors.rs`
-//! defines the reaction to failures and `flush/resume.rs` recovers from the worst; `health.rs`, `stats.rs` and the
-//! listeners of `events.rs` report. `sealing.rs` and `scheduler.rs` are the work of the commit path and of the
-//! background threads.
+//! database, `read_only.rs` opens one without writing, `catalog.rs` has its partitions and files.
+//! `scheduler.rs` is the background work: `flush.rs`, `compaction.rs`, `values.rs` and `removal.rs` do it on the
+//! threads of `background.rs`, `jobs.rs` lists what runs, `job.rs` runs one job and `install.rs` installs its
+//! tables; `sealing.rs` works between two groups of writes, and `stall.rs` slows writers down. `obsolete.rs`
+//! deletes files, `verify.rs` reads all of them; `checkpoint.rs` and `exchange/` copy to and from other folders;
+//! `errors.rs` defines the reaction to failures and `flush/resume.rs` recovers from the worst; `health.rs`,
+//! `stats.rs` and the listeners of `events.rs` report.
+//!
+//! Invariant: the files of the background work, and those below them, import neither [`DbInner`] nor a handle.
+//! They are made of the parts that they use. The handles, and the calls that need several parts, come above.
 
 mod background;
 mod batch;
@@ -35,10 +38,10 @@ mod inject;
 mod install;
 mod job;
 mod jobs;
-mod late_cursor;
 mod leases;
 mod log;
 mod log_search;
+mod log_upkeep;
 mod loss;
 mod mend;
 mod modify;
@@ -89,23 +92,14 @@ pub use stall::StallHealth;
 pub use transaction::{Transaction, TransactionCursor, TransactionKeys, TransactionRange};
 pub use verify::{VerifyMark, VerifyOptions, VerifyProgress, VerifyReport};
 
-use background::Background;
 use catalog::Catalog;
 use commit::CommitPath;
-use compaction::Compactor;
 use context::{DbContext, Setup};
 use events::Events;
-use flush::Flusher;
-use install::Installer;
 use job::JobRunner;
-use jobs::Jobs;
 use log::Log;
 use ownership::Ownership;
-use removal::Removal;
-use restore::Restorer;
-use sealing::MemtableSealer;
-use stall::Stall;
-use values::{ValueReclaimer, ValueTending};
+use scheduler::Scheduler;
 
 /// The state that the handles of one open database share.
 pub(crate) struct DbInner {
@@ -120,19 +114,9 @@ pub(crate) struct DbInner {
     catalog: Arc<Catalog>,
     log: Arc<Log>,
     commit: Arc<CommitPath>,
-    background: Arc<Background>,
-    jobs: Arc<Jobs>,
-    values: Arc<ValueTending>,
-    stall: Arc<Stall>,
     events: Arc<Events>,
     ownership: Arc<Ownership>,
-    removal: Arc<Removal>,
-    sealer: Arc<MemtableSealer>,
-    installer: Arc<Installer>,
-    flusher: Arc<Flusher>,
-    restorer: Arc<Restorer>,
-    compactor: Arc<Compactor>,
-    reclaimer: Arc<ValueReclaimer>,
+    scheduler: Arc<Scheduler>,
 }
 
 impl DbInner {

@@ -11,28 +11,20 @@ use super::background::{Background, BackgroundMode};
 use super::calendar::Calendar;
 use super::catalog::Catalog;
 use super::commit::CommitPath;
-use super::compaction::Compactor;
 use super::concurrent_reader;
 use super::context::{DbContext, Setup};
 use super::events::Events;
-use super::flush::Flusher;
 use super::handle::Db;
 use super::hook_binding::HooksOf;
 use super::inject::{InMemory, Injections};
-use super::install::Installer;
 use super::job::JobRunner;
-use super::jobs::{DbJobsEnv, Jobs};
 use super::leases::LeaseTable;
 use super::log::{DbLogEnv, Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
 use super::ownership::{HeldLock, Ownership, WriterEpoch, fork_for_reading, fork_with_live_writer};
 use super::read_only::lock_for_reading;
 use super::recovery::{Begun, Opening};
-use super::removal::Removal;
-use super::restore::Restorer;
-use super::sealing::{MemtableLimits, MemtableSealer};
-use super::stall::{DbStallEnv, Stall};
-use super::values::{ValueReclaimer, ValueTending};
+use super::scheduler::Scheduler;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
 use crate::compaction::TableFactory;
@@ -289,67 +281,20 @@ impl Builder {
         let commit = Arc::new(CommitPath::new(last_seq, cursor, counters.clone()));
         let mut runner = job_runner(&context, &tables, &commit, &catalog, &events, &counters);
         runner.inject.clone_from(&inject.entries);
-        let jobs_env = DbJobsEnv::of(&catalog, &runner.snapshots, &commit, &runner.calendar);
-        let jobs = Arc::new(Jobs::new(Arc::new(jobs_env)));
-        let stall_env = DbStallEnv {
-            catalog: catalog.clone(),
-            log: log.clone(),
-            jobs: jobs.clone(),
-            background: background.clone(),
-            events: events.clone(),
-            counters: counters.clone(),
-        };
-        let removal = Removal::new(&catalog, &ownership, &background, context.wishes.clone());
-        let stall = Arc::new(Stall::new(options.write_buffer_bytes, Arc::new(stall_env)));
-        let limits = MemtableLimits {
-            write_buffer_bytes: options.write_buffer_bytes,
-            wal_bytes_max: options.wal_bytes_max,
-            slabs: slabs.clone(),
-            wishes: context.wishes.clone(),
-        };
-        let sealer = MemtableSealer::new(&catalog, &log, &commit, &stall, &background, limits);
-        let removal = Arc::new(removal);
-        let values: Arc<ValueTending> = Arc::default();
-        let installer = Installer::new(&catalog, &log, &jobs, &stall, &removal, &values);
-        let (runner, sealer) = (Arc::new(runner), Arc::new(sealer));
-        let installer = Arc::new(installer);
-        let flusher =
-            Flusher::new(&log, &runner, &jobs, &background, &sealer, &installer, &ownership);
-        let restorer = Arc::new(Restorer::new(&log, &runner, &jobs, &installer, &ownership));
-        let compactor =
-            Compactor::new(&log, &runner, &jobs, &background, &installer, &ownership, &restorer);
-        let (flusher, compactor) = (Arc::new(flusher), Arc::new(compactor));
-        let reclaimer = ValueReclaimer::new(
-            &values,
-            &log,
-            &runner,
-            &jobs,
-            &background,
-            &removal,
-            &flusher,
-            &compactor,
-        );
+        let runner = Arc::new(runner);
+        let scheduler =
+            Scheduler::new(&context, &options, &slabs, &log, &runner, &background, &ownership);
         start(Arc::new(DbInner {
-            flusher,
-            compactor,
-            reclaimer: Arc::new(reclaimer),
-            restorer,
-            sealer,
-            installer,
-            removal,
+            scheduler: Arc::new(scheduler),
             snapshots: runner.snapshots.clone(),
             runner,
             ownership,
             context,
-            stall,
             setup: Setup { options, tables, cache, slabs, hook_provider: self.hooks, inject },
             counters,
             catalog,
             log,
             commit,
-            background,
-            jobs,
-            values,
             events,
         }))
     }
@@ -521,7 +466,7 @@ fn add_partitions(
 fn start(inner: Arc<DbInner>) -> Result<Db> {
     let partitions = inner.catalog.partitions();
     // Before the first write: the tables that were found may already call for a stall.
-    inner.stall.update(partitions.iter().map(|partition| &**partition));
+    inner.scheduler.stall().update(partitions.iter().map(|partition| &**partition));
     // Weak, because the catalog belongs to the database: a strong reference would keep both for
     // ever.
     let weak = Arc::downgrade(&inner);
@@ -530,13 +475,13 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
     let inner = db.inner();
     if !inner.ownership.is_read_only() {
         // Last, because the threads use all other parts.
-        inner.background.start(inner, inner.setup.options.compaction_threads)?;
+        inner.scheduler.start(inner.setup.options.compaction_threads)?;
         for partition in &partitions {
-            inner.restorer.retry_gaps(partition);
+            inner.scheduler.restorer().retry_gaps(partition);
         }
         // What the epoch found and does not need. A failure is noted there, and no reason to refuse the
         // open: the number of a file is not given out again, so an orphan file is harmless.
-        let _ = inner.removal.remove();
+        let _ = inner.scheduler.removal().remove();
     }
     Ok(db)
 }

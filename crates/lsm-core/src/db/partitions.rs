@@ -132,10 +132,9 @@ impl DbInner {
         // The memory of its memtables counted for the stall of all partitions, and no flush will
         // report that it is free.
         self.commit.note_released(active_bytes);
-        self.stall.update(std::iter::once(&*partition));
-        self.jobs.forget(partition.id);
-        self.values.forget(partition.id);
-        self.background.wake_all();
+        self.scheduler.stall().update(std::iter::once(&*partition));
+        self.scheduler.forget(partition.id);
+        self.scheduler.background().wake_all();
         Ok(())
     }
 
@@ -193,7 +192,7 @@ impl DbInner {
         self.install_hooks(partition, options, &attached, &records)?;
         self.catalog.note_layout(self.catalog.durable_edit());
         // Entries of the tables may be due by the new hooks.
-        self.background.wake_all();
+        self.scheduler.background().wake_all();
         // After the edit: the next open applies it in any case.
         match (partition.store(), hooks.and_then(|hooks| hooks.store.as_ref())) {
             (Some(store), Some(factory)) => store.configure(&**factory),
@@ -256,7 +255,7 @@ impl DbInner {
                 hooks: Some(attached.clone()),
                 ..Installation::of(vec![changed])
             };
-            if self.installer.install(partition, installation)? {
+            if self.scheduler.installer().install(partition, installation)? {
                 return Ok(());
             }
         }

@@ -254,12 +254,12 @@ impl DbInner {
     pub(super) fn register_snapshot(&self) -> RegisteredSnapshot {
         // The number is taken inside of the registration. Otherwise, a compaction could drop in
         // between the entries that the snapshot has to see.
-        self.snapshots.register(|| self.commit.visible_seq(), || self.background.now())
+        self.snapshots.register(|| self.commit.visible_seq(), || self.context.clock.now())
     }
 
     /// The age of the oldest snapshot.
     pub(super) fn oldest_snapshot_age(&self) -> Option<Duration> {
         let since = self.snapshots.oldest_since()?;
-        Some(self.background.now().saturating_sub(since))
+        Some(self.context.clock.now().saturating_sub(since))
     }
 }

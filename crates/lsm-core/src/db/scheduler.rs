@@ -1,86 +1,174 @@
-//! [`Worker`] for an open database: the pieces of work of the background threads.
+//! [`Scheduler`]: the background work of an open database, and its order.
+//!
+//! It is made of the parts that do the work, and knows no handle: flushes (`flush.rs`), compactions and repairs
+//! (`compaction.rs`), the space of large values (`values.rs`), the log (`log_upkeep.rs`), and the removal of
+//! files (`removal.rs`). The threads of `background.rs` call it as their [`Worker`]. `jobs.rs` says what runs and
+//! what is due, and `stall.rs` delays writers while work is left.
+//!
+//! Invariant: after a fence no piece of work begins, because its results would not count.
 
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::background::{Background, Worker};
-use super::jobs::{FlushTurn, PickedSound, RangeGoal};
-#[cfg(doc)]
-use super::stall::Stall;
-use super::{BackgroundMode, DbInner};
-use crate::compaction::Finish;
+use super::background::{Background, BackgroundMode, Worker};
+use super::compaction::Compactor;
+use super::context::DbContext;
+use super::flush::Flusher;
+use super::install::Installer;
+use super::job::JobRunner;
+use super::jobs::{DbJobsEnv, FlushTurn, Jobs, PickedSound};
+use super::log::Log;
+use super::log_upkeep::LogUpkeep;
+use super::ownership::Ownership;
+use super::removal::Removal;
+use super::restore::Restorer;
+use super::sealing::{MemtableLimits, MemtableSealer};
+use super::stall::{DbStallEnv, Stall};
+use super::values::{ValueReclaimer, ValueTending};
 use crate::error::{Error, Result};
+use crate::memtable::SlabPool;
+use crate::options::Options;
 use crate::partition::PartitionState;
 use crate::read::Bounds;
-use crate::version::UserRange;
+use crate::types::PartitionId;
 
-impl Worker for DbInner {
-    fn background(&self) -> &Background {
+/// The background work of an open database.
+pub(super) struct Scheduler {
+    flusher: Arc<Flusher>,
+    compactor: Arc<Compactor>,
+    reclaimer: ValueReclaimer,
+    log: LogUpkeep,
+    jobs: Arc<Jobs>,
+    stall: Arc<Stall>,
+    background: Arc<Background>,
+    ownership: Arc<Ownership>,
+}
+
+impl Scheduler {
+    /// Builds the parts over those that an open database has already. No thread runs before
+    /// [`Scheduler::start`].
+    pub(super) fn new(
+        context: &DbContext,
+        options: &Options,
+        slabs: &Arc<SlabPool>,
+        log: &Arc<Log>,
+        runner: &Arc<JobRunner>,
+        background: &Arc<Background>,
+        ownership: &Arc<Ownership>,
+    ) -> Scheduler {
+        let JobRunner { catalog, commit, events, counters, .. } = &**runner;
+        let jobs_env = DbJobsEnv::of(catalog, &runner.snapshots, commit, &runner.calendar);
+        let jobs = Arc::new(Jobs::new(Arc::new(jobs_env)));
+        let stall_env = DbStallEnv {
+            catalog: catalog.clone(),
+            log: log.clone(),
+            jobs: jobs.clone(),
+            background: background.clone(),
+            events: events.clone(),
+            counters: counters.clone(),
+        };
+        let stall = Arc::new(Stall::new(options.write_buffer_bytes, Arc::new(stall_env)));
+        let limits = MemtableLimits {
+            write_buffer_bytes: options.write_buffer_bytes,
+            wal_bytes_max: options.wal_bytes_max,
+            slabs: slabs.clone(),
+            wishes: context.wishes.clone(),
+        };
+        let sealer =
+            Arc::new(MemtableSealer::new(catalog, log, commit, &stall, background, limits));
+        let removal = Removal::new(catalog, ownership, background, context.wishes.clone());
+        let removal = Arc::new(removal);
+        let values: Arc<ValueTending> = Arc::default();
+        let installer = Installer::new(catalog, log, &jobs, &stall, &removal, &values);
+        let installer = Arc::new(installer);
+        let flusher = Flusher::new(log, runner, &jobs, background, &sealer, &installer, ownership);
+        let flusher = Arc::new(flusher);
+        let restorer = Arc::new(Restorer::new(log, runner, &jobs, &installer, ownership));
+        let compactor =
+            Compactor::new(log, runner, &jobs, background, &installer, ownership, &restorer);
+        let compactor = Arc::new(compactor);
+        Scheduler {
+            reclaimer: ValueReclaimer::new(
+                &values, log, runner, &jobs, background, &removal, &flusher, &compactor,
+            ),
+            log: LogUpkeep {
+                log: log.clone(),
+                catalog: catalog.clone(),
+                ownership: ownership.clone(),
+                slabs: slabs.clone(),
+                fs: context.fs.clone(),
+                sync_interval: Duration::from_millis(options.sync_interval_ms),
+            },
+            flusher,
+            compactor,
+            jobs,
+            stall,
+            background: background.clone(),
+            ownership: ownership.clone(),
+        }
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// If the operating system gives none.
+    pub(super) fn start(self: &Arc<Self>, compaction_threads: usize) -> Result<()> {
+        self.background.start(self, compaction_threads)
+    }
+
+    /// The flushes, and the resumption after a failed sync of the log.
+    pub(super) fn flusher(&self) -> &Flusher {
+        &self.flusher
+    }
+
+    /// The check of batches, and the sealing of memtables.
+    #[inline]
+    pub(super) fn sealer(&self) -> &MemtableSealer {
+        self.flusher.sealer()
+    }
+
+    /// The installation of changes of a partition.
+    pub(super) fn installer(&self) -> &Installer {
+        self.flusher.installer()
+    }
+
+    /// The removal of files that nothing names.
+    pub(super) fn removal(&self) -> &Removal {
+        self.flusher.installer().removal()
+    }
+
+    /// The compactions and repairs.
+    pub(super) fn compactor(&self) -> &Compactor {
+        &self.compactor
+    }
+
+    /// The restoration of lost entries from a copy.
+    pub(super) fn restorer(&self) -> &Restorer {
+        self.compactor.restorer()
+    }
+
+    /// The upkeep of large values.
+    pub(super) fn reclaimer(&self) -> &ValueReclaimer {
+        &self.reclaimer
+    }
+
+    /// The running jobs, and the due ones.
+    pub(super) fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+
+    /// The delays of writers.
+    #[inline]
+    pub(super) fn stall(&self) -> &Stall {
+        &self.stall
+    }
+
+    /// The threads, their failures, and the time.
+    pub(super) fn background(&self) -> &Background {
         &self.background
     }
 
-    fn check_working(&self) -> Result<()> {
-        self.check_writable()
-    }
-
-    fn flush_one(&self) -> Result<bool> {
-        // A fenced database has no work left: its results would not count.
-        if self.ownership.is_fenced() { Ok(false) } else { self.flusher.flush_one() }
-    }
-
-    fn compact_one(&self) -> Result<bool> {
-        if self.ownership.is_fenced() { Ok(false) } else { self.compact_one() }
-    }
-
-    fn tend_log(&self) -> Result<Option<Duration>> {
-        if self.ownership.is_fenced() {
-            return Ok(None);
-        }
-        // First: writers may need it within milliseconds, and a sync takes longer.
-        self.setup.slabs.prepare();
-        // Before the log, which fails where the disk is full.
-        let cursor = self.tend_cursor();
-        let sync_interval = Duration::from_millis(self.setup.options.sync_interval_ms);
-        let log = self.log.tend(self.background.now(), sync_interval)?;
-        Ok(log.into_iter().chain(cursor).min())
-    }
-
-    fn tend_log_now(&self) -> Result<bool> {
-        if self.ownership.is_fenced() {
-            return Ok(false);
-        }
-        self.tend_cursor();
-        self.log.tend_now()
-    }
-
-    fn remove_obsolete(&self) -> Result<()> {
-        self.removal.remove()
-    }
-
-    fn finish_removing(&self) -> Result<()> {
-        self.removal.finish()
-    }
-
-    fn holds_obsolete(&self) -> bool {
-        !self.ownership.is_fenced() && self.removal.is_due()
-    }
-
-    fn waits_for_release(&self) -> bool {
-        !self.ownership.is_fenced() && (self.jobs.waits_for_time() || self.reclaimer.holds_values())
-    }
-
-    fn has_work(&self) -> bool {
-        !self.ownership.is_fenced() && self.has_work()
-    }
-
-    fn ease(&self) {
-        self.stall.ease();
-    }
-}
-
-impl DbInner {
-    /// As [`Stall::admit`].
+    /// As [`Stall::admit`]; without threads the writer does the work that it waits for.
     #[inline]
     pub(super) fn admit<'a>(
         &self,
@@ -95,8 +183,24 @@ impl DbInner {
         }
     }
 
+    /// As [`Background::step`].
+    pub(super) fn step(&self) -> Result<bool> {
+        self.background.step(self)
+    }
+
+    /// As [`Background::wait_idle`].
+    pub(super) fn wait_idle(&self) -> Result<()> {
+        self.background.wait_idle(self)
+    }
+
+    /// Flushes a partition, and compacts a range of it to the bottom, on the calling thread.
+    pub(super) fn compact(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
+        self.flusher.flush_now(partition)?;
+        self.compactor.compact(partition, bounds)
+    }
+
     /// Picks, for any partition, and runs one compaction; `false` if none is due.
-    pub(super) fn compact_one(&self) -> Result<bool> {
+    fn compact_next(&self) -> Result<bool> {
         // Large values are moved only when no compaction is due, because writers wait for
         // compactions. A failed compaction comes after them: while it fails, the moves would never
         // free space.
@@ -115,34 +219,6 @@ impl DbInner {
         self.jobs.pick()?.map_or(Ok(false), |claimed| self.compactor.run_in_background(&claimed))
     }
 
-    /// Compacts a range of a partition to the bottom, on the calling thread.
-    pub(super) fn compact(&self, partition: &Arc<PartitionState>, bounds: &Bounds) -> Result<()> {
-        self.flusher.flush_now(partition)?;
-        let range = UserRange { start: end_of(&bounds.0), end: end_of(&bounds.1) };
-        if matches!((range.start, range.end), (Some(start), Some(end)) if start > end) {
-            return Ok(());
-        }
-        // Filters see every table that exists now, a value store may move its values, and hidden
-        // entries of a removed filter are dropped.
-        let view = partition.view();
-        let has_hidden = view.version.tables().any(|(_, table)| table.meta.hidden > 0);
-        let has_hooks = !partition.hooks().filters.is_empty() || partition.store().is_some();
-        let rewrites_all = has_hidden || has_hooks;
-        drop(view);
-        // A number that is allocated now is above that of every existing table.
-        let goal = RangeGoal {
-            range,
-            through: self.commit.visible_seq(),
-            rewrite_before: rewrites_all.then(|| self.runner.factory.numbers.allocate()),
-            finish: Finish::LastLevel,
-        };
-        self.compactor.reach(partition, goal)?;
-        // After the tables of the range are where they stay: those that exist now are merged with their
-        // neighbours once, so that the call ends however the outputs are cut.
-        let finish = Finish::Packed(self.runner.factory.numbers.allocate());
-        self.compactor.reach(partition, RangeGoal { finish, ..goal })
-    }
-
     /// Waits until no compaction runs; no flush runs either while the result lives.
     pub(super) fn wait_for_jobs(&self) -> FlushTurn<'_> {
         while self.jobs.is_running() {
@@ -151,66 +227,73 @@ impl DbInner {
         self.jobs.flush_turn()
     }
 
-    /// Returns `true` if there is something to flush, to compact or to remove.
-    pub(super) fn has_work(&self) -> bool {
-        self.log.has_failed() || self.jobs.has_work() || self.reclaimer.has_value_goal()
+    /// Forgets the work of a dropped partition.
+    pub(super) fn forget(&self, partition: PartitionId) {
+        self.jobs.forget(partition);
+        self.reclaimer.tending().forget(partition);
     }
 
     /// The failure that prevents background work at present, or the first damage that a compaction met.
-    pub(super) fn background_error(&self) -> Option<Error> {
+    pub(super) fn error(&self) -> Option<Error> {
         self.background.error().or_else(|| self.jobs.damage())
     }
 }
 
-/// The key at which a range ends; compactions take the tables around it whole, so the bound may be
-/// inclusive or exclusive.
-fn end_of(bound: &Bound<Vec<u8>>) -> Option<&[u8]> {
-    match bound {
-        Bound::Included(key) | Bound::Excluded(key) => Some(key),
-        Bound::Unbounded => None,
+impl Worker for Scheduler {
+    fn background(&self) -> &Background {
+        &self.background
+    }
+
+    fn check_working(&self) -> Result<()> {
+        self.ownership.check_writable()
+    }
+
+    fn flush_one(&self) -> Result<bool> {
+        if self.ownership.is_fenced() { Ok(false) } else { self.flusher.flush_one() }
+    }
+
+    fn compact_one(&self) -> Result<bool> {
+        if self.ownership.is_fenced() { Ok(false) } else { self.compact_next() }
+    }
+
+    fn tend_log(&self) -> Result<Option<Duration>> {
+        if self.ownership.is_fenced() { Ok(None) } else { self.log.tend(self.background.now()) }
+    }
+
+    fn tend_log_now(&self) -> Result<bool> {
+        if self.ownership.is_fenced() {
+            Ok(false)
+        } else {
+            self.log.tend_now(self.background.now())
+        }
+    }
+
+    fn remove_obsolete(&self) -> Result<()> {
+        self.removal().remove()
+    }
+
+    fn finish_removing(&self) -> Result<()> {
+        self.removal().finish()
+    }
+
+    fn holds_obsolete(&self) -> bool {
+        !self.ownership.is_fenced() && self.removal().is_due()
+    }
+
+    fn waits_for_release(&self) -> bool {
+        !self.ownership.is_fenced() && (self.jobs.waits_for_time() || self.reclaimer.holds_values())
+    }
+
+    fn has_work(&self) -> bool {
+        let is_due =
+            self.log.has_failed() || self.jobs.has_work() || self.reclaimer.has_value_goal();
+        !self.ownership.is_fenced() && is_due
+    }
+
+    fn ease(&self) {
+        self.stall.ease();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::db::{BackgroundMode, Db};
-    use crate::fs::MemFs;
-
-    /// Threads of a database that works step by step do nothing when they are woken, so each wake-up
-    /// counts.
-    #[test]
-    fn a_writer_whose_memtable_takes_a_slab_wakes_the_thread_that_prepares_the_next_ones() {
-        let builder = Db::builder("/db").fs(Arc::new(MemFs::new()));
-        let db = builder.background(BackgroundMode::Stepped).open().unwrap();
-        let p = db.partition("p").unwrap();
-        let inner = db.inner();
-        inner.tend_log().unwrap();
-        assert_eq!(inner.setup.slabs.idle_bytes(), 0, "none was taken");
-        // Beyond the first slabs of a memtable, which are short and come from the allocator.
-        for n in 0..2000_u32 {
-            p.put(n.to_be_bytes(), [7; 900]).unwrap();
-        }
-        assert_eq!(inner.setup.slabs.idle_bytes(), 0, "a writer prepares none");
-        inner.tend_log().unwrap();
-        let prepared = inner.setup.slabs.idle_bytes();
-        assert!(prepared > 0);
-        let mut takes = 0;
-        for n in 2000..6000_u32 {
-            let wakes = inner.background.wakes();
-            p.put(n.to_be_bytes(), [7; 900]).unwrap();
-            if inner.setup.slabs.idle_bytes() < prepared {
-                takes += 1;
-                assert!(
-                    inner.background.wakes() > wakes,
-                    "put {n} takes a slab and wakes no thread"
-                );
-                inner.tend_log().unwrap();
-                assert_eq!(inner.setup.slabs.idle_bytes(), prepared);
-            }
-        }
-        assert!(takes > 0);
-    }
-}
+mod tests;

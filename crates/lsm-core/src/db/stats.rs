@@ -51,7 +51,7 @@ impl Partition {
         if !self.db().is_own() {
             return PartitionStats { name: self.name().to_owned(), ..PartitionStats::default() };
         }
-        partition_stats(self.state(), self.db().stall.pressure(self.state()))
+        partition_stats(self.state(), self.db().scheduler.stall().pressure(self.state()))
     }
 }
 
@@ -68,7 +68,7 @@ impl DbInner {
         let mut stats = Stats {
             partitions: partitions
                 .iter()
-                .map(|p| partition_stats(p, self.stall.pressure(p)))
+                .map(|p| partition_stats(p, self.scheduler.stall().pressure(p)))
                 .collect(),
             user_bytes: counters.user_bytes.get(),
             batch_count: counters.batches.get(),
@@ -100,7 +100,7 @@ impl DbInner {
             memory_budget_bytes: buffers.saturating_add(cache.memory_bytes_max()),
             memory_used_bytes: 0,
             read_only_because: self.why_read_only().map(|error| error.to_string()),
-            background_error: self.background_error().map(|error| error.to_string()),
+            background_error: self.scheduler.error().map(|error| error.to_string()),
         };
         let stores = stats.partitions.iter().filter_map(|p| p.value_store.as_ref());
         stats.disk_bytes = stats.table_bytes

@@ -102,6 +102,11 @@ impl ValueReclaimer {
         }
     }
 
+    /// The goals of value stores.
+    pub(super) fn tending(&self) -> &ValueTending {
+        &self.tending
+    }
+
     /// Returns `true` if a partition has values in its store: then a thread looks from time to time.
     pub(super) fn holds_values(&self) -> bool {
         let partitions = self.runner.catalog.with_stores();

@@ -208,7 +208,7 @@ impl DbInner {
         let mut run = VerifyRun {
             db: self,
             fs: Uncached(self.context.fs.clone()),
-            sweep: Sweep::new(options, start, self.background.clock().clone())?,
+            sweep: Sweep::new(options, start, self.scheduler.background().clock().clone())?,
             is_stopped: false,
             damage: found.into_iter().chain(self.lost()).collect(),
             read: Read::default(),

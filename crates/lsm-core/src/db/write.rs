@@ -155,7 +155,7 @@ pub(super) fn commit(
     pending: Vec<PendingHandle>,
 ) -> Result<Commit> {
     let committed = match &batch.requirements {
-        None => db.commit.commit(&db.log, &*db.sealer, batch).map_err(Refusal::known),
+        None => db.commit.commit(&db.log, db.scheduler.sealer(), batch).map_err(Refusal::known),
         // Such a batch may have to be submitted again, and is copied for each attempt. The usual
         // one is not.
         Some(_) => commit_if(db, batch),
@@ -169,7 +169,7 @@ pub(super) fn commit(
 /// and the batch is submitted again.
 fn commit_if(db: &DbInner, mut batch: Prepared<'_>) -> Result<Committed> {
     loop {
-        match db.commit.commit(&db.log, &*db.sealer, batch.clone()) {
+        match db.commit.commit(&db.log, db.scheduler.sealer(), batch.clone()) {
             Err(Refusal::Unproven) => {}
             answer => return answer.map_err(Refusal::known),
         }
@@ -208,8 +208,8 @@ fn write_one(
     check_batch(&db.setup.options, bytes)?;
     check_write(state, options)?;
     match admission {
-        Admission::Wait => db.admit(std::iter::once(&**state), bytes)?,
-        Admission::Try => db.stall.try_admit(std::iter::once(&**state), bytes)?,
+        Admission::Wait => db.scheduler.admit(std::iter::once(&**state), bytes)?,
+        Admission::Try => db.scheduler.stall().try_admit(std::iter::once(&**state), bytes)?,
     }
     let operation = (kind, key, value);
     SCRATCH.with(|scratch| match scratch.try_borrow_mut() {

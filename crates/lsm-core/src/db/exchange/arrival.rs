@@ -60,7 +60,7 @@ impl<'a> Arrival<'a> {
         let arrival = Arrival {
             db,
             partition,
-            entered: Some(db.jobs.enter(partition)),
+            entered: Some(db.scheduler.jobs().enter(partition)),
             tables: Vec::new(),
             hooks: None,
             values: JobValues::default(),
@@ -325,6 +325,6 @@ impl Drop for Arrival<'_> {
         // After the deletions, so that a close does not release the folder before them.
         drop(self.entered.take());
         // A close of the database may wait for this.
-        self.db.background.wake_all();
+        self.db.scheduler.background().wake_all();
     }
 }

@@ -111,7 +111,9 @@ impl Partition {
             // without a sign where is not: nothing says what the export would lack.
             let names_block = error.damage().is_some_and(|damage| damage.offset.is_some());
             let version = &point.view.version;
-            if !names_block || !db.compactor.repair_table(self.state(), version, error)? {
+            if !names_block
+                || !db.scheduler.compactor().repair_table(self.state(), version, error)?
+            {
                 return exported;
             }
             // A new one: the present snapshot may read the damaged table as long as it lives.
@@ -158,7 +160,7 @@ impl Partition {
             // A close waits for this: once the folder is unlocked, another process may remove the
             // files that are read here. Not while events are delivered, because a listener may
             // close the database.
-            let _entered = db.jobs.enter(self.state());
+            let _entered = db.scheduler.jobs().enter(self.state());
             // Either a close finds the export, or this check finds the close.
             db.check_not_closed()?;
             db.write_extract(point, &hooks, &range, bare, dir)
@@ -211,8 +213,9 @@ impl DbInner {
         let view = point.view.clone();
         let job =
             StartedJob { view, hooks: Arc::new(hooks), snapshots, deciding: None, rescues: false };
-        let made =
-            self.runner.run_into(&factory, &job, &merge, &|| self.background.is_stopping())?;
+        let made = self
+            .runner
+            .run_into(&factory, &job, &merge, &|| self.scheduler.background().is_stopping())?;
         Ok(made.tables)
     }
 }

@@ -150,29 +150,25 @@ impl DbInner {
         arrival: &mut Arrival<'a>,
         check: impl FnOnce(&mut Arrival<'a>) -> Result<()>,
     ) -> Result<SeqNo> {
+        let flusher = self.scheduler.flusher();
         // Older entries of these keys must be below the ingested tables, because a read stops at
         // the first place that has the key.
         if memtables_overlap(partition, &arrival.tables)? {
-            self.sealer.seal(&mut self.log.lock(), partition);
-            self.flusher.finish_flushes(std::slice::from_ref(partition))?;
+            self.scheduler.sealer().seal(&mut self.log.lock(), partition);
+            flusher.finish_flushes(std::slice::from_ref(partition))?;
         }
         // Once before writers have to wait, so that the sync below has little left to do.
         self.log.sync_all()?;
         // No other flush from here on: present writes are newer than the ingest and must stay above
         // it.
-        let no_other_flush = self.jobs.flush_turn();
+        let turn = self.scheduler.jobs().flush_turn();
         let mut between = self.log.lock();
         self.check_open()?;
         partition.check_live()?;
         if memtables_overlap(partition, &arrival.tables)? {
-            self.sealer.seal(&mut between, partition);
+            self.scheduler.sealer().seal(&mut between, partition);
             if let Some(newest) = newest_sealed(partition) {
-                self.flusher.flush_partition(
-                    &no_other_flush,
-                    partition,
-                    newest,
-                    LogRetention::Keep,
-                )?;
+                flusher.flush_partition(&turn, partition, newest, LogRetention::Keep)?;
             }
         }
         // Again under the lock: every number below the one that is taken must be durable before the
@@ -194,12 +190,12 @@ impl DbInner {
         arrival.tables.iter_mut().for_each(|meta| meta.global_seq = Some(seq));
         // Until the edit is installed: a compaction that began meanwhile could write into these
         // ranges.
-        let levels = self.jobs.reserve_levels(partition, &arrival.tables);
+        let levels = self.scheduler.jobs().reserve_levels(partition, &arrival.tables);
         let changes = changes_of(partition, &arrival.tables, &levels, seq, records);
         // Before the edit, which may be on disk even if installing it fails.
         arrival.keep_files();
         let values = std::mem::take(&mut arrival.values);
-        let installed = self.installer.install(
+        let installed = self.scheduler.installer().install(
             partition,
             Installation { made: &arrival.tables, values, hooks, ..Installation::foreign(changes) },
         );
@@ -209,8 +205,8 @@ impl DbInner {
             self.commit.publish_unlogged(&between);
         }
         drop(between);
-        drop(no_other_flush);
-        self.jobs.release_levels(partition, &arrival.tables);
+        drop(turn);
+        self.scheduler.jobs().release_levels(partition, &arrival.tables);
         if installed? {
             Ok(seq)
         } else {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::clock::SystemClock;
 use crate::compaction::drawing::{draw, table};
+use crate::db::background::Worker;
 use crate::db::values::Goal;
 use crate::db::{BackgroundMode, Db};
 use crate::error::{Error, ErrorKind};
@@ -189,11 +190,11 @@ fn a_goal_of_a_store_that_was_emptied_is_given_up() {
     let partition = inner.catalog.named("default").unwrap();
     let store = AttachedStore::alone(Arc::new(Store::default()));
     partition.attach(PartitionHooks { store: Some(store.clone()), ..PartitionHooks::default() });
-    assert!(!store.holds_values() && !inner.has_work());
+    assert!(!store.holds_values() && !inner.scheduler.has_work());
     let span = KeySpan { smallest: b"a".to_vec(), largest: b"b".to_vec() };
     let goal = Goal { span, through: inner.commit.visible_seq(), moves: None };
-    inner.values.choose(partition.id, None).unwrap().set(Some(goal));
-    assert!(inner.has_work());
+    inner.scheduler.reclaimer().tending().choose(partition.id, None).unwrap().set(Some(goal));
+    assert!(inner.scheduler.has_work());
     db.wait_idle().unwrap();
-    assert!(!inner.has_work());
+    assert!(!inner.scheduler.has_work());
 }

@@ -116,7 +116,7 @@ impl Interleaving {
             run.state.lock().fates[number] = fate;
             run.next_job(depth + 1);
         }));
-        let installed = inner.installer.install(&self.partition, installation);
+        let installed = inner.scheduler.installer().install(&self.partition, installation);
         assert_eq!(installed.is_err(), fails, "{installed:?}");
     }
 
@@ -125,7 +125,7 @@ impl Interleaving {
         let inner = self.db.inner();
         let run = self.clone();
         *inner.catalog.at_release.lock() = Some(Box::new(move || run.next_job(depth + 1)));
-        inner.flusher.resume(&inner.jobs.flush_turn()).unwrap();
+        inner.scheduler.flusher().resume(&inner.scheduler.jobs().flush_turn()).unwrap();
         self.state.lock().resumes = false;
     }
 
