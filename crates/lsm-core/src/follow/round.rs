@@ -152,9 +152,12 @@ impl Inner {
         let is_present = is_final || (shows_present && !bound.is_durable);
         let reached = SyncResult { seq, epoch, edit, is_final, is_present };
         for partition in partitions_in(&version, extent) {
-            match self.follows_tables_only {
-                true => self.bring_tables(tail, partition),
-                false => self.bring(tail, partition, seq, &bound)?,
+            let followed = self.partitions.read().by_id.get(&partition.id).cloned();
+            let Some(followed) = followed else { continue };
+            if self.follows_tables_only {
+                self.show_tables(&followed, partition, &version, partition.tables_through());
+            } else {
+                self.advance(tail, &followed, partition, seq, &bound)?;
             }
         }
         if extent == SyncExtent::All && !self.follows_tables_only {
@@ -187,15 +190,14 @@ impl Inner {
     }
 
     /// Shows a partition as of `seq`.
-    fn bring(
+    fn advance(
         &self,
         tail: &mut FollowPosition,
+        followed: &Followed,
         partition: &Arc<PartitionVersion>,
         seq: SeqNo,
         bound: &Bound,
     ) -> Result<()> {
-        let followed = self.partitions.read().by_id.get(&partition.id).cloned();
-        let Some(followed) = followed else { return Ok(()) };
         let flushed = partition.flushed_through;
         let complete = if partition.options.logged || tail.is_memory_gone(bound) {
             seq
@@ -230,7 +232,7 @@ impl Inner {
         let view = if is_same {
             before.view.clone()
         } else {
-            let memtables = tail.memtables.get_mut(&partition.id).expect("it was brought");
+            let memtables = tail.memtables.get_mut(&partition.id).expect("grow made them");
             let (active, sealed) = memtables.memtables_over(partition);
             Arc::new(ReadView::new(active, sealed, partition.clone()))
         };
@@ -242,13 +244,6 @@ impl Inner {
         shown.is_durable = bound.is_durable && was_durable;
         followed.show(shown);
         Ok(())
-    }
-
-    /// Shows the tables of a partition, and nothing of its log.
-    fn bring_tables(&self, tail: &FollowPosition, partition: &Arc<PartitionVersion>) {
-        let followed = self.partitions.read().by_id.get(&partition.id).cloned();
-        let Some(followed) = followed else { return };
-        self.show_tables(&followed, partition, tail.version(), partition.tables_through());
     }
 
     /// Shows only the tables of a partition, and of them the entries through `seq`.
@@ -298,11 +293,11 @@ impl Inner {
                 let pin = self.pins.pin(version.edit_number);
                 followed.show(before.again(before.epoch, pin));
             } else if self.follows_tables_only {
-                self.bring_tables(tail, partition);
+                self.show_tables(&followed, partition, &version, partition.tables_through());
             } else if !is_read && !tail.memtables.contains_key(&id) && !is_ahead {
                 self.show_tables(&followed, partition, &version, flushed);
             } else if !is_read && extent != SyncExtent::Layout {
-                self.bring(tail, partition, seq, bound)?;
+                self.advance(tail, &followed, partition, seq, bound)?;
             }
         }
         Ok(())
