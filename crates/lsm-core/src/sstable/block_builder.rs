@@ -17,6 +17,7 @@ use super::block_tail::{TAIL_BYTES, put_common};
 use super::hidden::{HIDDEN_HEAD_BYTES_MAX, put_hidden, put_short_hidden, short_payload};
 
 /// A block under construction.
+#[derive(Default)]
 pub(super) struct BlockBuilder {
     base_seq: SeqNo,
     payload: Vec<u8>,
@@ -64,25 +65,7 @@ struct KeyOffsets {
 impl BlockBuilder {
     /// An empty block. No entry is older than `base_seq`.
     pub(super) fn new(base_seq: SeqNo) -> BlockBuilder {
-        BlockBuilder {
-            base_seq,
-            payload: Vec::new(),
-            restarts: Vec::new(),
-            restart_key: 0..0,
-            first_key: 0..0,
-            count: 0,
-            owners: Vec::new(),
-            has_hidden: false,
-            column: Vec::new(),
-            notes: Vec::new(),
-            column_entries: 0,
-            column_width: 0,
-            is_mixed: false,
-            had_column: false,
-            hidden_bytes: 0,
-            noted: 0,
-            sum_of_notes: 0,
-        }
+        BlockBuilder { base_seq, ..BlockBuilder::default() }
     }
 
     /// Hidden entries may come: remember where their owners lie.

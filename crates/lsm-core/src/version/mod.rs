@@ -128,7 +128,7 @@ impl PartitionVersion {
 }
 
 /// The state of the whole database.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DbVersion {
     /// Identity of the database.
     pub db_id: DbId,
@@ -161,20 +161,7 @@ pub struct DbVersion {
 impl DbVersion {
     /// A database without partitions, before its first edit.
     pub fn empty(db_id: DbId) -> DbVersion {
-        DbVersion {
-            db_id,
-            epoch: Epoch(0),
-            next_file: FileNo(1),
-            next_partition: PartitionId(0),
-            edit_number: 0,
-            partitions: PartitionMap::default(),
-            log_segments: BTreeMap::new(),
-            log_cut: None,
-            log_closed: None,
-            replay_from: None,
-            flush_beyond_sync: None,
-            last_seq: SeqNo::ZERO,
-        }
+        DbVersion { db_id, next_file: FileNo(1), ..DbVersion::default() }
     }
 
     /// The sequence through which the log was durable, according to flushes of logged partitions.

@@ -101,7 +101,7 @@ pub struct SectionIndex {
 }
 
 /// The sections of one partition in a sealed segment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexedSections {
     /// The partition.
     pub partition: PartitionId,
@@ -288,7 +288,7 @@ impl IndexedSections {
             header,
             window: Window::default(),
             directory: Vec::new(),
-            found: IndexedSections::none(self.partition),
+            found: IndexedSections { partition: self.partition, ..IndexedSections::default() },
         };
         for range in self.runs.iter().map(|run| run.bytes()) {
             run.read(range, visit)?;
@@ -297,18 +297,6 @@ impl IndexedSections {
         let is_as_said = (found.operations, found.bytes, found.last_seq, found.switches)
             == (self.operations, self.bytes, self.last_seq, self.switches);
         if is_as_said { Ok(()) } else { Err(misled(source, SEGMENT_HEADER_BYTES)) }
-    }
-
-    /// A group without anything in it.
-    fn none(partition: PartitionId) -> IndexedSections {
-        IndexedSections {
-            partition,
-            operations: 0,
-            bytes: 0,
-            last_seq: SeqNo::ZERO,
-            switches: 0,
-            runs: Vec::new(),
-        }
     }
 }
 

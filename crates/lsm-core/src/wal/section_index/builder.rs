@@ -133,7 +133,7 @@ impl SectionIndexBuilder {
         let next = self.groups.len();
         let place = *self.places.entry(partition).or_insert(next as u32) as usize;
         if place == next {
-            self.groups.push(IndexedSections::none(partition));
+            self.groups.push(IndexedSections { partition, ..IndexedSections::default() });
         }
         place
     }
