@@ -252,6 +252,7 @@ mod tests {
     use std::path::Path;
 
     use lsm_core::db::Db;
+    use lsm_core::follow::FollowOptions;
     use lsm_core::fs::{Fs, MemFs};
 
     use super::*;
@@ -262,7 +263,7 @@ mod tests {
         let fs: Arc<dyn Fs> = Arc::new(MemFs::new());
         let db = Db::builder(dir).fs(fs.clone()).open().unwrap();
         db.partition("p").unwrap();
-        let follower = Follower::builder(dir).fs(fs).open().unwrap();
+        let follower = FollowOptions { fs, ..FollowOptions::new(dir) }.open().unwrap();
         let followed = follower.partition("p").unwrap();
         let id = followed.id();
         let shared = ThreadShared::default();

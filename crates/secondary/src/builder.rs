@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lsm_core::clock::{Clock, SystemClock};
+use lsm_core::clock::Clock;
 use lsm_core::error::Result;
-use lsm_core::follow::{FollowBuilder, Follower};
+use lsm_core::follow::FollowOptions;
 use lsm_core::fs::Fs;
 use lsm_core::hooks::{HookProvider, HookSources};
 use lsm_core::options::Options;
@@ -16,11 +16,7 @@ use crate::{ErrorKind, Level, OnUnmet};
 
 /// Options for opening a [`Secondary`], and its file system, clock and hooks. None of them is stored.
 #[must_use = "a builder does nothing until it opens"]
-pub struct Builder {
-    engine: FollowBuilder,
-    clock: Arc<dyn Clock>,
-    hooks: Option<Arc<dyn HookProvider>>,
-}
+pub struct Builder(FollowOptions);
 
 impl Secondary {
     /// Opens the database in the folder `path`, which another process may have open.
@@ -63,26 +59,21 @@ impl Secondary {
 
 impl Builder {
     pub(crate) fn new(path: &Path) -> Builder {
-        Builder {
-            engine: Follower::builder(path),
-            clock: Arc::new(SystemClock::new()),
-            hooks: None,
-        }
+        Builder(FollowOptions::new(path))
     }
 
     /// Sets the file system that holds the database, for tests and other media. Default: that of the
     /// operating system.
     pub fn fs(mut self, fs: Arc<dyn Fs>) -> Builder {
-        self.engine = self.engine.fs(fs);
+        self.0.fs = fs;
         self
     }
 
     /// Sets the clock, which times waits, lags and the lease. Default: the monotonic clock of the machine.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Builder {
-        // The engine gets it as well, for the beats of its lease. With two clocks a test could not
+        // The engine uses it as well, for the beats of its lease. With two clocks a test could not
         // step a secondary through the time of its primary.
-        self.engine = self.engine.clock(clock.clone());
-        self.clock = clock;
+        self.0.clock = clock;
         self
     }
 
@@ -91,12 +82,10 @@ impl Builder {
     pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> Builder {
         // Added, not replaced: an application that names a filter of its own would lose the hooks
         // of siltstone, and could open no partition with large values.
-        let provider = match self.hooks {
+        self.0.hooks = Some(match self.0.hooks {
             Some(then) => Arc::new(HookSources { first: provider, then }),
             None => provider,
-        };
-        self.engine = self.engine.hooks(provider.clone());
-        self.hooks = Some(provider);
+        });
         self
     }
 
@@ -116,7 +105,7 @@ impl Builder {
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn options(mut self, options: Options) -> Builder {
-        self.engine = self.engine.options(options);
+        self.0.options = options;
         self
     }
 
@@ -135,7 +124,7 @@ impl Builder {
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn lease(mut self, takes_lease: bool) -> Builder {
-        self.engine = self.engine.lease(takes_lease);
+        self.0.takes_lease = takes_lease;
         self
     }
 
@@ -157,7 +146,7 @@ impl Builder {
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn tables_only(mut self, follows_tables_only: bool) -> Builder {
-        self.engine = self.engine.tables_only(follows_tables_only);
+        self.0.follows_tables_only = follows_tables_only;
         self
     }
 
@@ -177,7 +166,7 @@ impl Builder {
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn memtable_bytes_max(mut self, bytes: u64) -> Builder {
-        self.engine = self.engine.memtable_bytes_max(bytes);
+        self.0.memtable_bytes_max = bytes;
         self
     }
 
@@ -202,7 +191,7 @@ impl Builder {
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn open(self) -> Result<Secondary> {
-        let follower = self.engine.open()?;
-        Ok(Secondary::new(follower, self.clock))
+        let clock = self.0.clock.clone();
+        Ok(Secondary::new(self.0.open()?, clock))
     }
 }

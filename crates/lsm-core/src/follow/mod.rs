@@ -29,10 +29,10 @@
 
 mod attach;
 mod bound;
-mod builder;
 mod layout;
 mod log;
 mod memtables;
+mod options;
 mod partition;
 mod pins;
 mod round;
@@ -59,7 +59,7 @@ use crate::types::{Epoch, Opened, PartitionId, SeqNo};
 use crate::version::TableContext;
 
 pub use bound::{SyncExtent, SyncGoal, SyncReach};
-pub use builder::FollowBuilder;
+pub use options::FollowOptions;
 pub use partition::{FollowedPartition, ReplicaView};
 
 use partition::{Followed, PublishedView};

@@ -1,4 +1,4 @@
-//! [`FollowBuilder`]: from a folder to a [`Follower`].
+//! [`FollowOptions`]: from a folder to a [`Follower`].
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,31 +22,34 @@ use crate::sstable::BlockCache;
 use crate::types::{MemtableId, Opened};
 use crate::version::{Missing, TableContext};
 
-/// Options of a [`Follower`], and what it uses of the machine: file system, clock and random numbers.
-#[must_use = "a builder does nothing until it opens"]
-pub struct FollowBuilder {
-    dir: PathBuf,
-    fs: Arc<dyn Fs>,
-    clock: Arc<dyn Clock>,
-    hooks: Option<Arc<dyn HookProvider>>,
-    options: Options,
-    takes_lease: bool,
-    follows_tables_only: bool,
-    memtable_bytes_max: u64,
-    random: Option<Box<dyn FnMut() -> u64 + Send>>,
+/// Options of a [`Follower`], and what it uses of the machine: file system and clock.
+#[must_use = "options do nothing until they open"]
+pub struct FollowOptions {
+    /// The folder of the database.
+    pub dir: PathBuf,
+    /// The file system. Default: the operating system's.
+    pub fs: Arc<dyn Fs>,
+    /// The clock. Default: the machine's monotonic one.
+    pub clock: Arc<dyn Clock>,
+    /// The code of the hooks that partitions name. Default: none.
+    pub hooks: Option<Arc<dyn HookProvider>>,
+    /// The options; a follower uses the size of the block cache and the number of open files.
+    pub options: Options,
+    /// Takes a lease, or none. Default: it takes one. Without one the primary may delete files that
+    /// are read here; that is right for a copy that is not written, and for a medium that cannot be
+    /// written.
+    pub takes_lease: bool,
+    /// Follows the flushed tables of the primary, and not its log. Default: `false`.
+    pub follows_tables_only: bool,
+    /// The maximum memory for unflushed data of the primary, in bytes. Default 1 GiB.
+    pub memtable_bytes_max: u64,
 }
 
-impl Follower {
-    /// Options for following the database in the folder `path`.
-    pub fn builder(path: impl AsRef<Path>) -> FollowBuilder {
-        FollowBuilder::new(path.as_ref())
-    }
-}
-
-impl FollowBuilder {
-    pub(super) fn new(path: &Path) -> FollowBuilder {
-        FollowBuilder {
-            dir: path.to_owned(),
+impl FollowOptions {
+    /// The defaults, for following the database in the folder `path`.
+    pub fn new(path: impl AsRef<Path>) -> FollowOptions {
+        FollowOptions {
+            dir: path.as_ref().to_owned(),
             fs: Arc::new(OsFs),
             clock: Arc::new(SystemClock::new()),
             hooks: None,
@@ -54,58 +57,7 @@ impl FollowBuilder {
             takes_lease: true,
             follows_tables_only: false,
             memtable_bytes_max: 1 << 30,
-            random: None,
         }
-    }
-
-    /// Another file system. Default: the operating system's.
-    pub fn fs(mut self, fs: Arc<dyn Fs>) -> FollowBuilder {
-        self.fs = fs;
-        self
-    }
-
-    /// Another clock. Default: the machine's monotonic one.
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> FollowBuilder {
-        self.clock = clock;
-        self
-    }
-
-    /// The code of the hooks that partitions name. Default: none.
-    pub fn hooks(mut self, provider: Arc<dyn HookProvider>) -> FollowBuilder {
-        self.hooks = Some(provider);
-        self
-    }
-
-    /// The options; a follower uses the size of the block cache and the number of open files.
-    pub fn options(mut self, options: Options) -> FollowBuilder {
-        self.options = options;
-        self
-    }
-
-    /// Takes a lease, or none. Default: it takes one. Without one the primary may delete files that
-    /// are read here; that is right for a copy that is not written, and for a medium that cannot be
-    /// written.
-    pub fn lease(mut self, takes_lease: bool) -> FollowBuilder {
-        self.takes_lease = takes_lease;
-        self
-    }
-
-    /// Follows the flushed tables of the primary, and not its log. Default: `false`.
-    pub fn tables_only(mut self, follows_tables_only: bool) -> FollowBuilder {
-        self.follows_tables_only = follows_tables_only;
-        self
-    }
-
-    /// The maximum memory for unflushed data of the primary, in bytes. Default 1 GiB.
-    pub fn memtable_bytes_max(mut self, bytes: u64) -> FollowBuilder {
-        self.memtable_bytes_max = bytes;
-        self
-    }
-
-    /// Another source of random numbers, which name leases.
-    pub fn random(mut self, random: impl FnMut() -> u64 + Send + 'static) -> FollowBuilder {
-        self.random = Some(Box::new(random));
-        self
     }
 
     /// Opens the existing database.
@@ -116,13 +68,12 @@ impl FollowBuilder {
     pub fn open(self) -> Result<Follower> {
         self.options.check()?;
         let opened = Opened::note()?;
-        let FollowBuilder { dir, fs, clock, hooks, options, takes_lease, random, .. } = self;
+        let FollowOptions { dir, fs, clock, hooks, options, takes_lease, .. } = self;
         // Held, because the primary's folder may be renamed while it is followed.
         let (fs, dir) = FolderFs::hold(fs, &dir)?;
-        let random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         // Before the manifest is read, so that no file that it names is deleted meanwhile.
         let lease = match takes_lease {
-            true => Lease::take_if_writable(&fs, &dir, random)?,
+            true => Lease::take_if_writable(&fs, &dir, Box::new(random_from_hasher_keys))?,
             false => None,
         };
         let manifest = open_manifest(&*fs, &dir, None)?;

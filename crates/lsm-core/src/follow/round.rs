@@ -322,7 +322,7 @@ impl Inner {
 mod tests {
     use super::*;
     use crate::db::Db;
-    use crate::follow::Follower;
+    use crate::follow::FollowOptions;
     use crate::fs::{Fs, MemFs};
 
     /// They used to stay until the next epoch, and no limit counted them.
@@ -331,7 +331,7 @@ mod tests {
         let fs: Arc<dyn Fs> = Arc::new(MemFs::new());
         let db = Db::builder("/db").fs(fs.clone()).open().unwrap();
         let [p, q] = ["p", "q"].map(|name| db.partition(name).unwrap());
-        let follower = Follower::builder("/db").fs(fs).open().unwrap();
+        let follower = FollowOptions { fs, ..FollowOptions::new("/db") }.open().unwrap();
         for partition in [&p, &q] {
             partition.put("k", "1").unwrap();
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::db::{BackgroundMode, Db, Partition};
-use crate::follow::{Follower, SyncExtent};
+use crate::follow::{FollowOptions, SyncExtent};
 use crate::fs::{Fs, MemFs};
 use crate::hooks::VerifiedBlock;
 use crate::options::PartitionOptions;
@@ -202,7 +202,7 @@ fn the_files_of_secondaries_are_described() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::builder(dir.path()).open().unwrap();
     db.partition("p").unwrap().put("k", "v").unwrap();
-    let follower = Follower::builder(dir.path()).open().unwrap();
+    let follower = FollowOptions::new(dir.path()).open().unwrap();
     follower.sync(SyncExtent::All).unwrap();
     let damaged = tempfile::tempdir().unwrap();
     let mut texts = Vec::new();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use lsm_core::ErrorKind;
-use lsm_core::follow::{Follower, SyncExtent};
+use lsm_core::follow::{FollowOptions, SyncExtent};
 use lsm_core::fs::{FaultAction, FaultAt, FaultFs, FaultRule, OpKind};
 use lsm_core::options::Durability;
 use secondary::{Follow, Level, OnUnmet, ReadOptions, Target};
@@ -66,11 +66,12 @@ fn a_sync_says_whether_it_came_to_the_present() {
     let db = primary(&fs);
     let p = db.partition("p").unwrap();
     let commit = p.put("k", "1").unwrap();
-    let follower = Follower::builder(DIR).fs(fs.clone()).open().unwrap();
+    let follower = FollowOptions { fs: fs.clone(), ..FollowOptions::new(DIR) }.open().unwrap();
     assert!(follower.sync(SyncExtent::All).unwrap().is_present);
     assert!(!follower.sync_durable(SyncExtent::All).unwrap().is_present);
     delete_cursor(&fs);
-    let without_cursor = Follower::builder(DIR).fs(fs.clone()).open().unwrap();
+    let without_cursor =
+        FollowOptions { fs: fs.clone(), ..FollowOptions::new(DIR) }.open().unwrap();
     let reached = without_cursor.sync(SyncExtent::All).unwrap();
     assert!(!reached.is_present && reached.seq < commit.seq, "{reached:?}");
     db.close().unwrap();
