@@ -194,6 +194,63 @@ fn design_notes_are_numbered_and_dated() {
     check(breaches);
 }
 
+/// Messages whose text is not in the code as a whole, and the reason.
+const COMPOSED_MESSAGES: [(&str, &str); 3] = [
+    ("No space left on device", "it is a text of the operating system"),
+    ("writes are slowed down: too many", "a part of it depends on the pressure"),
+    ("writes are stopped: too many", "a part of it depends on the pressure"),
+];
+
+/// The code of the product in one text, with each string on one line.
+fn code_with_joined_strings() -> String {
+    let mut joined = String::new();
+    for source in sources().iter().filter(|source| source.is_production()) {
+        for line in source.raw.lines() {
+            match line.strip_suffix('\\') {
+                Some(begin) => joined.push_str(begin.trim_start()),
+                None => {
+                    joined.push_str(line.trim_start());
+                    joined.push('\n');
+                }
+            }
+        }
+    }
+    joined
+}
+
+/// The fixed parts of a message in which dots (`\u{2026}`), `FILE`, `N` and `M` stand for values.
+fn fixed_parts(message: &str) -> Vec<&str> {
+    let parts = message
+        .split('\u{2026}')
+        .flat_map(|part| part.split(" FILE"))
+        .flat_map(|part| part.split(" N"));
+    let parts = parts.flat_map(|part| part.split(" M"));
+    parts
+        .map(|part| part.trim_matches([' ', ',', '(', ')']))
+        .filter(|part| !part.is_empty())
+        .collect()
+}
+
+#[test]
+fn the_messages_that_a_page_explains_are_in_the_code() {
+    let code = code_with_joined_strings();
+    let page = read("docs/operations.md");
+    let rows: Vec<&str> =
+        section(&page, "## Messages").lines().filter(|line| line.starts_with("| \"")).collect();
+    assert!(rows.len() > 30, "{} rows", rows.len());
+    let mut breaches = Vec::new();
+    for row in rows {
+        let cell = row.split('|').nth(1).unwrap_or_default();
+        for part in cell.split('"').skip(1).step_by(2).flat_map(fixed_parts) {
+            let is_composed = COMPOSED_MESSAGES.iter().any(|(text, _)| *text == part);
+            if !is_composed && !code.contains(part) {
+                breaches.push(format!("docs/operations.md:1: no message has \"{part}\""));
+            }
+        }
+    }
+    check(breaches);
+}
+
 fn has_date(line: &str) -> bool {
     line.as_bytes().windows(10).any(|window| {
         window.iter().enumerate().all(|(at, byte)| match at {
