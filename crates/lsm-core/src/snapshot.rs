@@ -27,8 +27,8 @@ struct Registered {
     held: BTreeMap<SeqNo, HeldSeq>,
     /// Partitions with deciding jobs under way, and how many.
     deciding: BTreeMap<PartitionId, (Arc<PartitionState>, usize)>,
-    /// The number of snapshots that were ever taken: tells which of them came before a drop. Their
-    /// sequence numbers do not, as nothing may be written between a drop and the next snapshot.
+    /// The number of snapshots that were ever taken. It shows which of them came before a drop. Sequence
+    /// numbers do not show that: there may be no write between a drop and the next snapshot.
     taken: u64,
     /// The number of snapshots that live.
     live: u64,

@@ -48,7 +48,7 @@ impl SweepMark {
         SweepMark { db, partition, file: FileNo(0) }
     }
 
-    /// The database that it is of.
+    /// Its database.
     pub fn db(&self) -> DbId {
         self.db
     }
@@ -217,7 +217,7 @@ impl<'a> Sweep<'a> {
         self.progress.bytes_done = bytes;
     }
 
-    /// Tells the caller that everything is done, which cannot stop anything.
+    /// Reports to the caller that everything is done. Its answer has no effect.
     pub fn finish(&mut self) {
         self.report();
     }
@@ -232,7 +232,7 @@ impl<'a> Sweep<'a> {
         &self.progress
     }
 
-    /// Tells the caller; `false` if it wants no more.
+    /// Reports the progress to the caller; returns `false` if it stops the sweep.
     fn report(&mut self) -> bool {
         self.on_progress.as_mut().is_none_or(|on_progress| on_progress(&self.progress))
     }

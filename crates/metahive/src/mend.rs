@@ -378,7 +378,7 @@ fn by_every_bit(
     None
 }
 
-/// Repairs what can be repaired, and tells where the rest stood.
+/// Repairs the entries that can be repaired, and returns the places of the others.
 fn entry_by_entry(
     repair: &mut HiveRepair,
     block: &mut dyn DamagedBlock,

@@ -176,7 +176,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             None => self.take(&present)?,
             Some(inject) => self.take_struck(&present, &**inject)?,
         }
-        // A fault of an earlier entry, which came out at a boundary, says nothing of this one.
+        // Faults of an earlier entry, found between two keys, are not faults of this one.
         let is_damaged = self.stages.takes_inputs
             && self.faults.first().is_some_and(|fault| fault.at == present.at);
         if is_damaged { self.read_again(entries) } else { Ok(()) }
@@ -212,7 +212,8 @@ impl<'a, 'o> Writing<'a, 'o> {
         let stored_seq = *struck_seq;
         let kind = *kind;
         let entry = Entry { key, seq, stored_seq, kind, value, hidden };
-        // What was confirmed is handed on, as it is where a fault strikes no copy.
+        // The checksums of the undamaged entry are passed on: a real fault comes after the block was
+        // verified.
         self.take(&JobEntry { entry, at, vouched, value_sum })
     }
 

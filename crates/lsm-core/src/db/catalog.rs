@@ -57,7 +57,7 @@ pub(super) struct Catalog {
     edit_number: AtomicU64,
     /// Length of the manifest in bytes: stored under `versions`, relaxed, as a figure.
     manifest_bytes: AtomicU64,
-    /// Tells secondaries of each durable edit.
+    /// Shows secondaries each durable edit.
     cursor: Arc<CommitCursorWriter>,
     /// Files and values that no version names any more wait there, generations of the manifest too.
     obsolete: ObsoleteFiles,

@@ -79,7 +79,7 @@ type Visible = (Commit, Lsn);
 /// The state of the commit path.
 pub(super) struct CommitPath {
     queue: Queue,
-    /// Tells secondaries of what is published.
+    /// Shows secondaries what is published.
     cursor: Arc<CommitCursorWriter>,
     counters: Arc<Counters>,
     // Stored by the leader alone with release, loaded by readers with acquire: a reader that sees a

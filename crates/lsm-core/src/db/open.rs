@@ -199,7 +199,7 @@ impl Builder {
         self
     }
 
-    /// Tells `listener` what happens in the background. May be called for several.
+    /// Adds a listener, which gets the events of background work. May be called for several.
     pub fn listener(mut self, listener: Arc<dyn EventListener>) -> Builder {
         self.listeners.push(listener);
         self

@@ -63,7 +63,7 @@ pub(super) struct Begun {
     pub(super) segments: Vec<(FileNo, u64)>,
     /// Files of epochs before.
     pub(super) orphans: OrphanFiles,
-    /// Tells secondaries of the epoch.
+    /// Shows secondaries the new epoch.
     pub(super) cursor: Arc<CommitCursorWriter>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! byte 0   version, 1
-//! byte 1   bit 0: the number stands in the value, else in the key; bit 1: its place is counted
+//! byte 1   bit 0: the number is in the value, else in the key; bit 1: its place is counted
 //!          from the end; bit 2: little-endian; bit 3: there is a time to live
 //! byte 2   bytes of the number: 4 or 8
 //! byte 3   unit: 0 seconds, 1 milliseconds, 2 microseconds, 3 nanoseconds
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Stored as the parameters of a [`TtlFilter`](super::TtlFilter). Bytes that are not these are no
-//! rule: the filter is then missing, which `Db::health` tells.
+//! rule: the filter is then missing, and `Db::health` reports that.
 
 use std::time::Duration;
 

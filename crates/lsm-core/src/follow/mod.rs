@@ -17,7 +17,7 @@
 //!   log.rs            the log: headers in order, sections where they are wanted
 //!   memtables.rs      a partition's memtables
 //! partition.rs  a partition as a reader sees it
-//! pins.rs       which files readers hold; shared/lease.rs tells the primary
+//! pins.rs       which files readers hold; shared/lease.rs shows that to the primary
 //! ```
 //!
 //! Invariants:

@@ -1,6 +1,6 @@
 //! [`Fault`]: an entry that a filter found damaged. [`OwnedEntry`]: an entry by itself.
 //!
-//! Filters, verifiers and repairs report faults; the engine tells listeners of them.
+//! Filters, verifiers and repairs report faults; the engine passes them to listeners as events.
 
 use super::Origin;
 use crate::types::{EntryKind, SeqNo};

@@ -1,12 +1,12 @@
-//! [`TableRepair`]: says what takes the place of each block of a damaged table.
+//! [`TableRepair`]: returns the entries that replace each block of a damaged table.
 //!
 //! Made by a filter that seals, one for each table that `db/compaction/repair.rs` repairs; called by the walk of
-//! `sstable/tolerant.rs` as it loads block after block. A block is the unit because damage has no respect for
-//! entries: a bit in a prefix that keys share changes all of them at once.
+//! `sstable/tolerant.rs` as it loads block after block. A block is the unit, because damage may reach over
+//! several entries: a bit in a prefix that keys share changes all of them at once.
 //!
 //! Invariants:
-//! 1. Nothing of a block is handed over before all of it was verified.
-//! 2. Where entries are lost the walk tells between which sound ones: see [`Gap`].
+//! 1. No entry of a block is returned before the whole block was verified.
+//! 2. If entries are lost, the walk reports the intact entries around them: see [`Gap`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, Range};
@@ -55,7 +55,7 @@ pub enum BlockVerdict {
     /// They are what was written, but for the losses that are reported.
     #[default]
     Sound,
-    /// Only a later block tells, for this one and all since the last verdict.
+    /// A later block decides about this one and about all since the last verdict.
     Later,
     /// The blocks since the last verdict, this one included, are not what was written.
     AllDamaged,

@@ -16,7 +16,7 @@
 //!
 //! - *Order.* Entries come in internal order: user keys ascending, versions of one user key newest
 //!   first. `next` and `prev` visit the same entries in opposite orders, and no entry twice.
-//! - *Ends and errors.* `valid` does not tell an end from an error. Only the `Result` of the move
+//! - *Ends and errors.* `valid` does not distinguish an end from an error. Only the `Result` of the move
 //!   does, so the caller looks at it before it concludes that a key is absent.
 //! - *Seeks are absolute.* Each works in every state, forgets an earlier error, and may be repeated.
 //!   `seek` and `seek_before` split the entries at the target: `seek` finds the first entry that is not

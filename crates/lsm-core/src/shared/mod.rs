@@ -1,7 +1,7 @@
 //! The files through which a primary and its secondaries inform each other without waiting: the
 //! commit cursor and the leases.
 //!
-//! Neither holds anything that a database needs. A commit cursor tells other processes on the same machine
+//! Neither holds anything that a database needs. A commit cursor shows other processes on the same machine
 //! what is committed at this moment. A lease names the files that a secondary still reads.
 
 mod commit_cursor;

@@ -99,7 +99,7 @@ impl IndexedBlock {
     }
 
     /// Number of entries after entry `at` that are before `until`, each with another user key than the
-    /// one in front of it, as far as words tell.
+    /// one before it, as far as the words show that.
     pub(super) fn run_before(&self, at: usize, until: Option<KeyRef<'_>>) -> usize {
         let end = until.map_or(self.len(), |until| match self.near(until) {
             // The entry with the word of `until` may be at it, so it does not count.
@@ -144,7 +144,7 @@ impl IndexedBlock {
     /// entry itself, the search has passed it. Either its word is smaller: then what the entry
     /// shares with it lies within the entry's word, and that is the word of `user_key`. Or
     /// `user_key` lies between the two and has what both share. This holds for keys with the
-    /// common prefix, since words tell nothing of others.
+    /// common prefix, because words do not order other keys.
     #[inline]
     fn is_key(&self, head: Head, user_key: &[u8]) -> bool {
         let suffix = &self.bytes()[head.suffix..head.suffix + head.suffix_len];

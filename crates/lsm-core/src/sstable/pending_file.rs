@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(begun_with(1 << 20, 10, true), 10, "10 MiB");
     }
 
-    /// The system tells of a page that it could not write once. The sync after it returns no error any more.
+    /// The system reports a page that it could not write only once. The next sync returns no error.
     #[test]
     fn an_error_of_the_device_on_the_way_is_one_of_the_table() {
         let fs = FaultFs::over_mem(MemFs::new());

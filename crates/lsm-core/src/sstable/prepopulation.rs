@@ -65,7 +65,7 @@ impl CachePrepopulation {
         hidden_suffix: Option<&[u8]>,
     ) {
         let len = bytes.len();
-        // A block that does not pass is left to the readers of the file: they tell where it is wrong.
+        // A block that does not parse is not cached: a read of the file reports its place.
         let Ok(block) = Block::parse(StoredPayload { bytes, len }, hidden_suffix) else { return };
         self.kept.lock().push((file, offset));
         self.cache.insert_where_free(file, offset, Arc::new(block));

@@ -280,7 +280,7 @@ impl Salvaging {
         Ok(payload)
     }
 
-    /// Tells of a bloom that is damaged. A job makes another.
+    /// Reports a damaged Bloom filter. The job makes another.
     fn repaired_bloom(&mut self, footer: &Footer, properties: &SstProperties) -> Result<()> {
         let expected = properties.tail_checksums.first().copied();
         if unless_damaged(self.source.read_expected(footer.bloom, expected))?.is_none() {

@@ -2,7 +2,7 @@
 //!
 //! [`Block::parse`](super::block::Block::parse) checks all entries and prepares them for searches, which
 //! takes longer than everything else that a read does with a block from the page cache. It bisects
-//! the restart keys and walks through one group of entries. It checks what it comes by, in the same way. It
+//! the restart keys and walks through one group of entries. It checks the entries that it passes, in the same way. It
 //! gives up on anything unusual, and then the block is parsed: that names the defect, or goes on where
 //! hidden entries ask for more.
 

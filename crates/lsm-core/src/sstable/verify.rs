@@ -5,7 +5,7 @@
 //! where the file is damaged.
 //!
 //! Invariants:
-//! 1. It reports all damage that it can tell apart. Only the caller ends the walk.
+//! 1. It reports each damage that it can distinguish from others. Only the caller ends the walk.
 //! 2. It does not report what only follows from damage that it has reported (a count that lacks the
 //!    entries of a lost block).
 

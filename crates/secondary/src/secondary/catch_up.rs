@@ -1,5 +1,5 @@
-//! The time, the goal and the wait of a partition that catches up: the part of [`Secondary`] that its
-//! partitions call. The invariants are those of the file above.
+//! The calls of [`Secondary`] that make one partition catch up: to a level of a read, to a token, or to the
+//! present. The invariants of `secondary.rs` hold here as well.
 
 use std::time::Duration;
 

@@ -18,7 +18,7 @@ pub(super) enum MemberState {
     Encoded(Lsn),
     /// Its frame is in the segment.
     Appended(Lsn),
-    /// It passes no log.
+    /// It is visible without a frame: its partitions have no log.
     Unlogged,
 }
 

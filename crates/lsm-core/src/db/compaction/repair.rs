@@ -193,7 +193,7 @@ impl JobRunner {
         Arc::new(SourcesOf { log, view: view.clone(), tables: self.tables.clone() })
     }
 
-    /// Tells of what is damaged beyond repair, and between which keys it stood.
+    /// Reports entries that are damaged beyond repair, and the gaps that they leave, to listeners.
     pub(in crate::db) fn tell_lost(&self, view: &ReadView, lost: Vec<Fault>, gaps: &[Gap]) {
         for fault in lost {
             let damage = self.damage_of(view, &fault);

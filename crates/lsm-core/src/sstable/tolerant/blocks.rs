@@ -23,7 +23,7 @@ impl TolerantIter {
         if !is_damaged {
             return Ok(());
         }
-        // The blocks that the index named before its damage stand: the search goes on after them.
+        // The blocks that the index named before its damage are used; the search begins after them.
         let start = self.blocks.last().map_or(0, |last| last.end());
         let data_end = self.reader.properties().data_bytes;
         self.blocks.extend(blocks_between(self.reader.source(), start, data_end)?);
