@@ -82,7 +82,7 @@ impl FollowThread {
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the thread cannot be started.
-    pub(crate) fn tend(
+    pub(crate) fn set_follow(
         &self,
         follower: &Follower,
         clock: &Arc<dyn Clock>,

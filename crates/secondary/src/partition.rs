@@ -118,7 +118,7 @@ impl SecondaryPartition {
     pub fn read(&self, options: &ReadOptions) -> Result<Reading> {
         // The state is taken after this call. It may be newer than requested, because another
         // thread may sync in between, and never older.
-        let unmet = match self.secondary.bring(&self.followed, options) {
+        let unmet = match self.secondary.catch_up(&self.followed, options) {
             Ok(()) if options.level == Level::Prefix => match self.secondary.view_in_cut(self)? {
                 Some(view) => return Ok(Reading::new(view, options.level)),
                 None => {
@@ -260,7 +260,7 @@ impl SecondaryPartition {
 
     /// Returns the way in which the partition catches up.
     pub fn followed(&self) -> Follow {
-        self.secondary.tending().follow_of(self.followed.id())
+        self.secondary.thread().follow_of(self.followed.id())
     }
 
     /// Returns the error of the last attempt of [`follow`](Self::follow), if it failed. It is
@@ -282,7 +282,7 @@ impl SecondaryPartition {
     /// # Ok::<(), lsm_core::Error>(())
     /// ```
     pub fn follow_failure(&self) -> Option<Error> {
-        self.secondary.tending().failure_of(self.followed.id())
+        self.secondary.thread().failure_of(self.followed.id())
     }
 
     /// Waits until something is committed to the partition after `seen`, catches up with it, and

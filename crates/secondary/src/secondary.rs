@@ -38,7 +38,7 @@ struct SecondaryInner {
     follower: Follower,
     clock: Arc<dyn Clock>,
     complete_at: Mutex<CompleteAt>,
-    tending: FollowThread,
+    thread: FollowThread,
 }
 
 /// All partitions as of one commit. Cheap to clone.
@@ -93,8 +93,8 @@ fn commit_of(reached: SyncResult) -> Commit {
 impl Secondary {
     pub(crate) fn new(follower: Follower, clock: Arc<dyn Clock>) -> Secondary {
         let complete_at = Mutex::default();
-        let tending = FollowThread::default();
-        Secondary(Arc::new(SecondaryInner { follower, clock, complete_at, tending }))
+        let thread = FollowThread::default();
+        Secondary(Arc::new(SecondaryInner { follower, clock, complete_at, thread }))
     }
 
     /// Opens the partition `name`. Catches up first if the partition is not known.

@@ -45,8 +45,12 @@ impl Secondary {
     }
 
     /// Makes a partition catch up to the level of `options`.
-    pub(crate) fn bring(&self, followed: &FollowedPartition, options: &ReadOptions) -> Result<()> {
-        self.0.tending.check_process()?;
+    pub(crate) fn catch_up(
+        &self,
+        followed: &FollowedPartition,
+        options: &ReadOptions,
+    ) -> Result<()> {
+        self.0.thread.check_process()?;
         match options.level {
             Level::Eventual => Ok(()),
             Level::Prefix if self.0.follower.follows_tables_only() => {
@@ -58,7 +62,7 @@ impl Secondary {
             // wait nor read the log.
             Level::Prefix if self.cut().as_of().is_some() => Ok(()),
             Level::Prefix => self.sync(Target::Latest).map(drop),
-            Level::Session(token) => self.bring_to_token(followed, token, options.wait),
+            Level::Session(token) => self.catch_up_to_token(followed, token, options.wait),
             Level::Bounded { operations, age } => {
                 let lag = self.lag(followed);
                 let is_near = is_within(lag.operations, operations);
@@ -66,14 +70,14 @@ impl Secondary {
                     return Ok(());
                 }
                 // A sync cannot stop at a bound: it reads to the end in any case.
-                self.bring_to_present(followed, options.wait)
+                self.catch_up_to_present(followed, options.wait)
             }
-            Level::Strong => self.bring_to_present(followed, options.wait),
+            Level::Strong => self.catch_up_to_present(followed, options.wait),
         }
     }
 
     /// Makes a partition catch up to the moment of the call.
-    fn bring_to_present(&self, followed: &FollowedPartition, wait: Duration) -> Result<()> {
+    fn catch_up_to_present(&self, followed: &FollowedPartition, wait: Duration) -> Result<()> {
         // Once, before the first sync. With a steady writer, a goal that moves with the primary
         // might never be reached.
         let mut goal: Option<SyncGoal> = followed.goal();
@@ -126,7 +130,7 @@ impl Secondary {
         }
     }
 
-    fn bring_to_token(
+    fn catch_up_to_token(
         &self,
         followed: &FollowedPartition,
         token: Commit,
@@ -182,11 +186,11 @@ impl Secondary {
 
     /// See [`SecondaryPartition::follow`].
     pub(crate) fn follow(&self, followed: &FollowedPartition, follow: Follow) -> Result<()> {
-        self.0.tending.tend(&self.0.follower, &self.0.clock, followed, follow)
+        self.0.thread.set_follow(&self.0.follower, &self.0.clock, followed, follow)
     }
 
-    pub(crate) fn tending(&self) -> &FollowThread {
-        &self.0.tending
+    pub(crate) fn thread(&self) -> &FollowThread {
+        &self.0.thread
     }
 
     /// See [`SecondaryPartition::wait_for_news`].
@@ -196,7 +200,7 @@ impl Secondary {
         seen: Commit,
         time: Duration,
     ) -> Result<Option<Commit>> {
-        self.0.tending.check_process()?;
+        self.0.thread.check_process()?;
         let until = self.0.clock.now().saturating_add(time);
         loop {
             let goal = followed.goal();
@@ -262,7 +266,7 @@ impl Secondary {
     }
 
     pub(crate) fn lag(&self, followed: &FollowedPartition) -> Lag {
-        if self.0.tending.check_process().is_err() {
+        if self.0.thread.check_process().is_err() {
             return Lag { operations: None, bytes: None, age: None };
         }
         let now = self.0.clock.now();
