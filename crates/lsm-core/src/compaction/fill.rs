@@ -10,7 +10,7 @@ use super::inputs::JobEntry;
 use super::leveled::level_compression;
 use super::rules::KeyBelow;
 use super::survivors::Writing;
-use super::{JobOutcome, Outputs, Split, Stages, TableFactory};
+use super::{JobHooks, JobOutcome, Outputs, Split, TableFactory};
 use crate::error::{Error, Result};
 use crate::hooks::{Entry, Job, JobKind, JobValues, catch_blamed};
 use crate::limits::LEVEL_COUNT;
@@ -29,7 +29,7 @@ impl<'a> Fill<'a> {
     /// Tables of a partition for its deep levels, whose entries are all stored with `seq`. Of the
     /// hooks in `stages` only the one that seals takes part, and the value store.
     pub fn begin(
-        mut stages: Stages<'a>,
+        mut stages: JobHooks<'a>,
         version: &PartitionVersion,
         factory: &'a TableFactory,
         seq: SeqNo,

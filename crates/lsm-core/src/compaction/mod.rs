@@ -17,7 +17,7 @@
 //!               last_keys.rs and last_value.rs have the entry before, for order and for twins
 //! rules.rs      the rules by which entries survive
 //! export_range.rs  the range of an export
-//! stages.rs     the hooks of the job
+//! job_hooks.rs  the hooks of the job
 //! split.rs      the end of an output table
 //! outputs.rs    the output tables
 //! fill.rs       tables of entries from the caller, for a bulk load
@@ -42,6 +42,7 @@ pub(crate) mod drawing;
 mod export_range;
 mod fill;
 mod inputs;
+mod job_hooks;
 mod last_keys;
 mod last_value;
 mod leveled;
@@ -52,7 +53,6 @@ mod rules;
 mod run;
 mod small;
 mod split;
-mod stages;
 mod survivors;
 #[cfg(test)]
 mod tests;
@@ -63,6 +63,7 @@ use std::sync::Arc;
 pub use asked::{Finish, RangePick};
 pub use export_range::ExportRange;
 pub use fill::Fill;
+pub use job_hooks::JobHooks;
 pub use leveled::{Shape, compaction_debt};
 pub use outputs::{Outputs, SyncLater, TableFactory};
 pub use picker::Picker;
@@ -70,7 +71,6 @@ pub use place::ingest_level;
 pub use rules::{DropDecision, DropRules, KeyBelow};
 pub use run::{JobOutcome, Merge, RunContext};
 pub use split::Split;
-pub use stages::Stages;
 
 use crate::types::FileNo;
 use crate::version::{SstMeta, Table, UserRange};

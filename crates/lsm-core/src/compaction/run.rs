@@ -17,7 +17,7 @@ use super::damaged::DamagedInput;
 use super::inputs::{JobCheck, MergeInput, blame, input_tables, open_inputs};
 use super::leveled::level_compression;
 use super::survivors::write_survivors;
-use super::{Compaction, ExportRange, KeyBelow, Outputs, Split, Stages, TableFactory, Trigger};
+use super::{Compaction, ExportRange, JobHooks, KeyBelow, Outputs, Split, TableFactory, Trigger};
 use crate::error::Result;
 use crate::hooks::{
     Fault, Findings, InputTable, Job, JobFindings, JobKind, JobValues, RepairSources,
@@ -58,7 +58,7 @@ pub struct RunContext<'a> {
     /// The way in which inputs are opened.
     pub tables: &'a Arc<TableContext>,
     /// The partition's filters, its store, and what they have to know.
-    pub stages: Stages<'a>,
+    pub stages: JobHooks<'a>,
     /// `true` if to give up. Asked between entries, without a lock: it may do other work first.
     pub should_stop: &'a dyn Fn() -> bool,
     /// The sources of a repair.
@@ -195,7 +195,7 @@ impl<'a> Merge<'a> {
     fn open(
         &self,
         tables: &Arc<TableContext>,
-        stages: &mut Stages<'_>,
+        stages: &mut JobHooks<'_>,
         findings: &JobFindings,
         inputs: &mut Vec<MergeInput>,
     ) -> Result<Vec<InputTable>> {
@@ -250,7 +250,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Starts the filters.
-    fn start(&self, stages: &mut Stages<'_>, inputs: Vec<InputTable>) -> Result<()> {
+    fn start(&self, stages: &mut JobHooks<'_>, inputs: Vec<InputTable>) -> Result<()> {
         stages.start(&Job {
             level_from: self.level_from,
             level_to: self.level_to,
@@ -262,7 +262,7 @@ impl<'a> Merge<'a> {
         })
     }
 
-    fn outputs<'f>(&self, factory: &'f TableFactory, stages: &Stages<'_>) -> Outputs<'f> {
+    fn outputs<'f>(&self, factory: &'f TableFactory, stages: &JobHooks<'_>) -> Outputs<'f> {
         let suffix = &stages.hooks().rules.reserved_suffix;
         let options = &self.version.options;
         // Levels 0 and 1 are read and rewritten soon: compressing them costs more than it saves.

@@ -14,11 +14,11 @@ mod boundary;
 
 use super::export_range::RangeSide;
 use super::inputs::{JobEntry, MergeInput};
+use super::job_hooks::Expires;
 use super::last_keys::LastKeys;
 use super::last_value::LastValue;
 use super::rules::is_plausible;
-use super::stages::Expires;
-use super::{DropDecision, DropRules, ExportRange, JobOutcome, KeyBelow, Outputs, Split, Stages};
+use super::{DropDecision, DropRules, ExportRange, JobHooks, JobOutcome, KeyBelow, Outputs, Split};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     AddedValue, AttachedStore, Carry, CarryJob, Decision, Entry, Fault, Faults, Inject, Input,
@@ -27,14 +27,14 @@ use crate::hooks::{
 use crate::iter::{InternalIter, MergeIter};
 use crate::types::{EntryKind, Gaps, InGap, KeyRef, SeqNo, Trailer};
 
-use boundary::Noting;
+use boundary::NoteState;
 
 /// The entries between two looks of a running job at whether it should stop.
 const ENTRIES_BETWEEN_LOOKS: u32 = 1024;
 
 /// The loop's state without its stages.
 pub(super) struct Writing<'a, 'o> {
-    stages: Stages<'a>,
+    stages: JobHooks<'a>,
     rules: DropRules<'a>,
     below: KeyBelow,
     split: Option<Split>,
@@ -58,7 +58,7 @@ pub(super) struct Writing<'a, 'o> {
     value_sum: Option<u64>,
     /// The checksum of the entry under way, if its block was verified.
     verified_sum: Option<u64>,
-    noting: Noting,
+    note_state: NoteState,
 }
 
 /// Writes what survives of `entries`, all of them or those inside `range`, in tables that `split`
@@ -66,7 +66,7 @@ pub(super) struct Writing<'a, 'o> {
 pub(super) fn write_survivors(
     entries: &mut MergeIter<MergeInput>,
     range: Option<&ExportRange>,
-    stages: Stages<'_>,
+    stages: JobHooks<'_>,
     below: KeyBelow,
     split: Option<Split>,
     outputs: Outputs<'_>,
@@ -128,7 +128,7 @@ impl Writing<'_, '_> {
 impl<'a, 'o> Writing<'a, 'o> {
     /// Returns the loop before its first entry. The stages are started.
     pub(super) fn new(
-        stages: Stages<'a>,
+        stages: JobHooks<'a>,
         below: KeyBelow,
         split: Option<Split>,
         mut outputs: Outputs<'o>,
@@ -160,7 +160,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             has_moved: false,
             value_sum: None,
             verified_sum: None,
-            noting: Noting::Off,
+            note_state: NoteState::Off,
         }
     }
 

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::members::{Member, MemberState, append, encode, settle};
-use self::queue::{Answer, Queue, Request, Turn};
+use self::queue::{Answer, Queue, Request, WriterRole};
 use super::log::{Log, LogWriter};
 use super::prepared::Prepared;
 use super::require::{GroupWrites, Refusal};
@@ -174,7 +174,7 @@ impl CommitPath {
     ) -> Result<Committed, Refusal> {
         // A writer that finds a leader waits until it is answered or promoted.
         let turn = self.queue.join(batch);
-        if let Turn::Follow(request) = &turn
+        if let WriterRole::Follow(request) = &turn
             && let Some(answered) = self.queue.wait(request)
         {
             let (commit, end) = answered?;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::context::DbContext;
-use super::recovery::{LogFiles, Opening};
+use super::recovery::{LogFiles, OpenPlan};
 use super::retries::Retries;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{Fs, LockGuard, names};
@@ -107,7 +107,7 @@ fn changed(what: &str) -> Error {
     Error::new(ErrorKind::NeedsManifest, format!("{what} while the database was opened"))
 }
 
-impl Opening {
+impl OpenPlan {
     /// The commits of the writer, if the manifest includes them.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::clear_seqs::clear_seqs_added;
 use super::hook_binding::HooksOf;
-use crate::compaction::{JobOutcome, Merge, RunContext, Stages, TableFactory};
+use crate::compaction::{JobHooks, JobOutcome, Merge, RunContext, TableFactory};
 use crate::error::{Error, Result};
 use crate::fs::names::FileName;
 use crate::hooks::{AddedValue, StoreEdit};
@@ -113,7 +113,7 @@ impl<'a> Tables<'a> {
             // Above the last snapshot nothing is dropped: with one at 0 every version stays, with
             // one at the maximum the newest version of each key.
             let snapshots = [if keep_all { SeqNo::ZERO } else { SeqNo::MAX }];
-            let stages = Stages::new(&hooks, &snapshots, &[], None);
+            let stages = JobHooks::new(&hooks, &snapshots, &[], None);
             let stages = stages.ageing(ageing, self.unix_time, hooks.rules.key_form)?;
             let merge = Merge::flush(&[memtable], partition);
             let context = RunContext {

@@ -54,16 +54,16 @@ pub(super) struct Events {
 }
 
 /// A listener runs; the drop ends that, also after its panic.
-struct Telling;
+struct ListenerGuard;
 
-impl Telling {
-    fn begin() -> Telling {
+impl ListenerGuard {
+    fn begin() -> ListenerGuard {
         IN_LISTENER.set(true);
-        Telling
+        ListenerGuard
     }
 }
 
-impl Drop for Telling {
+impl Drop for ListenerGuard {
     fn drop(&mut self) {
         IN_LISTENER.set(false);
     }
@@ -123,7 +123,7 @@ impl Events {
             // Not in the condition: its guard would live through the body.
             let next = self.waiting.lock().pop_front();
             let Some(event) = next else { return };
-            let _telling = Telling::begin();
+            let _telling = ListenerGuard::begin();
             trace(&event);
             for listener in &self.listeners {
                 if let Err(error) = catch("an event listener", || listener.on_event(&event)) {
@@ -138,7 +138,7 @@ impl Events {
         loop {
             let next = self.notices.lock().pop_front();
             let Some((notice, outcome)) = next else { return };
-            let _telling = Telling::begin();
+            let _telling = ListenerGuard::begin();
             if let Err(error) = catch("a notice of durability", || notice(outcome)) {
                 self.note_panic(error, true);
             }

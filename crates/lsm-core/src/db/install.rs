@@ -17,7 +17,7 @@ use super::jobs::Jobs;
 use super::log::Log;
 use super::removal::Removal;
 use super::stall::Stall;
-use super::values::ValueTending;
+use super::values::BlobGcGoals;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::is_out_of_handles;
 use crate::hooks::{AttachedStore, JobValues, PartitionHooks};
@@ -93,7 +93,7 @@ pub(super) struct Installer {
     stall: Arc<Stall>,
     removal: Arc<Removal>,
     /// Says since when the values of a partition are counted.
-    values: Arc<ValueTending>,
+    values: Arc<BlobGcGoals>,
 }
 
 impl Installer {
@@ -103,7 +103,7 @@ impl Installer {
         jobs: &Arc<Jobs>,
         stall: &Arc<Stall>,
         removal: &Arc<Removal>,
-        values: &Arc<ValueTending>,
+        values: &Arc<BlobGcGoals>,
     ) -> Installer {
         Installer {
             catalog: catalog.clone(),

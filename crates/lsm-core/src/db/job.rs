@@ -13,7 +13,7 @@ use super::catalog::Catalog;
 use super::commit::CommitPath;
 use super::events::Events;
 use super::log_search::LogSearch;
-use crate::compaction::{JobOutcome, Merge, RunContext, Stages, TableFactory};
+use crate::compaction::{JobHooks, JobOutcome, Merge, RunContext, TableFactory};
 use crate::error::{Damage, Error, Result};
 use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks};
 use crate::partition::{PartitionState, ReadView};
@@ -114,7 +114,7 @@ impl JobRunner {
     ) -> Result<JobTables> {
         let StartedJob { view, hooks, snapshots, .. } = job;
         let JobSnapshots { respected, registered } = snapshots;
-        let stages = Stages::new(hooks, respected, registered, self.inject.as_ref());
+        let stages = JobHooks::new(hooks, respected, registered, self.inject.as_ref());
         let unix_time = self.calendar.unix_time();
         let stages = stages.rescuing(job.rescues);
         let stages = stages.ageing(hooks.ageing().cloned(), unix_time, hooks.rules.key_form)?;

@@ -85,7 +85,7 @@ pub(super) struct Claimed {
 }
 
 /// The most urgent compaction of the partitions whose last one did not fail.
-pub(super) enum PickedSound {
+pub(super) enum HealthyPick {
     /// This one.
     Due(Box<Claimed>),
     /// None, and some partitions were skipped.
@@ -168,15 +168,15 @@ impl Jobs {
 
     /// As [`Jobs::pick`], but skips the partitions whose last compaction failed, or whose hooks
     /// return an error.
-    pub(super) fn pick_sound(&self) -> PickedSound {
+    pub(super) fn pick_healthy(&self) -> HealthyPick {
         match self.pick_most_urgent(false, u64::MAX) {
-            (Some(claimed), _) => PickedSound::Due(Box::new(claimed)),
-            (None, Ok(false)) => PickedSound::Nothing,
-            (None, _) => PickedSound::OnlyFailing,
+            (Some(claimed), _) => HealthyPick::Due(Box::new(claimed)),
+            (None, Ok(false)) => HealthyPick::Nothing,
+            (None, _) => HealthyPick::OnlyFailing,
         }
     }
 
-    /// As [`Jobs::pick_sound`], of the compactions that read no more than so many bytes.
+    /// As [`Jobs::pick_healthy`], of the compactions that read no more than so many bytes.
     pub(super) fn pick_cheap(&self, bytes_max: u64) -> Option<Claimed> {
         self.pick_most_urgent(false, bytes_max).0
     }

@@ -1,6 +1,6 @@
 //! [`LogSearch`]: operations of one partition, found in the log by their sequence numbers.
 //!
-//! Repairs search here: `compaction/repair.rs` for tables, `mend.rs` for memtables. A damaged
+//! Repairs search here: `compaction/repair.rs` for tables, `memtable_repair.rs` for memtables. A damaged
 //! range of memory or of a file has many entries, and a log may be long, so the sequence numbers
 //! that a repair knows beforehand are found in one pass over the log.
 

@@ -49,7 +49,7 @@ impl Partition {
         let given_up = self.close_gaps(&bounds)?;
         // After the gaps are closed, which holds versions that may name the values. The loss is accepted even
         // if this fails. The next open repeats it.
-        let turn = db.scheduler.reclaimer().tending().wait_for_counting_turn();
+        let turn = db.scheduler.reclaimer().goals().wait_for_counting_turn();
         let _ = db.scheduler.reclaimer().recount_values(self.state(), &turn);
         Ok(given_up)
     }

@@ -43,7 +43,7 @@ mod log;
 mod log_search;
 mod log_upkeep;
 mod loss;
-mod mend;
+mod memtable_repair;
 mod modify;
 mod obsolete;
 pub(crate) mod open;

@@ -23,7 +23,7 @@ use super::log::{DbLogEnv, Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
 use super::ownership::{HeldLock, Ownership, WriterEpoch, fork_for_reading, fork_with_live_writer};
 use super::read_only::lock_for_reading;
-use super::recovery::{Begun, Opening};
+use super::recovery::{OpenPlan, RecoveredState};
 use super::scheduler::Scheduler;
 use crate::cache::Blocks;
 use crate::clock::{Clock, SystemClock};
@@ -78,7 +78,7 @@ enum OpenMode {
 }
 
 /// A folder as it was found, and what was made of it.
-type Started = (DbContext, HooksOf, Begun);
+type StartedParts = (DbContext, HooksOf, RecoveredState);
 
 impl Builder {
     pub(super) fn new(dir: &Path) -> Builder {
@@ -253,7 +253,7 @@ impl Builder {
             writer_epoch: writer_epoch.as_ref(),
         };
         let (context, hooks, begun) = folder.start(&mut *random)?;
-        let Begun { versions, last_seq, memtables, segments, orphans, cursor } = begun;
+        let RecoveredState { versions, last_seq, memtables, segments, orphans, cursor } = begun;
         let version = versions.current().clone();
         let block_cache = (options.cache_bytes > 0).then(|| cache.clone() as Arc<dyn BlockCache>);
         let slabs = Arc::new(SlabPool::new(options.write_buffer_bytes));
@@ -317,7 +317,7 @@ struct Start<'a> {
 
 impl Start<'_> {
     /// As [`Start::begin`], again and again while a writer changes what is read.
-    fn start(&self, random: &mut dyn FnMut() -> u64) -> Result<Started> {
+    fn start(&self, random: &mut dyn FnMut() -> u64) -> Result<StartedParts> {
         match concurrent_reader::other_writer(self.fs, self.dir, self.missing) {
             None => self.begin(random, None),
             Some(other) => concurrent_reader::settled(|| self.begin(random, Some(other.clone()))),
@@ -329,7 +329,7 @@ impl Start<'_> {
         &self,
         random: &mut dyn FnMut() -> u64,
         other: Option<OtherWriter>,
-    ) -> Result<Started> {
+    ) -> Result<StartedParts> {
         let Start {
             fs,
             dir,
@@ -351,9 +351,9 @@ impl Start<'_> {
         };
         let is_forked = fork.is_some();
         let mut opening = match fork {
-            Some(fork) => Opening::of_fork(&**fs, dir, fork)?,
+            Some(fork) => OpenPlan::of_fork(&**fs, dir, fork)?,
             // A reader gets no random numbers, so it cannot make a database.
-            None => Opening::read(&**fs, dir, is_writing.then_some(random))?,
+            None => OpenPlan::read(&**fs, dir, is_writing.then_some(random))?,
         };
         opening.claim = writer_epoch.and_then(WriterEpoch::claim);
         let mut context = opening.context(fs, dir, clock, files, !is_writing, events.queue())?;

@@ -38,7 +38,7 @@ pub(crate) use counts::{CountedPart, counted_part};
 pub(super) use held::{Closing, HeldLock, Ownership};
 use room::Room;
 
-use super::recovery::{LogFiles, Opening};
+use super::recovery::{LogFiles, OpenPlan};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::names;
 use crate::fs::{Fs, LockGuard, OpenFiles};
@@ -232,7 +232,7 @@ fn fork_at(
     recovered.check_writable(dir)?;
     let cut = match settled {
         Some(settled) => {
-            let opening = Opening::of_version(fs, dir, recovered.version.clone())?;
+            let opening = OpenPlan::of_version(fs, dir, recovered.version.clone())?;
             Some(opening.place_in_log(&LogFiles { files, dir }, Lsn(settled.end))?)
         }
         None => None,

@@ -17,7 +17,7 @@ use super::concurrent_reader::CommittedPart;
 use super::context::DbContext;
 use super::hook_binding::HooksOf;
 use super::ownership::claims::{is_absent, lock_path, locked, newest_claim};
-use super::recovery::{Begun, LogFiles, Opening, OrphanFiles};
+use super::recovery::{LogFiles, OpenPlan, OrphanFiles, RecoveredState};
 use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{Fs, LockGuard};
@@ -64,7 +64,7 @@ fn too_large(replay: &Replay, bytes_max: u64) -> Error {
     Error::limit(what, replay.bytes(), bytes_max)
 }
 
-impl Opening {
+impl OpenPlan {
     /// Replays the log into memtables, and begins no epoch. Next to a writer, only the committed
     /// part.
     ///
@@ -77,7 +77,7 @@ impl Opening {
         options: &Options,
         hooks: &HooksOf,
         committed: Option<&CommittedPart>,
-    ) -> Result<Begun> {
+    ) -> Result<RecoveredState> {
         // Nothing can be flushed here, so the log must fit into memory, or the open is refused.
         let bytes_max = options.memtable_bytes_max();
         let files = LogFiles::of(context);
@@ -101,7 +101,7 @@ impl Opening {
     }
 
     /// Begins no epoch, and reads nothing of the log.
-    pub(super) fn without_log(self, context: &DbContext, options: &Options) -> Begun {
+    pub(super) fn without_log(self, context: &DbContext, options: &Options) -> RecoveredState {
         self.without_epoch(context, options, SeqNo::ZERO, BTreeMap::new())
     }
 
@@ -112,7 +112,7 @@ impl Opening {
         options: &Options,
         replayed: SeqNo,
         memtables: BTreeMap<PartitionId, Arc<Memtable>>,
-    ) -> Begun {
+    ) -> RecoveredState {
         let DbContext { fs, dir, numbers, .. } = context;
         let segments = self.segment_lengths();
         let recovered = self.recovered.as_ref();
@@ -132,7 +132,7 @@ impl Opening {
             cursor.clone(),
         );
         let orphans = OrphanFiles::default();
-        Begun { versions, last_seq, memtables, segments, orphans, cursor }
+        RecoveredState { versions, last_seq, memtables, segments, orphans, cursor }
     }
 
     /// The live segments, with their lengths in bytes in the folder.

@@ -53,7 +53,7 @@ fn check_room(what: &str, used: u64, max: u64) -> Result<()> {
 }
 
 /// The parts of a database after recovery.
-pub(super) struct Begun {
+pub(super) struct RecoveredState {
     pub(super) versions: VersionSet,
     /// The newest sequence number that was used.
     pub(super) last_seq: SeqNo,
@@ -68,7 +68,7 @@ pub(super) struct Begun {
 }
 
 /// The content of the folder before this epoch.
-pub(super) struct Opening {
+pub(super) struct OpenPlan {
     /// Files in the folder that are ours.
     names: Vec<FileName>,
     /// Names of database files in the folder, of files of any kind.
@@ -116,7 +116,7 @@ impl Listing {
     }
 }
 
-impl Opening {
+impl OpenPlan {
     /// Reads the manifest. `random` provides the id of a database that does not exist yet; without
     /// it nothing is created.
     ///
@@ -127,7 +127,7 @@ impl Opening {
         fs: &dyn Fs,
         dir: &Path,
         random: Option<&mut dyn FnMut() -> u64>,
-    ) -> Result<Opening> {
+    ) -> Result<OpenPlan> {
         let Listing { names, taken, lengths, temporary } = Listing::of(fs, dir)?;
         let recovered = recover(fs, dir, &names)?;
         let version = match (&recovered, random) {
@@ -155,26 +155,26 @@ impl Opening {
             }
         };
         let fork = None;
-        Ok(Opening { names, taken, lengths, temporary, recovered, version, fork, claim: None })
+        Ok(OpenPlan { names, taken, lengths, temporary, recovered, version, fork, claim: None })
     }
 
     /// The folder with the state of `version`, to look at its log.
     ///
     /// # Errors
     /// Those of the file system.
-    pub(super) fn of_version(fs: &dyn Fs, dir: &Path, version: DbVersion) -> Result<Opening> {
+    pub(super) fn of_version(fs: &dyn Fs, dir: &Path, version: DbVersion) -> Result<OpenPlan> {
         let Listing { names, taken, lengths, temporary } = Listing::of(fs, dir)?;
         let recovered = None;
         let fork = None;
-        Ok(Opening { names, taken, lengths, temporary, recovered, version, fork, claim: None })
+        Ok(OpenPlan { names, taken, lengths, temporary, recovered, version, fork, claim: None })
     }
 
     /// The folder as of a fork: later writes of older epochs do not count.
     ///
     /// # Errors
     /// Those of the file system.
-    pub(super) fn of_fork(fs: &dyn Fs, dir: &Path, fork: Fork) -> Result<Opening> {
-        let mut opening = Opening::of_version(fs, dir, fork.version)?;
+    pub(super) fn of_fork(fs: &dyn Fs, dir: &Path, fork: Fork) -> Result<OpenPlan> {
+        let mut opening = OpenPlan::of_version(fs, dir, fork.version)?;
         let manifests = opening.names.iter().copied();
         let manifests = manifests.filter(|name| name.kind == FileKind::Manifest);
         let manifests = manifests.filter(|name| *name != fork.generation);
@@ -265,7 +265,7 @@ impl Opening {
         context: &DbContext,
         options: &Options,
         hooks: &HooksOf,
-    ) -> Result<Begun> {
+    ) -> Result<RecoveredState> {
         let DbContext { fs, dir, epoch, numbers, clock, .. } = context;
         let dir = dir.as_path();
         let epoch = *epoch;
@@ -328,7 +328,7 @@ impl Opening {
         // Last. Until here a crash may need every file that was found.
         let orphans = self.orphans(&**fs, dir, versions.current(), hooks)?;
         let memtables = BTreeMap::new();
-        Ok(Begun { versions, last_seq, memtables, segments: Vec::new(), orphans, cursor })
+        Ok(RecoveredState { versions, last_seq, memtables, segments: Vec::new(), orphans, cursor })
     }
 
     /// Records in the old generation that the manifest continues in `new`.

@@ -16,7 +16,7 @@ use super::context::DbContext;
 use super::flush::Flusher;
 use super::install::Installer;
 use super::job::JobRunner;
-use super::jobs::{DbJobsEnv, FlushTurn, Jobs, PickedSound};
+use super::jobs::{DbJobsEnv, FlushTurn, HealthyPick, Jobs};
 use super::log::Log;
 use super::log_upkeep::LogUpkeep;
 use super::ownership::Ownership;
@@ -24,7 +24,7 @@ use super::removal::Removal;
 use super::restore::Restorer;
 use super::sealing::{MemtableLimits, MemtableSealer};
 use super::stall::{DbStallEnv, Stall};
-use super::values::{ValueReclaimer, ValueTending};
+use super::values::{BlobGcGoals, ValueReclaimer};
 use crate::error::{Error, Result};
 use crate::memtable::SlabPool;
 use crate::options::Options;
@@ -78,7 +78,7 @@ impl Scheduler {
             Arc::new(MemtableSealer::new(catalog, log, commit, &stall, background, limits));
         let removal = Removal::new(catalog, ownership, background, context.wishes.clone());
         let removal = Arc::new(removal);
-        let values: Arc<ValueTending> = Arc::default();
+        let values: Arc<BlobGcGoals> = Arc::default();
         let installer = Installer::new(catalog, log, &jobs, &stall, &removal, &values);
         let installer = Arc::new(installer);
         let flusher = Flusher::new(log, runner, &jobs, background, &sealer, &installer, ownership);
@@ -204,10 +204,10 @@ impl Scheduler {
         // Large values are moved only when no compaction is due, because writers wait for
         // compactions. A failed compaction comes after them: while it fails, the moves would never
         // free space.
-        match self.jobs.pick_sound() {
-            PickedSound::Due(claimed) => self.compactor.run_in_background(&claimed),
-            PickedSound::Nothing => self.reclaimer.tend(),
-            PickedSound::OnlyFailing => match self.reclaimer.tend() {
+        match self.jobs.pick_healthy() {
+            HealthyPick::Due(claimed) => self.compactor.run_in_background(&claimed),
+            HealthyPick::Nothing => self.reclaimer.tend(),
+            HealthyPick::OnlyFailing => match self.reclaimer.tend() {
                 Ok(true) => Ok(true),
                 tended => self.try_again().and_then(|done| if done { Ok(true) } else { tended }),
             },
@@ -230,7 +230,7 @@ impl Scheduler {
     /// Forgets the work of a dropped partition.
     pub(super) fn forget(&self, partition: PartitionId) {
         self.jobs.forget(partition);
-        self.reclaimer.tending().forget(partition);
+        self.reclaimer.goals().forget(partition);
     }
 
     /// The failure that prevents background work at present, or the first damage that a compaction met.

@@ -18,14 +18,14 @@
 //!
 //! [`StoreWishes`]: crate::hooks::StoreWishes
 
+mod gc_goals;
 mod reclaim;
 mod recount;
-mod tending;
 
 use std::sync::Arc;
 
-pub(super) use tending::{CountingTurn, Goal, ValueTending};
-use tending::{IdleState, PlannedMoves};
+pub(super) use gc_goals::{BlobGcGoals, CountingTurn, Goal};
+use gc_goals::{IdleState, PlannedMoves};
 
 use super::background::{Background, BackgroundMode};
 use super::compaction::Compactor;
@@ -68,7 +68,7 @@ fn unsettled(version: &PartitionVersion, held: &[SeqNo], overlaps: bool) -> Opti
 
 /// Reclaims the space of large values that no reader needs.
 pub(super) struct ValueReclaimer {
-    tending: Arc<ValueTending>,
+    goals: Arc<BlobGcGoals>,
     log: Arc<Log>,
     runner: Arc<JobRunner>,
     jobs: Arc<Jobs>,
@@ -81,7 +81,7 @@ pub(super) struct ValueReclaimer {
 impl ValueReclaimer {
     #[expect(clippy::too_many_arguments, reason = "one for each part, in one call at the open")]
     pub(super) fn new(
-        tending: &Arc<ValueTending>,
+        goals: &Arc<BlobGcGoals>,
         log: &Arc<Log>,
         runner: &Arc<JobRunner>,
         jobs: &Arc<Jobs>,
@@ -91,7 +91,7 @@ impl ValueReclaimer {
         compactor: &Arc<Compactor>,
     ) -> ValueReclaimer {
         ValueReclaimer {
-            tending: tending.clone(),
+            goals: goals.clone(),
             log: log.clone(),
             runner: runner.clone(),
             jobs: jobs.clone(),
@@ -103,8 +103,8 @@ impl ValueReclaimer {
     }
 
     /// The goals of value stores.
-    pub(super) fn tending(&self) -> &ValueTending {
-        &self.tending
+    pub(super) fn goals(&self) -> &BlobGcGoals {
+        &self.goals
     }
 
     /// Returns `true` if a partition has values in its store: then a thread looks from time to time.
@@ -117,7 +117,7 @@ impl ValueReclaimer {
 
     /// Returns `true` while tables are being merged for a store.
     pub(super) fn has_value_goal(&self) -> bool {
-        self.tending.has_goal()
+        self.goals.has_goal()
     }
 
     /// Does one piece of due work for large values; `false` if there is none.
@@ -126,16 +126,16 @@ impl ValueReclaimer {
         // A test that steps manually sees everything that is due, without waiting.
         let is_threaded = self.background.mode() == BackgroundMode::Threads;
         let mut partitions = self.runner.catalog.with_stores();
-        self.tending.take_turns(&mut partitions);
+        self.goals.take_turns(&mut partitions);
         for partition in partitions {
-            if is_threaded && self.tending.was_looked_at(partition.id, now) {
+            if is_threaded && self.goals.was_looked_at(partition.id, now) {
                 continue;
             }
             // Before anything can fail or panic: then the next attempt begins with another partition.
-            self.tending.note_turn(partition.id);
+            self.goals.note_turn(partition.id);
             // A count reads all tables of a partition, and one runs at a time. A thread that finds
             // another one counting continues with other work; the next look counts.
-            if let Some(turn) = self.tending.try_counting_turn()
+            if let Some(turn) = self.goals.try_counting_turn()
                 && self.recount_values(&partition, &turn)?
             {
                 return Ok(true);
@@ -143,15 +143,15 @@ impl ValueReclaimer {
             let Some(store) = partition.store() else { continue };
             // A goal of a store may remain that a compaction of another thread has emptied. It must
             // still be given up, because `wait_idle` waits for it.
-            if !store.holds_values() && self.tending.goal(partition.id).is_none() {
+            if !store.holds_values() && self.goals.goal(partition.id).is_none() {
                 continue;
             }
             // The memtable first: no compaction sees a deletion that is only in memory.
             if self.flush_by_age(&partition) || self.settle_values(&partition, store)? {
                 return Ok(true);
             }
-            if self.tending.goal(partition.id).is_none() {
-                self.tending.note_look(partition.id, now);
+            if self.goals.goal(partition.id).is_none() {
+                self.goals.note_look(partition.id, now);
             }
         }
         Ok(false)
@@ -161,7 +161,7 @@ impl ValueReclaimer {
     fn flush_by_age(&self, partition: &Arc<PartitionState>) -> bool {
         let active = partition.view().active.clone();
         let with_entries = (!active.is_empty()).then_some(active.id);
-        if !self.tending.is_old(partition.id, with_entries, self.background.now()) {
+        if !self.goals.is_old(partition.id, with_entries, self.background.now()) {
             return false;
         }
         // Only sealed. The flush thread writes it, so that this thread holds no turn to flush.
@@ -175,7 +175,7 @@ impl ValueReclaimer {
         partition: &Arc<PartitionState>,
         store: &AttachedStore,
     ) -> Result<bool> {
-        let mut present = self.tending.goal(partition.id);
+        let mut present = self.goals.goal(partition.id);
         loop {
             if let Some(goal) = &present {
                 match self.jobs.pick_range(partition, goal.as_range())? {
@@ -194,7 +194,7 @@ impl ValueReclaimer {
                     RangeStep::Done | RangeStep::Stuck(_) => {}
                 }
             }
-            let Some(choice) = self.tending.choose(partition.id, present.as_ref()) else {
+            let Some(choice) = self.goals.choose(partition.id, present.as_ref()) else {
                 return Ok(false);
             };
             let next = match &present {
@@ -211,7 +211,7 @@ impl ValueReclaimer {
     fn next_goal(&self, partition: &PartitionState, store: &AttachedStore) -> Result<Option<Goal>> {
         let version = partition.view().version.clone();
         let idle_state =
-            self.tending.idle_state(partition.id, version.flushed_through, self.background.now());
+            self.goals.idle_state(partition.id, version.flushed_through, self.background.now());
         let overlaps = idle_state == IdleState::Unsettled;
         if idle_state != IdleState::Busy
             && let Some(goal) = self.settling_goal(&version, overlaps)
@@ -231,7 +231,7 @@ impl ValueReclaimer {
         error: &Error,
     ) {
         if let Some(moves) = &goal.moves
-            && let Some(choice) = self.tending.choose(partition.id, Some(goal))
+            && let Some(choice) = self.goals.choose(partition.id, Some(goal))
         {
             moves.end(store, Some(error));
             choice.set(None);

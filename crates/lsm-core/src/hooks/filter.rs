@@ -1,7 +1,7 @@
 //! Compaction filters: their calls, their answers, and how they report damage.
 //!
 //! A flush or compaction calls them through `compaction/survivors.rs` (input, boundary, output) and
-//! `compaction/stages.rs` (decide, `finish_table`); an ingest shows entries to the sealing filter in
+//! `compaction/job_hooks.rs` (decide, `finish_table`); an ingest shows entries to the sealing filter in
 //! `db/exchange/arrival.rs`.
 
 use std::any::Any;

@@ -17,7 +17,7 @@ use crate::types::{KeyRef, SeqNo, Trailer, hidden_precedes};
 
 /// The state of a loop that makes hidden entries of notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Noting {
+pub(super) enum NoteState {
     /// The filter is shown the entries.
     Off,
     /// The filter has nothing open, and nothing was written since its last boundary, or in this table.
@@ -56,8 +56,8 @@ impl Writing<'_, '_> {
         if let Some(split) = &mut self.split {
             split.begin();
         }
-        if self.noting != Noting::Off {
-            self.noting = Noting::Idle;
+        if self.note_state != NoteState::Off {
+            self.note_state = NoteState::Idle;
         }
         Ok(())
     }
@@ -66,7 +66,7 @@ impl Writing<'_, '_> {
     /// before `next`, it has nothing to do.
     #[inline]
     fn is_quiet(&self, next: Option<&[u8]>) -> bool {
-        let is_noted = matches!(self.noting, Noting::Noted { .. });
+        let is_noted = matches!(self.note_state, NoteState::Noted { .. });
         is_noted && next.is_some_and(|next| self.is_complete_before(next))
     }
 
@@ -87,7 +87,7 @@ impl Writing<'_, '_> {
         is_first: bool,
     ) -> Result<Option<u64>> {
         let Some(sealing) = &mut self.stages.sealing else { return Ok(None) };
-        let takes_note = is_first && self.noting != Noting::Off;
+        let takes_note = is_first && self.note_state != NoteState::Off;
         // Written as it came in.
         if takes_note && untouched_from == Some(entry.seq) && self.verified_sum.is_some() {
             return Ok(self.verified_sum);
@@ -99,7 +99,7 @@ impl Writing<'_, '_> {
         if takes_note {
             return Ok(Some(note));
         }
-        self.noting = Noting::Off;
+        self.note_state = NoteState::Off;
         Ok(None)
     }
 
@@ -108,10 +108,10 @@ impl Writing<'_, '_> {
     pub(super) fn take_note(&mut self, entry: &Entry<'_>, note: u64) -> Result<()> {
         let bytes = (entry.key.len() + entry.value.len()) as u64;
         if self.outputs.note(note)? {
-            self.noting = Noting::Noted { note, bytes };
+            self.note_state = NoteState::Noted { note, bytes };
             return Ok(());
         }
-        self.noting = Noting::Off;
+        self.note_state = NoteState::Off;
         match &mut self.stages.sealing {
             Some(sealing) => {
                 let key = KeyRef::new(entry.key, Trailer::new(entry.seq, entry.kind));
@@ -131,7 +131,7 @@ impl Writing<'_, '_> {
         let faults = &mut self.faults;
         let cut = sealing.call("boundary", |it| it.boundary(next, &mut out, faults))?;
         let may_note = cut == Cut::Idle && self.outputs.takes_notes();
-        self.noting = if may_note { Noting::Idle } else { Noting::Off };
+        self.note_state = if may_note { NoteState::Idle } else { NoteState::Off };
         self.outputs.allow_cut(cut != Cut::Forbidden);
         Ok(cut)
     }
@@ -149,15 +149,15 @@ impl Writing<'_, '_> {
     /// of its hidden entry.
     #[inline]
     fn take_back(&mut self) -> Result<()> {
-        match self.noting {
-            Noting::Noted { note, bytes } => self.take_back_note(note, bytes),
+        match self.note_state {
+            NoteState::Noted { note, bytes } => self.take_back_note(note, bytes),
             _ => Ok(()),
         }
     }
 
     #[cold]
     fn take_back_note(&mut self, note: u64, bytes: u64) -> Result<()> {
-        self.noting = Noting::Off;
+        self.note_state = NoteState::Off;
         self.outputs.take_back_note(note);
         let key = self.keys.written().expect("it was written");
         match &mut self.stages.sealing {
@@ -172,7 +172,7 @@ impl Writing<'_, '_> {
     /// hidden entry of the entry written last sorts before that, or belongs to the same key.
     pub(super) fn take_input(&mut self, entry: &Entry<'_>, at: &Origin) -> Result<Input> {
         self.take_back()?;
-        self.noting = Noting::Off;
+        self.note_state = NoteState::Off;
         match &mut self.stages.sealing {
             Some(sealing) => {
                 sealing.call("input", |it| it.input(entry, at, None, &mut self.faults))

@@ -87,16 +87,16 @@ impl Request {
 }
 
 /// The role of a batch in the queue. A leader allocates nothing for it, and copies nothing.
-pub(super) enum Turn<'a> {
+pub(super) enum WriterRole<'a> {
     Lead(Prepared<'a>),
     Follow(Arc<Request>),
 }
 
-impl<'a> Turn<'a> {
+impl<'a> WriterRole<'a> {
     pub(super) fn batch(&self) -> &Prepared<'a> {
         match self {
-            Turn::Lead(batch) => batch,
-            Turn::Follow(request) => &request.batch,
+            WriterRole::Lead(batch) => batch,
+            WriterRole::Follow(request) => &request.batch,
         }
     }
 }
@@ -143,10 +143,10 @@ impl Queue {
     }
 
     /// Queues the batch as a follower, or makes the caller the leader if there is none.
-    pub(super) fn join<'a>(&self, batch: Prepared<'a>) -> Turn<'a> {
+    pub(super) fn join<'a>(&self, batch: Prepared<'a>) -> WriterRole<'a> {
         let waiting = self.waiting.lock();
         if self.try_lead() {
-            return Turn::Lead(batch);
+            return WriterRole::Lead(batch);
         }
         // All writers take this lock, so nothing is copied under it.
         drop(waiting);
@@ -154,10 +154,10 @@ impl Queue {
     }
 
     /// Queues a copied batch, or makes the caller the leader if there is none any more.
-    fn follow(&self, batch: Prepared<'static>) -> Turn<'static> {
+    fn follow(&self, batch: Prepared<'static>) -> WriterRole<'static> {
         let mut waiting = self.waiting.lock();
         if self.try_lead() {
-            return Turn::Lead(batch);
+            return WriterRole::Lead(batch);
         }
         let state = if batch.asks_sync() { FollowerStage::PARKED } else { FollowerStage::AWAKE };
         let request = Arc::new(Request {
@@ -169,7 +169,7 @@ impl Queue {
         });
         waiting.awake += usize::from(state == FollowerStage::AWAKE);
         waiting.requests.push_back(request.clone());
-        Turn::Follow(request)
+        WriterRole::Follow(request)
     }
 
     /// Under the lock of `waiting`.
@@ -280,15 +280,15 @@ mod tests {
 
     fn lead(queue: &Queue) -> Prepared<'static> {
         match queue.join(prepared("leader", Durability::Os)) {
-            Turn::Lead(batch) => batch,
-            Turn::Follow(_) => panic!("there is a leader"),
+            WriterRole::Lead(batch) => batch,
+            WriterRole::Follow(_) => panic!("there is a leader"),
         }
     }
 
     fn wait_behind(queue: &Queue, durability: Durability) -> Arc<Request> {
         match queue.join(prepared("follower", durability)) {
-            Turn::Lead(_) => panic!("there is no leader"),
-            Turn::Follow(request) => request,
+            WriterRole::Lead(_) => panic!("there is no leader"),
+            WriterRole::Follow(request) => request,
         }
     }
 
@@ -329,8 +329,8 @@ mod tests {
     fn a_writer_leads_if_the_leader_ended_while_it_copied_its_batch() {
         let queue = Queue::new();
         // `join` has found a leader, which has ended now.
-        assert!(matches!(queue.follow(prepared("late", Durability::Sync)), Turn::Lead(_)));
-        assert!(matches!(queue.follow(prepared("later", Durability::Os)), Turn::Follow(_)));
+        assert!(matches!(queue.follow(prepared("late", Durability::Sync)), WriterRole::Lead(_)));
+        assert!(matches!(queue.follow(prepared("later", Durability::Os)), WriterRole::Follow(_)));
     }
 
     #[test]

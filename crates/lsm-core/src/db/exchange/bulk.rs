@@ -11,7 +11,7 @@
 
 use super::arrival::Arrival;
 use super::ingest::IngestSummary;
-use crate::compaction::{Fill, Stages};
+use crate::compaction::{Fill, JobHooks};
 use crate::db::hook_binding::check_complete;
 use crate::db::write::check_value;
 use crate::db::{DbInner, Partition};
@@ -139,7 +139,7 @@ impl Partition {
             filters: hooks.sealing().into_iter().cloned().collect(),
             ..(*hooks).clone()
         };
-        let stages = Stages::new(&sealing, &[SeqNo::MAX], &[], db.setup.inject.entries.as_ref());
+        let stages = JobHooks::new(&sealing, &[SeqNo::MAX], &[], db.setup.inject.entries.as_ref());
         let unix_time = db.runner.calendar.unix_time();
         let stages = stages.ageing(hooks.ageing().cloned(), unix_time, state.key_form)?;
         let seq = SeqNo::new(STORED_SEQ).expect("it is in range");

@@ -119,21 +119,21 @@ fn what_failed_is_passed_over_by_who_looks_for_sound_partitions() {
     let env = env(vec![partition(1, "L0: 2:a-b 1:a-b"), partition(2, "L0: 4:a-b 3:a-b")]);
     let jobs = Jobs::new(env.clone());
     let failed = Error::new(ErrorKind::Io, "no");
-    let PickedSound::Due(first) = jobs.pick_sound() else { panic!("both are due") };
+    let HealthyPick::Due(first) = jobs.pick_healthy() else { panic!("both are due") };
     jobs.finish(&first, Err(&failed));
-    let PickedSound::Due(second) = jobs.pick_sound() else { panic!("one is sound") };
+    let HealthyPick::Due(second) = jobs.pick_healthy() else { panic!("one is sound") };
     assert_ne!(first.partition.id, second.partition.id);
-    assert!(matches!(jobs.pick_sound(), PickedSound::OnlyFailing));
+    assert!(matches!(jobs.pick_healthy(), HealthyPick::OnlyFailing));
     jobs.finish(&second, Err(&failed));
-    assert!(matches!(jobs.pick_sound(), PickedSound::OnlyFailing));
+    assert!(matches!(jobs.pick_healthy(), HealthyPick::OnlyFailing));
     assert!(jobs.has_work(), "nothing was claimed");
     let retried = [pick(&jobs), pick(&jobs)].map(|it| it.expect("both are due"));
     for claimed in &retried {
         jobs.finish(claimed, Ok(&[]));
     }
-    assert!(matches!(jobs.pick_sound(), PickedSound::Due(_)), "it did not fail again");
+    assert!(matches!(jobs.pick_healthy(), HealthyPick::Due(_)), "it did not fail again");
     let empty = Jobs::new(self::env(Vec::new()));
-    assert!(matches!(empty.pick_sound(), PickedSound::Nothing));
+    assert!(matches!(empty.pick_healthy(), HealthyPick::Nothing));
 }
 
 #[test]

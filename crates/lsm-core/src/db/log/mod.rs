@@ -15,7 +15,7 @@
 //! sync.rs      shared syncs, and the latch after a failed one
 //! notices.rs   functions to be called when something is durable
 //! files.rs     the space of the segments on the disk
-//! tending.rs   the work of the log thread: syncs after the interval, marks, the reserve
+//! maintenance.rs the work of the log thread: syncs after the interval, marks, the reserve
 //! ```
 //!
 //! Invariants:
@@ -39,6 +39,7 @@ mod env;
 mod files;
 mod handles;
 mod lengths;
+mod maintenance;
 mod marks;
 mod notices;
 mod retention;
@@ -46,7 +47,6 @@ mod sealed;
 mod segments;
 mod state;
 mod sync;
-mod tending;
 #[cfg(test)]
 mod tests;
 mod writer;

@@ -51,7 +51,7 @@ pub(in crate::db) struct ReleasedLog {
     /// The flush did not wait for the log.
     ahead: Option<FlushBeyondSync>,
     /// No batch in the log is needed any more.
-    is_spent: bool,
+    is_obsolete: bool,
 }
 
 impl ReleasedLog {
@@ -95,13 +95,13 @@ impl Log {
         if !segments.is_empty() {
             ahead = ahead.and_then(|ahead| {
                 // The next open finds this header, or sees that the log has lost it.
-                let headed = self.last_seq_before_first_behind(&segments);
-                ahead.durable_through(headed.unwrap_or_default())
+                let before_next_header = self.last_seq_before_first_behind(&segments);
+                ahead.durable_through(before_next_header.unwrap_or_default())
             });
         }
         let replay_from = self.replay_place(low, &segments);
-        let is_spent = ahead.is_some() && self.lock().ends_below(low);
-        Ok(ReleasedLog { segments, replay_from, ahead, is_spent })
+        let is_obsolete = ahead.is_some() && self.lock().ends_below(low);
+        Ok(ReleasedLog { segments, replay_from, ahead, is_obsolete })
     }
 
     /// Deletes the segments that a flush made unnecessary, whose edit is durable.
@@ -114,7 +114,7 @@ impl Log {
     /// # Errors
     /// Those of the sync. They are latched: the next flush begins a new log.
     pub(in crate::db) fn sync_spent(&self, released: &ReleasedLog) -> Result<()> {
-        if released.is_spent { self.sync_all() } else { Ok(()) }
+        if released.is_obsolete { self.sync_all() } else { Ok(()) }
     }
 }
 
@@ -161,10 +161,13 @@ mod tests {
         let partition = PartitionId(0);
         let flush = WrittenFlush { partition, last_seq, is_logged: true, has_values: false };
         let released = test.log.admit_flush(&flush, LogRetention::Release, || low).unwrap();
-        assert!(!released.segments.is_empty() && !released.is_spent);
-        let headed = test.log.last_seq_before_first_behind(&released.segments).unwrap();
-        assert!(headed > SeqNo::ZERO && headed < last_seq, "{headed} of {last_seq}");
-        let ahead = FlushBeyondSync { flushed: last_seq, durable: headed };
+        assert!(!released.segments.is_empty() && !released.is_obsolete);
+        let before_next_header = test.log.last_seq_before_first_behind(&released.segments).unwrap();
+        assert!(
+            before_next_header > SeqNo::ZERO && before_next_header < last_seq,
+            "{before_next_header} of {last_seq}"
+        );
+        let ahead = FlushBeyondSync { flushed: last_seq, durable: before_next_header };
         assert!(released.changes().any(|it| it == Change::FlushBeyondSync(ahead)));
     }
 

@@ -217,7 +217,7 @@ impl Log {
     /// A concurrent writer waits at most for a header: the file is made before the lock is taken.
     /// Under load this does nothing, because the active memtable needs the present segment.
     fn leave_spent_segment(&self, low: Lsn) -> Result<Lsn> {
-        if !self.lock().is_spent(low) {
+        if !self.lock().is_obsolete(low) {
             return Ok(low);
         }
         // The file is made before the lock is taken again, so that a writer does not wait for its
@@ -225,7 +225,7 @@ impl Log {
         self.make_reserve()?;
         let mut writer = self.lock();
         // A batch may have been appended while the lock was free.
-        if !writer.is_spent(low) {
+        if !writer.is_obsolete(low) {
             return Ok(low);
         }
         // Due memtable switches may be in the buffer.
@@ -266,7 +266,7 @@ impl LogWriter<'_> {
 
     /// Returns `true` if every batch of the log lies below `low`, and the present segment is longer
     /// than a new one would be. Markers after the last batch are useless without it.
-    fn is_spent(&self, low: Lsn) -> bool {
+    fn is_obsolete(&self, low: Lsn) -> bool {
         let present = self.state.segment.as_ref();
         let is_long = present.is_some_and(|segment| segment.offset() > SEGMENT_BYTES_MIN);
         is_long && self.ends_below(low)

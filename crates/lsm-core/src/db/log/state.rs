@@ -195,13 +195,13 @@ pub(super) struct UnsyncedSegment {
     pub(super) number: FileNo,
     pub(super) file: Arc<dyn File>,
     /// Its header is durable.
-    pub(super) is_headed: bool,
+    pub(super) has_next_header: bool,
 }
 
 impl UnsyncedSegment {
-    pub(super) fn of(segment: &SegmentWriter, is_headed: bool) -> UnsyncedSegment {
+    pub(super) fn of(segment: &SegmentWriter, has_next_header: bool) -> UnsyncedSegment {
         let number = segment.header().number;
-        UnsyncedSegment { number, file: segment.file().clone(), is_headed }
+        UnsyncedSegment { number, file: segment.file().clone(), has_next_header }
     }
 }
 
@@ -223,15 +223,15 @@ impl SyncState {
     }
 
     /// Returns `true` if the header of this segment is durable, or the segment is removed.
-    pub(super) fn is_headed(&self, number: FileNo) -> bool {
+    pub(super) fn has_next_header(&self, number: FileNo) -> bool {
         let unsynced = self.unsynced.iter().find(|segment| segment.number == number);
-        unsynced.is_none_or(|segment| segment.is_headed)
+        unsynced.is_none_or(|segment| segment.has_next_header)
     }
 
     /// Notes that the headers of the segments through `number` are durable.
-    pub(super) fn note_headed(&mut self, number: FileNo) {
+    pub(super) fn note_next_header(&mut self, number: FileNo) {
         let unsynced = self.unsynced.iter_mut().filter(|segment| segment.number <= number);
-        unsynced.for_each(|segment| segment.is_headed = true);
+        unsynced.for_each(|segment| segment.has_next_header = true);
     }
 }
 

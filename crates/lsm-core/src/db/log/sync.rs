@@ -180,7 +180,7 @@ impl Log {
             // All but the present one are closed and now durable.
             let present = unsynced.last().map_or(FileNo(0), |segment| segment.number);
             sync.unsynced.retain(|segment| segment.number >= present);
-            sync.note_headed(present);
+            sync.note_next_header(present);
         } else if sync.failed.is_none() {
             // It was not begun for want of a handle: whoever waits for it waits for the next one.
             sync.waiters.wants_sync |= was_wanted;
@@ -202,9 +202,11 @@ impl Log {
     /// # Cost
     /// A sync of each segment whose header is not durable yet: of one, if the log thread keeps up.
     pub(super) fn sync_header(&self, number: FileNo) -> Result<()> {
-        let Some(sync) = self.begin_sync(|sync| sync.is_headed(number))? else { return Ok(()) };
+        let Some(sync) = self.begin_sync(|sync| sync.has_next_header(number))? else {
+            return Ok(());
+        };
         // In order: recovery takes a torn header before an intact one for damage.
-        let wanted = sync.unsynced.iter().filter(|it| it.number <= number && !it.is_headed);
+        let wanted = sync.unsynced.iter().filter(|it| it.number <= number && !it.has_next_header);
         let wanted: Vec<_> = wanted.cloned().collect();
         drop(sync);
         // Without segments that have durable headers: this makes no place durable.
@@ -212,7 +214,7 @@ impl Log {
         let mut sync = self.sync.lock();
         sync.running = false;
         if result.is_ok() {
-            sync.note_headed(number);
+            sync.note_next_header(number);
         }
         drop(sync);
         self.synced.notify_all();
@@ -222,7 +224,7 @@ impl Log {
     /// Makes the header of the present segment durable, while there is little after it.
     pub(super) fn sync_present_header(&self) -> Result<()> {
         let sync = self.sync.lock();
-        let present = sync.unsynced.last().filter(|segment| !segment.is_headed);
+        let present = sync.unsynced.last().filter(|segment| !segment.has_next_header);
         let present = present.map(|segment| segment.number);
         let has_failed = sync.failed.is_some();
         drop(sync);

@@ -506,16 +506,16 @@ type Answer = (u64, Result<(), ErrorKind>);
 
 /// The answers of notices, in the order of the calls.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<Answer>>>);
+struct RecordedAnswers(Arc<Mutex<Vec<Answer>>>);
 
-impl Told {
+impl RecordedAnswers {
     /// Asks for a notice of `seq`.
     fn ask(&self, test: &TestLog, seq: u64) {
-        let told = self.clone();
+        let answers = self.clone();
         test.log.notify(
             SeqNo::new(seq).unwrap(),
             Box::new(move |outcome| {
-                told.0.lock().push((seq, outcome.map_err(|error| error.kind())));
+                answers.0.lock().push((seq, outcome.map_err(|error| error.kind())));
             }),
         );
     }
@@ -529,7 +529,7 @@ impl Told {
 fn a_notice_has_the_log_synced_without_waiting_for_the_interval() {
     let test = TestLog::new(SEGMENT);
     let env = &test.env;
-    let told = Told::default();
+    let answers = RecordedAnswers::default();
     let never = Duration::ZERO;
     for _ in 0..3 {
         write(&test.log, 100).unwrap();
@@ -537,51 +537,51 @@ fn a_notice_has_the_log_synced_without_waiting_for_the_interval() {
     test.log.tend(Duration::ZERO, never).unwrap();
     assert_eq!(test.log.durable_seq().get(), 0, "nothing is synced by itself");
     let wakes = env.wakes.load(Ordering::Relaxed);
-    told.ask(&test, 3);
-    told.ask(&test, 1);
+    answers.ask(&test, 3);
+    answers.ask(&test, 1);
     assert_eq!(env.wakes.load(Ordering::Relaxed), wakes + 1, "once for both");
-    assert_eq!(told.take(), []);
+    assert_eq!(answers.take(), []);
     write(&test.log, 100).unwrap();
     test.log.tend(Duration::from_millis(1), never).unwrap();
-    assert_eq!(told.take(), [(1, Ok(())), (3, Ok(()))]);
-    told.ask(&test, 2);
-    assert_eq!(told.take(), [(2, Ok(()))], "it was durable already");
+    assert_eq!(answers.take(), [(1, Ok(())), (3, Ok(()))]);
+    answers.ask(&test, 2);
+    assert_eq!(answers.take(), [(2, Ok(()))], "it was durable already");
     // One sync for all that wait, whoever asks for it.
     write(&test.log, 100).unwrap();
     let syncs = env.syncs();
-    told.ask(&test, 5);
+    answers.ask(&test, 5);
     test.log.sync_all().unwrap();
-    assert_eq!(told.take(), [(5, Ok(()))]);
+    assert_eq!(answers.take(), [(5, Ok(()))]);
     test.log.tend(Duration::from_millis(2), never).unwrap();
     assert_eq!(env.syncs(), syncs + 1);
     // A number after the log's end is of an operation without a log.
-    told.ask(&test, 9);
-    assert_eq!(told.take(), [(9, Ok(()))]);
+    answers.ask(&test, 9);
+    assert_eq!(answers.take(), [(9, Ok(()))]);
     write(&test.log, 100).unwrap();
-    told.ask(&test, 9);
-    assert_eq!(told.take(), []);
+    answers.ask(&test, 9);
+    assert_eq!(answers.take(), []);
     test.log.tend(Duration::from_millis(3), never).unwrap();
-    assert_eq!(told.take(), [(9, Ok(()))]);
+    assert_eq!(answers.take(), [(9, Ok(()))]);
 }
 
 #[test]
 fn notices_hear_of_a_failed_sync_and_of_the_end() {
     let test = TestLog::new(SEGMENT);
-    let told = Told::default();
+    let answers = RecordedAnswers::default();
     write(&test.log, 100).unwrap();
-    told.ask(&test, 1);
+    answers.ask(&test, 1);
     test.faults.add_rule(fail(OpKind::Sync, FaultAction::SyncLost));
     assert!(test.log.sync_all().is_err());
-    assert_eq!(told.take(), [(1, Err(ErrorKind::ReadOnly))]);
-    told.ask(&test, 1);
-    assert_eq!(told.take(), [(1, Err(ErrorKind::ReadOnly))], "and so does a later one");
+    assert_eq!(answers.take(), [(1, Err(ErrorKind::ReadOnly))]);
+    answers.ask(&test, 1);
+    assert_eq!(answers.take(), [(1, Err(ErrorKind::ReadOnly))], "and so does a later one");
 
     let test = TestLog::new(SEGMENT);
     write(&test.log, 100).unwrap();
-    told.ask(&test, 1);
+    answers.ask(&test, 1);
     test.log.shut_notices();
-    told.ask(&test, 1);
-    assert_eq!(told.take(), [(1, Err(ErrorKind::Closed)), (1, Err(ErrorKind::Closed))]);
+    answers.ask(&test, 1);
+    assert_eq!(answers.take(), [(1, Err(ErrorKind::Closed)), (1, Err(ErrorKind::Closed))]);
 }
 
 /// The log asks for the sync of its name later, and the kernel reports success.

@@ -193,7 +193,7 @@ fn a_goal_of_a_store_that_was_emptied_is_given_up() {
     assert!(!store.holds_values() && !inner.scheduler.has_work());
     let span = KeySpan { smallest: b"a".to_vec(), largest: b"b".to_vec() };
     let goal = Goal { span, through: inner.commit.visible_seq(), moves: None };
-    inner.scheduler.reclaimer().tending().choose(partition.id, None).unwrap().set(Some(goal));
+    inner.scheduler.reclaimer().goals().choose(partition.id, None).unwrap().set(Some(goal));
     assert!(inner.scheduler.has_work());
     db.wait_idle().unwrap();
     assert!(!inner.scheduler.has_work());

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Opening;
+use super::OpenPlan;
 use crate::batch::SectionReader;
 use crate::db::context::DbContext;
 use crate::db::hook_binding::HooksOf;
@@ -40,7 +40,7 @@ impl<'a> LogFiles<'a> {
     }
 }
 
-impl Opening {
+impl OpenPlan {
     /// The live segments, opened.
     pub(in crate::db) fn log_sources(&self, files: &LogFiles<'_>) -> Result<Vec<SegmentSource>> {
         let mut sources = Vec::new();

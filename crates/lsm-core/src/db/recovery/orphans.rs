@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::Opening;
+use super::OpenPlan;
 use crate::db::hook_binding::HooksOf;
 use crate::error::Result;
 use crate::fs::Fs;
@@ -25,7 +25,7 @@ pub(in crate::db) struct OrphanFiles {
     pub(in crate::db) generations: Vec<PastGeneration>,
 }
 
-impl Opening {
+impl OpenPlan {
     /// Finds the files that the new epoch, whose manifest ends in `version`, does not need. Removes those
     /// that never had a name of their own, and claims that are over; files that cannot be removed now are
     /// tried again at the next open.

@@ -22,11 +22,11 @@ fn crashed(keys: &[&str]) -> Arc<dyn Fs> {
     Arc::new(mem.crash_clone(CrashOutcome::Nothing, &mut || 0))
 }
 
-fn read(fs: &Arc<dyn Fs>) -> Opening {
-    Opening::read(&**fs, Path::new(DIR), Some(&mut || 9)).unwrap()
+fn read(fs: &Arc<dyn Fs>) -> OpenPlan {
+    OpenPlan::read(&**fs, Path::new(DIR), Some(&mut || 9)).unwrap()
 }
 
-fn begin(fs: &Arc<dyn Fs>, opening: Opening) -> Result<Begun> {
+fn begin(fs: &Arc<dyn Fs>, opening: OpenPlan) -> Result<RecoveredState> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let files = OpenFiles::new(fs.clone(), 1);
     let context =
@@ -42,7 +42,7 @@ fn names(fs: &Arc<dyn Fs>, ending: &str) -> Vec<String> {
 }
 
 /// Checks the error of an epoch that must not begin: damage in the file with this ending.
-fn check_refused(fs: &Arc<dyn Fs>, opening: Opening, file: &str, what: &str) {
+fn check_refused(fs: &Arc<dyn Fs>, opening: OpenPlan, file: &str, what: &str) {
     let before = names(fs, "");
     let error = begin(fs, opening).err().expect("it must not begin");
     let damage = error.damage().expect("it is damage");
@@ -55,7 +55,7 @@ fn check_refused(fs: &Arc<dyn Fs>, opening: Opening, file: &str, what: &str) {
 fn an_empty_folder_becomes_a_database_only_with_a_name() {
     let fs: Arc<dyn Fs> = Arc::new(MemFs::new());
     fs.create_dir(Path::new(DIR)).unwrap();
-    let error = Opening::read(&*fs, Path::new(DIR), None).err().expect("there is nothing");
+    let error = OpenPlan::read(&*fs, Path::new(DIR), None).err().expect("there is nothing");
     assert_eq!(error.io_source().unwrap().kind(), std::io::ErrorKind::NotFound);
     let begun = begin(&fs, read(&fs)).unwrap();
     let version = begun.versions.current();
@@ -71,7 +71,7 @@ fn an_epoch_begins_with_what_the_log_held_and_without_its_files() {
     let opening = read(&fs);
     let before = opening.version.epoch;
     let begun = begin(&fs, opening).unwrap();
-    let Begun { versions, last_seq, memtables, orphans, .. } = begun;
+    let RecoveredState { versions, last_seq, memtables, orphans, .. } = begun;
     let version = versions.current();
     assert_eq!(version.epoch.0, before.0 + 1);
     assert!(memtables.is_empty() && version.log_segments.is_empty());
@@ -92,7 +92,7 @@ fn a_folder_with_files_and_no_manifest_is_refused() {
     for name in names(&fs, ".manifest") {
         fs.delete(&Path::new(DIR).join(name)).unwrap();
     }
-    let error = Opening::read(&*fs, Path::new(DIR), Some(&mut || 9)).err().expect("it is damage");
+    let error = OpenPlan::read(&*fs, Path::new(DIR), Some(&mut || 9)).err().expect("it is damage");
     assert!(error.is_corruption(), "{error}");
 }
 

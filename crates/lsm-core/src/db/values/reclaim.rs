@@ -57,7 +57,7 @@ impl ValueReclaimer {
         let mut asked = true;
         // One goal after the other, alternating with the background, which may work on one.
         loop {
-            let present = self.tending.goal(partition.id);
+            let present = self.goals.goal(partition.id);
             if let Some(goal) = &present {
                 let reached = self.compactor.reach(partition, goal.as_range());
                 if let Err(error) = reached {
@@ -76,7 +76,7 @@ impl ValueReclaimer {
             }
             // The space of emptied files is room for the next. A failure is returned at the end.
             let _ = self.removal.finish();
-            match self.tending.choose(partition.id, present.as_ref()) {
+            match self.goals.choose(partition.id, present.as_ref()) {
                 Some(choice) => {
                     reallocates = within.is_some();
                     let keys = within.take();

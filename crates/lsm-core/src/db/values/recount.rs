@@ -46,7 +46,7 @@ impl ValueReclaimer {
         _turn: &CountingTurn<'_>,
     ) -> Result<bool> {
         let newest = newest_closed(&partition.view().version);
-        let Some(newest) = newest.filter(|newest| self.tending.begin_count(partition.id, *newest))
+        let Some(newest) = newest.filter(|newest| self.goals.begin_count(partition.id, *newest))
         else {
             return Ok(false);
         };
@@ -55,7 +55,7 @@ impl ValueReclaimer {
         }
         // Only after a whole count: until then the closed gap stays, and with it the reason to
         // count again.
-        self.tending.end_count(partition.id, newest);
+        self.goals.end_count(partition.id, newest);
         Ok(true)
     }
 

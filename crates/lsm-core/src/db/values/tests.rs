@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::tending::{FLUSH_AGE, LOOK_AGAIN, QUIET_AGE};
+use super::gc_goals::{FLUSH_AGE, LOOK_AGAIN, QUIET_AGE};
 use super::*;
 use crate::compaction::drawing::{draw, seq};
 use crate::types::{MemtableId, PartitionId};
@@ -11,31 +11,31 @@ const ID: PartitionId = PartitionId(3);
 
 #[test]
 fn a_memtable_is_old_when_it_had_entries_for_some_seconds() {
-    let tending = ValueTending::default();
+    let goals = BlobGcGoals::default();
     let began = Duration::from_secs(100);
     let just_before = began + FLUSH_AGE.saturating_sub(Duration::from_millis(1));
     let active = Some(MemtableId(7));
-    assert!(!tending.is_old(ID, None, Duration::ZERO));
-    assert!(!tending.is_old(ID, active, began));
-    assert!(!tending.is_old(ID, active, just_before));
-    assert!(tending.is_old(ID, active, began + FLUSH_AGE));
-    assert!(!tending.is_old(ID, active, began + FLUSH_AGE), "it counts again once it was returned");
-    assert!(!tending.is_old(ID, Some(MemtableId(8)), began + 3 * FLUSH_AGE), "another one");
-    assert!(!tending.is_old(PartitionId(4), active, began + 9 * FLUSH_AGE));
+    assert!(!goals.is_old(ID, None, Duration::ZERO));
+    assert!(!goals.is_old(ID, active, began));
+    assert!(!goals.is_old(ID, active, just_before));
+    assert!(goals.is_old(ID, active, began + FLUSH_AGE));
+    assert!(!goals.is_old(ID, active, began + FLUSH_AGE), "it counts again once it was returned");
+    assert!(!goals.is_old(ID, Some(MemtableId(8)), began + 3 * FLUSH_AGE), "another one");
+    assert!(!goals.is_old(PartitionId(4), active, began + 9 * FLUSH_AGE));
 }
 
 #[test]
 fn tables_that_overlap_are_merged_once_after_each_flush() {
-    let tending = ValueTending::default();
-    assert_eq!(tending.idle_state(ID, seq(10), Duration::ZERO), IdleState::Busy);
-    assert_eq!(tending.idle_state(ID, seq(10), QUIET_AGE), IdleState::Unsettled);
-    assert_eq!(tending.idle_state(ID, seq(10), 2 * QUIET_AGE), IdleState::Settled);
+    let goals = BlobGcGoals::default();
+    assert_eq!(goals.idle_state(ID, seq(10), Duration::ZERO), IdleState::Busy);
+    assert_eq!(goals.idle_state(ID, seq(10), QUIET_AGE), IdleState::Unsettled);
+    assert_eq!(goals.idle_state(ID, seq(10), 2 * QUIET_AGE), IdleState::Settled);
     assert_eq!(
-        tending.idle_state(ID, seq(20), 3 * QUIET_AGE),
+        goals.idle_state(ID, seq(20), 3 * QUIET_AGE),
         IdleState::Busy,
         "a flush restarts the wait"
     );
-    assert_eq!(tending.idle_state(ID, seq(20), 4 * QUIET_AGE), IdleState::Unsettled);
+    assert_eq!(goals.idle_state(ID, seq(20), 4 * QUIET_AGE), IdleState::Unsettled);
 }
 
 /// The hull in a drawing, as text.
@@ -54,11 +54,11 @@ fn what_may_be_shadowed_is_the_hull_of_tables_over_others() {
 
 #[test]
 fn a_dropped_partition_is_forgotten_with_its_goal() {
-    let tending = ValueTending::default();
-    tending.choose(ID, None).unwrap().set(Some(goal()));
-    assert!(tending.has_goal() && tending.goal(ID).is_some());
-    tending.forget(ID);
-    assert!(!tending.has_goal());
+    let goals = BlobGcGoals::default();
+    goals.choose(ID, None).unwrap().set(Some(goal()));
+    assert!(goals.has_goal() && goals.goal(ID).is_some());
+    goals.forget(ID);
+    assert!(!goals.has_goal());
 }
 
 fn goal() -> Goal {
@@ -68,30 +68,30 @@ fn goal() -> Goal {
 
 #[test]
 fn one_thread_chooses_the_goal_behind_the_present_one() {
-    let tending = ValueTending::default();
-    let choice = tending.choose(ID, None).unwrap();
-    assert!(tending.choose(ID, None).is_none(), "another one is choosing");
+    let goals = BlobGcGoals::default();
+    let choice = goals.choose(ID, None).unwrap();
+    assert!(goals.choose(ID, None).is_none(), "another one is choosing");
     let first = choice.set(Some(goal())).unwrap();
     drop(choice);
-    assert!(tending.choose(ID, None).is_none(), "there is one");
-    let choice = tending.choose(ID, Some(&first)).unwrap();
+    assert!(goals.choose(ID, None).is_none(), "there is one");
+    let choice = goals.choose(ID, Some(&first)).unwrap();
     let second = choice.set(Some(goal())).unwrap();
     drop(choice);
-    assert!(tending.choose(ID, Some(&first)).is_none(), "another has followed it");
+    assert!(goals.choose(ID, Some(&first)).is_none(), "another has followed it");
     // A store that panics is asked again.
-    drop(tending.choose(ID, Some(&second)).unwrap());
-    tending.choose(ID, Some(&second)).unwrap().set(None);
-    assert!(!tending.has_goal());
+    drop(goals.choose(ID, Some(&second)).unwrap());
+    goals.choose(ID, Some(&second)).unwrap().set(None);
+    assert!(!goals.has_goal());
 }
 
 #[test]
 fn a_look_that_found_nothing_counts_for_a_moment() {
-    let tending = ValueTending::default();
+    let goals = BlobGcGoals::default();
     let now = Duration::from_secs(9);
-    assert!(!tending.was_looked_at(ID, now));
-    tending.note_look(ID, now);
-    assert!(tending.was_looked_at(ID, now) && !tending.was_looked_at(ID, now + LOOK_AGAIN));
-    assert!(!tending.was_looked_at(PartitionId(4), now));
-    tending.choose(ID, None).unwrap().set(Some(goal()));
-    assert!(!tending.was_looked_at(ID, now), "there is a goal since");
+    assert!(!goals.was_looked_at(ID, now));
+    goals.note_look(ID, now);
+    assert!(goals.was_looked_at(ID, now) && !goals.was_looked_at(ID, now + LOOK_AGAIN));
+    assert!(!goals.was_looked_at(PartitionId(4), now));
+    goals.choose(ID, None).unwrap().set(Some(goal()));
+    assert!(!goals.was_looked_at(ID, now), "there is a goal since");
 }

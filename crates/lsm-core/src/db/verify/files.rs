@@ -30,7 +30,7 @@ use crate::wal::{
 #[derive(Clone, Copy)]
 enum SegmentPart {
     /// All that was written.
-    Begun(BegunSegment),
+    RecoveredState(BegunSegment),
     /// The bytes before this offset, where the replay of a read-only open began: it has read the rest.
     Before(u64),
     /// Nothing: it is a reserve, or will never be used, or a read-only open has read all of it.
@@ -40,7 +40,7 @@ enum SegmentPart {
 impl SegmentPart {
     fn bytes(self) -> u64 {
         match self {
-            SegmentPart::Begun(begun) => begun.end + begun.index_bytes,
+            SegmentPart::RecoveredState(begun) => begun.end + begun.index_bytes,
             SegmentPart::Before(offset) => offset,
             SegmentPart::Nothing => 0,
         }
@@ -99,7 +99,7 @@ impl DbInner {
             let begun = begun.iter().find(|begun| begun.header.number == *number);
             let passed = replay_from.filter(|from| from.segment == *number);
             let part = match (begun, passed) {
-                (Some(begun), _) => SegmentPart::Begun(*begun),
+                (Some(begun), _) => SegmentPart::RecoveredState(*begun),
                 (None, Some(from)) => SegmentPart::Before(from.offset),
                 (None, None) => SegmentPart::Nothing,
             };
@@ -138,7 +138,7 @@ fn begun_part(
     found: &mut Vec<Error>,
 ) -> Option<BegunSegment> {
     let expected = match part {
-        SegmentPart::Begun(begun) => Some(begun),
+        SegmentPart::RecoveredState(begun) => Some(begun),
         SegmentPart::Before(_) => None,
         SegmentPart::Nothing => return None,
     };

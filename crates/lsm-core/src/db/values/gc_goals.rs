@@ -1,4 +1,4 @@
-//! [`ValueTending`]: the goals of value stores, and the turns of partitions to choose one.
+//! [`BlobGcGoals`]: the goals of value stores, and the turns of partitions to choose one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ pub(in crate::db) type CountingTurn<'a> = MutexGuard<'a, ()>;
 
 /// The background work of value stores, by partition.
 #[derive(Default)]
-pub(in crate::db) struct ValueTending {
+pub(in crate::db) struct BlobGcGoals {
     /// A leaf, held for a few lines.
-    of: Mutex<HashMap<PartitionId, Tending>>,
+    of: Mutex<HashMap<PartitionId, PartitionGc>>,
     /// Held while the values of a partition are counted.
     counting: Mutex<()>,
     /// The number of the partition that had its turn last. Relaxed: it only determines with which
@@ -42,7 +42,7 @@ pub(in crate::db) struct ValueTending {
 }
 
 #[derive(Default)]
-struct Tending {
+struct PartitionGc {
     /// The active memtable when it was first seen with entries, and the time.
     active: Option<(MemtableId, Duration)>,
     /// The sequence through which everything is flushed, and the time since which that holds.
@@ -103,10 +103,10 @@ impl Goal {
     }
 }
 
-impl ValueTending {
+impl BlobGcGoals {
     /// Returns `true` while tables are being merged to the last level.
     pub(in crate::db) fn has_goal(&self) -> bool {
-        self.of.lock().values().any(|tending| tending.goal.is_some())
+        self.of.lock().values().any(|state| state.goal.is_some())
     }
 
     pub(in crate::db) fn goal(&self, partition: PartitionId) -> Option<Arc<Goal>> {
@@ -122,18 +122,18 @@ impl ValueTending {
         reached: Option<&Arc<Goal>>,
     ) -> Option<Choice<'_>> {
         let mut all = self.of.lock();
-        let tending = all.entry(partition).or_default();
-        let is_same = match (&tending.goal, reached) {
+        let state = all.entry(partition).or_default();
+        let is_same = match (&state.goal, reached) {
             (None, None) => true,
             (Some(present), Some(reached)) => Arc::ptr_eq(present, reached),
             _ => false,
         };
         // Another thread is choosing, or has chosen since the caller looked: its choice counts.
-        if tending.is_choosing || !is_same {
+        if state.is_choosing || !is_same {
             return None;
         }
-        tending.is_choosing = true;
-        Some(Choice { tending: self, partition })
+        state.is_choosing = true;
+        Some(Choice { goals: self, partition })
     }
 
     /// Rotates partitions, which are sorted by number, so that those after the last turn come first. Without
@@ -153,8 +153,8 @@ impl ValueTending {
         let all = self.of.lock();
         // Another thread may have chosen a goal since, and may have failed at it: `wait_idle` waits for
         // that.
-        let tending = all.get(&partition).filter(|tending| tending.goal.is_none());
-        let looked = tending.and_then(|tending| tending.looked);
+        let state = all.get(&partition).filter(|state| state.goal.is_none());
+        let looked = state.and_then(|state| state.looked);
         looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK_AGAIN)
     }
 
@@ -171,18 +171,18 @@ impl ValueTending {
         now: Duration,
     ) -> bool {
         let mut all = self.of.lock();
-        let tending = all.entry(partition).or_default();
+        let state = all.entry(partition).or_default();
         let Some(active) = active else {
-            tending.active = None;
+            state.active = None;
             return false;
         };
-        let (_, since) = match tending.active {
+        let (_, since) = match state.active {
             Some(seen) if seen.0 == active => seen,
-            _ => *tending.active.insert((active, now)),
+            _ => *state.active.insert((active, now)),
         };
         let is_old = now.saturating_sub(since) >= FLUSH_AGE;
         if is_old {
-            tending.active = None;
+            state.active = None;
         }
         is_old
     }
@@ -196,17 +196,17 @@ impl ValueTending {
         now: Duration,
     ) -> IdleState {
         let mut all = self.of.lock();
-        let tending = all.entry(partition).or_default();
-        let (_, since) = match tending.flushed {
+        let state = all.entry(partition).or_default();
+        let (_, since) = match state.flushed {
             Some(seen) if seen.0 == flushed => seen,
-            _ => *tending.flushed.insert((flushed, now)),
+            _ => *state.flushed.insert((flushed, now)),
         };
         if now.saturating_sub(since) < QUIET_AGE {
             return IdleState::Busy;
         }
         // Without a flush since then the same tables overlap, and a merge of them would free
         // nothing.
-        if tending.settled.replace(flushed) == Some(flushed) {
+        if state.settled.replace(flushed) == Some(flushed) {
             return IdleState::Settled;
         }
         IdleState::Unsettled
@@ -241,7 +241,7 @@ impl ValueTending {
     /// Returns `true` if a count has ended that began after the closing of a gap.
     pub(in crate::db) fn has_counted(&self, partition: PartitionId, closed_at: SeqNo) -> bool {
         let all = self.of.lock();
-        let ended = all.get(&partition).and_then(|tending| tending.count_ended);
+        let ended = all.get(&partition).and_then(|state| state.count_ended);
         ended.is_some_and(|ended| ended >= closed_at)
     }
 
@@ -254,7 +254,7 @@ impl ValueTending {
 /// The choice of the next goal of a partition, by one thread at a time. Dropped, also by a panic of
 /// the store, it chose nothing.
 pub(in crate::db) struct Choice<'a> {
-    tending: &'a ValueTending,
+    goals: &'a BlobGcGoals,
     partition: PartitionId,
 }
 
@@ -262,8 +262,8 @@ impl Choice<'_> {
     pub(in crate::db) fn set(&self, goal: Option<Goal>) -> Option<Arc<Goal>> {
         let goal = goal.map(Arc::new);
         // Not created again: a partition that was dropped meanwhile stays forgotten.
-        if let Some(tending) = self.tending.of.lock().get_mut(&self.partition) {
-            tending.goal.clone_from(&goal);
+        if let Some(state) = self.goals.of.lock().get_mut(&self.partition) {
+            state.goal.clone_from(&goal);
         }
         goal
     }
@@ -271,8 +271,8 @@ impl Choice<'_> {
 
 impl Drop for Choice<'_> {
     fn drop(&mut self) {
-        if let Some(tending) = self.tending.of.lock().get_mut(&self.partition) {
-            tending.is_choosing = false;
+        if let Some(state) = self.goals.of.lock().get_mut(&self.partition) {
+            state.is_choosing = false;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! [`Stages`]: the hooks that take part in one job.
+//! [`JobHooks`]: the hooks that take part in one job.
 //!
 //! The code that runs the job makes them, `run.rs` starts them, and the loop of `survivors.rs`
 //! calls them. `crate::hooks` describes the order of the stages.
@@ -15,7 +15,7 @@ use crate::types::{ClearSeqs, EntryKind, KeyForm, SeqNo};
 
 /// The hooks of one job.
 #[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
-pub struct Stages<'a> {
+pub struct JobHooks<'a> {
     pub(super) hooks: &'a PartitionHooks,
     /// The job's, once they are started.
     pub(super) kind: JobKind,
@@ -54,7 +54,7 @@ pub(super) enum Expires {
     Left(u64),
 }
 
-impl<'a> Stages<'a> {
+impl<'a> JobHooks<'a> {
     /// The stages of a partition's hooks. `snapshots` holds the registered ones and the sequence
     /// visible at the job's start.
     pub fn new(
@@ -62,8 +62,8 @@ impl<'a> Stages<'a> {
         snapshots: &'a [SeqNo],
         registered: &'a [SeqNo],
         inject: Option<&'a Arc<Inject>>,
-    ) -> Stages<'a> {
-        Stages {
+    ) -> JobHooks<'a> {
+        JobHooks {
             hooks,
             kind: JobKind::Flush,
             may_carry: false,
@@ -85,8 +85,8 @@ impl<'a> Stages<'a> {
 
     /// With the values moved that are in doubt, if `rescues`.
     #[must_use]
-    pub fn rescuing(self, rescues: bool) -> Stages<'a> {
-        Stages { rescues, ..self }
+    pub fn rescuing(self, rescues: bool) -> JobHooks<'a> {
+        JobHooks { rescues, ..self }
     }
 
     /// With what a job asks about the age of entries: the rule, also where its filter takes no part,
@@ -99,7 +99,7 @@ impl<'a> Stages<'a> {
         ageing: Option<Ageing>,
         unix_time: Duration,
         key_form: KeyForm,
-    ) -> Result<Stages<'a>> {
+    ) -> Result<JobHooks<'a>> {
         let ageing = match ageing {
             None => None,
             Some(ageing) => {
@@ -109,7 +109,7 @@ impl<'a> Stages<'a> {
                 Some((ageing, now))
             }
         };
-        Ok(Stages { ageing, key_form, unix_time, ..self })
+        Ok(JobHooks { ageing, key_form, unix_time, ..self })
     }
 
     /// The mark of the rule by which entries expire.

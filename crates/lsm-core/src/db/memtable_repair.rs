@@ -20,19 +20,19 @@ use crate::partition::ReadView;
 use crate::types::Trailer;
 
 /// The replacement of a damaged entry, and the event about it.
-struct Mend {
+struct EntryRepair {
     entry: TrueEntry,
     event: Event,
 }
 
-impl Mend {
-    fn repaired(view: &ReadView, entry: TrueEntry, source: &str) -> Mend {
+impl EntryRepair {
+    fn repaired(view: &ReadView, entry: TrueEntry, source: &str) -> EntryRepair {
         let event = Event::Repaired {
             partition: view.version.name.to_string(),
             key: entry.key.clone(),
             source: source.to_owned(),
         };
-        Mend { entry, event }
+        EntryRepair { entry, event }
     }
 }
 
@@ -63,7 +63,7 @@ impl JobRunner {
         for (memtable, damaged) in memtables.iter().zip(&damaged) {
             let mut repaired = Vec::with_capacity(damaged.len());
             for found in damaged {
-                let Mend { entry, event } = mend(view, &log, found)?;
+                let EntryRepair { entry, event } = mend(view, &log, found)?;
                 repaired.push(entry);
                 events.push(event);
             }
@@ -77,13 +77,13 @@ impl JobRunner {
     }
 }
 
-fn mend(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Mend> {
+fn mend(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<EntryRepair> {
     let in_log = in_log(view, log, found);
     if let Ok(Some(entry)) = in_log {
-        return Ok(Mend::repaired(view, entry, "the log"));
+        return Ok(EntryRepair::repaired(view, entry, "the log"));
     }
     if let Some(entry) = found.with_one_bit_undone() {
-        return Ok(Mend::repaired(view, entry, "one bit undone"));
+        return Ok(EntryRepair::repaired(view, entry, "one bit undone"));
     }
     // An error of the log counts only now: the search for one bit does not need the log.
     in_log?;
@@ -91,7 +91,7 @@ fn mend(view: &ReadView, log: &LogSearch, found: &DamagedEntry) -> Result<Mend> 
     let entry = poison.ok_or_else(|| lost(view, found))?;
     let damage = damage_of(view, found);
     let value = found.value.clone();
-    Ok(Mend { entry, event: Event::Quarantined { damage, value } })
+    Ok(EntryRepair { entry, event: Event::Quarantined { damage, value } })
 }
 
 /// The entry in the log, if its checksum confirms it.
