@@ -288,6 +288,6 @@ pub(super) fn check<T>(call: &str, said: Result<T, Error>) {
     let error = said.err().unwrap_or_else(|| panic!("{call} was done"));
     // A handle is closed here, and nothing can be opened.
     let is_kind = matches!(error.kind(), ErrorKind::Closed | ErrorKind::Unsupported);
-    let is_told = is_kind && error.to_string().contains("was forked");
-    assert!(is_told, "{call}: {error}");
+    let is_reported = is_kind && error.to_string().contains("was forked");
+    assert!(is_reported, "{call}: {error}");
 }

@@ -236,8 +236,8 @@ fn check_cell(reason: Reason, class: Class, severity: Severity, resume: Resume) 
             assert!(store.heard.any(|event| matches!(event, Event::Corruption(_))));
         }
     }
-    let is_told = store.db.health().is_healthy() == (resume == Resume::NextCall);
-    assert!(is_told, "{}", store.db.health());
+    let is_reported = store.db.health().is_healthy() == (resume == Resume::NextCall);
+    assert!(is_reported, "{}", store.db.health());
     check_writers(&store, reason, severity);
     store.heal();
     if resume != Resume::LeftAlone {

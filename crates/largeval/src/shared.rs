@@ -258,7 +258,7 @@ impl Shared {
         if let Some(entry) = state.chunks.by_id.get_mut(&chunk).filter(|entry| entry.is_open) {
             entry.is_open = false;
             self.counters.chunks_sealed.fetch_add(1, Ordering::Relaxed);
-            self.context.tell_of(chunk, ChunkChange::Sealed, entry.end);
+            self.context.report(chunk, ChunkChange::Sealed, entry.end);
         }
     }
 
@@ -430,7 +430,7 @@ impl Shared {
                 Ok(()) => {
                     self.counters.chunks_reclaimed.fetch_add(1, Ordering::Relaxed);
                     self.counters.bytes_reclaimed.fetch_add(chunk.bytes, Ordering::Relaxed);
-                    self.context.tell_of(chunk.id, ChunkChange::Reclaimed, chunk.bytes);
+                    self.context.report(chunk.id, ChunkChange::Reclaimed, chunk.bytes);
                 }
                 Err(error) => {
                     // No count and no edit has it any more: this list alone remembers the file

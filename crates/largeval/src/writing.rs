@@ -313,7 +313,7 @@ impl Shared {
         drop(state);
         drop(closed);
         self.counters.chunks_created.fetch_add(1, Ordering::Relaxed);
-        self.context.tell_of(chunk, ChunkChange::Created, CHUNK_HEADER_BYTES);
+        self.context.report(chunk, ChunkChange::Created, CHUNK_HEADER_BYTES);
         // The store knows the file before its header is written, so that it removes the file if
         // that fails.
         let header = chunk_header(chunk, context.partition, context.db_id);

@@ -414,8 +414,8 @@ fn entry_by_entry(
     // Invariant 2: sound entries and known checksums must add up to what was written.
     // A block whose digest is not known alone is given up here. Nothing would show an older entry
     // in the place of a newer one.
-    let is_told = digest.is_some_and(|digest| sum_of(&all) == Some(digest));
-    if !is_told || !is_in_place(repair, block, sound) {
+    let is_reported = digest.is_some_and(|digest| sum_of(&all) == Some(digest));
+    if !is_reported || !is_in_place(repair, block, sound) {
         return all_lost(repair, block, decoded);
     }
     repair.counts.suspects_accepted += all.iter().filter(|it| it.is_sound()).count() as u64;

@@ -229,7 +229,7 @@ impl Small {
     /// Checks that every result is right or reports damage. Returns the number of reports.
     fn check(&self) -> usize {
         let mut reports = 0;
-        let mut is_told = |error: siltstone::Error| {
+        let mut is_reported = |error: siltstone::Error| {
             let damage = error.damage().unwrap_or_else(|| panic!("{error}"));
             assert_eq!(damage.partition.as_deref(), Some("p"));
             assert!(damage.offset.is_some() && damage.file.starts_with(DIR), "{error}");
@@ -242,7 +242,7 @@ impl Small {
                         let found = found.map(|found| found.value.to_vec());
                         assert_eq!(found.as_ref(), truth.get(key), "{key:?}");
                     }
-                    Err(error) => is_told(error),
+                    Err(error) => is_reported(error),
                 }
             }
             let mut expected = truth.iter();
@@ -254,7 +254,7 @@ impl Small {
                         assert_eq!((&key[..], &found.value[..]), (&k[..], &v[..]));
                     }
                     Err(error) => {
-                        is_told(error);
+                        is_reported(error);
                         is_whole = false;
                     }
                 }

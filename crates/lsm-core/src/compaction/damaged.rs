@@ -38,7 +38,7 @@ impl DamagedInput<'_> {
             Err(error) if error.is_corruption() => {
                 let suffix = &self.hooks.rules.reserved_suffix;
                 let Some(salvaged) = table.salvage(self.context, suffix)? else {
-                    self.tell_lost(meta, level, &error);
+                    self.report_lost(meta, level, &error);
                     return Ok(None);
                 };
                 self.report_salvaged(meta, level, &salvaged.repaired);
@@ -83,7 +83,7 @@ impl DamagedInput<'_> {
     }
 
     #[cold]
-    fn tell_lost(&self, meta: &SstMeta, level: usize, error: &Error) {
+    fn report_lost(&self, meta: &SstMeta, level: usize, error: &Error) {
         let gap = Gap {
             from: meta.smallest.user.clone(),
             // All versions of both bounds: of the table nothing is known but its description.

@@ -35,8 +35,8 @@ impl Durable {
         register: impl FnOnce(Box<dyn FnOnce(Result<()>) + Send>) -> Result<()>,
     ) -> Durable {
         let state = Arc::new(Mutex::new(DurableState::default()));
-        let told = state.clone();
-        let registered = register(Box::new(move |outcome| tell(&told, outcome)));
+        let reported = state.clone();
+        let registered = register(Box::new(move |outcome| tell(&reported, outcome)));
         if let Err(refused) = registered {
             tell(&state, Err(refused));
         }
@@ -108,7 +108,7 @@ impl Db {
     /// Returns a future that is ready once every logged operation up to `seq` is on the device, or
     /// cannot be made durable.
     pub fn durable(&self, seq: SeqNo) -> Durable {
-        Durable::new(|told| self.on_durable(seq, told))
+        Durable::new(|reported| self.on_durable(seq, reported))
     }
 
     fn check_written(&self, seq: SeqNo) -> Result<()> {

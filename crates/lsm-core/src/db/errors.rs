@@ -253,7 +253,7 @@ impl Failing {
     }
 
     /// The failure as a user sees it, at `now`.
-    pub(super) fn told(&self, now: Duration) -> BackgroundFailure {
+    pub(super) fn reported(&self, now: Duration) -> BackgroundFailure {
         let class = Class::of(&self.error);
         // A cell that the table does not have counts as the mildest that is tried again.
         let unknown = Rule { severity: Severity::Soft, resume: Resume::Retry };
@@ -302,10 +302,10 @@ mod tests {
             || failure("append to", "0000000000000004-00000001.sst", std::io::ErrorKind::Other);
         assert!(Failing::count(&mut slot, Reason::Flush, error(), seconds(10)));
         assert!(!Failing::count(&mut slot, Reason::Flush, error(), seconds(20)));
-        let told = slot.as_ref().unwrap().told(seconds(20));
-        assert_eq!((told.reason, told.severity), (Reason::Flush, Severity::Hard));
-        assert_eq!((told.since, told.attempts), (seconds(10), 2));
-        assert_eq!(told.retry_in, Some(2 * RETRY_MIN));
+        let reported = slot.as_ref().unwrap().reported(seconds(20));
+        assert_eq!((reported.reason, reported.severity), (Reason::Flush, Severity::Hard));
+        assert_eq!((reported.since, reported.attempts), (seconds(10), 2));
+        assert_eq!(reported.retry_in, Some(2 * RETRY_MIN));
         for _ in 0..40 {
             Failing::count(&mut slot, Reason::Flush, error(), seconds(30));
         }

@@ -145,9 +145,9 @@ impl Events {
         }
     }
 
-    fn note_panic(&self, error: Error, is_told: bool) {
+    fn note_panic(&self, error: Error, is_reported: bool) {
         *self.panic.lock() = Some(error.clone());
-        if is_told {
+        if is_reported {
             self.tell(&Event::BackgroundError(error));
         } else {
             trace(&Event::BackgroundError(error));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn with_nobody_to_tell_nothing_is_kept() {
+    fn with_no_one_to_notify_nothing_is_kept() {
         let events = Events::new(Vec::new());
         events.tell(&failed("unheard"));
         assert!(events.waiting.lock().is_empty());

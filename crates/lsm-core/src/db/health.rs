@@ -318,7 +318,7 @@ mod tests {
     use crate::hooks::PartitionHooks;
 
     #[test]
-    fn a_partition_tells_how_far_it_is_from_its_limits() {
+    fn a_partition_reports_how_far_it_is_from_its_limits() {
         let version = draw("L0: 3:a-b 2:a-b 1:a-b\nL5: 5:p-q*2000");
         let partition = PartitionState::alone(version, PartitionHooks::default());
         let health = PartitionHealth::of(&partition);

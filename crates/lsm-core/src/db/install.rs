@@ -130,7 +130,7 @@ impl Installer {
         if let Err(error) = &synced
             && !is_out_of_handles(error)
         {
-            self.log.begin_anew(error);
+            self.log.begin_again(error);
         }
         synced
     }
@@ -242,7 +242,7 @@ impl Installer {
         self.catalog.obsolete().add(edit, removed.iter());
         self.jobs.note_tables();
         self.stall.update(std::iter::once(partition));
-        self.catalog.obsolete().tell_stores();
+        self.catalog.obsolete().notify_stores();
         Ok(true)
     }
 }

@@ -139,7 +139,7 @@ impl JobRunner {
                         source,
                     });
                 }
-                self.tell_lost(view, lost, &gaps);
+                self.report_lost(view, lost, &gaps);
                 let clear_of = merge.closed_gaps();
                 Ok(JobTables { tables, values, gaps, miscounted, clear_of, is_repaired })
             }

@@ -282,14 +282,14 @@ impl ObsoleteFiles {
         let stale = std::mem::take(&mut *self.stale.lock());
         stale.iter().for_each(|table| forget_blocks(table));
         drop(stale);
-        let told = self.tell_in_turn(&turn);
+        let reported = self.deliver_in_turn(&turn);
         // Leases are read when something is about to be deleted, and never by a write. If they
         // cannot be read, everything counts as held: a file that stays too long costs space, and
         // one that goes too early fails a secondary.
         let leases = self.holds();
         let known = leases.as_ref().copied().unwrap_or(Holds::ALL);
         // Not after a store that failed: it would have to free values that it does not know of yet.
-        let values = told.and_then(|()| self.reclaim_values(known));
+        let values = reported.and_then(|()| self.reclaim_values(known));
         let (generations, others): (Vec<_>, Vec<_>) =
             self.take_free(known).into_iter().partition(WaitingFile::is_generation);
         let mut files = leases.map(|_| ());
@@ -332,26 +332,26 @@ impl ObsoleteFiles {
     /// Notifies value stores of the edits that dropped their values, unless another thread does. A
     /// failed notification is repeated by [`ObsoleteFiles::remove`], and so are the later ones of
     /// that store.
-    pub(super) fn tell_stores(&self) {
+    pub(super) fn notify_stores(&self) {
         if let Some(turn) = self.turn.try_lock() {
-            let _ = self.tell_in_turn(&turn);
+            let _ = self.deliver_in_turn(&turn);
         }
     }
 
-    /// As [`ObsoleteFiles::tell_stores`], after any other thread that does.
+    /// As [`ObsoleteFiles::notify_stores`], after any other thread that does.
     ///
     /// # Errors
     /// Those of a store: it does not know all of its values.
-    pub(super) fn tell_all_stores(&self) -> Result<()> {
-        self.tell_in_turn(&self.turn.lock())
+    pub(super) fn notify_all_stores(&self) -> Result<()> {
+        self.deliver_in_turn(&self.turn.lock())
     }
 
-    fn tell_in_turn(&self, _turn: &MutexGuard<'_, ()>) -> Result<()> {
+    fn deliver_in_turn(&self, _turn: &MutexGuard<'_, ()>) -> Result<()> {
         while let Some((edit, store, section)) = self.next_section() {
             // Without the lock of the list: the store does I/O, and installing an edit adds to the
             // list.
             let bytes = store.call("apply", |store| store.apply(edit, &section))?;
-            self.note_told(edit, &section, bytes);
+            self.note_reported(edit, &section, bytes);
         }
         Ok(())
     }
@@ -389,10 +389,10 @@ impl ObsoleteFiles {
             .find_map(|values| Some((values.edit, values.store.clone(), values.section.clone()?)))
     }
 
-    fn note_told(&self, edit: u64, told: &Arc<[u8]>, bytes: u64) {
+    fn note_reported(&self, edit: u64, reported: &Arc<[u8]>, bytes: u64) {
         for values in self.values.lock().iter_mut().filter(|values| values.edit == edit) {
             // By its section, because one edit may drop values of several partitions.
-            if values.section.take_if(|section| Arc::ptr_eq(section, told)).is_some() {
+            if values.section.take_if(|section| Arc::ptr_eq(section, reported)).is_some() {
                 values.bytes = bytes;
             }
         }

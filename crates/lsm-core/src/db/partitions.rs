@@ -128,7 +128,7 @@ impl DbInner {
         let tables = view.version.tables().map(|(_, table)| table.clone());
         self.catalog.obsolete().add_dropped(edit, tables.collect());
         drop(view);
-        self.catalog.obsolete().tell_stores();
+        self.catalog.obsolete().notify_stores();
         // The memory of its memtables counted for the stall of all partitions, and no flush will
         // report that it is free.
         self.commit.note_released(active_bytes);

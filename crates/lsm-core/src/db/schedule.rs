@@ -103,7 +103,7 @@ impl Schedule {
 
     /// The failures at `now`.
     pub(super) fn failures(&self, now: Duration) -> Vec<BackgroundFailure> {
-        self.failing.values().map(|(failing, _)| failing.told(now)).collect()
+        self.failing.values().map(|(failing, _)| failing.reported(now)).collect()
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_what_is_obsolete() {
+    fn no_one_waits_for_what_is_obsolete() {
         let mut schedule = Schedule::default();
         fail(&mut schedule, Reason::Obsolete, Duration::ZERO);
         assert!(schedule.error().is_none());

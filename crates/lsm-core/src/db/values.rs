@@ -252,7 +252,7 @@ impl ValueReclaimer {
         request: &MoveRequest<'_>,
     ) -> Result<(Option<Goal>, Option<Error>)> {
         // A store that has not applied an edit would take the garbage of that edit for live values.
-        self.runner.catalog.obsolete().tell_all_stores()?;
+        self.runner.catalog.obsolete().notify_all_stores()?;
         // The space of files that the last goal emptied is room for the next. A failure is noted separately.
         let _ = self.removal.remove();
         match store.call("plan_moves", |store| store.plan_moves(request))? {

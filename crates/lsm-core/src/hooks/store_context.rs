@@ -231,7 +231,7 @@ impl StoreContext {
 
     /// Has a change reported to listeners, of a chunk file that is `bytes` long, soon. Allowed under any
     /// lock.
-    pub fn tell_of(&self, chunk: ChunkId, change: ChunkChange, bytes: u64) {
+    pub fn report(&self, chunk: ChunkId, change: ChunkChange, bytes: u64) {
         let partition = self.partition_name.to_string();
         let path = self.chunk_path(chunk);
         self.events.tell(&Event::ChunkChanged { partition, path, change, bytes });

@@ -173,9 +173,9 @@ impl TableReport {
                 continue;
             };
             // Once for each block: a fault in it, or a damaged block, changes its sum.
-            let is_told = self.faults.iter().any(|fault| fault.at.block_offset == offset)
+            let is_reported = self.faults.iter().any(|fault| fault.at.block_offset == offset)
                 || self.damage.iter().any(|damage| damage.offset == Some(offset));
-            if !is_told {
+            if !is_reported {
                 self.push_damage(table, &Error::corruption(&self.path, offset, INCOMPLETE));
             }
         }

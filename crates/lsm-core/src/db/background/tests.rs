@@ -149,7 +149,7 @@ fn a_step_flushes_first_and_looks_after_the_log_last() {
 
 /// As threads do: the kinds of work are independent.
 #[test]
-fn a_step_goes_on_behind_work_that_fails() {
+fn a_step_goes_on_after_work_that_fails() {
     let heap = Heap::new(BackgroundMode::Stepped, 1, 1);
     heap.is_broken.store(true, Ordering::SeqCst);
     let error = heap.background.step(&*heap).unwrap_err();

@@ -33,8 +33,8 @@ fn every_installed_edit_is_the_durable_one() {
 fn a_refused_edit_is_not_noted() {
     let catalog = catalog();
     let before = catalog.durable_edit();
-    let nobody = Change::PartitionDropped { id: PartitionId(9) };
-    assert!(catalog.install(vec![nobody]).is_err());
+    let no_one = Change::PartitionDropped { id: PartitionId(9) };
+    assert!(catalog.install(vec![no_one]).is_err());
     assert_eq!(catalog.durable_edit(), before);
 }
 

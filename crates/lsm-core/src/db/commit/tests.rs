@@ -295,7 +295,7 @@ fn a_large_batch_counts_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_refused_member_costs_no_sequence_number_and_harms_nobody() {
+fn a_refused_member_costs_no_sequence_number_and_harms_no_one() {
     let path = Store::new(1 << 16);
     *path.test.env.refused_key.lock() = Some("b".into());
     let keys = ["a", "b", "c"];
@@ -324,7 +324,7 @@ fn one_sync_serves_all_of_a_group_that_asked_for_it() {
 }
 
 #[test]
-fn a_failed_sync_is_told_to_those_who_asked_and_their_batches_are_visible() {
+fn a_failed_sync_is_reported_to_those_who_asked_and_their_batches_are_visible() {
     let path = Store::new(1 << 16);
     path.put("first", b"", Durability::Sync).unwrap();
     let at = FaultAt::Nth { kind: OpKind::Sync, suffix: ".wal".into(), nth: 0 };

@@ -170,12 +170,12 @@ impl Compactor {
             .run(&job, &merge, &|| self.background.is_stopping() || partition.is_dropped())?;
         if !made.is_repaired && made.gaps.is_empty() && made.miscounted.is_empty() {
             // The damage was in memory: what the repair has read is sound.
-            self.tell_read_again(partition, error);
+            self.report_read_again(partition, error);
         }
         Ok(self.install_merge(repair, &job, &mut made)?.then_some(made))
     }
 
-    fn tell_read_again(&self, partition: &PartitionState, error: &Error) {
+    fn report_read_again(&self, partition: &PartitionState, error: &Error) {
         let Some(damage) = error.damage() else { return };
         self.runner.events.tell(&Event::Corruption(damage.clone()));
         self.runner.events.tell(&Event::Repaired {
@@ -194,7 +194,7 @@ impl JobRunner {
     }
 
     /// Reports entries that are damaged beyond repair, and the gaps that they leave, to listeners.
-    pub(in crate::db) fn tell_lost(&self, view: &ReadView, lost: Vec<Fault>, gaps: &[Gap]) {
+    pub(in crate::db) fn report_lost(&self, view: &ReadView, lost: Vec<Fault>, gaps: &[Gap]) {
         for fault in lost {
             let damage = self.damage_of(view, &fault);
             self.events.tell(&Event::Corruption(damage.clone()));

@@ -83,7 +83,7 @@ impl Flusher {
             self.let_go(&rewritten);
             return Err(error);
         }
-        self.begin_anew(&mut rewritten)?;
+        self.begin_again(&mut rewritten)?;
         for (partition, written) in &rewritten {
             self.sealer.update_pressure(partition);
             self.count_flush(partition, written);
@@ -99,7 +99,7 @@ impl Flusher {
     }
 
     /// Installs the tables and the new log, and releases the old segments.
-    fn begin_anew(&self, rewritten: &mut [Rewritten]) -> Result<()> {
+    fn begin_again(&self, rewritten: &mut [Rewritten]) -> Result<()> {
         let carried = rewritten.iter_mut().map(|(_, written)| &mut written.made.values.carried);
         let carried: Vec<PendingHandle> = carried.flat_map(std::mem::take).collect();
         let rewritten = &*rewritten;
@@ -152,7 +152,7 @@ impl Flusher {
         dropped
             .iter()
             .for_each(|(_, written)| self.installer.removal().forget(&written.made.tables));
-        self.runner.catalog.obsolete().tell_stores();
+        self.runner.catalog.obsolete().notify_stores();
         Ok(())
     }
 

@@ -208,7 +208,7 @@ fn memtable(entries: &[(&str, &str)]) -> Arc<Memtable> {
 }
 
 #[test]
-fn a_flush_makes_a_table_that_is_durable_and_tells_nobody() {
+fn a_flush_makes_a_table_that_is_durable_and_notifies_no_one() {
     let bench = Bench::new();
     let version = bench.version(&[("a", "1"), ("b", "2")]);
     let table = version.levels[0].tables()[0].clone();

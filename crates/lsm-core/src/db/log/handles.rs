@@ -99,16 +99,16 @@ mod tests {
         let test = TestLog::new(SEGMENT);
         let env = &test.env;
         let seq = write(&test.log, 100).unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, reported) = std::sync::mpsc::channel();
         let notice = Box::new(move |outcome: Result<()>| tell.send(outcome).unwrap());
         test.log.notify(SeqNo::new(seq).unwrap(), notice);
         let error = Error::io("sync", Path::new(DIR), machine::out_of_handles());
         *env.values.lock() = Some(error);
         // Without an interval: the log is synced for those who ask.
         let refused = test.log.tend(Duration::ZERO, Duration::ZERO).unwrap_err();
-        assert!(is_out_of_handles(&refused) && told.try_recv().is_err());
+        assert!(is_out_of_handles(&refused) && reported.try_recv().is_err());
         *env.values.lock() = None;
         test.log.tend(Duration::ZERO, Duration::ZERO).unwrap();
-        assert!(told.try_recv().unwrap().is_ok());
+        assert!(reported.try_recv().unwrap().is_ok());
     }
 }

@@ -19,9 +19,9 @@ const RESERVE_KEPT: Duration = Duration::from_secs(1);
 impl Log {
     /// Wakes the log thread, unless it knows already.
     #[inline]
-    pub(super) fn tell_thread(&self) {
+    pub(super) fn notify_thread(&self) {
         // Loaded first: a swap at each append would write to a cache line that others read.
-        if !self.told.load(Ordering::Relaxed) && !self.told.swap(true, Ordering::AcqRel) {
+        if !self.reported.load(Ordering::Relaxed) && !self.reported.swap(true, Ordering::AcqRel) {
             self.env.wake_log_thread();
         }
     }
@@ -44,7 +44,7 @@ impl Log {
                 // Cleared before the second look. In the other order an append between the two
                 // would find the flag set and not wake the thread, and its frame would wait for the
                 // next append.
-                self.told.store(false, Ordering::Release);
+                self.reported.store(false, Ordering::Release);
                 // An append that ran before this store saw the flag set and did not wake the
                 // thread. Both sides take the lock of `sync`, so a later append sees the flag
                 // cleared, and an earlier append is visible here.
@@ -52,7 +52,7 @@ impl Log {
                     return self.rest(age);
                 }
                 // This thread continues anyway, so appends need not wake it.
-                self.told.store(true, Ordering::Release);
+                self.reported.store(true, Ordering::Release);
             }
             LogTask::Sync if self.is_sync_wanted() => self.sync_now()?,
             LogTask::Sync if sync_interval.is_zero() => next = LOOK_AT_UNSYNCED,

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_mark_behind_an_append_that_failed_and_none_of_a_log_that_was_begun_anew() {
+    fn there_is_no_mark_after_an_append_that_failed_and_none_of_a_log_that_was_begun_again() {
         let test = TestLog::new(SEGMENT);
         let ends = filled(&test, 2);
         test.faults.add_rule(fail(OpKind::Append, FaultAction::ShortWrite(u64::MAX)));

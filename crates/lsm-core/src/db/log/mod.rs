@@ -178,7 +178,7 @@ pub(super) struct Log {
     synced: Condvar,
     /// `true` if the log thread knows of work. Saves a wake-up per append; acquire and release: the
     /// thread clears it, and then sees each append that did not wake it.
-    told: AtomicBool,
+    reported: AtomicBool,
     /// The error of the last batch, if it found no space. A leaf.
     refusal: Mutex<Option<Error>>,
     /// There is one. Relaxed: both are written under `writer`.
@@ -200,7 +200,7 @@ impl Log {
             durable_lsn: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
             synced: Condvar::new(),
-            told: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
             refusal: Mutex::default(),
             has_refused: AtomicBool::new(false),
             ages: Mutex::default(),

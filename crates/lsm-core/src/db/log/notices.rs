@@ -58,18 +58,18 @@ mod tests {
     #[test]
     fn a_notice_is_due_when_its_own_operations_are_durable() {
         let mut waiters = DurabilityWaiters::default();
-        let told = Arc::new(Mutex::new(Vec::new()));
+        let reported = Arc::new(Mutex::new(Vec::new()));
         // The last one is of an unlogged operation.
         for (seq, end) in [(3, 300), (1, 100), (2, 200), (9, 150)] {
-            let told = told.clone();
-            let notice: Notice = Box::new(move |_| told.lock().push(seq));
+            let reported = reported.clone();
+            let notice: Notice = Box::new(move |_| reported.lock().push(seq));
             let seq = SeqNo::new(seq).expect("it is small");
             waiters.waiting.push(Waiting { seq, end: Lsn(end), notice });
         }
         for (seq, lsn, expected) in [(0, 99, vec![]), (1, 150, vec![1, 9]), (3, 300, vec![2, 3])] {
             let (due, _) = waiters.take_due(SeqNo::new(seq).expect("it is small"), Lsn(lsn));
             due.into_iter().for_each(|notice| notice(Ok(())));
-            assert_eq!(std::mem::take(&mut *told.lock()), expected);
+            assert_eq!(std::mem::take(&mut *reported.lock()), expected);
         }
     }
 }

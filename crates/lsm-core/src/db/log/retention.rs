@@ -95,7 +95,7 @@ impl Log {
         if !segments.is_empty() {
             ahead = ahead.and_then(|ahead| {
                 // The next open finds this header, or sees that the log has lost it.
-                let before_next_header = self.last_seq_before_first_behind(&segments);
+                let before_next_header = self.last_seq_before_first_after(&segments);
                 ahead.durable_through(before_next_header.unwrap_or_default())
             });
         }
@@ -162,7 +162,7 @@ mod tests {
         let flush = WrittenFlush { partition, last_seq, is_logged: true, has_values: false };
         let released = test.log.admit_flush(&flush, LogRetention::Release, || low).unwrap();
         assert!(!released.segments.is_empty() && !released.is_obsolete);
-        let before_next_header = test.log.last_seq_before_first_behind(&released.segments).unwrap();
+        let before_next_header = test.log.last_seq_before_first_after(&released.segments).unwrap();
         assert!(
             before_next_header > SeqNo::ZERO && before_next_header < last_seq,
             "{before_next_header} of {last_seq}"

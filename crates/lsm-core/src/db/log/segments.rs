@@ -195,7 +195,7 @@ impl Log {
             .take_while(|closed| closed.end_lsn() <= low)
             .map(|closed| closed.header.number)
             .collect();
-        let first = writer.first_behind(&obsolete);
+        let first = writer.first_after(&obsolete);
         drop(writer);
         // The header of the next segment names the end of the last one of these. It is durable before that
         // is removed.
@@ -207,8 +207,8 @@ impl Log {
 
     /// The last number before the segment that is the first one after `obsolete`. Its header is durable: see
     /// [`Log::obsolete_segments`].
-    pub(super) fn last_seq_before_first_behind(&self, obsolete: &[FileNo]) -> Option<SeqNo> {
-        self.lock().first_behind(obsolete).map(|first| first.previous_seq)
+    pub(super) fn last_seq_before_first_after(&self, obsolete: &[FileNo]) -> Option<SeqNo> {
+        self.lock().first_after(obsolete).map(|first| first.previous_seq)
     }
 
     /// Begins the next segment if nothing in the present one is needed, so that a fully flushed
@@ -246,7 +246,7 @@ impl Log {
         // Their indexes will not be read.
         let sealed = &mut writer.state.sealed;
         sealed.retain(|sealed| !numbers.contains(&sealed.segment.header().number));
-        if let Some(first) = writer.first_behind(&[]) {
+        if let Some(first) = writer.first_after(&[]) {
             writer.state.marks.forget_before(first.number);
             self.note_removed(&first);
         }
@@ -273,7 +273,7 @@ impl LogWriter<'_> {
     }
 
     /// The header of the first live segment after `obsolete`, which are the first ones.
-    fn first_behind(&self, obsolete: &[FileNo]) -> Option<SegmentHeader> {
+    fn first_after(&self, obsolete: &[FileNo]) -> Option<SegmentHeader> {
         let closed = self.state.closed.get(obsolete.len()).map(|closed| closed.header);
         closed.or_else(|| self.state.segment.as_ref().map(|segment| *segment.header()))
     }

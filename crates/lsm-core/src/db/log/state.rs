@@ -177,7 +177,7 @@ pub(super) struct SyncState {
     pub(super) durable_seq: SeqNo,
     /// The largest number through which a caller was promised that every logged operation is durable.
     /// Numbers of unlogged operations are never reached by `durable_seq`.
-    pub(super) told_seq: SeqNo,
+    pub(super) reported_seq: SeqNo,
     /// The present segment, and closed ones before it that were not synced since.
     pub(super) unsynced: Vec<UnsyncedSegment>,
     /// `true` if a thread syncs.
@@ -212,7 +212,7 @@ impl SyncState {
             appended_seq: last_seq,
             durable_lsn: Lsn(0),
             durable_seq: last_seq,
-            told_seq: last_seq,
+            reported_seq: last_seq,
             unsynced: Vec::new(),
             running: false,
             failed: None,

@@ -49,15 +49,15 @@ impl Log {
         let mut sync = self.sync.lock();
         // Visible operations were appended before, if they are logged.
         if sync.failed.is_none() && sync.durable_lsn >= sync.appended_lsn {
-            sync.told_seq = sync.told_seq.max(visible);
+            sync.reported_seq = sync.reported_seq.max(visible);
         }
-        sync.durable_seq.max(sync.told_seq)
+        sync.durable_seq.max(sync.reported_seq)
     }
 
     /// Notes the promise to a caller that every logged operation through `seq` is durable.
-    fn note_told(&self, seq: SeqNo) {
+    fn note_reported(&self, seq: SeqNo) {
         let mut sync = self.sync.lock();
-        sync.told_seq = sync.told_seq.max(seq);
+        sync.reported_seq = sync.reported_seq.max(seq);
     }
 
     /// The number of segments that are open because they wait for a sync, with the present one.
@@ -134,7 +134,7 @@ impl Log {
         // The files of the old log leave the list together with the failure: another sync of them
         // would report success although pages are lost.
         *sync = SyncState {
-            told_seq: sync.told_seq.max(seq),
+            reported_seq: sync.reported_seq.max(seq),
             appended_lsn: segment.lsn(),
             durable_lsn: segment.lsn(),
             unsynced: vec![UnsyncedSegment::of(segment, true)],
@@ -190,7 +190,7 @@ impl Log {
         if !due.is_empty() {
             self.env.answer(due, Ok(()));
         }
-        self.tell_thread();
+        self.notify_thread();
         result
     }
 
@@ -284,7 +284,7 @@ impl Log {
         sync.marked = false;
         // Taken under the lock and called without it: a notice may call the database.
         let (due, last) = sync.waiters.take_due(seq, lsn);
-        sync.told_seq = sync.told_seq.max(last);
+        sync.reported_seq = sync.reported_seq.max(last);
         due
     }
 
@@ -318,7 +318,7 @@ impl Log {
         // usually shared with a writer that waits anyway.
         if self.durable_seq() < seq {
             self.sync_all()?;
-            self.note_told(seq);
+            self.note_reported(seq);
         }
         Ok(())
     }
@@ -367,7 +367,7 @@ impl Log {
 
     /// Takes no more writes until a new log begins, because of `error`, the failure of a sync of values
     /// that the log did not request.
-    pub(in crate::db) fn begin_anew(&self, error: &Error) {
+    pub(in crate::db) fn begin_again(&self, error: &Error) {
         self.fail(error.clone());
     }
 
@@ -410,7 +410,7 @@ impl Log {
         };
         if let Some(outcome) = known {
             if outcome.is_ok() {
-                sync.told_seq = sync.told_seq.max(seq);
+                sync.reported_seq = sync.reported_seq.max(seq);
             }
             drop(sync);
             // Not under the lock: a notice may call the database.

@@ -129,7 +129,7 @@ fn a_refused_batch_never_comes_back() {
 }
 
 #[test]
-fn after_a_failed_sync_the_log_takes_no_more_until_it_is_begun_anew() {
+fn after_a_failed_sync_the_log_takes_no_more_until_it_is_begun_again() {
     let test = TestLog::new(SEGMENT);
     let env = &test.env;
     write(&test.log, 100).unwrap();
@@ -161,7 +161,7 @@ fn after_a_failed_sync_the_log_takes_no_more_until_it_is_begun_anew() {
 }
 
 #[test]
-fn segments_below_the_low_water_go_once_the_header_behind_them_is_durable() {
+fn segments_below_the_low_water_go_once_the_header_after_them_is_durable() {
     let test = TestLog::new(SEGMENT);
     let env = &test.env;
     for _ in 0..9 {

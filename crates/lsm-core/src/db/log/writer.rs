@@ -239,8 +239,8 @@ impl LogWriter<'_> {
         self.log.env.counters().wal_bytes.add(len);
         // Only after the append: a sync that reads this place must find the bytes in the file.
         self.log.note_appended(lsn, self.state.logged_seq);
-        // One wake-up for all appends until the thread has looked, see `tell_thread`.
-        self.log.tell_thread();
+        // One wake-up for all appends until the thread has looked, see `notify_thread`.
+        self.log.notify_thread();
         Ok(())
     }
 

@@ -34,7 +34,7 @@ fn files(fs: &FaultFs) -> usize {
 }
 
 #[test]
-fn a_table_goes_when_nobody_holds_it_any_more() {
+fn a_table_goes_when_no_one_holds_it_any_more() {
     let (fs, obsolete) = obsolete();
     let table = table_in(&fs);
     obsolete.add(1, [&table].into_iter());
@@ -150,16 +150,16 @@ fn with_dropped_values(
 }
 
 #[test]
-fn stores_hear_of_edits_in_order_and_reclaim_what_nobody_reads() {
+fn stores_hear_of_edits_in_order_and_reclaim_what_no_one_reads() {
     let (_, obsolete) = obsolete();
     let store = Arc::new(Store::default());
     let (partition, reader) = with_dropped_values(&obsolete, &store);
     let attached = partition.store().unwrap();
     *store.refuses.lock() = true;
-    obsolete.tell_stores();
+    obsolete.notify_stores();
     assert!(obsolete.store_state(partition.id, attached).is_none(), "edit 4 is not applied yet");
     *store.refuses.lock() = false;
-    obsolete.tell_stores();
+    obsolete.notify_stores();
     obsolete.finish_removing().unwrap();
     assert_eq!(*store.calls.lock(), ["apply 4", "apply 5"], "a reader may read both");
     assert_eq!(obsolete.store_state(partition.id, attached).unwrap().unwrap().section, b"state");
@@ -170,10 +170,10 @@ fn stores_hear_of_edits_in_order_and_reclaim_what_nobody_reads() {
 }
 
 #[test]
-fn values_count_as_leased_when_nobody_here_reads_them() {
+fn values_count_as_leased_when_no_one_here_reads_them() {
     let (_, obsolete) = obsolete();
     let (_partition, reader) = with_dropped_values(&obsolete, &Arc::default());
-    obsolete.tell_stores();
+    obsolete.notify_stores();
     assert_eq!(obsolete.leased_value_bytes(0), 0, "a reader of this process holds them");
     drop(reader);
     assert_eq!(obsolete.leased_value_bytes(0), 900);

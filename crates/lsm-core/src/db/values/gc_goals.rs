@@ -140,8 +140,8 @@ impl BlobGcGoals {
     /// turns a partition that always has something due, or always fails, would be the only one looked at.
     pub(super) fn take_turns(&self, partitions: &mut [Arc<PartitionState>]) {
         let last = PartitionId(self.last_turn.load(Ordering::Relaxed));
-        let behind = partitions.partition_point(|partition| partition.id <= last);
-        partitions.rotate_left(behind);
+        let after = partitions.partition_point(|partition| partition.id <= last);
+        partitions.rotate_left(after);
     }
 
     pub(super) fn note_turn(&self, partition: PartitionId) {

@@ -105,7 +105,7 @@ impl ValueReclaimer {
         store: &AttachedStore,
     ) -> Result<Option<(Arc<PartitionVersion>, Vec<u8>)>> {
         loop {
-            self.runner.catalog.obsolete().tell_all_stores()?;
+            self.runner.catalog.obsolete().notify_all_stores()?;
             let editing = self.runner.catalog.edit()?;
             let Some(version) = editing.current().partitions.get(partition.id) else {
                 return Ok(None);

@@ -67,7 +67,7 @@ fn goal() -> Goal {
 }
 
 #[test]
-fn one_thread_chooses_the_goal_behind_the_present_one() {
+fn one_thread_chooses_the_goal_after_the_present_one() {
     let goals = BlobGcGoals::default();
     let choice = goals.choose(ID, None).unwrap();
     assert!(goals.choose(ID, None).is_none(), "another one is choosing");

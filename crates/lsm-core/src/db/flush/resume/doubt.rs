@@ -86,7 +86,7 @@ impl Interleaving {
             let mut state = run.state.lock();
             let fate = &mut state.fates[number];
             assert!(
-                matches!(*fate, ValueOutcome::Unconfirmed(behind) if durable > behind),
+                matches!(*fate, ValueOutcome::Unconfirmed(after) if durable > after),
                 "value {number} is dropped, {fate:?}; the last durable edit is {durable}"
             );
             *fate = ValueOutcome::LetGo;
@@ -157,7 +157,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn values_of_a_failed_edit_stay_until_an_edit_behind_it_is_durable(
+    fn values_of_a_failed_edit_stay_until_an_edit_after_it_is_durable(
         moves in prop::collection::vec(any_move(), 0..40),
     ) {
         let run = Interleaving::new(moves);
