@@ -28,9 +28,9 @@ for target in "${targets[@]}"; do
         missing+=("$target")
         continue
     fi
-    # The command starts other processes and threads, which WASI does not have.
     crates=(-p siltstone -p siltstone-lsm-core -p siltstone-largeval -p siltstone-metahive -p siltstone-secondary -p siltstone-streams)
-    [[ $target == wasm32-* ]] || crates+=(-p siltstone-cli)
+    # The command starts other processes and threads, which WASI does not have; a remote has a thread, too.
+    [[ $target == wasm32-* ]] || crates+=(-p siltstone-cli -p siltstone-remote)
     lints=(-D warnings)
     # Where std keeps thread locals under keys of the system, clippy does not see their `const`.
     [[ $target != *-android ]] || lints+=(-A clippy::missing_const_for_thread_local)

@@ -19,8 +19,9 @@ const PURE_RUST: [&str; 1] = ["linux-raw-sys"];
 /// Licences that a user of `MIT OR Apache-2.0` can live with.
 const LICENCES: [&str; 6] =
     ["MIT", "Apache-2.0", "BSL-1.0", "Unlicense", "Unicode-3.0", "Apache-2.0 WITH LLVM-exception"];
-/// Crates that may be there in two versions.
-const TWICE: [&str; 0] = [];
+/// Crates that may be there in two versions: the parser of procedural macros, which no product links. The crates
+/// of `object_store` use both.
+const TWICE: [&str; 1] = ["syn"];
 
 /// A crate of a tree: name, version, licence.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]

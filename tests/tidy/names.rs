@@ -6,11 +6,12 @@ use crate::check;
 use crate::source::sources;
 
 /// The parts whose types are read side by side.
-const FOLDERS: [&str; 6] = [
+const FOLDERS: [&str; 7] = [
     "src/",
     "crates/lsm-core/src/",
     "crates/metahive/src/",
     "crates/largeval/src/",
+    "crates/remote/src/",
     "crates/secondary/src/",
     "crates/streams/src/",
 ];

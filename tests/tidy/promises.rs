@@ -9,13 +9,14 @@ use crate::check;
 use crate::source::{Source, read, sources};
 
 /// The pages with promises, and the heading of their table.
-const PAGES: [(&str, &str); 7] = [
+const PAGES: [(&str, &str); 8] = [
     ("docs/MEDIA.md", "Tests of the promises"),
     ("docs/RECOVERY.md", "Tests of the promises"),
     ("docs/secondary.md", "Tests of the promises"),
     ("docs/large-values.md", "Tests of the promises"),
     ("docs/metahive.md", "Tests of the promises"),
     ("docs/operations.md", "Tests of the promises"),
+    ("docs/remote.md", "Tests of the promises"),
     ("docs/TESTING.md", "Features and their tests"),
 ];
 /// The promises without a test, in all pages. The number only shrinks.

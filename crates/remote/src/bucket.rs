@@ -1,0 +1,138 @@
+//! [`Bucket`]: a store whose calls are tried again, and whose lost answers are found out.
+//!
+//! Invariants:
+//! 1. A put of a new object that returns [`Put::Stored`] has stored exactly the given bytes.
+//! 2. A call returns within the patience and the time of one attempt.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use siltstone::{Error, ErrorKind, Result};
+
+use crate::store::{Store, StoreResult, Timer, error_of};
+
+/// The pauses between attempts: the first, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Puts that race at a probe.
+const PROBERS: usize = 8;
+
+/// The outcome of a put of a new object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Put {
+    /// The object is there.
+    Stored,
+    /// The name has an object of another writer.
+    Taken,
+}
+
+/// A store, and the patience with it.
+#[derive(Clone)]
+pub(crate) struct Bucket {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) timer: Arc<dyn Timer>,
+    pub(crate) patience: Duration,
+}
+
+impl Bucket {
+    /// Makes a call until it succeeds.
+    ///
+    /// # Errors
+    /// The last error of the store, once the patience has ended.
+    fn attempt<T>(&self, verb: &str, name: &str, call: impl Fn() -> StoreResult<T>) -> Result<T> {
+        let until = self.timer.now().saturating_add(self.patience);
+        let mut pause = PAUSE_MIN;
+        loop {
+            let error = match call() {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            if !error.is_transient {
+                return Err(error_of(
+                    ErrorKind::Unsupported,
+                    name,
+                    format!("cannot {verb}: {error}"),
+                ));
+            }
+            if self.timer.now() >= until {
+                return Err(error_of(ErrorKind::Io, name, format!("cannot {verb}: {error}")));
+            }
+            // Half of the pause is random: clients that failed together come back one after the other.
+            let half = pause / 2;
+            let jitter = half.mul_f64(self.timer.random() as f64 / u64::MAX as f64);
+            self.timer.wait(half + jitter);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Puts a new object. `bytes` differ from those of every other writer, by a put id.
+    ///
+    /// # Errors
+    /// Those of the store: then it is unknown whether the object is there.
+    pub(crate) fn put_new(&self, name: &str, bytes: &[u8]) -> Result<Put> {
+        self.attempt("put", name, || {
+            if self.store.put_if_absent(name, bytes)? {
+                return Ok(Put::Stored);
+            }
+            // The name may be taken by an earlier attempt whose answer was lost, also by one that the client of
+            // the store repeated by itself.
+            let found = self.store.get(name)?;
+            Ok(if found.is_some_and(|found| found == bytes) { Put::Stored } else { Put::Taken })
+        })
+    }
+
+    pub(crate) fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.attempt("put", name, || self.store.put(name, bytes))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        self.attempt("get", name, || self.store.get(name))
+    }
+
+    pub(crate) fn get_range(&self, name: &str, range: Range<u64>) -> Result<Option<Vec<u8>>> {
+        self.attempt("get a range of", name, || self.store.get_range(name, range.clone()))
+    }
+
+    pub(crate) fn list(&self, dir: &str) -> Result<Vec<String>> {
+        self.attempt("list", dir, || self.store.list(dir))
+    }
+
+    /// Checks that the store enforces put-if-absent: of puts that race for one name, one wins.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if it does not; those of the store.
+    pub(crate) fn probe(&self, is_stepped: bool) -> Result<()> {
+        let name = format!("probe/{:016x}", self.timer.random());
+        let racers = 0..PROBERS as u64;
+        let outcomes: Vec<Result<Put>> = if is_stepped {
+            racers.map(|racer| self.put_new(&name, &racer.to_le_bytes())).collect()
+        } else {
+            std::thread::scope(|scope| {
+                let name = &name;
+                let racers =
+                    racers.map(|n| scope.spawn(move || self.put_new(name, &n.to_le_bytes())));
+                let racers: Vec<_> = racers.collect();
+                racers
+                    .into_iter()
+                    .map(|racer| racer.join().unwrap_or_else(|_| Err(panicked())))
+                    .collect()
+            })
+        };
+        let outcomes: Vec<Put> = outcomes.into_iter().collect::<Result<_>>()?;
+        let winners = outcomes.iter().filter(|put| **put == Put::Stored).count();
+        self.attempt("delete", &name, || self.store.delete(&name))?;
+        if winners == 1 {
+            return Ok(());
+        }
+        let what = format!(
+            "{winners} of {PROBERS} conditional puts of one name succeeded: this store does not enforce \
+             put-if-absent, so it cannot fence a writer"
+        );
+        Err(error_of(ErrorKind::Unsupported, &name, what))
+    }
+}
+
+fn panicked() -> Error {
+    Error::new(ErrorKind::Internal, "a probe of the store panicked")
+}

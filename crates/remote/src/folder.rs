@@ -1,0 +1,248 @@
+//! [`Folder`]: a database's folder as the journal describes it. Made by replaying a base and the objects after
+//! it; the primary keeps the state that is stored, without the bytes that its own disk has.
+//!
+//! Invariants:
+//! 1. The pieces of a file are in order and do not overlap; bytes in no piece and not in the tail are zeros.
+//! 2. A change that does not fit is damage, and changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lsm_core::error::{Error, Result};
+use parking_lot::RwLock;
+
+use crate::format::{JournalObject, journal_name};
+use crate::settings::Ack;
+
+/// The treatment of a file's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileClass {
+    /// Appended bytes are in journal objects: segments, manifests, claims and forks.
+    Log,
+    /// A whole object, put when the file is synced.
+    Table,
+    /// An object for each range that was appended between two journal objects.
+    Chunk,
+}
+
+/// The class of a file by its name; `None` for files that stay on their machine, and for other names.
+pub(crate) fn class_of(name: &str) -> Option<FileClass> {
+    let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'));
+    if !is_plain || name.starts_with('.') {
+        return None;
+    }
+    match name.rsplit_once('.') {
+        Some((_, "wal" | "manifest")) => Some(FileClass::Log),
+        Some((_, "sst")) => Some(FileClass::Table),
+        Some((_, "chunk")) => Some(FileClass::Chunk),
+        Some(_) => None,
+        None => {
+            let is_log = name.starts_with("epoch-") || name.starts_with("fork-");
+            is_log.then_some(FileClass::Log)
+        }
+    }
+}
+
+/// No file is longer.
+const FILE_BYTES_MAX: u64 = 1 << 44;
+
+/// A range of a file that is in an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ObjectPiece {
+    /// The place in the file.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) object: Arc<str>,
+    /// The place in the object.
+    pub(crate) at: u64,
+}
+
+impl ObjectPiece {
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+}
+
+/// A change of a folder, as a journal object has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StoredChange {
+    Create { name: String },
+    Append { name: String, offset: u64, bytes: Vec<u8> },
+    Piece { name: String, piece: ObjectPiece },
+    Extend { name: String, len: u64 },
+    Delete { name: String },
+}
+
+impl StoredChange {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            StoredChange::Create { name }
+            | StoredChange::Append { name, .. }
+            | StoredChange::Piece { name, .. }
+            | StoredChange::Extend { name, .. }
+            | StoredChange::Delete { name } => name,
+        }
+    }
+}
+
+/// A file: pieces in objects, then a tail of bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FileBytes {
+    /// With the zeros at the end.
+    pub(crate) len: u64,
+    pub(crate) pieces: Vec<ObjectPiece>,
+    /// The place of the tail: the end of the pieces, or later.
+    pub(crate) tail_at: u64,
+    /// Empty where the local disk has these bytes.
+    pub(crate) tail: Vec<u8>,
+    /// The end of the appended bytes: of the tail, where it is kept.
+    pub(crate) written: u64,
+}
+
+impl FileBytes {
+    fn pieces_end(&self) -> u64 {
+        self.pieces.last().map_or(0, ObjectPiece::end)
+    }
+
+    /// Returns whether invariant 1 holds, for bytes from a bucket.
+    pub(crate) fn is_sound(&self) -> bool {
+        let mut end = 0;
+        for piece in &self.pieces {
+            if piece.offset < end {
+                return false;
+            }
+            end = piece.end();
+        }
+        let tail_end = self.tail_at.checked_add(self.tail.len() as u64);
+        end <= self.len
+            && self.len <= FILE_BYTES_MAX
+            && self.tail_at >= end
+            && tail_end.is_some_and(|end| end <= self.len)
+    }
+
+    /// Moves the tail into pieces: `piece` has its bytes from `tail_at` to the piece's end.
+    pub(crate) fn settle_tail(&mut self, piece: ObjectPiece) {
+        if piece.offset != self.tail_at || self.pieces_end() > piece.offset {
+            return;
+        }
+        let taken = usize::try_from(piece.len).unwrap_or(usize::MAX).min(self.tail.len());
+        self.tail.drain(..taken);
+        self.tail_at = piece.end();
+        self.pieces.push(piece);
+    }
+}
+
+/// The files of a database as of a journal object.
+#[derive(Clone, Default)]
+pub(crate) struct Folder {
+    /// The last object that is in it; 0 for none.
+    pub(crate) number: u64,
+    /// The claimant of that object.
+    pub(crate) writer: u128,
+    pub(crate) ack: Ack,
+    /// A file keeps its bytes for those that have it open, also after its name is gone.
+    pub(crate) files: BTreeMap<String, Arc<RwLock<FileBytes>>>,
+    /// The ends of the written bytes of files whose tails are not kept.
+    pub(crate) drops_tails: bool,
+}
+
+impl Folder {
+    pub(crate) fn insert(&mut self, name: String, file: FileBytes) {
+        self.files.insert(name, Arc::new(RwLock::new(file)));
+    }
+
+    pub(crate) fn file(&self, name: &str) -> Option<&Arc<RwLock<FileBytes>>> {
+        self.files.get(name)
+    }
+
+    /// Forgets the bytes of tails: the local disk has them.
+    pub(crate) fn drop_tails(&mut self) {
+        self.drops_tails = true;
+        self.files.values().for_each(|file| file.write().tail = Vec::new());
+    }
+
+    /// A copy whose files do not change with this folder.
+    pub(crate) fn copied(&self) -> Folder {
+        let files = self.files.iter();
+        let files =
+            files.map(|(name, file)| (name.clone(), Arc::new(RwLock::new(file.read().clone()))));
+        Folder { files: files.collect(), ..self.clone() }
+    }
+
+    /// Takes in the next object of the journal.
+    ///
+    /// # Errors
+    /// Corruption that names the object, if it does not fit.
+    pub(crate) fn take_in(&mut self, object: &JournalObject) -> Result<()> {
+        let number = self.number + 1;
+        if object.number != number {
+            let what = format!("journal object {} where {number} follows", object.number);
+            return Err(Error::corruption(journal_name(number), 0, what));
+        }
+        // A writer has the journal until a claim, and a claim is of another one.
+        if !object.is_claim && object.claimant != self.writer {
+            return Err(Error::corruption(
+                journal_name(number),
+                24,
+                "changes of a writer without a claim",
+            ));
+        }
+        for change in &object.changes {
+            self.apply(change).map_err(|what| {
+                Error::corruption(journal_name(number), 60, format!("{what}: {}", change.name()))
+            })?;
+        }
+        (self.number, self.writer, self.ack) = (number, object.claimant, object.ack);
+        Ok(())
+    }
+
+    /// Applies one change.
+    pub(crate) fn apply(&mut self, change: &StoredChange) -> Result<(), &'static str> {
+        let name = change.name();
+        if let StoredChange::Create { .. } = change {
+            if self.files.contains_key(name) {
+                return Err("the creation of a file that exists");
+            }
+            self.insert(name.to_owned(), FileBytes::default());
+            return Ok(());
+        }
+        let Some(file) = self.files.get(name) else {
+            return Err("a change of a file that does not exist");
+        };
+        let mut file = file.write();
+        match change {
+            StoredChange::Append { offset, bytes, .. } => {
+                if *offset != file.written {
+                    return Err("an append at another place than the end");
+                }
+                if !self.drops_tails {
+                    file.tail.extend_from_slice(bytes);
+                }
+                file.written += bytes.len() as u64;
+                file.len = file.len.max(file.written);
+            }
+            StoredChange::Piece { piece, .. } => {
+                if piece.offset < file.written || piece.end() > FILE_BYTES_MAX {
+                    return Err("a piece at another place than the end");
+                }
+                if !file.tail.is_empty() {
+                    return Err("a piece after bytes of the journal");
+                }
+                file.len = file.len.max(piece.end());
+                file.tail_at = piece.end();
+                file.written = piece.end();
+                file.pieces.push(piece.clone());
+            }
+            StoredChange::Extend { len, .. } if *len > FILE_BYTES_MAX => {
+                return Err("a length beyond all files");
+            }
+            StoredChange::Extend { len, .. } => file.len = file.len.max(*len),
+            StoredChange::Delete { .. } => {
+                drop(file);
+                self.files.remove(name);
+            }
+            StoredChange::Create { .. } => {}
+        }
+        Ok(())
+    }
+}

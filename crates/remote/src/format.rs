@@ -1,0 +1,306 @@
+//! The bytes of the objects of the journal and of bases.
+//!
+//! A journal object has the changes of a folder in the order in which they were made. A base is the whole
+//! state after one of them. All integers are little-endian; *v* is a variable-length integer, *name* and
+//! *bytes* are a length *v* and so many bytes.
+//!
+//! ```text
+//! journal/{number, 20 digits}            base/{number, 20 digits}
+//! offset size name                       offset size name
+//!      0    8 magic "SILTJRNL"                0    8 magic "SILTBASE"
+//!      8    4 format version 1                8    4 format version 1
+//!     12    4 kind: 0 changes, 1 claim       12    4 acknowledgement, as in a journal object
+//!     16    8 number                         16    8 number of the last object that it contains
+//!     24   16 claimant                       24   16 claimant of that object
+//!     40   16 put id                         40    v number of files, then each:
+//!     56    4 acknowledgement:                  name, v length, v number of pieces,
+//!             0 stored, 1 local                 then each: v offset, v length, name of the
+//!     60    v number of changes, then each:     object, v offset in it;
+//!             1 byte kind, name of the file,    v offset of the tail, bytes of the tail
+//!             fields
+//!   last    8 checksum: XXH3-64 of all before, in both
+//!
+//! kind of change   fields
+//! 1 create         -
+//! 2 append         v offset, bytes
+//! 3 piece          v offset, v length, name of the object, v offset in it
+//! 4 extend         v length: zeros up to there
+//! 5 delete         -
+//! ```
+//!
+//! Invariants:
+//! 1. A claim has no changes: its writer does not know the state before it is stored.
+//! 2. A claimant makes at most one object of a number, and puts it again with the same put id.
+
+use std::path::PathBuf;
+
+use lsm_core::codec::{
+    Malformed, Reader, checksum64, put_bytes, put_u32, put_u64, put_u128, put_varint,
+};
+use siltstone::{Error, Result};
+
+use crate::folder::{FileBytes, Folder, ObjectPiece, StoredChange};
+use crate::settings::Ack;
+
+const JOURNAL_MAGIC: [u8; 8] = *b"SILTJRNL";
+const BASE_MAGIC: [u8; 8] = *b"SILTBASE";
+const VERSION: u32 = 1;
+/// The bytes of the checksum at the end.
+const SUM_BYTES: usize = 8;
+
+/// The name of a journal object.
+pub(crate) fn journal_name(number: u64) -> String {
+    format!("journal/{number:020}")
+}
+
+/// The name of a base.
+pub(crate) fn base_name(number: u64) -> String {
+    format!("base/{number:020}")
+}
+
+/// The number in the name of a base.
+pub(crate) fn number_of_base(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("base/")?;
+    let number = digits.parse().ok()?;
+    (base_name(number) == name).then_some(number)
+}
+
+/// An object of the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JournalObject {
+    pub(crate) number: u64,
+    pub(crate) claimant: u128,
+    pub(crate) put_id: u128,
+    pub(crate) is_claim: bool,
+    pub(crate) ack: Ack,
+    pub(crate) changes: Vec<StoredChange>,
+}
+
+fn put_name(out: &mut Vec<u8>, name: &str) {
+    put_bytes(out, name.as_bytes());
+}
+
+fn put_piece(out: &mut Vec<u8>, piece: &ObjectPiece) {
+    put_varint(out, piece.offset);
+    put_varint(out, piece.len);
+    put_name(out, &piece.object);
+    put_varint(out, piece.at);
+}
+
+fn put_sum(out: &mut Vec<u8>) {
+    let sum = checksum64(out);
+    put_u64(out, sum);
+}
+
+impl JournalObject {
+    /// The bytes of the object.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = JOURNAL_MAGIC.to_vec();
+        put_u32(&mut out, VERSION);
+        put_u32(&mut out, u32::from(self.is_claim));
+        put_u64(&mut out, self.number);
+        put_u128(&mut out, self.claimant);
+        put_u128(&mut out, self.put_id);
+        put_u32(&mut out, self.ack.number());
+        put_varint(&mut out, self.changes.len() as u64);
+        for change in &self.changes {
+            put_change(&mut out, change);
+        }
+        put_sum(&mut out);
+        out
+    }
+
+    /// Decodes the object `number`.
+    ///
+    /// # Errors
+    /// Corruption that names the object and the offset.
+    pub(crate) fn decode(number: u64, bytes: &[u8]) -> Result<JournalObject> {
+        decode_named(journal_name(number), bytes, |reader| {
+            let kind = header(reader, JOURNAL_MAGIC)?;
+            if kind > 1 {
+                return Err(reader.malformed("an unknown kind of journal object"));
+            }
+            if reader.u64()? != number {
+                return Err(reader.malformed("the number of another object"));
+            }
+            let claimant = reader.u128()?;
+            let put_id = reader.u128()?;
+            let ack = ack_of(reader)?;
+            let count = reader.varint()?;
+            if kind == 1 && count > 0 {
+                return Err(reader.malformed("a claim with changes"));
+            }
+            // Not allocated by the count, which nothing has checked.
+            let mut changes = Vec::new();
+            for _ in 0..count {
+                changes.push(change_of(reader)?);
+            }
+            Ok(JournalObject { number, claimant, put_id, is_claim: kind == 1, ack, changes })
+        })
+    }
+}
+
+fn put_change(out: &mut Vec<u8>, change: &StoredChange) {
+    let kind = match change {
+        StoredChange::Create { .. } => 1,
+        StoredChange::Append { .. } => 2,
+        StoredChange::Piece { .. } => 3,
+        StoredChange::Extend { .. } => 4,
+        StoredChange::Delete { .. } => 5,
+    };
+    out.push(kind);
+    put_name(out, change.name());
+    match change {
+        StoredChange::Create { .. } | StoredChange::Delete { .. } => {}
+        StoredChange::Append { offset, bytes, .. } => {
+            put_varint(out, *offset);
+            put_bytes(out, bytes);
+        }
+        StoredChange::Piece { piece, .. } => put_piece(out, piece),
+        StoredChange::Extend { len, .. } => put_varint(out, *len),
+    }
+}
+
+fn change_of(reader: &mut Reader<'_>) -> Result<StoredChange, Malformed> {
+    let kind = reader.u8()?;
+    let name = file_name_of(reader)?;
+    Ok(match kind {
+        1 => StoredChange::Create { name },
+        2 => {
+            let offset = reader.varint()?;
+            StoredChange::Append { name, offset, bytes: reader.bytes()?.to_vec() }
+        }
+        3 => StoredChange::Piece { name, piece: piece_of(reader)? },
+        4 => StoredChange::Extend { name, len: reader.varint()? },
+        5 => StoredChange::Delete { name },
+        _ => return Err(reader.malformed("an unknown kind of change")),
+    })
+}
+
+/// The bytes of the base of `folder`.
+pub(crate) fn encode_base(folder: &Folder) -> Vec<u8> {
+    let mut out = BASE_MAGIC.to_vec();
+    put_u32(&mut out, VERSION);
+    put_u32(&mut out, folder.ack.number());
+    put_u64(&mut out, folder.number);
+    put_u128(&mut out, folder.writer);
+    put_varint(&mut out, folder.files.len() as u64);
+    for (name, file) in &folder.files {
+        let file = file.read();
+        debug_assert_eq!(file.written, file.tail_at + file.tail.len() as u64, "the tail is there");
+        put_name(&mut out, name);
+        put_varint(&mut out, file.len);
+        put_varint(&mut out, file.pieces.len() as u64);
+        file.pieces.iter().for_each(|piece| put_piece(&mut out, piece));
+        put_varint(&mut out, file.tail_at);
+        put_bytes(&mut out, &file.tail);
+    }
+    put_sum(&mut out);
+    out
+}
+
+/// Decodes the base `number`.
+///
+/// # Errors
+/// As [`JournalObject::decode`].
+pub(crate) fn decode_base(number: u64, bytes: &[u8]) -> Result<Folder> {
+    decode_named(base_name(number), bytes, |reader| {
+        let ack = header(reader, BASE_MAGIC)?;
+        let ack = Ack::of_number(ack).ok_or(reader.malformed("an unknown acknowledgement"))?;
+        if reader.u64()? != number {
+            return Err(reader.malformed("the number of another object"));
+        }
+        let mut folder = Folder { number, ack, writer: reader.u128()?, ..Folder::default() };
+        for _ in 0..reader.varint()? {
+            let name = file_name_of(reader)?;
+            let len = reader.varint()?;
+            let mut pieces = Vec::new();
+            for _ in 0..reader.varint()? {
+                pieces.push(piece_of(reader)?);
+            }
+            let tail_at = reader.varint()?;
+            let tail = reader.bytes()?.to_vec();
+            let written = tail_at.saturating_add(tail.len() as u64);
+            let file = FileBytes { len, pieces, tail_at, tail, written };
+            if !file.is_sound() {
+                return Err(reader.malformed("pieces beyond the end of their file"));
+            }
+            folder.insert(name, file);
+        }
+        Ok(folder)
+    })
+}
+
+fn header(reader: &mut Reader<'_>, magic: [u8; 8]) -> Result<u32, Malformed> {
+    if reader.take(magic.len())? != magic {
+        return Err(Malformed { what: "another magic", at: 0 });
+    }
+    if reader.u32()? != VERSION {
+        return Err(reader.malformed("an unknown format version"));
+    }
+    reader.u32()
+}
+
+fn ack_of(reader: &mut Reader<'_>) -> Result<Ack, Malformed> {
+    let number = reader.u32()?;
+    Ack::of_number(number).ok_or(reader.malformed("an unknown acknowledgement"))
+}
+
+fn piece_of(reader: &mut Reader<'_>) -> Result<ObjectPiece, Malformed> {
+    let offset = reader.varint()?;
+    let len = reader.varint()?;
+    let object = name_of(reader)?;
+    let at = reader.varint()?;
+    let is_data = object.starts_with("table/") || object.starts_with("part/");
+    if !is_data || object.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err(reader.malformed("the name of no object with data"));
+    }
+    if offset.checked_add(len).is_none() || at.checked_add(len).is_none() {
+        return Err(reader.malformed("a piece beyond all lengths"));
+    }
+    Ok(ObjectPiece { offset, len, object: object.into(), at })
+}
+
+fn name_of(reader: &mut Reader<'_>) -> Result<String, Malformed> {
+    let bytes = reader.bytes()?;
+    let text = std::str::from_utf8(bytes).ok();
+    text.map(str::to_owned).ok_or(reader.malformed("a name that is no text"))
+}
+
+/// The name of a file: it becomes a name in a local folder, so it must be one that a database gives.
+fn file_name_of(reader: &mut Reader<'_>) -> Result<String, Malformed> {
+    let name = name_of(reader)?;
+    match crate::folder::class_of(&name) {
+        Some(_) => Ok(name),
+        None => Err(reader.malformed("the name of no file that is shipped")),
+    }
+}
+
+/// Checks the checksum of an object, and decodes all bytes before it.
+fn decode_named<T>(
+    name: String,
+    bytes: &[u8],
+    decode: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
+) -> Result<T> {
+    decode_checked(bytes, decode)
+        .map_err(|wrong| Error::corruption(PathBuf::from(name), wrong.at as u64, wrong.what))
+}
+
+fn decode_checked<T>(
+    bytes: &[u8],
+    decode: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
+) -> Result<T, Malformed> {
+    let short = Malformed { what: "an object that is too short", at: 0 };
+    let end = bytes.len().checked_sub(SUM_BYTES).ok_or(short)?;
+    let (body, sum) = bytes.split_at(end);
+    if checksum64(body).to_le_bytes() != *sum {
+        return Err(Malformed { what: "a wrong checksum", at: end });
+    }
+    let mut reader = Reader::new(body);
+    let decoded = decode(&mut reader)?;
+    reader.finish()?;
+    Ok(decoded)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! Journal objects and bases, printed against the table of their bytes; and hostile bytes with a right checksum.
+
+use testkit::{Rng, annotate, assert_golden};
+
+use super::*;
+
+fn name(kind: &str) -> String {
+    format!("000000000000002a-00000003.{kind}")
+}
+
+fn object() -> JournalObject {
+    let name = name("wal");
+    let table = self::name("sst");
+    let piece =
+        ObjectPiece { offset: 0, len: 4096, object: format!("table/{table}/0").into(), at: 0 };
+    let changes = vec![
+        StoredChange::Create { name: name.clone() },
+        StoredChange::Extend { name: name.clone(), len: 65_536 },
+        StoredChange::Append { name: name.clone(), offset: 0, bytes: b"frame".to_vec() },
+        StoredChange::Create { name: table.clone() },
+        StoredChange::Piece { name: table, piece },
+        StoredChange::Delete { name },
+    ];
+    let claimant = 0xc1a1;
+    JournalObject { number: 2, claimant, put_id: 29, is_claim: false, ack: Ack::Stored, changes }
+}
+
+fn claim() -> JournalObject {
+    JournalObject { number: 1, is_claim: true, changes: Vec::new(), ..object() }
+}
+
+/// The state after `objects`, but for the last deletion.
+fn folder() -> Folder {
+    let mut second = object();
+    second.changes.pop();
+    let mut folder = Folder::default();
+    folder.take_in(&claim()).unwrap();
+    folder.take_in(&second).unwrap();
+    folder
+}
+
+/// Replaces the checksum by that of the bytes.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(bytes.len() - SUM_BYTES);
+    put_sum(&mut bytes);
+    bytes
+}
+
+/// Compares an object with a golden: the fields begin at `starts`, and a checksum follows the last one.
+fn check_golden(file: &str, bytes: &[u8], starts: &[usize], names: &[&str]) {
+    let end = bytes.len() - SUM_BYTES;
+    let ends = starts.iter().skip(1).chain([&end]);
+    let mut notes: Vec<_> =
+        starts.iter().zip(ends).zip(names).map(|((from, to), name)| (*from..*to, *name)).collect();
+    notes.push((end..bytes.len(), "checksum"));
+    assert_golden(file, &annotate(bytes, &notes));
+}
+
+#[test]
+fn objects_are_as_the_table_says() {
+    let journal = [
+        "magic",
+        "format version",
+        "kind",
+        "number",
+        "claimant",
+        "put id",
+        "acknowledgement",
+        "changes",
+    ];
+    let base = ["magic", "format version", "acknowledgement", "number", "claimant", "files"];
+    check_golden("claim.txt", &claim().encode(), &[0, 8, 12, 16, 24, 40, 56, 60], &journal);
+    check_golden("journal.txt", &object().encode(), &[0, 8, 12, 16, 24, 40, 56, 60], &journal);
+    check_golden("base.txt", &encode_base(&folder()), &[0, 8, 12, 16, 24, 40], &base);
+    assert_eq!(JournalObject::decode(2, &object().encode()).unwrap(), object());
+    let base = decode_base(2, &encode_base(&folder())).unwrap();
+    assert_eq!(encode_base(&base), encode_base(&folder()));
+}
+
+#[test]
+fn a_changed_bit_is_damage_at_an_offset() {
+    let bytes = object().encode();
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 4;
+        let error = JournalObject::decode(2, &changed).unwrap_err();
+        assert!(error.damage().unwrap().offset.unwrap() < bytes.len() as u64);
+    }
+    JournalObject::decode(3, &bytes).unwrap_err();
+}
+
+#[test]
+fn hostile_bytes_with_a_checksum_are_refused_or_make_a_sound_folder() {
+    let mut rng = Rng::from_env_or(31);
+    let bytes = [object().encode(), encode_base(&folder())];
+    for _ in 0..20_000 {
+        let mut changed = rng.pick(&bytes).clone();
+        for _ in 0..=rng.below(3) {
+            let at = rng.index(changed.len());
+            changed[at] = *rng.pick(&[0, 1, 0x7f, 0x80, 0xff, b'.', b'/', 7]);
+        }
+        if rng.chance(1, 4) {
+            changed.truncate(rng.range(40..changed.len() as u64) as usize);
+        }
+        let changed = sealed(changed);
+        if let Ok(object) = JournalObject::decode(2, &changed) {
+            let mut folder = Folder::default();
+            folder.take_in(&claim()).unwrap();
+            let _ = folder.take_in(&object);
+            assert!(folder.files.values().all(|file| file.read().is_sound()));
+        }
+        if let Ok(folder) = decode_base(2, &changed) {
+            assert!(folder.files.keys().all(|name| !name.contains('/')));
+        }
+    }
+}
+
+#[test]
+fn a_name_that_leaves_the_folder_is_refused() {
+    for bad in ["../x.wal", "a/b.wal", ".wal", "LOCK", "x.txt", "", "remote-claim-0", "x.wal\0"] {
+        let change = StoredChange::Create { name: bad.to_owned() };
+        let object = JournalObject { changes: vec![change], ..object() };
+        let error = JournalObject::decode(2, &object.encode()).unwrap_err();
+        assert!(error.to_string().contains("no file that is shipped"), "{bad:?}: {error}");
+    }
+    for bad in ["journal/1", "table/../x", "/table/x", "part//x"] {
+        let piece = ObjectPiece { offset: 0, len: 1, object: bad.into(), at: 0 };
+        let change = StoredChange::Piece { name: name("sst"), piece };
+        let object = JournalObject { changes: vec![change], ..object() };
+        JournalObject::decode(2, &object.encode()).unwrap_err();
+    }
+}
+
+#[test]
+fn changes_that_do_not_fit_are_damage() {
+    let wal = name("wal");
+    for change in [
+        StoredChange::Create { name: wal.clone() },
+        StoredChange::Append { name: wal.clone(), offset: 6, bytes: vec![1] },
+        StoredChange::Append { name: name("manifest"), offset: 0, bytes: vec![1] },
+        StoredChange::Extend { name: wal.clone(), len: u64::MAX },
+    ] {
+        let object = JournalObject { number: 3, changes: vec![change], ..object() };
+        let error = folder().take_in(&object).unwrap_err();
+        assert!(error.to_string().contains("journal/00000000000000000003"), "{error}");
+    }
+    let stranger = JournalObject { number: 3, claimant: 7, changes: Vec::new(), ..object() };
+    folder().take_in(&stranger).unwrap_err();
+    let skipped = JournalObject { number: 4, ..object() };
+    folder().take_in(&skipped).unwrap_err();
+}

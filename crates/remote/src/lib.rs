@@ -1,0 +1,57 @@
+//! A database in an object store: its log is shipped, other machines read it and take it over.
+//!
+//! A primary keeps its log and its tables on the local disk, and reads and writes at its speed. This crate wraps
+//! its file system: each change of the folder is put into a *journal* of numbered objects, by put-if-absent. The
+//! page `docs/remote.md` of the repository has the guarantees, the costs and what is not built yet; design note
+//! 32 has the reasons.
+//!
+//! ```text
+//! store     calls of an object store     bucket     attempts, lost answers, the probe
+//! format    the bytes of objects         folder     a folder as the journal describes it
+//! shipper   the journal of a primary     fs         its file system
+//! opening   the claim, and the folder    reader     the file system of readers
+//! cache     blocks in memory             remote_file   a file in the bucket
+//! remote    the calls that open, with their settings    primary    the right of a writer
+//! ```
+//!
+//! # Examples
+//! ```
+//! use remote::Remote;
+//! use siltstone::secondary::Level;
+//! use siltstone::{Durability, Readable};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path();
+//! let remote = Remote::memory()?; // or Remote::url("file:///mnt/shared/users")?
+//! let primary = remote.primary(path)?;
+//! let db = primary.builder().open()?;
+//! // Returns when the bucket has it.
+//! db.partition("users")?.put_with("alice", "admin", Durability::Sync)?;
+//!
+//! // On another machine:
+//! let secondary = remote.reader()?.secondary().open()?;
+//! let users = secondary.partition("users")?;
+//! assert!(users.at(Level::Strong)?.contains("alice")?);
+//! # Ok::<(), siltstone::Error>(())
+//! ```
+
+mod bucket;
+mod cache;
+mod folder;
+mod format;
+mod fs;
+mod opening;
+mod primary;
+mod reader;
+mod remote;
+mod remote_file;
+mod settings;
+mod shipper;
+mod store;
+
+pub use primary::Primary;
+pub use reader::RemoteReader;
+pub use remote::Remote;
+pub use settings::Ack;
+pub use shipper::Status;
+pub use store::{Store, StoreError, StoreResult, Timer};

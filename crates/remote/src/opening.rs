@@ -1,0 +1,417 @@
+//! The claim of a writer, and the local folder that fits it.
+//!
+//! ```text
+//! probe     the store enforces put-if-absent
+//! load      the newest base, and the journal after it
+//! decide    new; own: a marker in the folder names the last claimant; another's: only a takeover goes on
+//! claim     an empty object under the next free number: the writer before it can put nothing more
+//! fit       own: what the journal lacks is noted, and is the first that is shipped
+//!           taken over, or own after a power cut: the folder is made as the journal says
+//! mark      the folder names its claimant
+//! ```
+//!
+//! Invariants:
+//! 1. A folder has the marker of a claimant only while it holds that claimant's state or a later one. A folder
+//!    that is being restored has no marker, so that a crash in the middle leads to another restore.
+//! 2. The state is loaded up to the claim: what the old writer stored before it is kept, and nothing after it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lsm_core::fs::{AppendMode, File, Fs, LockGuard};
+use siltstone::{Error, ErrorKind, Result};
+
+use crate::bucket::{Bucket, Put};
+use crate::cache::ObjectCache;
+use crate::folder::{FileClass, Folder, StoredChange, class_of};
+use crate::format::{JournalObject, base_name, decode_base, journal_name, number_of_base};
+use crate::remote_file::RemoteFile;
+use crate::settings::{Ack, Settings};
+use crate::shipper::{NotedChange, Shipper, written_end};
+
+/// The lock of a folder whose changes are shipped.
+const LOCK: &str = "remote-lock";
+/// The front of the name of a marker; the claimant follows.
+const MARKER_PREFIX: &str = "remote-claim-";
+/// In a folder that is being made as the bucket says, and has no marker.
+const RESTORING: &str = "remote-restoring";
+/// The content of the marker of a claim of an empty journal, which may not be stored yet.
+const FIRST: &[u8] = b"first";
+/// Attempts to put a claim while the old writer, or other claimants, put objects.
+const CLAIMS_MAX: u64 = 10_000;
+
+/// Reads the newest base, and the journal after it up to its end.
+///
+/// # Errors
+/// Those of the store; corruption of an object.
+pub(crate) fn load(bucket: &Bucket) -> Result<Folder> {
+    let bases = bucket.list("base")?;
+    let newest = bases.iter().filter_map(|name| number_of_base(name)).max();
+    let mut folder = match newest {
+        None => Folder::default(),
+        Some(number) => {
+            let name = base_name(number);
+            match bucket.get(&name)? {
+                Some(bytes) => decode_base(number, &bytes)?,
+                None => {
+                    let what = "a base that was listed is gone";
+                    return Err(Error::corruption(PathBuf::from(name), None, what));
+                }
+            }
+        }
+    };
+    follow(bucket, &mut folder, u64::MAX)?;
+    Ok(folder)
+}
+
+/// The object `number` of the journal; `None` if the journal ends before it.
+///
+/// # Errors
+/// Those of the store; corruption of the object.
+pub(crate) fn journal_object(bucket: &Bucket, number: u64) -> Result<Option<JournalObject>> {
+    let bytes = bucket.get(&journal_name(number))?;
+    bytes.map(|bytes| JournalObject::decode(number, &bytes)).transpose()
+}
+
+/// Takes in the objects after those of `folder`, before the number `end`.
+///
+/// # Errors
+/// As [`journal_object`].
+fn follow(bucket: &Bucket, folder: &mut Folder, end: u64) -> Result<()> {
+    while folder.number + 1 < end
+        && let Some(object) = journal_object(bucket, folder.number + 1)?
+    {
+        folder.take_in(&object)?;
+    }
+    Ok(())
+}
+
+/// A folder that is about to be shipped.
+struct LocalFolder {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+}
+
+/// A claimed database: the journal continues with `shipper`.
+pub(crate) struct ClaimedFolder {
+    pub(crate) shipper: Arc<Shipper>,
+    pub(crate) cache: Arc<ObjectCache>,
+    pub(crate) lock: Box<dyn LockGuard>,
+}
+
+/// Claims the database for the folder `dir`.
+///
+/// # Errors
+/// [`ErrorKind::Locked`] if another process uses the folder; [`ErrorKind::Fenced`] if the journal ends with
+/// another writer's object and `takes_over` is not set; [`ErrorKind::Unsupported`] for a store that does not
+/// enforce put-if-absent; those of store and folder.
+pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<ClaimedFolder> {
+    let bucket = remote.bucket();
+    let local = LocalFolder { fs: remote.fs.clone(), dir: dir.to_owned() };
+    let lock = local.lock()?;
+    bucket.probe(remote.is_stepped)?;
+    let mut folder = load(&bucket)?;
+    let markers = local.markers()?;
+    let is_own = markers.contains(&folder.writer);
+    let is_new = folder.number == 0;
+    local.check(&folder, &markers, takes_over)?;
+    let claimant = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
+    if is_own || is_new {
+        // Before the claim: after a crash in between the folder is still known as the writer's own.
+        local.mark(claimant, if is_new { FIRST } else { b"" })?;
+    }
+    let writer = folder.writer;
+    let number = put_claim(&bucket, claimant, remote.ack, folder.number + 1)?;
+    follow(&bucket, &mut folder, number)?;
+    if !takes_over && folder.writer != writer {
+        let message = "another writer has claimed the database at the same time; open it again";
+        return Err(Error::new(ErrorKind::Fenced, message));
+    }
+    let cache = Arc::new(ObjectCache::new(bucket.clone(), remote.cache_bytes));
+    let mut changes = None;
+    if is_own && folder.writer == writer || is_new && folder.number == 0 {
+        changes = local.extension(&folder, &cache)?;
+    }
+    if changes.is_none() {
+        if is_own && folder.writer == writer {
+            local.check_restorable(&folder, remote.ack)?;
+        }
+        let keeps_tables = is_own && folder.writer == writer;
+        local.begin_restore()?;
+        local.restore(&folder, &cache, keeps_tables)?;
+        local.mark(claimant, b"")?;
+        local.end_restore()?;
+    }
+    local.unmark(Some(claimant))?;
+    let absent = local.absent(&folder)?;
+    folder.drop_tails();
+    (folder.number, folder.writer, folder.ack) = (number, claimant, remote.ack);
+    let of_disk = (local.fs.clone(), local.dir.clone());
+    let shipper = Arc::new(Shipper::new(bucket, claimant, remote.ack, of_disk, folder, absent));
+    local.ship(&shipper, changes.unwrap_or_default())?;
+    shipper.ship_through(shipper.noted())?;
+    Ok(ClaimedFolder { shipper, cache, lock })
+}
+
+/// Puts the claim under the first free number from `from` on, and returns it.
+fn put_claim(bucket: &Bucket, claimant: u128, ack: Ack, from: u64) -> Result<u64> {
+    let put_id = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
+    for number in from..from.saturating_add(CLAIMS_MAX) {
+        let changes = Vec::new();
+        let claim = JournalObject { number, claimant, put_id, is_claim: true, ack, changes };
+        // Without a look at the object that took the name: a busy writer would always be ahead.
+        if bucket.put_new(&journal_name(number), &claim.encode())? == Put::Stored {
+            return Ok(number);
+        }
+    }
+    let message = "other writers took each number that this claim tried; try again";
+    Err(Error::new(ErrorKind::Locked, message))
+}
+
+/// A difference between the folder and the journal: what the journal lacks.
+type Extension = Vec<(String, FileClass, u64)>;
+
+impl LocalFolder {
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn lock(&self) -> Result<Box<dyn LockGuard>> {
+        self.fs.create_dir(&self.dir)?;
+        let lock = self.fs.try_lock(&self.path(LOCK))?;
+        // The lock of the database, too: one that was opened without this crate may be open.
+        let is_free = self.fs.try_lock(&self.path("LOCK"))?.is_some();
+        lock.filter(|_| is_free).ok_or_else(|| {
+            let message =
+                format!("another process has the database in {} open", self.dir.display());
+            Error::new(ErrorKind::Locked, message)
+        })
+    }
+
+    fn markers(&self) -> Result<BTreeSet<u128>> {
+        let names = self.fs.list_names(&self.dir, MARKER_PREFIX)?;
+        let digits = names.iter().filter_map(|name| name.strip_prefix(MARKER_PREFIX));
+        Ok(digits.filter_map(|digits| u128::from_str_radix(digits, 16).ok()).collect())
+    }
+
+    fn mark(&self, claimant: u128, content: &[u8]) -> Result<()> {
+        let path = self.path(&format!("{MARKER_PREFIX}{claimant:032x}"));
+        self.fs.put_if_absent(&path, content).map(drop)
+    }
+
+    /// Returns `true` if the only marker is that of a first claim.
+    fn is_first(&self, markers: &BTreeSet<u128>) -> Result<bool> {
+        let [marker] = *markers.iter().collect::<Vec<_>>() else { return Ok(false) };
+        let file = self.fs.open_read(&self.path(&format!("{MARKER_PREFIX}{marker:032x}")))?;
+        let mut content = [0; FIRST.len()];
+        Ok(file.read_at(0, &mut content)? == FIRST.len() && content == FIRST)
+    }
+
+    fn begin_restore(&self) -> Result<()> {
+        self.fs.put_if_absent(&self.path(RESTORING), b"")?;
+        self.unmark(None)
+    }
+
+    fn end_restore(&self) -> Result<()> {
+        self.fs.delete(&self.path(RESTORING))
+    }
+
+    /// Deletes all markers but that of `kept`.
+    fn unmark(&self, kept: Option<u128>) -> Result<()> {
+        for marker in self.markers()? {
+            if Some(marker) != kept {
+                self.fs.delete(&self.path(&format!("{MARKER_PREFIX}{marker:032x}")))?;
+            }
+        }
+        self.fs.sync_dir(&self.dir)
+    }
+
+    /// The files that are shipped, with their lengths.
+    fn files(&self) -> Result<Vec<(String, FileClass, u64)>> {
+        let entries = self.fs.list(&self.dir, "")?;
+        let shipped = entries.into_iter().filter_map(|it| Some((class_of(&it.name)?, it)));
+        Ok(shipped.map(|(class, it)| (it.name, class, it.len)).collect())
+    }
+
+    /// Returns an error if this folder may not continue the journal.
+    fn check(&self, folder: &Folder, markers: &BTreeSet<u128>, takes_over: bool) -> Result<()> {
+        let dir = self.dir.display();
+        if folder.number == 0 {
+            return match markers.is_empty() || self.is_first(markers)? {
+                true => Ok(()),
+                false => {
+                    let message = format!(
+                        "the journal is empty, but {dir} was shipped to one before; if the objects were deleted on \
+                         purpose, delete the files {MARKER_PREFIX}* in it"
+                    );
+                    Err(Error::new(ErrorKind::InvalidArgument, message))
+                }
+            };
+        }
+        if markers.contains(&folder.writer) {
+            return Ok(());
+        }
+        let is_restoring = !self.fs.list_names(&self.dir, RESTORING)?.is_empty();
+        if takes_over && markers.is_empty() && !is_restoring && !self.files()?.is_empty() {
+            let message = format!(
+                "{dir} holds a database that was never shipped; a takeover would replace it"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        if takes_over {
+            return Ok(());
+        }
+        let number = folder.number;
+        let message = match markers.is_empty() {
+            true => format!(
+                "{dir} is not the folder of the last writer of this database, which has put journal object \
+                 {number}; call take_over to continue here from the bucket"
+            ),
+            false => format!(
+                "another writer has taken the database over from {dir}, and has put journal object {number}; call \
+                 take_over to continue here from the bucket, without the changes that were not stored"
+            ),
+        };
+        Err(Error::new(ErrorKind::Fenced, message))
+    }
+
+    /// The changes that the journal lacks; `None` if the folder lacks something that the journal has.
+    fn extension(&self, folder: &Folder, cache: &Arc<ObjectCache>) -> Result<Option<Extension>> {
+        let files = self.files()?;
+        for (name, file) in &folder.files {
+            let class = class_of(name);
+            let local = files.iter().find(|(local, ..)| local == name);
+            let has_all = match (class, local) {
+                // It was never restored from the bucket.
+                (Some(FileClass::Table | FileClass::Chunk), None) => true,
+                (Some(FileClass::Table), Some((.., len))) => *len == file.read().len,
+                (Some(FileClass::Chunk), Some((.., len))) => *len >= file.read().len,
+                (Some(FileClass::Log), Some((.., len))) => {
+                    let written = file.read().written;
+                    let remote = RemoteFile::new(file.clone(), cache.clone(), self.path(name));
+                    *len >= file.read().len && self.begins_with(name, &remote, written)?
+                }
+                _ => false,
+            };
+            if !has_all {
+                return Ok(None);
+            }
+        }
+        let news =
+            files.into_iter().filter(|(name, class, len)| match (folder.file(name), class) {
+                (None, _) => true,
+                (Some(_), FileClass::Table) => false,
+                (Some(file), FileClass::Chunk) => *len > file.read().len,
+                (Some(_), FileClass::Log) => true,
+            });
+        Ok(Some(news.collect()))
+    }
+
+    /// Returns whether a local file begins with the first `len` bytes of `remote`.
+    fn begins_with(&self, name: &str, remote: &RemoteFile, len: u64) -> Result<bool> {
+        let local = self.fs.open_read(&self.path(name))?;
+        let mut ours = vec![0; 64 << 10];
+        let mut theirs = ours.clone();
+        let mut at = 0;
+        while at < len {
+            let count = (len - at).min(ours.len() as u64) as usize;
+            let read = local.read_at(at, &mut ours[..count])?;
+            remote.read_at(at, &mut theirs[..count])?;
+            if read < count || ours[..count] != theirs[..count] {
+                return Ok(false);
+            }
+            at += count as u64;
+        }
+        Ok(true)
+    }
+
+    /// Notes what the journal lacks.
+    fn ship(&self, shipper: &Shipper, extension: Extension) -> Result<()> {
+        for (name, class, len) in extension {
+            let file = self.fs.open_read(&self.path(&name))?;
+            let known = shipper.written(&name);
+            if known.is_none() {
+                shipper.note(NotedChange::Whole(StoredChange::Create { name: name.clone() }));
+            }
+            let from = known.unwrap_or(0);
+            match class {
+                FileClass::Log => {
+                    // Zeros at the end are those of a preallocated segment, or of a frame: both are there when
+                    // the file is extended to its length.
+                    let end = written_end(&*file, from, len)?;
+                    let mut bytes = vec![0; (end - from) as usize];
+                    file.read_at(from, &mut bytes)?;
+                    let append = StoredChange::Append { name: name.clone(), offset: from, bytes };
+                    shipper.note(NotedChange::Whole(append));
+                    shipper.note(NotedChange::Whole(StoredChange::Extend { name, len }));
+                }
+                FileClass::Table | FileClass::Chunk => {
+                    let piece = shipper.put_range("table", &name, from..len, &*file)?;
+                    shipper.note(NotedChange::Whole(StoredChange::Piece { name, piece }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns an error if a restore could lose commits that were acknowledged before they were stored.
+    fn check_restorable(&self, folder: &Folder, ack: Ack) -> Result<()> {
+        if ack == Ack::Stored && folder.ack == Ack::Stored {
+            return Ok(());
+        }
+        let message = format!(
+            "after a crash of the machine {} lacks a part of what the bucket has, and may have commits that it \
+             lacks; keep the folder, or call take_over to continue from the bucket without them",
+            self.dir.display()
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, message))
+    }
+
+    /// Makes the folder as the journal says. Tables and chunk files are left in the bucket; with `keeps_tables`
+    /// those that are here, and as long as there, are kept.
+    fn restore(&self, folder: &Folder, cache: &Arc<ObjectCache>, keeps_tables: bool) -> Result<()> {
+        for (name, class, len) in self.files()? {
+            let is_same = folder.file(&name).is_some_and(|file| file.read().len == len);
+            if !(keeps_tables && is_same && class != FileClass::Log) {
+                self.fs.delete(&self.path(&name))?;
+            }
+        }
+        // The commit cursors of other epochs, which a number of this journal may be given again.
+        for prefix in ["cursor-", "reader-"] {
+            for name in self.fs.list_names(&self.dir, prefix)? {
+                self.fs.delete(&self.path(&name))?;
+            }
+        }
+        for (name, file) in &folder.files {
+            if class_of(name) == Some(FileClass::Log) {
+                let remote = RemoteFile::new(file.clone(), cache.clone(), self.path(name));
+                let len = file.read().len;
+                self.write_log(name, &remote, file.read().written, len)?;
+            }
+        }
+        self.fs.sync_dir(&self.dir)
+    }
+
+    fn write_log(&self, name: &str, remote: &RemoteFile, written: u64, len: u64) -> Result<()> {
+        let file = self.fs.open_append(&self.path(name), AppendMode::IfAbsent)?;
+        let mut bytes = vec![0; 1 << 20];
+        let mut at = 0;
+        while at < written {
+            let count = (written - at).min(bytes.len() as u64) as usize;
+            remote.read_at(at, &mut bytes[..count])?;
+            file.append(&bytes[..count])?;
+            at += count as u64;
+        }
+        if len > written {
+            file.preallocate(len)?;
+        }
+        file.sync()
+    }
+
+    /// The files of the journal that are not here.
+    fn absent(&self, folder: &Folder) -> Result<BTreeSet<String>> {
+        let here: BTreeSet<String> = self.files()?.into_iter().map(|(name, ..)| name).collect();
+        Ok(folder.files.keys().filter(|name| !here.contains(*name)).cloned().collect())
+    }
+}

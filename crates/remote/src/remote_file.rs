@@ -1,0 +1,64 @@
+//! [`RemoteFile`]: a file in the bucket, read by ranges.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use lsm_core::fs::File;
+use parking_lot::RwLock;
+use siltstone::{Error, Result};
+
+use crate::cache::ObjectCache;
+use crate::folder::FileBytes;
+
+/// A file in the bucket. It grows with the journal, and is never written here.
+pub(crate) struct RemoteFile {
+    file: Arc<RwLock<FileBytes>>,
+    cache: Arc<ObjectCache>,
+    path: PathBuf,
+}
+
+impl RemoteFile {
+    pub(crate) fn new(
+        file: Arc<RwLock<FileBytes>>,
+        cache: Arc<ObjectCache>,
+        path: PathBuf,
+    ) -> RemoteFile {
+        RemoteFile { file, cache, path }
+    }
+
+    fn read_only(&self, verb: &str) -> Error {
+        Error::io(verb, &self.path, io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+}
+
+impl File for RemoteFile {
+    fn append(&self, _bytes: &[u8]) -> Result<()> {
+        Err(self.read_only("append to"))
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.cache.read_at(&self.file, offset, buf, true)
+    }
+
+    fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        // From the bucket: damage in the cache does not count.
+        self.cache.read_at(&self.file, offset, buf, false)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.file.read().len)
+    }
+
+    fn preallocate(&self, _len: u64) -> Result<()> {
+        Err(self.read_only("extend"))
+    }
+
+    fn punch(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(self.read_only("punch"))
+    }
+}

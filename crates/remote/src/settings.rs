@@ -1,0 +1,57 @@
+//! [`Settings`]: the options of a remote, for the files that use them; [`Ack`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lsm_core::fs::Fs;
+
+use crate::bucket::Bucket;
+use crate::store::{Store, Timer};
+
+/// The meaning of an acknowledgement at [`Durability::Sync`](siltstone::Durability::Sync).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ack {
+    /// The bucket has the commit. It survives the loss of the machine, and each takeover keeps it. The default.
+    #[default]
+    Stored,
+    /// The local disk has the commit. The bucket gets it within [`Remote::interval`]; a takeover while the machine
+    /// is lost or cut off loses what was not stored yet.
+    Local,
+}
+
+impl Ack {
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Ack::Stored => 0,
+            Ack::Local => 1,
+        }
+    }
+
+    pub(crate) fn of_number(number: u32) -> Option<Ack> {
+        match number {
+            0 => Some(Ack::Stored),
+            1 => Some(Ack::Local),
+            _ => None,
+        }
+    }
+}
+
+/// The options of a remote, which [`Remote`](crate::Remote) documents.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) timer: Arc<dyn Timer>,
+    pub(crate) fs: Arc<dyn Fs>,
+    pub(crate) ack: Ack,
+    pub(crate) interval: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) cache_bytes: u64,
+    pub(crate) is_stepped: bool,
+}
+
+impl Settings {
+    pub(crate) fn bucket(&self) -> Bucket {
+        Bucket { store: self.store.clone(), timer: self.timer.clone(), patience: self.patience }
+    }
+}

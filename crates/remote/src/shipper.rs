@@ -1,0 +1,487 @@
+//! [`Shipper`]: the journal of a primary. It notes the changes of the folder in order, and puts them as objects,
+//! one put at a time: all changes that come during a put are in the next object (group commit).
+//!
+//! Invariants:
+//! 1. An object is put only after the objects with the bytes that it names.
+//! 2. The object of a number never changes: after a failed put exactly the same bytes are put again, before
+//!    anything else.
+//! 3. After another writer's object was found under the next number, nothing is put any more.
+//! 4. A file of the local disk is deleted only after its deletion is stored. So after the death of the process
+//!    the local folder lacks nothing that the journal has.
+//! 5. A base is put only after the object that it ends with.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use lsm_core::fs::{File, Fs};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use siltstone::{Error, ErrorKind, Result};
+
+use crate::bucket::{Bucket, Put};
+use crate::folder::{Folder, ObjectPiece, StoredChange};
+use crate::format::{JournalObject, base_name, encode_base, journal_name};
+use crate::settings::Ack;
+
+/// An object takes no further change beyond so many bytes.
+const OBJECT_BYTES_MAX: usize = 8 << 20;
+/// Changes that are not stored, in bytes, beyond which an append waits for the bucket.
+pub(crate) const BACKLOG_BYTES_MAX: usize = 64 << 20;
+/// A base is due after so many objects, or so many bytes in objects.
+const BASE_OBJECTS: u64 = 256;
+const BASE_BYTES: u64 = 8 << 20;
+/// Longer tails of files are an object of their own, which the next base names again.
+const TAIL_BYTES_MAX: u64 = 64 << 10;
+
+/// A change that is noted and not in an object yet.
+pub(crate) enum NotedChange {
+    /// As it will be stored.
+    Whole(StoredChange),
+    /// A range of a chunk file, whose bytes are read when the object is made.
+    Range { name: String, offset: u64, len: u64, file: Arc<dyn File> },
+}
+
+impl NotedChange {
+    fn bytes(&self) -> usize {
+        match self {
+            NotedChange::Whole(StoredChange::Append { bytes, .. }) => bytes.len(),
+            NotedChange::Whole(_) => 64,
+            // The bytes of an object's ranges are in memory at once.
+            NotedChange::Range { len, .. } => *len as usize,
+        }
+    }
+}
+
+/// An object whose put has not been answered yet.
+struct InFlight {
+    object: JournalObject,
+    bytes: Vec<u8>,
+    /// The number of changes that are noted through its last one.
+    mark: u64,
+}
+
+/// A deleted file that is still on the local disk.
+struct Doomed {
+    mark: u64,
+    name: String,
+    path: PathBuf,
+    fs: Arc<dyn Fs>,
+}
+
+struct JournalState {
+    pending: VecDeque<NotedChange>,
+    pending_bytes: usize,
+    /// Changes that were noted, and that are stored.
+    noted: u64,
+    stored: u64,
+    /// One thread puts.
+    is_shipping: bool,
+    in_flight: Option<Arc<InFlight>>,
+    /// Another writer has the database.
+    fenced: Option<Error>,
+    /// The state that is stored.
+    folder: Folder,
+    doomed: Vec<Doomed>,
+    /// Files of the folder as it is now: with the changes that are not stored.
+    names: BTreeSet<String>,
+    /// Those of them that the local disk does not have.
+    remote_only: BTreeSet<String>,
+    base_number: u64,
+    bytes_since_base: u64,
+    objects: u64,
+}
+
+/// Figures of a primary, see [`Primary::status`](crate::Primary::status).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// The last journal object that is stored.
+    pub number: u64,
+    /// The last base.
+    pub base: u64,
+    /// Bytes of changes that wait for the bucket.
+    pub waiting_bytes: u64,
+    /// Journal objects that this primary has put.
+    pub objects: u64,
+    /// Tables and chunk files that are read from the bucket, because the local disk does not have them yet.
+    pub remote_files: u64,
+    /// Another writer has taken the database over.
+    pub is_fenced: bool,
+}
+
+/// The journal of a primary.
+pub(crate) struct Shipper {
+    bucket: Bucket,
+    claimant: u128,
+    ack: Ack,
+    /// The folder on the local disk, for the tails of bases.
+    local: (Arc<dyn Fs>, PathBuf),
+    /// A leaf; not held during a call of the store or of the file system.
+    state: Mutex<JournalState>,
+    shipped: Condvar,
+}
+
+/// The turn to put, which ends with the value.
+struct PutTurn<'a>(&'a Shipper);
+
+impl Drop for PutTurn<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_shipping = false;
+        self.0.shipped.notify_all();
+    }
+}
+
+impl Shipper {
+    /// Continues after `folder`, which ends with the claim of `claimant`.
+    pub(crate) fn new(
+        bucket: Bucket,
+        claimant: u128,
+        ack: Ack,
+        local: (Arc<dyn Fs>, PathBuf),
+        folder: Folder,
+        remote_only: BTreeSet<String>,
+    ) -> Shipper {
+        let state = JournalState {
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            noted: 0,
+            stored: 0,
+            is_shipping: false,
+            in_flight: None,
+            fenced: None,
+            names: folder.files.keys().cloned().collect(),
+            folder,
+            doomed: Vec::new(),
+            remote_only,
+            base_number: 0,
+            // The next one is due at once: an open would have to read all that this one has read.
+            bytes_since_base: BASE_BYTES,
+            objects: 0,
+        };
+        Shipper { bucket, claimant, ack, local, state: Mutex::new(state), shipped: Condvar::new() }
+    }
+
+    pub(crate) fn acknowledges_stored(&self) -> bool {
+        self.ack == Ack::Stored
+    }
+
+    /// The name of an object with bytes of a file from `offset` on.
+    pub(crate) fn data_name(&self, kind: &str, name: &str, offset: u64) -> String {
+        format!("{kind}/{name}/{offset:016x}-{:032x}", self.claimant)
+    }
+
+    /// Notes a change. Returns the mark to wait for.
+    pub(crate) fn note(&self, change: NotedChange) -> u64 {
+        let mut state = self.state.lock();
+        if let NotedChange::Whole(StoredChange::Create { name }) = &change {
+            state.names.insert(name.clone());
+        }
+        state.pending_bytes += change.bytes();
+        state.pending.push_back(change);
+        state.noted += 1;
+        state.noted
+    }
+
+    /// Notes the deletion of a file, if the folder has it. Returns `false` if it has not.
+    pub(crate) fn note_deletion(&self, name: &str, path: PathBuf, fs: &Arc<dyn Fs>) -> bool {
+        let mut state = self.state.lock();
+        if !state.names.remove(name) {
+            return false;
+        }
+        state.pending.push_back(NotedChange::Whole(StoredChange::Delete { name: name.to_owned() }));
+        state.noted += 1;
+        let mark = state.noted;
+        if !state.remote_only.remove(name) {
+            state.doomed.push(Doomed { mark, name: name.to_owned(), path, fs: fs.clone() });
+        }
+        true
+    }
+
+    /// The mark of all that is noted.
+    pub(crate) fn noted(&self) -> u64 {
+        self.state.lock().noted
+    }
+
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.state.lock().pending_bytes
+    }
+
+    /// Returns `true` if the file is deleted, and still on the local disk.
+    pub(crate) fn is_doomed(&self, name: &str) -> bool {
+        let state = self.state.lock();
+        !state.names.contains(name) && state.doomed.iter().any(|doomed| doomed.name == name)
+    }
+
+    /// Returns `true` if the folder has the file now.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.state.lock().names.contains(name)
+    }
+
+    /// The end of the bytes of a file that are stored; `None` if the journal does not have it.
+    pub(crate) fn written(&self, name: &str) -> Option<u64> {
+        self.state.lock().folder.file(name).map(|file| file.read().written)
+    }
+
+    /// The files that the local disk does not have.
+    pub(crate) fn remote_only(&self) -> BTreeSet<String> {
+        self.state.lock().remote_only.clone()
+    }
+
+    /// A file that the local disk does not have.
+    pub(crate) fn remote_file(
+        &self,
+        name: &str,
+    ) -> Option<Arc<parking_lot::RwLock<crate::folder::FileBytes>>> {
+        let state = self.state.lock();
+        state.remote_only.contains(name).then(|| state.folder.file(name).cloned())?
+    }
+
+    /// Notes that the local disk has the file now.
+    pub(crate) fn note_local(&self, name: &str) {
+        self.state.lock().remote_only.remove(name);
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        let state = self.state.lock();
+        Status {
+            number: state.folder.number,
+            base: state.base_number,
+            waiting_bytes: state.pending_bytes as u64,
+            objects: state.objects,
+            remote_files: state.remote_only.len() as u64,
+            is_fenced: state.fenced.is_some(),
+        }
+    }
+
+    /// Waits until everything through `mark` is in the bucket, and puts it if no other thread does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`] if another writer has the database; those of the store, once the patience has
+    /// ended: then it is unknown what is stored.
+    pub(crate) fn ship_through(&self, mark: u64) -> Result<()> {
+        loop {
+            let mut state = self.state.lock();
+            loop {
+                if state.stored >= mark {
+                    return Ok(());
+                }
+                if let Some(error) = &state.fenced {
+                    return Err(error.clone());
+                }
+                if !state.is_shipping {
+                    break;
+                }
+                self.shipped.wait(&mut state);
+            }
+            state.is_shipping = true;
+            drop(state);
+            let turn = PutTurn(self);
+            let shipped = self.ship_object();
+            drop(turn);
+            shipped?;
+        }
+    }
+
+    /// Puts the next object. Called in a turn.
+    fn ship_object(&self) -> Result<()> {
+        let waiting = self.state.lock().in_flight.clone();
+        let in_flight = match waiting {
+            Some(in_flight) => in_flight,
+            None => self.make_object()?,
+        };
+        let name = journal_name(in_flight.object.number);
+        match self.bucket.put_new(&name, &in_flight.bytes)? {
+            Put::Stored => self.note_stored(&in_flight),
+            Put::Taken => Err(self.note_fenced(&name)),
+        }
+    }
+
+    fn note_fenced(&self, name: &str) -> Error {
+        let message = format!("another writer has taken the database over: it has put {name}");
+        let error = Error::new(ErrorKind::Fenced, message);
+        self.state.lock().fenced.get_or_insert(error).clone()
+    }
+
+    /// Makes the next object of the changes that wait, after their parts are put.
+    fn make_object(&self) -> Result<Arc<InFlight>> {
+        let mut state = self.state.lock();
+        let number = state.folder.number + 1;
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        while bytes < OBJECT_BYTES_MAX
+            && let Some(change) = state.pending.pop_front()
+        {
+            bytes += change.bytes();
+            taken.push(change);
+        }
+        let mark = state.noted - state.pending.len() as u64;
+        drop(state);
+        let made = self.put_parts(&taken);
+        let mut state = self.state.lock();
+        let pieces = match made {
+            Ok(pieces) => pieces,
+            Err(error) => {
+                // In their order, before those that came meanwhile.
+                taken.into_iter().rev().for_each(|change| state.pending.push_front(change));
+                return Err(error);
+            }
+        };
+        state.pending_bytes = state.pending_bytes.saturating_sub(bytes);
+        let changes = stored_changes(taken, pieces);
+        let put_id =
+            u128::from(self.bucket.timer.random()) << 64 | u128::from(self.bucket.timer.random());
+        let claimant = self.claimant;
+        let ack = self.ack;
+        let object = JournalObject { number, claimant, put_id, is_claim: false, ack, changes };
+        let in_flight = Arc::new(InFlight { bytes: object.encode(), object, mark });
+        state.in_flight = Some(in_flight.clone());
+        Ok(in_flight)
+    }
+
+    /// Puts the ranges of chunk files among `changes`, those of one file together; returns their pieces.
+    fn put_parts(&self, changes: &[NotedChange]) -> Result<BTreeMap<String, ObjectPiece>> {
+        let mut ranges: BTreeMap<&str, (u64, u64, &Arc<dyn File>)> = BTreeMap::new();
+        for change in changes {
+            if let NotedChange::Range { name, offset, len, file } = change {
+                let range = ranges.entry(name).or_insert((*offset, *offset, file));
+                range.1 = offset + len;
+            }
+        }
+        let mut pieces = BTreeMap::new();
+        for (name, (offset, end, file)) in ranges {
+            let piece = self.put_range("part", name, offset..end, &**file)?;
+            pieces.insert(name.to_owned(), piece);
+        }
+        Ok(pieces)
+    }
+
+    /// Puts a range of a file as an object.
+    pub(crate) fn put_range(
+        &self,
+        kind: &str,
+        name: &str,
+        range: std::ops::Range<u64>,
+        file: &dyn File,
+    ) -> Result<ObjectPiece> {
+        let len = range.end - range.start;
+        let mut bytes = vec![0; len as usize];
+        let count = file.read_at(range.start, &mut bytes)?;
+        if count < bytes.len() {
+            return Err(Error::corruption(
+                PathBuf::from(name),
+                range.start,
+                "the file is shorter than written",
+            ));
+        }
+        let object = self.data_name(kind, name, range.start);
+        // Not conditional: the name has the claimant, and no journal object names an earlier attempt.
+        self.bucket.put(&object, &bytes)?;
+        Ok(ObjectPiece { offset: range.start, len, object: object.into(), at: 0 })
+    }
+
+    fn note_stored(&self, in_flight: &InFlight) -> Result<()> {
+        let mut state = self.state.lock();
+        state.in_flight = None;
+        state.stored = in_flight.mark;
+        state.objects += 1;
+        state.bytes_since_base += in_flight.bytes.len() as u64;
+        state.folder.take_in(&in_flight.object)?;
+        let due = state.doomed.iter().take_while(|doomed| doomed.mark <= in_flight.mark).count();
+        let due: Vec<Doomed> = state.doomed.drain(..due).collect();
+        drop(state);
+        for Doomed { path, fs, .. } in due {
+            // The next open finds a file that no version names, and deletes it.
+            let _ = fs.delete(&path);
+        }
+        Ok(())
+    }
+
+    /// Puts what waits, and a base if one is due.
+    ///
+    /// # Errors
+    /// As [`Shipper::ship_through`].
+    pub(crate) fn tend(&self) -> Result<()> {
+        self.ship_through(self.noted())?;
+        let state = self.state.lock();
+        let objects = state.folder.number - state.base_number;
+        let is_due = objects >= BASE_OBJECTS || state.bytes_since_base >= BASE_BYTES;
+        if !is_due || objects == 0 || state.fenced.is_some() {
+            return Ok(());
+        }
+        match self.put_base(state) {
+            // A file was deleted meanwhile. The next base is of a state without it.
+            Err(error) if error.is_missing() => Ok(()),
+            put => put,
+        }
+    }
+
+    /// Puts the whole state as of the last stored object, with the tails of its files.
+    /// Commits go on meanwhile.
+    fn put_base(&self, state: MutexGuard<'_, JournalState>) -> Result<()> {
+        let mut folder = state.folder.copied();
+        let before = state.bytes_since_base;
+        drop(state);
+        let mut settled = Vec::new();
+        let (fs, dir) = &self.local;
+        for (name, file) in &mut folder.files {
+            let mut file = file.write();
+            if file.tail_at >= file.written || self.state.lock().remote_only.contains(name) {
+                continue;
+            }
+            let local = fs.open_read(&dir.join(name))?;
+            let range = file.tail_at..file.written;
+            if range.end - range.start > TAIL_BYTES_MAX {
+                let piece = self.put_range("part", name, range, &*local)?;
+                settled.push((name.clone(), piece.clone()));
+                file.settle_tail(piece);
+            } else {
+                let mut tail = vec![0; (range.end - range.start) as usize];
+                local.read_at(range.start, &mut tail)?;
+                file.tail = tail;
+            }
+        }
+        let number = folder.number;
+        // The state after an object is the same, whoever puts it.
+        self.bucket.put_new(&base_name(number), &encode_base(&folder))?;
+        let mut state = self.state.lock();
+        state.base_number = state.base_number.max(number);
+        state.bytes_since_base = state.bytes_since_base.saturating_sub(before);
+        for (name, piece) in settled {
+            if let Some(file) = state.folder.file(&name) {
+                file.write().settle_tail(piece);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The end of the bytes of a file that are not zeros at its end, at most `end`.
+pub(crate) fn written_end(file: &dyn File, begin: u64, end: u64) -> Result<u64> {
+    let mut end = end.min(file.len()?).max(begin);
+    let mut block = vec![0; 64 << 10];
+    while end > begin {
+        let from = end.saturating_sub(block.len() as u64).max(begin);
+        let part = &mut block[..(end - from) as usize];
+        file.read_at(from, part)?;
+        if let Some(last) = part.iter().rposition(|byte| *byte != 0) {
+            return Ok(from + last as u64 + 1);
+        }
+        end = from;
+    }
+    Ok(begin)
+}
+
+/// The changes as an object has them: the first range of each file is the piece with all of them.
+fn stored_changes(
+    changes: Vec<NotedChange>,
+    mut pieces: BTreeMap<String, ObjectPiece>,
+) -> Vec<StoredChange> {
+    let stored = changes.into_iter().filter_map(|change| match change {
+        NotedChange::Whole(change) => Some(change),
+        NotedChange::Range { name, .. } => {
+            let piece = pieces.remove(&name)?;
+            Some(StoredChange::Piece { name, piece })
+        }
+    });
+    stored.collect()
+}

@@ -1,0 +1,207 @@
+//! [`Store`]: the seven calls of an object store that this crate makes, blocking; [`ObjectStoreCalls`]: the same by
+//! the crate `object_store`. [`Timer`]: its waits, which tests replace.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::path::Path as ObjectPath;
+use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use siltstone::clock::{Clock, SystemClock};
+use siltstone::{Error, ErrorKind};
+
+/// A failed call of a store.
+#[derive(Clone, Debug)]
+pub struct StoreError {
+    /// `false` if another attempt cannot succeed: the store does not know the call.
+    pub is_transient: bool,
+    /// The text of the store.
+    pub message: String,
+}
+
+impl StoreError {
+    /// A failure after which the call may be tried again. It may have had its effect.
+    pub fn transient(message: impl Into<String>) -> StoreError {
+        StoreError { is_transient: true, message: message.into() }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// The outcome of a call of a store.
+pub type StoreResult<T> = Result<T, StoreError>;
+
+/// An object store. Names are relative; a put is whole or has no effect; lists and gets see all puts that have
+/// returned.
+pub trait Store: Send + Sync + 'static {
+    /// Puts an object under a name that must be free. Returns `false`, and changes nothing, if it is taken.
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool>;
+
+    /// Puts an object, in the place of an older one.
+    fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()>;
+
+    /// Returns an object, or `None`.
+    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>>;
+
+    /// Returns a range of an object, up to its end. `None` if there is no such object.
+    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>>;
+
+    /// Returns the names of all objects in the folder `dir`, in order.
+    fn list(&self, dir: &str) -> StoreResult<Vec<String>>;
+
+    /// Deletes an object. No error if there is none.
+    fn delete(&self, name: &str) -> StoreResult<()>;
+}
+
+/// The time between attempts.
+pub trait Timer: Send + Sync + 'static {
+    /// Time since some fixed moment.
+    fn now(&self) -> Duration;
+
+    /// Waits.
+    fn wait(&self, time: Duration);
+
+    /// A random number, for jitter.
+    fn random(&self) -> u64;
+}
+
+/// The timer of the system.
+pub(crate) struct SystemTimer(SystemClock);
+
+impl SystemTimer {
+    pub(crate) fn new() -> SystemTimer {
+        SystemTimer(SystemClock::default())
+    }
+}
+
+impl Timer for SystemTimer {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn wait(&self, time: Duration) {
+        // An early end is one more attempt.
+        std::thread::park_timeout(time);
+    }
+
+    fn random(&self) -> u64 {
+        random()
+    }
+}
+
+/// A number that differs on every call and in every process.
+pub(crate) fn random() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0)
+}
+
+/// Calls of a store of the crate `object_store`, below a prefix.
+pub(crate) struct ObjectStoreCalls {
+    store: Arc<dyn ObjectStore>,
+    prefix: ObjectPath,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl ObjectStoreCalls {
+    /// # Errors
+    /// The system has no resources for a runtime.
+    pub(crate) fn new(
+        store: Arc<dyn ObjectStore>,
+        prefix: ObjectPath,
+    ) -> siltstone::Result<ObjectStoreCalls> {
+        // Of the calling thread: a call blocks it in any case, and no other thread is kept.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(ObjectStoreCalls { store, prefix, runtime })
+    }
+
+    fn path(&self, name: &str) -> ObjectPath {
+        let parts = name.split('/').map(str::to_owned);
+        self.prefix.parts().map(|part| part.as_ref().to_owned()).chain(parts).collect()
+    }
+
+    fn run<T>(
+        &self,
+        call: impl Future<Output = object_store::Result<T>>,
+    ) -> object_store::Result<T> {
+        self.runtime.block_on(call)
+    }
+
+    fn put_as(&self, name: &str, bytes: &[u8], mode: PutMode) -> object_store::Result<()> {
+        let payload = PutPayload::from(bytes.to_vec());
+        let options = PutOptions { mode, ..PutOptions::default() };
+        self.run(self.store.put_opts(&self.path(name), payload, options)).map(drop)
+    }
+
+    fn get_as(&self, name: &str, options: GetOptions) -> StoreResult<Option<Vec<u8>>> {
+        let path = self.path(name);
+        let got = self.run(async { self.store.get_opts(&path, options).await?.bytes().await });
+        match got {
+            Ok(bytes) => Ok(Some(bytes.to_vec())),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(failure(&error)),
+        }
+    }
+}
+
+fn failure(error: &object_store::Error) -> StoreError {
+    use object_store::Error::{InvalidPath, NotImplemented, NotSupported, UnknownConfigurationKey};
+    let is_final = matches!(
+        error,
+        InvalidPath { .. }
+            | NotImplemented { .. }
+            | NotSupported { .. }
+            | UnknownConfigurationKey { .. }
+    );
+    StoreError { is_transient: !is_final, message: error.to_string() }
+}
+
+impl Store for ObjectStoreCalls {
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
+        use object_store::Error::{AlreadyExists, Precondition};
+        match self.put_as(name, bytes, PutMode::Create) {
+            Ok(()) => Ok(true),
+            Err(AlreadyExists { .. } | Precondition { .. }) => Ok(false),
+            Err(error) => Err(failure(&error)),
+        }
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
+        self.put_as(name, bytes, PutMode::Overwrite).map_err(|error| failure(&error))
+    }
+
+    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
+        self.get_as(name, GetOptions::default())
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
+        self.get_as(name, GetOptions { range: Some(range.into()), ..GetOptions::default() })
+    }
+
+    fn list(&self, dir: &str) -> StoreResult<Vec<String>> {
+        let path = self.path(dir);
+        let listed = self.run(self.store.list_with_delimiter(Some(&path)));
+        let listed = listed.map_err(|error| failure(&error))?;
+        let names = listed.objects.iter().filter_map(|object| object.location.filename());
+        let mut names: Vec<_> = names.map(|name| format!("{dir}/{name}")).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn delete(&self, name: &str) -> StoreResult<()> {
+        match self.run(self.store.delete(&self.path(name))) {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(failure(&error)),
+        }
+    }
+}
+
+/// An error of the kind `kind` about an object.
+pub(crate) fn error_of(kind: ErrorKind, name: &str, what: impl fmt::Display) -> Error {
+    Error::new(kind, format!("object {name}: {what}"))
+}

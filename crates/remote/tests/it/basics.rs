@@ -1,0 +1,229 @@
+//! The calls of a remote, one by one: on real threads and a store in memory or in a folder.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use remote::{Ack, Remote};
+use siltstone::fs::{CrashOutcome, MemFs};
+use siltstone::secondary::{Level, Target};
+use siltstone::{Db, Durability, ErrorKind, Readable};
+use testkit::Rng;
+
+use crate::sim_store::{Objects, SimStore, remote_of};
+
+fn put(db: &Db, key: &str, durability: Durability) {
+    db.partition("users").unwrap().put_with(key, "x", durability).unwrap();
+}
+
+fn has(db: &Db, key: &str) -> bool {
+    db.partition("users").unwrap().contains(key).unwrap()
+}
+
+#[test]
+fn a_shared_folder_serves_a_primary_readers_and_a_takeover() {
+    let folder = tempfile::tempdir().unwrap();
+    let bucket = folder.path().join("bucket");
+    siltstone::fs::Fs::create_dir(&siltstone::fs::OsFs, &bucket).unwrap();
+    let remote = Remote::url(&format!("file://{}", bucket.display())).unwrap();
+    let first = remote.primary(folder.path().join("first")).unwrap();
+    let db = first.builder().open().unwrap();
+    let writers: Vec<_> = (0..4)
+        .map(|writer| {
+            let db = db.clone();
+            std::thread::spawn(move || {
+                (0..10).for_each(|n| put(&db, &format!("{writer}-{n}"), Durability::Sync));
+            })
+        })
+        .collect();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    let reader = remote.reader().unwrap();
+    let secondary = reader.secondary().open().unwrap();
+    let users = secondary.partition("users").unwrap();
+    put(&db, "last", Durability::Sync);
+    assert!(users.at(Level::Strong).unwrap().contains("last").unwrap());
+    db.flush().unwrap();
+    let second = remote.take_over(folder.path().join("second")).unwrap();
+    let new = second.builder().open().unwrap();
+    let refused = db.partition("users").unwrap().put_with("late", "x", Durability::Sync);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Fenced);
+    assert!(db.is_fenced());
+    assert!((0..4).all(|writer| (0..10).all(|n| has(&new, &format!("{writer}-{n}")))));
+    assert!(second.status().remote_files > 0);
+    second.restore().unwrap();
+    assert_eq!(second.status().remote_files, 0);
+    assert!(has(&new, "last") && !has(&new, "late"));
+    put(&new, "newer", Durability::Sync);
+    assert!(users.at(Level::Strong).unwrap().contains("newer").unwrap());
+    // The old machine returns.
+    drop(db);
+    drop(first);
+    let refused = remote.primary(folder.path().join("first")).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Fenced);
+    assert!(refused.to_string().contains("take_over"), "{refused}");
+    new.close().unwrap();
+    drop(second);
+    let back = remote.take_over(folder.path().join("first")).unwrap();
+    assert!(has(&back.builder().open().unwrap(), "newer"));
+}
+
+#[test]
+fn a_folder_in_use_and_a_folder_of_another_bucket_are_refused() {
+    let remote = Remote::memory().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let primary = remote.primary(folder.path()).unwrap();
+    let again = remote.primary(folder.path()).map(drop).unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::Locked);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let other = remote.primary(elsewhere.path()).map(drop).unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::Fenced);
+    drop(primary);
+    drop(remote.primary(folder.path()).unwrap());
+    let emptied = Remote::memory().unwrap().primary(folder.path()).map(drop).unwrap_err();
+    assert_eq!(emptied.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(Remote::url("nowhere").map(drop).unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_first_open_that_dies_at_any_call_loses_nothing_of_the_folder() {
+    let mut rng = Rng::new(6);
+    let full = MemFs::new();
+    let db = Db::builder("/db").fs(Arc::new(full.clone())).open().unwrap();
+    put(&db, "old", Durability::Sync);
+    db.close().unwrap();
+    for calls in 0..40 {
+        let fs = full.crash_clone(CrashOutcome::Everything, &mut || 0);
+        let objects = Objects::default();
+        let store = SimStore::new(objects.clone(), rng.fork());
+        store.die_in(calls);
+        let _ = remote_of(&store, &fs, &mut rng).primary("/db").map(drop);
+        let store = SimStore::new(objects, rng.fork());
+        let primary = remote_of(&store, &fs, &mut rng).primary("/db").unwrap();
+        assert!(has(&primary.builder().open().unwrap(), "old"), "death after {calls} calls");
+    }
+}
+
+#[test]
+fn a_takeover_does_not_replace_a_database_that_was_never_shipped() {
+    let remote = Remote::memory().unwrap();
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    drop(remote.primary(folders[0].path()).unwrap().builder().open().unwrap());
+    let db = Db::open(folders[1].path()).unwrap();
+    put(&db, "mine", Durability::Sync);
+    db.close().unwrap();
+    let refused = remote.take_over(folders[1].path()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    assert!(has(&Db::open(folders[1].path()).unwrap(), "mine"));
+}
+
+#[test]
+fn an_existing_database_is_shipped_as_a_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(folder.path()).unwrap();
+    put(&db, "old", Durability::Sync);
+    db.flush().unwrap();
+    put(&db, "logged", Durability::Sync);
+    db.close().unwrap();
+    let remote = Remote::memory().unwrap();
+    let primary = remote.primary(folder.path()).unwrap();
+    let secondary = remote.reader().unwrap().secondary().open().unwrap();
+    secondary.sync(Target::Latest).unwrap();
+    let users = secondary.partition("users").unwrap();
+    let view = users.at(Level::Eventual).unwrap();
+    assert!(view.contains("old").unwrap() && view.contains("logged").unwrap());
+    drop(primary);
+}
+
+#[test]
+fn a_store_that_ignores_conditions_is_refused() {
+    let mut rng = Rng::new(1);
+    let store = SimStore::new(Objects::default(), rng.fork());
+    store.ignores_conditions.store(true, Ordering::Relaxed);
+    let refused = remote_of(&store, &MemFs::new(), &mut rng).primary("/db").map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("does not enforce"), "{refused}");
+}
+
+#[test]
+fn local_acknowledgement_outlives_a_kill_and_is_not_read_strongly() {
+    let mut rng = Rng::new(2);
+    let objects = Objects::default();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let fs = MemFs::new();
+    let primary = remote_of(&store, &fs, &mut rng).ack(Ack::Local).primary("/db").unwrap();
+    let db = primary.builder().open().unwrap();
+    put(&db, "stored", Durability::Sync);
+    primary.ship().unwrap();
+    let puts = store.puts.load(Ordering::Relaxed);
+    put(&db, "local", Durability::Sync);
+    assert_eq!(store.puts.load(Ordering::Relaxed), puts, "no put is waited for");
+    let reader = SimStore::new(objects.clone(), rng.fork());
+    let reader = remote_of(&reader, &MemFs::new(), &mut rng).reader().unwrap();
+    let secondary = reader.secondary().open().unwrap();
+    let users = secondary.partition("users").unwrap();
+    assert_eq!(users.at(Level::Strong).map(drop).unwrap_err().kind(), ErrorKind::Unsupported);
+    assert!(users.at(Level::Eventual).unwrap().contains("stored").unwrap());
+    // The process is killed: its folder ships what the bucket lacks.
+    let disk = fs.crash_clone(CrashOutcome::Everything, &mut || rng.next_u64());
+    store.die_in(0);
+    let store = SimStore::new(objects, rng.fork());
+    let primary = remote_of(&store, &disk, &mut rng).ack(Ack::Local).primary("/db").unwrap();
+    assert!(has(&primary.builder().open().unwrap(), "local"));
+    secondary.sync(Target::Latest).unwrap();
+    assert!(users.at(Level::Eventual).unwrap().contains("local").unwrap());
+}
+
+#[test]
+fn a_bucket_that_is_away_fails_a_sync_and_the_database_resumes() {
+    let mut rng = Rng::new(3);
+    let store = SimStore::new(Objects::default(), rng.fork());
+    let primary = remote_of(&store, &MemFs::new(), &mut rng).primary("/db").unwrap();
+    let db = primary.builder().background(siltstone::BackgroundMode::Stepped).open().unwrap();
+    put(&db, "before", Durability::Sync);
+    store.fails_one_of.store(1, Ordering::Relaxed);
+    let users = db.partition("users").unwrap();
+    let failed = users.put_with("during", "x", Durability::Sync).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::ReadOnly);
+    store.fails_one_of.store(0, Ordering::Relaxed);
+    while db.step().unwrap() {}
+    put(&db, "after", Durability::Sync);
+    assert!(has(&db, "before") && has(&db, "during"));
+}
+
+#[test]
+fn a_base_ends_the_replay_of_the_journal() {
+    let mut rng = Rng::new(4);
+    let objects = Objects::default();
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let primary = remote_of(&store, &MemFs::new(), &mut rng).primary("/db").unwrap();
+    let db = primary.builder().background(siltstone::BackgroundMode::Stepped).open().unwrap();
+    for number in 0..300 {
+        put(&db, &format!("{number}"), Durability::Sync);
+        primary.ship().unwrap();
+    }
+    let status = primary.status();
+    assert!(status.base > 250 && status.number - status.base < 256, "{status:?}");
+    let reads = SimStore::new(objects, rng.fork());
+    let reader = remote_of(&reads, &MemFs::new(), &mut rng).reader().unwrap();
+    assert_eq!(reader.number(), status.number);
+    let gets = reads.gets.load(Ordering::Relaxed);
+    assert!(gets < status.number - status.base + 3, "{gets} gets");
+    let secondary = reader.secondary().open().unwrap();
+    let users = secondary.partition("users").unwrap();
+    let view = users.at(Level::Strong).unwrap();
+    assert!((0..300).all(|number| view.contains(format!("{number}")).unwrap()));
+}
+
+#[test]
+fn commits_of_a_sync_share_one_put() {
+    let mut rng = Rng::new(5);
+    let store = SimStore::new(Objects::default(), rng.fork());
+    let primary = remote_of(&store, &MemFs::new(), &mut rng).primary("/db").unwrap();
+    let db = primary.builder().background(siltstone::BackgroundMode::Stepped).open().unwrap();
+    put(&db, "first", Durability::Sync);
+    let before = primary.status().objects;
+    (0..50).for_each(|number| put(&db, &format!("{number}"), Durability::Os));
+    assert_eq!(primary.status().objects, before, "Os is not stored");
+    put(&db, "last", Durability::Sync);
+    assert_eq!(primary.status().objects, before + 1);
+    let _: Arc<dyn siltstone::fs::Fs> = primary.fs();
+}

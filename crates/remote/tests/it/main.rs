@@ -1,0 +1,9 @@
+//! Databases in an object store: the calls, the crash cases, hostile objects, and a simulation with a model of
+//! the commits.
+
+#![expect(clippy::unwrap_used, reason = "a test that unwraps in vain has failed")]
+
+mod basics;
+mod hostile;
+mod sim;
+mod sim_store;
