@@ -157,7 +157,7 @@ pub(super) struct Stall {
     /// The pressure on writes to every partition: stored under the lock, read relaxed by writers.
     shared: AtomicU32,
     /// Waiting time that is saved up, in nanoseconds.
-    owed: AtomicU64,
+    delay_due: AtomicU64,
     /// When the next write that must not wait may pass under pressure: nanoseconds of the clock.
     free_at: AtomicU64,
 }
@@ -178,7 +178,7 @@ impl Stall {
             }),
             eased: Condvar::new(),
             shared: AtomicU32::new(0),
-            owed: AtomicU64::new(0),
+            delay_due: AtomicU64::new(0),
             free_at: AtomicU64::new(0),
         }
     }
@@ -408,15 +408,15 @@ impl Stall {
         let env = &*self.env;
         let pressure = self.worst(partitions.iter().copied());
         let nanos = wait_nanos(bytes, pressure);
-        let owed = self.owed.fetch_add(nanos, Ordering::Relaxed).saturating_add(nanos);
+        let delay_due = self.delay_due.fetch_add(nanos, Ordering::Relaxed).saturating_add(nanos);
         // A sleep of some microseconds lasts much longer than requested, so short waits are
         // collected.
-        if u128::from(owed) < PARK_MIN.as_nanos() {
+        if u128::from(delay_due) < PARK_MIN.as_nanos() {
             return Ok(());
         }
         // This thread pays for everything that was saved up. The counter is emptied at once, so no
         // other thread pays it again.
-        let left = Duration::from_nanos(self.owed.swap(0, Ordering::Relaxed));
+        let left = Duration::from_nanos(self.delay_due.swap(0, Ordering::Relaxed));
         let mut debt = Debt { left, pressure };
         while !debt.left.is_zero() {
             let from = env.now();

@@ -175,8 +175,6 @@ pub struct SstSummary {
     pub tombstones: u64,
     /// Entries that a compaction filter added.
     pub hidden: u64,
-    /// Bytes of all user keys and values.
-    pub raw_bytes: u64,
 }
 
 /// A damaged block that a tolerant cursor met.

@@ -380,7 +380,6 @@ impl SstWriter {
             entries: properties.entries(),
             tombstones: properties.tombstones,
             hidden: properties.hidden,
-            raw_bytes: properties.raw_key_bytes + properties.raw_value_bytes,
         }
     }
 

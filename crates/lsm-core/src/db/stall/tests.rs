@@ -147,7 +147,7 @@ fn only_what_stands_in_the_way_of_the_stopped_partition_fails_its_writers() {
 }
 
 #[test]
-fn what_is_owed_is_paid_in_full() {
+fn what_is_due_is_paid_in_full() {
     let seconds = Duration::from_secs;
     let mut debt = Debt { left: seconds(100), pressure: 800 };
     debt.pay(seconds(1), 800);
@@ -168,11 +168,11 @@ fn short_waits_are_saved_up_and_paid_once() {
     let each = wait_nanos(100, 500);
     for count in 1..=5 {
         stall.pay(&[&partitions[0]], 100).unwrap();
-        assert_eq!(stall.owed.load(Ordering::Relaxed), count * each);
+        assert_eq!(stall.delay_due.load(Ordering::Relaxed), count * each);
     }
     let rest = u64::try_from(PARK_MIN.as_nanos()).unwrap() * 1024 / (NANOS_PER_KIB / 4);
     stall.pay(&[&partitions[0]], rest).unwrap();
-    assert_eq!(stall.owed.load(Ordering::Relaxed), 0);
+    assert_eq!(stall.delay_due.load(Ordering::Relaxed), 0);
 }
 
 #[test]

@@ -203,7 +203,8 @@ proptest! {
             all.iter().filter(|(key, _)| key.trailer.kind() == Some(EntryKind::Tombstone));
         prop_assert_eq!(summary.tombstones, tombstones.count() as u64);
         let raw: usize = all.iter().map(|(key, value)| key.user.len() + value.len()).sum();
-        prop_assert_eq!(summary.raw_bytes, raw as u64);
+        let properties = reader.properties();
+        prop_assert_eq!(properties.raw_key_bytes + properties.raw_value_bytes, raw as u64);
     }
 }
 
