@@ -5,7 +5,7 @@
 //! 1. The rules of a partition's hooks in the manifest are enforced even if their code is missing.
 //! 2. A suffix becomes reserved only after a scan found no version of a key with it, deleted or not, and no write
 //!    comes in between: the commit path checks writes again that were checked under older rules.
-//! 3. Hooks take effect in [`install_job`](super::DbInner::install_job) alone, after the edit with their records.
+//! 3. Hooks take effect in [`Installer::install`](super::install::Installer::install) alone, after the edit with their records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
