@@ -256,8 +256,8 @@ pub mod hooks {
         EventListener, EventQueue, Expiry, Fault, Faults, HiddenSink, HookProvider, Hooks, Input,
         InputTable, Job, JobKind, KeySpan, MovePlan, MoveRequest, MovesEnded, NOTED_BYTES_MAX,
         NoteForm, Origin, Output, OwnedEntry, PartitionHooks, PendingHandle, Properties, Rules,
-        StoreContext, StoreEdit, StoreSection, StoreSnapshot, StoreWishes, StoredValue, ValueStore,
-        ValueStoreFactory, WhenAbsent,
+        StoreContext, StoreEdit, StoreFigures, StoreSection, StoreSnapshot, StoreWishes,
+        StoredValue, ValueStore, ValueStoreFactory, WhenAbsent,
     };
     pub use lsm_core::types::{EntryKind, FileNo, PartitionId, VALUE_SEED};
 }

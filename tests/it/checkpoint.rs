@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, Fs, MemFs};
 use lsm_core::hooks::{
-    HookProvider, PendingHandle, StoreContext, StoreEdit, StoreSection, StoreSnapshot, StoredValue,
-    ValueStore, ValueStoreFactory,
+    HookProvider, PendingHandle, StoreContext, StoreEdit, StoreFigures, StoreSection,
+    StoreSnapshot, StoredValue, ValueStore, ValueStoreFactory,
 };
 use siltstone::{
     Db, Durability, ErrorKind, Hooks, Options, Partition, PartitionOptions, Result, ValueStoreStats,
@@ -200,7 +200,7 @@ impl ValueStore for Attic {
         Ok(())
     }
 
-    fn stats(&self) -> ValueStoreStats {
+    fn stats(&self, _: StoreFigures) -> ValueStoreStats {
         ValueStoreStats::default()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use lsm_core::fs::{AppendMode, Fs};
 use lsm_core::hooks::{
     Carry, CarryJob, CompactionFilterFactory, Dropped, Entry, HookProvider, PendingHandle,
-    StoreContext, StoreEdit, StoreSection, StoreSnapshot, StoredValue, ValueStore,
+    StoreContext, StoreEdit, StoreFigures, StoreSection, StoreSnapshot, StoredValue, ValueStore,
     ValueStoreFactory,
 };
 use lsm_core::types::EntryKind;
@@ -283,7 +283,7 @@ impl ValueStore for TestValueStore {
         Ok(Box::new(Stored(self, number(handle))))
     }
 
-    fn stats(&self) -> ValueStoreStats {
+    fn stats(&self, _: StoreFigures) -> ValueStoreStats {
         self.fuse.pass("stats").unwrap();
         let mut stats = ValueStoreStats::default();
         stats.sync_failure_count = self.state.lock().unwrap().sync_failures;

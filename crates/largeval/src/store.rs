@@ -12,7 +12,7 @@ use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::{AppendMode, copy, link_or_copy};
 use lsm_core::hooks::{
     self, Carry, CarryJob, Dropped, Entry, MovePlan, MoveRequest, PendingHandle, StoreContext,
-    StoreEdit, StoreSection, StoredValue, ValueStore, ValueStoreFactory,
+    StoreEdit, StoreFigures, StoreSection, StoredValue, ValueStore, ValueStoreFactory,
 };
 use lsm_core::stats::ValueStoreStats;
 use lsm_core::types::EntryKind;
@@ -257,10 +257,18 @@ impl ValueStore for LargeStore {
         Ok(MovePlan::Rewrite { span, ended })
     }
 
-    fn stats(&self) -> ValueStoreStats {
+    fn stats(&self, figures: StoreFigures) -> ValueStoreStats {
+        let mut stats = ValueStoreStats::default();
+        let state = self.0.state.lock();
+        // A file that could not be removed is in the folder, though no count has it any more.
+        stats.chunk_count = (state.chunks.by_id.len() + state.doomed.len()) as u64;
+        stats.sync_failure_count = state.syncs.failures;
+        drop(state);
+        if figures == StoreFigures::Counts {
+            return stats;
+        }
         let space = self.space();
         let counters = &self.0.counters;
-        let mut stats = ValueStoreStats::default();
         stats.bytes = space.total_bytes;
         stats.live_bytes = space.live_bytes;
         stats.pending_bytes = space.pending_bytes;
@@ -274,10 +282,7 @@ impl ValueStore for LargeStore {
         stats.reclaimed_bytes = counters.bytes_reclaimed.load(Ordering::Relaxed);
         stats.refused = self.0.present_refusal().map(|error| error.to_string());
         let state = self.0.state.lock();
-        // A file that could not be removed is in the folder, though no count has it any more.
-        stats.chunk_count = (state.chunks.by_id.len() + state.doomed.len()) as u64;
         stats.unmoved = state.chunks.unmoved().map(ToString::to_string);
-        stats.sync_failure_count = state.syncs.failures;
         stats.failure = state.present_failure().map(ToString::to_string);
         stats
     }

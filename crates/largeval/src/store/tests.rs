@@ -182,7 +182,7 @@ fn a_failed_sync_is_counted_before_it_returns() {
 }
 
 fn count(store: &dyn ValueStore) -> u64 {
-    store.stats().sync_failure_count
+    store.stats(StoreFigures::Counts).sync_failure_count
 }
 
 fn is_in_doubt(store: &dyn ValueStore, put: &PendingHandle) -> bool {

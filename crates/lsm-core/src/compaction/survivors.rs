@@ -142,8 +142,8 @@ impl<'a, 'o> Writing<'a, 'o> {
         let closed_gaps = below.gaps().closed();
         let store = stages.hooks.store.as_ref();
         // A store that panics gets a number that no later look finds: then the job is run again.
-        let sync_failure_count = store
-            .map_or(0, |store| store.stats().map_or(u64::MAX, |stats| stats.sync_failure_count));
+        let sync_failure_count =
+            store.map_or(0, |store| store.sync_failure_count().unwrap_or(u64::MAX));
         Writing {
             rules: DropRules::new(stages.snapshots).with_clear_seqs(stages.clear_seqs.clone()),
             stages,

@@ -78,7 +78,7 @@ fn is_made(made: &[SstMeta], table: &Table) -> bool {
 /// Returns an error if a sync of the store failed since a job began: its values may have been in
 /// it.
 pub(super) fn check_synced(store: &AttachedStore, values: &JobValues) -> Result<()> {
-    if store.stats()?.sync_failure_count == values.sync_failure_count {
+    if store.sync_failure_count()? == values.sync_failure_count {
         return Ok(());
     }
     let message = "a sync of values failed while a job wrote some; it is run again";

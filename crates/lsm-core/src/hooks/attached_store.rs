@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::guarded::Who;
-use super::{StoreContext, StoreSection, ValueStore, ValueStoreFactory};
+use super::{StoreContext, StoreFigures, StoreSection, ValueStore, ValueStoreFactory};
 use crate::error::Result;
 use crate::stats::ValueStoreStats;
 
@@ -93,7 +93,15 @@ impl AttachedStore {
     /// # Errors
     /// A panic of the store.
     pub fn stats(&self) -> Result<ValueStoreStats> {
-        self.call("stats", |store| Ok(store.stats()))
+        self.call("stats", |store| Ok(store.stats(StoreFigures::All)))
+    }
+
+    /// The failed syncs since the open.
+    ///
+    /// # Errors
+    /// A panic of the store.
+    pub fn sync_failure_count(&self) -> Result<u64> {
+        Ok(self.counts()?.sync_failure_count)
     }
 
     /// [`StoredValue::is_in_doubt`](super::StoredValue::is_in_doubt) of a handle; bytes that are none are not in
@@ -108,7 +116,11 @@ impl AttachedStore {
     /// Returns `true` if the store has values, or files of values. One that panics is asked again later: the
     /// space of its values must come back.
     pub fn holds_values(&self) -> bool {
-        self.stats().map_or(true, |stats| stats.chunk_count > 0)
+        self.counts().map_or(true, |stats| stats.chunk_count > 0)
+    }
+
+    fn counts(&self) -> Result<ValueStoreStats> {
+        self.call("stats", |store| Ok(store.stats(StoreFigures::Counts)))
     }
 }
 
@@ -118,8 +130,9 @@ mod tests {
     use crate::error::{Error, ErrorKind};
     use crate::hooks::{PendingHandle, StoreEdit, StoreSnapshot, StoredValue};
 
-    /// A store whose handles are what its calls do.
-    struct Store;
+    /// A store whose handles are what its calls do. It has no files, and counts so many failed syncs; other
+    /// figures of it panic, and all without a count.
+    struct Store(Option<u64>);
 
     impl ValueStore for Store {
         fn put(&self, _: &[u8], _: &[u8]) -> Result<PendingHandle> {
@@ -154,8 +167,10 @@ mod tests {
             Ok(())
         }
 
-        fn stats(&self) -> ValueStoreStats {
-            panic!("a bug")
+        fn stats(&self, figures: StoreFigures) -> ValueStoreStats {
+            let sync_failure_count = self.0.expect("a bug");
+            assert_eq!(figures, StoreFigures::Counts, "all files would be walked");
+            ValueStoreStats { sync_failure_count, ..ValueStoreStats::default() }
         }
     }
 
@@ -187,7 +202,7 @@ mod tests {
     /// A value that is taken for durable and is not would be lost by a crash, and end the log for all partitions.
     #[test]
     fn a_store_that_panics_leaves_a_value_in_doubt() {
-        let store = AttachedStore::alone(Arc::new(Store));
+        let store = AttachedStore::alone(Arc::new(Store(None)));
         for (handle, is_in_doubt) in [
             (&b"in doubt"[..], true),
             (b"panics in doubt", true),
@@ -199,5 +214,14 @@ mod tests {
         }
         assert!(store.holds_values(), "it is asked again");
         assert_eq!(store.stats().unwrap_err().kind(), ErrorKind::HookPanicked);
+    }
+
+    /// Threads ask at each wake-up. All figures of a store cost a walk over its files.
+    #[test]
+    fn the_questions_of_each_wake_up_and_each_job_need_no_walk() {
+        let store = AttachedStore::alone(Arc::new(Store(Some(3))));
+        assert!(!store.holds_values());
+        assert_eq!(store.sync_failure_count().unwrap(), 3);
+        assert!(store.stats().is_err());
     }
 }

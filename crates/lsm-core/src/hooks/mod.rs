@@ -49,7 +49,8 @@ pub use repair::{
 };
 pub use store::{
     AddedValue, Carry, CarryJob, Dropped, JobValues, KeySpan, MovePlan, MoveRequest, MovesEnded,
-    PendingHandle, StoreEdit, StoreSnapshot, StoredValue, ValueStore, ValueStoreFactory,
+    PendingHandle, StoreEdit, StoreFigures, StoreSnapshot, StoredValue, ValueStore,
+    ValueStoreFactory,
 };
 pub use store_context::{
     ChunkId, EventQueue, OtherWriter, StoreContext, StoreSection, StoreWishes,

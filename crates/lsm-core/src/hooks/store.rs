@@ -194,7 +194,11 @@ pub trait ValueStore: Any + Send + Sync {
 
     /// Returns what the store has on the device, and what it did since the open. By
     /// [`ValueStoreStats::chunk_count`] the engine knows whether there is anything to maintain.
-    fn stats(&self) -> ValueStoreStats;
+    ///
+    /// # Cost
+    /// For [`StoreFigures::Counts`] it should be that of a lock, however many files there are: threads ask at
+    /// each wake-up.
+    fn stats(&self, figures: StoreFigures) -> ValueStoreStats;
 
     /// Copies every value that the tables of one version of the partition name into the folder `dir`, for a
     /// checkpoint. `sections` are those of the version: a store that applies them to an empty state has what the
@@ -261,6 +265,17 @@ pub trait StoredValue {
     fn is_in_doubt(&self) -> bool {
         false
     }
+}
+
+/// The figures of a value store that a caller needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreFigures {
+    /// [`ValueStoreStats::chunk_count`] and [`ValueStoreStats::sync_failure_count`]; the others may be left at
+    /// their defaults.
+    Counts,
+    /// All.
+    All,
 }
 
 /// The state of a value store.

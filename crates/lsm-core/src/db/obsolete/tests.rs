@@ -9,7 +9,9 @@ use crate::db::{BackgroundMode, Db};
 use crate::error::{Error, ErrorKind};
 use crate::fs::{AppendMode, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
 use crate::hooks::KeySpan;
-use crate::hooks::{PartitionHooks, PendingHandle, StoreEdit, StoredValue, ValueStore};
+use crate::hooks::{
+    PartitionHooks, PendingHandle, StoreEdit, StoreFigures, StoredValue, ValueStore,
+};
 use crate::partition::ReadView;
 use crate::stats::ValueStoreStats;
 
@@ -128,7 +130,7 @@ impl ValueStore for Store {
         Ok(())
     }
 
-    fn stats(&self) -> ValueStoreStats {
+    fn stats(&self, _: StoreFigures) -> ValueStoreStats {
         ValueStoreStats::default()
     }
 }
