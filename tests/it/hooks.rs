@@ -11,7 +11,7 @@ use lsm_core::codec::checksum64_seeded;
 use lsm_core::fs::{CrashOutcome, MemFs};
 use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Cut, Emitter, EndedBlock, Entry, Fault, Faults,
-    HookProvider, Hooks, Input, InputTable, Job, Origin, Output, Properties, Rules, Vouched,
+    HookProvider, Hooks, Input, InputTable, Job, Origin, Output, Properties, Rules, VerifiedEntry,
     WhenAbsent,
 };
 use lsm_core::types::{EntryKind, KeyForm, SeqNo, VALUE_SEED};

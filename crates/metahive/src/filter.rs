@@ -30,7 +30,7 @@ use std::sync::Arc;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::hooks::{
     CompactionFilter, Cut, Emitter, EndedBlock, Entry, Fault, Faults, Input, Job, JobKind, Origin,
-    Output, Properties, Vouched,
+    Output, Properties, VerifiedEntry,
 };
 use lsm_core::types::{KeyRef, SeqNo};
 
@@ -63,7 +63,7 @@ enum LastInput {
     InCluster(SeqNo),
     /// An entry that its judge has vouched for, which no cluster has: stored sequence number, checksum,
     /// and the address of its key, which is compared and never followed.
-    Vouched(SeqNo, u64, usize),
+    Verified(SeqNo, u64, usize),
 }
 
 /// Boxed, because each of them moves through all three lists.
@@ -253,31 +253,31 @@ impl CompactionFilter for HiveFilter {
         &mut self,
         entry: &Entry<'_>,
         at: &Origin,
-        vouched: Option<&Vouched<'_>>,
+        verified: Option<&VerifiedEntry<'_>>,
         faults: &mut Faults,
     ) -> Result<Input> {
-        let Some(vouched) = vouched else {
+        let Some(verified) = verified else {
             let taken = self.take(entry, *at);
             self.judge.report(faults);
             return Ok(taken);
         };
         // Its judge has counted, and what comes here in addition is a part of the table.
         self.judge.is_whole = false;
-        if vouched.note == NOT_SEALED && !self.are_all_sealed {
+        if verified.note == NOT_SEALED && !self.are_all_sealed {
             let taken = self.take(entry, *at);
             self.judge.report(faults);
             return Ok(taken);
         }
         // The judge saw the bytes as they lay in their block; what came since is damage in memory.
         let sum = checksum::of_entry(entry.key, entry.value, entry.stored_seq, entry.kind);
-        if sum != vouched.note {
+        if sum != verified.note {
             self.judge.push_changed(entry, *at, faults);
         }
         if !self.shared.is_integrity {
-            self.carried = vouched.hidden.map(<[u8]>::to_vec);
+            self.carried = verified.hidden.map(<[u8]>::to_vec);
         }
         self.last_input =
-            LastInput::Vouched(entry.stored_seq, vouched.note, entry.key.as_ptr().addr());
+            LastInput::Verified(entry.stored_seq, verified.note, entry.key.as_ptr().addr());
         Ok(Input::Pass)
     }
 

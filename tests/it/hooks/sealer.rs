@@ -57,7 +57,7 @@ impl CompactionFilter for SealerJob {
         &mut self,
         entry: &Entry<'_>,
         at: &Origin,
-        _vouched: Option<&Vouched<'_>>,
+        _verified: Option<&VerifiedEntry<'_>>,
         faults: &mut Faults,
     ) -> Result<Input> {
         if !entry.hidden {

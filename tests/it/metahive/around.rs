@@ -3,8 +3,8 @@
 
 use lsm_core::hooks::{
     CompactionFilter, Cut, DamagedTable, Decision, Emitter, EndedBlock, Entry, Faults, Input,
-    InputTable, Job, Origin, Output, Properties, RepairSources, Rules, TableRepair, Verifier,
-    Vouched,
+    InputTable, Job, Origin, Output, Properties, RepairSources, Rules, TableRepair, VerifiedEntry,
+    Verifier,
 };
 use lsm_core::types::KeyForm;
 use siltstone::Result;
@@ -19,10 +19,10 @@ pub(super) trait Change: Clone + Send + Sync + 'static {
         job: &mut dyn CompactionFilter,
         entry: &Entry<'_>,
         at: &Origin,
-        vouched: Option<&Vouched<'_>>,
+        verified: Option<&VerifiedEntry<'_>>,
         faults: &mut Faults,
     ) -> Result<Input> {
-        job.input(entry, at, vouched, faults)
+        job.input(entry, at, verified, faults)
     }
 
     /// [`CompactionFilter::boundary`].
@@ -119,10 +119,10 @@ impl<C: Change> CompactionFilter for AroundJob<C> {
         &mut self,
         entry: &Entry<'_>,
         at: &Origin,
-        vouched: Option<&Vouched<'_>>,
+        verified: Option<&VerifiedEntry<'_>>,
         faults: &mut Faults,
     ) -> Result<Input> {
-        self.change.input(&mut *self.job, entry, at, vouched, faults)
+        self.change.input(&mut *self.job, entry, at, verified, faults)
     }
 
     fn decide(&mut self, entry: Entry<'_>) -> Result<Decision> {

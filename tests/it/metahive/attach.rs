@@ -15,12 +15,12 @@ struct Copy(Content);
 
 impl Replica for Copy {
     fn fetch(&self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
-        Ok(self.0.get(key).map(|value| vouched(key, seq, value)))
+        Ok(self.0.get(key).map(|value| owned_entry(key, seq, value)))
     }
 }
 
 /// The answer of a replica that has verified it.
-fn vouched(key: &[u8], seq: SeqNo, value: &[u8]) -> OwnedEntry {
+fn owned_entry(key: &[u8], seq: SeqNo, value: &[u8]) -> OwnedEntry {
     let kind = EntryKind::Value;
     OwnedEntry { key: key.to_vec(), seq, kind, value: value.to_vec(), verified: true }
 }
@@ -144,7 +144,7 @@ struct Eager(Content);
 impl Replica for Eager {
     fn fetch(&self, key: &[u8], seq: SeqNo) -> Result<Option<OwnedEntry>> {
         let value = self.0.get(key).map_or(&b"nobody's"[..], |value| value);
-        Ok(Some(vouched(key, seq, value)))
+        Ok(Some(owned_entry(key, seq, value)))
     }
 }
 

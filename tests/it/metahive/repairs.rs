@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lsm_core::fs::{FaultFs, FsOp, OpKind};
-use lsm_core::hooks::{CompactionFilter, Entry, Fault, Faults, Input, Origin, Vouched};
+use lsm_core::hooks::{CompactionFilter, Entry, Fault, Faults, Input, Origin, VerifiedEntry};
 use siltstone::{Compression, Result};
 
 use super::around::{Around, Change};
@@ -196,7 +196,7 @@ impl Change for Stubborn {
         job: &mut dyn CompactionFilter,
         entry: &Entry<'_>,
         at: &Origin,
-        vouched: Option<&Vouched<'_>>,
+        verified: Option<&VerifiedEntry<'_>>,
         faults: &mut Faults,
     ) -> Result<Input> {
         if entry.key.starts_with(&key_of(123)) {
@@ -210,7 +210,7 @@ impl Change for Stubborn {
                 what: "stubborn".to_owned(),
             });
         }
-        job.input(entry, at, vouched, faults)
+        job.input(entry, at, verified, faults)
     }
 }
 

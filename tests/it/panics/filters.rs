@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lsm_core::hooks::{
     CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, EndedBlock, Entry, Faults,
-    Input, Job, NoteForm, Origin, Output, Properties, Rules, Vouched,
+    Input, Job, NoteForm, Origin, Output, Properties, Rules, VerifiedEntry,
 };
 use siltstone::Result;
 
@@ -53,7 +53,7 @@ impl CompactionFilter for Fused {
         &mut self,
         _entry: &Entry<'_>,
         _at: &Origin,
-        _vouched: Option<&Vouched<'_>>,
+        _verified: Option<&VerifiedEntry<'_>>,
         _faults: &mut Faults,
     ) -> Result<Input> {
         self.fuse.pass("input")?;

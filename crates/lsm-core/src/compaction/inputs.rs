@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::rules::is_plausible;
 use crate::error::{Error, Result};
-use crate::hooks::{Entry, InputTable, Origin, PartitionHooks, Vouched};
+use crate::hooks::{Entry, InputTable, Origin, PartitionHooks, VerifiedEntry};
 use crate::iter::{InternalIter, MergeSource, forward_to_variants};
 use crate::memtable::MemtableIter;
 pub(super) use crate::sstable::JobCheck;
@@ -134,7 +134,7 @@ pub(super) struct JobEntry<'a> {
     /// Its place, if it is known. Of tables only a filter that seals asks for it.
     pub at: Origin,
     /// The result of the verification of its block for it, if there is one.
-    pub vouched: Option<Vouched<'a>>,
+    pub verified: Option<VerifiedEntry<'a>>,
     /// The checksum of the value under [`VALUE_SEED`](crate::types::VALUE_SEED), if a check of the entry has
     /// confirmed it.
     pub value_sum: Option<u64>,
@@ -143,12 +143,12 @@ pub(super) struct JobEntry<'a> {
 impl<'a> JobEntry<'a> {
     /// An entry without further knowledge.
     pub(super) fn plain(entry: Entry<'a>) -> JobEntry<'a> {
-        JobEntry { entry, at: Origin::MEMTABLE, vouched: None, value_sum: None }
+        JobEntry { entry, at: Origin::MEMTABLE, verified: None, value_sum: None }
     }
 
     #[inline]
-    fn verified((entry, vouched, at): (Entry<'a>, Vouched<'a>, Origin)) -> JobEntry<'a> {
-        JobEntry { entry, at, vouched: Some(vouched), value_sum: None }
+    fn verified((entry, verified, at): (Entry<'a>, VerifiedEntry<'a>, Origin)) -> JobEntry<'a> {
+        JobEntry { entry, at, verified: Some(verified), value_sum: None }
     }
 }
 

@@ -200,7 +200,7 @@ impl<'a, 'o> Writing<'a, 'o> {
     /// Takes in an entry as a fault of memory leaves it, for tests.
     #[cold]
     fn take_struck(&mut self, present: &JobEntry<'_>, inject: &Inject) -> Result<()> {
-        let JobEntry { entry, at, vouched, value_sum } = *present;
+        let JobEntry { entry, at, verified, value_sum } = *present;
         let Entry { key, value, seq, stored_seq, kind, hidden } = entry;
         let key = key.to_vec();
         let value = value.to_vec();
@@ -214,20 +214,20 @@ impl<'a, 'o> Writing<'a, 'o> {
         let entry = Entry { key, seq, stored_seq, kind, value, hidden };
         // The checksums of the undamaged entry are passed on: a real fault comes after the block was
         // verified.
-        self.take(&JobEntry { entry, at, vouched, value_sum })
+        self.take(&JobEntry { entry, at, verified, value_sum })
     }
 
     /// Takes in an entry.
     pub(super) fn take(&mut self, present: &JobEntry<'_>) -> Result<()> {
-        let JobEntry { entry, at, vouched, value_sum } = present;
+        let JobEntry { entry, at, verified, value_sum } = present;
         self.value_sum = *value_sum;
         // The filter that seals checks all entries of the inputs: it is asked before any of them is
         // dropped.
         if let Some(sealing) = self.stages.sealing.as_mut().filter(|_| self.stages.takes_inputs) {
-            self.verified_sum = vouched.as_ref().map(|vouched| vouched.note);
-            let taken = match vouched {
-                Some(vouched) => sealing
-                    .call("input", |it| it.input(entry, at, Some(vouched), &mut self.faults))?,
+            self.verified_sum = verified.as_ref().map(|verified| verified.note);
+            let taken = match verified {
+                Some(verified) => sealing
+                    .call("input", |it| it.input(entry, at, Some(verified), &mut self.faults))?,
                 None => self.take_input(entry, at)?,
             };
             if taken == Input::Take {

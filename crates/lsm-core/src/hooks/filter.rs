@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::{
     DamagedTable, EndedBlock, Entry, Expiry, Faults, NoteForm, Origin, OwnedEntry, RepairSources,
-    Rules, TableRepair, Verifier, Vouched,
+    Rules, TableRepair, VerifiedEntry, Verifier,
 };
 use crate::error::Result;
 use crate::types::{FileNo, Gap, KeyForm, KeyRef, SeqNo};
@@ -281,10 +281,10 @@ pub trait CompactionFilter: Send {
         &mut self,
         entry: &Entry<'_>,
         at: &Origin,
-        vouched: Option<&Vouched<'_>>,
+        verified: Option<&VerifiedEntry<'_>>,
         faults: &mut Faults,
     ) -> Result<Input> {
-        let _ = (entry, at, vouched, faults);
+        let _ = (entry, at, verified, faults);
         Ok(Input::Pass)
     }
 
@@ -296,7 +296,7 @@ pub trait CompactionFilter: Send {
     }
 
     /// Receives a surviving entry, and returns the note on it if it [is noted](Output::is_noted). Of a noted
-    /// entry that is written as it came in, the note is its checksum ([`Vouched::note`]), and this is not called.
+    /// entry that is written as it came in, the note is its checksum ([`VerifiedEntry::note`]), and this is not called.
     fn output(&mut self, output: &Output<'_>) -> Result<u64> {
         let _ = output;
         Ok(0)

@@ -55,7 +55,7 @@ pub use store::{
 pub use store_context::{
     ChunkId, EventQueue, OtherWriter, StoreContext, StoreSection, StoreWishes,
 };
-pub use verify::{BlockVerifier, EachEntry, InputBlock, VerifiedBlock, Verifier, Vouched};
+pub use verify::{BlockVerifier, EachEntry, InputBlock, VerifiedBlock, VerifiedEntry, Verifier};
 
 pub(crate) use expiry::KnownAgeing;
 pub(crate) use guarded::{JobFilter, catch, catch_blamed, catch_engine, guarded_filter};

@@ -76,7 +76,7 @@ pub struct Verifier {
 
 /// The result of the verification of a block for one of its entries.
 #[derive(Clone, Copy, Debug)]
-pub struct Vouched<'a> {
+pub struct VerifiedEntry<'a> {
     /// Its checksum: see [`VerifiedBlock::sums`].
     pub note: u64,
     /// The payload of its hidden entry, if the filter needs it: see [`VerifiedBlock::payloads`].

@@ -21,7 +21,7 @@ use super::stored::{Access, Extent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
     BlockVerdict, DamagedTable, Entry, JobFindings, Origin, Piece, RepairedBlock, RepairedEntry,
-    TableRepair, TableVerdict, Vouched, catch,
+    TableRepair, TableVerdict, VerifiedEntry, catch,
 };
 use crate::iter::InternalIter;
 use crate::types::{Gap, KeyRef, SeqNo, Trailer};
@@ -93,7 +93,7 @@ impl TolerantIter {
     }
 
     /// The present entry, what its repair says of it, and its place. Only while valid.
-    pub fn present(&self) -> (Entry<'_>, Vouched<'_>, Origin) {
+    pub fn present(&self) -> (Entry<'_>, VerifiedEntry<'_>, Origin) {
         let RepairedEntry { entry: of, note, hidden, index } = &self.entries[self.at];
         let entry = Entry {
             key: &of.key,
@@ -104,7 +104,7 @@ impl TolerantIter {
             hidden: false,
         };
         let at = Origin { block_verified: true, ..self.origin(*index) };
-        (entry, Vouched { note: *note, hidden: hidden.as_deref() }, at)
+        (entry, VerifiedEntry { note: *note, hidden: hidden.as_deref() }, at)
     }
 
     fn origin(&self, entry: u32) -> Origin {

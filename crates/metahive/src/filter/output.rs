@@ -31,7 +31,7 @@ impl HiveFilter {
                 None => sum_of(entry),
             });
         }
-        let LastInput::Vouched(stored, sum, key) = self.last_input else {
+        let LastInput::Verified(stored, sum, key) = self.last_input else {
             return Err(out_of_step());
         };
         self.last_input = LastInput::None;

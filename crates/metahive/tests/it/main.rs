@@ -7,4 +7,4 @@ mod engine;
 mod memory;
 mod order;
 mod seal;
-mod vouched;
+mod verified_entry;

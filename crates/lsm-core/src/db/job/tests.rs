@@ -12,7 +12,7 @@ use crate::db::testing::catalog;
 use crate::fs::{CrashOutcome, Fs, MemFs};
 use crate::hooks::{
     CompactionFilter, CompactionFilterFactory, Entry, EventListener, Fault, Faults, Input, Job,
-    Origin, Rules, Vouched,
+    Origin, Rules, VerifiedEntry,
 };
 use crate::iter::InternalIter;
 use crate::memtable::{Memtable, SlabPool, TrueEntry};
@@ -49,7 +49,7 @@ impl CompactionFilter for Suspecting {
         &mut self,
         entry: &Entry<'_>,
         at: &Origin,
-        _: Option<&Vouched<'_>>,
+        _: Option<&VerifiedEntry<'_>>,
         faults: &mut Faults,
     ) -> Result<Input> {
         if entry.value == b"bad" {

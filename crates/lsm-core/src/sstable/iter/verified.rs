@@ -6,7 +6,7 @@ use super::{KEY_BYTES_TYPICAL, SstIter};
 use crate::error::{Error, Result};
 use crate::hooks::{
     BlockVerifier, EachEntry, Entry, Fault, Inject, InputBlock, JobFindings, Origin, OwnedEntry,
-    VerifiedBlock, Vouched, catch,
+    VerifiedBlock, VerifiedEntry, catch,
 };
 use crate::iter::InternalIter;
 use crate::sstable::block::Block;
@@ -147,7 +147,7 @@ impl SstIter {
     /// valid.
     // Into the loop of a job, through the layers of cursors: in a call, all of it goes through memory.
     #[inline(always)]
-    pub fn verified(&self, level: usize) -> (Entry<'_>, Vouched<'_>, Origin) {
+    pub fn verified(&self, level: usize) -> (Entry<'_>, VerifiedEntry<'_>, Origin) {
         let (extent, body) = self.walk.block();
         let entries = self.walk.entries();
         let block = parsed(body);
@@ -173,7 +173,7 @@ impl SstIter {
             entry: block.entries_before(entries.at) as u32,
             block_verified: true,
         };
-        (entry, Vouched { note: entries.verified.sums[entries.at], hidden }, at)
+        (entry, VerifiedEntry { note: entries.verified.sums[entries.at], hidden }, at)
     }
 
     /// Reads the block of the present entry again, past every cache and into other memory. Returns `false` if

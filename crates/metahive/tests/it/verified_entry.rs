@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lsm_core::Result;
 use lsm_core::hooks::{
     CompactionFilterFactory, Emitter, Entry, Faults, HiddenSink, Job, JobKind, Origin, Output,
-    Vouched,
+    VerifiedEntry,
 };
 use lsm_core::types::{EntryKind, FileNo, SeqNo};
 use metahive::{MetaHive, MetaHiveOptions, Statistics, checksum};
@@ -51,8 +51,8 @@ fn the_metadata_of_a_dropped_entry_is_not_carried_on_to_the_next() {
     let mut faults = Faults::default();
     let dropped = entry(b"a", 5, &[1; 10]);
     let hidden = figures(10);
-    let vouched = Vouched { note: sum_of(&dropped), hidden: Some(&hidden) };
-    filter.input(&dropped, &AT, Some(&vouched), &mut faults).unwrap();
+    let verified = VerifiedEntry { note: sum_of(&dropped), hidden: Some(&hidden) };
+    filter.input(&dropped, &AT, Some(&verified), &mut faults).unwrap();
     // Of a table that is not sealed.
     let next = entry(b"b", 3, &[2; 60]);
     filter.input(&next, &AT, None, &mut faults).unwrap();
@@ -71,9 +71,9 @@ fn an_entry_that_changed_in_memory_after_its_judge_is_a_fault() {
     let mut faults = Faults::default();
     let was = entry(b"a", 5, &[1; 10]);
     let hidden = figures(10);
-    let vouched = Vouched { note: sum_of(&was), hidden: Some(&hidden) };
+    let verified = VerifiedEntry { note: sum_of(&was), hidden: Some(&hidden) };
     let is = entry(b"a", 5, &[9; 10]);
-    filter.input(&is, &AT, Some(&vouched), &mut faults).unwrap();
+    filter.input(&is, &AT, Some(&verified), &mut faults).unwrap();
     let fault = faults.first().unwrap();
     assert_eq!((&fault.key[..], fault.at), (&b"a"[..], AT));
 }
