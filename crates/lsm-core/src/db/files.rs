@@ -12,7 +12,7 @@ use crate::shared::held_leases;
 use crate::types::{FileNo, PartitionId};
 
 impl DbInner {
-    /// [`ObsoleteFiles::store_state`] of the partition's value store, if it has one.
+    /// [`store_state`](super::obsolete::ObsoleteFiles::store_state) of the partition's value store, if it has one.
     pub(super) fn store_state(&self, id: PartitionId) -> Option<Vec<u8>> {
         let store = self.catalog.with_id(id)?.store().cloned()?;
         match self.catalog.obsolete().store_state(id, &store)? {

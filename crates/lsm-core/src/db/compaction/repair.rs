@@ -14,7 +14,7 @@
 //! Invariants:
 //! 1. Until the edit, readers see the damaged table, and get errors from it. A crash leaves it as it was.
 //! 2. A repair needs room for one table.
-//! 3. Repairs of one table end: after [`REPAIRS_MAX`] of them in a row, which each led to other damage in
+//! 3. Repairs of one table end: after `REPAIRS_MAX` (`jobs/repairs.rs`) of them in a row, which each led to other damage in
 //!    what they made, the damage is final.
 
 use std::collections::{BTreeSet, HashMap};
