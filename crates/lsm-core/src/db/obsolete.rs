@@ -84,7 +84,7 @@ impl DroppedValues {
 }
 
 /// An edit, its store, and its section for the store.
-type Untold = (u64, Arc<AttachedStore>, Arc<[u8]>);
+type UnappliedEdit = (u64, Arc<AttachedStore>, Arc<[u8]>);
 
 /// The files and values that wait for their removal.
 pub(super) struct ObsoleteFiles {
@@ -235,7 +235,7 @@ impl ObsoleteFiles {
         let newest = self.newest_edit();
         let holds = self
             .leases
-            .holds(&*self.fs, &self.dir, |released| self.leased_bytes_behind(released))?;
+            .holds(&*self.fs, &self.dir, |released| self.leased_bytes_after(released))?;
         Ok(holds.through(newest))
     }
 
@@ -248,7 +248,7 @@ impl ObsoleteFiles {
 
     /// Bytes of files and values that wait only for secondaries if those need the files that edits
     /// after `released` dropped.
-    fn leased_bytes_behind(&self, released: u64) -> u64 {
+    fn leased_bytes_after(&self, released: u64) -> u64 {
         let waiting = self.waiting.lock();
         let leased = waiting.iter().filter(|file| file.waits_for_leases() && file.edit > released);
         let bytes: u64 = leased.map(|file| file.bytes).sum();
@@ -375,14 +375,14 @@ impl ObsoleteFiles {
         partition: PartitionId,
         store: &AttachedStore,
     ) -> Option<Result<StoreSnapshot>> {
-        if self.has_untold(partition) {
+        if self.has_unapplied(partition) {
             return None;
         }
         Some(store.call("snapshot", |store| Ok(store.snapshot())))
     }
 
     /// The oldest edit that its store was not notified of.
-    fn next_section(&self) -> Option<Untold> {
+    fn next_section(&self) -> Option<UnappliedEdit> {
         self.values
             .lock()
             .iter()
@@ -398,7 +398,7 @@ impl ObsoleteFiles {
         }
     }
 
-    fn has_untold(&self, partition: PartitionId) -> bool {
+    fn has_unapplied(&self, partition: PartitionId) -> bool {
         let values = self.values.lock();
         values.iter().any(|values| values.partition == partition && values.section.is_some())
     }

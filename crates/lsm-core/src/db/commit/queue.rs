@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    fn wait_behind(queue: &Queue, durability: Durability) -> Arc<Request> {
+    fn wait_in_queue(queue: &Queue, durability: Durability) -> Arc<Request> {
         match queue.join(prepared("follower", durability)) {
             WriterRole::Lead(_) => panic!("there is no leader"),
             WriterRole::Follow(request) => request,
@@ -296,7 +296,7 @@ mod tests {
     fn a_caller_takes_the_free_lead_and_the_follower_that_did_not_run() {
         let queue = Queue::new();
         lead(&queue);
-        let waiting = wait_behind(&queue, Durability::Os);
+        let waiting = wait_in_queue(&queue, Durability::Os);
         queue.hand_over();
         let next = lead(&queue);
         let followers = queue.take_followers(&next);
@@ -312,7 +312,7 @@ mod tests {
         for patience in [[0, 0], [1, 0], [0, 1], [SPINS, YIELDS]] {
             let queue = Queue::with_patience(patience);
             lead(&queue);
-            let requests = [(); 3].map(|()| wait_behind(&queue, Durability::Os));
+            let requests = [(); 3].map(|()| wait_in_queue(&queue, Durability::Os));
             queue.hand_over();
             assert!(queue.wait(&requests[1]).is_none());
             // The others stay in their order.
@@ -337,23 +337,23 @@ mod tests {
     fn the_oldest_follower_leads_next_if_all_are_parked() {
         let queue = Queue::new();
         lead(&queue);
-        let parked = wait_behind(&queue, Durability::Sync);
-        let later = wait_behind(&queue, Durability::Sync);
+        let parked = wait_in_queue(&queue, Durability::Sync);
+        let later = wait_in_queue(&queue, Durability::Sync);
         queue.hand_over();
         assert!(queue.wait(&parked).is_none());
         assert_eq!(queue.take_followers(&parked.batch).len(), 1);
         later.answer(Answer::Done(Err(Refusal::Unproven)));
         assert!(queue.wait(&later).is_some());
         // It leads until it hands over.
-        wait_behind(&queue, Durability::Os);
+        wait_in_queue(&queue, Durability::Os);
     }
 
     #[test]
     fn a_follower_parks_only_while_somebody_leads() {
         let queue = Queue::new();
         lead(&queue);
-        let first = wait_behind(&queue, Durability::Os);
-        let second = wait_behind(&queue, Durability::Os);
+        let first = wait_in_queue(&queue, Durability::Os);
+        let second = wait_in_queue(&queue, Durability::Os);
         assert!(!queue.lead_or(&first, FollowerStage::PARKED));
         queue.hand_over();
         // The second one is awake, so the lead was free, and it leads before it parks.

@@ -86,7 +86,7 @@ fn a_leased_file_of_an_earlier_epoch_counts_with_its_length() {
     let name = FileName::new(FileKind::Sst, crate::types::FileNo(3), crate::types::Epoch(1));
     obsolete.add_files(4, [(name, 70)]);
     assert_eq!(obsolete.leased_file_bytes(), 70);
-    assert_eq!((obsolete.leased_bytes_behind(3), obsolete.leased_bytes_behind(4)), (70, 0));
+    assert_eq!((obsolete.leased_bytes_after(3), obsolete.leased_bytes_after(4)), (70, 0));
 }
 
 /// Collects its calls; refuses edits while it is set to.
@@ -179,7 +179,7 @@ fn values_count_as_leased_when_no_one_here_reads_them() {
     assert_eq!(obsolete.leased_value_bytes(0), 0, "a reader of this process holds them");
     drop(reader);
     assert_eq!(obsolete.leased_value_bytes(0), 900);
-    assert_eq!((obsolete.leased_bytes_behind(4), obsolete.leased_bytes_behind(5)), (500, 0));
+    assert_eq!((obsolete.leased_bytes_after(4), obsolete.leased_bytes_after(5)), (500, 0));
 }
 
 /// A compaction of a caller may empty the store while the background has a goal for it. The goal used to
