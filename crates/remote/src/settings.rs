@@ -15,7 +15,7 @@ pub enum Ack {
     /// The bucket has the commit. It survives the loss of the machine, and each takeover keeps it. The default.
     #[default]
     Stored,
-    /// The local disk has the commit. The bucket gets it within [`Remote::interval`]; a takeover while the machine
+    /// The local disk has the commit. The bucket gets it within [`Remote::interval`](crate::Remote::interval); a takeover while the machine
     /// is lost or cut off loses what was not stored yet.
     Local,
 }
