@@ -251,13 +251,13 @@ pub mod fs {
 /// the job: nothing is installed, and the inputs stay. A panic counts as an error of the call.
 pub mod hooks {
     pub use lsm_core::hooks::{
-        AddedValue, Carry, CarryJob, ChunkChange, ChunkId, CompactionFilter,
-        CompactionFilterFactory, Cut, Decision, Dropped, Emitter, EndedBlock, Entry, Event,
-        EventListener, EventQueue, Expiry, Fault, Faults, HiddenSink, HookProvider, Hooks, Input,
-        InputTable, Job, JobKind, KeySpan, MovePlan, MoveRequest, MovesEnded, NOTED_BYTES_MAX,
-        NoteForm, Origin, Output, OwnedEntry, PartitionHooks, PendingHandle, Properties, Rules,
-        StoreContext, StoreEdit, StoreFigures, StoreSection, StoreSnapshot, StoreWishes,
-        StoredValue, ValueStore, ValueStoreFactory, WhenAbsent,
+        AddedValue, ChunkChange, ChunkId, CompactionFilter, CompactionFilterFactory, Cut, Decision,
+        Dropped, Emitter, EndedBlock, Entry, Event, EventListener, EventQueue, Expiry, Fault,
+        Faults, HiddenSink, HookProvider, Hooks, Input, InputTable, Job, JobKind, KeySpan,
+        MovePlan, MoveRequest, MovesEnded, NOTED_BYTES_MAX, NoteForm, Origin, Output, OwnedEntry,
+        PartitionHooks, PendingHandle, Properties, Relocation, RelocationJob, Rules, StoreContext,
+        StoreEdit, StoreFigures, StoreSection, StoreSnapshot, StoreWishes, StoredValue, ValueStore,
+        ValueStoreFactory, WhenAbsent,
     };
     pub use lsm_core::types::{EntryKind, FileNo, PartitionId, VALUE_SEED};
 }

@@ -41,7 +41,7 @@ const CALLS: [(&str, &str, bool); 10] = [
     ("boundary", "sealing", true),
     ("finish_table", "sealing", true),
     ("joined", "deciding", false),
-    ("carry", "shelf", false),
+    ("relocate", "shelf", false),
     ("edit", "shelf", true),
 ];
 

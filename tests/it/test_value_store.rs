@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use lsm_core::fs::{AppendMode, Fs};
 use lsm_core::hooks::{
-    Carry, CarryJob, CompactionFilterFactory, Dropped, Entry, HookProvider, PendingHandle,
-    StoreContext, StoreEdit, StoreFigures, StoreSection, StoreSnapshot, StoredValue, ValueStore,
-    ValueStoreFactory,
+    CompactionFilterFactory, Dropped, Entry, HookProvider, PendingHandle, Relocation,
+    RelocationJob, StoreContext, StoreEdit, StoreFigures, StoreSection, StoreSnapshot, StoredValue,
+    ValueStore, ValueStoreFactory,
 };
 use lsm_core::types::EntryKind;
 use siltstone::{Error, ErrorKind, Result, ValueStoreStats};
@@ -290,10 +290,10 @@ impl ValueStore for TestValueStore {
         stats
     }
 
-    fn carry(&self, entry: Entry<'_>, _: CarryJob) -> Result<Carry> {
-        self.fuse.pass("carry")?;
+    fn relocate(&self, entry: Entry<'_>, _: RelocationJob) -> Result<Relocation> {
+        self.fuse.pass("relocate")?;
         if !self.moves || entry.kind != EntryKind::Handle {
-            return Ok(Carry::Stay);
+            return Ok(Relocation::Stay);
         }
         let value = Stored(self, number(entry.value)).bytes()?;
         let mut state = self.state.lock().unwrap();
@@ -301,7 +301,7 @@ impl ValueStore for TestValueStore {
         let n = state.next;
         state.values.insert(n, value);
         drop(state);
-        Ok(Carry::Moved(self.pending(n)))
+        Ok(Relocation::Moved(self.pending(n)))
     }
 
     fn edit(&self, edit: StoreEdit<'_>) -> Result<Vec<u8>> {

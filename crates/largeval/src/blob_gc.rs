@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lsm_core::error::{Error, Result};
-use lsm_core::hooks::{Carry, Entry, PendingHandle};
+use lsm_core::hooks::{Entry, PendingHandle, Relocation};
 use lsm_core::limits::FORMAT_VALUE_BYTES_MAX;
 
 use crate::block::{Block, ByteSource, Parallelism};
@@ -17,7 +17,7 @@ use crate::shared::Shared;
 use crate::writing::{BlockWriter, FinishedBlock};
 
 /// After a value could not be written, jobs move no others for so long.
-const CARRY_REST: Duration = Duration::from_secs(1);
+const RELOCATION_REST: Duration = Duration::from_secs(1);
 
 /// The reason for which a value is not moved.
 enum Unmoved {
@@ -107,7 +107,7 @@ impl Shared {
 
     /// Moves the value of a handle if its chunk should be emptied or is condemned, or if it is
     /// below the threshold.
-    fn move_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Carry, Unmoved> {
+    fn move_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Relocation, Unmoved> {
         let handle = self.handle(entry.value).map_err(Unmoved::Unread)?;
         let state = self.state.lock();
         let is_small = handle.len < state.options.threshold_bytes;
@@ -118,20 +118,20 @@ impl Shared {
         let goes_back = is_small && handle.len <= FORMAT_VALUE_BYTES_MAX;
         // Most values stay: no file is opened for them.
         if !goes_back && !is_moving {
-            return Ok(Carry::Stay);
+            return Ok(Relocation::Stay);
         }
         let block = self.block(entry.value, ByteSource::Cached).map_err(Unmoved::Unopened)?;
         if goes_back {
             let mut value = vec![0; handle.len as usize];
             let read = block.read_whole(&mut value, Parallelism::Threads(1));
             read.map_err(Unmoved::Unread)?;
-            return Ok(Carry::Inline(value));
+            return Ok(Relocation::Inline(value));
         }
-        Ok(Carry::Moved(self.relocate(entry.key, &block)?))
+        Ok(Relocation::Moved(self.relocate(entry.key, &block)?))
     }
 
     /// The place of a handle's value after a job: the old place if the value cannot be moved now.
-    pub(crate) fn carry_handle(self: &Arc<Self>, entry: Entry<'_>) -> Carry {
+    pub(crate) fn relocate_handle(self: &Arc<Self>, entry: Entry<'_>) -> Relocation {
         // A value that stays costs its space, and readers see no difference. A failed job would
         // keep the tables around it from being merged.
         self.move_handle(entry).unwrap_or_else(|unmoved| {
@@ -145,10 +145,10 @@ impl Shared {
                 }
                 Unmoved::Unwritten(error) => {
                     state.chunks.note_unwritten(&error, moment);
-                    state.carries_from = moment.now + CARRY_REST;
+                    state.relocates_from = moment.now + RELOCATION_REST;
                 }
             }
-            Carry::Stay
+            Relocation::Stay
         })
     }
 
@@ -157,23 +157,23 @@ impl Shared {
     /// # Errors
     /// Those of the new file, or of opening the old one. A value that cannot be read stays where it
     /// is, as damage of its key.
-    pub(crate) fn rescue_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Carry> {
+    pub(crate) fn rescue_handle(self: &Arc<Self>, entry: Entry<'_>) -> Result<Relocation> {
         match self.move_handle(entry) {
-            Ok(carried) => Ok(carried),
-            Err(Unmoved::Unread(_)) => Ok(Carry::Stay),
-            Err(Unmoved::Unopened(error)) if error.is_corruption() => Ok(Carry::Stay),
+            Ok(relocated) => Ok(relocated),
+            Err(Unmoved::Unread(_)) => Ok(Relocation::Stay),
+            Err(Unmoved::Unopened(error)) if error.is_corruption() => Ok(Relocation::Stay),
             Err(Unmoved::Unopened(error) | Unmoved::Unwritten(error)) => Err(error),
         }
     }
 
     /// Notes that a value could not be written: jobs move no others for some time.
-    pub(crate) fn rest_from_carrying(&self) {
-        self.state.lock().carries_from = self.context.clock.now() + CARRY_REST;
+    pub(crate) fn rest_from_relocating(&self) {
+        self.state.lock().relocates_from = self.context.clock.now() + RELOCATION_REST;
     }
 
     /// Returns `true` if a value could not be written a moment ago.
-    pub(crate) fn rests_from_carrying(&self) -> bool {
-        self.context.clock.now() < self.state.lock().carries_from
+    pub(crate) fn rests_from_relocating(&self) -> bool {
+        self.context.clock.now() < self.state.lock().relocates_from
     }
 }
 

@@ -100,7 +100,7 @@ pub(crate) struct StoreState {
     pub(crate) doomed: Vec<DeadChunk>,
     pub(crate) pace: Pace,
     /// Until this time, jobs move no values: one could not be written.
-    pub(crate) carries_from: Duration,
+    pub(crate) relocates_from: Duration,
     /// The last value of the application that could not be written, until one is.
     pub(crate) refusal: Option<PutRefusal>,
 }
@@ -176,7 +176,7 @@ impl Shared {
             is_put_to: false,
             doomed: Vec::new(),
             pace: Pace::new(options.move_bytes_per_second),
-            carries_from: Duration::ZERO,
+            relocates_from: Duration::ZERO,
             refusal: None,
         };
         Ok(Shared {
@@ -456,7 +456,7 @@ fn names(sections: &[StoreSection], chunk: ChunkId) -> bool {
 mod tests {
     use lsm_core::clock::SystemClock;
     use lsm_core::fs::MemFs;
-    use lsm_core::hooks::{AddedValue, Carry, CarryJob, Entry, ValueStore};
+    use lsm_core::hooks::{AddedValue, Entry, Relocation, RelocationJob, ValueStore};
     use lsm_core::types::{EntryKind, SeqNo};
 
     use super::*;
@@ -465,7 +465,7 @@ mod tests {
     use crate::testing::context;
 
     #[test]
-    fn a_flush_is_wished_after_a_share_of_the_live_values_and_never_for_carried_ones() {
+    fn a_flush_is_wished_after_a_share_of_the_live_values_and_never_for_relocated_ones() {
         let context = context(&MemFs::new(), Arc::new(SystemClock::new()));
         let chunk = context.new_chunk();
         let options = LargeValueOptions::new().garbage_permille(100);
@@ -502,7 +502,10 @@ mod tests {
             hidden: false,
         };
         let store = LargeStore(shared.clone());
-        assert!(matches!(store.carry(entry, CarryJob::Compaction).unwrap(), Carry::Moved(_)));
+        assert!(matches!(
+            store.relocate(entry, RelocationJob::Compaction).unwrap(),
+            Relocation::Moved(_)
+        ));
         assert_eq!(shared.state.lock().until_flush, tenth);
         drop(store.put(b"k", &[7; 1000]).unwrap());
         assert!(shared.state.lock().until_flush < tenth);

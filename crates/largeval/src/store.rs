@@ -11,8 +11,9 @@ use lsm_core::codec::Malformed;
 use lsm_core::error::{Error, ErrorKind, Result};
 use lsm_core::fs::{AppendMode, copy, link_or_copy};
 use lsm_core::hooks::{
-    self, Carry, CarryJob, Dropped, Entry, MovePlan, MoveRequest, PendingHandle, StoreContext,
-    StoreEdit, StoreFigures, StoreSection, StoredValue, ValueStore, ValueStoreFactory,
+    self, Dropped, Entry, MovePlan, MoveRequest, PendingHandle, Relocation, RelocationJob,
+    StoreContext, StoreEdit, StoreFigures, StoreSection, StoredValue, ValueStore,
+    ValueStoreFactory,
 };
 use lsm_core::stats::ValueStoreStats;
 use lsm_core::types::EntryKind;
@@ -115,16 +116,16 @@ impl LargeStore {
     }
 
     /// Writes a value of a table to a chunk file, unless that fails: then it stays in the table.
-    fn carry_value(&self, entry: Entry<'_>) -> Carry {
+    fn relocate_value(&self, entry: Entry<'_>) -> Relocation {
         // On a full disk each value of a job would make a file and remove it.
-        if self.0.rests_from_carrying() {
-            return Carry::Stay;
+        if self.0.rests_from_relocating() {
+            return Relocation::Stay;
         }
         match self.write(entry.key, entry.value) {
-            Ok((pending, _)) => Carry::Moved(pending),
+            Ok((pending, _)) => Relocation::Moved(pending),
             Err(_) => {
-                self.0.rest_from_carrying();
-                Carry::Stay
+                self.0.rest_from_relocating();
+                Relocation::Stay
             }
         }
     }
@@ -163,12 +164,12 @@ impl ValueStore for LargeStore {
         Ok(Box::new(LargeValue { shared: &self.0, handle: self.0.handle(handle)? }))
     }
 
-    fn carry(&self, entry: Entry<'_>, job: CarryJob) -> Result<Carry> {
+    fn relocate(&self, entry: Entry<'_>, job: RelocationJob) -> Result<Relocation> {
         match (entry.kind, job) {
-            (EntryKind::Value, _) => Ok(self.carry_value(entry)),
-            (EntryKind::Handle, CarryJob::Compaction) => Ok(self.0.carry_handle(entry)),
-            (EntryKind::Handle, CarryJob::Rescue) => self.0.rescue_handle(entry),
-            _ => Ok(Carry::Stay),
+            (EntryKind::Value, _) => Ok(self.relocate_value(entry)),
+            (EntryKind::Handle, RelocationJob::Compaction) => Ok(self.0.relocate_handle(entry)),
+            (EntryKind::Handle, RelocationJob::Rescue) => self.0.rescue_handle(entry),
+            _ => Ok(Relocation::Stay),
         }
     }
 

@@ -322,7 +322,7 @@ fn tables_whose_values_were_in_the_failed_sync_of_another_are_not_installed() {
 #[test]
 fn a_value_store_that_fails_while_the_store_resumes_is_got_over() {
     each_failure(|failure, seed| {
-        for call in ["carry", "edit", "apply", "reclaim", "sync"] {
+        for call in ["relocate", "edit", "apply", "reclaim", "sync"] {
             for blow in [FailureMode::Fail, FailureMode::Panic] {
                 let harness = Harness::failed(failure, seed, false);
                 harness.shelf.fuse.set(call, blow);

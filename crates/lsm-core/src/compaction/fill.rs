@@ -36,7 +36,7 @@ impl<'a> Fill<'a> {
     ) -> Result<Fill<'a>> {
         stages.start(&Job::new(&version.name, JobKind::Flush))?;
         // Nothing in the log names the values of a load, so the store may place them.
-        stages.may_carry = true;
+        stages.may_relocate = true;
         let options = &version.options;
         let compression = level_compression(options, LEVEL_COUNT - 1);
         let suffix = &stages.hooks().rules.reserved_suffix;

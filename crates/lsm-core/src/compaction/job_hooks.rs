@@ -20,7 +20,7 @@ pub struct JobHooks<'a> {
     /// The job's, once they are started.
     pub(super) kind: JobKind,
     /// No frame of the log names the job's values: the store may give them other places.
-    pub(super) may_carry: bool,
+    pub(super) may_relocate: bool,
     /// No frame of the log will name the job's values, and a sync of some may have failed: the store
     /// gives those other places that are in doubt.
     pub(super) rescues: bool,
@@ -66,7 +66,7 @@ impl<'a> JobHooks<'a> {
         JobHooks {
             hooks,
             kind: JobKind::Flush,
-            may_carry: false,
+            may_relocate: false,
             rescues: false,
             snapshots,
             registered,
@@ -150,7 +150,7 @@ impl<'a> JobHooks<'a> {
         self.kind = job.kind;
         // The log may still name a handle that a flush writes: a replay must find the value at its
         // place.
-        self.may_carry = job.kind == JobKind::Compaction;
+        self.may_relocate = job.kind == JobKind::Compaction;
         for factory in &self.hooks.filters {
             let filter = JobFilter::start(&**factory, job)?;
             // At most one seals, which registration checks.

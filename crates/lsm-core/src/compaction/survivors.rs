@@ -21,8 +21,8 @@ use super::rules::is_plausible;
 use super::{DropDecision, DropRules, ExportRange, JobHooks, JobOutcome, KeyBelow, Outputs, Split};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::{
-    AddedValue, AttachedStore, Carry, CarryJob, Decision, Entry, Fault, Faults, Inject, Input,
-    JobKind, JobValues, OwnedEntry, catch_blamed,
+    AddedValue, AttachedStore, Decision, Entry, Fault, Faults, Inject, Input, JobKind, JobValues,
+    OwnedEntry, Relocation, RelocationJob, catch_blamed,
 };
 use crate::iter::{InternalIter, MergeIter};
 use crate::types::{EntryKind, Gaps, InGap, KeyRef, SeqNo, Trailer};
@@ -306,7 +306,7 @@ impl<'a, 'o> Writing<'a, 'o> {
             self.stages.decide(entry)?
         };
         match decision {
-            None | Some(Decision::Keep) => self.carry(entry),
+            None | Some(Decision::Keep) => self.relocate(entry),
             Some(Decision::Replace(value)) => {
                 self.drop_handle(entry);
                 self.write(Entry { kind: EntryKind::Value, value: &value, ..entry }, None)
@@ -326,27 +326,27 @@ impl<'a, 'o> Writing<'a, 'o> {
     }
 
     /// Writes an entry as it is, or with the handle of a value that moved.
-    fn carry(&mut self, entry: Entry<'_>) -> Result<()> {
-        let carried = match self.carrier(entry) {
-            Some((store, job)) => store.call("carry", |store| store.carry(entry, job)),
-            None => Ok(Carry::Stay),
+    fn relocate(&mut self, entry: Entry<'_>) -> Result<()> {
+        let relocated = match self.relocation_store(entry) {
+            Some((store, job)) => store.call("relocate", |store| store.relocate(entry, job)),
+            None => Ok(Relocation::Stay),
         };
-        match carried.map_err(|error| error.at_key(entry.key))? {
-            Carry::Stay => {
+        match relocated.map_err(|error| error.at_key(entry.key))? {
+            Relocation::Stay => {
                 let is_untouched = entry.kind != EntryKind::Poison;
                 self.write(entry, is_untouched.then_some(entry.stored_seq))
             }
-            Carry::Moved(pending) => {
+            Relocation::Moved(pending) => {
                 self.has_moved = true;
                 self.drop_handle(entry);
                 let handle = pending.bytes().to_vec();
-                self.values.carried.push(pending);
+                self.values.relocated.push(pending);
                 self.values
                     .added
                     .push(AddedValue { key: entry.key.into(), handle: handle.clone() });
                 self.write(Entry { kind: EntryKind::Handle, value: &handle, ..entry }, None)
             }
-            Carry::Inline(value) => {
+            Relocation::Inline(value) => {
                 self.has_moved = true;
                 self.drop_handle(entry);
                 self.write(Entry { kind: EntryKind::Value, value: &value, ..entry }, None)
@@ -356,13 +356,17 @@ impl<'a, 'o> Writing<'a, 'o> {
 
     /// The store that may have another place for the value of a survivor. Flushes have none: the
     /// log may name the handle yet. A flush that begins the log again has one for values in doubt.
-    fn carrier(&self, entry: Entry<'_>) -> Option<(&AttachedStore, CarryJob)> {
+    fn relocation_store(&self, entry: Entry<'_>) -> Option<(&AttachedStore, RelocationJob)> {
         let store = self.stages.hooks.store.as_deref()?;
-        let may_carry = self.stages.may_carry;
-        let job = if may_carry { CarryJob::Compaction } else { CarryJob::Rescue };
+        let may_relocate = self.stages.may_relocate;
+        let job = if may_relocate { RelocationJob::Compaction } else { RelocationJob::Rescue };
         let movable = match entry.kind {
-            EntryKind::Handle => may_carry || self.stages.rescues && store.is_in_doubt(entry.value),
-            EntryKind::Value => may_carry && !entry.hidden && store.wants(entry.value.len() as u64),
+            EntryKind::Handle => {
+                may_relocate || self.stages.rescues && store.is_in_doubt(entry.value)
+            }
+            EntryKind::Value => {
+                may_relocate && !entry.hidden && store.wants(entry.value.len() as u64)
+            }
             _ => false,
         };
         movable.then_some((store, job))

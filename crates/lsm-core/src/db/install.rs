@@ -144,7 +144,7 @@ impl Installer {
     ) -> Result<()> {
         // Durability: values that the job moved, and values whose handles never were in a log,
         // before a table points to them. Values of a flush with a log were synced with the log.
-        let unsynced = !values.carried.is_empty() || (is_flush && !partition.logged);
+        let unsynced = !values.relocated.is_empty() || (is_flush && !partition.logged);
         let Some(store) = partition.store().filter(|_| unsynced) else { return Ok(()) };
         self.sync_store(partition, store)?;
         check_synced(store, values)
@@ -216,10 +216,10 @@ impl Installer {
             });
         }
         // A failed edit may be on disk all the same, and one of its tables may name the values.
-        let carried = self.catalog.unconfirmed().until_installed(values.carried);
+        let relocated = self.catalog.unconfirmed().until_installed(values.relocated);
         let installed = editing.install(changes);
         let version = installed.inspect_err(|_| doubt_hooks(partition, hooks.as_ref()))?;
-        carried.keep();
+        relocated.keep();
         let edit = version.edit_number;
         note_clear(&version.partitions[&partition.id], made, &clear_of);
         // Before the view: a job takes its view first, and its output under older hooks is not

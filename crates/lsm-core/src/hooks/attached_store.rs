@@ -7,14 +7,14 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::guarded::Who;
+use super::guarded::HookId;
 use super::{StoreContext, StoreFigures, StoreSection, ValueStore, ValueStoreFactory};
 use crate::error::Result;
 use crate::stats::ValueStoreStats;
 
 /// The value store of a partition, with its name and its threshold.
 pub struct AttachedStore {
-    who: Who,
+    hook: HookId,
     store: Arc<dyn ValueStore>,
     /// [`ValueStoreFactory::threshold_bytes`]. Relaxed: it orders nothing, and every write loads it.
     threshold_bytes: AtomicU64,
@@ -32,17 +32,17 @@ impl AttachedStore {
     ) -> Result<Arc<AttachedStore>> {
         let partition = context.partition_name.clone();
         // The name is asked once: a store that panics later must still be named.
-        let who = Who { partition, kind: "value store", name: factory.name().into() };
-        let store = who.call("open", || factory.open(context, sections))?;
-        let threshold = who.call("threshold_bytes", || Ok(factory.threshold_bytes()))?;
-        Ok(Arc::new(AttachedStore { who, store, threshold_bytes: threshold.into() }))
+        let hook = HookId { partition, kind: "value store", name: factory.name().into() };
+        let store = hook.call("open", || factory.open(context, sections))?;
+        let threshold = hook.call("threshold_bytes", || Ok(factory.threshold_bytes()))?;
+        Ok(Arc::new(AttachedStore { hook, store, threshold_bytes: threshold.into() }))
     }
 
     /// A store by itself, which takes no values.
     #[cfg(test)]
     pub fn alone(store: Arc<dyn ValueStore>) -> Arc<AttachedStore> {
-        let who = Who { partition: "p".into(), kind: "value store", name: "alone".into() };
-        Arc::new(AttachedStore { who, store, threshold_bytes: u64::MAX.into() })
+        let hook = HookId { partition: "p".into(), kind: "value store", name: "alone".into() };
+        Arc::new(AttachedStore { hook, store, threshold_bytes: u64::MAX.into() })
     }
 
     /// Makes the call `what` of the store.
@@ -54,7 +54,7 @@ impl AttachedStore {
         what: &str,
         call: impl FnOnce(&dyn ValueStore) -> Result<T>,
     ) -> Result<T> {
-        self.who.call(what, || call(&*self.store))
+        self.hook.call(what, || call(&*self.store))
     }
 
     /// [`ValueStore::sync`].

@@ -32,8 +32,8 @@ use crate::types::{Gap, KeyForm};
 
 /// Runs `code` of a hook; a panic becomes an error. `who` names the hook if the payload of the
 /// panic does not.
-pub fn catch<T>(who: &str, code: impl FnOnce() -> T) -> Result<T> {
-    catch_as(ErrorKind::HookPanicked, who, code)
+pub fn catch<T>(hook: &str, code: impl FnOnce() -> T) -> Result<T> {
+    catch_as(ErrorKind::HookPanicked, hook, code)
 }
 
 /// Runs `code` of the engine, which fails its work by a panic and not the thread. `work` names the work.
@@ -45,12 +45,12 @@ pub fn catch_engine<T>(work: &str, code: impl FnOnce() -> Result<T>) -> Result<T
 }
 
 /// Runs a loop of the engine that calls a hook for each entry. A panic of a call that was made through
-/// [`Who::blamed`] becomes an error; any other goes on.
+/// [`HookId::blamed`] becomes an error; any other goes on.
 ///
 /// In a profile of fills with a filter that seals, catches around each call took a hundredth of the time.
 pub fn catch_blamed<T>(code: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(code)).unwrap_or_else(|payload| match BLAMED.take() {
-        Some(who) => Err(panicked(ErrorKind::HookPanicked, &who, &*payload)),
+        Some(hook) => Err(panicked(ErrorKind::HookPanicked, &hook, &*payload)),
         None => resume_unwind(payload),
     })
 }
@@ -60,29 +60,29 @@ thread_local! {
     static BLAMED: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-fn catch_as<T>(kind: ErrorKind, who: &str, code: impl FnOnce() -> T) -> Result<T> {
+fn catch_as<T>(kind: ErrorKind, hook: &str, code: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| match payload.downcast::<Error>() {
         Ok(named) => *named,
-        Err(payload) => panicked(kind, who, &*payload),
+        Err(payload) => panicked(kind, hook, &*payload),
     })
 }
 
-fn panicked(kind: ErrorKind, who: &str, payload: &(dyn Any + Send)) -> Error {
+fn panicked(kind: ErrorKind, hook: &str, payload: &(dyn Any + Send)) -> Error {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let text = text.unwrap_or("the payload is not text");
-    Error::new(kind, format!("{who} panicked: {text}"))
+    Error::new(kind, format!("{hook} panicked: {text}"))
 }
 
 /// A hook and where it is attached.
 #[derive(Clone)]
-pub(super) struct Who {
+pub(super) struct HookId {
     pub(super) partition: Arc<str>,
     pub(super) kind: &'static str,
     pub(super) name: Arc<str>,
 }
 
-impl Who {
+impl HookId {
     /// A call that may fail.
     pub(super) fn call<T>(&self, what: &str, code: impl FnOnce() -> Result<T>) -> Result<T> {
         catch_unwind(AssertUnwindSafe(code))
@@ -100,7 +100,7 @@ impl Who {
     /// A call for an entry of a loop that runs in [`catch_blamed`].
     #[inline]
     fn blamed<T>(&self, what: &'static str, code: impl FnOnce() -> T) -> T {
-        let blame = Blame { who: self, what };
+        let blame = Blame { hook: self, what };
         let result = code();
         // Reached unless the call unwinds.
         std::mem::forget(blame);
@@ -125,21 +125,21 @@ impl Who {
     }
 
     fn named(&self, what: &str) -> String {
-        let Who { partition, kind, name } = self;
+        let HookId { partition, kind, name } = self;
         format!("partition {partition:?}: {what} of the {kind} {name:?}")
     }
 }
 
 /// Names the call that it was made for when that unwinds.
 struct Blame<'w> {
-    who: &'w Who,
+    hook: &'w HookId,
     what: &'static str,
 }
 
 impl Drop for Blame<'_> {
     #[cold]
     fn drop(&mut self) {
-        BLAMED.set(Some(self.who.named(self.what)));
+        BLAMED.set(Some(self.hook.named(self.what)));
     }
 }
 
@@ -148,16 +148,19 @@ pub fn guarded_filter(
     partition: &Arc<str>,
     filter: &Arc<dyn CompactionFilterFactory>,
 ) -> Arc<dyn CompactionFilterFactory> {
-    let who =
-        Who { partition: partition.clone(), kind: "compaction filter", name: filter.name().into() };
-    let expiry = filter.expiry().map(|expiry| GuardedExpiry { who: who.clone(), expiry });
+    let hook = HookId {
+        partition: partition.clone(),
+        kind: "compaction filter",
+        name: filter.name().into(),
+    };
+    let expiry = filter.expiry().map(|expiry| GuardedExpiry { hook: hook.clone(), expiry });
     let expiry = expiry.map(|expiry| Arc::new(expiry) as Arc<dyn Expiry>);
     let note_form = filter.note_form().map(|form| {
         let payload_bytes = form.payload_bytes();
-        Arc::new(GuardedForm { who: who.clone(), payload_bytes, form: Some(form) }) as Arc<_>
+        Arc::new(GuardedForm { hook: hook.clone(), payload_bytes, form: Some(form) }) as Arc<_>
     });
     Arc::new(GuardedFilter {
-        who,
+        hook,
         params: filter.params(),
         rules: filter.rules(),
         seals: filter.seals(),
@@ -179,7 +182,7 @@ pub fn as_any(factory: &dyn CompactionFilterFactory) -> &dyn Any {
 }
 
 struct GuardedFilter {
-    who: Who,
+    hook: HookId,
     params: Vec<u8>,
     rules: Rules,
     seals: bool,
@@ -192,7 +195,7 @@ struct GuardedFilter {
 
 impl CompactionFilterFactory for GuardedFilter {
     fn name(&self) -> &str {
-        &self.who.name
+        &self.hook.name
     }
 
     fn params(&self) -> Vec<u8> {
@@ -200,11 +203,11 @@ impl CompactionFilterFactory for GuardedFilter {
     }
 
     fn check_stored(&self, params: &[u8]) -> Result<()> {
-        self.who.call("check_stored", || self.filter.check_stored(params))
+        self.hook.call("check_stored", || self.filter.check_stored(params))
     }
 
     fn check_table(&self, table: &InputTable) -> Result<()> {
-        self.who.call("check_table", || self.filter.check_table(table))
+        self.hook.call("check_table", || self.filter.check_table(table))
     }
 
     fn rules(&self) -> Rules {
@@ -212,7 +215,7 @@ impl CompactionFilterFactory for GuardedFilter {
     }
 
     fn rules_for(&self, form: Option<KeyForm>) -> Rules {
-        self.who.unwind("rules_for", || self.filter.rules_for(form))
+        self.hook.unwind("rules_for", || self.filter.rules_for(form))
     }
 
     fn seals(&self) -> bool {
@@ -236,16 +239,16 @@ impl CompactionFilterFactory for GuardedFilter {
     }
 
     fn joined(&self, left_largest: &[u8], right_smallest: &[u8]) -> bool {
-        self.who.unwind("joined", || self.filter.joined(left_largest, right_smallest))
+        self.hook.unwind("joined", || self.filter.joined(left_largest, right_smallest))
     }
 
     fn start(&self, job: &Job<'_>) -> Result<Box<dyn CompactionFilter>> {
-        self.who.call("start", || self.filter.start(job))
+        self.hook.call("start", || self.filter.start(job))
     }
 
     fn verifier(&self, inputs: &[InputTable], compares: bool) -> Result<Option<Verifier>> {
         // The cursor catches what unwinds in it, block by block.
-        self.who.call("verifier", || self.filter.verifier(inputs, compares))
+        self.hook.call("verifier", || self.filter.verifier(inputs, compares))
     }
 
     fn repair(
@@ -255,7 +258,7 @@ impl CompactionFilterFactory for GuardedFilter {
         sources: &Arc<dyn RepairSources>,
     ) -> Result<Option<Box<dyn TableRepair>>> {
         // The walk catches what unwinds in it, block by block.
-        self.who.call("repair", || self.filter.repair(input, table, sources))
+        self.hook.call("repair", || self.filter.repair(input, table, sources))
     }
 
     fn restores(&self) -> bool {
@@ -264,36 +267,36 @@ impl CompactionFilterFactory for GuardedFilter {
     }
 
     fn restore(&self, gap: &Gap) -> Result<Option<Vec<OwnedEntry>>> {
-        self.who.call("restore", || self.filter.restore(gap))
+        self.hook.call("restore", || self.filter.restore(gap))
     }
 }
 
 struct GuardedExpiry {
-    who: Who,
+    hook: HookId,
     expiry: Arc<dyn Expiry>,
 }
 
 impl Expiry for GuardedExpiry {
     fn expires_at(&self, key: &[u8], value: Option<&[u8]>) -> Option<u64> {
-        self.who.unwind("expires_at", || self.expiry.expires_at(key, value))
+        self.hook.unwind("expires_at", || self.expiry.expires_at(key, value))
     }
 
     fn now(&self, unix_time: Duration) -> u64 {
-        self.who.unwind("now", || self.expiry.now(unix_time))
+        self.hook.unwind("now", || self.expiry.now(unix_time))
     }
 
     fn stays_for(&self) -> Option<u64> {
-        self.who.unwind("stays_for", || self.expiry.stays_for())
+        self.hook.unwind("stays_for", || self.expiry.stays_for())
     }
 
     fn reads_values(&self) -> bool {
-        self.who.unwind("reads_values", || self.expiry.reads_values())
+        self.hook.unwind("reads_values", || self.expiry.reads_values())
     }
 }
 
 /// A filter of a job, which names it where it panics.
 pub struct JobFilter {
-    who: Who,
+    hook: HookId,
     /// There until it is dropped.
     filter: Option<Box<dyn CompactionFilter>>,
 }
@@ -305,8 +308,8 @@ impl JobFilter {
     /// Those of the factory.
     pub fn start(factory: &dyn CompactionFilterFactory, job: &Job<'_>) -> Result<JobFilter> {
         let partition = job.partition.into();
-        let who = Who { partition, kind: "compaction filter", name: factory.name().into() };
-        Ok(JobFilter { who, filter: Some(factory.start(job)?) })
+        let hook = HookId { partition, kind: "compaction filter", name: factory.name().into() };
+        Ok(JobFilter { hook, filter: Some(factory.start(job)?) })
     }
 
     /// Makes the call that is named `what`, in code that runs in [`catch_blamed`].
@@ -317,12 +320,12 @@ impl JobFilter {
         code: impl FnOnce(&mut dyn CompactionFilter) -> T,
     ) -> T {
         let filter = self.filter.as_mut().expect("only the drop takes it");
-        self.who.blamed(what, || code(&mut **filter))
+        self.hook.blamed(what, || code(&mut **filter))
     }
 }
 
 struct GuardedForm {
-    who: Who,
+    hook: HookId,
     payload_bytes: usize,
     /// There until it is dropped.
     form: Option<Arc<dyn NoteForm>>,
@@ -336,12 +339,12 @@ impl NoteForm for GuardedForm {
     fn put_payloads(&self, notes: &[u64], out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
         let form = self.form.as_ref().expect("only the drop takes it");
-        self.who.call("put_payloads", || form.put_payloads(notes, out))?;
+        self.hook.call("put_payloads", || form.put_payloads(notes, out))?;
         // The engine finds the payload of an entry by this length.
         if out.len() == start + notes.len() * self.payload_bytes {
             return Ok(());
         }
-        let call = self.who.named("put_payloads");
+        let call = self.hook.named("put_payloads");
         let what = format!("{call} made payloads of another length than it said");
         Err(Error::new(ErrorKind::InvalidArgument, what))
     }
@@ -350,13 +353,13 @@ impl NoteForm for GuardedForm {
 impl Drop for JobFilter {
     fn drop(&mut self) {
         // Taken out, so that a panic of its drop is caught as that of any other call.
-        self.who.let_go(self.filter.take());
+        self.hook.let_go(self.filter.take());
     }
 }
 
 impl Drop for GuardedForm {
     fn drop(&mut self) {
-        self.who.let_go(self.form.take());
+        self.hook.let_go(self.form.take());
     }
 }
 
@@ -419,8 +422,9 @@ mod tests {
 
     #[test]
     fn payloads_of_another_length_than_a_form_says_are_refused() {
-        let who = Who { partition: "p".into(), kind: "compaction filter", name: "short".into() };
-        let form = GuardedForm { who, payload_bytes: 2, form: Some(Arc::new(Short)) };
+        let hook =
+            HookId { partition: "p".into(), kind: "compaction filter", name: "short".into() };
+        let form = GuardedForm { hook, payload_bytes: 2, form: Some(Arc::new(Short)) };
         let mut out = vec![9];
         form.put_payloads(&[], &mut out).unwrap();
         let error = form.put_payloads(&[1, 2], &mut out).unwrap_err();

@@ -48,8 +48,8 @@ pub use repair::{
     RepairedBlock, RepairedEntry, TableRepair, TableVerdict,
 };
 pub use store::{
-    AddedValue, Carry, CarryJob, Dropped, JobValues, KeySpan, MovePlan, MoveRequest, MovesEnded,
-    PendingHandle, StoreEdit, StoreFigures, StoreSnapshot, StoredValue, ValueStore,
+    AddedValue, Dropped, JobValues, KeySpan, MovePlan, MoveRequest, MovesEnded, PendingHandle,
+    Relocation, RelocationJob, StoreEdit, StoreFigures, StoreSnapshot, StoredValue, ValueStore,
     ValueStoreFactory,
 };
 pub use store_context::{

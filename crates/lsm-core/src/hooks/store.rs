@@ -12,7 +12,7 @@
 //! (the log)      the handle is committed: from now on the value must stay
 //! edit, apply    a flush writes the handle to a table: the edit *adds* the value
 //! value          reads of the key
-//! carry          a compaction may move the value: the edit adds the new one and drops the old one
+//! relocate       a compaction may move the value: the edit adds the new one and drops the old one
 //! edit, apply    no table of the newest version names the handle any more: the edit *drops* the value
 //! reclaim        no reader sees it any more: the store frees its space
 //! ```
@@ -25,7 +25,7 @@
 //! is_durable     for each handle at the end of the log that is not known to be synced
 //! edit, apply    the values that only the log named, which the open wrote to tables
 //! snapshot       the chunk files that it needs: an open for writing removes all others
-//! (use)          put, value, carry, sync, edit, apply, reclaim, plan_moves, stats, checkpoint: on any
+//! (use)          put, value, relocate, sync, edit, apply, reclaim, plan_moves, stats, checkpoint: on any
 //!                thread, at the same time; `apply` and `reclaim` one at a time, in the order of edits
 //! (close)        the store is dropped; nothing else is called
 //! ```
@@ -36,7 +36,7 @@
 //! Invariants:
 //! 1. A handle enters the log only after `put` has returned it. The log counts as durable through the
 //!    handle, and a table with the handle is installed, only after a `sync` that began after `put` or
-//!    `carry` returned the handle. The engine makes these calls; a store syncs by itself only to bound what
+//!    `relocate` returned the handle. The engine makes these calls; a store syncs by itself only to bound what
 //!    is not synced.
 //! 2. Every handle in a table of a durable version was added by one edit and is dropped by one edit: by
 //!    that of a job, or, if its entry was lost to damage, by one of [`Dropped::Unnamed`]. A value that
@@ -121,15 +121,15 @@ pub trait ValueStore: Any + Send + Sync {
     fn value(&self, handle: &[u8]) -> Result<Box<dyn StoredValue + '_>>;
 
     /// Returns the new place of a value in a job. Called for every handle that survives a compaction, and for
-    /// every value in a table that is as long as the threshold; in a flush, only as [`CarryJob::Rescue`]. The
+    /// every value in a table that is as long as the threshold; in a flush, only as [`RelocationJob::Rescue`]. The
     /// default moves nothing.
     ///
     /// # Errors
     /// They fail the job, and with it the merge of all other keys. In a compaction, a value that cannot be
     /// moved now better stays where it is.
-    fn carry(&self, entry: Entry<'_>, job: CarryJob) -> Result<Carry> {
+    fn relocate(&self, entry: Entry<'_>, job: RelocationJob) -> Result<Relocation> {
         let _ = (entry, job);
-        Ok(Carry::Stay)
+        Ok(Relocation::Stay)
     }
 
     /// Begins to write to the device what [`ValueStore::sync`] would make durable, and does not wait. The
@@ -137,13 +137,13 @@ pub trait ValueStore: Any + Send + Sync {
     /// default does nothing.
     fn begin_sync(&self) {}
 
-    /// Makes every value durable whose `put` or `carry` has returned. An `Ok` after an error also covers
+    /// Makes every value durable whose `put` or `relocate` has returned. An `Ok` after an error also covers
     /// the values before the error, except those that are [in doubt](StoredValue::is_in_doubt). A sync that
     /// the store made by itself, and that failed, fails the next call.
     ///
     /// # Errors
     /// The database then refuses logged writes until it has written its memtables to tables. In these flushes
-    /// `carry` moves the values that are in doubt. [`ValueStoreStats::sync_failure_count`] must have counted
+    /// `relocate` moves the values that are in doubt. [`ValueStoreStats::sync_failure_count`] must have counted
     /// the failure before this returns: a job whose values may have been in the failed sync is not installed.
     fn sync(&self) -> Result<()>;
 
@@ -347,7 +347,7 @@ pub struct MoveRequest<'a> {
 
 /// The answer to a [`MoveRequest`].
 pub enum MovePlan {
-    /// The tables with these keys are to be rewritten, so that [`ValueStore::carry`] moves values.
+    /// The tables with these keys are to be rewritten, so that [`ValueStore::relocate`] moves values.
     Rewrite {
         /// The keys.
         span: KeySpan,
@@ -365,9 +365,9 @@ pub enum MovePlan {
 /// such values.
 pub type MovesEnded = Arc<dyn Fn(Option<&Error>) -> Option<Error> + Send + Sync>;
 
-/// The job that passes a value to [`ValueStore::carry`].
+/// The job that passes a value to [`ValueStore::relocate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CarryJob {
+pub enum RelocationJob {
     /// A compaction. The value may stay where it is.
     Compaction,
     /// A flush after a failed sync, for a value that is [in doubt](StoredValue::is_in_doubt). It should move:
@@ -417,7 +417,7 @@ pub struct JobValues {
     /// As [`Dropped::Handles`].
     pub dropped: Vec<Vec<u8>>,
     /// Values that the job moved: kept with its tables, let go if it fails.
-    pub carried: Vec<PendingHandle>,
+    pub relocated: Vec<PendingHandle>,
     /// [`ValueStoreStats::sync_failure_count`] when the job began.
     pub sync_failure_count: u64,
 }
@@ -436,7 +436,7 @@ impl JobValues {
 
 /// The place of a value after a compaction.
 #[derive(Debug)]
-pub enum Carry {
+pub enum Relocation {
     /// It stays where it is.
     Stay,
     /// It lies in the store, under this handle.

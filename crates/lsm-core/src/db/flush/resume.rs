@@ -100,8 +100,8 @@ impl Flusher {
 
     /// Installs the tables and the new log, and releases the old segments.
     fn begin_again(&self, rewritten: &mut [Rewritten]) -> Result<()> {
-        let carried = rewritten.iter_mut().map(|(_, written)| &mut written.made.values.carried);
-        let carried: Vec<PendingHandle> = carried.flat_map(std::mem::take).collect();
+        let relocated = rewritten.iter_mut().map(|(_, written)| &mut written.made.values.relocated);
+        let relocated: Vec<PendingHandle> = relocated.flat_map(std::mem::take).collect();
         let rewritten = &*rewritten;
         let mut writer = self.log.lock();
         // `close` ends the log under the same lock, so it is either done or not begun here.
@@ -123,7 +123,7 @@ impl Flusher {
             self.let_go(rewritten);
         })?;
         let NewLog { number: edit, changes, kept, dropped, sections, condemned } = edit;
-        let carried = self.runner.catalog.unconfirmed().until_installed(carried);
+        let relocated = self.runner.catalog.unconfirmed().until_installed(relocated);
         let installed = versions.install(changes);
         let version = match installed {
             Ok(version) => version,
@@ -134,7 +134,7 @@ impl Flusher {
                 return Err(error);
             }
         };
-        carried.keep();
+        relocated.keep();
         for (partition, written) in &kept {
             let through = Some(written.through);
             partition.install(version.partitions[&partition.id].clone(), through);

@@ -98,7 +98,7 @@ impl Interleaving {
     fn job(self: &Arc<Self>, depth: u32, fails: bool) {
         let (number, value) = self.value();
         let inner = self.db.inner();
-        let values = JobValues { carried: vec![value], ..JobValues::default() };
+        let values = JobValues { relocated: vec![value], ..JobValues::default() };
         let changes = vec![Change::LastSeq(inner.commit.visible_seq())];
         let installation = Installation { values, ..Installation::of(changes) };
         if fails {
