@@ -248,6 +248,15 @@ where
         self.call(move |handle| handle.get(key)).await
     }
 
+    /// As [`Readable::multi_get`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        let keys: Vec<_> = keys.iter().map(|key| Slice::from(key.as_ref())).collect();
+        self.call(move |handle| handle.multi_get(&keys)).await
+    }
+
     /// As [`Readable::contains`].
     ///
     /// # Errors

@@ -137,6 +137,10 @@ impl Readable for Reading {
         Reading::get(self, key)
     }
 
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        Reading::multi_get(self, keys)
+    }
+
     fn range(&self, range: impl KeyRange) -> Range {
         Reading::range(self, range)
     }

@@ -51,6 +51,9 @@ pub trait Readable {
     /// Returns the value of `key`.
     fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>>;
 
+    /// Returns the values of `keys`, in their order.
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>>;
+
     /// Returns the keys and values in `range`.
     fn range(&self, range: impl KeyRange) -> Self::Range;
 
@@ -101,6 +104,10 @@ impl Readable for Partition {
         // The inherent method, by its full name. If that were renamed one day, `self.get` would be
         // this method, which would call itself.
         Partition::get(self, key)
+    }
+
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        Partition::multi_get(self, keys)
     }
 
     fn range(&self, range: impl KeyRange) -> Range {

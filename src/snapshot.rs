@@ -58,6 +58,28 @@ impl Snapshot {
         self.0.get(&partition.0, key)
     }
 
+    /// Returns the values that `keys` had in `partition`, in the order of `keys`. Errors
+    /// are those of [`Snapshot::get`], of any of the keys. Cost is that of [`Partition::multi_get`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let before = db.snapshot();
+    /// users.put("bob", "author")?;
+    /// let roles = before.multi_get(&users, &["bob", "alice"])?;
+    /// assert!(roles[0].is_none() && roles[1].as_deref() == Some(&b"admin"[..]));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        partition: &Partition,
+        keys: &[K],
+    ) -> Result<Vec<Option<Slice>>> {
+        self.0.multi_get(&partition.0, keys)
+    }
+
     /// Returns whether `key` existed in `partition`. Errors and cost are those of
     /// [`Snapshot::get`].
     ///
@@ -305,6 +327,10 @@ impl Readable for PartitionSnapshot {
     #[inline]
     fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.snapshot.get(&self.partition, key)
+    }
+
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        self.snapshot.multi_get(&self.partition, keys)
     }
 
     fn range(&self, range: impl KeyRange) -> Range {

@@ -100,6 +100,28 @@ impl Transaction {
         self.0.get(&partition.0, key)
     }
 
+    /// Returns the values of `keys` in `partition`, in the order of `keys`, with the writes that the transaction made. Errors
+    /// are those of [`Transaction::get`], of any of the keys. Cost is that of [`Partition::multi_get`].
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.put(&users, "carol", "author");
+    /// let roles = transaction.multi_get(&users, &["bob", "alice", "carol"])?;
+    /// assert!(roles[0].is_none() && roles[1].as_deref() == Some(&b"admin"[..]));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        partition: &Partition,
+        keys: &[K],
+    ) -> Result<Vec<Option<Slice>>> {
+        self.0.multi_get(&partition.0, keys)
+    }
+
     /// Returns whether `key` exists in `partition`. Errors are those of [`Transaction::get`].
     ///
     /// # Examples
@@ -348,6 +370,10 @@ impl<'a> Readable for PartitionTransaction<'a> {
 
     fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.transaction.get(self.partition, key)
+    }
+
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        self.transaction.multi_get(self.partition, keys)
     }
 
     fn range(&self, range: impl KeyRange) -> TransactionRange {

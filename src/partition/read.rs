@@ -37,6 +37,28 @@ impl Partition {
         self.0.get(key)
     }
 
+    /// Returns the values of `keys` at one moment, in the order of `keys`. A key may come twice.
+    ///
+    /// # Errors
+    /// Those of [`Partition::get`], of any of the keys.
+    ///
+    /// # Cost
+    /// That of the gets, but they wait together: for memory, and for blocks that are read from the device, which the
+    /// system reads ahead where it can (Linux, Android). Takes memory for the values of all keys.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice", "admin")?;
+    /// let roles = users.multi_get(&["bob", "alice"])?;
+    /// assert!(roles[0].is_none() && roles[1].as_deref() == Some(&b"admin"[..]));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        self.0.multi_get(keys)
+    }
+
     /// Returns whether `key` exists. Errors and cost are those of [`Partition::get`].
     ///
     /// # Examples

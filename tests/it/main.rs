@@ -38,6 +38,7 @@ mod mapped;
 mod memory;
 mod metahive;
 mod model;
+mod multi_get;
 mod panics;
 mod partitions;
 mod promotion;

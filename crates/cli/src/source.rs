@@ -114,6 +114,13 @@ impl Readable for Readings {
         }
     }
 
+    fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        match self {
+            Readings::Own(partition) => partition.multi_get(keys),
+            Readings::Beside(reading) => reading.multi_get(keys),
+        }
+    }
+
     fn range(&self, range: impl KeyRange) -> Range {
         match self {
             Readings::Own(partition) => partition.range(range),

@@ -191,6 +191,33 @@ impl SecondaryPartition {
         self.read_again(options, |reading| reading.get(key))
     }
 
+    /// Returns the values of `keys` at the level of `options`, all at one moment, in their order.
+    ///
+    /// # Errors
+    /// As [`SecondaryPartition::read`] and [`SecondaryPartition::get`].
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::{Level, ReadOptions};
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let options = ReadOptions::new(Level::Strong);
+    /// let roles = users.multi_get(&["bob", "alice"], &options)?;
+    /// assert!(roles[0].is_none() && roles[1].as_deref() == Some(&b"admin"[..]));
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        options: &ReadOptions,
+    ) -> Result<Vec<Option<Slice>>> {
+        self.read_again(options, |reading| reading.multi_get(keys))
+    }
+
     /// Calls `read` with a view of the partition with the given options, and again with a newer one if
     /// it fails because the files of the view were deleted: for reads that need no particular state.
     ///

@@ -95,6 +95,29 @@ impl Reading {
         self.view.get(key)
     }
 
+    /// Returns the values of `keys`, in their order. Costs less than a get for each of them.
+    ///
+    /// # Errors
+    /// Those of [`Reading::get`], of any of the keys.
+    ///
+    /// # Examples
+    /// ```
+    /// use secondary::Level;
+    ///
+    /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
+    /// # let primary = lsm_core::Db::builder("/db").fs(fs.clone()).open()?;
+    /// # let commit = primary.partition("users")?.put("alice", "admin")?;
+    /// # let secondary = secondary::Secondary::builder("/db").fs(fs).open()?;
+    /// let users = secondary.partition("users")?;
+    /// let reading = users.at(Level::Strong)?;
+    /// let roles = reading.multi_get(&["bob", "alice"])?;
+    /// assert!(roles[0].is_none() && roles[1].as_deref() == Some(&b"admin"[..]));
+    /// # Ok::<(), lsm_core::Error>(())
+    /// ```
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        self.view.multi_get(keys)
+    }
+
     /// Returns the keys and values in `range`.
     ///
     /// # Examples

@@ -27,7 +27,7 @@ pub struct Seen {
     pub unlogged: Contents,
 }
 
-/// Reads everything, and each key once more by a get.
+/// Reads everything, and each key once more by a get, and all in one call.
 pub fn observe(db: &Db) -> Result<Seen, String> {
     let mut seen = Seen::default();
     for name in db.partition_names() {
@@ -40,6 +40,12 @@ pub fn observe(db: &Db) -> Result<Seen, String> {
                 return Err(format!("get and scan differ in {name} at {key:?}"));
             }
             contents.insert(key.to_vec(), Arc::from(&*value));
+        }
+        let keys: Vec<_> = contents.keys().rev().collect();
+        let got = partition.multi_get(&keys).map_err(context("multi_get"))?;
+        if !got.iter().map(Option::as_deref).eq(contents.values().rev().map(|value| Some(&**value)))
+        {
+            return Err(format!("multi_get and scan differ in {name}"));
         }
         if name == UNLOGGED {
             seen.unlogged = contents;

@@ -149,13 +149,20 @@ impl Harness {
     fn get(&mut self) {
         let Some(at) = self.pick() else { return };
         let partition = self.rng.index(2);
-        let key = key(&mut self.rng);
+        let [key, other] = [key(&mut self.rng), key(&mut self.rng)];
         let open = &mut self.open[at];
-        let found = open.transaction.get(&self.partitions[partition], &key).unwrap();
-        let expected = open.expected(&self.model, partition).remove(&key);
-        assert_eq!(found.as_deref(), expected.as_ref().map(String::as_bytes), "{key}");
-        if !open.own[partition].contains_key(&key) {
-            open.reads.push(Read { partition, first: key.clone(), last: key });
+        let handle = &self.partitions[partition];
+        let keys = if self.rng.chance(1, 2) { vec![key] } else { vec![key, other] };
+        let found = match &keys[..] {
+            [key] => vec![open.transaction.get(handle, key).unwrap()],
+            keys => open.transaction.multi_get(handle, keys).unwrap(),
+        };
+        let content = open.expected(&self.model, partition);
+        for (key, found) in keys.into_iter().zip(found) {
+            assert_eq!(found.as_deref(), content.get(&key).map(String::as_bytes), "{key}");
+            if !open.own[partition].contains_key(&key) {
+                open.reads.push(Read { partition, first: key.clone(), last: key });
+            }
         }
     }
 

@@ -47,6 +47,11 @@ impl Engine for Measured {
         Ok(self.partition.get(key)?.map(|value| value.len()))
     }
 
+    fn multi_get(&self, keys: &[Vec<u8>]) -> Result<usize> {
+        let values = self.partition.multi_get(keys)?;
+        Ok(values.iter().flatten().count())
+    }
+
     fn seek(&self, key: &[u8], entries: u64, mut visit: impl FnMut(&[u8], &[u8])) -> Result<()> {
         let mut cursor = self.partition.cursor();
         cursor.seek(key)?;

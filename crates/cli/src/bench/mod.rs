@@ -38,8 +38,8 @@ pub(crate) struct Args {
     #[command(subcommand)]
     own_data: Option<OwnData>,
     /// Workloads in order, separated by commas: fillseq, fillrandom, fillbatch, fillsync,
-    /// overwrite, readrandom, readmissing, seekrandom, scan, scan-reverse, deleterandom,
-    /// readwhilewriting, ycsb-a to ycsb-f, ycsb-w
+    /// overwrite, readrandom, multireadrandom, readmissing, seekrandom, scan, scan-reverse,
+    /// deleterandom, readwhilewriting, ycsb-a to ycsb-f, ycsb-w
     #[arg(required = true, value_delimiter = ',')]
     workloads: Vec<Kind>,
     /// Number of records of the data set

@@ -377,6 +377,15 @@ impl Snapshot {
         partition.get_at(Some(self), key.as_ref())
     }
 
+    /// Returns the values that `keys` had in `partition`, in their order.
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        partition: &Partition,
+        keys: &[K],
+    ) -> Result<Vec<Option<Slice>>> {
+        partition.multi_get_at(Some(self), keys)
+    }
+
     /// Returns whether `key` existed in `partition`.
     #[inline]
     pub fn contains(&self, partition: &Partition, key: impl AsRef<[u8]>) -> Result<bool> {

@@ -127,6 +127,24 @@ impl Partition {
         found.map_err(|error| error.in_partition(&self.state().name))
     }
 
+    /// Returns the values of `keys` at one moment, in their order.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        self.multi_get_at(None, keys)
+    }
+
+    pub(super) fn multi_get_at<K: AsRef<[u8]>>(
+        &self,
+        snapshot: Option<&Snapshot>,
+        keys: &[K],
+    ) -> Result<Vec<Option<Slice>>> {
+        let ViewAt { view, seq } = self.observe(snapshot)?;
+        let tables = &*self.db().setup.tables;
+        let state = self.state();
+        let context = GetContext { view: &view, tables, store: state.store(), seq };
+        let found = read::multi_get(&context, state.key_form, keys);
+        found.map_err(|error| error.in_partition(&state.name))
+    }
+
     /// The place of the value of `key`, now or as `snapshot` sees it, with the point that keeps it
     /// there. The value store is not read.
     ///

@@ -75,6 +75,30 @@ impl Transaction {
         self.snapshot.get(partition, key)
     }
 
+    /// Returns the values of `keys` in `partition`, in their order, own writes included.
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        partition: &Partition,
+        keys: &[K],
+    ) -> Result<Vec<Option<Slice>>> {
+        partition.check_snapshot(&self.snapshot)?;
+        let own = self.own(partition);
+        let mut values = vec![None; keys.len()];
+        let mut others = Vec::new();
+        for (at, key) in keys.iter().map(AsRef::as_ref).enumerate() {
+            match own.and_then(|own| own.get(key)) {
+                Some(own) => values[at].clone_from(own),
+                None => others.push((at, key)),
+            }
+        }
+        let keys: Vec<&[u8]> = others.iter().map(|(_, key)| *key).collect();
+        // Before the read, as in a get.
+        keys.iter().for_each(|key| self.reads.note_key(partition.state(), key));
+        let found = self.snapshot.multi_get(partition, &keys)?;
+        others.into_iter().zip(found).for_each(|((at, _), value)| values[at] = value);
+        Ok(values)
+    }
+
     /// Returns the keys and values in `range` of `partition`, with the own writes that were made
     /// before this call.
     pub fn range(&self, partition: &Partition, range: impl KeyRange) -> TransactionRange {

@@ -303,19 +303,21 @@ impl ReplicaView {
     }
 
     #[inline]
+    fn context(&self) -> Result<GetContext<'_>> {
+        let tables = &self.partition.inner.tables;
+        tables.check_process()?;
+        let store = self.view.hooks.store.as_ref();
+        Ok(GetContext { view: &self.view.view, tables, store, seq: self.view.seq })
+    }
+
+    #[inline]
     fn look<T>(
         &self,
         key: &[u8],
         look: impl FnOnce(&PinnedView<'_>, &[u8]) -> Result<T>,
     ) -> Result<T> {
-        let FollowedPartition { inner, followed } = &self.partition;
-        inner.tables.check_process()?;
-        let context = GetContext {
-            view: &self.view.view,
-            tables: &inner.tables,
-            store: self.view.hooks.store.as_ref(),
-            seq: self.view.seq,
-        };
+        let followed = &self.partition.followed;
+        let context = self.context()?;
         let pinned = PinnedView { context, hooks: &self.view.hooks, partition: &followed.name };
         let looked = followed.key_form.with_stored(key, |key| look(&pinned, key));
         looked.map_err(|error| error.in_partition(&followed.name))
@@ -328,6 +330,16 @@ impl ReplicaView {
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.look(key.as_ref(), |pinned, key| read::get(&pinned.context, key))
+    }
+
+    /// Returns the values of `keys`, in their order.
+    ///
+    /// # Errors
+    /// Those of a get.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        let followed = &self.partition.followed;
+        let found = read::multi_get(&self.context()?, followed.key_form, keys);
+        found.map_err(|error| error.in_partition(&followed.name))
     }
 
     /// Returns the keys and values in `range`.

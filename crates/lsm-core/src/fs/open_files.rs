@@ -321,6 +321,13 @@ impl File for TableFile {
         self.file()?.read_at(offset, buf)
     }
 
+    fn prefetch(&self, offset: u64, len: u64) {
+        // The read reports a file that cannot be opened.
+        if let Ok(file) = self.file() {
+            file.prefetch(offset, len);
+        }
+    }
+
     fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.file()?.read_at_uncached(offset, buf)
     }

@@ -102,6 +102,14 @@ impl MemtableBloom {
         }
     }
 
+    /// Has the processor fetch the lines that [`MemtableBloom::may_contain`] looks at.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        for lines in self.tiers.iter().map_while(OnceLock::get) {
+            prefetch(std::ptr::from_ref(line_of(lines, hash)).cast());
+        }
+    }
+
     /// Returns `true` if a key with this hash may have been added.
     #[inline]
     pub(super) fn may_contain(&self, hash: u64) -> bool {

@@ -165,6 +165,12 @@ impl Memtable {
         }
     }
 
+    /// Has the processor fetch what a get of a missing key with this hash looks at.
+    #[inline]
+    pub fn prefetch_bloom(&self, hash: u64) {
+        self.bloom.prefetch(hash);
+    }
+
     /// The newest entry of `key`, whose hash is `hash`, that a reader at `seq` sees: its trailer and
     /// value.
     #[inline]

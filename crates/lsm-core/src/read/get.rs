@@ -86,7 +86,9 @@ pub enum Located {
 /// # Errors
 /// Those of [`get`].
 pub fn locate(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Located>> {
-    let Some((trailer, value, table)) = find(context, key)? else { return Ok(None) };
+    let mut values = ValueSearch { context, key, hash: bloom_hash(key) };
+    let found = search(context.view, key, &mut values)?;
+    let Some((trailer, value, table)) = seen(context, key, found)? else { return Ok(None) };
     match (trailer.kind(), context.store) {
         (Some(EntryKind::Handle), Some(_)) => Ok(Some(Located::Apart(value))),
         (kind, _) => Ok(resolve(context, kind, value, table, key)?.map(Located::Here)),
@@ -98,21 +100,42 @@ pub fn locate(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Located>> {
 /// # Errors
 /// Corruption that names the table if the key, or the way to it, is damaged.
 pub fn get(context: &GetContext<'_>, key: &[u8]) -> Result<Option<Slice>> {
-    match find(context, key)? {
+    get_hashed(context, key, bloom_hash(key))
+}
+
+/// As [`get`], with the `bloom_hash` of the key.
+#[inline(always)]
+pub(super) fn get_hashed(context: &GetContext<'_>, key: &[u8], hash: u64) -> Result<Option<Slice>> {
+    let found = search(context.view, key, &mut ValueSearch { context, key, hash })?;
+    value_of(context, key, found)
+}
+
+/// The newest entry of a key, and the table that it lies in.
+pub(super) type Found<'a> = (Trailer, Slice, Option<&'a Table>);
+
+/// The value of `key`, for which a search found this entry or none.
+///
+/// # Errors
+/// Those of [`get`].
+#[inline(always)]
+pub(super) fn value_of(
+    context: &GetContext<'_>,
+    key: &[u8],
+    found: Option<Found<'_>>,
+) -> Result<Option<Slice>> {
+    match seen(context, key, found)? {
         Some((trailer, value, table)) => resolve(context, trailer.kind(), value, table, key),
         None => Ok(None),
     }
 }
 
-/// The newest entry of `key` that the reader sees, and the table that it lies in.
+/// The entry that a search found for `key`, if it is the answer.
 #[inline(always)]
-fn find<'a>(
-    context: &'a GetContext<'_>,
-    key: &'a [u8],
-) -> Result<Option<<ValueSearch<'a> as Search<'a>>::Found>> {
-    // One hash for the blooms of all memtables and tables.
-    let mut values = ValueSearch { context, key, hash: bloom_hash(key) };
-    let found = search(context.view, key, &mut values)?;
+fn seen<'a>(
+    context: &GetContext<'_>,
+    key: &[u8],
+    found: Option<Found<'a>>,
+) -> Result<Option<Found<'a>>> {
     let seq = found.as_ref().map(|(trailer, ..)| trailer.seq());
     Ok(if is_answer(context, key, seq)? { found } else { None })
 }
@@ -157,11 +180,12 @@ pub fn lost(gap: &Gap, context: &TableContext) -> Error {
 struct ValueSearch<'a> {
     context: &'a GetContext<'a>,
     key: &'a [u8],
+    /// One for the Blooms of all memtables and tables.
     hash: u64,
 }
 
 impl<'a> Search<'a> for ValueSearch<'_> {
-    type Found = (Trailer, Slice, Option<&'a Table>);
+    type Found = Found<'a>;
 
     #[inline(always)]
     fn in_memtable(&mut self, memtable: &Memtable) -> Result<Option<Self::Found>> {

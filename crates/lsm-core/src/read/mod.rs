@@ -5,6 +5,7 @@ mod cursor;
 mod dead;
 mod get;
 mod moves;
+mod multi_get;
 mod range;
 mod readahead;
 mod source;
@@ -16,5 +17,6 @@ pub use range::{Bounds, KeyRange, Keys, Range};
 
 pub(crate) use cursor::stored_bounds;
 pub(crate) use get::{GetContext, Search, get, is_answer, lost, read_handle, resolve, search};
+pub(crate) use multi_get::multi_get;
 pub(crate) use range::prefix_bounds;
 pub(crate) use source::Source;

@@ -15,6 +15,7 @@
 //! never change for an extractor.
 
 use crate::codec::{Malformed, Reader, checksum64, put_u64};
+use crate::memory::prefetch;
 
 /// Extractor: the whole user key.
 const WHOLE_KEY: u8 = 1;
@@ -159,6 +160,12 @@ impl Bloom {
     pub(super) fn may_contain(&self, hash: u64) -> bool {
         let line = &self.lines[line_of(hash, self.lines.len())];
         bits(hash, self.probes).fold(true, |all, (word, mask)| all & (line.0[word] & mask != 0))
+    }
+
+    /// Has the processor fetch the line that [`Bloom::may_contain`] looks at.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        prefetch((&raw const self.lines[line_of(hash, self.lines.len())]).cast());
     }
 
     /// Memory that it takes, in bytes.

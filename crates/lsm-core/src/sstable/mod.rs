@@ -94,6 +94,7 @@ pub use properties::SstProperties;
 pub use raw::{RawIter, RawMode};
 pub use read_ahead::ReadMode;
 pub use reader::SstReader;
+pub use reader::lookup::TargetBlock;
 pub use salvage::{Salvaged, salvage};
 pub use table_block::{BlockCheck, EntryAt, Hidden, OpenTable, TableBlock};
 pub use tolerant::TolerantIter;

@@ -7,6 +7,8 @@
 //! 1. Stored keys sort as user keys do, and no two keys have the same stored form.
 //! 2. The form of a partition never changes. The numbers are on disk.
 
+use std::borrow::Cow;
+
 /// Longest stored key that is built without an allocation, in bytes.
 const ROOM_BYTES: usize = 256;
 
@@ -61,6 +63,11 @@ impl KeyForm {
             }
             None => look(&[key, &[0]].concat()),
         }
+    }
+
+    /// The stored form of `key`, which is borrowed if it is stored as it is.
+    pub fn stored_of(self, key: &[u8]) -> Cow<'_, [u8]> {
+        if self.lengthens(key) { Cow::Owned([key, &[0]].concat()) } else { Cow::Borrowed(key) }
     }
 
     /// The stored form of `key`.

@@ -57,6 +57,16 @@ pub trait Engine: Clone + Send + 'static {
     /// The length in bytes of the value of `key`, which must be ready to read; `None` without one.
     fn get(&self, key: &[u8]) -> Result<Option<usize>, Self::Error>;
 
+    /// The number of `keys` that have a value; their values must be ready to read. A get for each, unless the engine has a
+    /// call for many keys.
+    fn multi_get(&self, keys: &[Vec<u8>]) -> Result<usize, Self::Error> {
+        let mut found = 0;
+        for key in keys {
+            found += usize::from(self.get(key)?.is_some());
+        }
+        Ok(found)
+    }
+
     /// Passes up to `entries` entries to `visit`, from `key` on.
     fn seek(
         &self,

@@ -18,6 +18,8 @@ use crate::workload::{KeySpace, Mix, Operation, Permutation, Stream, Values};
 
 /// Entries of one batch of `fillbatch`.
 const BATCH_ENTRIES: u64 = 100;
+/// Keys of one call of `multireadrandom`.
+const MULTI_GET_KEYS: u64 = 100;
 /// Entries that `seekrandom` reads after each seek.
 const SEEK_NEXTS: u64 = 10;
 
@@ -36,6 +38,8 @@ pub enum Kind {
     Overwrite,
     /// Get random records
     ReadRandom,
+    /// Get random records, 100 in a call; the latency is a call's
+    MultiReadRandom,
     /// Get keys that do not exist
     ReadMissing,
     /// Seek a random record and read it and the next 10 entries
@@ -76,13 +80,14 @@ impl FromStr for Kind {
 
 impl Kind {
     /// Every workload.
-    pub const ALL: [Kind; 19] = [
+    pub const ALL: [Kind; 20] = [
         Kind::FillSeq,
         Kind::FillRandom,
         Kind::FillBatch,
         Kind::FillSync,
         Kind::Overwrite,
         Kind::ReadRandom,
+        Kind::MultiReadRandom,
         Kind::ReadMissing,
         Kind::SeekRandom,
         Kind::Scan,
@@ -107,6 +112,7 @@ impl Kind {
             Kind::FillSync => "fillsync",
             Kind::Overwrite => "overwrite",
             Kind::ReadRandom => "readrandom",
+            Kind::MultiReadRandom => "multireadrandom",
             Kind::ReadMissing => "readmissing",
             Kind::SeekRandom => "seekrandom",
             Kind::Scan => "scan",
@@ -141,8 +147,11 @@ impl Kind {
 
     /// Returns whether it writes nothing.
     pub fn only_reads(self) -> bool {
-        use Kind::{ReadMissing, ReadRandom, Scan, ScanReverse, SeekRandom, YcsbC};
-        matches!(self, ReadRandom | ReadMissing | SeekRandom | Scan | ScanReverse | YcsbC)
+        use Kind::{
+            MultiReadRandom, ReadMissing, ReadRandom, Scan, ScanReverse, SeekRandom, YcsbC,
+        };
+        let one = matches!(self, ReadRandom | MultiReadRandom | ReadMissing | SeekRandom | YcsbC);
+        one || matches!(self, Scan | ScanReverse)
     }
 
     fn mix(self) -> Option<Mix> {
@@ -173,6 +182,7 @@ impl<E: Engine> Worker<E> {
             Kind::FillBatch => self.fill_batches(meter),
             Kind::Overwrite => self.overwrite(meter),
             Kind::ReadRandom | Kind::ReadWhileWriting => self.read(meter),
+            Kind::MultiReadRandom => self.multi_read(meter),
             Kind::ReadMissing => self.read_missing(meter),
             Kind::SeekRandom => self.seek(meter),
             Kind::Scan => self.scan(ScanDirection::Up, meter),
@@ -256,6 +266,21 @@ impl<E: Engine> Worker<E> {
             self.keys.record(rng.below(self.keys.records()), &mut key);
             meter.found(self.engine.get(&key)?.is_some());
             meter.tick();
+        }
+        Ok(())
+    }
+
+    fn multi_read(&mut self, meter: &mut Meter<'_>) -> Result<(), E::Error> {
+        let mut rng = Rng::new(self.seed);
+        let mut keys = vec![Vec::new(); MULTI_GET_KEYS as usize];
+        let calls = (self.ops.end - self.ops.start).div_ceil(MULTI_GET_KEYS);
+        for _ in meter.until_stopped(0..calls) {
+            for key in &mut keys {
+                self.keys.record(rng.below(self.keys.records()), key);
+            }
+            let found = self.engine.multi_get(&keys)?;
+            (0..keys.len()).for_each(|n| meter.found(n < found));
+            meter.tick_many(MULTI_GET_KEYS);
         }
         Ok(())
     }

@@ -44,6 +44,7 @@ impl Harness {
         key: &[u8],
     ) {
         let expected = contents.get(key).map(|value| &value[..]);
+        check_multi_get(handle, snapshot, contents, key);
         let alone = match snapshot {
             Some(snapshot) => {
                 assert_eq!(snapshot.get(handle, key).unwrap().as_deref(), expected);
@@ -196,6 +197,28 @@ pub(super) fn check_range(mut range: Range, mut ends: u32, expected: &[(Vec<u8>,
     back.reverse();
     front.append(&mut back);
     assert_same(&front, expected);
+}
+
+/// Reads `key` twice, a key that is missing, and up to two groups of its neighbours in one call.
+fn check_multi_get(
+    handle: &Partition,
+    snapshot: Option<&Snapshot>,
+    contents: &Contents,
+    key: &[u8],
+) {
+    let mut keys = vec![key.to_vec(), [key, b"\xff"].concat(), key.to_vec()];
+    keys.extend(
+        contents.range(key.to_vec()..).take(key.len() * 7 % 130).map(|(key, _)| key.clone()),
+    );
+    let values = match snapshot {
+        Some(snapshot) => snapshot.multi_get(handle, &keys),
+        None => handle.multi_get(&keys),
+    };
+    let values = values.unwrap();
+    assert_eq!(values.len(), keys.len());
+    for (key, value) in keys.iter().zip(values) {
+        assert_eq!(value.as_deref(), contents.get(key).map(|value| &value[..]), "{key:?}");
+    }
 }
 
 /// Compares without printing kilobytes.

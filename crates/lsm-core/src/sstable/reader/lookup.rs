@@ -19,6 +19,13 @@ use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 /// The way in which a search has blocks read: through the cache or past it.
 type Load = fn(&SstReader, Extent) -> Result<Arc<Block>>;
 
+/// The only block of a table that can hold a key, by its number in the index and its place in the file.
+#[derive(Clone, Copy)]
+pub struct TargetBlock {
+    number: usize,
+    extent: Extent,
+}
+
 /// The end of a search for a key.
 pub(in crate::sstable) struct LookupResult {
     pub extent: Extent,
@@ -41,6 +48,14 @@ impl SstReader {
     #[inline]
     pub fn may_contain(&self, hash: u64) -> bool {
         self.bloom.as_ref().is_none_or(|bloom| bloom.may_contain(hash))
+    }
+
+    /// Has the processor fetch what [`SstReader::may_contain`] looks at.
+    #[inline]
+    pub fn prefetch_bloom(&self, hash: u64) {
+        if let Some(bloom) = &self.bloom {
+            bloom.prefetch(hash);
+        }
     }
 
     /// The newest entry of `user_key` that is not newer than `seq`, of whatever kind. `hash` is
@@ -74,6 +89,42 @@ impl SstReader {
         let found =
             self.find(user_key, SeqNo::MAX, SstReader::block)?.and_then(LookupResult::value);
         Ok(found.map(|(trailer, value)| (trailer.with_seq(global), value)))
+    }
+
+    /// The block that a get of `user_key` looks into; the processor begins to fetch it from the cache. `None` if the
+    /// get finds its block in another way.
+    pub fn prepare_get(&self, user_key: &[u8], seq: SeqNo) -> Option<TargetBlock> {
+        let cache = self.cache.as_ref()?;
+        if self.global_seq.is_some() || self.index.levels() > 1 {
+            return None;
+        }
+        let number = self.index.lower_bound(KeyRef::seek(user_key, seq));
+        let extent = self.index.extent(number)?;
+        cache.prefetch_place(self.file, extent.offset);
+        self.index.prefetch_block(number);
+        Some(TargetBlock { number, extent })
+    }
+
+    /// Has the device read a block that the cache does not keep. Does not wait for it.
+    pub fn read_ahead(&self, TargetBlock { extent, .. }: &TargetBlock) {
+        let cache = self.cache.as_ref();
+        if !cache.is_some_and(|cache| cache.look(self.file, extent.offset, &mut |_| ())) {
+            self.source.file.prefetch(extent.offset, extent.len);
+        }
+    }
+
+    /// The rest of a get that was prepared.
+    ///
+    /// # Errors
+    /// Those of [`SstReader::get`].
+    pub fn get_in(
+        &self,
+        block: TargetBlock,
+        user_key: &[u8],
+        seq: SeqNo,
+    ) -> Result<Option<(Trailer, Slice)>> {
+        let found = self.value_in(block, KeyRef::seek(user_key, seq));
+        found.map_err(|error| error.at_key(user_key))
     }
 
     /// Searches by stored sequences; `None` after all blocks.
@@ -120,6 +171,18 @@ impl SstReader {
             return Ok(None);
         };
         self.index.prefetch_block(number);
+        self.value_in(TargetBlock { number, extent }, target)
+    }
+
+    /// As [`SstReader::value_of`], in the only block that can hold the target.
+    #[inline(always)]
+    fn value_in(
+        &self,
+        TargetBlock { number, extent }: TargetBlock,
+        target: KeyRef<'_>,
+    ) -> Result<Option<(Trailer, Slice)>> {
+        let user_key = target.user;
+        let seq = target.trailer.seq();
         let mut value = None;
         let mut may_go_on = false;
         let is_kept = self.cache.as_ref().is_some_and(|cache| {

@@ -1,0 +1,133 @@
+//! The reads of many keys at one moment.
+//!
+//! A get waits for memory, or for the device, several times, one after the other: for the Bloom filter, the place of
+//! the block in the cache, the block. The gets of a group wait together: each step has the processor or the device
+//! fetch what the next step needs, for all keys.
+//!
+//! Only the first table that may have a key is prepared: with Bloom filters it is nearly always the one that has it.
+//! A key that is not there is looked for again, by a get.
+
+use std::borrow::Cow;
+
+use crate::error::Result;
+use crate::sstable::{TargetBlock, bloom_hash};
+use crate::types::{KeyForm, Slice, prefix8};
+use crate::version::Table;
+
+use super::get::{GetContext, get_hashed, value_of};
+
+/// Keys of one group: their Bloom lines, and what a search of their blocks touches first, fit in the cache of a
+/// processor.
+const GROUP_KEYS: usize = 64;
+
+/// A key on its way through the steps.
+struct Wanted<'a> {
+    key: Cow<'a, [u8]>,
+    hash: u64,
+    /// The place of its answer.
+    at: usize,
+    /// Its candidates end here in those of the group.
+    candidates_end: usize,
+    /// The first of them that may have the key.
+    table: Option<&'a Table>,
+    /// Its block that may have the key.
+    block: Option<TargetBlock>,
+}
+
+/// The values of `keys`, in their order; `form` makes stored keys of them.
+///
+/// # Errors
+/// Those of [`get`](super::get), of the first key in key order that has one.
+pub fn multi_get<K: AsRef<[u8]>>(
+    context: &GetContext<'_>,
+    form: KeyForm,
+    keys: &[K],
+) -> Result<Vec<Option<Slice>>> {
+    let mut order: Vec<(u64, usize)> =
+        keys.iter().map(|key| prefix8(key.as_ref())).zip(0..).collect();
+    // Keys of one table and of one block come together. By the prefix alone: the order is no more than a help.
+    order.sort_unstable();
+    let mut values = vec![None; keys.len()];
+    let mut group = Vec::with_capacity(GROUP_KEYS.min(keys.len()));
+    let mut candidates = Vec::with_capacity(group.capacity() * 3);
+    for numbers in order.chunks(GROUP_KEYS) {
+        candidates.clear();
+        group.extend(numbers.iter().map(|&(_, at)| {
+            let key = form.stored_of(keys[at].as_ref());
+            let hash = bloom_hash(&key);
+            Wanted { key, hash, at, candidates_end: 0, table: None, block: None }
+        }));
+        prepare(context, &mut group, &mut candidates);
+        for wanted in group.drain(..) {
+            values[wanted.at] =
+                read(context, &wanted.key, wanted.hash, wanted.table, wanted.block)?;
+        }
+    }
+    Ok(values)
+}
+
+/// Has memory and device fetch what the reads of the group wait for.
+fn prepare<'a>(
+    context: &'a GetContext<'_>,
+    group: &mut [Wanted<'a>],
+    candidates: &mut Vec<&'a Table>,
+) {
+    for wanted in group.iter_mut() {
+        context.view.memtables().for_each(|memtable| memtable.prefetch_bloom(wanted.hash));
+        let from = candidates.len();
+        let version = &context.view.version;
+        let level0 = version.levels[0].tables().iter();
+        candidates
+            .extend(level0.filter(|table| table.meta.covers(&wanted.key)).map(|table| &**table));
+        let deeper = version.levels[1..].iter().filter_map(|level| level.find(&wanted.key));
+        candidates.extend(deeper.map(|table| &**table));
+        wanted.candidates_end = candidates.len();
+        for table in &candidates[from..] {
+            // The read reports a table that cannot be opened.
+            if let Ok(reader) = table.reader(context.tables) {
+                reader.prefetch_bloom(wanted.hash);
+            }
+        }
+    }
+    let mut from = 0;
+    for wanted in group.iter_mut() {
+        for &table in &candidates[from..wanted.candidates_end] {
+            let Ok(reader) = table.reader(context.tables) else { break };
+            if reader.may_contain(wanted.hash) {
+                wanted.table = Some(table);
+                wanted.block = reader.prepare_get(&wanted.key, context.seq);
+                break;
+            }
+        }
+        from = wanted.candidates_end;
+    }
+    for wanted in group.iter() {
+        if let (Some(table), Some(block)) = (wanted.table, &wanted.block)
+            && let Ok(reader) = table.reader(context.tables)
+        {
+            reader.read_ahead(block);
+        }
+    }
+}
+
+/// Reads a key, which is in no table above `table` and there in `block`, if it is in the table.
+fn read(
+    context: &GetContext<'_>,
+    key: &[u8],
+    hash: u64,
+    table: Option<&Table>,
+    block: Option<TargetBlock>,
+) -> Result<Option<Slice>> {
+    let (Some(table), Some(block)) = (table, block) else { return get_hashed(context, key, hash) };
+    // As in every search, the newest place first.
+    for memtable in context.view.memtables() {
+        if let Some((trailer, value)) = memtable.get(key, hash, context.seq) {
+            return value_of(context, key, Some((trailer, value, None)));
+        }
+    }
+    let reader = table.reader(context.tables).map_err(|error| error.at_key(key))?;
+    match reader.get_in(block, key, context.seq)? {
+        None => get_hashed(context, key, hash),
+        Some((trailer, value)) => value_of(context, key, Some((trailer, value, Some(table)))),
+    }
+}
