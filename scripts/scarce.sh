@@ -39,6 +39,7 @@ left_out() {
         cli:large a_folder_with_a_huge_file_is_loaded_compared_and_given_back "its file of more than 64 MiB is there twice" \
         cli:large a_value_from_a_file_is_streamed_into_a_partition_with_large_values "its file of more than 64 MiB is there twice" \
         cli:large entries_of_any_size_go_through_a_pipe_and_a_cut_import_goes_on "its file of more than 64 MiB is there twice" \
+        siltstone:few_files a_thousand_partitions_with_large_values_work_with_256_files "its values and their copy take 170 MB" \
         siltstone:memory a_value_of_914_mb_goes_in_and_out_with_64_mib_of_memory "the value has 914 MB" \
         siltstone:memory a_large_value_is_copied_once "databases with a log of 64 MiB each"
       ;;
