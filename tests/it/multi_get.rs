@@ -120,3 +120,26 @@ fn a_dropped_partition_and_a_snapshot_of_another_database_are_refused() {
     db.drop_partition("users").unwrap();
     assert_eq!(users.multi_get(&["k"]).unwrap_err().kind(), ErrorKind::PartitionNotFound);
 }
+
+/// Blocks that are not in the cache at first, and then are.
+#[test]
+fn a_block_that_a_call_looks_for_counts_once() {
+    let fs = Arc::new(MemFs::new());
+    let keys: Vec<[u8; 2]> = (0..200_u16).map(u16::to_be_bytes).collect();
+    let db = stepped(fs.clone(), "/db", 1).open().unwrap();
+    let partition = db.partition_with("p", PartitionOptions::new().block_bytes(512)).unwrap();
+    for key in &keys {
+        partition.put(key, [7; 100]).unwrap();
+    }
+    db.flush().unwrap();
+    drop(partition);
+    db.close().unwrap();
+    let db = stepped(fs, "/db", 1).open().unwrap();
+    let partition = db.partition("p").unwrap();
+    for round in 0..3 {
+        let before = db.stats().cache_hits + db.stats().cache_misses;
+        assert!(partition.multi_get(&keys).unwrap().iter().all(Option::is_some));
+        let looks = db.stats().cache_hits + db.stats().cache_misses - before;
+        assert_eq!(looks, keys.len() as u64, "round {round}");
+    }
+}

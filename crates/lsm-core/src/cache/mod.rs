@@ -243,6 +243,13 @@ impl BlockCache for Blocks {
         }
     }
 
+    #[inline]
+    fn keeps(&self, file: FileNo, offset: u64) -> bool {
+        let key = (file, offset);
+        let hash = Mix.hash_one(key);
+        self.shard(hash).is_some_and(|shard| shard.read().peek(key, hash).is_some())
+    }
+
     fn wants(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool {
         let hash = Mix.hash_one((file, offset));
         let Some(shard) = self.shard(hash) else { return false };

@@ -214,6 +214,9 @@ pub trait BlockCache: Send + Sync + 'static {
     /// kept. It waits for the place in the map.
     fn prefetch(&self, file: FileNo, offset: u64);
 
+    /// Returns `true` if the block of `file` at `offset` is kept. It counts neither as a use nor as a hit or a miss.
+    fn keeps(&self, file: FileNo, offset: u64) -> bool;
+
     /// Returns `true` if a block of `file` at `offset` that is not kept, and takes about `memory_bytes`, should
     /// be put in: there is room for it, or it was asked for of late and a block that is not in use has left for it.
     /// Notes that it was asked for.

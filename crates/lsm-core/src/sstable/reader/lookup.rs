@@ -108,7 +108,7 @@ impl SstReader {
     /// Has the device read a block that the cache does not keep. Does not wait for it.
     pub fn read_ahead(&self, TargetBlock { extent, .. }: &TargetBlock) {
         let cache = self.cache.as_ref();
-        if !cache.is_some_and(|cache| cache.look(self.file, extent.offset, &mut |_| ())) {
+        if !cache.is_some_and(|cache| cache.keeps(self.file, extent.offset)) {
             self.source.file.prefetch(extent.offset, extent.len);
         }
     }

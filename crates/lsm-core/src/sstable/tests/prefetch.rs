@@ -46,6 +46,10 @@ impl BlockCache for Noting {
         self.blocks.prefetch(file, offset);
     }
 
+    fn keeps(&self, file: FileNo, offset: u64) -> bool {
+        self.blocks.keeps(file, offset)
+    }
+
     fn wants(&self, file: FileNo, offset: u64, memory_bytes: u64) -> bool {
         self.blocks.wants(file, offset, memory_bytes)
     }
