@@ -97,7 +97,7 @@ pub(super) struct Flusher {
     background: Arc<Background>,
     sealer: Arc<MemtableSealer>,
     installer: Arc<Installer>,
-    /// Says whether the database is closed.
+    /// Says whether the database is closed, and notes that the storage has refused it.
     ownership: Arc<Ownership>,
     jobs: Arc<Jobs>,
 }
@@ -142,6 +142,13 @@ impl Flusher {
     /// Flushes `only`, or the partition with the most sealed memory; `false` if there is none.
     /// After a failed sync of the log it resumes instead.
     fn flush_next(&self, only: Option<&Arc<PartitionState>>) -> Result<bool> {
+        let flushed = self.flush_or_resume(only);
+        // A storage that another writer has taken over may refuse the sync of a table, or that of a new log:
+        // after a failed sync, the old log is not synced again.
+        flushed.inspect_err(|error| self.ownership.cursor().note_failure(error))
+    }
+
+    fn flush_or_resume(&self, only: Option<&Arc<PartitionState>>) -> Result<bool> {
         let mut turn = self.jobs.flush_turn();
         let mut logged_too = true;
         if self.log.has_failed() {
