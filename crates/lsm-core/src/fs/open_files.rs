@@ -322,8 +322,9 @@ impl File for TableFile {
     }
 
     fn prefetch(&self, offset: u64, len: u64) {
-        // The read reports a file that cannot be opened.
-        if let Ok(file) = self.file() {
+        // A hint opens no file: the error of an open would be lost, and another file may be closed for it.
+        let open = self.0.slot.lock().file.clone();
+        if let Some(file) = open {
             file.prefetch(offset, len);
         }
     }

@@ -4,8 +4,8 @@
 //! the block in the cache, the block. The gets of a group wait together: each step has the processor or the device
 //! fetch what the next step needs, for all keys.
 //!
-//! Only the first table that may have a key is prepared: with Bloom filters it is nearly always the one that has it.
-//! A key that is not there is looked for again, by a get.
+//! Only tables that are open are prepared: the error of an open would be lost here. For a key it is the first one
+//! that may have it: with Bloom filters it nearly always has it. A key that is not there is looked for again, by a get.
 
 use std::borrow::Cow;
 
@@ -83,8 +83,7 @@ fn prepare<'a>(
         candidates.extend(deeper.map(|table| &**table));
         wanted.candidates_end = candidates.len();
         for table in &candidates[from..] {
-            // The read reports a table that cannot be opened.
-            if let Ok(reader) = table.reader(context.tables) {
+            if let Some(reader) = table.opened() {
                 reader.prefetch_bloom(wanted.hash);
             }
         }
@@ -92,7 +91,8 @@ fn prepare<'a>(
     let mut from = 0;
     for wanted in group.iter_mut() {
         for &table in &candidates[from..wanted.candidates_end] {
-            let Ok(reader) = table.reader(context.tables) else { break };
+            // A get opens it, and returns the error.
+            let Some(reader) = table.opened() else { break };
             if reader.may_contain(wanted.hash) {
                 wanted.table = Some(table);
                 wanted.block = reader.prepare_get(&wanted.key, context.seq);
@@ -103,7 +103,7 @@ fn prepare<'a>(
     }
     for wanted in group.iter() {
         if let (Some(table), Some(block)) = (wanted.table, &wanted.block)
-            && let Ok(reader) = table.reader(context.tables)
+            && let Some(reader) = table.opened()
         {
             reader.read_ahead(block);
         }
