@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use siltstone::{Error, ErrorKind, Result};
 
-use crate::store::{Store, StoreResult, Timer, error_of};
+use crate::store::{Store, StoreError, StoreResult, Timer, error_of};
 
 /// The pauses between attempts: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -77,8 +77,12 @@ impl Bucket {
             }
             // The name may be taken by an earlier attempt whose answer was lost, also by one that the client of
             // the store repeated by itself.
-            let found = self.store.get(name)?;
-            Ok(if found.is_some_and(|found| found == bytes) { Put::Stored } else { Put::Taken })
+            match self.store.get(name)? {
+                Some(found) if found == bytes => Ok(Put::Stored),
+                Some(_) => Ok(Put::Taken),
+                // A conflict with a call that has no effect yet, perhaps an own attempt. It proves no other writer.
+                None => Err(StoreError::transient("a conflict, but the name has no object")),
+            }
         })
     }
 

@@ -5,5 +5,6 @@
 
 mod basics;
 mod hostile;
+mod late;
 mod sim;
 mod sim_store;

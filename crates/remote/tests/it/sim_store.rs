@@ -168,7 +168,7 @@ impl Timer for SimTimer {
 }
 
 /// A remote for a simulation: without threads, with the local disk `fs`.
-pub fn remote_of(store: &Arc<SimStore>, fs: &MemFs, rng: &mut Rng) -> Remote {
+pub fn remote_of(store: &Arc<impl Store>, fs: &MemFs, rng: &mut Rng) -> Remote {
     let timer = SimTimer { now_us: AtomicU64::new(0), rng: Mutex::new(rng.fork()) };
     Remote::with_store(store.clone())
         .fs(Arc::new(fs.clone()))

@@ -1,0 +1,93 @@
+//! Answers and effects that come late, and a primary that learns late of a takeover.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use remote::{Store, StoreError, StoreResult};
+use siltstone::fs::MemFs;
+use siltstone::{BackgroundMode, Db, Durability};
+use testkit::Rng;
+
+use crate::sim_store::{Objects, SimStore, remote_of};
+
+/// A store with calls whose effect comes later.
+struct LateStore {
+    inner: Arc<SimStore>,
+    /// The next put of a journal object conflicts with a call that has no effect yet.
+    conflicts: AtomicBool,
+    /// Puts of parts fail; the first one takes effect later.
+    holds_parts: AtomicBool,
+    held: Mutex<Option<(String, Vec<u8>)>>,
+}
+
+impl LateStore {
+    fn new(objects: &Objects, rng: &mut Rng) -> Arc<LateStore> {
+        Arc::new(LateStore {
+            inner: SimStore::new(objects.clone(), rng.fork()),
+            conflicts: AtomicBool::new(false),
+            holds_parts: AtomicBool::new(false),
+            held: Mutex::new(None),
+        })
+    }
+}
+
+impl Store for LateStore {
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
+        if name.starts_with("journal/") && self.conflicts.swap(false, Ordering::Relaxed) {
+            return Ok(false);
+        }
+        self.inner.put_if_absent(name, bytes)
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
+        if name.starts_with("part/") && self.holds_parts.load(Ordering::Relaxed) {
+            self.held.lock().get_or_insert((name.to_owned(), bytes.to_vec()));
+            return Err(StoreError::transient("no answer in time"));
+        }
+        self.inner.put(name, bytes)
+    }
+
+    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
+        self.inner.get(name)
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
+        self.inner.get_range(name, range)
+    }
+
+    fn list(&self, dir: &str) -> StoreResult<Vec<String>> {
+        self.inner.list(dir)
+    }
+
+    fn delete(&self, name: &str) -> StoreResult<()> {
+        self.inner.delete(name)
+    }
+}
+
+fn put(db: &Db, key: &str, durability: Durability) -> siltstone::Result<()> {
+    db.partition("users")?.put_with(key, "x", durability).map(drop)
+}
+
+#[test]
+fn a_conflict_with_no_object_is_no_fence_and_leaves_no_hole() {
+    let mut rng = Rng::new(21);
+    let objects = Objects::default();
+    let store = LateStore::new(&objects, &mut rng);
+    let fs = MemFs::new();
+    let primary = remote_of(&store, &fs, &mut rng).primary("/db").unwrap();
+    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+    store.conflicts.store(true, Ordering::Relaxed);
+    put(&db, "one", Durability::Sync).unwrap();
+    db.close().unwrap();
+    drop(primary);
+    store.conflicts.store(true, Ordering::Relaxed);
+    let second = remote_of(&store, &MemFs::new(), &mut rng).take_over("/db").unwrap();
+    let db = second.builder().background(BackgroundMode::Stepped).open().unwrap();
+    put(&db, "two", Durability::Sync).unwrap();
+    let third = remote_of(&store, &MemFs::new(), &mut rng).take_over("/db").unwrap();
+    let db = third.builder().background(BackgroundMode::Stepped).open().unwrap();
+    let users = db.partition("users").unwrap();
+    assert!(users.contains("one").unwrap() && users.contains("two").unwrap());
+}
