@@ -84,7 +84,8 @@ impl ShippingFs {
     /// Waits until everything noted is stored, if a sync means that.
     fn ship(&self, path: &Path) -> Result<()> {
         if !self.shipper.acknowledges_stored() {
-            return Ok(());
+            // The thread that ships may have found another writer.
+            return self.shipper.check_writer();
         }
         self.ship_all(path)
     }

@@ -170,6 +170,11 @@ impl Shipper {
         format!("{kind}/{name}/{offset:016x}-{:032x}", self.claimant)
     }
 
+    /// Returns the error of a primary that another writer has fenced, as far as it is known here.
+    pub(crate) fn check_writer(&self) -> Result<()> {
+        self.state.lock().fenced.clone().map_or(Ok(()), Err)
+    }
+
     /// Notes a change. Returns the mark to wait for.
     pub(crate) fn note(&self, change: NotedChange) -> u64 {
         let mut state = self.state.lock();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use remote::{Store, StoreError, StoreResult};
+use remote::{Ack, Store, StoreError, StoreResult};
 use siltstone::fs::MemFs;
-use siltstone::{BackgroundMode, Db, Durability};
+use siltstone::{BackgroundMode, Db, Durability, ErrorKind};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, remote_of};
@@ -90,4 +90,22 @@ fn a_conflict_with_no_object_is_no_fence_and_leaves_no_hole() {
     let db = third.builder().background(BackgroundMode::Stepped).open().unwrap();
     let users = db.partition("users").unwrap();
     assert!(users.contains("one").unwrap() && users.contains("two").unwrap());
+}
+
+#[test]
+fn a_fenced_primary_with_local_acknowledgement_refuses_the_next_sync() {
+    let mut rng = Rng::new(22);
+    let objects = Objects::default();
+    let store = LateStore::new(&objects, &mut rng);
+    let old = remote_of(&store, &MemFs::new(), &mut rng).ack(Ack::Local).primary("/db").unwrap();
+    let db = old.builder().background(BackgroundMode::Stepped).open().unwrap();
+    put(&db, "before", Durability::Sync).unwrap();
+    old.ship().unwrap();
+    let new = remote_of(&store, &MemFs::new(), &mut rng).take_over("/db").unwrap();
+    put(&db, "unaware", Durability::Sync).unwrap();
+    assert_eq!(old.ship().unwrap_err().kind(), ErrorKind::Fenced);
+    let refused = put(&db, "late", Durability::Sync).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Fenced);
+    assert!(db.is_fenced());
+    drop(new);
 }
