@@ -11,6 +11,7 @@
 //! 5. A base is put only after the object that it ends with.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -165,9 +166,10 @@ impl Shipper {
         self.ack == Ack::Stored
     }
 
-    /// The name of an object with bytes of a file from `offset` on.
-    pub(crate) fn data_name(&self, kind: &str, name: &str, offset: u64) -> String {
-        format!("{kind}/{name}/{offset:016x}-{:032x}", self.claimant)
+    /// The name of an object with a range of a file. Each range has a name of its own: a put that takes effect
+    /// late, after its attempt has failed, must not replace an object with more bytes.
+    fn data_name(&self, kind: &str, name: &str, range: &Range<u64>) -> String {
+        format!("{kind}/{name}/{:016x}-{:016x}-{:032x}", range.start, range.end, self.claimant)
     }
 
     /// Returns the error of a primary that another writer has fenced, as far as it is known here.
@@ -365,7 +367,7 @@ impl Shipper {
         &self,
         kind: &str,
         name: &str,
-        range: std::ops::Range<u64>,
+        range: Range<u64>,
         file: &dyn File,
     ) -> Result<ObjectPiece> {
         let len = range.end - range.start;
@@ -378,7 +380,7 @@ impl Shipper {
                 "the file is shorter than written",
             ));
         }
-        let object = self.data_name(kind, name, range.start);
+        let object = self.data_name(kind, name, &range);
         // Not conditional: the name has the claimant, and no journal object names an earlier attempt.
         self.bucket.put(&object, &bytes)?;
         Ok(ObjectPiece { offset: range.start, len, object: object.into(), at: 0 })

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use remote::{Ack, Store, StoreError, StoreResult};
 use siltstone::fs::MemFs;
-use siltstone::{BackgroundMode, Db, Durability, ErrorKind};
+use siltstone::{
+    BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, Partition, PartitionOptions,
+};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, remote_of};
@@ -70,6 +72,11 @@ fn put(db: &Db, key: &str, durability: Durability) -> siltstone::Result<()> {
     db.partition("users")?.put_with(key, "x", durability).map(drop)
 }
 
+fn values(db: &Db) -> Partition {
+    let large = PartitionOptions::new().large_values(LargeValueOptions::default());
+    db.partition_with("values", large).unwrap()
+}
+
 #[test]
 fn a_conflict_with_no_object_is_no_fence_and_leaves_no_hole() {
     let mut rng = Rng::new(21);
@@ -108,4 +115,25 @@ fn a_fenced_primary_with_local_acknowledgement_refuses_the_next_sync() {
     assert_eq!(refused.kind(), ErrorKind::Fenced);
     assert!(db.is_fenced());
     drop(new);
+}
+
+#[test]
+fn a_put_of_a_part_that_takes_effect_late_changes_no_stored_part() {
+    let mut rng = Rng::new(23);
+    let objects = Objects::default();
+    let store = LateStore::new(&objects, &mut rng);
+    let primary = remote_of(&store, &MemFs::new(), &mut rng).primary("/db").unwrap();
+    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+    values(&db).put_with("zero", vec![1; 100_000], Durability::Sync).unwrap();
+    store.holds_parts.store(true, Ordering::Relaxed);
+    values(&db).put_with("one", vec![2; 100_000], Durability::Os).unwrap();
+    primary.ship().unwrap_err();
+    store.holds_parts.store(false, Ordering::Relaxed);
+    values(&db).put_with("two", vec![3; 100_000], Durability::Sync).unwrap();
+    let (name, bytes) = store.held.lock().take().expect("a part was put");
+    objects.lock().insert(name, bytes);
+    let second = remote_of(&store, &MemFs::new(), &mut rng).take_over("/db").unwrap();
+    let db = second.builder().background(BackgroundMode::Stepped).open().unwrap();
+    assert_eq!(values(&db).get("one").unwrap().unwrap(), vec![2; 100_000]);
+    assert_eq!(values(&db).get("two").unwrap().unwrap(), vec![3; 100_000]);
 }
