@@ -347,6 +347,8 @@ impl LocalFolder {
                     shipper.note(NotedChange::Whole(StoredChange::Extend { name, len }));
                 }
                 FileClass::Table | FileClass::Chunk => {
+                    // A killed process may have left them unsynced.
+                    self.fs.open_append(&self.path(&name), AppendMode::Existing)?.sync()?;
                     let piece = shipper.put_range("table", &name, from..len, &*file)?;
                     shipper.note(NotedChange::Whole(StoredChange::Piece { name, piece }));
                 }

@@ -356,6 +356,8 @@ impl Shipper {
         }
         let mut pieces = BTreeMap::new();
         for (name, (offset, end, file)) in ranges {
+            // After a power cut a local chunk file is compared by its length alone, so the disk has them first.
+            file.sync()?;
             let piece = self.put_range("part", name, offset..end, &**file)?;
             pieces.insert(name.to_owned(), piece);
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use remote::{Ack, Store, StoreError, StoreResult};
-use siltstone::fs::MemFs;
+use siltstone::fs::{CrashOutcome, MemFs};
 use siltstone::{
     BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, Partition, PartitionOptions,
 };
@@ -136,4 +136,25 @@ fn a_put_of_a_part_that_takes_effect_late_changes_no_stored_part() {
     let db = second.builder().background(BackgroundMode::Stepped).open().unwrap();
     assert_eq!(values(&db).get("one").unwrap().unwrap(), vec![2; 100_000]);
     assert_eq!(values(&db).get("two").unwrap().unwrap(), vec![3; 100_000]);
+}
+
+#[test]
+fn a_value_that_is_stored_outlives_a_power_cut() {
+    let mut rng = Rng::new(24);
+    for case in 0..70 {
+        let objects = Objects::default();
+        let store = LateStore::new(&objects, &mut rng);
+        let fs = MemFs::new();
+        let primary = remote_of(&store, &fs, &mut rng).primary("/db").unwrap();
+        let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+        values(&db).put_with("zero", vec![1; 100_000], Durability::Sync).unwrap();
+        values(&db).put_with("one", vec![2; 100_000], Durability::Os).unwrap();
+        primary.ship().unwrap();
+        let outcome = CrashOutcome::ALL[case % CrashOutcome::ALL.len()];
+        let disk = fs.crash_clone(outcome, &mut || rng.next_u64());
+        let again = remote_of(&store, &disk, &mut rng).primary("/db").unwrap();
+        let db = again.builder().background(BackgroundMode::Stepped).open().unwrap();
+        let one = values(&db).get("one").unwrap();
+        assert!(one.is_some_and(|value| value.to_vec() == vec![2; 100_000]), "{outcome:?}");
+    }
 }
