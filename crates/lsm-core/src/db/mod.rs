@@ -9,7 +9,7 @@
 //! `errors.rs` defines the reaction to failures and `flush/resume.rs` recovers from the worst; `health.rs`,
 //! `stats.rs` and the listeners of `events.rs` report.
 //!
-//! Invariant: the files of the background work, and those below them, import neither [`DbInner`] nor a handle.
+//! Invariant: the files of the background work, and those below them, import neither `DbInner` nor a handle.
 //! They are made of the parts that they use. The handles, and the calls that need several parts, come above.
 
 mod background;
