@@ -23,7 +23,7 @@ use siltstone::{
 use crate::sim::is_table;
 use crate::test_value_store::{FailureMode, Fuse, TestValueStore};
 
-use filters::Fused;
+use filters::{Fused, REPAIR_CALLS};
 
 const MODES: [BackgroundMode; 2] = [BackgroundMode::Stepped, BackgroundMode::Threads];
 
@@ -32,9 +32,12 @@ const KEYS: u8 = 150;
 const LARGE: usize = 50;
 
 /// The calls that jobs make: name, hook, and whether a flush makes it as well.
-const CALLS: [(&str, &str, bool); 10] = [
+const CALLS: [(&str, &str, bool); 13] = [
     ("start", "deciding", true),
     ("decide", "deciding", true),
+    ("verifier", "sealing", false),
+    ("verify", "sealing", false),
+    ("end", "sealing", false),
     ("input", "sealing", false),
     ("output", "sealing", true),
     ("put_payloads", "sealing", true),
@@ -233,7 +236,8 @@ impl Store {
 fn check_named(error: &Error, call: &str, hook: &str) {
     let text = error.to_string();
     assert_eq!(error.kind(), ErrorKind::HookPanicked, "{text}");
-    for part in ["\"p\"", call, &format!("{hook:?}"), "has blown"] {
+    let named = format!("{call} of the ");
+    for part in ["\"p\"", &named, &format!("{hook:?}"), "has blown"] {
         assert!(text.contains(part), "{text:?} does not name {part}");
     }
 }
@@ -308,6 +312,24 @@ fn a_compaction_whose_hook_panics_fails_and_says_so() {
         store.q.compact(..).unwrap();
         store.check_goes_on();
     });
+}
+
+/// Damage is no reason to call a panic of the hook one of the engine, or to lose the table.
+#[test]
+fn a_repair_whose_hook_panics_fails_and_says_so() {
+    for mode in MODES {
+        for call in REPAIR_CALLS {
+            let store = store(mode, true);
+            store.set(call);
+            let named = call.split(' ').next().unwrap();
+            for _ in 0..2 {
+                check_named(&store.p.compact(..).unwrap_err(), named, "sealing");
+            }
+            assert_eq!(store.p.gaps(), [], "{call}");
+            store.check_content();
+            store.check_goes_on();
+        }
+    }
 }
 
 #[test]

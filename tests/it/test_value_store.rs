@@ -37,6 +37,11 @@ impl Fuse {
         *self.0.lock().unwrap() = None;
     }
 
+    /// Returns `true` if it is set for `call`.
+    pub fn is_set(&self, call: &str) -> bool {
+        self.0.lock().unwrap().is_some_and(|(set, _)| set == call)
+    }
+
     /// Called at the beginning of `call`.
     pub fn pass(&self, call: &str) -> Result<()> {
         let set = self.0.lock().unwrap().filter(|(set, _)| *set == call);

@@ -3,12 +3,18 @@
 use std::sync::Arc;
 
 use lsm_core::hooks::{
-    CompactionFilter, CompactionFilterFactory, Cut, Decision, Emitter, EndedBlock, Entry, Faults,
-    Input, Job, NoteForm, Origin, Output, Properties, Rules, VerifiedEntry,
+    BlockVerifier, CompactionFilter, CompactionFilterFactory, Cut, DamagedBlock, DamagedTable,
+    Decision, Emitter, EndedBlock, Entry, Faults, Input, InputBlock, InputTable, Job, NoteForm,
+    Origin, Output, Piece, Properties, RepairSources, RepairedBlock, Rules, TableRepair,
+    TableVerdict, VerifiedBlock, VerifiedEntry, Verifier,
 };
+use lsm_core::types::FileNo;
 use siltstone::Result;
 
 use crate::test_value_store::Fuse;
+
+/// The calls that a repair makes.
+pub(super) const REPAIR_CALLS: [&str; 4] = ["repair", "block", "has_versions", "end of a repair"];
 
 #[derive(Clone)]
 pub(super) struct Fused {
@@ -41,6 +47,29 @@ impl CompactionFilterFactory for Fused {
             self.fuse.pass("start")?;
         }
         Ok(Box::new(self.clone()))
+    }
+
+    fn verifies(&self) -> bool {
+        self.seals
+    }
+
+    fn verifier(&self, _: &[InputTable], _: bool) -> Result<Option<Verifier>> {
+        self.fuse.pass("verifier")?;
+        // The note of a verified entry stays, and its output is not called.
+        if self.fuse.is_set("output") {
+            return Ok(None);
+        }
+        Ok(Some(Verifier { blocks: Arc::new(self.clone()), walks_all: false }))
+    }
+
+    fn repair(
+        &self,
+        _: &InputTable,
+        _: &DamagedTable,
+        _: &Arc<dyn RepairSources>,
+    ) -> Result<Option<Box<dyn TableRepair>>> {
+        self.fuse.pass("repair")?;
+        Ok(Some(Box::new(self.clone())))
     }
 
     fn note_form(&self) -> Option<Arc<dyn NoteForm>> {
@@ -81,6 +110,40 @@ impl CompactionFilter for Fused {
 
     fn finish_table(&mut self, _: &[EndedBlock], _: &mut Properties) -> Result<()> {
         if self.seals { self.fuse.pass("finish_table") } else { Ok(()) }
+    }
+}
+
+impl BlockVerifier for Fused {
+    fn verify(&self, block: &dyn InputBlock, verified: &mut VerifiedBlock) -> Result<()> {
+        self.fuse.pass("verify")?;
+        if REPAIR_CALLS.iter().any(|call| self.fuse.is_set(call)) {
+            return Err(block.corruption("so that a repair begins"));
+        }
+        verified.sums.resize(block.entry_count(), 7);
+        Ok(())
+    }
+
+    fn end(&self, _: FileNo) -> Option<String> {
+        self.fuse.pass("end").unwrap();
+        None
+    }
+}
+
+/// Loses everything.
+impl TableRepair for Fused {
+    fn block(&mut self, _: &mut dyn DamagedBlock) -> RepairedBlock {
+        self.fuse.pass("block").unwrap();
+        RepairedBlock { pieces: vec![Piece::Lost], ..RepairedBlock::default() }
+    }
+
+    fn end(&mut self) -> TableVerdict {
+        self.fuse.pass("end of a repair").unwrap();
+        TableVerdict::Whole
+    }
+
+    fn has_versions(&self) -> bool {
+        self.fuse.pass("has_versions").unwrap();
+        false
     }
 }
 

@@ -107,9 +107,9 @@ fn a_value_store_that_panics_on_the_way_of_a_call_fails_that_call() {
         check_named(&store.p.put("k", [7; 200]).unwrap_err(), "put", "shelf");
         for call in ["value", "read"] {
             store.set(call);
-            check_named(&store.p.get([0]).unwrap_err(), call, "shelf");
+            check_named(&store.p.get([0]).unwrap_err(), "read", "shelf");
             let first = store.p.iter().next().unwrap();
-            check_named(&first.unwrap_err(), call, "shelf");
+            check_named(&first.unwrap_err(), "read", "shelf");
         }
         store.shelf.fuse.clear();
         store.check_content();

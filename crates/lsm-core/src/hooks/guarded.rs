@@ -11,7 +11,7 @@
 //!
 //! Invariants:
 //! 1. The rules of a hook, its times, and whether it seals or decides, are asked once, when it is
-//!    attached.
+//!    attached; whether a table has versions, when its repair begins.
 //! 2. What a hook holds after its panic is its own affair: the engine makes further calls. A filter
 //!    that was started for a job is dropped with the job.
 //!
@@ -24,11 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    CompactionFilter, CompactionFilterFactory, DamagedTable, Expiry, InputTable, Job, NoteForm,
-    OwnedEntry, RepairSources, Rules, TableRepair, Verifier,
+    BlockVerifier, CompactionFilter, CompactionFilterFactory, DamagedBlock, DamagedTable, Expiry,
+    InputBlock, InputTable, Job, NoteForm, OwnedEntry, RepairSources, RepairedBlock, Rules,
+    TableRepair, TableVerdict, VerifiedBlock, Verifier,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::types::{Gap, KeyForm};
+use crate::types::{FileNo, Gap, KeyForm};
 
 /// Runs `code` of a hook; a panic becomes an error. `who` names the hook if the payload of the
 /// panic does not.
@@ -107,16 +108,9 @@ impl HookId {
         result
     }
 
-    /// Drops a part of the hook.
-    fn let_go<T>(&self, part: T) {
-        let dropped = self.call("drop", || {
-            drop(part);
-            Ok(())
-        });
-        if let Err(error) = dropped {
-            // It has done its work, and no one waits for this.
-            tracing::error!(%error, "a hook panicked");
-        }
+    /// A part of the hook, which names it where it panics.
+    fn part<T>(&self, part: T) -> HookPart<T> {
+        HookPart { hook: self.clone(), part: Some(part) }
     }
 
     #[cold]
@@ -143,6 +137,37 @@ impl Drop for Blame<'_> {
     }
 }
 
+/// A part of a hook, which is dropped as it is called: a panic ends there.
+struct HookPart<T> {
+    hook: HookId,
+    /// There until it is dropped.
+    part: Option<T>,
+}
+
+impl<T> HookPart<T> {
+    fn get(&self) -> &T {
+        self.part.as_ref().expect("only the drop takes it")
+    }
+
+    fn get_mut(&mut self) -> (&HookId, &mut T) {
+        (&self.hook, self.part.as_mut().expect("only the drop takes it"))
+    }
+}
+
+impl<T> Drop for HookPart<T> {
+    fn drop(&mut self) {
+        let part = self.part.take();
+        let dropped = self.hook.call("drop", || {
+            drop(part);
+            Ok(())
+        });
+        if let Err(error) = dropped {
+            // It has done its work, and no one waits for this.
+            tracing::error!(%error, "a hook panicked");
+        }
+    }
+}
+
 /// A compaction filter as it is attached to `partition`.
 pub fn guarded_filter(
     partition: &Arc<str>,
@@ -157,7 +182,7 @@ pub fn guarded_filter(
     let expiry = expiry.map(|expiry| Arc::new(expiry) as Arc<dyn Expiry>);
     let note_form = filter.note_form().map(|form| {
         let payload_bytes = form.payload_bytes();
-        Arc::new(GuardedForm { hook: hook.clone(), payload_bytes, form: Some(form) }) as Arc<_>
+        Arc::new(GuardedForm { payload_bytes, form: hook.part(form) }) as Arc<_>
     });
     Arc::new(GuardedFilter {
         hook,
@@ -247,8 +272,11 @@ impl CompactionFilterFactory for GuardedFilter {
     }
 
     fn verifier(&self, inputs: &[InputTable], compares: bool) -> Result<Option<Verifier>> {
-        // The cursor catches what unwinds in it, block by block.
-        self.hook.call("verifier", || self.filter.verifier(inputs, compares))
+        let verifier = self.hook.call("verifier", || self.filter.verifier(inputs, compares))?;
+        Ok(verifier.map(|Verifier { blocks, walks_all }| {
+            let blocks = Arc::new(self.hook.part(blocks));
+            Verifier { blocks, walks_all }
+        }))
     }
 
     fn repair(
@@ -257,8 +285,11 @@ impl CompactionFilterFactory for GuardedFilter {
         table: &DamagedTable,
         sources: &Arc<dyn RepairSources>,
     ) -> Result<Option<Box<dyn TableRepair>>> {
-        // The walk catches what unwinds in it, block by block.
-        self.hook.call("repair", || self.filter.repair(input, table, sources))
+        let repair = self.hook.call("repair", || self.filter.repair(input, table, sources))?;
+        let Some(repair) = repair else { return Ok(None) };
+        let repair = self.hook.part(repair);
+        let has_versions = self.hook.call("has_versions", || Ok(repair.get().has_versions()))?;
+        Ok(Some(Box::new(GuardedRepair { has_versions, repair })))
     }
 
     fn restores(&self) -> bool {
@@ -294,12 +325,39 @@ impl Expiry for GuardedExpiry {
     }
 }
 
-/// A filter of a job, which names it where it panics.
-pub struct JobFilter {
-    hook: HookId,
-    /// There until it is dropped.
-    filter: Option<Box<dyn CompactionFilter>>,
+impl BlockVerifier for HookPart<Arc<dyn BlockVerifier>> {
+    fn verify(&self, block: &dyn InputBlock, verified: &mut VerifiedBlock) -> Result<()> {
+        self.hook.call("verify", || self.get().verify(block, verified))
+    }
+
+    fn end(&self, table: FileNo) -> Option<String> {
+        self.hook.unwind("end", || self.get().end(table))
+    }
 }
+
+struct GuardedRepair {
+    has_versions: bool,
+    repair: HookPart<Box<dyn TableRepair>>,
+}
+
+impl TableRepair for GuardedRepair {
+    fn block(&mut self, block: &mut dyn DamagedBlock) -> RepairedBlock {
+        let (hook, repair) = self.repair.get_mut();
+        hook.unwind("block", || repair.block(block))
+    }
+
+    fn end(&mut self) -> TableVerdict {
+        let (hook, repair) = self.repair.get_mut();
+        hook.unwind("end", || repair.end())
+    }
+
+    fn has_versions(&self) -> bool {
+        self.has_versions
+    }
+}
+
+/// A filter of a job, which names it where it panics.
+pub struct JobFilter(HookPart<Box<dyn CompactionFilter>>);
 
 impl JobFilter {
     /// Starts a filter for a job.
@@ -309,7 +367,7 @@ impl JobFilter {
     pub fn start(factory: &dyn CompactionFilterFactory, job: &Job<'_>) -> Result<JobFilter> {
         let partition = job.partition.into();
         let hook = HookId { partition, kind: "compaction filter", name: factory.name().into() };
-        Ok(JobFilter { hook, filter: Some(factory.start(job)?) })
+        Ok(JobFilter(hook.part(factory.start(job)?)))
     }
 
     /// Makes the call that is named `what`, in code that runs in [`catch_blamed`].
@@ -319,16 +377,14 @@ impl JobFilter {
         what: &'static str,
         code: impl FnOnce(&mut dyn CompactionFilter) -> T,
     ) -> T {
-        let filter = self.filter.as_mut().expect("only the drop takes it");
-        self.hook.blamed(what, || code(&mut **filter))
+        let (hook, filter) = self.0.get_mut();
+        hook.blamed(what, || code(&mut **filter))
     }
 }
 
 struct GuardedForm {
-    hook: HookId,
     payload_bytes: usize,
-    /// There until it is dropped.
-    form: Option<Arc<dyn NoteForm>>,
+    form: HookPart<Arc<dyn NoteForm>>,
 }
 
 impl NoteForm for GuardedForm {
@@ -338,28 +394,15 @@ impl NoteForm for GuardedForm {
 
     fn put_payloads(&self, notes: &[u64], out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
-        let form = self.form.as_ref().expect("only the drop takes it");
-        self.hook.call("put_payloads", || form.put_payloads(notes, out))?;
+        let hook = &self.form.hook;
+        hook.call("put_payloads", || self.form.get().put_payloads(notes, out))?;
         // The engine finds the payload of an entry by this length.
         if out.len() == start + notes.len() * self.payload_bytes {
             return Ok(());
         }
-        let call = self.hook.named("put_payloads");
+        let call = hook.named("put_payloads");
         let what = format!("{call} made payloads of another length than it said");
         Err(Error::new(ErrorKind::InvalidArgument, what))
-    }
-}
-
-impl Drop for JobFilter {
-    fn drop(&mut self) {
-        // Taken out, so that a panic of its drop is caught as that of any other call.
-        self.hook.let_go(self.filter.take());
-    }
-}
-
-impl Drop for GuardedForm {
-    fn drop(&mut self) {
-        self.hook.let_go(self.form.take());
     }
 }
 
@@ -424,7 +467,7 @@ mod tests {
     fn payloads_of_another_length_than_a_form_says_are_refused() {
         let hook =
             HookId { partition: "p".into(), kind: "compaction filter", name: "short".into() };
-        let form = GuardedForm { hook, payload_bytes: 2, form: Some(Arc::new(Short)) };
+        let form = GuardedForm { payload_bytes: 2, form: hook.part(Arc::new(Short)) };
         let mut out = vec![9];
         form.put_payloads(&[], &mut out).unwrap();
         let error = form.put_payloads(&[1, 2], &mut out).unwrap_err();

@@ -45,7 +45,7 @@ pub trait TableRepair: Send {
     /// Returns the verdict on the table, after its last block.
     fn end(&mut self) -> TableVerdict;
 
-    /// Returns `true` if the table may hold several versions of one user key.
+    /// Returns `true` if the table may hold several versions of one user key. Asked once, before its blocks.
     fn has_versions(&self) -> bool;
 }
 

@@ -128,12 +128,11 @@ impl TolerantIter {
             }
             self.number += 1;
         }
-        self.end();
-        Ok(())
+        self.end()
     }
 
     /// Ends the walk after the last block.
-    fn end(&mut self) {
+    fn end(&mut self) -> Result<()> {
         let end = self.table.keys.1.clone();
         if self.is_cut_short {
             self.is_lost = true;
@@ -145,9 +144,9 @@ impl TolerantIter {
         }
         // The totals of the repair are those of all blocks.
         if self.is_cut_short {
-            return;
+            return Ok(());
         }
-        match self.repair.end() {
+        match catch("a filter's repair", || self.repair.end())? {
             TableVerdict::Whole => {}
             TableVerdict::Lost => {
                 let first = self.table.keys.0.clone();
@@ -158,6 +157,7 @@ impl TolerantIter {
                 self.findings.add(|findings| findings.miscounted.push(fault));
             }
         }
+        Ok(())
     }
 
     /// Takes in what takes the place of the block at `extent`.
