@@ -143,8 +143,8 @@ fn a_load_into_a_partition_that_is_dropped_meanwhile_ends_soon() {
             Ok(())
         });
         assert_eq!(stopped.unwrap_err().kind(), ErrorKind::PartitionNotFound);
-        let behind = taken - dropped_after;
-        assert!(behind < 5000, "{behind} entries were taken after the drop");
+        let late = taken - dropped_after;
+        assert!(late < 5000, "{late} entries were taken after the drop");
     }
 }
 

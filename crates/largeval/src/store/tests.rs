@@ -56,7 +56,7 @@ fn a_sub_block_that_cannot_be_decompressed_ends_no_log_and_is_damage_of_its_key(
     let mut batch = db.batch();
     batch.add_pending(&p, b"key", pending);
     batch.commit(Durability::Os).unwrap();
-    p.put("behind it", "1").unwrap();
+    p.put("after it", "1").unwrap();
     let store = p.value_store().unwrap();
     let refused = store.call("verify", |store| {
         let value = store.value(&bytes)?;
@@ -69,7 +69,7 @@ fn a_sub_block_that_cannot_be_decompressed_ends_no_log_and_is_damage_of_its_key(
     let after = fs.crash_clone(CrashOutcome::Everything, &mut || 0);
     let db = open_db(&after);
     let p = db.open_partition("p").unwrap();
-    assert_eq!(p.get("behind it").unwrap().unwrap(), *b"1");
+    assert_eq!(p.get("after it").unwrap().unwrap(), *b"1");
     let error = p.get("key").unwrap_err();
     let damage = error.damage().unwrap();
     assert_eq!(damage.key.as_deref(), Some(&b"key"[..]));

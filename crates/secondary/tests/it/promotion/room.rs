@@ -77,11 +77,11 @@ fn readers_after_a_dead_claimant_see_the_current_state() {
             drop(random_write(&stage.old, &mut rng, 100 + number));
         }
         let kept = state_of(&stage.old);
-        let beside = open_next_to(&stage.plain).unwrap();
-        assert!(state_of(&beside) == kept, "{context}: next to the old primary");
+        let reader = open_next_to(&stage.plain).unwrap();
+        assert!(state_of(&reader) == kept, "{context}: next to the old primary");
         let report = follower.verify(VerifyOptions::default()).unwrap();
         assert!(report.damage().is_empty(), "{context}: {:?}", report.damage());
-        drop(beside);
+        drop(reader);
         let Stage { old, plain, .. } = stage;
         drop(old.close());
         assert!(state_of(&open_next_to(&plain).unwrap()) == kept, "{context}: after its close");
