@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
     use crate::options::LargeValueOptions;
-    use crate::testing::context;
+    use crate::tests::context;
 
     /// A second passes at each look, and the limit is lifted at the third.
     #[derive(Default)]

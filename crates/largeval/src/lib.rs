@@ -31,8 +31,6 @@ mod choosing;
 mod chunk_writer;
 mod chunks;
 mod format;
-#[cfg(test)]
-mod golden;
 mod mapped;
 mod options;
 mod packing;
@@ -43,7 +41,7 @@ mod sub_blocks;
 mod syncing;
 mod syncs;
 #[cfg(test)]
-mod testing;
+mod tests;
 mod writing;
 
 pub use access::{

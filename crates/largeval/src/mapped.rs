@@ -163,7 +163,7 @@ mod tests {
     use crate::options::LargeValueOptions;
     use crate::shared::Shared;
     use crate::store::LargeStore;
-    use crate::testing::context;
+    use crate::tests::context;
 
     /// The pages of the mappings of a file.
     #[derive(Default)]

@@ -462,7 +462,7 @@ mod tests {
     use super::*;
     use crate::format::{CHUNK_HEADER_BYTES, Form};
     use crate::store::LargeStore;
-    use crate::testing::context;
+    use crate::tests::context;
 
     #[test]
     fn a_flush_is_wished_after_a_share_of_the_live_values_and_never_for_relocated_ones() {

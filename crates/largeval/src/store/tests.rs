@@ -14,7 +14,7 @@ use lsm_core::read::ReadPoint;
 use super::*;
 use crate::access::{self, existing_store_of};
 use crate::format::Form;
-use crate::testing::context_over;
+use crate::tests::context_over;
 use crate::writing::BlockWriter;
 
 /// Makes the store of partitions from their stored parameters.

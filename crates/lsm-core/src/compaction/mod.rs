@@ -37,8 +37,6 @@
 
 mod asked;
 mod damaged;
-#[cfg(test)]
-pub(crate) mod drawing;
 mod export_range;
 mod fill;
 mod inputs;
@@ -71,6 +69,8 @@ pub use place::ingest_level;
 pub use rules::{DropDecision, DropRules, KeyBelow};
 pub use run::{JobOutcome, Merge, RunContext};
 pub use split::Split;
+#[cfg(test)]
+pub(crate) use tests::drawing;
 
 use crate::types::FileNo;
 use crate::version::{SstMeta, Table, UserRange};

@@ -1,4 +1,6 @@
-//! The context of a store in the tests of this crate.
+//! The context of a store in the tests of this crate, and the tests of its formats.
+
+mod golden;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use testkit::{assert_golden, hexdump};
 
 use crate::options::LargeValueOptions;
 use crate::store::LargeValues;
-use crate::testing::context;
+use crate::tests::context;
 
 /// A clock that stands.
 struct Stopped;
