@@ -28,6 +28,7 @@ use super::errors::Reason;
 use super::gaps::gaps_added;
 use super::install::{Installation, Installer};
 use super::job::{JobRunner, JobTables, StartedJob};
+use super::job_parts::JobParts;
 use super::jobs::{Claimed, Jobs, RangeGoal, RangeStep};
 use super::log::Log;
 use super::ownership::Ownership;
@@ -98,23 +99,12 @@ pub(super) struct Compactor {
 
 impl Compactor {
     pub(super) fn new(
-        log: &Arc<Log>,
-        runner: &Arc<JobRunner>,
-        jobs: &Arc<Jobs>,
-        background: &Arc<Background>,
-        installer: &Arc<Installer>,
-        ownership: &Arc<Ownership>,
-        restorer: &Arc<Restorer>,
+        parts: &JobParts,
+        installer: Arc<Installer>,
+        restorer: Arc<Restorer>,
     ) -> Compactor {
-        Compactor {
-            log: log.clone(),
-            runner: runner.clone(),
-            jobs: jobs.clone(),
-            background: background.clone(),
-            installer: installer.clone(),
-            ownership: ownership.clone(),
-            restorer: restorer.clone(),
-        }
+        let JobParts { log, runner, jobs, background, ownership } = parts.clone();
+        Compactor { log, runner, jobs, background, installer, ownership, restorer }
     }
 
     /// The restoration of entries that a repair could not save.

@@ -20,6 +20,7 @@ use super::clear_seqs::clear_seqs_added;
 use super::gaps::gaps_added;
 use super::install::{Installation, Installer};
 use super::job::{JobRunner, JobTables, StartedJob};
+use super::job_parts::JobParts;
 use super::jobs::{FlushTurn, Jobs};
 use super::log::{Log, LogRetention, WrittenFlush};
 use super::ownership::Ownership;
@@ -104,23 +105,12 @@ pub(super) struct Flusher {
 
 impl Flusher {
     pub(super) fn new(
-        log: &Arc<Log>,
-        runner: &Arc<JobRunner>,
-        jobs: &Arc<Jobs>,
-        background: &Arc<Background>,
-        sealer: &Arc<MemtableSealer>,
-        installer: &Arc<Installer>,
-        ownership: &Arc<Ownership>,
+        parts: &JobParts,
+        sealer: Arc<MemtableSealer>,
+        installer: Arc<Installer>,
     ) -> Flusher {
-        Flusher {
-            log: log.clone(),
-            runner: runner.clone(),
-            background: background.clone(),
-            sealer: sealer.clone(),
-            installer: installer.clone(),
-            ownership: ownership.clone(),
-            jobs: jobs.clone(),
-        }
+        let JobParts { log, runner, jobs, background, ownership } = parts.clone();
+        Flusher { log, runner, background, sealer, installer, ownership, jobs }
     }
 
     /// The sealing of memtables, and the check of batches.

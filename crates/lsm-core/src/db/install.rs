@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::catalog::Catalog;
 use super::clear_seqs::settle_clear_seqs;
 use super::gaps::spent_gaps;
+use super::job_parts::JobParts;
 use super::jobs::Jobs;
 use super::log::Log;
 use super::removal::Removal;
@@ -98,21 +99,13 @@ pub(super) struct Installer {
 
 impl Installer {
     pub(super) fn new(
-        catalog: &Arc<Catalog>,
-        log: &Arc<Log>,
-        jobs: &Arc<Jobs>,
-        stall: &Arc<Stall>,
-        removal: &Arc<Removal>,
-        values: &Arc<BlobGcGoals>,
+        parts: &JobParts,
+        stall: Arc<Stall>,
+        removal: Arc<Removal>,
+        values: Arc<BlobGcGoals>,
     ) -> Installer {
-        Installer {
-            catalog: catalog.clone(),
-            log: log.clone(),
-            jobs: jobs.clone(),
-            stall: stall.clone(),
-            removal: removal.clone(),
-            values: values.clone(),
-        }
+        let JobParts { log, runner, jobs, .. } = parts.clone();
+        Installer { catalog: runner.catalog.clone(), log, jobs, stall, removal, values }
     }
 
     /// The removal of files that nothing names.

@@ -37,6 +37,7 @@ pub(crate) mod hook_binding;
 mod inject;
 mod install;
 mod job;
+mod job_parts;
 mod jobs;
 mod leases;
 mod log;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::background::Background;
 use super::catalog::Catalog;
 use super::errors::Reason;
+use super::job_parts::JobParts;
 #[cfg(doc)]
 use super::obsolete::ObsoleteFiles;
 use super::ownership::Ownership;
@@ -28,18 +29,9 @@ pub(super) struct Removal {
 }
 
 impl Removal {
-    pub(super) fn new(
-        catalog: &Arc<Catalog>,
-        ownership: &Arc<Ownership>,
-        background: &Arc<Background>,
-        wishes: StoreWishes,
-    ) -> Removal {
-        Removal {
-            catalog: catalog.clone(),
-            ownership: ownership.clone(),
-            background: background.clone(),
-            wishes,
-        }
+    pub(super) fn new(parts: &JobParts, wishes: StoreWishes) -> Removal {
+        let JobParts { runner, background, ownership, .. } = parts.clone();
+        Removal { catalog: runner.catalog.clone(), ownership, background, wishes }
     }
 
     /// [`ObsoleteFiles::remove`]; the outcome is noted as that of background work.

@@ -21,6 +21,7 @@ use super::exchange::check_stored_key;
 use super::gaps::{borrowed, closing};
 use super::install::{Installation, Installer};
 use super::job::{JobRunner, StartedJob};
+use super::job_parts::JobParts;
 use super::jobs::Jobs;
 use super::log::Log;
 use super::ownership::Ownership;
@@ -63,20 +64,9 @@ pub(super) struct Restorer {
 }
 
 impl Restorer {
-    pub(super) fn new(
-        log: &Arc<Log>,
-        runner: &Arc<JobRunner>,
-        jobs: &Arc<Jobs>,
-        installer: &Arc<Installer>,
-        ownership: &Arc<Ownership>,
-    ) -> Restorer {
-        Restorer {
-            log: log.clone(),
-            runner: runner.clone(),
-            jobs: jobs.clone(),
-            installer: installer.clone(),
-            ownership: ownership.clone(),
-        }
+    pub(super) fn new(parts: &JobParts, installer: Arc<Installer>) -> Restorer {
+        let JobParts { log, runner, jobs, ownership, .. } = parts.clone();
+        Restorer { log, runner, jobs, installer, ownership }
     }
 
     /// Asks again for the entries of the gaps of a partition, if its filter knows a copy. A failure

@@ -16,6 +16,7 @@ use super::context::DbContext;
 use super::flush::Flusher;
 use super::install::Installer;
 use super::job::JobRunner;
+use super::job_parts::JobParts;
 use super::jobs::{DbJobsEnv, FlushTurn, HealthyPick, Jobs};
 use super::log::Log;
 use super::log_upkeep::LogUpkeep;
@@ -74,23 +75,25 @@ impl Scheduler {
             slabs: slabs.clone(),
             wishes: context.wishes.clone(),
         };
-        let sealer =
-            Arc::new(MemtableSealer::new(catalog, log, commit, &stall, background, limits));
-        let removal = Removal::new(catalog, ownership, background, context.wishes.clone());
-        let removal = Arc::new(removal);
+        let parts = JobParts {
+            log: log.clone(),
+            runner: runner.clone(),
+            jobs: jobs.clone(),
+            background: background.clone(),
+            ownership: ownership.clone(),
+        };
+        let sealer = Arc::new(MemtableSealer::new(&parts, stall.clone(), limits));
+        let removal = Arc::new(Removal::new(&parts, context.wishes.clone()));
         let values: Arc<BlobGcGoals> = Arc::default();
-        let installer = Installer::new(catalog, log, &jobs, &stall, &removal, &values);
-        let installer = Arc::new(installer);
-        let flusher = Flusher::new(log, runner, &jobs, background, &sealer, &installer, ownership);
-        let flusher = Arc::new(flusher);
-        let restorer = Arc::new(Restorer::new(log, runner, &jobs, &installer, ownership));
-        let compactor =
-            Compactor::new(log, runner, &jobs, background, &installer, ownership, &restorer);
-        let compactor = Arc::new(compactor);
+        let installer =
+            Arc::new(Installer::new(&parts, stall.clone(), removal.clone(), values.clone()));
+        let flusher = Arc::new(Flusher::new(&parts, sealer, installer.clone()));
+        let restorer = Arc::new(Restorer::new(&parts, installer.clone()));
+        let compactor = Arc::new(Compactor::new(&parts, installer, restorer));
+        let reclaimer =
+            ValueReclaimer::new(&parts, values, removal, flusher.clone(), compactor.clone());
         Scheduler {
-            reclaimer: ValueReclaimer::new(
-                &values, log, runner, &jobs, background, &removal, &flusher, &compactor,
-            ),
+            reclaimer,
             log: LogUpkeep {
                 log: log.clone(),
                 catalog: catalog.clone(),

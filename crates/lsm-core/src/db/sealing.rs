@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::background::Background;
 use super::catalog::Catalog;
 use super::commit::{CommitEnv, CommitPath};
+use super::job_parts::JobParts;
 use super::log::{Log, LogWriter};
 use super::prepared::Prepared;
 use super::stall::Stall;
@@ -87,19 +88,17 @@ impl CommitEnv for MemtableSealer {
 
 impl MemtableSealer {
     pub(super) fn new(
-        catalog: &Arc<Catalog>,
-        log: &Arc<Log>,
-        commit: &Arc<CommitPath>,
-        stall: &Arc<Stall>,
-        background: &Arc<Background>,
+        parts: &JobParts,
+        stall: Arc<Stall>,
         limits: MemtableLimits,
     ) -> MemtableSealer {
+        let JobParts { log, runner, background, .. } = parts.clone();
         MemtableSealer {
-            catalog: catalog.clone(),
-            log: log.clone(),
-            commit: commit.clone(),
-            stall: stall.clone(),
-            background: background.clone(),
+            catalog: runner.catalog.clone(),
+            log,
+            commit: runner.commit.clone(),
+            stall,
+            background,
             limits,
         }
     }

@@ -31,6 +31,7 @@ use super::background::{Background, BackgroundMode};
 use super::compaction::Compactor;
 use super::flush::Flusher;
 use super::job::JobRunner;
+use super::job_parts::JobParts;
 use super::jobs::{Jobs, RangeStep};
 use super::log::Log;
 use super::removal::Removal;
@@ -79,27 +80,15 @@ pub(super) struct ValueReclaimer {
 }
 
 impl ValueReclaimer {
-    #[expect(clippy::too_many_arguments, reason = "one for each part, in one call at the open")]
     pub(super) fn new(
-        goals: &Arc<BlobGcGoals>,
-        log: &Arc<Log>,
-        runner: &Arc<JobRunner>,
-        jobs: &Arc<Jobs>,
-        background: &Arc<Background>,
-        removal: &Arc<Removal>,
-        flusher: &Arc<Flusher>,
-        compactor: &Arc<Compactor>,
+        parts: &JobParts,
+        goals: Arc<BlobGcGoals>,
+        removal: Arc<Removal>,
+        flusher: Arc<Flusher>,
+        compactor: Arc<Compactor>,
     ) -> ValueReclaimer {
-        ValueReclaimer {
-            goals: goals.clone(),
-            log: log.clone(),
-            runner: runner.clone(),
-            jobs: jobs.clone(),
-            background: background.clone(),
-            removal: removal.clone(),
-            flusher: flusher.clone(),
-            compactor: compactor.clone(),
-        }
+        let JobParts { log, runner, jobs, background, .. } = parts.clone();
+        ValueReclaimer { goals, log, runner, jobs, background, removal, flusher, compactor }
     }
 
     /// The goals of value stores.
