@@ -19,9 +19,9 @@ pub(super) fn gaps_added(partition: PartitionId, gaps: &[Gap]) -> Vec<Change> {
     gaps.iter().map(|gap: &Gap| Change::GapAdded { partition, gap: gap.clone() }).collect()
 }
 
-/// The changes that remove the closed gaps which hide nothing any more after a job has replaced
-/// `removed` by `made`, which has no entry that `clear_of` hide. `is_past` says whether every reader comes after
-/// a closing, and the values were counted since.
+/// The changes that remove closed gaps after a job has replaced `removed` by `made`: the gaps that hide nothing
+/// any more. `made` has no entry that a gap of `clear_of` hides. `is_past` returns `true` for a closing if all
+/// readers are later than it, and the values were counted since.
 ///
 /// A reader at a snapshot before the closing is still refused there, so a gap outlives such
 /// snapshots. Memtables have nothing older than the flushed entries.
@@ -83,7 +83,7 @@ pub(super) fn closing(
     changes
 }
 
-/// Bounds as those of a gap are asked for.
+/// Bounds in the form that [`Gap::split`] takes.
 pub(super) fn borrowed(bounds: &Bounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (bounds.0.as_ref().map(Vec::as_slice), bounds.1.as_ref().map(Vec::as_slice))
 }

@@ -130,8 +130,8 @@ mod tests {
     use crate::error::{Error, ErrorKind};
     use crate::hooks::{PendingHandle, StoreEdit, StoreSnapshot, StoredValue};
 
-    /// A store whose handles are what its calls do. It has no files, and counts so many failed syncs; other
-    /// figures of it panic, and all without a count.
+    /// A store without files. A handle names the result of the calls for its value. The number is that of the
+    /// failed syncs: `stats` panics if there is none, and if it is asked for more than counts.
     struct Store(Option<u64>);
 
     impl ValueStore for Store {

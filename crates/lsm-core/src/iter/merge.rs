@@ -61,9 +61,9 @@ type Prefetch<I> = fn(&I, KeyRef<'_>);
 
 /// A cursor that a merge can have as a source.
 pub trait MergeSource: InternalIter {
-    /// The first 8 bytes of the user key, as [`prefix8`] has them. Only while [`InternalIter::valid`]. A table
-    /// overrides it: it has the bytes in a word, and a load of the key that was put together just before waits for
-    /// those stores.
+    /// The first 8 bytes of the user key, as [`prefix8`] returns them. Only while [`InternalIter::valid`]. The
+    /// cursor of a table overrides it, because a word of the block has these bytes. It has just written the key
+    /// to a buffer, and a load from there would wait for these stores.
     #[inline]
     fn prefix(&self) -> u64 {
         prefix8(self.key().user)

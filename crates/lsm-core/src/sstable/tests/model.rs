@@ -122,7 +122,7 @@ fn walk_all(reader: &Arc<SstReader>, mode: ReadMode, all: &Entries) {
     assert!(!iter.valid());
 }
 
-/// Walks along all entries, in runs where there are some, each of which ends before a target or entry.
+/// Walks along all entries, in runs where there are some. Each run ends before a target or an entry.
 fn walk_in_runs(reader: &Arc<SstReader>, all: &Entries, targets: &[(Vec<u8>, u64)]) {
     let users: Vec<&[u8]> = targets.iter().map(|(user, _)| &user[..]).collect();
     let users = [users, all.iter().map(|(key, _)| &key.user[..]).collect()].concat();
