@@ -20,12 +20,12 @@ const fn word(text: &'static str, instead: &'static str, at_most: usize) -> Word
 }
 
 const WORDS: [Word; 10] = [
-    word("behind", "`after`, unless one falls behind another", 30),
-    word("told", "`returned`, `reported`, `notified`", 2),
+    word("behind", "`after`, unless one falls behind another", 25),
+    word("told", "`returned`, `reported`, `notified`", 1),
     word("nobody", "`no one`, or the caller by its name", 5),
     word("anew", "`again`, `from the beginning`", 0),
-    word("beside", "`in addition to`, `next to`, `while another process writes`", 16),
-    word("of which", "`whose`, or a second sentence", 13),
+    word("beside", "`in addition to`, `next to`, `while another process writes`", 15),
+    word("of which", "`whose`, or a second sentence", 12),
     word("owed", "`due`, `pending`", 0),
     word("goes by", "`uses`, `follows`", 0),
     word("let go", "`released`, `dropped`", 1),
