@@ -204,7 +204,7 @@ impl FollowPosition {
         Err(Error::new(ErrorKind::NeedsManifest, message))
     }
 
-    /// Returns `true` if the folder had all commits when the round began, and `bound` all that the folder has.
+    /// Returns `true` if the folder had all commits when the round began, and `bound` admits everything in it.
     pub(super) fn is_current(&self, bound: &Bound) -> bool {
         self.folder == FolderState::Current && bound.source == BoundSource::Log
     }

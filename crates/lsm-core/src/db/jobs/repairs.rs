@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::partition::PartitionState;
 use crate::version::{SstMeta, Table};
 
-/// Repairs in a row of a table and of what they made of it; then the damage is final.
+/// The most repairs of a table, and of the tables that replaced it, one after another. After them the damage is
+/// final.
 const REPAIRS_MAX: u32 = 8;
 
 /// The next step of a repair that an export waits for.

@@ -1,5 +1,5 @@
 //! The look at the files alone: the part of [`FollowPosition`] for a folder without the cursor of a living
-//! primary. The invariants are those of the file above.
+//! primary. The invariants are those of `follow/tail.rs`.
 
 use std::sync::Arc;
 
