@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use object_store::path::Path as ObjectPath;
@@ -102,22 +103,45 @@ pub(crate) fn random() -> u64 {
 }
 
 /// Calls of a store of the crate `object_store`, below a prefix.
+///
+/// They run on a thread of their own, and the caller waits for it. A runtime on the thread of the caller would panic
+/// if an async task of the application calls, and also if such a task drops it.
 pub(crate) struct ObjectStoreCalls {
     store: Arc<dyn ObjectStore>,
     prefix: ObjectPath,
-    runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Handle,
+    /// Ends the thread.
+    stop: tokio::task::AbortHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for ObjectStoreCalls {
+    fn drop(&mut self) {
+        self.stop.abort();
+        if let Some(thread) = self.thread.take() {
+            // Each call has returned, so nothing is lost if the thread has panicked.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl ObjectStoreCalls {
     /// # Errors
-    /// The system has no resources for a runtime.
+    /// The system has no resources for a runtime and its thread.
     pub(crate) fn new(
         store: Arc<dyn ObjectStore>,
         prefix: ObjectPath,
     ) -> siltstone::Result<ObjectStoreCalls> {
-        // Of the calling thread: a call blocks it in any case, and no other thread is kept.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(ObjectStoreCalls { store, prefix, runtime })
+        let owned = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = owned.handle().clone();
+        let until_stop = runtime.spawn(std::future::pending::<()>());
+        let stop = until_stop.abort_handle();
+        let named = std::thread::Builder::new().name("siltstone-store".to_owned());
+        let thread = named.spawn(move || {
+            // It ends with the error of an aborted task.
+            let _ = owned.block_on(until_stop);
+        })?;
+        Ok(ObjectStoreCalls { store, prefix, runtime, stop, thread: Some(thread) })
     }
 
     fn path(&self, name: &str) -> ObjectPath {
@@ -125,22 +149,33 @@ impl ObjectStoreCalls {
         self.prefix.parts().map(|part| part.as_ref().to_owned()).chain(parts).collect()
     }
 
-    fn run<T>(
+    fn run<T: Send + 'static>(
         &self,
-        call: impl Future<Output = object_store::Result<T>>,
+        call: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> object_store::Result<T> {
-        self.runtime.block_on(call)
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        self.runtime.spawn(async move {
+            // The caller waits until the value is sent.
+            let _ = sender.send(call.await);
+        });
+        receiver.recv().unwrap_or_else(|_| {
+            let source = "the call panicked".into();
+            Err(object_store::Error::Generic { store: "siltstone", source })
+        })
     }
 
     fn put_as(&self, name: &str, bytes: &[u8], mode: PutMode) -> object_store::Result<()> {
+        let store = self.store.clone();
+        let path = self.path(name);
         let payload = PutPayload::from(bytes.to_vec());
         let options = PutOptions { mode, ..PutOptions::default() };
-        self.run(self.store.put_opts(&self.path(name), payload, options)).map(drop)
+        self.run(async move { store.put_opts(&path, payload, options).await.map(drop) })
     }
 
     fn get_as(&self, name: &str, options: GetOptions) -> StoreResult<Option<Vec<u8>>> {
+        let store = self.store.clone();
         let path = self.path(name);
-        let got = self.run(async { self.store.get_opts(&path, options).await?.bytes().await });
+        let got = self.run(async move { store.get_opts(&path, options).await?.bytes().await });
         match got {
             Ok(bytes) => Ok(Some(bytes.to_vec())),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
@@ -184,8 +219,9 @@ impl Store for ObjectStoreCalls {
     }
 
     fn list(&self, dir: &str) -> StoreResult<Vec<String>> {
+        let store = self.store.clone();
         let path = self.path(dir);
-        let listed = self.run(self.store.list_with_delimiter(Some(&path)));
+        let listed = self.run(async move { store.list_with_delimiter(Some(&path)).await });
         let listed = listed.map_err(|error| failure(&error))?;
         let names = listed.objects.iter().filter_map(|object| object.location.filename());
         let mut names: Vec<_> = names.map(|name| format!("{dir}/{name}")).collect();
@@ -194,7 +230,9 @@ impl Store for ObjectStoreCalls {
     }
 
     fn delete(&self, name: &str) -> StoreResult<()> {
-        match self.run(self.store.delete(&self.path(name))) {
+        let store = self.store.clone();
+        let path = self.path(name);
+        match self.run(async move { store.delete(&path).await }) {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(failure(&error)),
         }

@@ -67,6 +67,20 @@ fn a_shared_folder_serves_a_primary_readers_and_a_takeover() {
 }
 
 #[test]
+fn an_async_task_calls_and_drops_a_remote() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let remote = Remote::memory().unwrap();
+        let primary = remote.primary(folder.path()).unwrap();
+        let db = primary.builder().open().unwrap();
+        put(&db, "one", Durability::Sync);
+        let reader = remote.reader().unwrap();
+        assert!(reader.number() > 0);
+    });
+}
+
+#[test]
 fn a_folder_in_use_and_a_folder_of_another_bucket_are_refused() {
     let remote = Remote::memory().unwrap();
     let folder = tempfile::tempdir().unwrap();
