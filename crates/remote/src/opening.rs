@@ -61,7 +61,7 @@ pub(crate) fn load(bucket: &Bucket) -> Result<Folder> {
             }
         }
     };
-    follow(bucket, &mut folder, u64::MAX)?;
+    follow(bucket, &mut folder)?;
     Ok(folder)
 }
 
@@ -74,14 +74,28 @@ pub(crate) fn journal_object(bucket: &Bucket, number: u64) -> Result<Option<Jour
     bytes.map(|bytes| JournalObject::decode(number, &bytes)).transpose()
 }
 
-/// Takes in the objects after those of `folder`, before the number `end`.
+/// Takes in the objects after those of `folder`, up to the end of the journal.
 ///
 /// # Errors
 /// As [`journal_object`].
-fn follow(bucket: &Bucket, folder: &mut Folder, end: u64) -> Result<()> {
-    while folder.number + 1 < end
-        && let Some(object) = journal_object(bucket, folder.number + 1)?
-    {
+fn follow(bucket: &Bucket, folder: &mut Folder) -> Result<()> {
+    while let Some(object) = journal_object(bucket, folder.number + 1)? {
+        folder.take_in(&object)?;
+    }
+    Ok(())
+}
+
+/// Takes in the objects after those of `folder`, up to the claim `number`.
+///
+/// # Errors
+/// As [`journal_object`]; corruption that names an object which is missing.
+fn follow_to_claim(bucket: &Bucket, folder: &mut Folder, number: u64) -> Result<()> {
+    while folder.number + 1 < number {
+        let missing = folder.number + 1;
+        let Some(object) = journal_object(bucket, missing)? else {
+            let what = format!("the object is missing, and journal object {number} exists");
+            return Err(Error::corruption(PathBuf::from(journal_name(missing)), None, what));
+        };
         folder.take_in(&object)?;
     }
     Ok(())
@@ -123,7 +137,7 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     }
     let writer = folder.writer;
     let number = put_claim(&bucket, claimant, remote.ack, folder.number + 1)?;
-    follow(&bucket, &mut folder, number)?;
+    follow_to_claim(&bucket, &mut folder, number)?;
     if !takes_over && folder.writer != writer {
         let message = "another writer has claimed the database at the same time; open it again";
         return Err(Error::new(ErrorKind::Fenced, message));

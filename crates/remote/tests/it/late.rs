@@ -19,6 +19,9 @@ struct LateStore {
     inner: Arc<SimStore>,
     /// The next put of a journal object conflicts with a call that has no effect yet.
     conflicts: AtomicBool,
+    /// An object that the next look at the name of such a conflict finds, and no later one.
+    ghost: Mutex<Option<Vec<u8>>>,
+    ghost_name: Mutex<Option<String>>,
     /// Puts of parts fail; the first one takes effect later.
     holds_parts: AtomicBool,
     held: Mutex<Option<(String, Vec<u8>)>>,
@@ -29,6 +32,8 @@ impl LateStore {
         Arc::new(LateStore {
             inner: SimStore::new(objects.clone(), rng.fork()),
             conflicts: AtomicBool::new(false),
+            ghost: Mutex::new(None),
+            ghost_name: Mutex::new(None),
             holds_parts: AtomicBool::new(false),
             held: Mutex::new(None),
         })
@@ -38,6 +43,7 @@ impl LateStore {
 impl Store for LateStore {
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
         if name.starts_with("journal/") && self.conflicts.swap(false, Ordering::Relaxed) {
+            *self.ghost_name.lock() = Some(name.to_owned());
             return Ok(false);
         }
         self.inner.put_if_absent(name, bytes)
@@ -52,6 +58,11 @@ impl Store for LateStore {
     }
 
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
+        if self.ghost_name.lock().take_if(|ghost| ghost == name).is_some()
+            && let Some(ghost) = self.ghost.lock().take()
+        {
+            return Ok(Some(ghost));
+        }
         self.inner.get(name)
     }
 
@@ -157,4 +168,19 @@ fn a_value_that_is_stored_outlives_a_power_cut() {
         let one = values(&db).get("one").unwrap();
         assert!(one.is_some_and(|value| value.to_vec() == vec![2; 100_000]), "{outcome:?}");
     }
+}
+
+#[test]
+fn a_hole_in_the_journal_is_damage_that_names_the_object() {
+    let mut rng = Rng::new(25);
+    let objects = Objects::default();
+    let store = LateStore::new(&objects, &mut rng);
+    let primary = remote_of(&store, &MemFs::new(), &mut rng).primary("/db").unwrap();
+    let number = primary.status().number;
+    *store.ghost.lock() = Some(b"an object that is lost".to_vec());
+    store.conflicts.store(true, Ordering::Relaxed);
+    let remote = remote_of(&store, &MemFs::new(), &mut rng);
+    let refused = remote.take_over("/db").map(drop).unwrap_err();
+    let damage = refused.damage().expect("it is damage");
+    assert_eq!(damage.file.to_str(), Some(&*format!("journal/{:020}", number + 1)), "{refused}");
 }
