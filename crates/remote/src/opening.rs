@@ -11,8 +11,11 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A folder has the marker of a claimant only while it holds that claimant's state or a later one. A folder
-//!    that is being restored has no marker, so that a crash in the middle leads to another restore.
+//! 1. A marker proves only that no other folder has written as this claimant. It says nothing of the state: each
+//!    open compares the folder with the journal, and ships what the journal lacks or makes the folder again. So
+//!    an own folder is marked before its claim, and a claim that is refused, or never stored, leaves a marker that
+//!    does no harm. A folder that is being restored has no marker, so that a crash in the middle leads to another
+//!    restore.
 //! 2. The state is loaded up to the claim: what the old writer stored before it is kept, and nothing after it.
 
 use std::collections::BTreeSet;
@@ -132,7 +135,8 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     local.check(&folder, &markers, takes_over)?;
     let claimant = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
     if is_own || is_new {
-        // Before the claim: after a crash in between the folder is still known as the writer's own.
+        // Before the claim: a put whose answer is lost may store it. Without the marker the folder would then
+        // be refused as that of another writer, though it may have the only copy of local commits.
         local.mark(claimant, if is_new { FIRST } else { b"" })?;
     }
     let writer = folder.writer;
