@@ -120,6 +120,27 @@ impl FileBytes {
             && tail_end.is_some_and(|end| end <= self.len)
     }
 
+    /// Applies a change of the bytes that was checked.
+    fn apply(&mut self, change: &StoredChange, drops_tail: bool) {
+        match change {
+            StoredChange::Append { bytes, .. } => {
+                if !drops_tail {
+                    self.tail.extend_from_slice(bytes);
+                }
+                self.written += bytes.len() as u64;
+                self.len = self.len.max(self.written);
+            }
+            StoredChange::Piece { piece, .. } => {
+                self.len = self.len.max(piece.end());
+                self.tail_at = piece.end();
+                self.written = piece.end();
+                self.pieces.push(piece.clone());
+            }
+            StoredChange::Extend { len, .. } => self.len = self.len.max(*len),
+            StoredChange::Create { .. } | StoredChange::Delete { .. } => {}
+        }
+    }
+
     /// Moves the tail into pieces: `piece` has its bytes from `tail_at` to the piece's end.
     pub(crate) fn settle_tail(&mut self, piece: ObjectPiece) {
         if piece.offset != self.tail_at || self.pieces_end() > piece.offset {
@@ -129,6 +150,55 @@ impl FileBytes {
         self.tail.drain(..taken);
         self.tail_at = piece.end();
         self.pieces.push(piece);
+    }
+}
+
+/// The part of a file's state that decides which changes fit.
+#[derive(Clone, Copy)]
+struct FileEnds {
+    written: u64,
+    has_tail: bool,
+}
+
+impl FileEnds {
+    fn of(file: &FileBytes) -> FileEnds {
+        FileEnds { written: file.written, has_tail: file.written > file.tail_at }
+    }
+}
+
+/// Returns the ends of a file after `change`, `None` for no file; or the reason why the change does not fit.
+fn ends_after(
+    ends: Option<FileEnds>,
+    change: &StoredChange,
+) -> Result<Option<FileEnds>, &'static str> {
+    match (ends, change) {
+        (None, StoredChange::Create { .. }) => Ok(Some(FileEnds { written: 0, has_tail: false })),
+        (Some(_), StoredChange::Create { .. }) => Err("the creation of a file that exists"),
+        (None, _) => Err("a change of a file that does not exist"),
+        (Some(ends), StoredChange::Append { offset, bytes, .. }) => {
+            let written = offset.saturating_add(bytes.len() as u64);
+            if *offset != ends.written {
+                return Err("an append at another place than the end");
+            }
+            if written > FILE_BYTES_MAX {
+                return Err("an append beyond all files");
+            }
+            Ok(Some(FileEnds { written, has_tail: ends.has_tail || !bytes.is_empty() }))
+        }
+        (Some(ends), StoredChange::Piece { piece, .. }) => {
+            if piece.offset < ends.written || piece.end() > FILE_BYTES_MAX {
+                return Err("a piece at another place than the end");
+            }
+            if ends.has_tail {
+                return Err("a piece after bytes of the journal");
+            }
+            Ok(Some(FileEnds { written: piece.end(), has_tail: false }))
+        }
+        (Some(_), StoredChange::Extend { len, .. }) if *len > FILE_BYTES_MAX => {
+            Err("a length beyond all files")
+        }
+        (Some(ends), StoredChange::Extend { .. }) => Ok(Some(ends)),
+        (Some(_), StoredChange::Delete { .. }) => Ok(None),
     }
 }
 
@@ -169,11 +239,11 @@ impl Folder {
         Folder { files: files.collect(), ..self.clone() }
     }
 
-    /// Takes in the next object of the journal.
+    /// Checks that `object` is the next one of the journal, and that all its changes fit.
     ///
     /// # Errors
-    /// Corruption that names the object, if it does not fit.
-    pub(crate) fn take_in(&mut self, object: &JournalObject) -> Result<()> {
+    /// Corruption that names the object.
+    pub(crate) fn check(&self, object: &JournalObject) -> Result<()> {
         let number = self.number + 1;
         if object.number != number {
             let what = format!("journal object {} where {number} follows", object.number);
@@ -187,62 +257,42 @@ impl Folder {
                 "changes of a writer without a claim",
             ));
         }
+        let mut changed: BTreeMap<&str, Option<FileEnds>> = BTreeMap::new();
         for change in &object.changes {
-            self.apply(change).map_err(|what| {
-                Error::corruption(journal_name(number), 60, format!("{what}: {}", change.name()))
+            let name = change.name();
+            let before = changed
+                .entry(name)
+                .or_insert_with(|| self.file(name).map(|file| FileEnds::of(&file.read())));
+            *before = ends_after(*before, change).map_err(|what| {
+                Error::corruption(journal_name(number), 60, format!("{what}: {name}"))
             })?;
         }
-        (self.number, self.writer, self.ack) = (number, object.claimant, object.ack);
         Ok(())
     }
 
-    /// Applies one change.
-    pub(crate) fn apply(&mut self, change: &StoredChange) -> Result<(), &'static str> {
-        let name = change.name();
-        if let StoredChange::Create { .. } = change {
-            if self.files.contains_key(name) {
-                return Err("the creation of a file that exists");
-            }
-            self.insert(name.to_owned(), FileBytes::default());
-            return Ok(());
-        }
-        let Some(file) = self.files.get(name) else {
-            return Err("a change of a file that does not exist");
-        };
-        let mut file = file.write();
-        match change {
-            StoredChange::Append { offset, bytes, .. } => {
-                if *offset != file.written {
-                    return Err("an append at another place than the end");
-                }
-                if !self.drops_tails {
-                    file.tail.extend_from_slice(bytes);
-                }
-                file.written += bytes.len() as u64;
-                file.len = file.len.max(file.written);
-            }
-            StoredChange::Piece { piece, .. } => {
-                if piece.offset < file.written || piece.end() > FILE_BYTES_MAX {
-                    return Err("a piece at another place than the end");
-                }
-                if !file.tail.is_empty() {
-                    return Err("a piece after bytes of the journal");
-                }
-                file.len = file.len.max(piece.end());
-                file.tail_at = piece.end();
-                file.written = piece.end();
-                file.pieces.push(piece.clone());
-            }
-            StoredChange::Extend { len, .. } if *len > FILE_BYTES_MAX => {
-                return Err("a length beyond all files");
-            }
-            StoredChange::Extend { len, .. } => file.len = file.len.max(*len),
-            StoredChange::Delete { .. } => {
-                drop(file);
-                self.files.remove(name);
-            }
-            StoredChange::Create { .. } => {}
-        }
+    /// Takes in the next object of the journal, as a whole or not at all.
+    ///
+    /// # Errors
+    /// As [`Folder::check`].
+    pub(crate) fn take_in(&mut self, object: &JournalObject) -> Result<()> {
+        self.check(object)?;
+        object.changes.iter().for_each(|change| self.apply(change));
+        (self.number, self.writer, self.ack) = (object.number, object.claimant, object.ack);
         Ok(())
+    }
+
+    /// Applies a change that was checked.
+    fn apply(&mut self, change: &StoredChange) {
+        let name = change.name();
+        match change {
+            StoredChange::Create { .. } => self.insert(name.to_owned(), FileBytes::default()),
+            StoredChange::Delete { .. } => drop(self.files.remove(name)),
+            StoredChange::Append { .. }
+            | StoredChange::Piece { .. }
+            | StoredChange::Extend { .. } => {
+                let file = self.files.get(name).expect("the check has found the file");
+                file.write().apply(change, self.drops_tails);
+            }
+        }
     }
 }

@@ -143,6 +143,17 @@ fn changes_that_do_not_fit_are_damage() {
         let object = JournalObject { number: 3, changes: vec![change], ..object() };
         let error = folder().take_in(&object).unwrap_err();
         assert!(error.to_string().contains("journal/00000000000000000003"), "{error}");
+        // Also after changes that fit: the folder is as before.
+        let mut changes = vec![
+            StoredChange::Delete { name: name("sst") },
+            StoredChange::Extend { name: wal.clone(), len: 70_000 },
+        ];
+        changes.extend(object.changes.iter().cloned());
+        let object = JournalObject { changes, ..object };
+        let mut folder = folder();
+        let before = encode_base(&folder);
+        folder.take_in(&object).unwrap_err();
+        assert_eq!(encode_base(&folder), before);
     }
     let stranger = JournalObject { number: 3, claimant: 7, changes: Vec::new(), ..object() };
     folder().take_in(&stranger).unwrap_err();
