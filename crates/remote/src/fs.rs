@@ -20,8 +20,9 @@ use siltstone::{Error, ErrorKind, Result};
 
 use crate::cache::ObjectCache;
 use crate::folder::{FileClass, StoredChange, class_of};
+use crate::noted::NotedChange;
 use crate::remote_file::RemoteFile;
-use crate::shipper::{BACKLOG_BYTES_MAX, NotedChange, Shipper};
+use crate::shipper::{BACKLOG_BYTES_MAX, Shipper};
 
 /// The local file system of a primary.
 #[derive(Clone)]

@@ -9,6 +9,7 @@
 //! store     calls of an object store     bucket     attempts, lost answers, the probe
 //! format    the bytes of objects         folder     a folder as the journal describes it
 //! shipper   the journal of a primary     fs         its file system
+//! noted     a change that waits
 //! opening   the claim, and the folder    reader     the file system of readers
 //! cache     blocks in memory             remote_file   a file in the bucket
 //! remote    the calls that open, with their settings    primary    the right of a writer
@@ -40,6 +41,7 @@ mod cache;
 mod folder;
 mod format;
 mod fs;
+mod noted;
 mod opening;
 mod primary;
 mod reader;

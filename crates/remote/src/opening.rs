@@ -29,9 +29,10 @@ use crate::bucket::{Bucket, Put};
 use crate::cache::ObjectCache;
 use crate::folder::{FileClass, Folder, StoredChange, class_of};
 use crate::format::{JournalObject, base_name, decode_base, journal_name, number_of_base};
+use crate::noted::NotedChange;
 use crate::remote_file::RemoteFile;
 use crate::settings::{Ack, Settings};
-use crate::shipper::{NotedChange, Shipper, written_end};
+use crate::shipper::{Shipper, written_end};
 
 /// The lock of a folder whose changes are shipped.
 const LOCK: &str = "remote-lock";

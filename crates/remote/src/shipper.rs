@@ -22,6 +22,7 @@ use siltstone::{Error, ErrorKind, Result};
 use crate::bucket::{Bucket, Put};
 use crate::folder::{Folder, ObjectPiece, StoredChange};
 use crate::format::{JournalObject, base_name, encode_base, journal_name};
+use crate::noted::{NotedChange, stored_changes};
 use crate::settings::Ack;
 
 /// An object takes no further change beyond so many bytes.
@@ -33,25 +34,6 @@ const BASE_OBJECTS: u64 = 256;
 const BASE_BYTES: u64 = 8 << 20;
 /// Longer tails of files are an object of their own, which the next base names again.
 const TAIL_BYTES_MAX: u64 = 64 << 10;
-
-/// A change that is noted and not in an object yet.
-pub(crate) enum NotedChange {
-    /// As it will be stored.
-    Whole(StoredChange),
-    /// A range of a chunk file, whose bytes are read when the object is made.
-    Range { name: String, offset: u64, len: u64, file: Arc<dyn File> },
-}
-
-impl NotedChange {
-    fn bytes(&self) -> usize {
-        match self {
-            NotedChange::Whole(StoredChange::Append { bytes, .. }) => bytes.len(),
-            NotedChange::Whole(_) => 64,
-            // The bytes of an object's ranges are in memory at once.
-            NotedChange::Range { len, .. } => *len as usize,
-        }
-    }
-}
 
 /// An object whose put has not been answered yet.
 struct InFlight {
@@ -478,19 +460,4 @@ pub(crate) fn written_end(file: &dyn File, begin: u64, end: u64) -> Result<u64> 
         end = from;
     }
     Ok(begin)
-}
-
-/// The changes as an object has them: the first range of each file is the piece with all of them.
-fn stored_changes(
-    changes: Vec<NotedChange>,
-    mut pieces: BTreeMap<String, ObjectPiece>,
-) -> Vec<StoredChange> {
-    let stored = changes.into_iter().filter_map(|change| match change {
-        NotedChange::Whole(change) => Some(change),
-        NotedChange::Range { name, .. } => {
-            let piece = pieces.remove(&name)?;
-            Some(StoredChange::Piece { name, piece })
-        }
-    });
-    stored.collect()
 }

@@ -1,0 +1,42 @@
+//! [`NotedChange`]: a change of the folder that waits for its journal object.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lsm_core::fs::File;
+
+use crate::folder::{ObjectPiece, StoredChange};
+
+/// A change that is noted and not in an object yet.
+pub(crate) enum NotedChange {
+    /// As it will be stored.
+    Whole(StoredChange),
+    /// A range of a chunk file, whose bytes are read when the object is made.
+    Range { name: String, offset: u64, len: u64, file: Arc<dyn File> },
+}
+
+impl NotedChange {
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            NotedChange::Whole(StoredChange::Append { bytes, .. }) => bytes.len(),
+            NotedChange::Whole(_) => 64,
+            // The bytes of an object's ranges are in memory at once.
+            NotedChange::Range { len, .. } => *len as usize,
+        }
+    }
+}
+
+/// The changes as an object has them: the first range of each file is the piece with all of them.
+pub(crate) fn stored_changes(
+    changes: Vec<NotedChange>,
+    mut pieces: BTreeMap<String, ObjectPiece>,
+) -> Vec<StoredChange> {
+    let stored = changes.into_iter().filter_map(|change| match change {
+        NotedChange::Whole(change) => Some(change),
+        NotedChange::Range { name, .. } => {
+            let piece = pieces.remove(&name)?;
+            Some(StoredChange::Piece { name, piece })
+        }
+    });
+    stored.collect()
+}
