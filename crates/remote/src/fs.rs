@@ -85,7 +85,7 @@ impl ShippingFs {
     /// Waits until everything noted is stored, if a sync means that.
     fn ship(&self, path: &Path) -> Result<()> {
         if !self.shipper.acknowledges_stored() {
-            // The thread that ships may have found another writer.
+            // The thread that ships may have found another writer, or changes that do not fit.
             return self.shipper.check_writer();
         }
         self.ship_all(path)

@@ -8,7 +8,8 @@
 //! 3. After another writer's object was found under the next number, nothing is put any more.
 //! 4. A file of the local disk is deleted only after its deletion is stored. So after the death of the process
 //!    the local folder lacks nothing that the journal has.
-//! 5. A base is put only after the object that it ends with.
+//! 5. An object is put only if its changes fit the stored state. If they do not, nothing is put any more.
+//! 6. A base is put only after the object that it ends with.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -60,8 +61,8 @@ struct JournalState {
     /// One thread puts.
     is_shipping: bool,
     in_flight: Option<Arc<InFlight>>,
-    /// Another writer has the database.
-    fenced: Option<Error>,
+    /// Nothing is put any more: another writer has the database, or changes do not fit.
+    ended: Option<Error>,
     /// The state that is stored.
     folder: Folder,
     doomed: Vec<Doomed>,
@@ -131,7 +132,7 @@ impl Shipper {
             stored: 0,
             is_shipping: false,
             in_flight: None,
-            fenced: None,
+            ended: None,
             names: folder.files.keys().cloned().collect(),
             folder,
             doomed: Vec::new(),
@@ -154,9 +155,9 @@ impl Shipper {
         format!("{kind}/{name}/{:016x}-{:016x}-{:032x}", range.start, range.end, self.claimant)
     }
 
-    /// Returns the error of a primary that another writer has fenced, as far as it is known here.
+    /// Returns the error of a primary that puts nothing any more, as far as it is known here.
     pub(crate) fn check_writer(&self) -> Result<()> {
-        self.state.lock().fenced.clone().map_or(Ok(()), Err)
+        self.state.lock().ended.clone().map_or(Ok(()), Err)
     }
 
     /// Notes a change. Returns the mark to wait for.
@@ -238,15 +239,15 @@ impl Shipper {
             waiting_bytes: state.pending_bytes as u64,
             objects: state.objects,
             remote_files: state.remote_only.len() as u64,
-            is_fenced: state.fenced.is_some(),
+            is_fenced: state.ended.as_ref().is_some_and(|it| it.kind() == ErrorKind::Fenced),
         }
     }
 
     /// Waits until everything through `mark` is in the bucket, and puts it if no other thread does.
     ///
     /// # Errors
-    /// [`ErrorKind::Fenced`] if another writer has the database; those of the store, once the patience has
-    /// ended: then it is unknown what is stored.
+    /// [`ErrorKind::Fenced`] if another writer has the database; corruption if the changes do not fit; those of
+    /// the store, once the patience has ended: then it is unknown what is stored.
     pub(crate) fn ship_through(&self, mark: u64) -> Result<()> {
         loop {
             let mut state = self.state.lock();
@@ -254,7 +255,7 @@ impl Shipper {
                 if state.stored >= mark {
                     return Ok(());
                 }
-                if let Some(error) = &state.fenced {
+                if let Some(error) = &state.ended {
                     return Err(error.clone());
                 }
                 if !state.is_shipping {
@@ -288,7 +289,7 @@ impl Shipper {
     fn note_fenced(&self, name: &str) -> Error {
         let message = format!("another writer has taken the database over: it has put {name}");
         let error = Error::new(ErrorKind::Fenced, message);
-        self.state.lock().fenced.get_or_insert(error).clone()
+        self.state.lock().ended.get_or_insert(error).clone()
     }
 
     /// Makes the next object of the changes that wait, after their parts are put.
@@ -322,6 +323,11 @@ impl Shipper {
         let claimant = self.claimant;
         let ack = self.ack;
         let object = JournalObject { number, claimant, put_id, is_claim: false, ack, changes };
+        // A reader could take in nothing after an object that does not fit. The next open finds the difference.
+        if let Err(error) = state.folder.check(&object) {
+            state.ended = Some(error.clone());
+            return Err(error);
+        }
         let in_flight = Arc::new(InFlight { bytes: object.encode(), object, mark });
         state.in_flight = Some(in_flight.clone());
         Ok(in_flight)
@@ -396,7 +402,7 @@ impl Shipper {
         let state = self.state.lock();
         let objects = state.folder.number - state.base_number;
         let is_due = objects >= BASE_OBJECTS || state.bytes_since_base >= BASE_BYTES;
-        if !is_due || objects == 0 || state.fenced.is_some() {
+        if !is_due || objects == 0 || state.ended.is_some() {
             return Ok(());
         }
         match self.put_base(state) {

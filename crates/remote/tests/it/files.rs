@@ -1,0 +1,56 @@
+//! The file system of a primary, called as the engine calls it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use remote::Primary;
+use siltstone::fs::{AppendMode, File, Fs, MemFs};
+use testkit::Rng;
+
+use crate::sim_store::{Objects, SimStore, remote_of};
+
+const LOG: &str = "/db/0000000000000063-00000063.wal";
+const TABLE: &str = "/db/0000000000000063-00000063.sst";
+
+fn create(fs: &dyn Fs, path: &str, bytes: &[u8]) -> Arc<dyn File> {
+    let file = fs.open_append(Path::new(path), AppendMode::IfAbsent).unwrap();
+    file.append(bytes).unwrap();
+    file.sync().unwrap();
+    file
+}
+
+fn append(fs: &dyn Fs, path: &str, bytes: &[u8]) -> siltstone::Result<()> {
+    let file = fs.open_append(Path::new(path), AppendMode::Existing)?;
+    file.append(bytes)?;
+    file.sync()
+}
+
+/// A primary of a new machine, with its store and its disk.
+fn primary(objects: &Objects, rng: &mut Rng) -> (Primary, Arc<SimStore>, MemFs) {
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let disk = MemFs::new();
+    let primary = remote_of(&store, &disk, rng).take_over("/db").unwrap();
+    (primary, store, disk)
+}
+
+#[test]
+fn changes_that_do_not_fit_are_refused_and_leave_the_journal_readable() {
+    let mut rng = Rng::new(51);
+    let objects = Objects::default();
+    let (first, store, disk) = primary(&objects, &mut rng);
+    create(&*first.fs(), LOG, b"one");
+    // Bytes that the journal does not know of, as of an append that failed in its middle.
+    append(&disk, LOG, b"torn").unwrap();
+    append(&*first.fs(), LOG, b"two").unwrap_err();
+    append(&*first.fs(), LOG, b"three").unwrap_err();
+    assert!(!first.status().is_fenced);
+    remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
+    // The next open compares the folder with the journal, and ships the difference.
+    drop(first);
+    let second = remote_of(&store, &disk, &mut rng).primary("/db").unwrap();
+    let reader = remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
+    let mut bytes = [0; 15];
+    assert_eq!(reader.open_read(Path::new(LOG)).unwrap().read_at(0, &mut bytes).unwrap(), 15);
+    assert_eq!(bytes, *b"onetorntwothree");
+    drop(second);
+}
