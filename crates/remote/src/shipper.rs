@@ -75,6 +75,16 @@ struct JournalState {
     objects: u64,
 }
 
+impl JournalState {
+    /// Adds a change to those that wait. Returns its mark.
+    fn note(&mut self, change: NotedChange) -> u64 {
+        self.pending_bytes += change.bytes();
+        self.pending.push_back(change);
+        self.noted += 1;
+        self.noted
+    }
+}
+
 /// Figures of a primary, see [`Primary::status`](crate::Primary::status).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -166,10 +176,7 @@ impl Shipper {
         if let NotedChange::Whole(StoredChange::Create { name }) = &change {
             state.names.insert(name.clone());
         }
-        state.pending_bytes += change.bytes();
-        state.pending.push_back(change);
-        state.noted += 1;
-        state.noted
+        state.note(change)
     }
 
     /// Notes the deletion of a file, if the folder has it. Returns `false` if it has not.
@@ -178,9 +185,8 @@ impl Shipper {
         if !state.names.remove(name) {
             return false;
         }
-        state.pending.push_back(NotedChange::Whole(StoredChange::Delete { name: name.to_owned() }));
-        state.noted += 1;
-        let mark = state.noted;
+        let deletion = StoredChange::Delete { name: name.to_owned() };
+        let mark = state.note(NotedChange::Whole(deletion));
         if !state.remote_only.remove(name) {
             state.doomed.push(Doomed { mark, name: name.to_owned(), path, fs: fs.clone() });
         }
@@ -316,7 +322,7 @@ impl Shipper {
                 return Err(error);
             }
         };
-        state.pending_bytes = state.pending_bytes.saturating_sub(bytes);
+        state.pending_bytes -= bytes;
         let changes = stored_changes(taken, pieces);
         let put_id =
             u128::from(self.bucket.timer.random()) << 64 | u128::from(self.bucket.timer.random());

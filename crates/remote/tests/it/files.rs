@@ -54,3 +54,15 @@ fn changes_that_do_not_fit_are_refused_and_leave_the_journal_readable() {
     assert_eq!(bytes, *b"onetorntwothree");
     drop(second);
 }
+
+#[test]
+fn a_deletion_that_waits_is_counted() {
+    let mut rng = Rng::new(52);
+    let (primary, ..) = primary(&Objects::default(), &mut rng);
+    create(&*primary.fs(), LOG, b"one");
+    assert_eq!(primary.status().waiting_bytes, 0);
+    primary.fs().delete(Path::new(LOG)).unwrap();
+    assert!(primary.status().waiting_bytes > 0);
+    primary.ship().unwrap();
+    assert_eq!(primary.status().waiting_bytes, 0);
+}
