@@ -225,6 +225,12 @@ impl Folder {
         self.files.get(name)
     }
 
+    /// Returns `true` if no file of `earlier` was deleted, or replaced by another one of its name.
+    pub(crate) fn has_all_of(&self, earlier: &Folder) -> bool {
+        let mut files = earlier.files.iter();
+        files.all(|(name, file)| self.file(name).is_some_and(|now| Arc::ptr_eq(now, file)))
+    }
+
     /// Forgets the bytes of tails: the local disk has them.
     pub(crate) fn drop_tails(&mut self) {
         self.drops_tails = true;

@@ -368,14 +368,7 @@ impl Shipper {
     ) -> Result<ObjectPiece> {
         let len = range.end - range.start;
         let mut bytes = vec![0; len as usize];
-        let count = file.read_at(range.start, &mut bytes)?;
-        if count < bytes.len() {
-            return Err(Error::corruption(
-                PathBuf::from(name),
-                range.start,
-                "the file is shorter than written",
-            ));
-        }
+        read_range(name, file, range.start, &mut bytes)?;
         let object = self.data_name(kind, name, &range);
         // Not conditional: the name has the claimant, and no journal object names an earlier attempt.
         self.bucket.put(&object, &bytes)?;
@@ -421,7 +414,8 @@ impl Shipper {
     /// Puts the whole state as of the last stored object, with the tails of its files.
     /// Commits go on meanwhile.
     fn put_base(&self, state: MutexGuard<'_, JournalState>) -> Result<()> {
-        let mut folder = state.folder.copied();
+        let begun = state.folder.clone();
+        let mut folder = begun.copied();
         let before = state.bytes_since_base;
         drop(state);
         let mut settled = Vec::new();
@@ -439,9 +433,14 @@ impl Shipper {
                 file.settle_tail(piece);
             } else {
                 let mut tail = vec![0; (range.end - range.start) as usize];
-                local.read_at(range.start, &mut tail)?;
+                read_range(name, &*local, range.start, &mut tail)?;
                 file.tail = tail;
             }
+        }
+        // A name may be given again once its deletion is stored: the bytes may be those of the new file.
+        if !self.state.lock().folder.has_all_of(&begun) {
+            // The next base is of a state without it.
+            return Ok(());
         }
         let number = folder.number;
         // The state after an object is the same, whoever puts it.
@@ -456,6 +455,15 @@ impl Shipper {
         }
         Ok(())
     }
+}
+
+/// Reads until `buf` is full.
+fn read_range(name: &str, file: &dyn File, offset: u64, buf: &mut [u8]) -> Result<()> {
+    if file.read_at(offset, buf)? < buf.len() {
+        let what = "the file is shorter than written";
+        return Err(Error::corruption(PathBuf::from(name), offset, what));
+    }
+    Ok(())
 }
 
 /// The end of the bytes of a file that are not zeros at its end, at most `end`.

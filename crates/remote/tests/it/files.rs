@@ -66,3 +66,16 @@ fn a_deletion_that_waits_is_counted() {
     primary.ship().unwrap();
     assert_eq!(primary.status().waiting_bytes, 0);
 }
+
+#[test]
+fn a_base_has_no_bytes_of_a_file_that_is_shorter_than_written() {
+    let mut rng = Rng::new(53);
+    let objects = Objects::default();
+    let (primary, _, disk) = primary(&objects, &mut rng);
+    create(&*primary.fs(), LOG, b"one");
+    disk.delete(Path::new(LOG)).unwrap();
+    create(&disk, LOG, b"o");
+    let refused = primary.ship().unwrap_err();
+    assert!(refused.damage().is_some(), "{refused}");
+    assert!(!objects.lock().keys().any(|name| name.starts_with("base/")));
+}
