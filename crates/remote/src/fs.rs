@@ -32,6 +32,8 @@ pub(crate) struct ShippingFs {
     pub(crate) root: PathBuf,
     pub(crate) shipper: Arc<Shipper>,
     pub(crate) cache: Arc<ObjectCache>,
+    /// Held over the restore of a file, with its gets: two threads would write one partial file.
+    pub(crate) restore_turn: Arc<Mutex<()>>,
     /// Held as long as the database is open.
     pub(crate) _lock: Arc<dyn LockGuard>,
 }
@@ -102,6 +104,7 @@ impl ShippingFs {
 
     /// Makes a whole file that only the bucket has a local one.
     pub(crate) fn restore(&self, name: &str) -> Result<()> {
+        let _turn = self.restore_turn.lock();
         let Some(state) = self.shipper.remote_file(name) else { return Ok(()) };
         let path = self.root.join(name);
         let remote = RemoteFile::new(state, self.cache.clone(), path.clone());
@@ -127,7 +130,10 @@ impl ShippingFs {
             lsm_core::fs::copy(&*self.inner, &partial, &path, None)?;
         }
         self.inner.sync_dir(&self.root)?;
-        self.shipper.note_local(name);
+        if !self.shipper.note_local(name) {
+            // It was deleted meanwhile.
+            self.inner.delete(&path)?;
+        }
         self.inner.delete(&partial)
     }
 

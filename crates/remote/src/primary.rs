@@ -38,6 +38,7 @@ impl Primary {
             root: path.clone(),
             shipper,
             cache,
+            restore_turn: Arc::default(),
             _lock: lock.into(),
         };
         let stop = Arc::<StopSignal>::default();

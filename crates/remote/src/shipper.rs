@@ -232,9 +232,9 @@ impl Shipper {
         state.remote_only.contains(name).then(|| state.folder.file(name).cloned())?
     }
 
-    /// Notes that the local disk has the file now.
-    pub(crate) fn note_local(&self, name: &str) {
-        self.state.lock().remote_only.remove(name);
+    /// Notes that the local disk has the file now. Returns `false` if the folder does not have it any more.
+    pub(crate) fn note_local(&self, name: &str) -> bool {
+        self.state.lock().remote_only.remove(name)
     }
 
     pub(crate) fn status(&self) -> Status {

@@ -79,3 +79,39 @@ fn a_base_has_no_bytes_of_a_file_that_is_shorter_than_written() {
     assert!(refused.damage().is_some(), "{refused}");
     assert!(!objects.lock().keys().any(|name| name.starts_with("base/")));
 }
+
+#[test]
+fn a_restore_leaves_no_file_that_was_deleted_meanwhile() {
+    let mut rng = Rng::new(54);
+    let objects = Objects::default();
+    let (first, ..) = primary(&objects, &mut rng);
+    create(&*first.fs(), TABLE, &[7; 100]);
+    first.ship().unwrap();
+    let (second, store, disk) = primary(&objects, &mut rng);
+    assert_eq!(second.status().remote_files, 1);
+    let fs = second.fs();
+    store.pause_in(0, move || fs.delete(Path::new(TABLE)).unwrap());
+    second.restore().unwrap();
+    second.ship().unwrap();
+    assert_eq!(disk.list(Path::new("/db"), "0000").unwrap(), []);
+}
+
+#[test]
+fn two_restores_of_a_file_make_one_whole_file() {
+    let mut rng = Rng::new(55);
+    let objects = Objects::default();
+    let (first, ..) = primary(&objects, &mut rng);
+    create(&*first.fs(), TABLE, &vec![7; 3 << 20]);
+    first.ship().unwrap();
+    let (second, store, disk) = primary(&objects, &mut rng);
+    let second = Arc::new(second);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let other = second.clone();
+    // In the middle of the first one.
+    store.pause_in(20, move || {
+        sender.send(std::thread::spawn(move || other.restore())).unwrap();
+    });
+    second.restore().unwrap();
+    receiver.recv().unwrap().join().unwrap().unwrap();
+    assert_eq!(disk.open_read(Path::new(TABLE)).unwrap().len().unwrap(), 3 << 20);
+}
