@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lsm_core::fs::{File, Fs};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -58,8 +58,8 @@ struct JournalState {
     /// Changes that were noted, and that are stored.
     noted: u64,
     stored: u64,
-    /// One thread puts.
-    is_shipping: bool,
+    /// The thread that puts has it, and those that wait for it.
+    turn: Option<Arc<PutOutcome>>,
     in_flight: Option<Arc<InFlight>>,
     /// Nothing is put any more: another writer has the database, or changes do not fit.
     ended: Option<Error>,
@@ -115,12 +115,15 @@ pub(crate) struct Shipper {
     shipped: Condvar,
 }
 
+/// The error of a turn to put, for those that wait for its end.
+type PutOutcome = OnceLock<Error>;
+
 /// The turn to put, which ends with the value.
 struct PutTurn<'a>(&'a Shipper);
 
 impl Drop for PutTurn<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().is_shipping = false;
+        self.0.state.lock().turn = None;
         self.0.shipped.notify_all();
     }
 }
@@ -140,7 +143,7 @@ impl Shipper {
             pending_bytes: 0,
             noted: 0,
             stored: 0,
-            is_shipping: false,
+            turn: None,
             in_flight: None,
             ended: None,
             names: folder.files.keys().cloned().collect(),
@@ -249,7 +252,8 @@ impl Shipper {
         }
     }
 
-    /// Waits until everything through `mark` is in the bucket, and puts it if no other thread does.
+    /// Waits until everything through `mark` is in the bucket, and puts it if no other thread does. If the thread
+    /// that puts gives up, all that wait for it get its error.
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`] if another writer has the database; corruption if the changes do not fit; those of
@@ -264,15 +268,23 @@ impl Shipper {
                 if let Some(error) = &state.ended {
                     return Err(error.clone());
                 }
-                if !state.is_shipping {
-                    break;
-                }
+                let Some(turn) = state.turn.clone() else { break };
                 self.shipped.wait(&mut state);
+                if state.stored < mark
+                    && let Some(error) = turn.get()
+                {
+                    // Each one would be patient in its turn, and the last one as often as there are threads.
+                    return Err(error.clone());
+                }
             }
-            state.is_shipping = true;
+            let outcome = Arc::<PutOutcome>::default();
+            state.turn = Some(outcome.clone());
             drop(state);
             let turn = PutTurn(self);
             let shipped = self.ship_object();
+            if let Err(error) = &shipped {
+                outcome.get_or_init(|| error.clone());
+            }
             drop(turn);
             shipped?;
         }
@@ -481,3 +493,6 @@ pub(crate) fn written_end(file: &dyn File, begin: u64, end: u64) -> Result<u64> 
     }
     Ok(begin)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! Threads that wait for one put.
+
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lsm_core::fs::MemFs;
+
+use super::*;
+use crate::store::{Store, StoreError, StoreResult, Timer};
+
+const WAITERS: usize = 4;
+
+/// A store that is away.
+#[derive(Default)]
+struct AwayStore {
+    calls: AtomicU64,
+}
+
+impl AwayStore {
+    fn fail<T>(&self) -> StoreResult<T> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        Err(StoreError::transient("away"))
+    }
+}
+
+impl Store for AwayStore {
+    fn put_if_absent(&self, _name: &str, _bytes: &[u8]) -> StoreResult<bool> {
+        self.fail()
+    }
+
+    fn put(&self, _name: &str, _bytes: &[u8]) -> StoreResult<()> {
+        self.fail()
+    }
+
+    fn get(&self, _name: &str) -> StoreResult<Option<Vec<u8>>> {
+        self.fail()
+    }
+
+    fn get_range(&self, _name: &str, _range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
+        self.fail()
+    }
+
+    fn list(&self, _dir: &str) -> StoreResult<Vec<String>> {
+        self.fail()
+    }
+
+    fn delete(&self, _name: &str) -> StoreResult<()> {
+        self.fail()
+    }
+}
+
+/// A timer whose first wait ends when all other threads wait for the one that puts.
+#[derive(Default)]
+struct GateTimer {
+    now_s: AtomicU64,
+    shipper: OnceLock<Weak<Shipper>>,
+}
+
+impl Timer for GateTimer {
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.now_s.load(Ordering::Relaxed))
+    }
+
+    fn wait(&self, _time: Duration) {
+        let is_first = self.now_s.load(Ordering::Relaxed) == 0;
+        let shipper = self.shipper.get().and_then(Weak::upgrade).unwrap();
+        while is_first && !all_wait(&shipper) {
+            std::thread::yield_now();
+        }
+        self.now_s.fetch_add(60, Ordering::Relaxed);
+    }
+
+    fn random(&self) -> u64 {
+        1
+    }
+}
+
+/// Returns `true` if all threads but the one that puts wait for it.
+fn all_wait(shipper: &Shipper) -> bool {
+    let state = shipper.state.lock();
+    // The state and the thread that puts have the outcome, too.
+    state.turn.as_ref().is_some_and(|turn| Arc::strong_count(turn) == WAITERS + 2)
+}
+
+#[test]
+fn all_that_wait_get_the_error_of_the_thread_that_gives_up() {
+    let store = Arc::<AwayStore>::default();
+    let timer = Arc::<GateTimer>::default();
+    let patience = Duration::from_secs(1);
+    let bucket = Bucket { store: store.clone(), timer: timer.clone(), patience };
+    let local: (Arc<dyn Fs>, PathBuf) = (Arc::new(MemFs::new()), PathBuf::from("/db"));
+    let folder = Folder { number: 1, writer: 7, ..Folder::default() };
+    let shipper = Arc::new(Shipper::new(bucket, 7, Ack::Stored, local, folder, BTreeSet::new()));
+    timer.shipper.set(Arc::downgrade(&shipper)).unwrap();
+    let mark = shipper.note(NotedChange::Whole(StoredChange::Create { name: "x.wal".to_owned() }));
+    std::thread::scope(|scope| {
+        let threads = (0..=WAITERS).map(|_| scope.spawn(|| shipper.ship_through(mark)));
+        for thread in threads.collect::<Vec<_>>() {
+            assert_eq!(thread.join().unwrap().unwrap_err().kind(), ErrorKind::Io);
+        }
+    });
+    assert_eq!(store.calls.load(Ordering::Relaxed), 2, "one thread makes two attempts");
+}
