@@ -56,7 +56,7 @@ impl RemoteReader {
     /// Takes in what is new in the journal. A secondary does that by itself whenever it catches up.
     ///
     /// # Errors
-    /// Those of the store; corruption of an object. The folder is as before it.
+    /// Those of the store; corruption of an object. The folder then has all objects before the damaged one, and nothing of it.
     ///
     /// # Cost
     /// A GET for each new object, and one that finds none.
