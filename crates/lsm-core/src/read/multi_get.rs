@@ -26,9 +26,9 @@ struct Wanted<'a> {
     hash: u64,
     /// The place of its answer.
     at: usize,
-    /// Its candidates end here in those of the group.
+    /// The end of the tables that may have it, in the list of the whole group.
     candidates_end: usize,
-    /// The first of them that may have the key.
+    /// The first of them whose Bloom filter does not exclude it.
     table: Option<&'a Table>,
     /// Its block that may have the key.
     block: Option<TargetBlock>,
@@ -59,8 +59,7 @@ pub fn multi_get<K: AsRef<[u8]>>(
         }));
         prepare(context, &mut group, &mut candidates);
         for wanted in group.drain(..) {
-            values[wanted.at] =
-                read(context, &wanted.key, wanted.hash, wanted.table, wanted.block)?;
+            values[wanted.at] = read(context, &wanted)?;
         }
     }
     Ok(values)
@@ -110,24 +109,21 @@ fn prepare<'a>(
     }
 }
 
-/// Reads a key, which is in no table above `table` and there in `block`, if it is in the table.
-fn read(
-    context: &GetContext<'_>,
-    key: &[u8],
-    hash: u64,
-    table: Option<&Table>,
-    block: Option<TargetBlock>,
-) -> Result<Option<Slice>> {
-    let (Some(table), Some(block)) = (table, block) else { return get_hashed(context, key, hash) };
-    // As in every search, the newest place first.
-    for memtable in context.view.memtables() {
-        if let Some((trailer, value)) = memtable.get(key, hash, context.seq) {
-            return value_of(context, key, Some((trailer, value, None)));
+/// Reads a key. It is in no table before the one that is prepared, and there in one block.
+fn read(context: &GetContext<'_>, wanted: &Wanted<'_>) -> Result<Option<Slice>> {
+    let Wanted { key, hash, table, block, .. } = wanted;
+    if let (Some(table), Some(block)) = (*table, *block)
+        && let Some(reader) = table.opened()
+    {
+        // As in every search, the newest place first.
+        for memtable in context.view.memtables() {
+            if let Some((trailer, value)) = memtable.get(key, *hash, context.seq) {
+                return value_of(context, key, Some((trailer, value, None)));
+            }
+        }
+        if let Some((trailer, value)) = reader.get_in(block, key, context.seq)? {
+            return value_of(context, key, Some((trailer, value, Some(table))));
         }
     }
-    let reader = table.reader(context.tables).map_err(|error| error.at_key(key))?;
-    match reader.get_in(block, key, context.seq)? {
-        None => get_hashed(context, key, hash),
-        Some((trailer, value)) => value_of(context, key, Some((trailer, value, Some(table)))),
-    }
+    get_hashed(context, key, *hash)
 }
