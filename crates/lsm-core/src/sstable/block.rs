@@ -139,7 +139,7 @@ impl Block {
             None => HiddenEntries::Mixed(check.hidden.into()),
         };
         let first_key = match check.offsets.first() {
-            Some(at) => Head::decode(payload, *at as usize).ok_or(bad("bad entry", 0))?.suffix,
+            Some(at) => Head::known(payload, *at as usize).suffix,
             None => 0,
         };
         let numbers = Numbers {

@@ -281,7 +281,7 @@ impl BlockBuilder {
         let mut start = 0;
         let mut restart = 0;
         while start < end {
-            let head = Head::decode(&self.payload, start).expect("it was written here");
+            let head = Head::known(&self.payload, start);
             let Head { shared, suffix_len, suffix, value_len, delta, .. } = head;
             if first_of_group(self.owners.len()) == self.owners.len() {
                 restart = suffix;

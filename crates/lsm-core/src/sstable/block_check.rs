@@ -7,10 +7,10 @@ use std::cmp::Ordering;
 
 use crate::codec::{Malformed, Reader};
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
-use crate::types::{EntryKind, SeqNo, Trailer, prefix8};
+use crate::types::{Trailer, prefix8};
 
 use super::block_entry::{
-    Head, KIND_BITS, PrefixedKey, RESTART_ENTRIES, bad, compare_prefixed, prefixed_word,
+    CheckedEntry, PrefixedKey, RESTART_ENTRIES, bad, checked_seq, compare_prefixed, prefixed_word,
 };
 use super::hidden::{HIDDEN_BIT, HiddenHead, KeyPieces, Owner, hidden_trailer};
 
@@ -63,13 +63,12 @@ impl<'a> BlockPass<'a> {
                     None => self.hidden_run(at)?,
                 };
             }
-            let head = Head::decode(self.payload, at).ok_or(bad("bad entry", at))?;
-            let trailer = self.trailer(head, at)?;
-            let (suffix, next) = self.body(head, at)?;
+            let entry = CheckedEntry::at(self.payload, at, self.end, self.base_seq)?;
+            let CheckedEntry { shared, suffix, trailer, value } = entry;
             if (i as u32).is_multiple_of(RESTART_ENTRIES) {
                 // A search rebuilds a key from the restart that its index names, so the stored
                 // offsets must be these.
-                if self.restarts.u32()? as usize != at || head.shared != 0 {
+                if self.restarts.u32()? as usize != at || shared != 0 {
                     return Err(bad("restart offset does not name its entry", at));
                 }
                 restart = suffix;
@@ -80,10 +79,10 @@ impl<'a> BlockPass<'a> {
                     return Err(bad("key lacks the common prefix", at));
                 }
             // Less than the common prefix would make the word of the key begin in the wrong place.
-            } else if head.shared > restart.len() || head.shared < self.common {
+            } else if shared > restart.len() || shared < self.common {
                 return Err(bad("shared key length is out of range", at));
             }
-            let key = PrefixedKey { shared: &restart[..head.shared], suffix };
+            let key = PrefixedKey { shared: &restart[..shared], suffix };
             let word = prefixed_word(key, self.common);
             self.check_order(key, trailer, word).ok_or(bad("keys do not ascend", at))?;
             self.words.push(word);
@@ -94,7 +93,7 @@ impl<'a> BlockPass<'a> {
                 check_len(key.len() + suffix_len, at)?;
                 self.last_hidden = Some(LastHidden::OfLast);
             }
-            at = next;
+            at = value.end;
         }
         if !self.has_column {
             at = self.hidden_run(at)?;
@@ -128,37 +127,6 @@ impl<'a> BlockPass<'a> {
             self.last_hidden = None;
         }
         Some(())
-    }
-
-    fn trailer(&self, head: Head, at: usize) -> Result<Trailer, Malformed> {
-        if head.header & !KIND_BITS != 0 {
-            return Err(bad("unknown header bits", at));
-        }
-        let kind = EntryKind::from_u8(head.header).ok_or(bad("unknown entry kind", at))?;
-        Ok(Trailer::new(self.seq(head.delta, at)?, kind))
-    }
-
-    fn seq(&self, delta: u64, at: usize) -> Result<SeqNo, Malformed> {
-        let seq = self.base_seq.checked_add(delta).and_then(SeqNo::new);
-        seq.ok_or(bad("sequence number exceeds 56 bits", at))
-    }
-
-    /// The suffix, and where the entry ends.
-    fn body(&self, head: Head, at: usize) -> Result<(&'a [u8], usize), Malformed> {
-        // Checked sums: lengths are still what the file says.
-        let key_len = head.shared.checked_add(head.suffix_len);
-        if !key_len.is_some_and(|len| (1..=INTERNAL_KEY_BYTES_MAX).contains(&len)) {
-            return Err(bad("key length out of range", at));
-        }
-        if head.value_len as u64 > FORMAT_VALUE_BYTES_MAX {
-            return Err(bad("value length out of range", at));
-        }
-        let value = head.suffix + head.suffix_len;
-        let next = value + head.value_len;
-        if next > self.end {
-            return Err(bad("entry exceeds the block", at));
-        }
-        Ok((&self.payload[head.suffix..value], next))
     }
 }
 
@@ -222,7 +190,7 @@ impl<'a> BlockPass<'a> {
                 if len <= suffix.len() || !key.ends_with(suffix) {
                     return Err(bad("hidden key lacks the suffix", at));
                 }
-                let trailer = hidden_trailer(self.seq(delta, at)?);
+                let trailer = hidden_trailer(checked_seq(self.base_seq, delta, at)?);
                 KeyPieces { pieces: [key, &[], &[]], trailer, word: None }
             }
         };
@@ -267,13 +235,16 @@ impl<'a> BlockPass<'a> {
 
     /// The visible entry `i`, which was taken in already.
     fn visible(&self, i: usize) -> Option<KeyPieces<'a>> {
-        let head = Head::decode(self.payload, *self.offsets.get(i)? as usize)?;
+        let entry = self.taken_in(*self.offsets.get(i)?)?;
         let group = i - i % RESTART_ENTRIES as usize;
-        let restart = Head::decode(self.payload, self.offsets[group] as usize)?.suffix;
-        let shared = &self.payload[restart..restart + head.shared];
-        let suffix = &self.payload[head.suffix..head.suffix + head.suffix_len];
-        let trailer = self.trailer(head, 0).ok()?;
-        Some(pieced(PrefixedKey { shared, suffix }, trailer, self.words[i]))
+        let shared = &self.taken_in(self.offsets[group])?.suffix[..entry.shared];
+        let key = PrefixedKey { shared, suffix: entry.suffix };
+        Some(pieced(key, entry.trailer, self.words[i]))
+    }
+
+    /// The visible entry at `offset`, which was taken in already.
+    fn taken_in(&self, offset: u32) -> Option<CheckedEntry<'a>> {
+        CheckedEntry::at(self.payload, offset as usize, self.end, self.base_seq).ok()
     }
 }
 

@@ -1,12 +1,15 @@
 //! [`Head`]: the numbers in front of an entry of a block, and the key of an entry in two pieces.
+//! [`CheckedEntry`]: the only check of an entry by itself.
 //!
 //! `block.rs` describes the bytes. Every reader and writer of entries uses these functions; this file
 //! knows no block.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use crate::codec::{Malformed, varint_at};
-use crate::types::{Trailer, prefix8};
+use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
+use crate::types::{EntryKind, SeqNo, Trailer, prefix8};
 
 /// Every how manyth entry stores its key whole.
 pub(super) const RESTART_ENTRIES: u32 = 16;
@@ -107,6 +110,59 @@ impl Head {
             suffix: delta_at + len,
         })
     }
+}
+
+/// A visible entry whose own bytes are as a writer makes them. Its place among the other entries, and the
+/// bytes that it shares with its restart key, are not checked.
+pub(super) struct CheckedEntry<'a> {
+    /// Number of bytes that its key has in common with its restart key.
+    pub shared: usize,
+    /// The rest of its key.
+    pub suffix: &'a [u8],
+    pub trailer: Trailer,
+    /// The range of its value in the payload. The entry ends with it.
+    pub value: Range<usize>,
+}
+
+impl<'a> CheckedEntry<'a> {
+    /// Decodes and checks the entry at `at` of a payload whose entries end at `end`.
+    ///
+    /// # Errors
+    /// The defect.
+    #[inline(always)]
+    pub(super) fn at(
+        payload: &'a [u8],
+        at: usize,
+        end: usize,
+        base_seq: u64,
+    ) -> Result<CheckedEntry<'a>, Malformed> {
+        let head = Head::decode(payload, at).ok_or(bad("bad entry", at))?;
+        if head.header & !KIND_BITS != 0 {
+            return Err(bad("unknown header bits", at));
+        }
+        let kind = EntryKind::from_u8(head.header).ok_or(bad("unknown entry kind", at))?;
+        let trailer = Trailer::new(checked_seq(base_seq, head.delta, at)?, kind);
+        // Checked sums: lengths are still what the file says.
+        let key_len = head.shared.checked_add(head.suffix_len);
+        if !key_len.is_some_and(|len| (1..=INTERNAL_KEY_BYTES_MAX).contains(&len)) {
+            return Err(bad("key length out of range", at));
+        }
+        if head.value_len as u64 > FORMAT_VALUE_BYTES_MAX {
+            return Err(bad("value length out of range", at));
+        }
+        let value = head.suffix + head.suffix_len;
+        let next = value.checked_add(head.value_len).filter(|next| *next <= end);
+        let next = next.ok_or(bad("entry exceeds the block", at))?;
+        let suffix = &payload[head.suffix..value];
+        Ok(CheckedEntry { shared: head.shared, suffix, trailer, value: value..next })
+    }
+}
+
+/// The sequence number `delta` above the base, of the entry at `at`.
+#[inline(always)]
+pub(super) fn checked_seq(base_seq: u64, delta: u64, at: usize) -> Result<SeqNo, Malformed> {
+    let seq = base_seq.checked_add(delta).and_then(SeqNo::new);
+    seq.ok_or(bad("sequence number exceeds 56 bits", at))
 }
 
 /// The bytes of the varint that four bytes begin with, and their number; `None` if it passes them.

@@ -355,7 +355,7 @@ impl Entries for VisibleEntries {
                     self.expect_next_block(reader, extent);
                 }
                 CursorBlock::Unparsed(block) => {
-                    self.count = block.count;
+                    self.count = block.len();
                     self.unparsed.leave_block();
                 }
             }

@@ -18,7 +18,7 @@
 //! block_entry.rs                      the head and the key of an entry
 //! hidden.rs, block_hidden.rs          hidden entries as bytes, and in a block
 //! indexed_block.rs, block_search.rs   a block with its search index, and a key in it
-//! unparsed_seek.rs, unparsed.rs       a key, and a cursor, in a block that is used once or mapped
+//! unparsed.rs, unparsed_seek.rs       a cursor, and a key, in a block that is used once or mapped
 //! index.rs, bloom.rs, footer.rs, properties.rs, tail.rs    the rest of the file
 //! index_cursor.rs                     a walk along the index
 //! reader.rs, reader/lookup.rs, table_block.rs   an open table, its point reads, a block for hooks

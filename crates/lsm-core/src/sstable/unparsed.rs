@@ -1,26 +1,99 @@
-//! [`UnparsedBlock`] and [`UnparsedCursor`]: the way of a cursor through a block that is not parsed
-//! or prepared. A seek and a few steps touch a fraction of its lines.
+//! [`UnparsedBlock`] and [`UnparsedCursor`]: the way of cursors and point reads through a block that is not
+//! parsed or prepared. A seek and a few steps touch a fraction of its lines.
 //!
-//! Used by [`SstIter`](super::SstIter) for the blocks of mapped tables (`mapped.rs`), where they lie, and for those that
-//! the cache does not want, as they were read. Each entry is checked when the
-//! cursor comes to it, in the same way as by a point read (`unparsed_seek.rs`), and the cursor compares it with the entry that it
-//! comes from. A call returns `None` where something is wrong; a parse then names the defect. Blocks whose
-//! hidden entries lie among the others are parsed.
+//! Used by [`SstIter`](super::SstIter) and point reads (`unparsed_seek.rs`) for the blocks of mapped tables
+//! (`mapped.rs`), where they lie, and for those that the cache does not want, as they were read. A seek bisects the
+//! restart keys and walks through one group of entries. Each entry is checked when the seek or the cursor comes
+//! to it, in the same way as by the parse, and a cursor compares it with the entry that it comes from. A call
+//! returns `None` where something is wrong; a parse then names the defect. Blocks whose hidden entries lie among
+//! the others are parsed.
 
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::memory::prefetch_lines;
 use crate::types::{KeyRef, Trailer};
 
 use super::block::Block;
-use super::block_entry::{RESTART_ENTRIES, compare_tails};
+use super::block_entry::{CheckedEntry, PrefixedKey, RESTART_ENTRIES, compare_tails};
+use super::block_tail::BlockTail;
 use super::stored::StoredPayload;
-use super::unparsed_seek::{GROUP_LINES, UnparsedPayload};
 
 const GROUP: usize = RESTART_ENTRIES as usize;
+/// The lines of a group that a search asks for at once.
+const GROUP_LINES: usize = 16;
 /// No group has this number.
 const NO_GROUP: usize = usize::MAX;
+
+/// The numbers of the tail of a payload.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// End of the entries.
+    end: usize,
+    /// The range of the restart offsets.
+    restarts: (usize, usize),
+    base_seq: u64,
+    /// Number of visible entries, at least 1.
+    count: usize,
+}
+
+/// A payload whose tail was read.
+pub(super) struct UnparsedPayload<'a> {
+    pub bytes: &'a [u8],
+    layout: Layout,
+}
+
+impl<'a> UnparsedPayload<'a> {
+    /// The payload of a table that has hidden entries or none. `None` if the block is to be parsed.
+    pub(super) fn of(bytes: &'a [u8], may_have_hidden: bool) -> Option<UnparsedPayload<'a>> {
+        let tail = BlockTail::of(bytes)?;
+        let end = tail.entries_end()?;
+        let restarts = (tail.column_end()?, tail.start);
+        let count = tail.count as usize;
+        // In a table with hidden entries they are among the others, unless they have a column.
+        let is_usual = (tail.width > 0) == may_have_hidden && count > 0;
+        let layout = Layout { end, restarts, base_seq: tail.base_seq, count };
+        is_usual.then_some(UnparsedPayload { bytes, layout })
+    }
+
+    /// The place of restart `i`.
+    fn restart(&self, i: usize) -> Option<usize> {
+        let (start, end) = self.layout.restarts;
+        let at = self.bytes[start..end].get(4 * i..)?.first_chunk::<4>()?;
+        Some(u32::from_le_bytes(*at) as usize)
+    }
+
+    /// Asks for `count` lines from the one of `offset` on, which may lie after the payload.
+    #[inline]
+    fn touch_lines(&self, offset: usize, count: usize) {
+        prefetch_lines(self.bytes.as_ptr().wrapping_add(offset), count);
+    }
+
+    /// The group of entries in which the target lies, or after which it would.
+    fn group_of(&self, target: KeyRef<'_>) -> Option<usize> {
+        let mut low = 0;
+        let mut high = self.layout.count.div_ceil(RESTART_ENTRIES as usize);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entry = self.entry(self.restart(middle)?)?;
+            let order = entry.suffix.cmp(target.user);
+            // Newer first: the greater trailer is the earlier.
+            if order.then(target.trailer.cmp(&entry.trailer)).is_le() {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Some(low.saturating_sub(1))
+    }
+
+    /// The visible entry at `at`, inside the entries.
+    #[inline]
+    fn entry(&self, at: usize) -> Option<CheckedEntry<'a>> {
+        CheckedEntry::at(self.bytes, at, self.layout.end, self.layout.base_seq).ok()
+    }
+}
 
 /// A block of a cursor.
 pub(super) enum CursorBlock {
@@ -36,20 +109,16 @@ pub(super) struct UnparsedBlock {
     own: Option<Arc<[u8]>>,
     /// The range of its payload in them.
     payload: Range<usize>,
-    /// Number of visible entries, at least 1.
-    pub count: usize,
-    /// End of the entries.
-    end: usize,
-    /// The restart offsets.
-    restarts: Range<usize>,
-    base_seq: u64,
+    layout: Layout,
 }
 
 impl UnparsedBlock {
     /// The block of a payload that was read. `None` if it is to be parsed.
     pub(super) fn read(payload: &StoredPayload, may_have_hidden: bool) -> Option<UnparsedBlock> {
-        let bytes = &payload.bytes[..payload.len];
-        UnparsedBlock::of(Some(payload.bytes.clone()), 0, bytes, may_have_hidden)
+        let UnparsedPayload { layout, .. } =
+            UnparsedPayload::of(&payload.bytes[..payload.len], may_have_hidden)?;
+        let own = Some(payload.bytes.clone());
+        Some(UnparsedBlock { own, payload: 0..payload.len, layout })
     }
 
     /// The block whose payload lies at `start` of the mapped file. `None` if it is to be parsed.
@@ -58,41 +127,20 @@ impl UnparsedBlock {
         payload: &[u8],
         may_have_hidden: bool,
     ) -> Option<UnparsedBlock> {
-        UnparsedBlock::of(None, start, payload, may_have_hidden)
+        let UnparsedPayload { layout, .. } = UnparsedPayload::of(payload, may_have_hidden)?;
+        Some(UnparsedBlock { own: None, payload: start..start + payload.len(), layout })
     }
 
-    fn of(
-        own: Option<Arc<[u8]>>,
-        start: usize,
-        payload: &[u8],
-        may_have_hidden: bool,
-    ) -> Option<UnparsedBlock> {
-        let UnparsedPayload { end, ref restarts, base_seq, count, has_column, .. } =
-            UnparsedPayload::of(payload)?;
-        // In a table with hidden entries they are among the others, unless they have a column.
-        let is_usual = has_column == may_have_hidden && count > 0;
-        is_usual.then(|| UnparsedBlock {
-            own,
-            payload: start..start + payload.len(),
-            count,
-            end,
-            restarts: restarts.clone(),
-            base_seq,
-        })
+    /// Number of visible entries, at least 1.
+    pub(super) fn len(&self) -> usize {
+        self.layout.count
     }
 
     /// The block in its bytes, or in those of the mapped file.
     #[inline]
     pub(super) fn view<'a>(&'a self, mapped: &'a [u8]) -> UnparsedPayload<'a> {
         let bytes = self.own.as_deref().unwrap_or(mapped);
-        UnparsedPayload {
-            bytes: &bytes[self.payload.clone()],
-            end: self.end,
-            restarts: self.restarts.clone(),
-            base_seq: self.base_seq,
-            count: self.count,
-            has_column: false,
-        }
+        UnparsedPayload { bytes: &bytes[self.payload.clone()], layout: self.layout }
     }
 }
 
@@ -100,9 +148,7 @@ impl UnparsedBlock {
 pub(super) struct UnparsedEntry<'a> {
     /// The index of the entry in its block.
     pub at: usize,
-    /// The two pieces of its key.
-    pub shared: &'a [u8],
-    pub suffix: &'a [u8],
+    pub key: PrefixedKey<'a>,
     pub trailer: Trailer,
     /// The range of its value in the payload.
     pub value: Range<usize>,
@@ -113,7 +159,7 @@ impl UnparsedEntry<'_> {
     #[inline]
     pub(super) fn order(&self, key: KeyRef<'_>) -> Ordering {
         // Newer first: the greater trailer is the earlier.
-        compare_tails(self.shared, self.suffix, key.user)
+        compare_tails(self.key.shared, self.key.suffix, key.user)
             .then_with(|| key.trailer.cmp(&self.trailer))
     }
 }
@@ -146,7 +192,7 @@ impl UnparsedCursor {
         block: &UnparsedPayload<'a>,
         target: KeyRef<'_>,
     ) -> Option<Option<UnparsedEntry<'a>>> {
-        for at in block.group_of(target)? * GROUP..block.count {
+        for at in block.group_of(target)? * GROUP..block.layout.count {
             let entry = self.entry(block, at)?;
             if entry.order(target).is_ge() {
                 return Some(Some(entry));
@@ -177,8 +223,8 @@ impl UnparsedCursor {
         let entry = block.entry(self.offsets[index])?;
         let end = entry.value.end;
         // The entries lie one after the other, also across groups: bytes that none owns could hide a lost one.
-        let is_followed = if at + 1 == block.count {
-            end == block.end
+        let is_followed = if at + 1 == block.layout.count {
+            end == block.layout.end
         } else {
             index + 1 < GROUP || block.restart(self.group + 1)? == end
         };
@@ -190,8 +236,8 @@ impl UnparsedCursor {
             self.known += 1;
         }
         let shared = block.bytes[self.restart.clone()].get(..entry.shared)?;
-        let value = entry.value;
-        Some(UnparsedEntry { at, shared, suffix: entry.suffix, trailer: entry.trailer, value })
+        let key = PrefixedKey { shared, suffix: entry.suffix };
+        Some(UnparsedEntry { at, key, trailer: entry.trailer, value: entry.value })
     }
 
     /// Makes the group of entry `at` the one whose places are known.

@@ -1,31 +1,23 @@
 //! A point read in the payload of a block that is used once: nothing of it is parsed or kept.
 //!
 //! [`Block::parse`](super::block::Block::parse) checks all entries and prepares them for searches, which
-//! takes longer than everything else that a read does with a block from the page cache. It bisects
-//! the restart keys and walks through one group of entries. It checks the entries that it passes, in the same way. It
-//! gives up on anything unusual, and then the block is parsed: that names the defect, or goes on where
+//! takes longer than everything else that a read does with a block from the page cache. A point read seeks as a
+//! cursor does (`unparsed.rs`). Where that gives up, the block is parsed, which names the defect, or goes on where
 //! hidden entries ask for more.
 
 use std::cell::Cell;
-use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::error::Result;
-use crate::memory::prefetch_lines;
-use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
+use crate::types::{KeyRef, SeqNo, Trailer};
 
-use super::block_entry::{Head, KIND_BITS, RESTART_ENTRIES, compare_tails};
-use super::block_tail::BlockTail;
 use super::compression::CompressionKind;
-use super::hidden::{HIDDEN_BIT, HiddenHead};
 use super::stored::{Access, Extent, TableSource};
+use super::unparsed::{UnparsedCursor, UnparsedPayload};
 
 /// Longest block that is not parsed where it is used once; a thread has buffers of this length. A longer one
 /// has values that share its memory.
 pub(super) const UNPARSED_BYTES_MAX: usize = 16 << 10;
-
-/// The lines of a group that a search asks for at once.
-pub(super) const GROUP_LINES: usize = 16;
 
 /// Buffers for blocks that are looked at once. They keep their length, so that nothing is cleared again.
 #[derive(Default)]
@@ -99,20 +91,6 @@ pub(super) enum UnparsedSeek {
     Missing,
 }
 
-/// A payload whose tail was read.
-pub(super) struct UnparsedPayload<'a> {
-    pub bytes: &'a [u8],
-    /// End of the entries.
-    pub end: usize,
-    /// The restart offsets.
-    pub restarts: Range<usize>,
-    pub base_seq: u64,
-    /// Number of visible entries.
-    pub count: usize,
-    /// The hidden entries lie apart.
-    pub has_column: bool,
-}
-
 /// Looks for the newest entry of `user_key` that is not newer than `seq`, in a payload that verified.
 /// `None` if the block is to be parsed instead.
 pub(super) fn seek_unparsed(
@@ -121,112 +99,12 @@ pub(super) fn seek_unparsed(
     seq: SeqNo,
     may_have_hidden: bool,
 ) -> Option<UnparsedSeek> {
-    let payload = UnparsedPayload::of(payload)?;
-    let target = KeyRef::seek(user_key, seq);
-    if payload.has_column && !may_have_hidden {
-        return None;
+    let payload = UnparsedPayload::of(payload, may_have_hidden)?;
+    let entry = UnparsedCursor::new().seek(&payload, KeyRef::seek(user_key, seq))?;
+    match entry.filter(|entry| entry.key.is(user_key)) {
+        Some(entry) => Some(UnparsedSeek::Found(entry.trailer, entry.value)),
+        // Where the last entry is a hidden one, older versions of its key may lie in the next block.
+        None if may_have_hidden => None,
+        None => Some(UnparsedSeek::Missing),
     }
-    let has_mixed = may_have_hidden && !payload.has_column;
-    let found = payload.walk(payload.group_of(target)?, target, has_mixed)?;
-    // Where the last entry is a hidden one, older versions of its key may lie in the next block.
-    if found == UnparsedSeek::Missing && may_have_hidden { None } else { Some(found) }
-}
-
-impl<'a> UnparsedPayload<'a> {
-    pub(super) fn of(bytes: &'a [u8]) -> Option<UnparsedPayload<'a>> {
-        let tail = BlockTail::of(bytes)?;
-        let end = tail.entries_end()?;
-        let restarts = tail.column_end()?..tail.start;
-        Some(UnparsedPayload {
-            bytes,
-            end,
-            restarts,
-            base_seq: tail.base_seq,
-            count: tail.count as usize,
-            has_column: tail.width > 0,
-        })
-    }
-
-    /// The place of restart `i`.
-    pub(super) fn restart(&self, i: usize) -> Option<usize> {
-        let at = self.bytes[self.restarts.clone()].get(4 * i..)?.first_chunk::<4>()?;
-        Some(u32::from_le_bytes(*at) as usize)
-    }
-
-    /// Asks for `count` lines from the one of `offset` on, which may lie after the payload.
-    #[inline]
-    pub(super) fn touch_lines(&self, offset: usize, count: usize) {
-        prefetch_lines(self.bytes.as_ptr().wrapping_add(offset), count);
-    }
-
-    /// The group of entries in which the target lies, or after which it would.
-    pub(super) fn group_of(&self, target: KeyRef<'_>) -> Option<usize> {
-        let mut low = 0;
-        let mut high = self.count.div_ceil(RESTART_ENTRIES as usize);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let entry = self.entry(self.restart(middle)?)?;
-            let order = entry.suffix.cmp(target.user);
-            // Newer first: the greater trailer is the earlier.
-            if order.then(target.trailer.cmp(&entry.trailer)).is_le() {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        Some(low.saturating_sub(1))
-    }
-
-    /// Walks from the first entry of `group` to the first one that is not before the target.
-    fn walk(&self, group: usize, target: KeyRef<'_>, has_mixed: bool) -> Option<UnparsedSeek> {
-        let mut at = self.restart(group)?;
-        self.touch_lines(at, GROUP_LINES);
-        let mut restart_key: &[u8] = &[];
-        for i in group * RESTART_ENTRIES as usize..self.count {
-            while has_mixed && at < self.end && self.bytes[at] & HIDDEN_BIT != 0 {
-                at = HiddenHead::usual_end(self.bytes, at)
-                    .or_else(|| Some(HiddenHead::decode(self.bytes, at)?.payload.end))?;
-            }
-            let entry = self.entry(at)?;
-            if i.is_multiple_of(RESTART_ENTRIES as usize) {
-                restart_key = entry.suffix;
-                if entry.shared != 0 {
-                    return None;
-                }
-            }
-            let shared = restart_key.get(..entry.shared)?;
-            match compare_tails(shared, entry.suffix, target.user) {
-                Ordering::Equal if entry.trailer <= target.trailer => {
-                    return Some(UnparsedSeek::Found(entry.trailer, entry.value));
-                }
-                Ordering::Greater => return Some(UnparsedSeek::Missing),
-                // A smaller key, or a version that is newer than the reader.
-                _ => at = entry.value.end,
-            }
-        }
-        Some(UnparsedSeek::Missing)
-    }
-
-    /// The visible entry at `at`, inside the entries.
-    #[inline]
-    pub(super) fn entry(&self, at: usize) -> Option<PayloadEntry<'a>> {
-        let head = Head::decode(self.bytes, at)?;
-        if head.header & !KIND_BITS != 0 {
-            return None;
-        }
-        let seq = self.base_seq.checked_add(head.delta).and_then(SeqNo::new)?;
-        let trailer = Trailer::new(seq, EntryKind::from_u8(head.header)?);
-        let value = head.suffix.checked_add(head.suffix_len)?;
-        let end = value.checked_add(head.value_len).filter(|end| *end <= self.end)?;
-        let suffix = &self.bytes[head.suffix..value];
-        Some(PayloadEntry { shared: head.shared, suffix, trailer, value: value..end })
-    }
-}
-
-/// An entry, without the bytes that it shares with its restart key.
-pub(super) struct PayloadEntry<'a> {
-    pub shared: usize,
-    pub suffix: &'a [u8],
-    pub trailer: Trailer,
-    pub value: Range<usize>,
 }

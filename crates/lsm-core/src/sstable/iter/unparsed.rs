@@ -75,13 +75,13 @@ impl VisibleEntries {
     /// Makes an entry the present one; notes damage and returns `false` if there is none.
     #[inline]
     fn take(&mut self, entry: Option<UnparsedEntry<'_>>) -> bool {
-        let Some(UnparsedEntry { at, shared, suffix, trailer, value }) = entry else {
+        let Some(UnparsedEntry { at, key, trailer, value }) = entry else {
             self.is_damaged = true;
             return false;
         };
         self.key.clear();
-        self.key.extend_from_slice(shared);
-        self.key.extend_from_slice(suffix);
+        self.key.extend_from_slice(key.shared);
+        self.key.extend_from_slice(key.suffix);
         self.unparsed_seq = trailer.seq();
         self.trailer = match self.global_seq {
             Some(seq) => trailer.with_seq(seq),

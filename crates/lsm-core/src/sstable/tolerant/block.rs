@@ -6,10 +6,10 @@
 
 use std::ops::Range;
 
-use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
-use crate::types::{EntryKind, InternalKey, SeqNo, Trailer};
+use crate::limits::INTERNAL_KEY_BYTES_MAX;
+use crate::types::{InternalKey, Trailer};
 
-use crate::sstable::block_entry::{Head, RESTART_ENTRIES};
+use crate::sstable::block_entry::{CheckedEntry, RESTART_ENTRIES, checked_seq};
 use crate::sstable::block_tail::BlockTail;
 use crate::sstable::hidden::{HIDDEN_BIT, HiddenHead, KeyPieces, Owner, hidden_trailer};
 use crate::sstable::stored::StoredPayload;
@@ -147,18 +147,13 @@ impl TolerantBlock {
         tail: usize,
         restart: &mut Range<usize>,
     ) -> Option<(TolerantEntry, usize)> {
-        let head = Head::decode(&self.payload, at)?;
-        let rest = head.suffix..head.suffix.checked_add(head.suffix_len)?;
-        let value = rest.end..rest.end.checked_add(head.value_len)?;
+        // The same check as in a block that verifies: no writer makes a longer key or value, so that is
+        // damage even where the block has room for it.
+        let CheckedEntry { shared, suffix, trailer, value } =
+            CheckedEntry::at(&self.payload, at, tail, self.base_seq).ok()?;
+        let rest = value.start - suffix.len()..value.start;
         let is_restart = self.visible.len().is_multiple_of(RESTART_ENTRIES as usize);
-        let key_len = head.shared.checked_add(head.suffix_len)?;
-        // No writer makes a longer value, so this is damage even where the block has room for it.
-        if value.end > tail
-            || head.value_len as u64 > FORMAT_VALUE_BYTES_MAX
-            || !(1..=INTERNAL_KEY_BYTES_MAX).contains(&key_len)
-            || (is_restart && head.shared != 0)
-            || (!is_restart && head.shared > restart.len())
-        {
+        if (is_restart && shared != 0) || (!is_restart && shared > restart.len()) {
             return None;
         }
         if is_restart {
@@ -166,8 +161,7 @@ impl TolerantBlock {
         }
         // Shared with the restart key and not with the entry before: a damaged entry between them
         // spoils no other key.
-        let shared = restart.start..restart.start + head.shared;
-        let trailer = Trailer::new(self.seq(head.delta)?, EntryKind::from_u8(self.payload[at])?);
+        let shared = restart.start..restart.start + shared;
         let end = value.end;
         let index = u32::try_from(self.entries.len()).ok()?;
         let entry = TolerantEntry {
@@ -201,7 +195,8 @@ impl TolerantBlock {
                 (owner.shared.clone(), owner.rest.clone(), owner.trailer.seq(), true)
             }
             Owner::Plain(start, len, delta) => {
-                (0..0, start..start.checked_add(len)?, self.seq(delta)?, false)
+                let seq = checked_seq(self.base_seq, delta, at).ok()?;
+                (0..0, start..start.checked_add(len)?, seq, false)
             }
         };
         let suffix_len = if has_suffix { self.suffix.len() } else { 0 };
@@ -221,10 +216,6 @@ impl TolerantBlock {
             hidden: Some(head),
         };
         Some((entry, end))
-    }
-
-    fn seq(&self, delta: u64) -> Option<SeqNo> {
-        self.base_seq.checked_add(delta).and_then(SeqNo::new)
     }
 
     /// Leaves out entries that are not in order, or not between the separators around the block,
