@@ -361,12 +361,7 @@ impl SstReader {
         seq: SeqNo,
         is_fresh: bool,
     ) -> Result<Option<LookUp<'_>>> {
-        // Of an ingested table the stored sequences say nothing to readers.
-        let seq = match self.global_seq() {
-            None => seq,
-            Some(global) if seq < global => return Ok(None),
-            Some(_) => SeqNo::MAX,
-        };
+        let Some(seq) = self.stored_seq(seq) else { return Ok(None) };
         if !self.may_contain(hash) {
             return Ok(None);
         }

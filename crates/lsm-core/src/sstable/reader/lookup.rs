@@ -11,7 +11,6 @@ use crate::sstable::block::Block;
 use crate::sstable::block_entry::BlockEntry;
 use crate::sstable::hidden::hidden_trailer;
 use crate::sstable::index_cursor::IndexCursor;
-use crate::sstable::mapped::MappedBlocks;
 use crate::sstable::stored::Extent;
 use crate::sstable::unparsed_seek::{UnparsedSeek, seek_unparsed};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer};
@@ -24,6 +23,14 @@ type Load = fn(&SstReader, Extent) -> Result<Arc<Block>>;
 pub struct TargetBlock {
     number: usize,
     extent: Extent,
+}
+
+/// The end of a search of a block in its place.
+enum InPlace {
+    /// Trailer and value of the entry, if there is one.
+    Found(Option<(Trailer, Slice)>),
+    /// The block is needed as a whole.
+    Undecided(Arc<Block>),
 }
 
 /// The end of a search for a key.
@@ -68,27 +75,18 @@ impl SstReader {
         if !self.may_contain(hash) {
             return Ok(None);
         }
-        match self.global_seq {
-            None => self.value_of(user_key, seq),
-            Some(global) => self.find_ingested(user_key, seq, global),
-        }
-        .map_err(|e| e.at_key(user_key))
+        let Some(seq) = self.stored_seq(seq) else { return Ok(None) };
+        self.value_of(KeyRef::seek(user_key, seq)).map_err(|e| e.at_key(user_key))
     }
 
-    fn find_ingested(
-        &self,
-        user_key: &[u8],
-        seq: SeqNo,
-        global: SeqNo,
-    ) -> Result<Option<(Trailer, Slice)>> {
-        // The entries were ingested after the moment of this reader.
-        if seq < global {
-            return Ok(None);
+    /// The sequence by which a reader at `seq` searches the stored ones. `None` if it sees nothing of the table:
+    /// of an ingested table it sees all entries or none.
+    #[inline]
+    pub(in crate::sstable) fn stored_seq(&self, seq: SeqNo) -> Option<SeqNo> {
+        match self.global_seq {
+            None => Some(seq),
+            Some(global) => (seq >= global).then_some(SeqNo::MAX),
         }
-        // Any stored sequence: the reader has seen that the global one is visible.
-        let found =
-            self.find(user_key, SeqNo::MAX, SstReader::block)?.and_then(LookupResult::value);
-        Ok(found.map(|(trailer, value)| (trailer.with_seq(global), value)))
     }
 
     /// The block that a get of `user_key` looks into; the processor begins to fetch it from the cache. `None` if the
@@ -159,14 +157,9 @@ impl SstReader {
         Ok(result)
     }
 
-    /// As [`SstReader::find`] where only trailer and value are wanted: a block in the cache is
-    /// searched in its place, without a count of references to it.
+    /// As [`SstReader::find`] where only trailer and value are wanted.
     #[inline(always)]
-    fn value_of(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<(Trailer, Slice)>> {
-        let target = KeyRef::seek(user_key, seq);
-        if let Some(mapped) = &self.mapped {
-            return self.value_of_mapped(mapped, target);
-        }
+    fn value_of(&self, target: KeyRef<'_>) -> Result<Option<(Trailer, Slice)>> {
         let Some((number, extent)) = self.locate_numbered(target, SstReader::block)? else {
             return Ok(None);
         };
@@ -176,51 +169,73 @@ impl SstReader {
 
     /// As [`SstReader::value_of`], in the only block that can hold the target.
     #[inline(always)]
-    fn value_in(
+    fn value_in(&self, at: TargetBlock, target: KeyRef<'_>) -> Result<Option<(Trailer, Slice)>> {
+        let found = match self.search_in_place(at, target)? {
+            InPlace::Found(found) => found,
+            InPlace::Undecided(block) => {
+                self.find_in(at.extent, block, target, SstReader::block)?.value()
+            }
+        };
+        // Of an ingested table, readers see another sequence number than the stored one.
+        let global = self.global_seq;
+        Ok(found.map(|(trailer, value)| match global {
+            None => (trailer, value),
+            Some(seq) => (trailer.with_seq(seq), value),
+        }))
+    }
+
+    /// Searches a block that is in the cache in its place, without a count of references to it.
+    #[inline(always)]
+    fn search_in_place(
         &self,
         TargetBlock { number, extent }: TargetBlock,
         target: KeyRef<'_>,
-    ) -> Result<Option<(Trailer, Slice)>> {
-        let user_key = target.user;
-        let seq = target.trailer.seq();
-        let mut value = None;
-        let mut may_go_on = false;
+    ) -> Result<InPlace> {
+        let mut found = None;
+        let mut is_undecided = false;
         let is_kept = self.cache.as_ref().is_some_and(|cache| {
             cache.look(self.file, extent.offset, &mut |block| {
                 self.index.note_block(number, block);
-                match block.find(user_key, seq) {
-                    Some(found) => {
-                        value = Some((found.trailer, block.slice(found.value, found.value_len)));
+                match block.find(target.user, target.trailer.seq()) {
+                    Some(entry) => {
+                        found = Some((entry.trailer, block.slice(entry.value, entry.value_len)));
                     }
-                    None => may_go_on = block.has_hidden(),
+                    // Hidden entries are known to the block alone, so it is fetched after all.
+                    None => is_undecided = block.has_hidden(),
                 }
             })
         });
-        if !is_kept {
-            return self.value_of_unkept(extent, target);
+        match (is_kept, is_undecided) {
+            (true, false) => Ok(InPlace::Found(found)),
+            (true, true) => self.block(extent).map(InPlace::Undecided),
+            (false, _) => self.search_unparsed(TargetBlock { number, extent }, target),
         }
-        if !may_go_on {
-            return Ok(value);
-        }
-        // Hidden entries are known to the block alone, so it is fetched after all.
-        let result = LookupResult { extent, block: self.block(extent)?, found: None };
-        self.find_in_next_blocks(result, target, SstReader::block).map(LookupResult::value)
     }
 
-    /// Searches where the block lies. The index of a mapped table has one level.
-    fn value_of_mapped(
+    /// Searches a block that the cache does not have: where it lies in the mapped file, or in a buffer of the
+    /// thread if the cache does not want it.
+    #[inline(never)]
+    fn search_unparsed(
         &self,
-        mapped: &MappedBlocks,
+        TargetBlock { number, extent }: TargetBlock,
         target: KeyRef<'_>,
-    ) -> Result<Option<(Trailer, Slice)>> {
-        let number = self.index.lower_bound(target);
-        let Some(extent) = self.index.extent(number) else { return Ok(None) };
-        let payload = mapped.payload(&self.source, number, extent)?;
-        if let Some(found) = payload.and_then(|payload| self.seek_unparsed(payload, target)) {
-            return Ok(found);
+    ) -> Result<InPlace> {
+        let is_wanted = self.is_wanted(extent);
+        let found = match &self.mapped {
+            Some(mapped) => {
+                let payload = mapped.payload(&self.source, number, extent)?;
+                payload.and_then(|payload| self.seek_unparsed(payload, target))
+            }
+            None if is_wanted => None,
+            None => self
+                .source
+                .look_at(extent, |payload| self.seek_unparsed(payload, target))?
+                .flatten(),
+        };
+        match found {
+            Some(found) => Ok(InPlace::Found(found)),
+            None => self.read_block(extent, is_wanted).map(InPlace::Undecided),
         }
-        let block = self.read_block(extent, false)?;
-        self.find_in(extent, block, target, SstReader::block).map(LookupResult::value)
     }
 
     /// Looks for the target in a payload. `None` if the block is to be parsed instead.
@@ -238,25 +253,6 @@ impl SstReader {
                 Some((trailer, Slice::copy_from(&payload[value])))
             }
         })
-    }
-
-    /// Searches in the block at `extent`, which the cache does not have.
-    #[cold]
-    fn value_of_unkept(
-        &self,
-        extent: Extent,
-        target: KeyRef<'_>,
-    ) -> Result<Option<(Trailer, Slice)>> {
-        let is_wanted = self.is_wanted(extent);
-        if !is_wanted {
-            let found =
-                self.source.look_at(extent, |payload| self.seek_unparsed(payload, target))?;
-            if let Some(found) = found.flatten() {
-                return Ok(found);
-            }
-        }
-        let block = self.read_block(extent, is_wanted)?;
-        self.find_in(extent, block, target, SstReader::block).map(LookupResult::value)
     }
 
     /// Goes on where a block of hidden entries may part a key from its older versions: where its
