@@ -12,6 +12,7 @@
 //! noted     a change that waits
 //! opening   the claim, and the folder    reader     the file system of readers
 //! cache     blocks in memory             remote_file   a file in the bucket
+//! url       the stores that URLs name
 //! remote    the calls that open, with their settings    primary    the right of a writer
 //! ```
 //!
@@ -50,6 +51,7 @@ mod remote_file;
 mod settings;
 mod shipper;
 mod store;
+mod url;
 
 pub use primary::Primary;
 pub use reader::RemoteReader;

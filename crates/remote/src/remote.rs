@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use lsm_core::fs::{Fs, OsFs};
 use object_store::ObjectStore;
-use siltstone::{Error, ErrorKind, Result};
+use siltstone::Result;
 
 use crate::primary::Primary;
 use crate::reader::RemoteReader;
 use crate::settings::{Ack, Settings};
 use crate::store::{ObjectStoreCalls, Store, SystemTimer, Timer};
+use crate::url::store_at;
 
 /// A place in an object store that holds one database, and the options of its users.
 #[derive(Clone)]
@@ -27,16 +28,40 @@ impl Remote {
         Ok(Remote::with_store(Arc::new(ObjectStoreCalls::new(store, prefix.into())?)))
     }
 
-    /// Uses the store that `url` names: `file:///folder`, a folder that all machines share, or `memory:///`.
+    /// Uses the store that `url` names.
+    ///
+    /// | URL | store | feature of this crate |
+    /// | --- | --- | --- |
+    /// | `file:///folder` | a folder that all machines share | - |
+    /// | `memory:///` | the memory of this process | - |
+    /// | `s3://bucket/prefix` | Amazon S3, and servers with its interface | `s3` |
+    /// | `gs://bucket/prefix` | Google Cloud Storage | `gcs` |
+    /// | `az://container/prefix` | Azure Blob Storage | `azure` |
+    /// | `hdfs://namenode:port/prefix` | HDFS | `hdfs` |
+    ///
+    /// Credentials and endpoints are those of the provider's usual variables in the environment, such as
+    /// `AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL` and `AWS_ALLOW_HTTP`, `GOOGLE_SERVICE_ACCOUNT` or
+    /// `AZURE_STORAGE_ACCOUNT_NAME`; HDFS reads the files of `HADOOP_CONF_DIR`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a text that is no URL, or that names a store which this build does not
-    /// have.
+    /// [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument) for a text that is no URL, a store that
+    /// this build does not have (the message names the feature), or a configuration that lacks something.
     pub fn url(url: &str) -> Result<Remote> {
-        let parsed = url.parse().map_err(|error| invalid(url, &error))?;
-        let (store, prefix) =
-            object_store::parse_url(&parsed).map_err(|error| invalid(url, &error))?;
-        Ok(Remote::with_store(Arc::new(ObjectStoreCalls::new(Arc::from(store), prefix)?)))
+        Remote::url_with(url, [] as [(&str, &str); 0])
+    }
+
+    /// As [`Remote::url`], with options of the client, which replace those of the environment. Their names are those
+    /// of the variables in any case (`aws_endpoint_url`), and for HDFS those of Hadoop's configuration.
+    ///
+    /// # Errors
+    /// As [`Remote::url`]; for an option that the store does not have.
+    pub fn url_with(
+        url: &str,
+        options: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
+    ) -> Result<Remote> {
+        let options = options.into_iter().map(|(name, value)| (name.into(), value.into()));
+        let (store, prefix) = store_at(url, &options.collect::<Vec<_>>())?;
+        Ok(Remote::with_store(Arc::new(ObjectStoreCalls::new(store, prefix)?)))
     }
 
     /// Uses a new store in the memory of this process, for tests.
@@ -59,6 +84,11 @@ impl Remote {
             cache_bytes: 64 << 20,
             is_stepped: false,
         })
+    }
+
+    /// Returns the store, for an application that wraps its calls and hands the wrapper to [`Remote::with_store`].
+    pub fn store(&self) -> Arc<dyn Store> {
+        self.0.store.clone()
     }
 
     /// Sets the meaning of an acknowledgement. Default: [`Ack::Stored`].
@@ -109,9 +139,9 @@ impl Remote {
     /// writer before is fenced.
     ///
     /// # Errors
-    /// [`ErrorKind::Fenced`] if another folder was the last one: see [`Remote::take_over`].
-    /// [`ErrorKind::Locked`] if another process uses the folder. [`ErrorKind::Unsupported`] if the store does not
-    /// enforce put-if-absent. [`ErrorKind::InvalidArgument`] after a power cut under [`Ack::Local`] if both the
+    /// [`ErrorKind::Fenced`](siltstone::ErrorKind::Fenced) if another folder was the last one: see [`Remote::take_over`].
+    /// [`ErrorKind::Locked`](siltstone::ErrorKind::Locked) if another process uses the folder. [`ErrorKind::Unsupported`](siltstone::ErrorKind::Unsupported) if the store does not
+    /// enforce put-if-absent. [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument) after a power cut under [`Ack::Local`] if both the
     /// folder and the bucket lack something. Corruption of an object; those of the store and the folder.
     ///
     /// # Cost
@@ -145,8 +175,4 @@ impl Remote {
     pub fn reader(&self) -> Result<RemoteReader> {
         RemoteReader::open(&self.0)
     }
-}
-
-fn invalid(url: &str, error: &dyn std::fmt::Display) -> Error {
-    Error::new(ErrorKind::InvalidArgument, format!("{url:?} names no store of this build: {error}"))
 }

@@ -9,3 +9,4 @@ mod hostile;
 mod late;
 mod sim;
 mod sim_store;
+mod urls;

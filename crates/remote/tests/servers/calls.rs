@@ -1,0 +1,131 @@
+//! Single calls: puts that race, a takeover and a restart, and a store that enforces nothing.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use remote::{Remote, Store, StoreResult};
+use siltstone::secondary::Level;
+use siltstone::{Db, Durability, ErrorKind, Readable, VerifyOptions};
+
+use crate::Place;
+
+const RACERS: u64 = 32;
+
+#[test]
+fn one_of_racing_puts_wins() {
+    let place = Place::new("race");
+    let stores = [place.remote().store(), place.remote().store()];
+    for round in 0..20 {
+        let name = format!("race/{round:020}");
+        let wins: Vec<bool> = std::thread::scope(|scope| {
+            let racers = (0..RACERS).map(|racer| {
+                let store = &stores[racer as usize % 2];
+                let name = &name;
+                scope.spawn(move || store.put_if_absent(name, &racer.to_le_bytes()).unwrap())
+            });
+            let racers: Vec<_> = racers.collect();
+            racers.into_iter().map(|racer| racer.join().unwrap()).collect()
+        });
+        let winners: Vec<_> = (0..RACERS).filter(|racer| wins[*racer as usize]).collect();
+        let [winner] = winners[..] else { panic!("round {round}: {winners:?} have won") };
+        assert_eq!(stores[0].get(&name).unwrap().unwrap(), winner.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_store_keeps_what_was_put() {
+    let place = Place::new("store");
+    let store = place.remote().store();
+    assert_eq!(store.get("some/object").unwrap(), None);
+    assert_eq!(store.get_range("some/object", 0..2).unwrap(), None);
+    assert_eq!(store.list("some").unwrap(), Vec::<String>::new());
+    store.put("some/object", b"one").unwrap();
+    store.put("some/object", b"three").unwrap();
+    assert!(!store.put_if_absent("some/object", b"four").unwrap());
+    assert_eq!(store.get("some/object").unwrap().unwrap(), b"three");
+    assert_eq!(store.get_range("some/object", 1..3).unwrap().unwrap(), b"hr");
+    // A range ends with the object.
+    assert_eq!(store.get_range("some/object", 3..9).unwrap().unwrap(), b"ee");
+    store.put("some/folder/object", b"").unwrap();
+    store.put("some/other", b"").unwrap();
+    assert_eq!(store.list("some").unwrap(), ["some/object", "some/other"]);
+    store.delete("some/object").unwrap();
+    store.delete("some/object").unwrap();
+    assert_eq!(store.list("some").unwrap(), ["some/other"]);
+}
+
+fn put(db: &Db, key: &str) -> siltstone::Result<()> {
+    db.partition("users")?.put_with(key, "x".repeat(1000), Durability::Sync).map(drop)
+}
+
+#[test]
+fn a_takeover_fences_and_a_restart_goes_on() {
+    let place = Place::new("takeover");
+    let remote = place.remote();
+    let first = remote.primary(place.dir("first")).unwrap();
+    let db = first.builder().open().unwrap();
+    (0..100).for_each(|n| put(&db, &format!("{n}")).unwrap());
+    db.flush().unwrap();
+    put(&db, "late").unwrap();
+    let secondary = remote.reader().unwrap().secondary().open().unwrap();
+    let users = secondary.partition("users").unwrap();
+    put(&db, "last").unwrap();
+    assert!(users.at(Level::Strong).unwrap().contains("last").unwrap());
+    let second = remote.take_over(place.dir("second")).unwrap();
+    let new = second.builder().open().unwrap();
+    assert_eq!(put(&db, "refused").unwrap_err().kind(), ErrorKind::Fenced);
+    put(&new, "newer").unwrap();
+    assert!(users.at(Level::Strong).unwrap().contains("newer").unwrap());
+    new.close().unwrap();
+    drop(second);
+    let second = place.remote().primary(place.dir("second")).unwrap();
+    let new = second.builder().open().unwrap();
+    put(&new, "restarted").unwrap();
+    second.restore().unwrap();
+    assert_eq!(second.status().remote_files, 0);
+    let users = new.partition("users").unwrap();
+    assert!((0..100).all(|n| users.contains(format!("{n}")).unwrap()));
+    assert!(["late", "last", "newer"].iter().all(|key| users.contains(key).unwrap()));
+    assert!(!users.contains("refused").unwrap());
+    assert!(new.verify(VerifyOptions::default()).unwrap().damage().is_empty());
+    let returned = remote.primary(place.dir("first")).map(drop).unwrap_err();
+    assert_eq!(returned.kind(), ErrorKind::Locked, "{returned}");
+}
+
+/// A store that takes conditions, and does not enforce them.
+struct Unconditional(Arc<dyn Store>);
+
+impl Store for Unconditional {
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
+        self.0.put(name, bytes).map(|()| true)
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
+        self.0.put(name, bytes)
+    }
+
+    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
+        self.0.get(name)
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
+        self.0.get_range(name, range)
+    }
+
+    fn list(&self, dir: &str) -> StoreResult<Vec<String>> {
+        self.0.list(dir)
+    }
+
+    fn delete(&self, name: &str) -> StoreResult<()> {
+        self.0.delete(name)
+    }
+}
+
+#[test]
+fn a_store_that_enforces_no_condition_is_refused() {
+    let place = Place::new("unconditional");
+    let remote = Remote::with_store(Arc::new(Unconditional(place.remote().store())));
+    let refused = remote.primary(place.dir("folder")).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(place.remote().store().list("journal").unwrap().is_empty(), "it has put nothing");
+}
