@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use siltstone::{Error, ErrorKind, Result};
 
-use crate::store::{Store, StoreError, StoreResult, Timer, error_of};
+use crate::store::{Listing, Store, StoreError, StoreResult, Timer, error_of};
 
 /// The pauses between attempts: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -98,8 +98,12 @@ impl Bucket {
         self.attempt("get a range of", name, || self.store.get_range(name, range.clone()))
     }
 
-    pub(crate) fn list(&self, dir: &str) -> Result<Vec<String>> {
+    pub(crate) fn list(&self, dir: &str) -> Result<Listing> {
         self.attempt("list", dir, || self.store.list(dir))
+    }
+
+    pub(crate) fn delete(&self, name: &str) -> Result<()> {
+        self.attempt("delete", name, || self.store.delete(name))
     }
 
     /// Checks that the store enforces put-if-absent: of puts that race for one name, one wins.
@@ -125,7 +129,7 @@ impl Bucket {
         };
         let outcomes: Vec<Put> = outcomes.into_iter().collect::<Result<_>>()?;
         let winners = outcomes.iter().filter(|put| **put == Put::Stored).count();
-        self.attempt("delete", &name, || self.store.delete(&name))?;
+        self.delete(&name)?;
         if winners == 1 {
             return Ok(());
         }

@@ -4,8 +4,9 @@
 //! Invariants:
 //! 1. The pieces of a file are in order and do not overlap; bytes in no piece and not in the tail are zeros.
 //! 2. A change that does not fit is damage, and changes nothing.
+//! 3. Each object that a file has named is named by a file, or is among the dropped ones until it is deleted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use lsm_core::error::{Error, Result};
@@ -202,6 +203,22 @@ fn ends_after(
     }
 }
 
+/// An object that no file names any more, and that may still be in the bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    /// The journal object that dropped it: only states before that one need it.
+    pub(crate) number: u64,
+    pub(crate) object: Arc<str>,
+}
+
+/// A writer that was fenced, as long as objects that it has put in vain may be needed by a base.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FencedWriter {
+    pub(crate) claimant: u128,
+    /// The claim that fenced it.
+    pub(crate) number: u64,
+}
+
 /// The files of a database as of a journal object.
 #[derive(Clone, Default)]
 pub(crate) struct Folder {
@@ -214,9 +231,43 @@ pub(crate) struct Folder {
     pub(crate) files: BTreeMap<String, Arc<RwLock<FileBytes>>>,
     /// The ends of the written bytes of files whose tails are not kept.
     pub(crate) drops_tails: bool,
+    /// In the order in which they were dropped.
+    pub(crate) dropped: Vec<Dropped>,
+    /// In the order of their claims.
+    pub(crate) fenced: Vec<FencedWriter>,
+    /// Files that were deleted, for a reader which asks for them: some may be open.
+    pub(crate) removed: Option<Vec<Arc<RwLock<FileBytes>>>>,
 }
 
 impl Folder {
+    /// Becomes `newer`, a later state of the same journal that was read from its base.
+    pub(crate) fn go_on_as(&mut self, newer: Folder) {
+        let old = std::mem::take(&mut self.files);
+        for (name, file) in newer.files {
+            let known = old.get(&name).filter(|known| {
+                let known = known.read();
+                let file = file.read();
+                known.written <= file.written && known.len <= file.len
+            });
+            // Those that have the file open see it grow.
+            let kept = match known {
+                Some(known) => {
+                    known.write().clone_from(&file.read());
+                    known.clone()
+                }
+                None => file,
+            };
+            self.files.insert(name, kept);
+        }
+        if let Some(removed) = &mut self.removed {
+            let gone = old.into_iter().filter(|(name, file)| {
+                !self.files.get(name).is_some_and(|kept| Arc::ptr_eq(kept, file))
+            });
+            removed.extend(gone.map(|(_, file)| file));
+        }
+        (self.number, self.writer, self.ack) = (newer.number, newer.writer, newer.ack);
+    }
+
     pub(crate) fn insert(&mut self, name: String, file: FileBytes) {
         self.files.insert(name, Arc::new(RwLock::new(file)));
     }
@@ -229,6 +280,15 @@ impl Folder {
     pub(crate) fn has_all_of(&self, earlier: &Folder) -> bool {
         let mut files = earlier.files.iter();
         files.all(|(name, file)| self.file(name).is_some_and(|now| Arc::ptr_eq(now, file)))
+    }
+
+    /// The names of all objects that the files name.
+    pub(crate) fn objects(&self) -> BTreeSet<Arc<str>> {
+        let mut objects = BTreeSet::new();
+        for file in self.files.values() {
+            objects.extend(file.read().pieces.iter().map(|piece| piece.object.clone()));
+        }
+        objects
     }
 
     /// Forgets the bytes of tails: the local disk has them.
@@ -282,17 +342,26 @@ impl Folder {
     /// As [`Folder::check`].
     pub(crate) fn take_in(&mut self, object: &JournalObject) -> Result<()> {
         self.check(object)?;
-        object.changes.iter().for_each(|change| self.apply(change));
+        object.changes.iter().for_each(|change| self.apply(change, object.number));
+        if object.is_claim && self.number > 0 {
+            self.fenced.push(FencedWriter { claimant: self.writer, number: object.number });
+        }
         (self.number, self.writer, self.ack) = (object.number, object.claimant, object.ack);
         Ok(())
     }
 
     /// Applies a change that was checked.
-    fn apply(&mut self, change: &StoredChange) {
+    fn apply(&mut self, change: &StoredChange, number: u64) {
         let name = change.name();
         match change {
             StoredChange::Create { .. } => self.insert(name.to_owned(), FileBytes::default()),
-            StoredChange::Delete { .. } => drop(self.files.remove(name)),
+            StoredChange::Delete { .. } => {
+                let file = self.files.remove(name).expect("the check has found the file");
+                let pieces = file.read().pieces.clone();
+                let dropped = pieces.into_iter().map(|it| Dropped { number, object: it.object });
+                self.dropped.extend(dropped);
+                self.removed.iter_mut().for_each(|removed| removed.push(file.clone()));
+            }
             StoredChange::Append { .. }
             | StoredChange::Piece { .. }
             | StoredChange::Extend { .. } => {

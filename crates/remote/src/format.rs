@@ -5,7 +5,8 @@
 //! *bytes* are a length *v* and so many bytes.
 //!
 //! ```text
-//! journal/{number, 20 digits}            base/{number, 20 digits}
+//! journal/{number / 1000, 17 digits}/{number, 20 digits}
+//!                                        base/{number, 20 digits}
 //! offset size name                       offset size name
 //!      0    8 magic "SILTJRNL"                0    8 magic "SILTBASE"
 //!      8    4 format version 1                8    4 format version 1
@@ -17,7 +18,10 @@
 //!             0 stored, 1 local                 then each: v offset, v length, name of the
 //!     60    v number of changes, then each:     object, v offset in it;
 //!             1 byte kind, name of the file,    v offset of the tail, bytes of the tail
-//!             fields
+//!             fields                            v number of dropped objects, then each:
+//!                                               v number that dropped it, name
+//!                                               v number of fenced writers, then each:
+//!                                               16 claimant, v number of the claim after it
 //!   last    8 checksum: XXH3-64 of all before, in both
 //!
 //! kind of change   fields
@@ -39,7 +43,7 @@ use lsm_core::codec::{
 };
 use siltstone::{Error, Result};
 
-use crate::folder::{FileBytes, Folder, ObjectPiece, StoredChange};
+use crate::folder::{Dropped, FencedWriter, FileBytes, Folder, ObjectPiece, StoredChange};
 use crate::settings::Ack;
 
 const JOURNAL_MAGIC: [u8; 8] = *b"SILTJRNL";
@@ -50,8 +54,25 @@ const SUM_BYTES: usize = 8;
 
 /// The name of a journal object.
 pub(crate) fn journal_name(number: u64) -> String {
-    format!("journal/{number:020}")
+    format!("{}/{number:020}", journal_folder(number))
 }
+
+/// The journal objects in one folder: one page of a listing.
+pub(crate) const FOLDER_OBJECTS: u64 = 1000;
+
+/// The folder of a journal object.
+pub(crate) fn journal_folder(number: u64) -> String {
+    format!("journal/{:017}", number / FOLDER_OBJECTS)
+}
+
+/// The number in the name of a journal object.
+pub(crate) fn number_of_journal(name: &str) -> Option<u64> {
+    let number = name.rsplit_once('/')?.1.parse().ok()?;
+    (journal_name(number) == name).then_some(number)
+}
+
+/// The length of a claim. Each object with changes is longer.
+pub(crate) const CLAIM_BYTES: u64 = 69;
 
 /// The name of a base.
 pub(crate) fn base_name(number: u64) -> String {
@@ -76,7 +97,7 @@ pub(crate) struct JournalObject {
     pub(crate) changes: Vec<StoredChange>,
 }
 
-fn put_name(out: &mut Vec<u8>, name: &str) {
+pub(crate) fn put_name(out: &mut Vec<u8>, name: &str) {
     put_bytes(out, name.as_bytes());
 }
 
@@ -87,7 +108,7 @@ fn put_piece(out: &mut Vec<u8>, piece: &ObjectPiece) {
     put_varint(out, piece.at);
 }
 
-fn put_sum(out: &mut Vec<u8>) {
+pub(crate) fn put_sum(out: &mut Vec<u8>) {
     let sum = checksum64(out);
     put_u64(out, sum);
 }
@@ -195,6 +216,16 @@ pub(crate) fn encode_base(folder: &Folder) -> Vec<u8> {
         put_varint(&mut out, file.tail_at);
         put_bytes(&mut out, &file.tail);
     }
+    put_varint(&mut out, folder.dropped.len() as u64);
+    for Dropped { number, object } in &folder.dropped {
+        put_varint(&mut out, *number);
+        put_name(&mut out, object);
+    }
+    put_varint(&mut out, folder.fenced.len() as u64);
+    for FencedWriter { claimant, number } in &folder.fenced {
+        put_u128(&mut out, *claimant);
+        put_varint(&mut out, *number);
+    }
     put_sum(&mut out);
     out
 }
@@ -227,11 +258,19 @@ pub(crate) fn decode_base(number: u64, bytes: &[u8]) -> Result<Folder> {
             }
             folder.insert(name, file);
         }
+        for _ in 0..reader.varint()? {
+            let number = reader.varint()?;
+            folder.dropped.push(Dropped { number, object: data_name_of(reader)?.into() });
+        }
+        for _ in 0..reader.varint()? {
+            let claimant = reader.u128()?;
+            folder.fenced.push(FencedWriter { claimant, number: reader.varint()? });
+        }
         Ok(folder)
     })
 }
 
-fn header(reader: &mut Reader<'_>, magic: [u8; 8]) -> Result<u32, Malformed> {
+pub(crate) fn header(reader: &mut Reader<'_>, magic: [u8; 8]) -> Result<u32, Malformed> {
     if reader.take(magic.len())? != magic {
         return Err(Malformed { what: "another magic", at: 0 });
     }
@@ -249,16 +288,22 @@ fn ack_of(reader: &mut Reader<'_>) -> Result<Ack, Malformed> {
 fn piece_of(reader: &mut Reader<'_>) -> Result<ObjectPiece, Malformed> {
     let offset = reader.varint()?;
     let len = reader.varint()?;
-    let object = name_of(reader)?;
+    let object = data_name_of(reader)?;
     let at = reader.varint()?;
-    let is_data = object.starts_with("table/") || object.starts_with("part/");
-    if !is_data || object.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        return Err(reader.malformed("the name of no object with data"));
-    }
     if offset.checked_add(len).is_none() || at.checked_add(len).is_none() {
         return Err(reader.malformed("a piece beyond all lengths"));
     }
     Ok(ObjectPiece { offset, len, object: object.into(), at })
+}
+
+/// The name of an object with data: also what is deleted is only ever one of these.
+pub(crate) fn data_name_of(reader: &mut Reader<'_>) -> Result<String, Malformed> {
+    let object = name_of(reader)?;
+    let is_data = object.starts_with("table/") || object.starts_with("part/");
+    if !is_data || object.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err(reader.malformed("the name of no object with data"));
+    }
+    Ok(object)
 }
 
 fn name_of(reader: &mut Reader<'_>) -> Result<String, Malformed> {
@@ -277,7 +322,7 @@ fn file_name_of(reader: &mut Reader<'_>) -> Result<String, Malformed> {
 }
 
 /// Checks the checksum of an object, and decodes all bytes before it.
-fn decode_named<T>(
+pub(crate) fn decode_named<T>(
     name: String,
     bytes: &[u8],
     decode: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,

@@ -37,17 +37,22 @@
 //! # Ok::<(), siltstone::Error>(())
 //! ```
 
+mod background;
 mod bucket;
 mod cache;
+mod collect;
 mod folder;
 mod format;
 mod fs;
+mod journal;
+mod lease;
 mod noted;
 mod opening;
 mod primary;
 mod reader;
 mod remote;
 mod remote_file;
+mod retention;
 mod settings;
 mod shipper;
 mod store;
@@ -58,4 +63,4 @@ pub use reader::RemoteReader;
 pub use remote::Remote;
 pub use settings::Ack;
 pub use shipper::Status;
-pub use store::{Store, StoreError, StoreResult, Timer};
+pub use store::{Listing, ObjectEntry, Store, StoreError, StoreResult, Timer};

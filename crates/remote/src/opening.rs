@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! probe     the store enforces put-if-absent
-//! load      the newest base, and the journal after it
+//! load      the newest base, and the journal after it (journal.rs)
 //! decide    new; own: a marker in the folder names the last claimant; another's: only a takeover goes on
 //! claim     an empty object under the next free number: the writer before it can put nothing more
 //! fit       own: what the journal lacks is noted, and is the first that is shipped
@@ -28,7 +28,8 @@ use siltstone::{Error, ErrorKind, Result};
 use crate::bucket::{Bucket, Put};
 use crate::cache::ObjectCache;
 use crate::folder::{FileClass, Folder, StoredChange, class_of};
-use crate::format::{JournalObject, base_name, decode_base, journal_name, number_of_base};
+use crate::format::{JournalObject, journal_name};
+use crate::journal::{Boundary, Followed, follow, load, load_before};
 use crate::noted::NotedChange;
 use crate::remote_file::RemoteFile;
 use crate::settings::{Ack, Settings};
@@ -44,66 +45,6 @@ const RESTORING: &str = "remote-restoring";
 const FIRST: &[u8] = b"first";
 /// Attempts to put a claim while the old writer, or other claimants, put objects.
 const CLAIMS_MAX: u64 = 10_000;
-
-/// Reads the newest base, and the journal after it up to its end.
-///
-/// # Errors
-/// Those of the store; corruption of an object.
-pub(crate) fn load(bucket: &Bucket) -> Result<Folder> {
-    let bases = bucket.list("base")?;
-    let newest = bases.iter().filter_map(|name| number_of_base(name)).max();
-    let mut folder = match newest {
-        None => Folder::default(),
-        Some(number) => {
-            let name = base_name(number);
-            match bucket.get(&name)? {
-                Some(bytes) => decode_base(number, &bytes)?,
-                None => {
-                    let what = "a base that was listed is gone";
-                    return Err(Error::corruption(PathBuf::from(name), None, what));
-                }
-            }
-        }
-    };
-    follow(bucket, &mut folder)?;
-    Ok(folder)
-}
-
-/// The object `number` of the journal; `None` if the journal ends before it.
-///
-/// # Errors
-/// Those of the store; corruption of the object.
-pub(crate) fn journal_object(bucket: &Bucket, number: u64) -> Result<Option<JournalObject>> {
-    let bytes = bucket.get(&journal_name(number))?;
-    bytes.map(|bytes| JournalObject::decode(number, &bytes)).transpose()
-}
-
-/// Takes in the objects after those of `folder`, up to the end of the journal.
-///
-/// # Errors
-/// As [`journal_object`].
-fn follow(bucket: &Bucket, folder: &mut Folder) -> Result<()> {
-    while let Some(object) = journal_object(bucket, folder.number + 1)? {
-        folder.take_in(&object)?;
-    }
-    Ok(())
-}
-
-/// Takes in the objects after those of `folder`, up to the claim `number`.
-///
-/// # Errors
-/// As [`journal_object`]; corruption that names an object which is missing.
-fn follow_to_claim(bucket: &Bucket, folder: &mut Folder, number: u64) -> Result<()> {
-    while folder.number + 1 < number {
-        let missing = folder.number + 1;
-        let Some(object) = journal_object(bucket, missing)? else {
-            let what = format!("the object is missing, and journal object {number} exists");
-            return Err(Error::corruption(PathBuf::from(journal_name(missing)), None, what));
-        };
-        folder.take_in(&object)?;
-    }
-    Ok(())
-}
 
 /// A folder that is about to be shipped.
 struct LocalFolder {
@@ -129,7 +70,7 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     let local = LocalFolder { fs: remote.fs.clone(), dir: dir.to_owned() };
     let lock = local.lock()?;
     bucket.probe(remote.is_stepped)?;
-    let mut folder = load(&bucket)?;
+    let (folder, mut boundary) = load(&bucket)?;
     let markers = local.markers()?;
     let is_own = markers.contains(&folder.writer);
     let is_new = folder.number == 0;
@@ -141,8 +82,8 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
         local.mark(claimant, if is_new { FIRST } else { b"" })?;
     }
     let writer = folder.writer;
-    let number = put_claim(&bucket, claimant, remote.ack, folder.number + 1)?;
-    follow_to_claim(&bucket, &mut folder, number)?;
+    let claim = put_claim(&bucket, &mut boundary, claimant, remote.ack, folder.number + 1)?;
+    let mut folder = follow_to_claim(&bucket, &mut boundary, folder, claim.number)?;
     if !takes_over && folder.writer != writer {
         let message = "another writer has claimed the database at the same time; open it again";
         return Err(Error::new(ErrorKind::Fenced, message));
@@ -165,7 +106,7 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     local.unmark(Some(claimant))?;
     let absent = local.absent(&folder)?;
     folder.drop_tails();
-    (folder.number, folder.writer, folder.ack) = (number, claimant, remote.ack);
+    folder.take_in(&claim)?;
     let of_disk = (local.fs.clone(), local.dir.clone());
     let shipper = Arc::new(Shipper::new(bucket, claimant, remote.ack, of_disk, folder, absent));
     local.ship(&shipper, changes.unwrap_or_default())?;
@@ -174,18 +115,45 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
 }
 
 /// Puts the claim under the first free number from `from` on, and returns it.
-fn put_claim(bucket: &Bucket, claimant: u128, ack: Ack, from: u64) -> Result<u64> {
-    let put_id = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
-    for number in from..from.saturating_add(CLAIMS_MAX) {
+fn put_claim(
+    bucket: &Bucket,
+    boundary: &mut Boundary,
+    claimant: u128,
+    ack: Ack,
+    from: u64,
+) -> Result<JournalObject> {
+    let mut number = from;
+    for _ in 0..CLAIMS_MAX {
+        let put_id = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
         let changes = Vec::new();
         let claim = JournalObject { number, claimant, put_id, is_claim: true, ack, changes };
         // Without a look at the object that took the name: a busy writer would always be ahead.
-        if bucket.put_new(&journal_name(number), &claim.encode())? == Put::Stored {
-            return Ok(number);
+        if bucket.put_new(&journal_name(number), &claim.encode())? == Put::Taken {
+            number += 1;
+            continue;
         }
+        if !boundary.has_freed(bucket, number)? {
+            return Ok(claim);
+        }
+        // This claimant has slept, and its number was used and deleted meanwhile: the claim fences nothing, and
+        // no one reads it.
+        number = load(bucket)?.0.number + 1;
     }
     let message = "other writers took each number that this claim tried; try again";
     Err(Error::new(ErrorKind::Locked, message))
+}
+
+/// The state that a claim continues.
+fn follow_to_claim(
+    bucket: &Bucket,
+    boundary: &mut Boundary,
+    mut folder: Folder,
+    number: u64,
+) -> Result<Folder> {
+    match follow(bucket, boundary, &mut folder, number)? {
+        Followed::End => Ok(folder),
+        Followed::Freed => Ok(load_before(bucket, number)?.0),
+    }
 }
 
 /// A difference between the folder and the journal: what the journal lacks.

@@ -1,33 +1,35 @@
-//! [`Primary`]: a claimed database, from the claim to the drop, with the thread that puts what no sync waits for.
+//! [`Primary`]: a claimed database, from the claim to the drop, with the threads that put what no sync waits for, and
+//! that delete what nothing needs.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lsm_core::fs::Fs;
-use parking_lot::{Condvar, Mutex};
 use siltstone::{Builder, Db, Result};
 
+use crate::background::Background;
+use crate::collect::Collector;
 use crate::fs::ShippingFs;
 use crate::opening::{ClaimedFolder, claim};
 use crate::settings::Settings;
-use crate::shipper::{Shipper, Status};
+use crate::shipper::Status;
 
 /// The right to write a database of a bucket, for one folder. The database is opened by [`Primary::builder`], and
 /// closed before this is dropped: the thread that ships ends with this.
 pub struct Primary {
     fs: ShippingFs,
     path: PathBuf,
-    thread: Option<JoinHandle<()>>,
-    stop: Arc<StopSignal>,
+    collector: Arc<Collector>,
+    /// They end before the lock of the folder is free.
+    _threads: Vec<Background>,
 }
 
-#[derive(Default)]
-struct StopSignal {
-    is_set: Mutex<bool>,
-    changed: Condvar,
-}
+/// Rounds of deletion in each retention.
+const ROUNDS: u32 = 24;
+/// The time between two rounds.
+const ROUND_MIN: Duration = Duration::from_secs(1);
+const ROUND_MAX: Duration = Duration::from_secs(3600);
 
 impl Primary {
     pub(crate) fn open(remote: &Settings, path: &Path, takes_over: bool) -> Result<Primary> {
@@ -41,16 +43,22 @@ impl Primary {
             restore_turn: Arc::default(),
             _lock: lock.into(),
         };
-        let stop = Arc::<StopSignal>::default();
-        let mut thread = None;
+        let collector = Arc::new(Collector::new(remote, fs.shipper.clone()));
+        let mut threads = Vec::new();
         if !remote.is_stepped {
-            let shipper = Arc::downgrade(&fs.shipper);
-            let stop = stop.clone();
-            let interval = remote.interval;
-            let named = std::thread::Builder::new().name("siltstone-ship".to_owned());
-            thread = Some(named.spawn(move || tend(&shipper, &stop, interval))?);
+            let every = (remote.retention / ROUNDS).clamp(ROUND_MIN, ROUND_MAX);
+            let work = collector.clone();
+            threads.push(Background::start("siltstone-collect", every, false, move || {
+                // What was not deleted is so by a later round; a fence is found by the next put, too.
+                let _ = work.collect();
+            })?);
+            let shipper = fs.shipper.clone();
+            threads.push(Background::start("siltstone-ship", remote.interval, true, move || {
+                // An error is that of the next sync, too; what is not stored waits.
+                let _ = shipper.tend();
+            })?);
         }
-        Ok(Primary { fs, path, thread, stop })
+        Ok(Primary { fs, path, collector, _threads: threads })
     }
 
     /// Returns options of the database. It may be opened and closed several times.
@@ -84,37 +92,23 @@ impl Primary {
         self.fs.shipper.remote_only().iter().try_for_each(|name| self.fs.restore(name))
     }
 
+    /// Deletes the objects in the bucket that no state within [`Remote::retention`](crate::Remote::retention) and no
+    /// lease needs, once they were seen so for [`Remote::grace`](crate::Remote::grace). Returns their number. A
+    /// thread does that 24 times in each retention, at most once a second and at least once an hour.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`](siltstone::ErrorKind::Fenced) if another writer has the database; those of the store.
+    /// What was not deleted is so by the next round.
+    ///
+    /// # Cost
+    /// Two puts, about eight lists, a GET for each lease, and a deletion for each object; once in each retention a
+    /// list of all tables and parts.
+    pub fn collect(&self) -> Result<u64> {
+        self.collector.collect()
+    }
+
     /// Returns the place in the journal, and what waits.
     pub fn status(&self) -> Status {
         self.fs.shipper.status()
-    }
-}
-
-impl Drop for Primary {
-    fn drop(&mut self) {
-        *self.stop.is_set.lock() = true;
-        self.stop.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // Its last work has put what waited. A panic of it was reported by the thread.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Puts what waits every `interval`, and once more at the stop.
-fn tend(shipper: &Weak<Shipper>, stop: &StopSignal, interval: Duration) {
-    loop {
-        let mut is_set = stop.is_set.lock();
-        if !*is_set {
-            stop.changed.wait_for(&mut is_set, interval);
-        }
-        let is_last = *is_set;
-        drop(is_set);
-        let Some(shipper) = shipper.upgrade() else { return };
-        // An error is that of the next sync, too; what is not stored waits.
-        let _ = shipper.tend();
-        if is_last {
-            return;
-        }
     }
 }

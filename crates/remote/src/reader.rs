@@ -5,20 +5,26 @@
 //! 1. Changes are taken in in their order, those of a journal object under one lock: the folder is a prefix of
 //!    the history, and a name is there before a manifest names it.
 //! 2. A look at the journal ends with an answer that no further object exists, which was asked for after the look
-//!    began.
+//!    began, and then with a boundary below that object: it was not deleted.
+//! 3. If the next objects were deleted, the folder becomes that of the newest base and the journal after it. A file
+//!    that goes on keeps its bytes for those that have it open.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use lsm_core::fs::{AppendMode, Caps, DirEntry, File, FolderState, Fs, LockGuard};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use siltstone::{Db, Error, Result};
 
+use crate::background::Background;
+use crate::bucket::Bucket;
 use crate::cache::ObjectCache;
-use crate::folder::Folder;
-use crate::opening::{journal_object, load};
-use crate::remote_file::RemoteFile;
+use crate::folder::{FileBytes, Folder};
+use crate::journal::{Batch, Boundary, load};
+use crate::lease::Lease;
+use crate::remote_file::{RemoteFile, Renewal};
 use crate::settings::{Ack, Settings};
 
 /// The path of the folder, in the file system of a reader.
@@ -28,24 +34,183 @@ const DIR: &str = "/remote";
 #[derive(Clone)]
 pub struct RemoteReader {
     state: Arc<ReaderState>,
+    /// Ends with the last reader of this state.
+    _lease: Option<Arc<HeldLease>>,
 }
 
 struct ReaderState {
-    bucket: crate::bucket::Bucket,
+    // Fixed after the open.
+    bucket: Bucket,
     cache: Arc<ObjectCache>,
-    /// Held over a look at the journal: one thread asks, and the others get its answer.
-    turn: Mutex<()>,
+    lease: Option<LeaseOptions>,
+    /// The folder is that of one moment, and stays so.
+    is_fixed: bool,
+    /// Held over a look at the journal, and over a renewal: one thread asks, and the others get its answer.
+    turn: Mutex<ReaderTurn>,
     /// A leaf.
     folder: Mutex<Folder>,
+}
+
+struct LeaseOptions {
+    id: u128,
+    interval: Duration,
+}
+
+struct ReaderTurn {
+    boundary: Boundary,
+    /// Files that are deleted, and may be open.
+    removed: Vec<Weak<RwLock<FileBytes>>>,
+    /// By the own timer.
+    renewed: Duration,
+}
+
+/// The thread that renews a lease. The lease is given up after its end.
+struct HeldLease {
+    thread: Option<Background>,
+    state: Arc<ReaderState>,
+}
+
+impl Drop for HeldLease {
+    fn drop(&mut self) {
+        drop(self.thread.take());
+        if let Some(lease) = &self.state.lease {
+            // It expires by itself.
+            let _ = self.state.bucket.store.delete(&Lease::name(lease.id));
+        }
+    }
+}
+
+impl ReaderState {
+    fn number(&self) -> u64 {
+        self.folder.lock().number
+    }
+
+    /// Takes in what is new in the journal.
+    fn refresh(&self) -> Result<()> {
+        if self.is_fixed {
+            return Ok(());
+        }
+        let mut turn = self.turn.lock();
+        loop {
+            let from = self.number() + 1;
+            let batch = Batch::read(&self.bucket, from, u64::MAX)?;
+            if turn.boundary.has_freed(&self.bucket, from)? {
+                self.reload(&mut turn)?;
+                continue;
+            }
+            let is_last = batch.is_last;
+            let mut folder = self.folder.lock();
+            let taken_in = batch.take_in(&mut folder);
+            turn.note_removed(&mut folder);
+            drop(folder);
+            taken_in?;
+            if is_last {
+                break;
+            }
+        }
+        self.renew_if_due(&mut turn)
+    }
+
+    /// Begins again with the newest base.
+    fn reload(&self, turn: &mut ReaderTurn) -> Result<()> {
+        let (folder, boundary) = load(&self.bucket)?;
+        turn.boundary = boundary;
+        let mut old = self.folder.lock();
+        old.go_on_as(folder);
+        turn.note_removed(&mut old);
+        drop(old);
+        self.renew(turn)
+    }
+
+    fn renew_if_due(&self, turn: &mut ReaderTurn) -> Result<()> {
+        let Some(lease) = &self.lease else { return Ok(()) };
+        if self.bucket.timer.now().saturating_sub(turn.renewed) < lease.interval {
+            return Ok(());
+        }
+        self.renew(turn)
+    }
+
+    /// Puts the lease as of now.
+    fn renew(&self, turn: &mut ReaderTurn) -> Result<()> {
+        let Some(options) = &self.lease else { return Ok(()) };
+        let now = self.bucket.timer.now();
+        let mut lease = Lease::new(options.id, self.number(), options.interval);
+        turn.removed.retain(|file| file.strong_count() > 0);
+        for file in turn.removed.iter().filter_map(Weak::upgrade) {
+            lease.objects.extend(file.read().pieces.iter().map(|piece| piece.object.clone()));
+        }
+        lease.put(&self.bucket)?;
+        turn.renewed = now;
+        Ok(())
+    }
+}
+
+impl Renewal for ReaderState {
+    fn renew(&self) -> Result<()> {
+        self.refresh()
+    }
+}
+
+impl ReaderTurn {
+    /// Notes the files that `folder` has lost.
+    fn note_removed(&mut self, folder: &mut Folder) {
+        folder.dropped.clear();
+        folder.fenced.clear();
+        let removed = folder.removed.as_mut().map(std::mem::take).unwrap_or_default();
+        let open = removed.iter().filter(|file| Arc::strong_count(file) > 1);
+        self.removed.extend(open.map(Arc::downgrade));
+    }
 }
 
 impl RemoteReader {
     pub(crate) fn open(remote: &Settings) -> Result<RemoteReader> {
         let bucket = remote.bucket();
-        let folder = load(&bucket)?;
+        let (mut folder, boundary) = load(&bucket)?;
+        folder.removed = Some(Vec::new());
         let cache = Arc::new(ObjectCache::new(bucket.clone(), remote.cache_bytes));
-        let state = ReaderState { bucket, cache, turn: Mutex::new(()), folder: Mutex::new(folder) };
-        Ok(RemoteReader { state: Arc::new(state) })
+        let id = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
+        let turn = ReaderTurn { boundary, removed: Vec::new(), renewed: Duration::ZERO };
+        let state = Arc::new(ReaderState {
+            bucket,
+            cache,
+            lease: remote.lease.map(|interval| LeaseOptions { id, interval }),
+            is_fixed: false,
+            turn: Mutex::new(turn),
+            folder: Mutex::new(folder),
+        });
+        state.renew(&mut state.turn.lock())?;
+        let mut held = None;
+        if let Some(interval) = remote.lease {
+            let mut thread = None;
+            if !remote.is_stepped {
+                let state = state.clone();
+                thread = Some(Background::start("siltstone-lease", interval, false, move || {
+                    // An error is that of the next look, too.
+                    let _ = state.renew(&mut state.turn.lock());
+                })?);
+            }
+            held = Some(Arc::new(HeldLease { thread, state: state.clone() }));
+        }
+        // A boundary that was put before the lease is seen now.
+        state.refresh()?;
+        Ok(RemoteReader { state, _lease: held })
+    }
+
+    /// A reader of one moment, which looks at nothing new.
+    pub(crate) fn of_state(remote: &Settings, folder: Folder) -> RemoteReader {
+        let bucket = remote.bucket();
+        let cache = Arc::new(ObjectCache::new(bucket.clone(), remote.cache_bytes));
+        let boundary = Boundary::default();
+        let turn = ReaderTurn { boundary, removed: Vec::new(), renewed: Duration::ZERO };
+        let state = Arc::new(ReaderState {
+            bucket,
+            cache,
+            lease: None,
+            is_fixed: true,
+            turn: Mutex::new(turn),
+            folder: Mutex::new(folder),
+        });
+        RemoteReader { state, _lease: None }
     }
 
     /// Returns options of a secondary of this folder. Several may be opened.
@@ -53,25 +218,29 @@ impl RemoteReader {
         Db::secondary_builder(DIR).fs(Arc::new(self.clone()))
     }
 
-    /// Takes in what is new in the journal. A secondary does that by itself whenever it catches up.
+    /// Takes in what is new in the journal. A secondary does that by itself whenever it catches up. If the next
+    /// objects were deleted, the folder goes on from the newest base.
     ///
     /// # Errors
     /// Those of the store; corruption of an object. The folder then has all objects before the damaged one, and nothing of it.
     ///
     /// # Cost
-    /// A GET for each new object, and one that finds none.
+    /// A GET for each new object, one that finds none, and one for the boundary of deletion.
     pub fn refresh(&self) -> Result<()> {
-        let _turn = self.state.turn.lock();
-        loop {
-            let number = self.number() + 1;
-            let Some(object) = journal_object(&self.state.bucket, number)? else { return Ok(()) };
-            self.state.folder.lock().take_in(&object)?;
-        }
+        self.state.refresh()
+    }
+
+    /// Puts the lease as of now. A thread does that every [`Remote::lease`](crate::Remote::lease).
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn renew_lease(&self) -> Result<()> {
+        self.state.renew(&mut self.state.turn.lock())
     }
 
     /// Returns the number of the last journal object that the folder has.
     pub fn number(&self) -> u64 {
-        self.state.folder.lock().number
+        self.state.number()
     }
 
     /// Returns the bytes of objects in the cache.
@@ -102,7 +271,9 @@ impl Fs for RemoteReader {
         let file = self.state.folder.lock().file(name).cloned();
         match file {
             Some(file) => {
-                Ok(Arc::new(RemoteFile::new(file, self.state.cache.clone(), PathBuf::from(path))))
+                let cache = self.state.cache.clone();
+                let opened = RemoteFile::new(file, cache, PathBuf::from(path));
+                Ok(Arc::new(opened.renewed_by(self.state.clone())))
             }
             None => Err(Error::io("open", path, io::ErrorKind::NotFound.into())),
         }

@@ -83,6 +83,9 @@ impl Remote {
             patience: Duration::from_secs(60),
             cache_bytes: 64 << 20,
             is_stepped: false,
+            retention: Duration::from_secs(24 * 3600),
+            grace: Duration::from_secs(3600),
+            lease: Some(Duration::from_secs(60)),
         })
     }
 
@@ -108,6 +111,29 @@ impl Remote {
     /// failed sync the database takes no writes until the bucket answers again.
     pub fn patience(mut self, patience: Duration) -> Remote {
         self.0.patience = patience;
+        self
+    }
+
+    /// Sets the time for which a primary keeps the history in the bucket: what a restore reaches, and what readers
+    /// without a lease may be late. Default: 24 hours. It is the time by the clock of the store; what the newest
+    /// state needs is kept whatever that clock says. `Duration::MAX` deletes nothing.
+    pub fn retention(mut self, retention: Duration) -> Remote {
+        self.0.retention = retention;
+        self
+    }
+
+    /// Sets the time between the note in the bucket that objects are about to be deleted, and the deletion. Default:
+    /// one hour. A reader without a lease that has begun to read has so much time to end.
+    pub fn grace(mut self, grace: Duration) -> Remote {
+        self.0.grace = grace;
+        self
+    }
+
+    /// Sets the time after which a reader, or a restore, renews its lease. The primary deletes nothing that a lease
+    /// needs; a lease expires after five times this. Default: one minute, 0.2 $ a month. With `None` no lease is
+    /// put, and a reader needs no right to write: then only [`Remote::retention`] protects what it reads.
+    pub fn lease(mut self, interval: Option<Duration>) -> Remote {
+        self.0.lease = interval;
         self
     }
 
@@ -165,13 +191,13 @@ impl Remote {
         Primary::open(&self.0, path.as_ref(), true)
     }
 
-    /// Opens the folder of the database for reading. Nothing is written.
+    /// Opens the folder of the database for reading. Nothing but a lease is written: see [`Remote::lease`].
     ///
     /// # Errors
-    /// Corruption of an object; those of the store.
+    /// Corruption of an object; those of the store, also if it takes no lease.
     ///
     /// # Cost
-    /// The newest base, and the journal after it.
+    /// The newest base, and the journal after it; a put for the lease.
     pub fn reader(&self) -> Result<RemoteReader> {
         RemoteReader::open(&self.0)
     }

@@ -11,11 +11,17 @@ use siltstone::{Error, Result};
 use crate::cache::ObjectCache;
 use crate::folder::FileBytes;
 
+/// Looks at the journal again, for a file whose objects are missing.
+pub(crate) trait Renewal: Send + Sync {
+    fn renew(&self) -> Result<()>;
+}
+
 /// A file in the bucket. It grows with the journal, and is never written here.
 pub(crate) struct RemoteFile {
     file: Arc<RwLock<FileBytes>>,
     cache: Arc<ObjectCache>,
     path: PathBuf,
+    renewal: Option<Arc<dyn Renewal>>,
 }
 
 impl RemoteFile {
@@ -24,7 +30,22 @@ impl RemoteFile {
         cache: Arc<ObjectCache>,
         path: PathBuf,
     ) -> RemoteFile {
-        RemoteFile { file, cache, path }
+        RemoteFile { file, cache, path, renewal: None }
+    }
+
+    /// The same file, for a reader: objects may be deleted after a newer base has others with the same bytes.
+    pub(crate) fn renewed_by(self, renewal: Arc<dyn Renewal>) -> RemoteFile {
+        RemoteFile { renewal: Some(renewal), ..self }
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8], is_cached: bool) -> Result<usize> {
+        match (self.cache.read_at(&self.file, offset, buf, is_cached), &self.renewal) {
+            (Err(error), Some(renewal)) if error.is_missing() => {
+                renewal.renew()?;
+                self.cache.read_at(&self.file, offset, buf, is_cached)
+            }
+            (read, _) => read,
+        }
     }
 
     fn read_only(&self, verb: &str) -> Error {
@@ -38,12 +59,12 @@ impl File for RemoteFile {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.cache.read_at(&self.file, offset, buf, true)
+        self.read(offset, buf, true)
     }
 
     fn read_at_uncached(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         // From the bucket: damage in the cache does not count.
-        self.cache.read_at(&self.file, offset, buf, false)
+        self.read(offset, buf, false)
     }
 
     fn sync(&self) -> Result<()> {

@@ -48,6 +48,10 @@ pub(crate) struct Settings {
     pub(crate) patience: Duration,
     pub(crate) cache_bytes: u64,
     pub(crate) is_stepped: bool,
+    pub(crate) retention: Duration,
+    pub(crate) grace: Duration,
+    /// `None` if readers take no lease.
+    pub(crate) lease: Option<Duration>,
 }
 
 impl Settings {

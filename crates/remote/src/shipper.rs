@@ -17,12 +17,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use lsm_core::fs::{File, Fs};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use siltstone::{Error, ErrorKind, Result};
 
 use crate::bucket::{Bucket, Put};
 use crate::folder::{Folder, ObjectPiece, StoredChange};
-use crate::format::{JournalObject, base_name, encode_base, journal_name};
+use crate::format::{JournalObject, journal_name};
 use crate::noted::{NotedChange, stored_changes};
 use crate::settings::Ack;
 
@@ -33,8 +33,6 @@ pub(crate) const BACKLOG_BYTES_MAX: usize = 64 << 20;
 /// A base is due after so many objects, or so many bytes in objects.
 const BASE_OBJECTS: u64 = 256;
 const BASE_BYTES: u64 = 8 << 20;
-/// Longer tails of files are an object of their own, which the next base names again.
-const TAIL_BYTES_MAX: u64 = 64 << 10;
 
 /// An object whose put has not been answered yet.
 struct InFlight {
@@ -304,7 +302,7 @@ impl Shipper {
         }
     }
 
-    fn note_fenced(&self, name: &str) -> Error {
+    pub(crate) fn note_fenced(&self, name: &str) -> Error {
         let message = format!("another writer has taken the database over: it has put {name}");
         let error = Error::new(ErrorKind::Fenced, message);
         self.state.lock().ended.get_or_insert(error).clone()
@@ -410,62 +408,16 @@ impl Shipper {
     /// As [`Shipper::ship_through`].
     pub(crate) fn tend(&self) -> Result<()> {
         self.ship_through(self.noted())?;
-        let state = self.state.lock();
-        let objects = state.folder.number - state.base_number;
-        let is_due = objects >= BASE_OBJECTS || state.bytes_since_base >= BASE_BYTES;
-        if !is_due || objects == 0 || state.ended.is_some() {
-            return Ok(());
-        }
-        match self.put_base(state) {
-            // A file was deleted meanwhile. The next base is of a state without it.
-            Err(error) if error.is_missing() => Ok(()),
-            put => put,
-        }
+        self.put_due_base()
     }
 
-    /// Puts the whole state as of the last stored object, with the tails of its files.
-    /// Commits go on meanwhile.
-    fn put_base(&self, state: MutexGuard<'_, JournalState>) -> Result<()> {
-        let begun = state.folder.clone();
-        let mut folder = begun.copied();
-        let before = state.bytes_since_base;
-        drop(state);
-        let mut settled = Vec::new();
-        let (fs, dir) = &self.local;
-        for (name, file) in &mut folder.files {
-            let mut file = file.write();
-            if file.tail_at >= file.written || self.state.lock().remote_only.contains(name) {
-                continue;
-            }
-            let local = fs.open_read(&dir.join(name))?;
-            let range = file.tail_at..file.written;
-            if range.end - range.start > TAIL_BYTES_MAX {
-                let piece = self.put_range("part", name, range, &*local)?;
-                settled.push((name.clone(), piece.clone()));
-                file.settle_tail(piece);
-            } else {
-                let mut tail = vec![0; (range.end - range.start) as usize];
-                read_range(name, &*local, range.start, &mut tail)?;
-                file.tail = tail;
-            }
-        }
-        // A name may be given again once its deletion is stored: the bytes may be those of the new file.
-        if !self.state.lock().folder.has_all_of(&begun) {
-            // The next base is of a state without it.
-            return Ok(());
-        }
-        let number = folder.number;
-        // The state after an object is the same, whoever puts it.
-        self.bucket.put_new(&base_name(number), &encode_base(&folder))?;
-        let mut state = self.state.lock();
-        state.base_number = state.base_number.max(number);
-        state.bytes_since_base = state.bytes_since_base.saturating_sub(before);
-        for (name, piece) in settled {
-            if let Some(file) = state.folder.file(&name) {
-                file.write().settle_tail(piece);
-            }
-        }
-        Ok(())
+    pub(crate) fn claimant(&self) -> u128 {
+        self.claimant
+    }
+
+    /// The last journal object that is stored.
+    pub(crate) fn number(&self) -> u64 {
+        self.state.lock().folder.number
     }
 }
 
@@ -494,5 +446,6 @@ pub(crate) fn written_end(file: &dyn File, begin: u64, end: u64) -> Result<u64> 
     Ok(begin)
 }
 
+mod base;
 #[cfg(test)]
 mod tests;

@@ -38,6 +38,26 @@ impl fmt::Display for StoreError {
 /// The outcome of a call of a store.
 pub type StoreResult<T> = Result<T, StoreError>;
 
+/// An object in a [`Listing`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectEntry {
+    /// The whole name, with its folders.
+    pub name: String,
+    /// Its bytes.
+    pub len: u64,
+    /// The time of the put by the clock of the store, since 1970.
+    pub modified: Duration,
+}
+
+/// The content of a folder of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Those directly in it.
+    pub objects: Vec<ObjectEntry>,
+    /// The whole names of the folders in it.
+    pub folders: Vec<String>,
+}
+
 /// An object store. Names are relative; a put is whole or has no effect; lists and gets see all puts that have
 /// returned.
 pub trait Store: Send + Sync + 'static {
@@ -53,8 +73,8 @@ pub trait Store: Send + Sync + 'static {
     /// Returns a range of an object, up to its end. `None` if there is no such object.
     fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>>;
 
-    /// Returns the names of all objects in the folder `dir`, in order.
-    fn list(&self, dir: &str) -> StoreResult<Vec<String>>;
+    /// Returns the objects and the folders directly in the folder `dir`, in order of their names.
+    fn list(&self, dir: &str) -> StoreResult<Listing>;
 
     /// Deletes an object. No error if there is none.
     fn delete(&self, name: &str) -> StoreResult<()>;
@@ -218,15 +238,27 @@ impl Store for ObjectStoreCalls {
         self.get_as(name, GetOptions { range: Some(range.into()), ..GetOptions::default() })
     }
 
-    fn list(&self, dir: &str) -> StoreResult<Vec<String>> {
+    fn list(&self, dir: &str) -> StoreResult<Listing> {
         let store = self.store.clone();
         let path = self.path(dir);
         let listed = self.run(async move { store.list_with_delimiter(Some(&path)).await });
         let listed = listed.map_err(|error| failure(&error))?;
-        let names = listed.objects.iter().filter_map(|object| object.location.filename());
-        let mut names: Vec<_> = names.map(|name| format!("{dir}/{name}")).collect();
-        names.sort_unstable();
-        Ok(names)
+        let objects = listed.objects.iter().filter_map(|object| {
+            Some(ObjectEntry {
+                name: format!("{dir}/{}", object.location.filename()?),
+                len: object.size,
+                // A time before 1970 is that of a clock without a battery: of the oldest object.
+                modified: Duration::from_millis(
+                    object.last_modified.timestamp_millis().try_into().unwrap_or(0),
+                ),
+            })
+        });
+        let mut objects: Vec<_> = objects.collect();
+        objects.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        let folders = listed.common_prefixes.iter().filter_map(|folder| folder.filename());
+        let mut folders: Vec<_> = folders.map(|name| format!("{dir}/{name}")).collect();
+        folders.sort_unstable();
+        Ok(Listing { objects, folders })
     }
 
     fn delete(&self, name: &str) -> StoreResult<()> {

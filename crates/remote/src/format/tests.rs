@@ -3,6 +3,8 @@
 use testkit::{Rng, annotate, assert_golden};
 
 use super::*;
+use crate::journal::{decode_boundary, encode_boundary};
+use crate::lease::Lease;
 
 fn name(kind: &str) -> String {
     format!("000000000000002a-00000003.{kind}")
@@ -29,13 +31,16 @@ fn claim() -> JournalObject {
     JournalObject { number: 1, is_claim: true, changes: Vec::new(), ..object() }
 }
 
-/// The state after `objects`, but for the last deletion.
+/// The state after `objects`, but for the last deletion; with a dropped object and a fenced writer.
 fn folder() -> Folder {
     let mut second = object();
     second.changes.pop();
     let mut folder = Folder::default();
     folder.take_in(&claim()).unwrap();
     folder.take_in(&second).unwrap();
+    let object = format!("table/{}/1", name("sst")).into();
+    folder.dropped.push(Dropped { number: 2, object });
+    folder.fenced.push(FencedWriter { claimant: 0xc1a0, number: 1 });
     folder
 }
 
@@ -68,13 +73,42 @@ fn objects_are_as_the_table_says() {
         "acknowledgement",
         "changes",
     ];
-    let base = ["magic", "format version", "acknowledgement", "number", "claimant", "files"];
+    let base = [
+        "magic",
+        "format version",
+        "acknowledgement",
+        "number",
+        "claimant",
+        "files, then dropped and fenced",
+    ];
     check_golden("claim.txt", &claim().encode(), &[0, 8, 12, 16, 24, 40, 56, 60], &journal);
     check_golden("journal.txt", &object().encode(), &[0, 8, 12, 16, 24, 40, 56, 60], &journal);
     check_golden("base.txt", &encode_base(&folder()), &[0, 8, 12, 16, 24, 40], &base);
     assert_eq!(JournalObject::decode(2, &object().encode()).unwrap(), object());
     let base = decode_base(2, &encode_base(&folder())).unwrap();
     assert_eq!(encode_base(&base), encode_base(&folder()));
+}
+
+#[test]
+fn boundaries_and_leases_are_as_the_tables_say() {
+    let boundary = encode_boundary(3, 500, 0xc1a1);
+    let names = ["magic", "format version", "zero", "index", "first", "claimant"];
+    check_golden("boundary.txt", &boundary, &[0, 8, 12, 16, 24, 32], &names);
+    assert_eq!(decode_boundary(3, &boundary).unwrap(), 500);
+    decode_boundary(4, &boundary).unwrap_err();
+    let mut lease = Lease::new(0x1ea5e, 42, std::time::Duration::from_secs(60));
+    lease.objects.push(format!("table/{}/0", name("sst")).into());
+    let names = ["magic", "format version", "seconds", "number", "id", "objects"];
+    check_golden("lease.txt", &lease.encode(), &[0, 8, 12, 16, 24, 40], &names);
+    assert_eq!(Lease::decode("lease/1", &lease.encode()).unwrap(), lease);
+    for bytes in [boundary, lease.encode()] {
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 4;
+            decode_boundary(3, &changed).unwrap_err();
+            Lease::decode("lease/1", &changed).unwrap_err();
+        }
+    }
 }
 
 #[test]
@@ -142,7 +176,7 @@ fn changes_that_do_not_fit_are_damage() {
     ] {
         let object = JournalObject { number: 3, changes: vec![change], ..object() };
         let error = folder().take_in(&object).unwrap_err();
-        assert!(error.to_string().contains("journal/00000000000000000003"), "{error}");
+        assert!(error.to_string().contains("/00000000000000000003"), "{error}");
         // Also after changes that fit: the folder is as before.
         let mut changes = vec![
             StoredChange::Delete { name: name("sst") },

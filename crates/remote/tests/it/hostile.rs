@@ -41,7 +41,7 @@ fn a_changed_byte_of_a_journal_object_or_a_base_is_damage_with_its_place() {
     assert!(read(&remote(&intact, &mut rng)).unwrap());
     let base = intact.lock().keys().rfind(|name| name.starts_with("base/")).unwrap().clone();
     let number: u64 = base["base/".len()..].parse().unwrap();
-    let last = format!("journal/{:020}", number + 1);
+    let last = crate::sim_store::journal_name(number + 1);
     for name in [base, last] {
         for _ in 0..60 {
             let objects = Objects::default();

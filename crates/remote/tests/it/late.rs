@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use remote::{Ack, Store, StoreError, StoreResult};
+use remote::{Ack, Listing, Store, StoreError, StoreResult};
 use siltstone::fs::{CrashOutcome, MemFs};
 use siltstone::{
     BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, Partition, PartitionOptions,
 };
 use testkit::Rng;
 
-use crate::sim_store::{Objects, SimStore, remote_of};
+use crate::sim_store::{Objects, SimStore, journal_name, remote_of};
 
 /// A store with calls whose effect comes later.
 struct LateStore {
@@ -70,7 +70,7 @@ impl Store for LateStore {
         self.inner.get_range(name, range)
     }
 
-    fn list(&self, dir: &str) -> StoreResult<Vec<String>> {
+    fn list(&self, dir: &str) -> StoreResult<Listing> {
         self.inner.list(dir)
     }
 
@@ -142,7 +142,7 @@ fn a_put_of_a_part_that_takes_effect_late_changes_no_stored_part() {
     store.holds_parts.store(false, Ordering::Relaxed);
     values(&db).put_with("two", vec![3; 100_000], Durability::Sync).unwrap();
     let (name, bytes) = store.held.lock().take().expect("a part was put");
-    objects.lock().insert(name, bytes);
+    objects.lock().insert(name, bytes.into());
     let second = remote_of(&store, &MemFs::new(), &mut rng).take_over("/db").unwrap();
     let db = second.builder().background(BackgroundMode::Stepped).open().unwrap();
     assert_eq!(values(&db).get("one").unwrap().unwrap(), vec![2; 100_000]);
@@ -182,5 +182,5 @@ fn a_hole_in_the_journal_is_damage_that_names_the_object() {
     let remote = remote_of(&store, &MemFs::new(), &mut rng);
     let refused = remote.take_over("/db").map(drop).unwrap_err();
     let damage = refused.damage().expect("it is damage");
-    assert_eq!(damage.file.to_str(), Some(&*format!("journal/{:020}", number + 1)), "{refused}");
+    assert_eq!(damage.file.to_str(), Some(&*journal_name(number + 1)), "{refused}");
 }

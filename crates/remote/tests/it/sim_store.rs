@@ -2,18 +2,83 @@
 //! answers, the death of the machine at a call, and a pause at a call during which others go on.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use remote::{Remote, Store, StoreError, StoreResult, Timer};
+use parking_lot::{Mutex, MutexGuard};
+use remote::{Listing, ObjectEntry, Remote, Store, StoreError, StoreResult, Timer};
 use siltstone::fs::MemFs;
 use testkit::Rng;
 
-/// The objects, which all machines share.
-pub type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
+/// An object, with the time of its put by the clock of the store.
+#[derive(Clone, Debug)]
+pub struct SimObject {
+    bytes: Vec<u8>,
+    modified: Duration,
+}
+
+impl From<Vec<u8>> for SimObject {
+    fn from(bytes: Vec<u8>) -> SimObject {
+        SimObject { bytes, modified: Duration::ZERO }
+    }
+}
+
+impl Deref for SimObject {
+    type Target = Vec<u8>;
+
+    fn deref(&self) -> &Vec<u8> {
+        &self.bytes
+    }
+}
+
+impl DerefMut for SimObject {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+}
+
+pub type ObjectMap = BTreeMap<String, SimObject>;
+
+/// The objects, and the clock of the store.
+#[derive(Default)]
+pub struct SimBucket {
+    objects: Mutex<ObjectMap>,
+    /// The true time, and the error of the store's clock.
+    now_ms: AtomicU64,
+    ahead_ms: AtomicU64,
+}
+
+impl SimBucket {
+    pub fn lock(&self) -> MutexGuard<'_, ObjectMap> {
+        self.objects.lock()
+    }
+
+    /// Time passes, for the store and for the machines whose clock is right.
+    pub fn advance(&self, time: Duration) {
+        self.now_ms.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// The clock of the store jumps forward.
+    pub fn jump(&self, time: Duration) {
+        self.ahead_ms.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    pub fn now(&self) -> Duration {
+        let now = self.now_ms.load(Ordering::Relaxed) + self.ahead_ms.load(Ordering::Relaxed);
+        Duration::from_millis(now)
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> Option<SimObject> {
+        let now = self.now_ms.load(Ordering::Relaxed) + self.ahead_ms.load(Ordering::Relaxed);
+        let modified = Duration::from_millis(now);
+        self.lock().insert(name.to_owned(), SimObject { bytes: bytes.to_vec(), modified })
+    }
+}
+
+/// What all machines share.
+pub type Objects = Arc<SimBucket>;
 
 /// Called at a call of the store, before its effect.
 type Pause = Box<dyn FnOnce() + Send>;
@@ -28,6 +93,8 @@ pub struct SimStore {
     dies_in: AtomicU64,
     is_dead: AtomicBool,
     pause: Mutex<Option<(u64, Pause)>>,
+    /// Called before the next put of this name.
+    put_pause: Mutex<Option<(String, Pause)>>,
     /// Puts are not conditional: as of a store that ignores conditions.
     pub ignores_conditions: AtomicBool,
     pub puts: AtomicU64,
@@ -43,6 +110,7 @@ impl SimStore {
             dies_in: AtomicU64::new(0),
             is_dead: AtomicBool::new(false),
             pause: Mutex::new(None),
+            put_pause: Mutex::new(None),
             ignores_conditions: AtomicBool::new(false),
             puts: AtomicU64::new(0),
             gets: AtomicU64::new(0),
@@ -63,8 +131,13 @@ impl SimStore {
         *self.pause.lock() = Some((calls, Box::new(pause)));
     }
 
+    /// The machine stops before it puts the new object `name`, and goes on after `pause`.
+    pub fn pause_before_put(&self, name: &str, pause: impl FnOnce() + Send + 'static) {
+        *self.put_pause.lock() = Some((name.to_owned(), Box::new(pause)));
+    }
+
     /// Makes a call with the effect `call`.
-    fn call<T>(&self, call: impl FnOnce(&mut BTreeMap<String, Vec<u8>>) -> T) -> StoreResult<T> {
+    fn call<T>(&self, call: impl FnOnce(&SimBucket) -> T) -> StoreResult<T> {
         let due = match &mut *self.pause.lock() {
             Some((0, _)) => true,
             Some((calls, _)) => {
@@ -95,22 +168,25 @@ impl SimStore {
         }
         if fails || dies {
             if has_effect {
-                call(&mut self.objects.lock());
+                call(&self.objects);
             }
             return Err(StoreError::transient("503, or an answer that was lost"));
         }
-        Ok(call(&mut self.objects.lock()))
+        self.objects.advance(Duration::from_millis(1));
+        Ok(call(&self.objects))
     }
 }
 
 impl Store for SimStore {
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
         self.puts.fetch_add(1, Ordering::Relaxed);
+        let pause = self.put_pause.lock().take_if(|(paused, _)| paused == name);
+        pause.into_iter().for_each(|(_, pause)| pause());
         let ignores = self.ignores_conditions.load(Ordering::Relaxed);
         self.call(|objects| {
-            let is_free = ignores || !objects.contains_key(name);
+            let is_free = ignores || !objects.lock().contains_key(name);
             if is_free {
-                objects.insert(name.to_owned(), bytes.to_vec());
+                objects.put(name, bytes);
             }
             is_free
         })
@@ -118,44 +194,70 @@ impl Store for SimStore {
 
     fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
         self.puts.fetch_add(1, Ordering::Relaxed);
-        self.call(|objects| drop(objects.insert(name.to_owned(), bytes.to_vec())))
+        self.call(|objects| drop(objects.put(name, bytes)))
     }
 
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
         self.gets.fetch_add(1, Ordering::Relaxed);
-        self.call(|objects| objects.get(name).cloned())
+        self.call(|objects| objects.lock().get(name).map(|object| object.bytes.clone()))
     }
 
     fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
         self.gets.fetch_add(1, Ordering::Relaxed);
         self.call(|objects| {
+            let objects = objects.lock();
             let object = objects.get(name)?;
             let end = object.len().min(range.end as usize);
             Some(object[(range.start as usize).min(end)..end].to_vec())
         })
     }
 
-    fn list(&self, dir: &str) -> StoreResult<Vec<String>> {
-        let front = format!("{dir}/");
-        self.call(|objects| {
-            objects.keys().filter(|name| name.starts_with(&front)).cloned().collect()
-        })
+    fn list(&self, dir: &str) -> StoreResult<Listing> {
+        self.call(|objects| listing(&objects.lock(), dir))
     }
 
     fn delete(&self, name: &str) -> StoreResult<()> {
-        self.call(|objects| drop(objects.remove(name)))
+        self.call(|objects| drop(objects.lock().remove(name)))
     }
+}
+
+fn listing(objects: &ObjectMap, dir: &str) -> Listing {
+    let front = format!("{dir}/");
+    let mut listing = Listing::default();
+    for (name, object) in objects.range(front.clone()..) {
+        let Some(rest) = name.strip_prefix(&front) else { break };
+        if let Some((folder, _)) = rest.split_once('/') {
+            let folder = format!("{front}{folder}");
+            if listing.folders.last() != Some(&folder) {
+                listing.folders.push(folder);
+            }
+            continue;
+        }
+        let len = object.bytes.len() as u64;
+        let entry = ObjectEntry { name: name.clone(), len, modified: object.modified };
+        listing.objects.push(entry);
+    }
+    listing
+}
+
+/// The name of a journal object.
+pub fn journal_name(number: u64) -> String {
+    format!("journal/{:017}/{number:020}", number / 1000)
 }
 
 /// A timer whose waits take no time, and whose random numbers are of a seed.
 pub struct SimTimer {
+    /// The waits of this machine.
     now_us: AtomicU64,
+    /// The time that passes for all.
+    objects: Objects,
     rng: Mutex<Rng>,
 }
 
 impl Timer for SimTimer {
     fn now(&self) -> Duration {
-        Duration::from_micros(self.now_us.load(Ordering::Relaxed))
+        let all = Duration::from_millis(self.objects.now_ms.load(Ordering::Relaxed));
+        all + Duration::from_micros(self.now_us.load(Ordering::Relaxed))
     }
 
     fn wait(&self, time: Duration) {
@@ -169,8 +271,17 @@ impl Timer for SimTimer {
 
 /// A remote for a simulation: without threads, with the local disk `fs`.
 pub fn remote_of(store: &Arc<impl Store>, fs: &MemFs, rng: &mut Rng) -> Remote {
-    let timer = SimTimer { now_us: AtomicU64::new(0), rng: Mutex::new(rng.fork()) };
-    Remote::with_store(store.clone())
+    remote_with(store.clone(), Objects::default(), fs, rng)
+}
+
+/// The same, with the true time of the store.
+pub fn with_clock(store: &Arc<SimStore>, fs: &MemFs, rng: &mut Rng) -> Remote {
+    remote_with(store.clone(), store.objects.clone(), fs, rng)
+}
+
+fn remote_with(store: Arc<impl Store>, objects: Objects, fs: &MemFs, rng: &mut Rng) -> Remote {
+    let timer = SimTimer { now_us: AtomicU64::new(0), objects, rng: Mutex::new(rng.fork()) };
+    Remote::with_store(store)
         .fs(Arc::new(fs.clone()))
         .timer(Arc::new(timer))
         .patience(Duration::from_secs(2))

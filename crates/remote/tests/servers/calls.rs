@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use remote::{Remote, Store, StoreResult};
+use remote::{Listing, Remote, Store, StoreResult};
 use siltstone::secondary::Level;
 use siltstone::{Db, Durability, ErrorKind, Readable, VerifyOptions};
 
@@ -32,13 +32,17 @@ fn one_of_racing_puts_wins() {
     }
 }
 
+fn names(store: &dyn Store) -> Vec<String> {
+    store.list("some").unwrap().objects.into_iter().map(|entry| entry.name).collect()
+}
+
 #[test]
 fn a_store_keeps_what_was_put() {
     let place = Place::new("store");
     let store = place.remote().store();
     assert_eq!(store.get("some/object").unwrap(), None);
     assert_eq!(store.get_range("some/object", 0..2).unwrap(), None);
-    assert_eq!(store.list("some").unwrap(), Vec::<String>::new());
+    assert_eq!(names(&*store), Vec::<String>::new());
     store.put("some/object", b"one").unwrap();
     store.put("some/object", b"three").unwrap();
     assert!(!store.put_if_absent("some/object", b"four").unwrap());
@@ -48,10 +52,11 @@ fn a_store_keeps_what_was_put() {
     assert_eq!(store.get_range("some/object", 3..9).unwrap().unwrap(), b"ee");
     store.put("some/folder/object", b"").unwrap();
     store.put("some/other", b"").unwrap();
-    assert_eq!(store.list("some").unwrap(), ["some/object", "some/other"]);
+    assert_eq!(names(&*store), ["some/object", "some/other"]);
+    assert_eq!(store.list("some").unwrap().folders, ["some/folder"]);
     store.delete("some/object").unwrap();
     store.delete("some/object").unwrap();
-    assert_eq!(store.list("some").unwrap(), ["some/other"]);
+    assert_eq!(names(&*store), ["some/other"]);
 }
 
 fn put(db: &Db, key: &str) -> siltstone::Result<()> {
@@ -112,7 +117,7 @@ impl Store for Unconditional {
         self.0.get_range(name, range)
     }
 
-    fn list(&self, dir: &str) -> StoreResult<Vec<String>> {
+    fn list(&self, dir: &str) -> StoreResult<Listing> {
         self.0.list(dir)
     }
 
@@ -127,5 +132,6 @@ fn a_store_that_enforces_no_condition_is_refused() {
     let remote = Remote::with_store(Arc::new(Unconditional(place.remote().store())));
     let refused = remote.primary(place.dir("folder")).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    assert!(place.remote().store().list("journal").unwrap().is_empty(), "it has put nothing");
+    let listed = place.remote().store().list("journal").unwrap();
+    assert_eq!(listed, Listing::default(), "it has put nothing");
 }

@@ -1,0 +1,65 @@
+//! [`Background`]: a thread that works every interval, and ends with its owner.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use siltstone::Result;
+
+#[derive(Default)]
+struct StopSignal {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// A thread. The drop waits for its end.
+pub(crate) struct Background {
+    stop: Arc<StopSignal>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Background {
+    /// Starts a thread that calls `work` every `interval`, and once more at the end if `works_at_end`.
+    pub(crate) fn start(
+        name: &str,
+        interval: Duration,
+        works_at_end: bool,
+        mut work: impl FnMut() + Send + 'static,
+    ) -> Result<Background> {
+        let stop = Arc::<StopSignal>::default();
+        let signal = stop.clone();
+        let named = std::thread::Builder::new().name(name.to_owned());
+        let thread = named.spawn(move || {
+            while !signal.waits(interval) {
+                work();
+            }
+            if works_at_end {
+                work();
+            }
+        })?;
+        Ok(Background { stop, thread: Some(thread) })
+    }
+}
+
+impl StopSignal {
+    /// Waits. Returns `true` at the end of the owner.
+    fn waits(&self, interval: Duration) -> bool {
+        let mut is_set = self.is_set.lock();
+        if !*is_set {
+            self.changed.wait_for(&mut is_set, interval);
+        }
+        *is_set
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        *self.stop.is_set.lock() = true;
+        self.stop.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic of it was reported by the thread.
+            let _ = thread.join();
+        }
+    }
+}

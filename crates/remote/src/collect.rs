@@ -1,0 +1,265 @@
+//! [`Collector`]: the deletion of objects that nothing needs. Run by the primary, in rounds.
+//!
+//! ```text
+//! cut       the newest base that is older than the retention; an older one if a lease needs it
+//! boundary  one is put: nothing below it is read from now on
+//! grace     the next steps come in a later round, after Remote::grace by the clock of the store and by the own one
+//! leases    read once more: one that was put before its reader saw the boundary counts
+//! check     no other writer has put its claim
+//! delete    journal objects below, bases below, dropped objects, what fenced writers have put in vain,
+//!           expired leases, forgotten probes
+//! ```
+//!
+//! Invariants:
+//! 1. No object is deleted that the newest base or the journal after it needs, whatever the clocks say. Clocks decide
+//!    only on the states before: how far back a restore reaches, and which leases count.
+//! 2. A claim is never deleted. A writer that has slept puts its next object under the number of the claim that
+//!    fenced it, so that name is taken for ever.
+//! 3. Objects of the own claimant are deleted only after the journal has dropped them. Only their own writer names
+//!    objects in the journal, so those of a fenced writer that nothing names are garbage for good; and a writer puts
+//!    no data before its claim, so the check that follows a listing proves that it has none of a later writer.
+//! 4. A writer that was fenced in the middle of a round does no harm: all that it was about to delete stays garbage.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use siltstone::Result;
+
+use crate::bucket::Bucket;
+use crate::format::{CLAIM_BYTES, FOLDER_OBJECTS, base_name, number_of_journal};
+use crate::journal::{Boundary, journal_object};
+use crate::lease::Lease;
+use crate::retention::Retention;
+use crate::settings::Settings;
+use crate::shipper::Shipper;
+use crate::store::ObjectEntry;
+
+/// A probe is the object of an open that has begun so long ago, at least.
+const PROBE_AGE: Duration = Duration::from_secs(3600);
+
+/// A moment by two clocks. Time has passed only if it has by both.
+#[derive(Clone, Copy)]
+struct Moment {
+    store: Duration,
+    own: Duration,
+}
+
+impl Moment {
+    /// The time since `earlier`. A clock that jumps forward does not count, if the other one does not.
+    fn since(self, earlier: Moment) -> Duration {
+        let store = self.store.saturating_sub(earlier.store);
+        store.min(self.own.saturating_sub(earlier.own))
+    }
+}
+
+/// What earlier rounds have found. Held over a round, with its calls of the store: one thread makes a round.
+#[derive(Default)]
+struct Rounds {
+    boundary: Option<Boundary>,
+    /// Boundaries whose grace has not ended, with the moment at which this collector knew of them.
+    waiting: Vec<(u64, Moment)>,
+    /// The boundary through which all is deleted.
+    swept: u64,
+    begun: Option<Moment>,
+    /// Objects of fenced writers, and the moment at which they were found.
+    orphans: Option<(Moment, Vec<String>)>,
+    deleted: u64,
+}
+
+/// The deletion in the bucket of a primary.
+pub(crate) struct Collector {
+    bucket: Bucket,
+    shipper: Arc<Shipper>,
+    retention: Duration,
+    grace: Duration,
+    rounds: Mutex<Rounds>,
+}
+
+impl Collector {
+    pub(crate) fn new(settings: &Settings, shipper: Arc<Shipper>) -> Collector {
+        Collector {
+            bucket: settings.bucket(),
+            shipper,
+            retention: settings.retention,
+            grace: settings.grace,
+            rounds: Mutex::default(),
+        }
+    }
+
+    /// Makes a round. Returns the number of objects that it has deleted.
+    ///
+    /// # Errors
+    /// `Fenced` if another writer has the database; those of the store. What was not deleted is so by the next round.
+    pub(crate) fn collect(&self) -> Result<u64> {
+        let mut rounds = self.rounds.lock();
+        let rounds = &mut *rounds;
+        rounds.deleted = 0;
+        self.shipper.check_writer()?;
+        let moment = self.moment()?;
+        let begun = *rounds.begun.get_or_insert(moment);
+        // As far as the store's clock is ahead of the own one since the first round, it has jumped.
+        let now = begun.store + moment.since(begun);
+        self.put_boundary(rounds, moment, now)?;
+        let Some(first) = self.ripe(rounds, moment) else { return Ok(0) };
+        let seen = Retention::read(&self.bucket)?;
+        let Some(base) = seen.base_under_leases(now, first - 1) else { return Ok(0) };
+        self.check_last_writer()?;
+        self.delete_journal(rounds, base + 1)?;
+        for (number, _) in seen.bases.iter().filter(|(number, _)| *number < base) {
+            self.delete(rounds, &base_name(*number))?;
+        }
+        let held = seen.held(now);
+        let dropped = self.shipper.dropped_through(base);
+        let mut gone = BTreeSet::new();
+        for object in dropped.into_iter().filter(|object| !held.contains(object)) {
+            self.delete(rounds, &object)?;
+            gone.insert(object);
+        }
+        self.delete_orphans(rounds, moment, base, &held)?;
+        self.shipper.forget(base, &gone);
+        for found in seen.leases.iter().filter(|it| !it.is_live(now)) {
+            if now.saturating_sub(found.renewed) > found.lease.expires + self.grace {
+                rounds.deleted += 1;
+                self.bucket.delete(&Lease::name(found.lease.id))?;
+            }
+        }
+        rounds.swept = base + 1;
+        Ok(rounds.deleted)
+    }
+
+    /// The time of the store, of an object that is put now; and the own one. Deletes forgotten probes.
+    fn moment(&self) -> Result<Moment> {
+        let name = format!("probe/{:016x}", self.bucket.timer.random());
+        let own = self.bucket.timer.now();
+        self.bucket.put(&name, b"time")?;
+        let probes = self.bucket.list("probe")?.objects;
+        let store = probes.iter().find(|it| it.name == name).map(|it| it.modified);
+        let store = store.unwrap_or_default();
+        self.bucket.delete(&name)?;
+        let age = PROBE_AGE.max(self.grace);
+        for probe in probes.iter().filter(|it| store.saturating_sub(it.modified) > age) {
+            self.bucket.delete(&probe.name)?;
+        }
+        Ok(Moment { store, own })
+    }
+
+    /// Puts a boundary, if more may be deleted than by the last one.
+    fn put_boundary(&self, rounds: &mut Rounds, moment: Moment, now: Duration) -> Result<()> {
+        let boundary = match &mut rounds.boundary {
+            Some(boundary) => boundary,
+            none => {
+                let boundary = Boundary::load(&self.bucket)?;
+                rounds.waiting.push((boundary.first, moment));
+                none.insert(boundary)
+            }
+        };
+        boundary.look(&self.bucket)?;
+        let seen = Retention::read(&self.bucket)?;
+        let base = seen.base_of_age(now, self.retention);
+        let base = base.and_then(|base| seen.base_under_leases(now, base));
+        let Some(first) = base.map(|base| base + 1) else { return Ok(()) };
+        if first > boundary.first && boundary.put(&self.bucket, first, self.shipper.claimant())? {
+            rounds.waiting.push((first, moment));
+        }
+        Ok(())
+    }
+
+    /// The highest boundary whose grace has ended.
+    fn ripe(&self, rounds: &mut Rounds, moment: Moment) -> Option<u64> {
+        let ripe = rounds.waiting.iter().filter(|(_, put)| moment.since(*put) >= self.grace);
+        let first = ripe.map(|(first, _)| *first).max().filter(|first| *first > 0)?;
+        rounds.waiting.retain(|(waiting, _)| *waiting >= first);
+        Some(first)
+    }
+
+    /// Checks that no other writer has put its claim.
+    fn check_last_writer(&self) -> Result<()> {
+        let number = self.shipper.number() + 1;
+        match journal_object(&self.bucket, number)? {
+            Some(object) if object.claimant != self.shipper.claimant() => {
+                Err(self.shipper.note_fenced(&crate::format::journal_name(number)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn delete(&self, rounds: &mut Rounds, name: &str) -> Result<()> {
+        rounds.deleted += 1;
+        self.bucket.delete(name)
+    }
+
+    /// Deletes the journal objects below `first`, but for the claims.
+    fn delete_journal(&self, rounds: &mut Rounds, first: u64) -> Result<()> {
+        for folder in self.bucket.list("journal")?.folders {
+            let digits = folder.strip_prefix("journal/").and_then(|it| it.parse::<u64>().ok());
+            let Some(begin) = digits.and_then(|it| it.checked_mul(FOLDER_OBJECTS)) else {
+                continue;
+            };
+            // The folder has only claims after an earlier round.
+            if begin >= first || begin + FOLDER_OBJECTS <= rounds.swept {
+                continue;
+            }
+            for entry in self.bucket.list(&folder)?.objects {
+                let number = number_of_journal(&entry.name);
+                if number.is_some_and(|it| it < first) && entry.len > CLAIM_BYTES {
+                    self.delete(rounds, &entry.name)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes objects that fenced writers have put in vain, once they were found a grace ago. Looks for them once
+    /// in each retention: that lists all tables and parts.
+    fn delete_orphans(
+        &self,
+        rounds: &mut Rounds,
+        moment: Moment,
+        base: u64,
+        held: &BTreeSet<Arc<str>>,
+    ) -> Result<()> {
+        let found = rounds.orphans.as_ref().map(|(found, _)| *found);
+        if found.is_none_or(|found| moment.since(found) >= self.retention.max(self.grace)) {
+            let orphans = self.find_orphans(base)?;
+            rounds.orphans = Some((moment, orphans));
+        }
+        let Some((found, orphans)) = &mut rounds.orphans else { return Ok(()) };
+        if moment.since(*found) < self.grace {
+            return Ok(());
+        }
+        let orphans = std::mem::take(orphans);
+        if orphans.is_empty() {
+            return Ok(());
+        }
+        self.check_last_writer()?;
+        for name in orphans.iter().filter(|name| !held.contains(name.as_str())) {
+            self.delete(rounds, name)?;
+        }
+        Ok(())
+    }
+
+    fn find_orphans(&self, base: u64) -> Result<Vec<String>> {
+        let mut orphans = Vec::new();
+        for kind in ["table", "part"] {
+            for folder in self.bucket.list(kind)?.folders {
+                orphans.extend(self.bucket.list(&folder)?.objects);
+            }
+        }
+        // After the listing.
+        self.check_last_writer()?;
+        let needed = self.shipper.needed();
+        let is_orphan = |entry: &ObjectEntry| {
+            !needed.contains(entry.name.as_str())
+                && claimant_of(&entry.name).is_some_and(|it| self.shipper.is_long_fenced(it, base))
+        };
+        Ok(orphans.into_iter().filter(is_orphan).map(|entry| entry.name).collect())
+    }
+}
+
+/// The claimant in the name of an object with data.
+pub(crate) fn claimant_of(name: &str) -> Option<u128> {
+    let (_, digits) = name.rsplit_once('-')?;
+    u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 32)
+}

@@ -1,0 +1,259 @@
+//! Deletion in the bucket: what goes, what stays, and the races with those that have slept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use remote::{Primary, Remote};
+use siltstone::fs::MemFs;
+use siltstone::secondary::{Level, Target};
+use siltstone::{BackgroundMode, Db, Durability, ErrorKind, Readable};
+use testkit::Rng;
+
+use crate::sim_store::{Objects, SimStore, journal_name, with_clock};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A bucket, and machines that use it.
+struct Place {
+    objects: Objects,
+    rng: Rng,
+}
+
+impl Place {
+    fn new(seed: u64) -> Place {
+        Place { objects: Objects::default(), rng: Rng::new(seed) }
+    }
+
+    /// A remote of a new machine, whose clock is that of the store.
+    fn remote(&mut self) -> (Remote, Arc<SimStore>) {
+        let store = SimStore::new(self.objects.clone(), self.rng.fork());
+        let remote = with_clock(&store, &MemFs::new(), &mut self.rng);
+        (remote.retention(2 * HOUR).grace(HOUR), store)
+    }
+
+    fn primary(&mut self) -> (Primary, Db) {
+        let primary = self.remote().0.take_over("/db").unwrap();
+        let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+        (primary, db)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.objects.lock().contains_key(name)
+    }
+
+    fn count(&self, front: &str) -> usize {
+        self.objects.lock().keys().filter(|name| name.starts_with(front)).count()
+    }
+
+    fn names(&self, front: &str) -> Vec<String> {
+        self.objects.lock().keys().filter(|name| name.starts_with(front)).cloned().collect()
+    }
+
+    /// A base, and time after which all before is old.
+    fn age(&self, primary: &Primary, db: &Db) {
+        write(db, primary, 300);
+        self.objects.advance(3 * HOUR);
+    }
+}
+
+fn put(db: &Db, key: &str) -> siltstone::Result<()> {
+    db.partition("users")?.put_with(key, "x", Durability::Sync).map(drop)
+}
+
+/// Commits, each of which is a journal object; a base comes after 256.
+fn write(db: &Db, primary: &Primary, count: u64) {
+    for number in 0..count {
+        put(db, &format!("{number}")).unwrap();
+        primary.ship().unwrap();
+    }
+}
+
+/// Rounds with the grace in between.
+fn collect(place: &Place, primary: &Primary) -> u64 {
+    let mut deleted = 0;
+    for _ in 0..3 {
+        deleted += primary.collect().unwrap();
+        place.objects.advance(HOUR);
+    }
+    deleted
+}
+
+#[test]
+fn what_no_state_within_the_retention_needs_is_deleted_after_the_grace() {
+    let mut place = Place::new(71);
+    let (primary, db) = place.primary();
+    put(&db, "flushed").unwrap();
+    db.flush().unwrap();
+    let tables = place.names("table/");
+    place.age(&primary, &db);
+    db.partition("users").unwrap().clear().unwrap();
+    put(&db, "new").unwrap();
+    while db.step().unwrap() {}
+    assert_eq!(primary.collect().unwrap(), 0, "the boundary is put, and nothing is deleted");
+    assert_eq!(place.count("boundary/"), 1);
+    assert_eq!(primary.collect().unwrap(), 0, "the grace has not ended");
+    place.objects.advance(HOUR);
+    assert!(primary.collect().unwrap() > 200);
+    // The claim stays.
+    assert!(place.has(&journal_name(1)) && !place.has(&journal_name(2)));
+    place.age(&primary, &db);
+    assert!(collect(&place, &primary) > 200);
+    assert!(tables.iter().all(|table| !place.has(table)), "the dropped tables are deleted");
+    let (second, db) = place.primary();
+    assert!(db.partition("users").unwrap().contains("new").unwrap());
+    drop(second);
+}
+
+#[test]
+fn within_the_retention_nothing_is_deleted() {
+    let mut place = Place::new(72);
+    let (primary, db) = place.primary();
+    write(&db, &primary, 300);
+    place.objects.advance(HOUR);
+    let before = place.names("");
+    assert_eq!(primary.collect().unwrap() + primary.collect().unwrap(), 0);
+    assert_eq!(place.names(""), before);
+}
+
+#[test]
+fn a_writer_that_sleeps_is_fenced_also_after_its_number_could_be_free() {
+    let mut place = Place::new(73);
+    let (old, old_db) = place.primary();
+    put(&old_db, "before").unwrap();
+    let (new, db) = place.primary();
+    place.age(&new, &db);
+    assert!(collect(&place, &new) > 200);
+    let refused = put(&old_db, "late").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Fenced);
+    assert_eq!(old.collect().unwrap_err().kind(), ErrorKind::Fenced);
+    drop(old);
+}
+
+#[test]
+fn a_claim_under_a_freed_number_fences_nothing_and_is_put_again() {
+    let mut place = Place::new(74);
+    let (first, first_db) = place.primary();
+    write(&first_db, &first, 3);
+    let number = first.status().number;
+    let (remote, store) = place.remote();
+    // The claimant sleeps between its look at the journal and its claim.
+    let place = Arc::new(parking_lot::Mutex::new(place));
+    let meanwhile = place.clone();
+    let first = Arc::new(first);
+    let writer = first.clone();
+    let db = first_db.clone();
+    store.pause_before_put(&journal_name(number + 1), move || {
+        let place = meanwhile.lock();
+        place.age(&writer, &db);
+        assert!(collect(&place, &writer) > 200);
+        assert!(!place.has(&journal_name(number + 1)), "the number is free");
+    });
+    let second = remote.take_over("/db").unwrap();
+    let db = second.builder().background(BackgroundMode::Stepped).open().unwrap();
+    assert!(second.status().number > number + 300);
+    assert!(db.partition("users").unwrap().contains("299").unwrap());
+    assert_eq!(put(&first_db, "late").unwrap_err().kind(), ErrorKind::Fenced);
+    put(&db, "mine").unwrap();
+    let (third, db) = place.lock().primary();
+    assert!(db.partition("users").unwrap().contains("mine").unwrap());
+    drop(third);
+}
+
+#[test]
+fn a_reader_without_a_lease_goes_on_from_the_newest_base() {
+    let mut place = Place::new(75);
+    let (primary, db) = place.primary();
+    put(&db, "flushed").unwrap();
+    db.flush().unwrap();
+    put(&db, "logged").unwrap();
+    let reader = place.remote().0.lease(None).reader().unwrap();
+    assert_eq!(place.count("lease/"), 0);
+    let secondary = reader.secondary().open().unwrap();
+    let users = secondary.partition("users").unwrap();
+    assert!(users.at(Level::Strong).unwrap().contains("flushed").unwrap());
+    db.partition("users").unwrap().clear().unwrap();
+    while db.step().unwrap() {}
+    for _ in 0..2 {
+        place.age(&primary, &db);
+        collect(&place, &primary);
+    }
+    put(&db, "new").unwrap();
+    let number = reader.number();
+    assert!(!place.has(&journal_name(number + 1)), "the next object is deleted");
+    let now = users.at(Level::Strong).unwrap();
+    assert!(now.contains("new").unwrap() && !now.contains("logged").unwrap());
+    assert_eq!(now.keys().count(), 301);
+    assert!(reader.number() > number);
+    // Nothing is there before a look either.
+    put(&db, "newer").unwrap();
+    secondary.sync(Target::Latest).unwrap();
+    assert!(users.get("newer").unwrap().is_some());
+}
+
+#[test]
+fn a_lease_keeps_what_its_reader_needs_until_it_expires() {
+    let mut place = Place::new(76);
+    let (primary, db) = place.primary();
+    put(&db, "flushed").unwrap();
+    db.flush().unwrap();
+    place.age(&primary, &db);
+    let tables = place.names("table/");
+    let (remote, _) = place.remote();
+    let reader = remote.lease(Some(100 * HOUR)).reader().unwrap();
+    let secondary = reader.secondary().open().unwrap();
+    secondary.sync(Target::Latest).unwrap();
+    let view = secondary.partition("users").unwrap().at(Level::Eventual).unwrap();
+    assert!(view.contains("flushed").unwrap());
+    db.partition("users").unwrap().clear().unwrap();
+    while db.step().unwrap() {}
+    // The reader follows: its lease names the table that the view has open.
+    secondary.sync(Target::Latest).unwrap();
+    reader.renew_lease().unwrap();
+    for _ in 0..3 {
+        place.age(&primary, &db);
+        collect(&place, &primary);
+        secondary.sync(Target::Latest).unwrap();
+        reader.renew_lease().unwrap();
+    }
+    assert!(tables.iter().any(|table| place.has(table)), "the lease keeps the tables");
+    assert!(view.contains("flushed").unwrap());
+    assert!(!place.has(&journal_name(3)), "and not what was before it");
+    // It is not renewed any more.
+    place.objects.advance(600 * HOUR);
+    for _ in 0..2 {
+        place.age(&primary, &db);
+        collect(&place, &primary);
+    }
+    assert!(tables.iter().all(|table| !place.has(table)));
+    drop(view);
+    assert!(secondary.sync(Target::Latest).is_ok());
+}
+
+#[test]
+fn a_reader_gives_its_lease_up() {
+    let mut place = Place::new(77);
+    let (primary, _db) = place.primary();
+    let reader = place.remote().0.reader().unwrap();
+    let copy = reader.clone();
+    assert_eq!(place.count("lease/"), 1);
+    drop(reader);
+    assert_eq!(place.count("lease/"), 1);
+    drop(copy);
+    assert_eq!(place.count("lease/"), 0);
+    drop(primary);
+}
+
+#[test]
+fn a_clock_of_the_store_that_jumps_deletes_nothing_early() {
+    let mut place = Place::new(79);
+    let (primary, db) = place.primary();
+    write(&db, &primary, 300);
+    primary.collect().unwrap();
+    // The own clock does not jump.
+    place.objects.jump(1000 * HOUR);
+    assert_eq!(primary.collect().unwrap() + primary.collect().unwrap(), 0);
+    assert_eq!(place.count("boundary/"), 0);
+    assert!(place.has(&journal_name(2)));
+    place.objects.advance(3 * HOUR);
+    assert!(collect(&place, &primary) > 200);
+}
