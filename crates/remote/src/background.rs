@@ -1,4 +1,4 @@
-//! [`Background`]: a thread that works every interval, and ends with its owner.
+//! [`BackgroundThread`]: a thread that works every interval, and ends with its owner.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -14,19 +14,19 @@ struct StopSignal {
 }
 
 /// A thread. The drop waits for its end.
-pub(crate) struct Background {
+pub(crate) struct BackgroundThread {
     stop: Arc<StopSignal>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Background {
+impl BackgroundThread {
     /// Starts a thread that calls `work` every `interval`, and once more at the end if `works_at_end`.
     pub(crate) fn start(
         name: &str,
         interval: Duration,
         works_at_end: bool,
         mut work: impl FnMut() + Send + 'static,
-    ) -> Result<Background> {
+    ) -> Result<BackgroundThread> {
         let stop = Arc::<StopSignal>::default();
         let signal = stop.clone();
         let named = std::thread::Builder::new().name(name.to_owned());
@@ -38,7 +38,7 @@ impl Background {
                 work();
             }
         })?;
-        Ok(Background { stop, thread: Some(thread) })
+        Ok(BackgroundThread { stop, thread: Some(thread) })
     }
 }
 
@@ -53,7 +53,7 @@ impl StopSignal {
     }
 }
 
-impl Drop for Background {
+impl Drop for BackgroundThread {
     fn drop(&mut self) {
         *self.stop.is_set.lock() = true;
         self.stop.changed.notify_all();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use siltstone::{Error, ErrorKind, Result};
 
-use crate::store::{Listing, Store, StoreError, StoreResult, Timer, error_of};
+use crate::store::{ObjectListing, Store, StoreError, StoreResult, Timer, error_of};
 
 /// The pauses between attempts: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -98,7 +98,7 @@ impl Bucket {
         self.attempt("get a range of", name, || self.store.get_range(name, range.clone()))
     }
 
-    pub(crate) fn list(&self, dir: &str) -> Result<Listing> {
+    pub(crate) fn list(&self, dir: &str) -> Result<ObjectListing> {
         self.attempt("list", dir, || self.store.list(dir))
     }
 

@@ -30,11 +30,10 @@ use siltstone::Result;
 use crate::bucket::Bucket;
 use crate::format::{CLAIM_BYTES, FOLDER_OBJECTS, base_name, number_of_journal};
 use crate::journal::{Boundary, journal_object};
-use crate::lease::Lease;
+use crate::lease::BucketLease;
 use crate::retention::Retention;
 use crate::settings::Settings;
 use crate::shipper::Shipper;
-use crate::store::ObjectEntry;
 
 /// A probe is the object of an open that has begun so long ago, at least.
 const PROBE_AGE: Duration = Duration::from_secs(3600);
@@ -54,7 +53,7 @@ impl Moment {
     }
 }
 
-/// What earlier rounds have found. Held over a round, with its calls of the store: one thread makes a round.
+/// The findings of earlier rounds. Held over a round, with its calls of the store: one thread makes a round.
 #[derive(Default)]
 struct Rounds {
     boundary: Option<Boundary>,
@@ -122,7 +121,7 @@ impl Collector {
         for found in seen.leases.iter().filter(|it| !it.is_live(now)) {
             if now.saturating_sub(found.renewed) > found.lease.expires + self.grace {
                 rounds.deleted += 1;
-                self.bucket.delete(&Lease::name(found.lease.id))?;
+                self.bucket.delete(&BucketLease::name(found.lease.id))?;
             }
         }
         rounds.swept = base + 1;
@@ -250,11 +249,12 @@ impl Collector {
         // After the listing.
         self.check_last_writer()?;
         let needed = self.shipper.needed();
-        let is_orphan = |entry: &ObjectEntry| {
-            !needed.contains(entry.name.as_str())
-                && claimant_of(&entry.name).is_some_and(|it| self.shipper.is_long_fenced(it, base))
-        };
-        Ok(orphans.into_iter().filter(is_orphan).map(|entry| entry.name).collect())
+        let orphans = orphans.into_iter().map(|entry| entry.name).filter(|name| {
+            let claimant = claimant_of(name);
+            let is_fenced = claimant.is_some_and(|it| self.shipper.is_long_fenced(it, base));
+            is_fenced && !needed.contains(name.as_str())
+        });
+        Ok(orphans.collect())
     }
 }
 

@@ -205,7 +205,7 @@ fn ends_after(
 
 /// An object that no file names any more, and that may still be in the bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Dropped {
+pub(crate) struct DroppedObject {
     /// The journal object that dropped it: only states before that one need it.
     pub(crate) number: u64,
     pub(crate) object: Arc<str>,
@@ -232,7 +232,7 @@ pub(crate) struct Folder {
     /// The ends of the written bytes of files whose tails are not kept.
     pub(crate) drops_tails: bool,
     /// In the order in which they were dropped.
-    pub(crate) dropped: Vec<Dropped>,
+    pub(crate) dropped: Vec<DroppedObject>,
     /// In the order of their claims.
     pub(crate) fenced: Vec<FencedWriter>,
     /// Files that were deleted, for a reader which asks for them: some may be open.
@@ -358,7 +358,8 @@ impl Folder {
             StoredChange::Delete { .. } => {
                 let file = self.files.remove(name).expect("the check has found the file");
                 let pieces = file.read().pieces.clone();
-                let dropped = pieces.into_iter().map(|it| Dropped { number, object: it.object });
+                let dropped =
+                    pieces.into_iter().map(|it| DroppedObject { number, object: it.object });
                 self.dropped.extend(dropped);
                 self.removed.iter_mut().for_each(|removed| removed.push(file.clone()));
             }

@@ -43,7 +43,7 @@ use lsm_core::codec::{
 };
 use siltstone::{Error, Result};
 
-use crate::folder::{Dropped, FencedWriter, FileBytes, Folder, ObjectPiece, StoredChange};
+use crate::folder::{DroppedObject, FencedWriter, FileBytes, Folder, ObjectPiece, StoredChange};
 use crate::settings::Ack;
 
 const JOURNAL_MAGIC: [u8; 8] = *b"SILTJRNL";
@@ -217,7 +217,7 @@ pub(crate) fn encode_base(folder: &Folder) -> Vec<u8> {
         put_bytes(&mut out, &file.tail);
     }
     put_varint(&mut out, folder.dropped.len() as u64);
-    for Dropped { number, object } in &folder.dropped {
+    for DroppedObject { number, object } in &folder.dropped {
         put_varint(&mut out, *number);
         put_name(&mut out, object);
     }
@@ -260,7 +260,7 @@ pub(crate) fn decode_base(number: u64, bytes: &[u8]) -> Result<Folder> {
         }
         for _ in 0..reader.varint()? {
             let number = reader.varint()?;
-            folder.dropped.push(Dropped { number, object: data_name_of(reader)?.into() });
+            folder.dropped.push(DroppedObject { number, object: data_name_of(reader)?.into() });
         }
         for _ in 0..reader.varint()? {
             let claimant = reader.u128()?;

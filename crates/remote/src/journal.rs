@@ -123,7 +123,7 @@ pub(crate) fn decode_boundary(index: u64, bytes: &[u8]) -> Result<u64> {
 /// The end of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Followed {
+pub(crate) enum ReplayEnd {
     /// All objects are taken in.
     End,
     /// The next objects were deleted, or may be: a newer base has what they had.
@@ -148,7 +148,7 @@ pub(crate) fn load_before(bucket: &Bucket, until: u64) -> Result<(Folder, Bounda
     for _ in 0..LOADS_MAX {
         let Some(mut folder) = base_before(bucket, until)? else { continue };
         let mut boundary = Boundary::load(bucket)?;
-        if follow(bucket, &mut boundary, &mut folder, until)? == Followed::End {
+        if follow(bucket, &mut boundary, &mut folder, until)? == ReplayEnd::End {
             return Ok((folder, boundary));
         }
     }
@@ -186,16 +186,16 @@ pub(crate) fn journal_object(bucket: &Bucket, number: u64) -> Result<Option<Jour
 }
 
 /// Objects that were read, and do not count before a look at the boundary.
-pub(crate) struct Batch {
+pub(crate) struct ObjectBatch {
     objects: Vec<Result<JournalObject>>,
     /// The object after them is missing.
     pub(crate) is_last: bool,
 }
 
-impl Batch {
+impl ObjectBatch {
     /// Reads the objects from `from` on, before `until`.
-    pub(crate) fn read(bucket: &Bucket, from: u64, until: u64) -> Result<Batch> {
-        let mut batch = Batch { objects: Vec::new(), is_last: false };
+    pub(crate) fn read(bucket: &Bucket, from: u64, until: u64) -> Result<ObjectBatch> {
+        let mut batch = ObjectBatch { objects: Vec::new(), is_last: false };
         let mut bytes = 0;
         let mut number = from;
         while number < until && batch.objects.len() < BATCH_OBJECTS && bytes < BATCH_BYTES {
@@ -234,12 +234,12 @@ pub(crate) fn follow(
     boundary: &mut Boundary,
     folder: &mut Folder,
     until: u64,
-) -> Result<Followed> {
+) -> Result<ReplayEnd> {
     loop {
         let from = folder.number + 1;
-        let batch = Batch::read(bucket, from, until)?;
+        let batch = ObjectBatch::read(bucket, from, until)?;
         if boundary.has_freed(bucket, from)? {
-            return Ok(Followed::Freed);
+            return Ok(ReplayEnd::Freed);
         }
         let is_last = batch.is_last;
         batch.take_in(folder)?;
@@ -249,7 +249,7 @@ pub(crate) fn follow(
         if until < u64::MAX && folder.number + 1 < until {
             return Err(missing(folder.number + 1, until));
         }
-        return Ok(Followed::End);
+        return Ok(ReplayEnd::End);
     }
 }
 

@@ -1,4 +1,4 @@
-//! [`Lease`]: what a reader, or a restore, still needs of a bucket; the only objects that a reader puts.
+//! [`BucketLease`]: what a reader, or a restore, still needs of a bucket; the only objects that a reader puts.
 //!
 //! ```text
 //! lease/{id, 32 hex digits}
@@ -33,7 +33,7 @@ const INTERVALS: u32 = 5;
 
 /// The needs of a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lease {
+pub(crate) struct BucketLease {
     pub(crate) id: u128,
     /// All states from this journal object on are needed.
     pub(crate) number: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Lease {
 /// A lease in a bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundLease {
-    pub(crate) lease: Lease,
+    pub(crate) lease: BucketLease,
     /// The time of its last renewal, by the clock of the store.
     pub(crate) renewed: Duration,
 }
@@ -56,16 +56,16 @@ impl FoundLease {
     }
 }
 
-impl Lease {
+impl BucketLease {
     pub(crate) fn name(id: u128) -> String {
         format!("lease/{id:032x}")
     }
 
     /// A lease that is renewed every `interval`.
-    pub(crate) fn new(id: u128, number: u64, interval: Duration) -> Lease {
+    pub(crate) fn new(id: u128, number: u64, interval: Duration) -> BucketLease {
         // At least a second, as it is stored.
         let expires = (interval * INTERVALS).max(Duration::from_secs(1));
-        Lease { id, number, expires, objects: Vec::new() }
+        BucketLease { id, number, expires, objects: Vec::new() }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -80,7 +80,7 @@ impl Lease {
         out
     }
 
-    pub(crate) fn decode(name: &str, bytes: &[u8]) -> Result<Lease> {
+    pub(crate) fn decode(name: &str, bytes: &[u8]) -> Result<BucketLease> {
         decode_named(name.to_owned(), bytes, |reader| {
             let expires = Duration::from_secs(header(reader, LEASE_MAGIC)?.into());
             let number = reader.u64()?;
@@ -89,13 +89,13 @@ impl Lease {
             for _ in 0..reader.varint()? {
                 objects.push(data_name_of(reader)?.into());
             }
-            Ok(Lease { id, number, expires, objects })
+            Ok(BucketLease { id, number, expires, objects })
         })
     }
 
     /// Puts the lease, in the place of the one before.
     pub(crate) fn put(&self, bucket: &Bucket) -> Result<()> {
-        bucket.put(&Lease::name(self.id), &self.encode())
+        bucket.put(&BucketLease::name(self.id), &self.encode())
     }
 
     /// All leases, also those that have expired.
@@ -107,7 +107,7 @@ impl Lease {
         for entry in bucket.list("lease")?.objects {
             // It may be given up meanwhile.
             if let Some(bytes) = bucket.get(&entry.name)? {
-                let lease = Lease::decode(&entry.name, &bytes)?;
+                let lease = BucketLease::decode(&entry.name, &bytes)?;
                 found.push(FoundLease { lease, renewed: entry.modified });
             }
         }

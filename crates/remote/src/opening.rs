@@ -29,7 +29,7 @@ use crate::bucket::{Bucket, Put};
 use crate::cache::ObjectCache;
 use crate::folder::{FileClass, Folder, StoredChange, class_of};
 use crate::format::{JournalObject, journal_name};
-use crate::journal::{Boundary, Followed, follow, load, load_before};
+use crate::journal::{Boundary, ReplayEnd, follow, load, load_before};
 use crate::noted::NotedChange;
 use crate::remote_file::RemoteFile;
 use crate::settings::{Ack, Settings};
@@ -151,8 +151,8 @@ fn follow_to_claim(
     number: u64,
 ) -> Result<Folder> {
     match follow(bucket, boundary, &mut folder, number)? {
-        Followed::End => Ok(folder),
-        Followed::Freed => Ok(load_before(bucket, number)?.0),
+        ReplayEnd::End => Ok(folder),
+        ReplayEnd::Freed => Ok(load_before(bucket, number)?.0),
     }
 }
 

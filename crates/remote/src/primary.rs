@@ -8,7 +8,7 @@ use std::time::Duration;
 use lsm_core::fs::Fs;
 use siltstone::{Builder, Db, Result};
 
-use crate::background::Background;
+use crate::background::BackgroundThread;
 use crate::collect::Collector;
 use crate::fs::ShippingFs;
 use crate::opening::{ClaimedFolder, claim};
@@ -22,7 +22,7 @@ pub struct Primary {
     path: PathBuf,
     collector: Arc<Collector>,
     /// They end before the lock of the folder is free.
-    _threads: Vec<Background>,
+    _threads: Vec<BackgroundThread>,
 }
 
 /// Rounds of deletion in each retention.
@@ -48,15 +48,20 @@ impl Primary {
         if !remote.is_stepped {
             let every = (remote.retention / ROUNDS).clamp(ROUND_MIN, ROUND_MAX);
             let work = collector.clone();
-            threads.push(Background::start("siltstone-collect", every, false, move || {
+            threads.push(BackgroundThread::start("siltstone-collect", every, false, move || {
                 // What was not deleted is so by a later round; a fence is found by the next put, too.
                 let _ = work.collect();
             })?);
             let shipper = fs.shipper.clone();
-            threads.push(Background::start("siltstone-ship", remote.interval, true, move || {
-                // An error is that of the next sync, too; what is not stored waits.
-                let _ = shipper.tend();
-            })?);
+            threads.push(BackgroundThread::start(
+                "siltstone-ship",
+                remote.interval,
+                true,
+                move || {
+                    // An error is that of the next sync, too; what is not stored waits.
+                    let _ = shipper.tend();
+                },
+            )?);
         }
         Ok(Primary { fs, path, collector, _threads: threads })
     }
@@ -98,7 +103,7 @@ impl Primary {
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`](siltstone::ErrorKind::Fenced) if another writer has the database; those of the store.
-    /// What was not deleted is so by the next round.
+    /// The next round deletes the rest.
     ///
     /// # Cost
     /// Two puts, about eight lists, a GET for each lease, and a deletion for each object; once in each retention a

@@ -18,12 +18,12 @@ use lsm_core::fs::{AppendMode, Caps, DirEntry, File, FolderState, Fs, LockGuard}
 use parking_lot::{Mutex, RwLock};
 use siltstone::{Db, Error, Result};
 
-use crate::background::Background;
+use crate::background::BackgroundThread;
 use crate::bucket::Bucket;
 use crate::cache::ObjectCache;
 use crate::folder::{FileBytes, Folder};
-use crate::journal::{Batch, Boundary, load};
-use crate::lease::Lease;
+use crate::journal::{Boundary, ObjectBatch, load};
+use crate::lease::BucketLease;
 use crate::remote_file::{RemoteFile, Renewal};
 use crate::settings::{Ack, Settings};
 
@@ -35,7 +35,7 @@ const DIR: &str = "/remote";
 pub struct RemoteReader {
     state: Arc<ReaderState>,
     /// Ends with the last reader of this state.
-    _lease: Option<Arc<HeldLease>>,
+    _lease: Option<Arc<KeptLease>>,
 }
 
 struct ReaderState {
@@ -65,17 +65,17 @@ struct ReaderTurn {
 }
 
 /// The thread that renews a lease. The lease is given up after its end.
-struct HeldLease {
-    thread: Option<Background>,
+struct KeptLease {
+    thread: Option<BackgroundThread>,
     state: Arc<ReaderState>,
 }
 
-impl Drop for HeldLease {
+impl Drop for KeptLease {
     fn drop(&mut self) {
         drop(self.thread.take());
         if let Some(lease) = &self.state.lease {
             // It expires by itself.
-            let _ = self.state.bucket.store.delete(&Lease::name(lease.id));
+            let _ = self.state.bucket.store.delete(&BucketLease::name(lease.id));
         }
     }
 }
@@ -93,7 +93,7 @@ impl ReaderState {
         let mut turn = self.turn.lock();
         loop {
             let from = self.number() + 1;
-            let batch = Batch::read(&self.bucket, from, u64::MAX)?;
+            let batch = ObjectBatch::read(&self.bucket, from, u64::MAX)?;
             if turn.boundary.has_freed(&self.bucket, from)? {
                 self.reload(&mut turn)?;
                 continue;
@@ -134,7 +134,7 @@ impl ReaderState {
     fn renew(&self, turn: &mut ReaderTurn) -> Result<()> {
         let Some(options) = &self.lease else { return Ok(()) };
         let now = self.bucket.timer.now();
-        let mut lease = Lease::new(options.id, self.number(), options.interval);
+        let mut lease = BucketLease::new(options.id, self.number(), options.interval);
         turn.removed.retain(|file| file.strong_count() > 0);
         for file in turn.removed.iter().filter_map(Weak::upgrade) {
             lease.objects.extend(file.read().pieces.iter().map(|piece| piece.object.clone()));
@@ -184,12 +184,13 @@ impl RemoteReader {
             let mut thread = None;
             if !remote.is_stepped {
                 let state = state.clone();
-                thread = Some(Background::start("siltstone-lease", interval, false, move || {
-                    // An error is that of the next look, too.
-                    let _ = state.renew(&mut state.turn.lock());
-                })?);
+                thread =
+                    Some(BackgroundThread::start("siltstone-lease", interval, false, move || {
+                        // An error is that of the next look, too.
+                        let _ = state.renew(&mut state.turn.lock());
+                    })?);
             }
-            held = Some(Arc::new(HeldLease { thread, state: state.clone() }));
+            held = Some(Arc::new(KeptLease { thread, state: state.clone() }));
         }
         // A boundary that was put before the lease is seen now.
         state.refresh()?;

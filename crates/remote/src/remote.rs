@@ -8,8 +8,10 @@ use lsm_core::fs::{Fs, OsFs};
 use object_store::ObjectStore;
 use siltstone::Result;
 
+use crate::inventory::{Amount, BucketReport, BucketStatus, copy, status, verify};
 use crate::primary::Primary;
 use crate::reader::RemoteReader;
+use crate::restore::{RestoreTarget, RestoredState, restore};
 use crate::settings::{Ack, Settings};
 use crate::store::{ObjectStoreCalls, Store, SystemTimer, Timer};
 use crate::url::store_at;
@@ -200,5 +202,58 @@ impl Remote {
     /// The newest base, and the journal after it; a put for the lease.
     pub fn reader(&self) -> Result<RemoteReader> {
         RemoteReader::open(&self.0)
+    }
+
+    /// Restores the database as of a moment into the folder `path`, which is empty or does not exist. The folder is
+    /// an ordinary database that is not shipped. The bucket stays as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for a folder that is not empty, and for a moment that the bucket does not have:
+    /// the message names the oldest and the newest one. Corruption if an object is damaged, or if the restored
+    /// folder does not verify. Those of the store and the folder.
+    ///
+    /// # Cost
+    /// Reads the state once from the bucket, and once from the disk. [`RestoreTarget::Seq`] opens a state for each halving of
+    /// the history.
+    pub fn restore(&self, path: impl AsRef<Path>, at: RestoreTarget) -> Result<RestoredState> {
+        restore(&self.0, path.as_ref(), at)
+    }
+
+    /// Returns what is in the bucket, by the reason why it is there.
+    ///
+    /// # Errors
+    /// Corruption of an object; those of the store.
+    ///
+    /// # Cost
+    /// The newest base, the journal after it, and a list of all objects: one call for 1,000 of them, and at least one
+    /// for each file of the database.
+    pub fn status(&self) -> Result<BucketStatus> {
+        status(&self.0)
+    }
+
+    /// Reads the whole bucket, and reports all that is wrong: bases and journal objects that are damaged or missing,
+    /// tables and parts that any state within the history needs and that are missing or too short, and damage of the
+    /// newest state's files.
+    ///
+    /// # Errors
+    /// Those of the store. Damage is a finding, and no error.
+    ///
+    /// # Cost
+    /// Reads the journal, the bases and the newest state, and lists the tables and parts.
+    pub fn verify(&self) -> Result<BucketReport> {
+        verify(&self.0)
+    }
+
+    /// Copies the newest state into the bucket of `other`, which is empty. It opens there as it does here; the history
+    /// is not copied. Returns what was put.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the other bucket has a database, or this one has none. Those of both stores.
+    /// The objects that were copied until then stay, and another attempt puts them once more.
+    ///
+    /// # Cost
+    /// A GET and a put for each object of the newest state, one after the other; the largest is in memory.
+    pub fn copy_to(&self, other: &Remote) -> Result<Amount> {
+        copy(&self.0, &other.0)
     }
 }

@@ -8,7 +8,7 @@ use siltstone::Result;
 
 use crate::bucket::Bucket;
 use crate::format::number_of_base;
-use crate::lease::{FoundLease, Lease};
+use crate::lease::{BucketLease, FoundLease};
 
 /// The bases and leases of a bucket.
 pub(crate) struct Retention {
@@ -19,7 +19,7 @@ pub(crate) struct Retention {
 
 impl Retention {
     pub(crate) fn read(bucket: &Bucket) -> Result<Retention> {
-        Ok(Retention { bases: Retention::read_bases(bucket)?, leases: Lease::list(bucket)? })
+        Ok(Retention { bases: Retention::read_bases(bucket)?, leases: BucketLease::list(bucket)? })
     }
 
     pub(crate) fn read_bases(bucket: &Bucket) -> Result<Vec<(u64, Duration)>> {

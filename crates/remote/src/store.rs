@@ -38,7 +38,7 @@ impl fmt::Display for StoreError {
 /// The outcome of a call of a store.
 pub type StoreResult<T> = Result<T, StoreError>;
 
-/// An object in a [`Listing`].
+/// An object in a [`ObjectListing`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectEntry {
     /// The whole name, with its folders.
@@ -51,7 +51,7 @@ pub struct ObjectEntry {
 
 /// The content of a folder of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
+pub struct ObjectListing {
     /// Those directly in it.
     pub objects: Vec<ObjectEntry>,
     /// The whole names of the folders in it.
@@ -74,7 +74,7 @@ pub trait Store: Send + Sync + 'static {
     fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>>;
 
     /// Returns the objects and the folders directly in the folder `dir`, in order of their names.
-    fn list(&self, dir: &str) -> StoreResult<Listing>;
+    fn list(&self, dir: &str) -> StoreResult<ObjectListing>;
 
     /// Deletes an object. No error if there is none.
     fn delete(&self, name: &str) -> StoreResult<()>;
@@ -238,7 +238,7 @@ impl Store for ObjectStoreCalls {
         self.get_as(name, GetOptions { range: Some(range.into()), ..GetOptions::default() })
     }
 
-    fn list(&self, dir: &str) -> StoreResult<Listing> {
+    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
         let store = self.store.clone();
         let path = self.path(dir);
         let listed = self.run(async move { store.list_with_delimiter(Some(&path)).await });
@@ -258,7 +258,7 @@ impl Store for ObjectStoreCalls {
         let folders = listed.common_prefixes.iter().filter_map(|folder| folder.filename());
         let mut folders: Vec<_> = folders.map(|name| format!("{dir}/{name}")).collect();
         folders.sort_unstable();
-        Ok(Listing { objects, folders })
+        Ok(ObjectListing { objects, folders })
     }
 
     fn delete(&self, name: &str) -> StoreResult<()> {

@@ -4,7 +4,7 @@ use testkit::{Rng, annotate, assert_golden};
 
 use super::*;
 use crate::journal::{decode_boundary, encode_boundary};
-use crate::lease::Lease;
+use crate::lease::BucketLease;
 
 fn name(kind: &str) -> String {
     format!("000000000000002a-00000003.{kind}")
@@ -39,7 +39,7 @@ fn folder() -> Folder {
     folder.take_in(&claim()).unwrap();
     folder.take_in(&second).unwrap();
     let object = format!("table/{}/1", name("sst")).into();
-    folder.dropped.push(Dropped { number: 2, object });
+    folder.dropped.push(DroppedObject { number: 2, object });
     folder.fenced.push(FencedWriter { claimant: 0xc1a0, number: 1 });
     folder
 }
@@ -96,17 +96,17 @@ fn boundaries_and_leases_are_as_the_tables_say() {
     check_golden("boundary.txt", &boundary, &[0, 8, 12, 16, 24, 32], &names);
     assert_eq!(decode_boundary(3, &boundary).unwrap(), 500);
     decode_boundary(4, &boundary).unwrap_err();
-    let mut lease = Lease::new(0x1ea5e, 42, std::time::Duration::from_secs(60));
+    let mut lease = BucketLease::new(0x1ea5e, 42, std::time::Duration::from_secs(60));
     lease.objects.push(format!("table/{}/0", name("sst")).into());
     let names = ["magic", "format version", "seconds", "number", "id", "objects"];
     check_golden("lease.txt", &lease.encode(), &[0, 8, 12, 16, 24, 40], &names);
-    assert_eq!(Lease::decode("lease/1", &lease.encode()).unwrap(), lease);
+    assert_eq!(BucketLease::decode("lease/1", &lease.encode()).unwrap(), lease);
     for bytes in [boundary, lease.encode()] {
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 4;
             decode_boundary(3, &changed).unwrap_err();
-            Lease::decode("lease/1", &changed).unwrap_err();
+            BucketLease::decode("lease/1", &changed).unwrap_err();
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lsm_core::fs::MemFs;
 
 use super::*;
-use crate::store::{Listing, Store, StoreError, StoreResult, Timer};
+use crate::store::{ObjectListing, Store, StoreError, StoreResult, Timer};
 
 const WAITERS: usize = 4;
 
@@ -41,7 +41,7 @@ impl Store for AwayStore {
         self.fail()
     }
 
-    fn list(&self, _dir: &str) -> StoreResult<Listing> {
+    fn list(&self, _dir: &str) -> StoreResult<ObjectListing> {
         self.fail()
     }
 

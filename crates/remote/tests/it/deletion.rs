@@ -60,7 +60,7 @@ fn put(db: &Db, key: &str) -> siltstone::Result<()> {
     db.partition("users")?.put_with(key, "x", Durability::Sync).map(drop)
 }
 
-/// Commits, each of which is a journal object; a base comes after 256.
+/// Commits, a journal object for each; a base comes after 256.
 fn write(db: &Db, primary: &Primary, count: u64) {
     for number in 0..count {
         put(db, &format!("{number}")).unwrap();
@@ -101,6 +101,7 @@ fn what_no_state_within_the_retention_needs_is_deleted_after_the_grace() {
     assert!(tables.iter().all(|table| !place.has(table)), "the dropped tables are deleted");
     let (second, db) = place.primary();
     assert!(db.partition("users").unwrap().contains("new").unwrap());
+    assert!(place.remote().0.verify().unwrap().is_sound());
     drop(second);
 }
 
@@ -241,6 +242,25 @@ fn a_reader_gives_its_lease_up() {
     drop(copy);
     assert_eq!(place.count("lease/"), 0);
     drop(primary);
+}
+
+#[test]
+fn what_a_dead_claimant_has_put_in_vain_is_deleted() {
+    let mut place = Place::new(78);
+    let (first, db) = place.primary();
+    write(&db, &first, 3);
+    let claimant = place.remote().0.status().unwrap().claimant;
+    let orphan =
+        format!("table/00000000000000ff-00000001.sst/{:016x}-{:016x}-{claimant:032x}", 0, 9);
+    place.objects.lock().insert(orphan.clone(), vec![1; 9].into());
+    place.objects.lock().insert("probe/0123".to_owned(), vec![1].into());
+    collect(&place, &first);
+    assert!(place.has(&orphan), "its writer lives, and its journal object may come");
+    let (second, db) = place.primary();
+    place.age(&second, &db);
+    collect(&place, &second);
+    assert!(!place.has(&orphan) && !place.has("probe/0123"));
+    assert_eq!(place.remote().0.status().unwrap().garbage.objects, 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use remote::{Ack, Listing, Store, StoreError, StoreResult};
+use remote::{Ack, ObjectListing, Store, StoreError, StoreResult};
 use siltstone::fs::{CrashOutcome, MemFs};
 use siltstone::{
     BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, Partition, PartitionOptions,
@@ -70,7 +70,7 @@ impl Store for LateStore {
         self.inner.get_range(name, range)
     }
 
-    fn list(&self, dir: &str) -> StoreResult<Listing> {
+    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
         self.inner.list(dir)
     }
 

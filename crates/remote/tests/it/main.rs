@@ -6,6 +6,7 @@
 mod basics;
 mod deletion;
 mod files;
+mod history;
 mod hostile;
 mod late;
 mod sim;

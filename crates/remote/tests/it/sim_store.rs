@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use remote::{Listing, ObjectEntry, Remote, Store, StoreError, StoreResult, Timer};
+use remote::{ObjectEntry, ObjectListing, Remote, Store, StoreError, StoreResult, Timer};
 use siltstone::fs::MemFs;
 use testkit::Rng;
 
@@ -77,7 +77,7 @@ impl SimBucket {
     }
 }
 
-/// What all machines share.
+/// Shared by all machines.
 pub type Objects = Arc<SimBucket>;
 
 /// Called at a call of the store, before its effect.
@@ -212,7 +212,7 @@ impl Store for SimStore {
         })
     }
 
-    fn list(&self, dir: &str) -> StoreResult<Listing> {
+    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
         self.call(|objects| listing(&objects.lock(), dir))
     }
 
@@ -221,9 +221,9 @@ impl Store for SimStore {
     }
 }
 
-fn listing(objects: &ObjectMap, dir: &str) -> Listing {
+fn listing(objects: &ObjectMap, dir: &str) -> ObjectListing {
     let front = format!("{dir}/");
-    let mut listing = Listing::default();
+    let mut listing = ObjectListing::default();
     for (name, object) in objects.range(front.clone()..) {
         let Some(rest) = name.strip_prefix(&front) else { break };
         if let Some((folder, _)) = rest.split_once('/') {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use remote::{Listing, Remote, Store, StoreResult};
+use remote::{ObjectListing, Remote, Store, StoreResult};
 use siltstone::secondary::Level;
 use siltstone::{Db, Durability, ErrorKind, Readable, VerifyOptions};
 
@@ -117,7 +117,7 @@ impl Store for Unconditional {
         self.0.get_range(name, range)
     }
 
-    fn list(&self, dir: &str) -> StoreResult<Listing> {
+    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
         self.0.list(dir)
     }
 
@@ -133,5 +133,5 @@ fn a_store_that_enforces_no_condition_is_refused() {
     let refused = remote.primary(place.dir("folder")).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     let listed = place.remote().store().list("journal").unwrap();
-    assert_eq!(listed, Listing::default(), "it has put nothing");
+    assert_eq!(listed, ObjectListing::default(), "it has put nothing");
 }

@@ -1,0 +1,188 @@
+//! Restores to a moment, the look at a whole bucket, and the copy into another one.
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use remote::{Primary, Remote, RestoreTarget};
+use siltstone::fs::MemFs;
+use siltstone::secondary::Level;
+use siltstone::{
+    BackgroundMode, Commit, Db, Durability, ErrorKind, LargeValueOptions, PartitionOptions,
+};
+use testkit::Rng;
+
+use crate::sim_store::{Objects, SimStore, journal_name, with_clock};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn remote(objects: &Objects, disk: &MemFs, rng: &mut Rng) -> Remote {
+    with_clock(&SimStore::new(objects.clone(), rng.fork()), disk, rng)
+        .retention(100 * MINUTE)
+        .grace(MINUTE)
+}
+
+fn put(db: &Db, number: u64) -> Commit {
+    let large = PartitionOptions::new().large_values(LargeValueOptions::default());
+    let values = db.partition_with("values", large).unwrap();
+    let len = if number.is_multiple_of(7) { 20_000 } else { 10 };
+    values.put_with(number.to_be_bytes(), vec![number as u8; len], Durability::Sync).unwrap()
+}
+
+fn count(disk: &MemFs, dir: &str) -> u64 {
+    let db = Db::builder(dir).fs(Arc::new(disk.clone())).background(BackgroundMode::Stepped);
+    let db = db.open().unwrap();
+    let values = db.partition("values").unwrap();
+    let mut count = 0;
+    for key in values.keys() {
+        let key = key.unwrap();
+        assert_eq!(*key, u64::to_be_bytes(count));
+        assert!(values.get(&*key).unwrap().unwrap().iter().all(|byte| *byte == count as u8));
+        count += 1;
+    }
+    count
+}
+
+/// A primary with 300 commits, one a minute; some are flushed and compacted.
+fn filled(objects: &Objects, rng: &mut Rng) -> (Primary, Vec<(Duration, Commit)>) {
+    let primary = remote(objects, &MemFs::new(), rng).primary("/db").unwrap();
+    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+    let mut commits = Vec::new();
+    for number in 0..300 {
+        let commit = put(&db, number);
+        commits.push((objects.now(), commit));
+        if number % 40 == 0 {
+            db.flush().unwrap();
+            while db.step().unwrap() {}
+        }
+        primary.ship().unwrap();
+        objects.advance(MINUTE);
+    }
+    (primary, commits)
+}
+
+#[test]
+fn a_restore_makes_the_state_of_a_sequence_number_or_of_a_moment() {
+    let mut rng = Rng::new(81);
+    let objects = Objects::default();
+    let (primary, commits) = filled(&objects, &mut rng);
+    let disk = MemFs::new();
+    let remote = remote(&objects, &disk, &mut rng);
+    for number in [0, 41, 255, 257, 299] {
+        let (time, commit) = commits[number];
+        let by_seq = format!("/by-seq-{number}");
+        let restored = remote.restore(&by_seq, RestoreTarget::Seq(commit.seq)).unwrap();
+        assert_eq!(restored.seq, commit.seq);
+        assert_eq!(count(&disk, &by_seq), number as u64 + 1);
+        let by_time = format!("/by-time-{number}");
+        remote.restore(&by_time, RestoreTarget::Time(UNIX_EPOCH + time + MINUTE / 2)).unwrap();
+        assert_eq!(count(&disk, &by_time), number as u64 + 1);
+    }
+    remote.restore("/latest", RestoreTarget::Latest).unwrap();
+    assert_eq!(count(&disk, "/latest"), 300);
+    assert!(!objects.lock().keys().any(|name| name.starts_with("lease/")));
+    drop(primary);
+}
+
+#[test]
+fn a_restore_names_the_oldest_and_the_newest_moment_and_wants_an_empty_folder() {
+    let mut rng = Rng::new(82);
+    let objects = Objects::default();
+    let (primary, commits) = filled(&objects, &mut rng);
+    objects.advance(200 * MINUTE);
+    for _ in 0..3 {
+        primary.collect().unwrap();
+        objects.advance(MINUTE);
+    }
+    let disk = MemFs::new();
+    let remote = remote(&objects, &disk, &mut rng);
+    assert!(!objects.lock().contains_key(&journal_name(3)), "the first objects are deleted");
+    let early = RestoreTarget::Time(UNIX_EPOCH + commits[3].0);
+    for at in [
+        RestoreTarget::Seq(commits[3].1.seq),
+        RestoreTarget::Seq(commits[299].1.seq.plus(1)),
+        early,
+    ] {
+        let refused = remote.restore("/none", at).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        let newest = format!("the newest is sequence number {}", commits[299].1.seq.get());
+        assert!(refused.to_string().contains("the oldest is sequence number"), "{refused}");
+        assert!(refused.to_string().contains(&newest), "{refused}");
+    }
+    remote.restore("/late", RestoreTarget::Seq(commits[299].1.seq)).unwrap();
+    let again = remote.restore("/late", RestoreTarget::Latest).unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(count(&disk, "/late"), 300);
+}
+
+#[test]
+fn a_restore_of_a_damaged_table_is_an_error_and_no_database() {
+    let mut rng = Rng::new(83);
+    let objects = Objects::default();
+    let (primary, _) = filled(&objects, &mut rng);
+    let status = primary.status();
+    drop(primary);
+    let table = objects.lock().keys().rfind(|name| name.starts_with("table/")).cloned().unwrap();
+    objects.lock().get_mut(&table).unwrap()[50] ^= 1;
+    let disk = MemFs::new();
+    let remote = remote(&objects, &disk, &mut rng);
+    let refused = remote.restore("/damaged", RestoreTarget::Latest).unwrap_err();
+    assert!(refused.is_corruption(), "{refused}");
+    assert!(status.number > 300);
+}
+
+#[test]
+fn all_that_is_wrong_in_a_bucket_is_named() {
+    let mut rng = Rng::new(84);
+    let objects = Objects::default();
+    let (primary, _) = filled(&objects, &mut rng);
+    let remote = remote(&objects, &MemFs::new(), &mut rng).retention(1000 * MINUTE);
+    let report = remote.verify().unwrap();
+    assert!(report.is_sound() && report.checked.objects > 300, "{report:?}");
+    let intact = objects.lock().clone();
+    let status = remote.status().unwrap();
+    assert_eq!(status.garbage.objects, 0);
+    assert_eq!(status.number, primary.status().number);
+    let all: u64 = intact.values().map(|object| object.len() as u64).sum();
+    assert_eq!(status.live.bytes + status.retained.bytes + status.leased.bytes, all);
+    let tables: Vec<_> = intact.keys().filter(|name| name.starts_with("table/")).cloned().collect();
+    let parts: Vec<_> = intact.keys().filter(|name| name.starts_with("part/")).cloned().collect();
+    let base = intact.keys().find(|name| name.starts_with("base/")).cloned().unwrap();
+    objects.lock().remove(&tables[0]);
+    objects.lock().get_mut(&parts[0]).unwrap().truncate(3);
+    objects.lock().get_mut(&base).unwrap()[30] ^= 1;
+    objects.lock().get_mut(&journal_name(20)).unwrap()[30] ^= 1;
+    objects.lock().remove(&journal_name(25));
+    let report = remote.verify().unwrap();
+    for name in [&tables[0], &parts[0], &base, &journal_name(20), &journal_name(25)] {
+        assert!(report.wrong.iter().any(|it| it.name == **name), "{name}: {report:?}");
+    }
+    // Damage in the bytes of a live table.
+    objects.lock().clone_from(&intact);
+    let live = tables.last().unwrap();
+    objects.lock().get_mut(live).unwrap()[50] ^= 1;
+    let report = remote.verify().unwrap();
+    assert_eq!(report.wrong.len(), 1, "{report:?}");
+    assert!(live.contains(&report.wrong[0].name), "{report:?}");
+}
+
+#[test]
+fn a_copy_opens_in_the_other_bucket() {
+    let mut rng = Rng::new(85);
+    let objects = Objects::default();
+    let (primary, _) = filled(&objects, &mut rng);
+    let other = Objects::default();
+    let copy = remote(&other, &MemFs::new(), &mut rng);
+    let early = copy.reader().unwrap();
+    let remote = remote(&objects, &MemFs::new(), &mut rng);
+    assert!(remote.copy_to(&copy).unwrap().objects > 2);
+    assert_eq!(remote.copy_to(&copy).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert!(copy.verify().unwrap().is_sound());
+    let second = copy.take_over("/db").unwrap();
+    let db = second.builder().background(BackgroundMode::Stepped).open().unwrap();
+    put(&db, 300);
+    early.refresh().unwrap();
+    let reader = early.secondary().open().unwrap();
+    let values = reader.partition("values").unwrap();
+    assert_eq!(values.at(Level::Strong).unwrap().keys().count(), 301);
+    drop(primary);
+}
