@@ -1,7 +1,7 @@
-//! [`UnparsedBlock`] and [`UnparsedCursor`]: the way of cursors and point reads through a block that is not
-//! parsed or prepared. A seek and a few steps touch a fraction of its lines.
+//! [`UnparsedPayload`]: a block that is not parsed or prepared. [`UnparsedCursor`]: the way of a cursor through
+//! it. A seek and a few steps touch a fraction of its lines.
 //!
-//! Used by [`SstIter`](super::SstIter) and point reads (`unparsed_seek.rs`) for the blocks of mapped tables
+//! Used by [`SstIter`](super::SstIter) and point reads (`unparsed_seek.rs`), for the blocks of mapped tables
 //! (`mapped.rs`), where they lie, and for those that the cache does not want, as they were read. A seek bisects the
 //! restart keys and walks through one group of entries. Each entry is checked when the seek or the cursor comes
 //! to it, in the same way as by the parse, and a cursor compares it with the entry that it comes from. A call
@@ -20,9 +20,9 @@ use super::block_entry::{CheckedEntry, PrefixedKey, RESTART_ENTRIES, compare_tai
 use super::block_tail::BlockTail;
 use super::stored::StoredPayload;
 
-const GROUP: usize = RESTART_ENTRIES as usize;
+pub(super) const GROUP: usize = RESTART_ENTRIES as usize;
 /// The lines of a group that a search asks for at once.
-const GROUP_LINES: usize = 16;
+pub(super) const GROUP_LINES: usize = 16;
 /// No group has this number.
 const NO_GROUP: usize = usize::MAX;
 
@@ -57,8 +57,14 @@ impl<'a> UnparsedPayload<'a> {
         is_usual.then_some(UnparsedPayload { bytes, layout })
     }
 
+    /// Number of visible entries, at least 1.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.layout.count
+    }
+
     /// The place of restart `i`.
-    fn restart(&self, i: usize) -> Option<usize> {
+    pub(super) fn restart(&self, i: usize) -> Option<usize> {
         let (start, end) = self.layout.restarts;
         let at = self.bytes[start..end].get(4 * i..)?.first_chunk::<4>()?;
         Some(u32::from_le_bytes(*at) as usize)
@@ -66,12 +72,12 @@ impl<'a> UnparsedPayload<'a> {
 
     /// Asks for `count` lines from the one of `offset` on, which may lie after the payload.
     #[inline]
-    fn touch_lines(&self, offset: usize, count: usize) {
+    pub(super) fn touch_lines(&self, offset: usize, count: usize) {
         prefetch_lines(self.bytes.as_ptr().wrapping_add(offset), count);
     }
 
     /// The group of entries in which the target lies, or after which it would.
-    fn group_of(&self, target: KeyRef<'_>) -> Option<usize> {
+    pub(super) fn group_of(&self, target: KeyRef<'_>) -> Option<usize> {
         let mut low = 0;
         let mut high = self.layout.count.div_ceil(RESTART_ENTRIES as usize);
         while low < high {
@@ -90,7 +96,7 @@ impl<'a> UnparsedPayload<'a> {
 
     /// The visible entry at `at`, inside the entries.
     #[inline]
-    fn entry(&self, at: usize) -> Option<CheckedEntry<'a>> {
+    pub(super) fn entry(&self, at: usize) -> Option<CheckedEntry<'a>> {
         CheckedEntry::at(self.bytes, at, self.layout.end, self.layout.base_seq).ok()
     }
 }

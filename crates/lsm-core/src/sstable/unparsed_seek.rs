@@ -1,19 +1,22 @@
 //! A point read in the payload of a block that is used once: nothing of it is parsed or kept.
 //!
 //! [`Block::parse`](super::block::Block::parse) checks all entries and prepares them for searches, which
-//! takes longer than everything else that a read does with a block from the page cache. A point read seeks as a
-//! cursor does (`unparsed.rs`). Where that gives up, the block is parsed, which names the defect, or goes on where
+//! takes longer than everything else that a read does with a block from the page cache. A point read bisects the
+//! restart keys and walks through one group of entries, and checks those that it passes in the same way. Where
+//! anything is unusual, the block is parsed, which names the defect, or goes on where
 //! hidden entries ask for more.
 
 use std::cell::Cell;
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::error::Result;
 use crate::types::{KeyRef, SeqNo, Trailer};
 
+use super::block_entry::compare_tails;
 use super::compression::CompressionKind;
 use super::stored::{Access, Extent, TableSource};
-use super::unparsed::{UnparsedCursor, UnparsedPayload};
+use super::unparsed::{GROUP, GROUP_LINES, UnparsedPayload};
 
 /// Longest block that is not parsed where it is used once; a thread has buffers of this length. A longer one
 /// has values that share its memory.
@@ -100,11 +103,37 @@ pub(super) fn seek_unparsed(
     may_have_hidden: bool,
 ) -> Option<UnparsedSeek> {
     let payload = UnparsedPayload::of(payload, may_have_hidden)?;
-    let entry = UnparsedCursor::new().seek(&payload, KeyRef::seek(user_key, seq))?;
-    match entry.filter(|entry| entry.key.is(user_key)) {
-        Some(entry) => Some(UnparsedSeek::Found(entry.trailer, entry.value)),
-        // Where the last entry is a hidden one, older versions of its key may lie in the next block.
-        None if may_have_hidden => None,
-        None => Some(UnparsedSeek::Missing),
+    let found = payload.find(KeyRef::seek(user_key, seq))?;
+    // Where the last entry is a hidden one, older versions of its key may lie in the next block.
+    if found == UnparsedSeek::Missing && may_have_hidden { None } else { Some(found) }
+}
+
+impl UnparsedPayload<'_> {
+    /// The walk of a point read through the group of the target. A seek of a cursor finds the same, but notes the
+    /// places of the entries on its way: with it, point reads of mapped blocks take 8 % longer (design note 34).
+    fn find(&self, target: KeyRef<'_>) -> Option<UnparsedSeek> {
+        let first = self.group_of(target)? * GROUP;
+        let mut at = self.restart(first / GROUP)?;
+        self.touch_lines(at, GROUP_LINES);
+        let mut restart: &[u8] = &[];
+        for i in first..self.len() {
+            let entry = self.entry(at)?;
+            if i % GROUP == 0 {
+                restart = entry.suffix;
+                if entry.shared != 0 {
+                    return None;
+                }
+            }
+            let shared = restart.get(..entry.shared)?;
+            match compare_tails(shared, entry.suffix, target.user) {
+                Ordering::Equal if entry.trailer <= target.trailer => {
+                    return Some(UnparsedSeek::Found(entry.trailer, entry.value));
+                }
+                Ordering::Greater => return Some(UnparsedSeek::Missing),
+                // A smaller key, or a version that is newer than the reader.
+                _ => at = entry.value.end,
+            }
+        }
+        Some(UnparsedSeek::Missing)
     }
 }
