@@ -230,20 +230,6 @@ impl BlockCache for Blocks {
     }
 
     #[inline]
-    fn prefetch(&self, file: FileNo, offset: u64) {
-        let key = (file, offset);
-        let hash = Mix.hash_one(key);
-        // A hint is not worth a wait.
-        let Some(shard) = self.shard(hash).and_then(RwLock::try_read) else { return };
-        let lines = shard.peek(key, hash).map(CachedBlock::first_lines);
-        // The lock is released first: this call waits for the hints.
-        drop(shard);
-        if let Some(lines) = lines {
-            lines.prefetch();
-        }
-    }
-
-    #[inline]
     fn keeps(&self, file: FileNo, offset: u64) -> bool {
         let key = (file, offset);
         let hash = Mix.hash_one(key);

@@ -25,7 +25,7 @@ use super::admission::AdmissionFilter;
 use super::hash_table::HashTable;
 use super::{Key, Mix};
 use crate::memory::{SlabStart, prefetch};
-use crate::sstable::{Block, BlockLines, IndexedBlock};
+use crate::sstable::{Block, IndexedBlock};
 
 /// The bytes that the cache itself needs for a block: its place in the hash table, including free
 /// places, and in a queue.
@@ -56,36 +56,15 @@ pub(super) struct CachedBlock {
 const _: () = assert!(HashTable::<CachedBlock>::PLACE_BYTES == 64, "a cache line");
 
 impl CachedBlock {
-    /// The lines of the count of references, and of what a search needs first.
-    #[inline]
-    pub(super) fn first_lines(&self) -> FirstLines {
-        // The counts lie before the block.
-        let counts = Arc::as_ptr(&self.block).cast::<u8>().wrapping_sub(2 * size_of::<usize>());
-        FirstLines { counts, data: self.data.first_lines() }
-    }
-
     /// The block, to keep.
     #[inline]
     pub(super) fn block(&self) -> Arc<Block> {
         // The processor starts no load after the atomic count of a reference until the count has
-        // come from memory. So all lines are prefetched together, before it.
-        self.first_lines().prefetch();
-        self.block.clone()
-    }
-}
-
-/// Addresses of a block that is kept.
-pub(super) struct FirstLines {
-    counts: *const u8,
-    data: BlockLines,
-}
-
-impl FirstLines {
-    /// Has the processor fetch them.
-    #[inline]
-    pub(super) fn prefetch(self) {
-        prefetch(self.counts);
+        // come from memory. So all lines are prefetched together, before it. The counts lie before the
+        // block.
+        prefetch(Arc::as_ptr(&self.block).cast::<u8>().wrapping_sub(2 * size_of::<usize>()));
         self.data.prefetch();
+        self.block.clone()
     }
 }
 

@@ -186,20 +186,29 @@ impl IndexedBlock {
     /// tenth less time with loads of these, and still less with hints.
     #[inline]
     pub(super) fn touch(&self) {
-        self.lines_from(HEAD_WORDS + self.len()).prefetch();
+        self.prefetch_from(HEAD_WORDS + self.len());
     }
 
-    /// Addresses of all that a search is going to need: as for [`IndexedBlock::touch`], and the words.
+    /// Asks for all that a search is going to need: as [`IndexedBlock::touch`], and for the words.
     #[inline]
-    pub fn first_lines(&self) -> BlockLines {
-        self.lines_from(0)
+    pub fn prefetch(&self) {
+        self.prefetch_from(0);
     }
 
+    /// Asks for the search index from a word on, and for the first and the last line of the payload: they may
+    /// lie on two pages.
     #[inline]
-    fn lines_from(&self, mark: usize) -> BlockLines {
+    fn prefetch_from(&self, mark: usize) {
         let mark = if self.len() > TOUCHED_ENTRIES_MAX { self.index_words().len() } else { mark };
+        let index = self.index_words()[mark..].as_ptr_range();
+        let mut at = index.start.cast::<u8>();
+        while at < index.end.cast() {
+            prefetch(at);
+            at = at.wrapping_add(LINE_BYTES);
+        }
         let payload = self.bytes().as_ptr_range();
-        BlockLines { index: self.index_words()[mark..].as_ptr_range(), payload }
+        prefetch(payload.start);
+        prefetch(payload.end.wrapping_sub(1));
     }
 
     /// Asks for the lines after the first one of entry `i`, so that the processor fetches the value
@@ -307,27 +316,6 @@ impl IndexedBlock {
     #[inline]
     pub(super) fn slice(&self, start: usize, len: usize) -> Slice {
         self.buffer.slice(start, len)
-    }
-}
-
-/// Addresses of a block, to be asked for.
-pub struct BlockLines {
-    index: Range<*const u64>,
-    payload: Range<*const u8>,
-}
-
-impl BlockLines {
-    /// Has the processor fetch the search index, and the first and the last line of the payload: they may lie on
-    /// two pages.
-    #[inline]
-    pub fn prefetch(self) {
-        let mut at = self.index.start.cast::<u8>();
-        while at < self.index.end.cast() {
-            prefetch(at);
-            at = at.wrapping_add(LINE_BYTES);
-        }
-        prefetch(self.payload.start);
-        prefetch(self.payload.end.wrapping_sub(1));
     }
 }
 

@@ -76,10 +76,6 @@ struct VisibleEntries {
     verified: VerifiedBlock,
     /// Number of its entries.
     count: usize,
-    /// The offset at which the next block of the table lies; 0 if it is not asked for.
-    next_block: u64,
-    /// The first entry of the last group.
-    last_group: usize,
     /// No hidden entries lie among them: each begins where the one before ends.
     is_dense: bool,
     /// The places of entries in an unparsed block.
@@ -233,9 +229,9 @@ impl InternalIter for SstIter {
 
     #[inline]
     fn next_in_run(&mut self) -> Result<Trailer> {
-        let (reader, entries, block) = self.walk.on_block();
+        let (_, entries, block) = self.walk.on_block();
         let CursorBlock::Parsed(block) = block else { unreachable!("there is no run") };
-        entries.next_parsed(reader, block);
+        entries.enter_next(block);
         Ok(entries.trailer)
     }
 }
@@ -253,8 +249,6 @@ impl VisibleEntries {
             ahead: ReadAhead::new(Access::Plain, READ_AHEAD_BYTES),
             verified: VerifiedBlock::default(),
             count: 0,
-            next_block: 0,
-            last_group: 0,
             is_dense: false,
             unparsed: UnparsedCursor::new(),
             is_damaged: false,
@@ -271,7 +265,6 @@ impl VisibleEntries {
     /// Notes that `block` is the present one. The position in another block is void.
     fn enter_block(&mut self, block: &Block) {
         self.count = block.len();
-        self.last_group = self.count.saturating_sub(1) / GROUP * GROUP;
         self.is_dense = block.is_dense();
         // The restart key of the old one must not be used in it.
         self.restart_of = NO_GROUP;
@@ -352,7 +345,7 @@ impl Entries for VisibleEntries {
             match &block {
                 CursorBlock::Parsed(block) => {
                     self.enter_block(block);
-                    self.expect_next_block(reader, extent);
+                    VisibleEntries::expect_next_block(reader, extent);
                 }
                 CursorBlock::Unparsed(block) => {
                     self.count = block.len();
@@ -460,7 +453,7 @@ impl Entries for VisibleEntries {
         }
         match block {
             CursorBlock::Parsed(block) => {
-                self.next_parsed(reader, block);
+                self.enter_next(block);
                 true
             }
             CursorBlock::Unparsed(block) => {

@@ -87,7 +87,7 @@ pub use block::Block;
 pub use bloom::bloom_hash;
 pub use describe::describe;
 pub use footer::MAGIC;
-pub use indexed_block::{BlockLines, IndexedBlock};
+pub use indexed_block::IndexedBlock;
 pub use iter::{JobCheck, SstIter};
 pub use prepopulation::CachePrepopulation;
 pub use properties::SstProperties;
@@ -209,10 +209,6 @@ pub trait BlockCache: Send + Sync + 'static {
     /// Has the processor fetch the place in the map at which the block of `file` at `offset` is kept, long before
     /// the block is asked for.
     fn prefetch_place(&self, file: FileNo, offset: u64);
-
-    /// Has the processor fetch what a search of the block of `file` at `offset` touches first, if the block is
-    /// kept. It waits for the place in the map.
-    fn prefetch(&self, file: FileNo, offset: u64);
 
     /// Returns `true` if the block of `file` at `offset` is kept. It counts neither as a use nor as a hit or a miss.
     fn keeps(&self, file: FileNo, offset: u64) -> bool;

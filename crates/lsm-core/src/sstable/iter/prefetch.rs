@@ -27,27 +27,9 @@ impl VisibleEntries {
 
     /// Called when a walk enters the block at `extent`. Most walks come to the next one, and it takes time to
     /// find it in memory.
-    pub(super) fn expect_next_block(&mut self, reader: &SstReader, extent: Extent) {
-        self.next_block = extent.offset.saturating_add(extent.len);
+    pub(super) fn expect_next_block(reader: &SstReader, extent: Extent) {
         if let Some((cache, file)) = reader.cache() {
-            cache.prefetch_place(file, self.next_block);
-        }
-    }
-
-    /// Makes the entry after the present one the present one, and asks for the next block towards the end.
-    #[inline]
-    pub(super) fn next_parsed(&mut self, reader: &SstReader, block: &Block) {
-        self.enter_next(block);
-        if self.at == self.last_group {
-            self.near_end(reader);
-        }
-    }
-
-    /// Called when a walk comes to the last entries of a block.
-    #[inline(never)]
-    fn near_end(&self, reader: &SstReader) {
-        if let Some((cache, file)) = reader.cache().filter(|_| self.next_block != 0) {
-            cache.prefetch(file, self.next_block);
+            cache.prefetch_place(file, extent.offset.saturating_add(extent.len));
         }
     }
 }

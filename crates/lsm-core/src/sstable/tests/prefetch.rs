@@ -16,7 +16,6 @@ use crate::types::{EntryKind, FileNo, KeyRef, SeqNo};
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Call {
     Place,
-    Lines,
     Get,
 }
 
@@ -39,11 +38,6 @@ impl BlockCache for Noting {
     fn prefetch_place(&self, file: FileNo, offset: u64) {
         self.calls.lock().push((Call::Place, file, offset));
         self.blocks.prefetch_place(file, offset);
-    }
-
-    fn prefetch(&self, file: FileNo, offset: u64) {
-        self.calls.lock().push((Call::Lines, file, offset));
-        self.blocks.prefetch(file, offset);
     }
 
     fn keeps(&self, file: FileNo, offset: u64) -> bool {
@@ -100,7 +94,7 @@ impl Noting {
 }
 
 #[test]
-fn a_walk_asks_for_the_next_block_before_it_gets_it() {
+fn a_walk_asks_for_the_place_of_the_next_block_before_it_gets_it() {
     let cache = Noting::new();
     let mut iter = cache.cursor(1);
     iter.seek(None).unwrap();
@@ -112,9 +106,8 @@ fn a_walk_asks_for_the_next_block_before_it_gets_it() {
     assert!(gets.len() > 20);
     for at in gets.into_iter().skip(1) {
         let (_, file, offset) = calls[at];
-        // Its place when the walk entered the block before, and then its lines: nothing else in between.
-        let before = [(Call::Place, file, offset), (Call::Lines, file, offset)];
-        assert_eq!(calls[at - 2..at], before);
+        // When the walk entered the block before: nothing else in between.
+        assert_eq!(calls[at - 1], (Call::Place, file, offset));
     }
 }
 
