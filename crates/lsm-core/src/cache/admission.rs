@@ -2,7 +2,8 @@
 //!
 //! S3-FIFO has a queue of them. This is a table of fingerprints: a hash has one place, and a new
 //! one replaces the old one there. So a request costs one line of memory and no lock, and a block
-//! is forgotten after about as many requests as there are places.
+//! is forgotten after about as many requests as there are places. Where the data are larger than the
+//! cache, point reads take 1.5 times as long without it, and seeks 1.3 times (design note 34).
 //!
 //! All accesses are relaxed: a fingerprint that is lost makes a block enter the cache one request later.
 

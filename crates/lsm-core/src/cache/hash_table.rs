@@ -4,7 +4,8 @@
 //! Open addressing: a block lies at the place that the hash of its key names, or after it, before
 //! the first free place. The map of std would do, but it does not reveal addresses for prefetching:
 //! the place of a block is usually in no processor cache, and a cursor knows early which block it
-//! comes to next.
+//! comes to next. With the map of std, seeks take 1.09 times as long, and short scans 1.10 times
+//! (design note 34).
 //!
 //! Invariants:
 //! 1. The number of places is 0 or a power of two, and at least a quarter of them are free.

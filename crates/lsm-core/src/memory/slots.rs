@@ -4,7 +4,8 @@
 //! at most that part of a slot is unused. Slots are handed out from the slab with the lowest
 //! number, so that others become empty. Empty slabs are kept for the next blocks, up to a number,
 //! because the kernel takes 0.1 ms and more to clear a fresh one; others are returned to the
-//! system.
+//! system. With blocks of the allocator instead, a process of two threads with a cache of 256 MiB
+//! takes 653 MiB instead of 486 (design note 34).
 //!
 //! Free slots of one class are useless to another. So the pool cuts a slab only if an empty one is
 //! there or a new one leaves no more free memory than its caller allows; otherwise it hands out

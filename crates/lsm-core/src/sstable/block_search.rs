@@ -99,7 +99,8 @@ impl IndexedBlock {
     }
 
     /// Number of entries after entry `at` that are before `until`, each with another user key than the
-    /// one before it, as far as the words show that.
+    /// one before it, as far as the words show that. Without runs, short scans take 1.37 times as long
+    /// (design note 34).
     pub(super) fn run_before(&self, at: usize, until: Option<KeyRef<'_>>) -> usize {
         let end = until.map_or(self.len(), |until| match self.near(until) {
             // The entry with the word of `until` may be at it, so it does not count.

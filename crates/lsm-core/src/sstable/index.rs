@@ -10,6 +10,9 @@
 //! The form of a separator: if two neighbouring blocks have different user keys at their border, it
 //! is a user key as short as possible with [`Trailer::LAST`], so it is after all versions of its
 //! key. If the versions of one user key span blocks, it is the whole last internal key.
+//!
+//! In memory it has two fast paths (design notes 25 and 34). Without the tops, point reads take 1.05 times
+//! as long, without the notes of where blocks lie 1.19 times.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -7,6 +7,9 @@
 //! to it, in the same way as by the parse, and a cursor compares it with the entry that it comes from. A call
 //! returns `None` where something is wrong; a parse then names the defect. Blocks whose hidden entries lie among
 //! the others are parsed.
+//!
+//! With a parse at each read, point reads of declined and mapped blocks take 1.19 and 1.46 times as long, and
+//! seeks in mapped ones 1.20 times (design note 34).
 
 use std::cmp::Ordering;
 use std::ops::Range;

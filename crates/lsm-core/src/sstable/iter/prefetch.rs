@@ -1,4 +1,6 @@
-//! Memory that a table cursor asks the processor for before it comes to it (design note 24).
+//! Memory that a table cursor asks the processor for before it comes to it (design note 24). Without the lines
+//! of a walk, seeks and ten steps take 1.17 times as long; without the place of the next block, 1.06 times
+//! (design note 34).
 
 use super::VisibleEntries;
 use crate::memory::LINE_BYTES;
