@@ -233,6 +233,24 @@ impl Async<Partition> {
         let key = Slice::from(key.as_ref());
         self.call(move |partition| partition.delete(key)).await
     }
+
+    /// As [`Partition::delete_range`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn delete_range(&self, range: impl KeyRange) -> Result<Commit> {
+        let bounds = range.bounds();
+        self.call(move |partition| partition.delete_range(bounds)).await
+    }
+
+    /// As [`Partition::delete_prefix`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Commit> {
+        let prefix = Slice::from(prefix.as_ref());
+        self.call(move |partition| partition.delete_prefix(prefix)).await
+    }
 }
 
 impl<T> Async<T>

@@ -5,6 +5,7 @@ use std::fmt;
 use lsm_core::db::Commit;
 use lsm_core::error::Result;
 use lsm_core::options::WriteOptions;
+use lsm_core::read::KeyRange;
 use lsm_core::types::SeqNo;
 
 use crate::large::PendingBlob;
@@ -100,6 +101,43 @@ impl Batch {
     #[inline]
     pub fn clear(self, partition: &Partition) -> Batch {
         Batch(self.0.clear(&partition.0))
+    }
+
+    /// Deletes every key within `range` that `partition` has at this place of the batch: what was written before it, by
+    /// earlier operations of the batch too. See [`Partition::delete_range`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let events = db.partition("events")?;
+    /// events.put("2025-12-31", "old")?;
+    /// db.batch().delete_range(&events, .."2026").put(&events, "2025-12-30", "new").commit(Durability::Os)?;
+    /// assert_eq!(events.keys().count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    #[inline]
+    pub fn delete_range(self, partition: &Partition, range: impl KeyRange) -> Batch {
+        Batch(self.0.delete_range(&partition.0, range))
+    }
+
+    /// Deletes every key that begins with `prefix`, as [`Batch::delete_range`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice/name", "Alice")?;
+    /// db.batch().delete_prefix(&users, "alice/").put(&users, "bob/name", "Bob").commit(Durability::Os)?;
+    /// assert!(!users.contains("alice/name")?);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    #[inline]
+    pub fn delete_prefix(self, partition: &Partition, prefix: impl AsRef<[u8]>) -> Batch {
+        Batch(self.0.delete_prefix(&partition.0, prefix))
     }
 
     /// Adds the put of a streamed value, which [`BlobWriter::finish`] returned. The value becomes
@@ -325,6 +363,49 @@ impl PartitionBatch<'_> {
     #[inline]
     pub fn clear(&mut self) -> &mut Self {
         self.batch.0.add_clear(&self.partition.0);
+        self
+    }
+
+    /// Deletes every key within `range` that the partition has at this place of the batch, as
+    /// [`Batch::delete_range`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let events = db.partition("events")?;
+    /// events.put("2025-12-31", "old")?;
+    /// let mut batch = db.batch();
+    /// batch.of(&events).delete_range(.."2026").put("2026-01-01", "new");
+    /// batch.commit(Durability::Os)?;
+    /// assert_eq!(events.keys().count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    #[inline]
+    pub fn delete_range(&mut self, range: impl KeyRange) -> &mut Self {
+        self.batch.0.add_delete_range(&self.partition.0, range);
+        self
+    }
+
+    /// Deletes every key that begins with `prefix`, as [`Batch::delete_range`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice/name", "Alice")?;
+    /// let mut batch = db.batch();
+    /// batch.of(&users).delete_prefix("alice/");
+    /// batch.commit(Durability::Os)?;
+    /// assert!(users.first()?.is_none());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    #[inline]
+    pub fn delete_prefix(&mut self, prefix: impl AsRef<[u8]>) -> &mut Self {
+        self.batch.0.add_delete_prefix(&self.partition.0, prefix.as_ref());
         self
     }
 

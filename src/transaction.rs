@@ -312,6 +312,48 @@ impl Transaction {
         self.0.delete(&partition.0, key);
     }
 
+    /// Deletes every key within `range` in `partition`: those that the transaction sees, and those that others put
+    /// there before the commit. Own writes to these keys before the call are gone, later ones stay. See
+    /// [`Partition::delete_range`]. It reads nothing, so it conflicts with no write of others.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let events = db.partition("events")?;
+    /// events.put("2025-12-31", "old")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.delete_range(&events, .."2026");
+    /// transaction.put(&events, "2025-12-30", "new");
+    /// assert_eq!(transaction.keys(&events).count(), 1);
+    /// transaction.commit(Durability::Os)?;
+    /// assert_eq!(events.keys().count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn delete_range(&mut self, partition: &Partition, range: impl KeyRange) {
+        self.0.delete_range(&partition.0, range);
+    }
+
+    /// Deletes every key of `partition` that begins with `prefix`, as [`Transaction::delete_range`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice/name", "Alice")?;
+    /// let mut transaction = db.transaction();
+    /// transaction.delete_prefix(&users, "alice/");
+    /// assert!(transaction.get(&users, "alice/name")?.is_none());
+    /// transaction.commit(Durability::Os)?;
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn delete_prefix(&mut self, partition: &Partition, prefix: impl AsRef<[u8]>) {
+        self.0.delete_prefix(&partition.0, prefix);
+    }
+
     /// Commits the writes if no other writer has changed what the transaction read. A transaction
     /// without writes always succeeds, because it read one snapshot.
     ///

@@ -3,6 +3,7 @@
 use lsm_core::db::Commit;
 use lsm_core::error::Result;
 use lsm_core::options::WriteOptions;
+use lsm_core::read::KeyRange;
 
 use super::Partition;
 
@@ -200,6 +201,103 @@ impl Partition {
     /// ```
     pub fn clear_with(&self, options: impl Into<WriteOptions>) -> Result<Commit> {
         self.0.clear_with(options)
+    }
+
+    /// Deletes every key within `range`. It is one operation with one sequence number, whatever the number of keys,
+    /// and becomes visible at once. Keys that are written later are not deleted. If no key can lie within the bounds,
+    /// nothing is deleted and nothing is written: a scan of the same bounds returns nothing.
+    ///
+    /// Older snapshots and readers still see the entries, and a [transaction](crate::Transaction) that has read a key
+    /// or a range inside fails with a conflict.
+    ///
+    /// # Errors
+    /// Those of [`Partition::delete`]; a bound that is longer than a key may be.
+    ///
+    /// # Durability
+    /// That of [`Partition::delete`]: it is one record of the log.
+    ///
+    /// # Cost
+    /// That of one deletion. Tables whose keys all lie inside are deleted soon after, in the background, without being
+    /// read (those of a partition with large values are read). Tables are rewritten if the range hides a tenth of
+    /// their blocks or more; what is hidden in others goes with later compactions. Until then the range is kept in memory and in
+    /// the manifest, gets compare what they find with it, and scans pass over it in one seek:
+    /// [`PartitionStats::deleted_range_count`](crate::PartitionStats::deleted_range_count). The entries that an older
+    /// snapshot sees take space until it is dropped.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let events = db.partition("events")?;
+    /// for day in ["2025-12-30", "2025-12-31", "2026-01-01"] {
+    ///     events.put(day, "...")?;
+    /// }
+    /// events.delete_range(.."2026")?;
+    /// assert_eq!(events.keys().count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn delete_range(&self, range: impl KeyRange) -> Result<Commit> {
+        self.0.delete_range_with(range, WriteOptions::default())
+    }
+
+    /// Deletes every key within `range` as [`Partition::delete_range`] does, with the given options. Errors and
+    /// durability are those of [`Partition::delete_with`].
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let events = db.partition("events")?;
+    /// events.put("2025-12-31", "...")?;
+    /// events.delete_range_with("2025".."2026", Durability::Sync)?;
+    /// assert!(events.first()?.is_none());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn delete_range_with(
+        &self,
+        range: impl KeyRange,
+        options: impl Into<WriteOptions>,
+    ) -> Result<Commit> {
+        self.0.delete_range_with(range, options)
+    }
+
+    /// Deletes every key that begins with `prefix`, as [`Partition::delete_range`] does. The empty prefix deletes all
+    /// keys.
+    ///
+    /// # Examples
+    /// ```
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice/name", "Alice")?;
+    /// users.put("alice/mail", "alice@example.org")?;
+    /// users.put("bob/name", "Bob")?;
+    /// users.delete_prefix("alice/")?;
+    /// assert_eq!(users.keys().count(), 1);
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn delete_prefix(&self, prefix: impl AsRef<[u8]>) -> Result<Commit> {
+        self.0.delete_prefix_with(prefix, WriteOptions::default())
+    }
+
+    /// Deletes every key that begins with `prefix` as [`Partition::delete_prefix`] does, with the given options.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Durability;
+    ///
+    /// # let db = siltstone::Db::builder("/db").fs(std::sync::Arc::new(siltstone::fs::MemFs::new())).open()?;
+    /// let users = db.partition("users")?;
+    /// users.put("alice/name", "Alice")?;
+    /// users.delete_prefix_with("alice/", Durability::Sync)?;
+    /// assert!(users.first()?.is_none());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn delete_prefix_with(
+        &self,
+        prefix: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<Commit> {
+        self.0.delete_prefix_with(prefix, options)
     }
 
     /// Deletes `key` as [`Partition::delete`] does, but returns an error instead of waiting for

@@ -93,12 +93,21 @@ fn build() -> MemFs {
     let snapshot = db.snapshot();
     cleared.clear().unwrap();
     cleared.flush().unwrap();
+    let erased = db.partition("erased").unwrap();
+    for key in ["a", "b", "c"] {
+        erased.put(key, "value").unwrap();
+    }
+    erased.flush().unwrap();
+    let before = db.snapshot();
+    erased.delete_range("b"..).unwrap();
+    erased.flush().unwrap();
+    erased.delete_range("a".."b").unwrap();
     db.batch()
         .put(&cleared, "key", "again")
         .clear(&plain)
         .commit(siltstone::Durability::Os)
         .unwrap();
-    drop(snapshot);
+    drop((snapshot, before));
     fs.crash_clone(CrashOutcome::Everything, &mut || 0)
 }
 
@@ -436,12 +445,17 @@ fn numbers_at_their_maximum_are_refused_at_open_and_never_panic() {
     let last = &segments.last().unwrap().1;
     let last = FileName::parse(last.file_name().unwrap().to_str().unwrap()).unwrap().number.0;
     assert!(last < 128, "a varint of one byte");
-    let changes: [(&[u8], &str); 9] = [
+    let changes: [(&[u8], &str); 13] = [
         (&[12 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "file numbers"),
         (&[13 << 1, 8, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
         (&[8 << 1, 10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "absent"),
         (&[18 << 1, 9, 0, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
         (&[19 << 1, 2, 0, 7], "no clear sequence 7"),
+        // Ranges: beyond all numbers, at none, inverted, and one that is not there.
+        (&[22 << 1, 12, 0, 1, 7, 0, 255, 255, 255, 255, 255, 255, 255, 127], "sequence numbers"),
+        (&[22 << 1, 4, 0, 0, 0, 0], "no sequence number"),
+        (&[22 << 1, 6, 0, 1, 7, 1, 7, 9], "ends before it begins"),
+        (&[23 << 1, 5, 0, 1, 7, 0, 9], "no such deleted range"),
         // Start of the replay: in no segment of the log, and after other frames than it states.
         (&[20 << 1 | 1, 4, 127, 128, 1, 7], "not live"),
         (&[20 << 1 | 1, 4, last as u8, 128, 1, 7], "does not continue the sequence"),

@@ -16,6 +16,7 @@ mod concurrent;
 mod contract;
 mod corrupt;
 mod crash;
+mod delete_range;
 mod disk;
 mod durable;
 mod exchange;

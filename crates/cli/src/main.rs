@@ -56,7 +56,7 @@ enum Command {
     Get(read::GetArgs),
     /// Sets a key to a value
     Put(write::PutArgs),
-    /// Deletes a key
+    /// Deletes a key, or all keys of a range
     Delete(write::DeleteArgs),
     /// Prints entries in key order
     Scan(read::ScanArgs),

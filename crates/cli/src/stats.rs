@@ -172,6 +172,9 @@ fn partition_text(text: &mut String, partition: &PartitionStats) {
         let sealed = partition.sealed_memtable_count;
         let _ = writeln!(text, "  {size} in memtables, {sealed} of them sealed");
     }
+    if partition.deleted_range_count > 0 {
+        let _ = writeln!(text, "  {} deleted ranges hide entries", partition.deleted_range_count);
+    }
     if let Some(store) = &partition.value_store {
         let _ = writeln!(
             text,
@@ -261,6 +264,7 @@ fn partition_json(partition: &PartitionStats) -> Value {
         "levels": levels.collect::<Vec<_>>(),
         "memtable_bytes": partition.memtable_bytes,
         "sealed_memtable_count": partition.sealed_memtable_count,
+        "deleted_range_count": partition.deleted_range_count,
         "compaction_debt_bytes": partition.compaction_debt_bytes,
         "pressure_permille": partition.pressure_permille,
         "pressure_reason": partition.pressure_reason,

@@ -1,13 +1,14 @@
-//! `put` and `delete`: one entry, durable when the command ends.
+//! `put` and `delete`: one entry, or a deleted range of keys, durable when the command ends.
 
 use std::ffi::OsString;
 use std::io::Read;
+use std::ops::Bound;
 use std::path::PathBuf;
 
 use serde_json::json;
-use siltstone::Durability;
+use siltstone::{Durability, Partition};
 
-use crate::bytes::Encoding;
+use crate::bytes::{Bytes, Encoding};
 use crate::engine::{self, Existing, Target, Writing};
 use crate::output::{Failure, Output};
 
@@ -72,17 +73,31 @@ pub(crate) struct DeleteArgs {
     #[command(flatten)]
     writing: Writing,
     /// The key
-    key: OsString,
+    #[arg(required_unless_present_any = ["prefix", "from", "to"])]
+    key: Option<OsString>,
+    /// Delete all keys with this prefix, at once
+    #[arg(long, conflicts_with_all = ["key", "from", "to"])]
+    prefix: Option<OsString>,
+    /// Delete all keys from this one on, at once
+    #[arg(long, conflicts_with = "key")]
+    from: Option<OsString>,
+    /// Delete all keys before this one, at once
+    #[arg(long, conflicts_with = "key")]
+    to: Option<OsString>,
     #[command(flatten)]
     encoding: Encoding,
 }
 
-/// Deletes a key, which must exist.
+/// Deletes a key, which must exist, or a range of keys.
 pub(crate) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
-    let key = bytes.argument(&args.key)?;
     let existing = Existing::open(&args.target.database, &args.writing)?;
     let partition = existing.partition(&args.target.partition)?;
+    let Some(key) = bytes.optional(args.key.as_ref())? else {
+        let deed = delete_many(args, &partition, bytes)?;
+        report(&args.target, "deleted", &deed)?;
+        return Ok(existing.db.close()?);
+    };
     // The engine accepts a deletion of any key. A user who mistypes a key should get an error.
     if !partition.contains(&key)? {
         return Err(Failure::NotFound(format!("no key {}", bytes.text(&key))));
@@ -90,6 +105,22 @@ pub(crate) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     partition.delete_with(&key, Durability::Sync)?;
     report(&args.target, "deleted", &bytes.text(&key))?;
     Ok(existing.db.close()?)
+}
+
+/// Deletes the keys of a range; returns its text.
+fn delete_many(args: &DeleteArgs, partition: &Partition, bytes: Bytes) -> Result<String, Failure> {
+    if let Some(prefix) = bytes.optional(args.prefix.as_ref())? {
+        partition.delete_prefix_with(&prefix, Durability::Sync)?;
+        return Ok(bytes.text(&prefix));
+    }
+    let from = bytes.optional(args.from.as_ref())?;
+    let to = bytes.optional(args.to.as_ref())?;
+    let first = from.as_deref().unwrap_or_default();
+    let named = format!("{}..{}", bytes.text(first), bytes.text(to.as_deref().unwrap_or_default()));
+    let lower = from.map_or(Bound::Unbounded, Bound::Included);
+    let upper = to.map_or(Bound::Unbounded, Bound::Excluded);
+    partition.delete_range_with((lower, upper), Durability::Sync)?;
+    Ok(named)
 }
 
 /// Prints no text, because it succeeded; one object as JSON.

@@ -5,8 +5,10 @@
 //!
 //! ```text
 //! operation := kind (1 byte, types::EntryKind)
-//!              key length (varint) | key            0 for a clear
-//!              value length (varint) | value        0 for a tombstone and a clear
+//!              key length (varint) | key            0 for a clear; the first key of a deleted range,
+//!                                                   which may be empty
+//!              value length (varint) | value        0 for a tombstone and a clear; the first key after a
+//!                                                   deleted range, 0 if that has no end
 //! section   := operation*
 //! ```
 //!
@@ -164,14 +166,37 @@ impl<'a> SectionReader<'a> {
         // their form.
         let key = self.field(INTERNAL_KEY_BYTES_MAX as u64, "key beyond its limit")?;
         // An empty key sorts before all bounds, and no table may have one.
-        if key.is_empty() != (kind == EntryKind::Clear) {
+        if key.is_empty() != (kind == EntryKind::Clear) && kind != EntryKind::DeleteRange {
             return Err(Malformed { what: "empty key, or one of a clear", at });
         }
         let value = self.field(FORMAT_VALUE_BYTES_MAX, "value beyond its limit")?;
-        if kind == EntryKind::Clear && !value.is_empty() {
-            return Err(Malformed { what: "value of a clear", at });
+        match kind {
+            EntryKind::Clear if !value.is_empty() => {
+                return Err(Malformed { what: "value of a clear", at });
+            }
+            EntryKind::DeleteRange => self.check_range(&key, &value, at)?,
+            _ => {}
         }
         Ok(Some(Operation { kind, key, value }))
+    }
+
+    /// Checks the ends of a deleted range.
+    #[cold]
+    fn check_range(
+        &self,
+        key: &Range<usize>,
+        value: &Range<usize>,
+        at: usize,
+    ) -> Result<(), Malformed> {
+        if value.len() > INTERNAL_KEY_BYTES_MAX {
+            return Err(Malformed { what: "end of a range beyond the limit of keys", at });
+        }
+        let start = self.reader.passed(key.clone());
+        let end = self.reader.passed(value.clone());
+        if !end.is_empty() && end <= start {
+            return Err(Malformed { what: "a range that ends before it begins", at });
+        }
+        Ok(())
     }
 
     /// The keys of the next operations, up to an end or a malformed one. The reader stays where it is.
@@ -213,8 +238,14 @@ mod tests {
         section.push(EntryKind::Value, b"key", b"value");
         section.push(EntryKind::Tombstone, b"k", b"");
         section.push(EntryKind::Clear, b"", b"");
-        assert_eq!(section.bytes(), b"\x01\x03key\x05value\x00\x01k\x00\x06\x00\x00");
-        assert_eq!(section.operation_count(), 3);
+        section.push(EntryKind::DeleteRange, b"a", b"bc");
+        section.push(EntryKind::DeleteRange, b"", b"d");
+        section.push(EntryKind::DeleteRange, b"e", b"");
+        let ranges = b"\x04\x01a\x02bc\x04\x00\x01d\x04\x01e\x00";
+        let others = b"\x01\x03key\x05value\x00\x01k\x00\x06\x00\x00";
+        assert_eq!(section.bytes(), [&others[..], ranges].concat());
+        assert_eq!(section.operation_count(), 6);
+        assert_eq!(decode(section.bytes()).unwrap().len(), 6);
     }
 
     #[test]
@@ -251,6 +282,10 @@ mod tests {
     fn a_clear_has_neither_key_nor_value_and_all_else_has_a_key() {
         decode(b"\x06\x00\x00").unwrap();
         for bad in [&b"\x06\x01k\x00"[..], b"\x06\x00\x01v", b"\x00\x00\x00", b"\x01\x00\x01v"] {
+            decode(bad).unwrap_err();
+        }
+        // Ranges that end where they begin, or before.
+        for bad in [&b"\x04\x01k\x01k"[..], b"\x04\x02kk\x01k", b"\x04\x01k\x01a"] {
             decode(bad).unwrap_err();
         }
     }

@@ -120,6 +120,8 @@ pub struct PartitionStats {
     pub sealed_memtable_count: u64,
     /// Levels of the partition, level 0 first.
     pub levels: Vec<LevelStats>,
+    /// Number of deleted ranges that may hide entries of tables: gets, scans and merges look at them.
+    pub deleted_range_count: u64,
     /// Bytes that compactions have to move before every level is within its target.
     pub compaction_debt_bytes: u64,
     /// The delay of writes to it, in thousandths: at 0 there is none, at 1000 writes are stopped.

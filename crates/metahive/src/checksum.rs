@@ -58,7 +58,7 @@ pub fn of_kind(kind: EntryKind) -> u64 {
         EntryKind::Value => 0x068c_7f9e_4817_044f,
         EntryKind::Handle => 0x6351_2a29_2027_5df4,
         EntryKind::Poison => 0x06aa_a440_2e8d_4dbe,
-        EntryKind::Clear => unreachable!("no entry clears a partition"),
+        EntryKind::Clear | EntryKind::DeleteRange => unreachable!("no entry deletes other keys"),
     }
 }
 

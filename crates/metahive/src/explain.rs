@@ -28,6 +28,8 @@ pub struct Explanation {
     /// The sequence number at which the partition was cleared, if something may lie below it: versions
     /// with smaller numbers are seen by older snapshots alone.
     pub cleared_at: Option<SeqNo>,
+    /// The same for the last deletion of a range with the key.
+    pub range_deleted_at: Option<SeqNo>,
     /// Metadata of the key without its entry. In a sealed table that is a fault; elsewhere the
     /// next compaction drops it.
     pub orphans: Vec<ExplainedVersion>,
@@ -131,6 +133,7 @@ pub fn explain(partition: &impl Walkable, key: &[u8]) -> Result<Explanation> {
             })
             .collect(),
         cleared_at: walk.cleared_at(),
+        range_deleted_at: walk.range_deleted_at(&stored),
         orphans: Vec::new(),
         damage: Vec::new(),
     };
@@ -237,6 +240,9 @@ impl fmt::Display for Explanation {
         if let Some(floor) = self.cleared_at {
             write!(f, "\nthe partition was cleared at {floor}: readers see nothing older")?;
         }
+        if let Some(floor) = self.range_deleted_at {
+            write!(f, "\na range with the key was deleted at {floor}: readers see nothing older")?;
+        }
         for (number, version) in (1..).zip(&self.versions) {
             write!(f, "\n{number}. {version}")?;
         }
@@ -262,7 +268,9 @@ impl fmt::Display for ExplainedVersion {
             EntryKind::Tombstone => f.write_str(", tombstone, ")?,
             EntryKind::Handle => write!(f, ", handle of {} bytes, ", value.len())?,
             EntryKind::Poison => f.write_str(", poison: reads as corruption, ")?,
-            EntryKind::Clear => unreachable!("no entry clears a partition"),
+            EntryKind::Clear | EntryKind::DeleteRange => {
+                unreachable!("no entry deletes other keys")
+            }
         }
         match path {
             None if *sealed => f.write_str("in a memtable that waits for its flush")?,

@@ -1,8 +1,9 @@
 //! A store, its oracle, and everything that is held open. Runs each operation on both and compares.
 
+mod erasures;
 mod reads;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::io::Write;
 use std::ops::Bound;
 use std::rc::Rc;
@@ -19,7 +20,7 @@ use testkit::rng::Rng;
 use crate::clock::ManualClock;
 use crate::sim::oracle::check_sound;
 
-use super::operation::{Key, Move, NAMES, Operation, Through, ValueLen, Writes};
+use super::operation::{Key, Move, NAMES, Operation, Through, ValueLen};
 use super::oracle::{Oracle, within};
 use reads::{check_range, pair};
 
@@ -148,7 +149,9 @@ impl Harness {
             Operation::Put(p, key, len) => self.write(&[(*p, *key, Some(*len))], None),
             Operation::Delete(p, key) => self.write(&[(*p, *key, None)], None),
             Operation::Batch { operations, sync } => self.write(operations, Some(*sync)),
-            Operation::Clear(p, before, after) => self.clear(*p, before, after),
+            Operation::Clear(..) | Operation::DeleteRange(..) | Operation::DeletePrefix(..) => {
+                self.erase_many(operation);
+            }
             Operation::Get(p, key, through) => self.get(*p, *key, *through),
             Operation::Scan(p, from, to, ends, through) => {
                 let bounds = bounds(*from, *to);
@@ -227,32 +230,6 @@ impl Harness {
             ops.push(Op { partition, key: key.bytes(), value });
         }
         ops
-    }
-
-    /// A batch that clears a partition: for the oracle, a deletion of each key that it has at that
-    /// time.
-    fn clear(&mut self, n: u8, before: &Writes, after: &Writes) {
-        let part = self.part(n);
-        let name = part.name;
-        let logged = part.options.get_logged();
-        let handle = part.handle.clone();
-        let mut ops = self.ops(before);
-        ops.retain(|op| self.is_logged(op) == logged);
-        let mut ops_after = self.ops(after);
-        ops_after.retain(|op| self.is_logged(op) == logged);
-        let batch = self.fill(self.db().batch(), &ops).clear(&handle);
-        let count = (ops.len() + 1 + ops_after.len()) as u64;
-        let commit = self.fill(batch, &ops_after).commit(Durability::Os).unwrap();
-        assert_eq!(commit.seq, self.seq.plus(count), "numbers are dense");
-        self.seq = commit.seq;
-        let written = ops.iter().filter(|op| op.partition == name).map(|op| op.key.clone());
-        let keys: BTreeSet<Vec<u8>> =
-            written.chain(self.oracle.contents(name).into_keys()).collect();
-        ops.extend(keys.iter().map(|key| Op::delete(name, key)));
-        ops.extend(ops_after);
-        if !ops.is_empty() {
-            self.oracle.commit(ops, commit.seq);
-        }
     }
 
     /// Puts and deletes: single ones, or a batch that is synced or not.

@@ -84,6 +84,10 @@ pub enum Operation {
     },
     /// Clears a partition, between operations of the same batch.
     Clear(u8, Writes, Writes),
+    /// Deletes a range of keys, between operations of the same batch.
+    DeleteRange(u8, Bound<Key>, Bound<Key>, Writes, Writes),
+    /// Deletes the keys that begin with so many bytes of a key.
+    DeletePrefix(u8, Key, u8),
     Get(u8, Key, Through),
     /// The bits choose the end from which the next entry is taken.
     Scan(u8, Bound<Key>, Bound<Key>, u32, Through),
@@ -151,6 +155,9 @@ fn operation() -> impl Strategy<Value = Operation> {
         10 => (batch(), proptest::bool::weighted(0.2))
             .prop_map(|(operations, sync)| Batch { operations, sync }),
         2 => (n(), batch(), batch()).prop_map(|(p, before, after)| Clear(p, before, after)),
+        4 => (n(), bound(), bound(), batch(), batch())
+            .prop_map(|(p, from, to, before, after)| DeleteRange(p, from, to, before, after)),
+        2 => (n(), key(), 0..4u8).prop_map(|(p, k, len)| DeletePrefix(p, k, len)),
         25 => read,
         18 => work,
     ]

@@ -238,7 +238,12 @@ impl Simulation {
     fn act_and_note(&mut self, step: &ScriptStep) -> Result<()> {
         match step {
             ScriptStep::Commit { ops, sync } => self.commit(None, ops, *sync),
-            ScriptStep::Clear { partition, ops, sync } => self.commit(Some(partition), ops, *sync),
+            ScriptStep::Clear { partition, ops, sync } => {
+                self.commit(Some((partition, None)), ops, *sync)
+            }
+            ScriptStep::DeleteRange { partition, keys, ops, sync } => {
+                self.commit(Some((partition, Some(*keys))), ops, *sync)
+            }
             ScriptStep::WaitDurable => self.db().wait_durable(self.db().visible_seq()),
             ScriptStep::Flush => {
                 self.db().flush()?;
@@ -311,19 +316,26 @@ impl Simulation {
 
     fn commit(
         &mut self,
-        cleared: Option<&str>,
+        erased: Option<(&str, Option<(u32, u32)>)>,
         ops: &[(&'static str, u32, Option<usize>)],
         sync: bool,
     ) -> Result<()> {
         let mut batch = self.db().batch();
         let mut written = Vec::new();
-        if let Some(name) = cleared
+        if let Some((name, keys)) = erased
             && let Some(partition) = self.find(name)?
         {
-            batch = batch.clear(&partition);
-            let record = self.record();
             let all = (Bound::Unbounded, Bound::Unbounded);
-            let keys = record.model.range(name, all, record.model.seq());
+            let ends = keys.map(|(first, last)| [first, last].map(|key| format!("k{key:05}")));
+            let bounds = ends.as_ref().map_or(all, |[first, last]| {
+                (Bound::Included(first.as_bytes()), Bound::Excluded(last.as_bytes()))
+            });
+            batch = match &ends {
+                Some([first, last]) => batch.delete_range(&partition, &first[..]..&last[..]),
+                None => batch.clear(&partition),
+            };
+            let record = self.record();
+            let keys = record.model.range(name, bounds, record.model.seq());
             written.extend(keys.map(|(key, _)| Op::delete(name, key)));
         }
         for (name, key, bytes) in ops {

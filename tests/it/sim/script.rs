@@ -25,6 +25,13 @@ pub enum ScriptStep {
         ops: Vec<(&'static str, u32, Option<usize>)>,
         sync: bool,
     },
+    /// The same after an operation that deletes the keys from the first number to before the last.
+    DeleteRange {
+        partition: &'static str,
+        keys: (u32, u32),
+        ops: Vec<(&'static str, u32, Option<usize>)>,
+        sync: bool,
+    },
     /// Waits until the newest commit is durable.
     WaitDurable,
     Flush,
@@ -52,6 +59,7 @@ struct Weights {
     partition: u64,
     reopen: u64,
     clear: u64,
+    erase: u64,
     unlogged: u64,
 }
 
@@ -133,6 +141,7 @@ pub fn variants() -> Vec<Variant> {
             partition: 2,
             reopen: 1,
             clear: 2,
+            erase: 3,
             unlogged: 3,
         },
     );
@@ -158,6 +167,7 @@ pub fn variants() -> Vec<Variant> {
         mixed,
         // After the others, whose positions determine their seeds.
         with("clears", Weights { batch: 3, flush: 2, settle: 1, clear: 5, reopen: 1, ..weights }),
+        with("ranges", Weights { batch: 3, flush: 2, settle: 1, erase: 8, reopen: 1, ..weights }),
     ]
 }
 
@@ -213,6 +223,7 @@ impl<'a> Writer<'a> {
             w.partition,
             w.reopen,
             w.clear,
+            w.erase,
             w.unlogged,
         ];
         let mut left = self.rng.below(kinds.iter().sum());
@@ -246,6 +257,13 @@ impl<'a> Writer<'a> {
                 let partition = *self.rng.pick(&self.live);
                 let ops = (0..self.rng.below(3)).map(|_| self.op(false)).collect();
                 ScriptStep::Clear { partition, ops, sync }
+            }
+            11 => {
+                let partition = *self.rng.pick(&self.live);
+                let (_, first, _) = self.op(true);
+                let last = first + self.rng.range(1..30) as u32;
+                let ops = (0..self.rng.below(3)).map(|_| self.op(false)).collect();
+                ScriptStep::DeleteRange { partition, keys: (first, last), ops, sync }
             }
             _ => {
                 let (_, key, bytes) = self.op(sync);

@@ -130,9 +130,24 @@ impl Harness {
         }
     }
 
+    /// The ends of a range that is deleted, and the keys in it.
+    fn erased(&mut self) -> (String, String, Vec<String>) {
+        let first = self.rng.below(40);
+        let last = first + self.rng.range(1..8);
+        let keys = (first..last).map(|n| format!("k{n:02}")).collect();
+        (format!("k{first:02}"), format!("k{last:02}"), keys)
+    }
+
     /// A write outside of every transaction.
     fn write_apart(&mut self) {
         let partition = self.rng.index(2);
+        if self.rng.chance(1, 5) {
+            let (first, last, keys) = self.erased();
+            let commit = self.partitions[partition].delete_range(first..last).unwrap();
+            let seq = commit.seq.get();
+            self.model.0.extend(keys.into_iter().map(|key| (seq, partition, key, None)));
+            return;
+        }
         let key = key(&mut self.rng);
         let value = self.value();
         let commit = match &value {
@@ -207,6 +222,13 @@ impl Harness {
     fn write(&mut self) {
         let Some(at) = self.pick() else { return };
         let partition = self.rng.index(2);
+        if self.rng.chance(1, 4) {
+            let (first, last, keys) = self.erased();
+            let open = &mut self.open[at];
+            open.transaction.delete_range(&self.partitions[partition], first..last);
+            open.own[partition].extend(keys.into_iter().map(|key| (key, None)));
+            return;
+        }
         let key = key(&mut self.rng);
         let value = self.value();
         let open = &mut self.open[at];

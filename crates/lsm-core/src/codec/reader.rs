@@ -1,6 +1,7 @@
 //! [`Reader`]: a cursor over untrusted bytes whose every read is checked.
 
 use std::fmt;
+use std::ops::Range;
 
 /// Bytes that do not decode: what was wrong, and how far into the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,14 @@ impl<'a> Reader<'a> {
         let taken = rest.get(..len).ok_or(self.malformed("input ends too early"))?;
         self.at += len;
         Ok(taken)
+    }
+
+    /// Bytes that were read before.
+    ///
+    /// # Panics
+    /// If the range is not within what was read.
+    pub fn passed(&self, range: Range<usize>) -> &'a [u8] {
+        &self.bytes[..self.at][range]
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {

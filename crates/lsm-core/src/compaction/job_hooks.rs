@@ -11,7 +11,7 @@ use crate::hooks::{
     Ageing, Decision, EndedBlock, Entry, Inject, Job, JobFilter, JobKind, NOTED_BYTES_MAX,
     NoteForm, PartitionHooks, Properties, catch,
 };
-use crate::types::{ClearSeqs, EntryKind, KeyForm, SeqNo};
+use crate::types::{ClearSeqs, DeletedRanges, EntryKind, KeyForm, SeqNo};
 
 /// The hooks of one job.
 #[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
@@ -30,6 +30,8 @@ pub struct JobHooks<'a> {
     registered: &'a [SeqNo],
     /// The clear sequences that the survival rules know.
     pub(super) clear_seqs: ClearSeqs,
+    /// The deleted ranges that they know.
+    pub(super) spans: DeletedRanges,
     pub(super) inject: Option<&'a Arc<Inject>>,
     pub(super) deciding: Vec<JobFilter>,
     pub(super) sealing: Option<JobFilter>,
@@ -71,6 +73,7 @@ impl<'a> JobHooks<'a> {
             snapshots,
             registered,
             clear_seqs: ClearSeqs::default(),
+            spans: DeletedRanges::default(),
             inject,
             deciding: Vec::new(),
             sealing: None,
@@ -125,7 +128,10 @@ impl<'a> JobHooks<'a> {
             EntryKind::Value => Some(entry.value),
             // The value lies in the store; fetching it for each entry would read all large values.
             EntryKind::Handle => None,
-            EntryKind::Tombstone | EntryKind::Poison | EntryKind::Clear => return Ok(None),
+            EntryKind::Tombstone
+            | EntryKind::Poison
+            | EntryKind::Clear
+            | EntryKind::DeleteRange => return Ok(None),
         };
         let key = self.key_form.user(entry.key);
         let at = catch("a compaction filter", || ageing.expiry.expires_at(key, value))?;

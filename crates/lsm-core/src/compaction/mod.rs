@@ -67,7 +67,7 @@ pub use outputs::{Outputs, SyncLater, TableFactory};
 pub use picker::Picker;
 pub use place::ingest_level;
 pub use rules::{DropDecision, DropRules, KeyBelow};
-pub use run::{JobOutcome, Merge, RunContext};
+pub use run::{Erased, JobOutcome, Merge, RunContext};
 pub use split::Split;
 #[cfg(test)]
 pub(crate) use tests::drawing;

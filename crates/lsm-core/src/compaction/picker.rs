@@ -120,11 +120,11 @@ impl Picker<'_> {
         job.filter(|_| score >= 1.0).map(|job| Compaction { score, ..job })
     }
 
-    /// The tables that no one sees anything of since the partition was cleared: all at once, without
+    /// The tables that no one sees anything of since the partition was cleared, or ranges deleted: all at once, without
     /// reading them. Where values are stored apart they are read, and rewritten to nothing, for the
     /// store to hear which values go.
     pub(super) fn cleared(&self) -> Option<Compaction> {
-        if self.version.clear_seqs.is_empty() {
+        if self.version.clear_seqs.is_empty() && self.version.spans.is_empty() {
             return None;
         }
         if self.version.hooks.iter().any(|hook| hook.kind == HookKind::ValueStore) {
@@ -163,16 +163,16 @@ impl Picker<'_> {
         })
     }
 
-    /// Returns `true` if no job has the table, all of its entries lie below a clear sequence, and no snapshot
-    /// that somebody holds sees one of them. A snapshot that is taken now is above the clear sequence.
+    /// Returns `true` if no job has the table, all of its entries lie below a clear or deleted ranges, and no
+    /// snapshot that somebody holds sees one of them. A snapshot that is taken now is above those.
     fn is_cleared(&self, table: &Table) -> bool {
         let meta = &table.meta;
         if self.busy.has(meta.file) {
             return false;
         }
-        let Some(clear_seq) = self.version.clear_seqs.above(meta.newest()) else { return false };
+        let Some(deleted) = self.version.deleted_above(meta) else { return false };
         let first = self.held.partition_point(|snapshot| *snapshot < meta.oldest());
-        self.held.get(first).is_none_or(|snapshot| *snapshot >= clear_seq)
+        self.held.get(first).is_none_or(|snapshot| *snapshot >= deleted)
     }
 
     /// The idle tables of a level in the order in which they should be compacted. Taking the table

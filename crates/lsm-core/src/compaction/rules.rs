@@ -14,14 +14,14 @@
 //! Invariants:
 //! 1. For every snapshot in the list, and for every later one, a read of a key returns the same
 //!    before and after the job.
-//! 2. An entry goes only if a newer entry of its key, or a clear sequence of the partition, shadows it for
+//! 2. An entry goes only if a newer entry of its key, a clear or a deleted range of the partition shadows it for
 //!    every snapshot, or if it is a tombstone that has nothing left to delete.
 
 use std::sync::Arc;
 
 use crate::hooks::JobFindings;
 use crate::limits::{INTERNAL_KEY_BYTES_MAX, LEVEL_COUNT};
-use crate::types::{ClearSeqs, EntryKind, Gaps, KeyRef, SeqNo, Trailer};
+use crate::types::{ClearSeqs, DeletedRanges, EntryKind, Gaps, KeyRef, SeqNo};
 use crate::version::{Level, PartitionVersion, Table};
 
 /// The rules' decision on an entry.
@@ -52,6 +52,8 @@ pub struct DropRules<'a> {
     snapshots: &'a [SeqNo],
     /// The durable clear sequences: see `types/clear_seqs.rs`.
     clear_seqs: ClearSeqs,
+    /// The durable deleted ranges: see `types/spans.rs`.
+    spans: DeletedRanges,
     /// The sequence of the entry before and its stripe; absent before the first entry.
     last: Option<(SeqNo, usize)>,
     /// See [`DropRules::kept_for`].
@@ -68,7 +70,19 @@ impl<'a> DropRules<'a> {
         assert!(!snapshots.is_empty(), "the visible sequence is always a snapshot");
         assert!(snapshots.is_sorted(), "snapshots ascend");
         let clear_seqs = ClearSeqs::default();
-        DropRules { snapshots, clear_seqs, last: None, kept_for: None }
+        DropRules {
+            snapshots,
+            clear_seqs,
+            spans: DeletedRanges::default(),
+            last: None,
+            kept_for: None,
+        }
+    }
+
+    /// The same for the deleted ranges.
+    #[must_use]
+    pub fn with_spans(self, spans: DeletedRanges) -> DropRules<'a> {
+        DropRules { spans, ..self }
     }
 
     /// With the clear sequences of the partition that the job may rely on: they are durable, or become so
@@ -78,14 +92,18 @@ impl<'a> DropRules<'a> {
         DropRules { clear_seqs, ..self }
     }
 
-    /// The stripe of the oldest clear sequence above an entry.
+    /// The stripe of the oldest clear sequence or deleted range above an entry.
     #[inline]
-    fn clear_stripe(&self, seq: SeqNo) -> Option<usize> {
-        if self.clear_seqs.is_empty() {
+    fn deletion_stripe(&self, key: KeyRef<'_>) -> Option<usize> {
+        if self.clear_seqs.is_empty() && self.spans.is_empty() {
             return None;
         }
-        let clear_seq = self.clear_seqs.above(seq)?;
-        Some(self.snapshots.partition_point(|snapshot| *snapshot < clear_seq))
+        let seq = key.trailer.seq();
+        let above = match (self.clear_seqs.above(seq), self.spans.above(key.user, seq)) {
+            (Some(clear_seq), Some(span)) => clear_seq.min(span),
+            (clear_seq, span) => clear_seq.or(span)?,
+        };
+        Some(self.snapshots.partition_point(|snapshot| *snapshot < above))
     }
 
     /// The newest snapshot that the entry judged last was kept for, if a newer entry shadows it for
@@ -101,11 +119,11 @@ impl<'a> DropRules<'a> {
     #[inline]
     pub fn keep(
         &mut self,
-        trailer: Trailer,
+        key: KeyRef<'_>,
         is_version: bool,
         below: impl FnOnce() -> bool,
     ) -> DropDecision {
-        let seq = trailer.seq();
+        let seq = key.trailer.seq();
         // Snapshots cut the sequences into stripes; a reader sees the newest entry at or under
         // its snapshot, so of each stripe only the newest entry of a key is ever seen.
         // A snapshot sees the entry with its own number, hence `<`: both lie in one stripe.
@@ -121,9 +139,9 @@ impl<'a> DropRules<'a> {
         if newer.is_some_and(|(newer_seq, _)| seq == newer_seq) {
             return DropDecision::Twin;
         }
-        // A newer version shadows it, or a clear sequence, whichever comes first.
+        // A newer version shadows it, or a clear sequence or deleted range, whichever comes first.
         let newer_stripe = newer.map_or(usize::MAX, |(_, newer_stripe)| newer_stripe);
-        let shadow = newer_stripe.min(self.clear_stripe(seq).unwrap_or(usize::MAX));
+        let shadow = newer_stripe.min(self.deletion_stripe(key).unwrap_or(usize::MAX));
         if shadow != usize::MAX {
             // Above the last snapshot every sequence may still become one: a snapshot that is taken
             // while the job runs sees the newest entry at that moment, which the job does not know.
@@ -137,7 +155,7 @@ impl<'a> DropRules<'a> {
                 self.kept_for = Some(self.snapshots[shadow - 1]);
             }
         }
-        let tombstone = trailer.kind() == Some(EntryKind::Tombstone);
+        let tombstone = key.trailer.kind() == Some(EntryKind::Tombstone);
         // In the oldest stripe everything older of the key among the inputs goes, so only what is
         // outside them can come back to light. In a younger stripe the tombstone has entries to hide
         // that a snapshot keeps: asking only for the levels below would bring those back.

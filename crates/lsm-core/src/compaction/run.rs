@@ -24,8 +24,8 @@ use crate::hooks::{
 };
 use crate::iter::MergeIter;
 use crate::limits::LEVEL_COUNT;
-use crate::memtable::{Memtable, clear_seqs_of};
-use crate::types::{ClearSeqs, Gap, Gaps, KeyForm, SeqNo};
+use crate::memtable::{Memtable, clear_seqs_of, spans_of};
+use crate::types::{ClearSeqs, DeletedRanges, Gap, Gaps, KeyForm, SeqNo};
 use crate::version::{PartitionVersion, SstMeta, Table, TableContext};
 
 /// One run of a flush, a compaction, a repair or an export: its inputs, and the level of its outputs.
@@ -45,10 +45,30 @@ pub struct Merge<'a> {
     range: Option<&'a ExportRange>,
     /// The sequence numbers at which the partition was cleared.
     clear_seqs: ClearSeqs,
+    /// The deleted ranges.
+    spans: DeletedRanges,
     /// The compaction whose neighbours say where an output ends.
     compaction: Option<&'a Compaction>,
     /// The form of the keys, if outputs have them as given, and no hidden entries.
     bare: Option<KeyForm>,
+}
+
+/// The deleted ranges that hide nothing in the tables of a job.
+#[derive(Clone, Debug, Default)]
+pub struct Erased {
+    /// The job knew every range through this number.
+    known_through: SeqNo,
+    /// The snapshots that it kept entries for, ascending.
+    snapshots: Vec<SeqNo>,
+}
+
+impl Erased {
+    /// Ranges through this number hide nothing in the table, which the job made.
+    pub fn through(&self, meta: &SstMeta) -> SeqNo {
+        // An earlier snapshot sees no entry of the table, so that none was kept for it.
+        let first = self.snapshots.partition_point(|snapshot| *snapshot < meta.oldest());
+        self.snapshots.get(first).map_or(self.known_through, |first| self.known_through.min(*first))
+    }
 }
 
 /// All that a run needs in addition to its merge.
@@ -83,6 +103,7 @@ impl<'a> Merge<'a> {
             range: None,
             // Not those of newer memtables: they may be lost in a crash that keeps the tables.
             clear_seqs: version.clear_seqs.and(&clear_seqs_of(memtables)),
+            spans: version.spans.and(&spans_of(memtables)),
             compaction: None,
             bare: None,
         }
@@ -104,20 +125,21 @@ impl<'a> Merge<'a> {
             base_seq: oldest.expect("a compaction has inputs"),
             range: None,
             clear_seqs: version.clear_seqs.clone(),
+            spans: version.spans.clone(),
             compaction: Some(compaction),
             bare: None,
         }
     }
 
-    /// The entries that a reader sees of `memtables` and `version`, above `clear_seqs`, within `range`, one
-    /// version of each key, as values: an export. Filters and outputs are the caller's choice: the filter
+    /// The entries that a reader sees of `memtables` and `version`, above clears and deleted ranges, within `range`,
+    /// one version of each key, as values: an export. Filters and outputs are the caller's choice: the filter
     /// that seals takes part, those that would decide need not.
     ///
     /// It is a [`JobKind::Compaction`] for the filters, but a partial one.
     pub fn export(
         memtables: &[Arc<Memtable>],
         version: &'a PartitionVersion,
-        clear_seqs: ClearSeqs,
+        (clear_seqs, spans): (ClearSeqs, DeletedRanges),
         range: &'a ExportRange,
     ) -> Merge<'a> {
         let mut tables = Vec::new();
@@ -137,6 +159,7 @@ impl<'a> Merge<'a> {
             base_seq: SeqNo::ZERO,
             range: Some(range),
             clear_seqs,
+            spans,
             compaction: None,
             bare: None,
         }
@@ -161,6 +184,7 @@ impl<'a> Merge<'a> {
     pub fn run(&self, context: RunContext<'_>) -> Result<JobOutcome> {
         let RunContext { factory, tables, mut stages, should_stop, sources } = context;
         stages.clear_seqs = self.clear_seqs.clone();
+        stages.spans = self.spans.clone();
         let findings = JobFindings::default();
         // Checked, because what is written from here on is all that is left of the entries.
         let memtables = self.memtables.iter().map(|memtable| memtable.checked_iter());
@@ -236,6 +260,14 @@ impl<'a> Merge<'a> {
     /// Returns `true` if it repairs a table.
     pub fn is_repair(&self) -> bool {
         self.compaction.is_some_and(|compaction| compaction.trigger == Trigger::Repair)
+    }
+
+    /// The deleted ranges that hide nothing in the tables that the merge makes if it respects `snapshots`.
+    pub fn erased(&self, snapshots: &[SeqNo]) -> Erased {
+        // Later ones may be in memtables alone, so that the merge does not know them.
+        let flushed = self.memtables.iter().map(|memtable| memtable.last_seq()).max();
+        let known_through = flushed.unwrap_or(self.version.flushed_through);
+        Erased { known_through, snapshots: snapshots.to_vec() }
     }
 
     /// The closed gaps that the merge knows: what they hide is left out of its tables.

@@ -145,7 +145,9 @@ impl<'a, 'o> Writing<'a, 'o> {
         let sync_failure_count =
             store.map_or(0, |store| store.sync_failure_count().unwrap_or(u64::MAX));
         Writing {
-            rules: DropRules::new(stages.snapshots).with_clear_seqs(stages.clear_seqs.clone()),
+            rules: DropRules::new(stages.snapshots)
+                .with_clear_seqs(stages.clear_seqs.clone())
+                .with_spans(stages.spans.clone()),
             stages,
             below,
             split,
@@ -255,7 +257,7 @@ impl<'a, 'o> Writing<'a, 'o> {
         }
         let is_version = self.keys.is_version();
         let below = &mut self.below;
-        match self.rules.keep(key.trailer, is_version, || below.may_lie_below(key.user)) {
+        match self.rules.keep(key, is_version, || below.may_lie_below(key.user)) {
             DropDecision::Keep => {
                 self.note_first_flush(entry);
                 self.keep(entry)?;

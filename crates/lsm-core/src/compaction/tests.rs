@@ -10,7 +10,9 @@ use drawing::{draw, empty, seq};
 
 use super::split::Measure;
 use super::*;
-use crate::types::{ClearSeqs, EntryKind, InternalKey, SeqNo, Trailer};
+use crate::types::{
+    ClearSeqs, DeletedRange, DeletedRanges, EntryKind, InternalKey, KeyRef, SeqNo, Trailer,
+};
 use crate::version::{Change, DbVersion, PartitionVersion, SstMeta, VersionEdit, apply};
 
 fn files(tables: &[Arc<Table>]) -> String {
@@ -295,7 +297,8 @@ fn a_clear_shadows_every_key_for_readers_that_see_it() {
         let mut survivors = Vec::new();
         for n in entries {
             let trailer = Trailer::new(seq(*n), EntryKind::Value);
-            if rules.keep(trailer, n != &entries[0], || true) == DropDecision::Keep {
+            let key = KeyRef::new(b"key", trailer);
+            if rules.keep(key, n != &entries[0], || true) == DropDecision::Keep {
                 survivors.push(*n);
             }
         }
@@ -335,11 +338,70 @@ fn tables_below_a_clear_are_let_go_of_whole_unless_a_snapshot_sees_them() {
 }
 
 #[test]
+fn a_deleted_range_shadows_its_keys_for_readers_that_see_it() {
+    fn check(snapshots: &[u64], entries: &[(&str, u64)], kept: &[(&str, u64)]) {
+        let snapshots: Vec<_> = snapshots.iter().map(|n| seq(*n)).collect();
+        let span = DeletedRange { start: (*b"b").into(), end: Some((*b"d").into()), seq: seq(50) };
+        let mut rules = DropRules::new(&snapshots).with_spans(DeletedRanges::of(&[span]));
+        let mut survivors = Vec::new();
+        let mut before = "";
+        for (user, n) in entries {
+            let key = KeyRef::new(user.as_bytes(), Trailer::new(seq(*n), EntryKind::Value));
+            if rules.keep(key, before == *user, || true) == DropDecision::Keep {
+                survivors.push((*user, *n));
+            }
+            before = user;
+        }
+        assert_eq!(survivors, kept, "snapshots {snapshots:?}, entries {entries:?}");
+    }
+    let all = [("a", 40), ("b", 60), ("b", 40), ("c", 49), ("d", 40)];
+    check(&[90], &all, &[all[0], all[1], all[4]]);
+    check(&[50, 90], &all, &[all[0], all[1], all[4]]);
+    check(&[45, 90], &all, &[all[0], all[1], all[2], all[4]]);
+    check(&[49, 90], &all, &all);
+    // A span that is not visible yet hides nothing.
+    check(&[45], &[("c", 46), ("c", 40)], &[("c", 46), ("c", 40)]);
+}
+
+#[test]
+fn tables_below_deleted_ranges_are_let_go_of_whole() {
+    fn check(held: &[u64], spans: &[(&str, &str, u64)], dropped: &[u64]) {
+        // The number of a table is a tenth of the sequence of all of its entries.
+        let mut version = draw("L0: 9:a-c 4:b-d\nL5: 3:a-c\nL6: 2:a-m 1:n-z");
+        let spans = spans.iter().map(|(start, end, n)| DeletedRange {
+            start: start.as_bytes().into(),
+            end: Some(end.as_bytes().into()),
+            seq: seq(*n),
+        });
+        version.spans = DeletedRanges::of(&spans.collect::<Vec<_>>());
+        let held: Vec<_> = held.iter().map(|n| seq(*n)).collect();
+        let cursors = Cursors::default();
+        let busy = Busy::default();
+        let job = Picker { held: &held, ..picker(&version, &busy, &cursors) }.pick();
+        let job = job.filter(|job| job.method == Method::Drop);
+        let files = job.iter().flat_map(|job| job.tables().map(|(_, table)| table.meta.file.0));
+        assert_eq!(files.collect::<Vec<_>>(), dropped, "held {held:?}");
+    }
+    check(&[], &[("a", "e", 50)], &[4, 3]);
+    // The end is no key of the range.
+    check(&[], &[("a", "m", 50)], &[4, 3]);
+    check(&[], &[("a", "m\0", 50)], &[4, 3, 2]);
+    // Two that meet, one that is newer than the other.
+    check(&[], &[("a", "b", 35), ("b", "d", 50)], &[3]);
+    check(&[40], &[("a", "b", 35), ("b", "d", 50)], &[]);
+    check(&[35], &[("a", "b", 35), ("b", "d", 32)], &[3]);
+    // A key between them is in neither.
+    check(&[], &[("a", "b", 50), ("b\0", "e", 50)], &[]);
+}
+
+#[test]
 fn equal_internal_keys_are_distinguished_from_versions() {
     let snapshots = [seq(9)];
     let mut rules = DropRules::new(&snapshots);
-    let mut keep =
-        |n, is_version| rules.keep(Trailer::new(seq(n), EntryKind::Value), is_version, || true);
+    let mut keep = |n, is_version| {
+        let key = KeyRef::new(b"key", Trailer::new(seq(n), EntryKind::Value));
+        rules.keep(key, is_version, || true)
+    };
     assert_eq!(keep(5, false), DropDecision::Keep);
     assert_eq!(keep(5, true), DropDecision::Twin);
     assert_eq!(keep(4, true), DropDecision::Drop);

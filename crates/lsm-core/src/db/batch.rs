@@ -16,10 +16,11 @@ use super::write::{
 use crate::batch::SectionBuilder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::PendingHandle;
-use crate::limits::{FORMAT_BATCH_BYTES_MAX, check_key};
+use crate::limits::{FORMAT_BATCH_BYTES_MAX, INTERNAL_KEY_BYTES_MAX, check_key};
 use crate::options::WriteOptions;
 use crate::partition::PartitionState;
-use crate::types::{EntryKind, SeqNo};
+use crate::read::{Bounds, KeyRange, prefix_bounds, stored_bounds};
+use crate::types::{DeletedRange, EntryKind, SeqNo};
 
 /// Operations on any partitions that become visible, and durable, together or not at all.
 ///
@@ -85,6 +86,18 @@ impl Batch {
         self
     }
 
+    /// Deletes every key of `range` in `partition` that was written before.
+    pub fn delete_range(mut self, partition: &Partition, range: impl KeyRange) -> Batch {
+        self.add_delete_range(partition, range);
+        self
+    }
+
+    /// Deletes every key of `partition` that begins with `prefix` and was written before.
+    pub fn delete_prefix(mut self, partition: &Partition, prefix: impl AsRef<[u8]>) -> Batch {
+        self.add_delete_prefix(partition, prefix.as_ref());
+        self
+    }
+
     /// Sets `key` to `value` in `partition`, in place.
     pub fn add_put(&mut self, partition: &Partition, key: &[u8], value: &[u8]) {
         self.push(partition, EntryKind::Value, key, value);
@@ -107,6 +120,52 @@ impl Batch {
             }
             Err(refused) => self.refused = Some(refused),
         }
+    }
+
+    /// As [`Batch::delete_range`], in place.
+    pub fn add_delete_range(&mut self, partition: &Partition, range: impl KeyRange) {
+        self.erase(partition, range.bounds());
+    }
+
+    /// As [`Batch::delete_prefix`], in place.
+    pub fn add_delete_prefix(&mut self, partition: &Partition, prefix: &[u8]) {
+        self.erase(partition, prefix_bounds(prefix));
+    }
+
+    pub(super) fn erase(&mut self, partition: &Partition, bounds: Bounds) {
+        if self.refused.is_some() {
+            return;
+        }
+        let erased = self.append_range(partition, bounds);
+        self.refused = erased.err();
+    }
+
+    fn append_range(&mut self, partition: &Partition, bounds: Bounds) -> Result<()> {
+        // As a scan of the same bounds finds nothing, their deletion deletes nothing.
+        if DeletedRange::within(&bounds, SeqNo::ZERO).is_none() {
+            return self.check_own(partition);
+        }
+        let state = partition.state();
+        let Some(span) = DeletedRange::within(&stored_bounds(state.key_form, bounds), SeqNo::ZERO)
+        else {
+            return self.check_own(partition);
+        };
+        if span.is_all() {
+            self.add_clear(partition);
+            return Ok(());
+        }
+        let end = span.end.as_deref().unwrap_or_default();
+        let longest = span.start.len().max(end.len());
+        if longest > INTERNAL_KEY_BYTES_MAX {
+            let limit = INTERNAL_KEY_BYTES_MAX as u64;
+            return Err(Error::limit("length of a bound", longest as u64, limit));
+        }
+        let len = (span.start.len() + end.len()) as u64;
+        self.check_room(partition, len)?;
+        let at = self.section_of(state);
+        self.sections[at].2.push(EntryKind::DeleteRange, &span.start, end);
+        self.bytes += len;
+        Ok(())
     }
 
     /// Requires that no one has written to `key` in `partition` after `at_most`, when the batch is

@@ -39,7 +39,7 @@ pub(super) fn settle_clear_seqs(partition: &PartitionVersion, changes: &mut Vec<
     );
 }
 
-fn will_have_gaps(partition: &PartitionVersion, changes: &[Change]) -> bool {
+pub(super) fn will_have_gaps(partition: &PartitionVersion, changes: &[Change]) -> bool {
     let mut removed = 0;
     for change in changes {
         match change {

@@ -43,7 +43,7 @@ use crate::memtable::MemtableWriter;
 use crate::partition::PartitionState;
 use crate::shared::CommitCursorWriter;
 use crate::stats::Counters;
-use crate::types::{Epoch, SeqNo};
+use crate::types::{DeletedRange, EntryKind, Epoch, Operation, SectionBytes, SeqNo};
 use crate::wal::Lsn;
 
 /// The result of a commit: a token for reading one's own writes elsewhere.
@@ -62,8 +62,8 @@ pub(super) trait CommitEnv {
     fn check_batch(&self, batch: &Prepared<'_>) -> Result<()>;
 
     /// Seals memtables that have grown too large, and those whose clear sequences free tables: the group has
-    /// `cleared` these partitions. Called between two groups.
-    fn after_group(&self, writer: &mut LogWriter<'_>, cleared: Vec<Arc<PartitionState>>);
+    /// made these deletions. Called between two groups.
+    fn after_group(&self, writer: &mut LogWriter<'_>, deletions: Vec<Deletion>);
 }
 
 /// A batch that is visible.
@@ -234,9 +234,9 @@ impl CommitPath {
     fn show(&self, env: &dyn CommitEnv, writer: &mut LogWriter<'_>, group: &[Member<'_>]) {
         // In the order of the log, and only members that are in it, as in a replay. Concurrent
         // inserts, as in RocksDB, would need a memtable with several writers.
-        let mut cleared = Vec::new();
+        let mut deletions = Vec::new();
         for member in group.iter().filter(|member| !member.is_refused()) {
-            self.apply(member, &mut cleared);
+            self.apply(member, &mut deletions);
         }
         // Published at once, so that readers see all of a batch or nothing of it.
         self.publish(writer);
@@ -245,12 +245,12 @@ impl CommitPath {
         self.applied_lsn.store(writer.lsn().0, Ordering::Release);
         // Still under the lock of the log. A memtable that is sealed here has all of this group and
         // nothing of the next one, so its switch can be written before the next frame.
-        env.after_group(writer, cleared);
+        env.after_group(writer, deletions);
     }
 
-    /// Inserts a member's operations into the memtables, and adds the partitions that it clears to
-    /// `cleared`.
-    fn apply(&self, member: &Member<'_>, cleared: &mut Vec<Arc<PartitionState>>) {
+    /// Inserts a member's operations into the memtables, and adds what it deletes of whole partitions and ranges to
+    /// `deletions`.
+    fn apply(&self, member: &Member<'_>, deletions: &mut Vec<Deletion>) {
         let lsn = match member.state {
             MemberState::Appended(lsn) => lsn.0,
             // The value with which a memtable marks an entry that is in no log: it pins no segment.
@@ -265,7 +265,6 @@ impl CommitPath {
             let before = view.active.bytes();
             let mut writer = view.active.writer();
             let places = section.places.as_slice();
-            let clear_before = view.active.newest_clear();
             let all_sums = section.sums.as_slice();
             for (number, (sums, operation)) in all_sums.iter().zip(places).enumerate() {
                 // For a single operation there is nothing to prefetch in parallel.
@@ -277,6 +276,9 @@ impl CommitPath {
                 memory += writer
                     .insert(seq, lsn, *sums, bytes, operation)
                     .expect("the commit path alone gives out sequence numbers, and they ascend");
+                if !operation.kind.is_of_entry() {
+                    deletions.push(Deletion::of(&section.partition, bytes, operation, seq));
+                }
                 seq = seq.plus(1);
             }
             drop(writer);
@@ -284,14 +286,38 @@ impl CommitPath {
             // Before the group is published: a secondary that learns of a number finds the
             // partition marked.
             self.cursor.touch(section.partition.id, seq.previous());
-            if view.active.newest_clear() > clear_before {
-                cleared.push(Arc::clone(&section.partition));
-            }
         }
         self.counters.user_bytes.add(user_bytes);
         self.counters.batches.add(1);
         // Once a batch: each addition takes the cache line away from the threads that read the sum.
         self.active_bytes.fetch_add(memory, Ordering::Relaxed);
+    }
+}
+
+/// An operation that deletes all of a partition, or a range of it.
+pub(super) struct Deletion {
+    pub(super) partition: Arc<PartitionState>,
+    /// The range; `None` for a clear.
+    pub(super) span: Option<DeletedRange>,
+}
+
+impl Deletion {
+    #[cold]
+    fn of(
+        partition: &Arc<PartitionState>,
+        section: &SectionBytes<'_>,
+        operation: &Operation,
+        seq: SeqNo,
+    ) -> Deletion {
+        let span = (operation.kind == EntryKind::DeleteRange).then(|| {
+            let end = Some(&section[operation.value.clone()]).filter(|end| !end.is_empty());
+            DeletedRange {
+                start: section[operation.key.clone()].into(),
+                end: end.map(Into::into),
+                seq,
+            }
+        });
+        Deletion { partition: partition.clone(), span }
     }
 }
 

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use super::clear_seqs::clear_seqs_added;
 use super::hook_binding::HooksOf;
+use super::spans::spans_added;
 use crate::compaction::{JobHooks, JobOutcome, Merge, RunContext, TableFactory};
 use crate::error::{Error, Result};
 use crate::fs::names::FileName;
 use crate::hooks::{AddedValue, StoreEdit};
-use crate::memtable::clear_seqs_of;
+use crate::memtable::{clear_seqs_of, spans_of};
 use crate::replay::Replay;
 use crate::types::{PartitionId, SeqNo};
 use crate::version::{Change, DbVersion, SstMeta, VersionEdit, apply};
@@ -101,6 +102,7 @@ impl<'a> Tables<'a> {
             // Only the newest clear sequence matters: every reader of this epoch comes later and is above
             // it.
             let clear_seqs = clear_seqs_of(std::slice::from_ref(&memtable)).distinguished_by(&[]);
+            let spans = spans_of(std::slice::from_ref(&memtable)).distinguished_by(&[]);
             let partition = &self.version.partitions[&id];
             let mut hooks = self.hooks.get(&id).cloned().unwrap_or_default();
             let ageing = hooks.ageing().cloned();
@@ -142,6 +144,7 @@ impl<'a> Tables<'a> {
             let memtables_through = Default::default();
             changes.push(Change::FlushedThrough { partition: id, seq, memtables_through });
             changes.extend(clear_seqs_added(id, &clear_seqs));
+            changes.extend(spans_added(id, &spans));
         }
         let number = self.version.edit_number + 1;
         let edit = VersionEdit { number, changes };

@@ -25,13 +25,14 @@ use super::jobs::{FlushTurn, Jobs};
 use super::log::{Log, LogRetention, WrittenFlush};
 use super::ownership::Ownership;
 use super::sealing::MemtableSealer;
+use super::spans::spans_added;
 use crate::compaction::Merge;
 use crate::error::{ErrorKind, Result};
 use crate::hooks::{Event, catch_engine};
-use crate::memtable::{Memtable, clear_seqs_of};
+use crate::memtable::{Memtable, clear_seqs_of, spans_of};
 use crate::partition::{PartitionState, ReadView};
 use crate::snapshot::DecidingJob;
-use crate::types::{ClearSeqs, MemtableId, PartitionId, SeqNo};
+use crate::types::{ClearSeqs, DeletedRanges, MemtableId, PartitionId, SeqNo};
 use crate::version::{Change, HookRecord};
 
 /// Sealed memtables whose tables are not installed yet.
@@ -43,6 +44,8 @@ pub(super) struct FlushedTables {
     pub(super) last_seq: SeqNo,
     /// The clear sequences of the memtables that distinguish some reader from another.
     pub(super) clear_seqs: ClearSeqs,
+    /// The same for their deleted ranges.
+    pub(super) spans: DeletedRanges,
     pub(super) took: Duration,
     /// The records of the hooks that the flush ran with.
     pub(super) hooks: Arc<[HookRecord]>,
@@ -64,6 +67,7 @@ impl FlushedTables {
             .chain([flushed])
             .chain(gaps_added(partition, &self.made.gaps))
             .chain(clear_seqs_added(partition, &self.clear_seqs))
+            .chain(spans_added(partition, &self.spans))
             .collect()
     }
 }
@@ -232,6 +236,7 @@ impl Flusher {
                 made: &written.made.tables,
                 values,
                 clear_of,
+                erased: written.made.erased.clone(),
                 holds: &|current| current.hooks == written.hooks,
                 hooks: None,
                 is_foreign: written.made.is_repaired,
@@ -283,6 +288,7 @@ impl Flusher {
             through,
             last_seq: sealed[0].last_seq(),
             clear_seqs: clear_seqs_of(sealed).distinguished_by(&job.snapshots.respected),
+            spans: spans_of(sealed).distinguished_by(&job.snapshots.respected),
             took: self.background.now().saturating_sub(started),
             hooks: job.view.version.hooks.clone(),
             _deciding: job.deciding,

@@ -17,8 +17,10 @@ use super::job_parts::JobParts;
 use super::jobs::Jobs;
 use super::log::Log;
 use super::removal::Removal;
+use super::spans::{ErasedTables, settle_spans};
 use super::stall::Stall;
 use super::values::BlobGcGoals;
+use crate::compaction::Erased;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::is_out_of_handles;
 use crate::hooks::{AttachedStore, JobValues, PartitionHooks};
@@ -39,6 +41,8 @@ pub(super) struct Installation<'a> {
     pub(super) values: JobValues,
     /// The closed gaps whose hidden entries are not in `made`.
     pub(super) clear_of: Gaps,
+    /// The deleted ranges that hide nothing in `made`.
+    pub(super) erased: Erased,
     /// Checks the partition under the edit's lock: nothing is installed if this does not hold any
     /// more.
     pub(super) holds: &'a dyn Fn(&PartitionVersion) -> bool,
@@ -60,6 +64,7 @@ impl Installation<'_> {
             made: &[],
             values,
             clear_of: Gaps::default(),
+            erased: Erased::default(),
             holds: &|_| true,
             hooks: None,
             is_foreign: false,
@@ -163,6 +168,17 @@ impl Installer {
         })
     }
 
+    /// Adds and removes the clears and deleted ranges that hide something after an edit, or nothing.
+    fn settle_deletions(
+        &self,
+        current: &PartitionVersion,
+        changes: &mut Vec<Change>,
+        erased: ErasedTables<'_>,
+    ) {
+        settle_clear_seqs(current, changes);
+        settle_spans(current, changes, erased, self.jobs.oldest_snapshot());
+    }
+
     /// Makes changes of a partition durable and installs them in its view. `Ok(false)` if the
     /// partition was dropped meanwhile, or does not match the changes any more: nothing is installed
     /// then.
@@ -176,7 +192,7 @@ impl Installer {
         installation: Installation<'_>,
     ) -> Result<bool> {
         let Installation { mut changes, removed, made, values, clear_of, .. } = installation;
-        let Installation { flushed, holds, hooks, is_foreign, .. } = installation;
+        let Installation { flushed, holds, hooks, is_foreign, erased, .. } = installation;
         let synced = self.sync_job_values(partition, flushed.is_some(), &values);
         synced.inspect_err(|_| self.removal.forget(made))?;
         let mut editing = self.catalog.edit()?;
@@ -189,7 +205,8 @@ impl Installer {
             return Ok(false);
         };
         changes.extend(self.spent_gaps(partition, current, &removed, made, &clear_of));
-        settle_clear_seqs(current, &mut changes);
+        let erased = ErasedTables { made, erased: &erased };
+        self.settle_deletions(current, &mut changes, erased);
         let number = editing.next_number();
         let store = partition.store().filter(|_| !values.is_empty());
         let section = store.map(|store| store.call("edit", |store| store.edit(values.edit())));
@@ -214,7 +231,7 @@ impl Installer {
         let version = installed.inspect_err(|_| doubt_hooks(partition, hooks.as_ref()))?;
         relocated.keep();
         let edit = version.edit_number;
-        note_clear(&version.partitions[&partition.id], made, &clear_of);
+        note_clear(&version.partitions[&partition.id], &clear_of, erased);
         // Before the view: a job takes its view first, and its output under older hooks is not
         // installed.
         hooks.into_iter().for_each(|hooks| partition.attach(hooks));
@@ -248,12 +265,23 @@ fn doubt_hooks(partition: &PartitionState, hooks: Option<&PartitionHooks>) {
     }
 }
 
-/// Notes at the tables of a job that they have no entry which these gaps hide.
-fn note_clear(version: &PartitionVersion, made: &[SstMeta], clear_of: &Gaps) {
+/// Notes at the tables of a job which deleted ranges hide nothing in them.
+fn note_erased(version: &PartitionVersion, made: ErasedTables<'_>) {
+    if version.spans.is_empty() {
+        return;
+    }
+    for (_, table) in version.tables().filter(|(_, table)| is_made(made.made, table)) {
+        table.set_erased_through(made.erased.through(&table.meta));
+    }
+}
+
+/// Notes at the tables of a job which gaps, and which deleted ranges, hide nothing in them.
+fn note_clear(version: &PartitionVersion, clear_of: &Gaps, tables: ErasedTables<'_>) {
+    note_erased(version, tables);
     if clear_of.is_empty() {
         return;
     }
-    for (_, table) in version.tables().filter(|(_, table)| is_made(made, table)) {
+    for (_, table) in version.tables().filter(|(_, table)| is_made(tables.made, table)) {
         table.set_clear_of(clear_of.clone());
     }
 }

@@ -13,7 +13,7 @@ use super::catalog::Catalog;
 use super::commit::CommitPath;
 use super::events::Events;
 use super::log_search::LogSearch;
-use crate::compaction::{JobHooks, JobOutcome, Merge, RunContext, TableFactory};
+use crate::compaction::{Erased, JobHooks, JobOutcome, Merge, RunContext, TableFactory};
 use crate::error::{Damage, Error, Result};
 use crate::hooks::{Event, Fault, Inject, JobValues, PartitionHooks};
 use crate::partition::{PartitionState, ReadView};
@@ -36,6 +36,8 @@ pub(super) struct JobTables {
     pub(super) miscounted: Vec<Fault>,
     /// The closed gaps that the job knew: the entries that they hide are in none of the tables.
     pub(super) clear_of: Gaps,
+    /// The deleted ranges that hide nothing in the tables.
+    pub(super) erased: Erased,
     /// Entries were repaired, so that other keys may be visible than before.
     pub(super) is_repaired: bool,
 }
@@ -141,7 +143,8 @@ impl JobRunner {
                 }
                 self.report_lost(view, lost, &gaps);
                 let clear_of = merge.closed_gaps();
-                Ok(JobTables { tables, values, gaps, miscounted, clear_of, is_repaired })
+                let erased = merge.erased(respected);
+                Ok(JobTables { tables, values, gaps, miscounted, clear_of, erased, is_repaired })
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::fs::names::{FileKind, FileName};
 use crate::fs::{File, Fs, OpenFiles, TableFile};
 use crate::hooks::OwnedEntry;
-use crate::types::{DbId, EntryKind, Epoch, FileNo, PartitionId, SeqNo};
+use crate::types::{DbId, Epoch, FileNo, PartitionId, SeqNo};
 use crate::wal::{LogReader, LogReaderOptions, Record, SectionRef, SegmentSource};
 
 /// The log of this epoch, in the segments that were live when the search began. It keeps no
@@ -68,7 +68,7 @@ impl LogFindings {
         let mut seq = section.first_seq;
         let mut operations = SectionReader::new(&section.bytes);
         while let Some(operation) = operations.next_operation()? {
-            if wanted.contains(&seq) && operation.kind != EntryKind::Clear {
+            if wanted.contains(&seq) && operation.kind.is_of_entry() {
                 let entry = OwnedEntry {
                     key: section.bytes[operation.key].to_vec(),
                     seq,

@@ -61,6 +61,7 @@ pub(crate) mod retries;
 mod schedule;
 mod scheduler;
 mod sealing;
+mod spans;
 mod stall;
 mod stats;
 #[cfg(test)]

@@ -85,7 +85,9 @@ impl PreparedSection<'_> {
         if self.partition.rules_epoch() == self.rules_epoch {
             return Ok(());
         }
-        let mut keys = self.places.as_slice().iter().map(|place| &self.bytes[place.key.clone()]);
+        // The ends of a deleted range are no keys.
+        let places = self.places.as_slice().iter().filter(|place| place.kind.is_of_entry());
+        let mut keys = places.map(|place| &self.bytes[place.key.clone()]);
         keys.try_for_each(|key| self.partition.check_key(key))
     }
 

@@ -128,10 +128,17 @@ impl Requirements {
             if taken <= after {
                 continue;
             }
-            let clear_seq = requirement.partition.view().newest_clear();
             // A clear wrote to every key of the partition.
-            if clear_seq > after || earlier.clears(requirement.partition.id) {
+            if requirement.partition.view().newest_clear() > after
+                || earlier.clears(requirement.partition.id)
+            {
                 return Err(cleared(requirement));
+            }
+            // A deleted range wrote to each of its keys, whether they existed or not.
+            if requirement.is_erased(&requirement.partition.view(), after)
+                || earlier.erases(requirement.partition.id, &requirement.subject)
+            {
+                return Err(erased(requirement));
             }
             if let Some(key) = earlier.writes_to(requirement.partition.id, &requirement.subject) {
                 return Err(conflict(requirement, key, None));
@@ -165,6 +172,21 @@ impl Requirements {
 }
 
 impl Requirement {
+    /// Returns `true` if a range with a key of the subject was deleted after `after`.
+    fn is_erased(&self, view: &ReadView, after: SeqNo) -> bool {
+        // The usual case costs one comparison.
+        if view.newest_span() <= after {
+            return false;
+        }
+        match &self.subject {
+            Subject::Key { key, .. } => view.deleted_at(key, SeqNo::MAX) > after,
+            Subject::Range((lower, upper)) => {
+                let lower = lower.as_ref().map(Vec::as_slice);
+                view.newest_span_within(lower, upper.as_ref().map(Vec::as_slice)) > after
+            }
+        }
+    }
+
     fn check_memtables(&self, after: SeqNo, steps: &mut Steps) -> Result<MemoryCheck> {
         let view = self.partition.view();
         // A memtable without newer operations cannot break the requirement.
@@ -207,6 +229,9 @@ impl Requirement {
         self.partition.check_live()?;
         if view.newest_clear() > after {
             return Err(cleared(self).in_partition(&self.partition.name));
+        }
+        if self.is_erased(&view, after) {
+            return Err(erased(self).in_partition(&self.partition.name));
         }
         let proven = match &self.subject {
             Subject::Key { key, hash } => {
@@ -301,6 +326,15 @@ fn conflict(requirement: &Requirement, key: &[u8], seq: Option<SeqNo>) -> Error 
         partition.name,
         key.escape_ascii()
     );
+    Error::new(ErrorKind::Conflict, message)
+}
+
+/// The error of a requirement whose key, or a key of its range, lies in a range that was deleted.
+#[cold]
+fn erased(requirement: &Requirement) -> Error {
+    let Requirement { partition, at_most, .. } = requirement;
+    let name = &partition.name;
+    let message = format!("partition {name:?}: a range was deleted after sequence {at_most}");
     Error::new(ErrorKind::Conflict, message)
 }
 

@@ -175,9 +175,9 @@ impl Restorer {
                 return Ok(None);
             }
             let found = newest.seq_of(&entry.key)?;
-            let is_cleared = newest.clear_seq.is_some_and(|clear_seq| entry.seq < clear_seq);
+            let is_deleted = entry.seq < view.deleted_at(&entry.key, SeqNo::MAX);
             let is_known =
-                is_cleared || gaps.effect_on(&entry.key, SeqNo::MAX, found).0 == InGap::Unaffected;
+                is_deleted || gaps.effect_on(&entry.key, SeqNo::MAX, found).0 == InGap::Unaffected;
             // The closing hides older entries, so a deletion needs no entry.
             if !is_known && entry.kind == EntryKind::Value {
                 let OwnedEntry { key, value, .. } = entry;
@@ -296,21 +296,21 @@ impl Restorer {
     }
 }
 
-/// Finds the newest entries of keys. A clear counts as a deletion of every key.
-struct NewestEntries {
+/// Finds the newest entries of keys. A clear or a deleted range counts as a deletion of each of its keys.
+struct NewestEntries<'v> {
     sources: Vec<Source>,
-    clear_seq: Option<SeqNo>,
+    view: &'v ReadView,
 }
 
-impl NewestEntries {
-    fn of(tables: &Arc<TableContext>, view: &ReadView) -> Result<NewestEntries> {
+impl<'v> NewestEntries<'v> {
+    fn of(tables: &Arc<TableContext>, view: &'v ReadView) -> Result<NewestEntries<'v>> {
         let sources = Source::all(view, tables)?;
-        let clear_seq = Some(view.newest_clear()).filter(|clear_seq| *clear_seq > SeqNo::ZERO);
-        Ok(NewestEntries { sources, clear_seq })
+        Ok(NewestEntries { sources, view })
     }
 
     fn seq_of(&mut self, key: &[u8]) -> Result<Option<SeqNo>> {
-        let mut newest = self.clear_seq;
+        let deleted = self.view.deleted_at(key, SeqNo::MAX);
+        let mut newest = Some(deleted).filter(|seq| *seq > SeqNo::ZERO);
         for source in &mut self.sources {
             source.seek(Some(KeyRef::seek(key, SeqNo::MAX)))?;
             if source.valid() && source.key().user == key {

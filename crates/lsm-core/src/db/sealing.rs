@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::background::Background;
 use super::catalog::Catalog;
-use super::commit::{CommitEnv, CommitPath};
+use super::commit::{CommitEnv, CommitPath, Deletion};
 use super::job_parts::JobParts;
 use super::log::{Log, LogWriter};
 use super::prepared::Prepared;
@@ -55,7 +55,7 @@ impl CommitEnv for MemtableSealer {
         Ok(())
     }
 
-    fn after_group(&self, writer: &mut LogWriter<'_>, cleared: Vec<Arc<PartitionState>>) {
+    fn after_group(&self, writer: &mut LogWriter<'_>, deletions: Vec<Deletion>) {
         // The largest memtable, not the one that was just written to: a flush of it frees most, and
         // many small partitions are not flushed one by one.
         if self.commit.active_bytes() >= self.limits.write_buffer_bytes {
@@ -65,10 +65,13 @@ impl CommitEnv for MemtableSealer {
                 self.seal(writer, &largest);
             }
         }
-        for partition in cleared {
-            // A clear is in a memtable first, and tables below it can be dropped only when it is in
-            // the manifest.
-            if partition.view().frees_tables() {
+        for Deletion { partition, span } in deletions {
+            // It is in a memtable first, and tables below it can be dropped only when it is in the
+            // manifest.
+            let view = partition.view();
+            let frees =
+                span.map_or_else(|| view.frees_tables(), |span| view.frees_tables_in(&span));
+            if frees {
                 self.seal(writer, &partition);
             }
         }

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::catalog::Catalog;
 use super::commit::CommitEnv;
+use super::commit::Deletion;
 use super::events::Notice;
 use super::leases::LeaseTable;
 use super::log::{Log, LogEnv, LogSettings, LogWriter};
@@ -140,7 +141,7 @@ impl CommitEnv for TestEnv {
         }
     }
 
-    fn after_group(&self, _: &mut LogWriter<'_>, _: Vec<Arc<PartitionState>>) {
+    fn after_group(&self, _: &mut LogWriter<'_>, _: Vec<Deletion>) {
         self.groups.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -169,6 +170,7 @@ pub(super) fn version_of(id: u32, name: &str) -> PartitionVersion {
         hooks: Arc::new([]),
         gaps: crate::types::Gaps::default(),
         clear_seqs: crate::types::ClearSeqs::default(),
+        spans: crate::types::DeletedRanges::default(),
         store_sections: Vec::new(),
     }
 }

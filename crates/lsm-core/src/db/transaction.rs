@@ -144,17 +144,42 @@ impl Transaction {
         self.write(partition, key.as_ref(), None);
     }
 
+    /// Deletes every key of `range` in `partition`.
+    pub fn delete_range(&mut self, partition: &Partition, range: impl KeyRange) {
+        self.erase(partition, &range.bounds());
+    }
+
+    /// Deletes every key of `partition` that begins with `prefix`.
+    pub fn delete_prefix(&mut self, partition: &Partition, prefix: impl AsRef<[u8]>) {
+        self.erase(partition, &prefix_bounds(prefix.as_ref()));
+    }
+
+    fn erase(&mut self, partition: &Partition, bounds: &Bounds) {
+        // As a scan of the same bounds finds nothing, their deletion deletes nothing.
+        if let Some(span) = OwnWrites::span_of(bounds)
+            && let Some(own) = self.own_to_change(partition)
+        {
+            own.erase(span);
+        }
+    }
+
     fn write(&mut self, partition: &Partition, key: &[u8], value: Option<Slice>) {
+        if let Some(own) = self.own_to_change(partition) {
+            own.entries.insert(key.to_vec(), value);
+        }
+    }
+
+    fn own_to_change(&mut self, partition: &Partition) -> Option<&mut OwnWrites> {
         if !Arc::ptr_eq(self.db.inner(), partition.db()) {
             let message = "the partition belongs to another database";
             self.refused = Some(Error::new(ErrorKind::InvalidArgument, message));
-            return;
+            return None;
         }
         let id = partition.state().id;
         let (_, own) = self.writes.entry(id).or_insert_with(|| (partition.clone(), Arc::default()));
         // Existing ranges keep the writes as they were when they began: the map is copied if a
         // range shares it.
-        Arc::make_mut(own).insert(key.to_vec(), value);
+        Some(Arc::make_mut(own))
     }
 
     /// Commits the writes if all reads are still valid.
@@ -173,7 +198,9 @@ impl Transaction {
         }
         let mut batch = self.db.batch();
         for (partition, own) in self.writes.values() {
-            for (key, value) in &**own {
+            // First: an own write to a key of a range came after its deletion.
+            own.erased().for_each(|bounds| batch.erase(partition, bounds));
+            for (key, value) in &own.entries {
                 match value {
                     Some(value) => batch.add_put(partition, key, value),
                     None => batch.add_delete(partition, key),

@@ -17,6 +17,7 @@ use crate::hooks::PendingHandle;
 use crate::limits::check_key;
 use crate::options::{Durability, Options, WriteOptions};
 use crate::partition::PartitionState;
+use crate::read::KeyRange;
 use crate::types::EntryKind;
 use crate::wal::section_checksum;
 
@@ -297,6 +298,24 @@ impl Partition {
     /// Deletes every key, with options.
     pub fn clear_with(&self, options: impl Into<WriteOptions>) -> Result<Commit> {
         Batch::new(self.open_db().clone()).clear(self).commit(options)
+    }
+
+    /// Deletes every key of `range`, with options.
+    pub fn delete_range_with(
+        &self,
+        range: impl KeyRange,
+        options: impl Into<WriteOptions>,
+    ) -> Result<Commit> {
+        Batch::new(self.open_db().clone()).delete_range(self, range).commit(options)
+    }
+
+    /// Deletes every key that begins with `prefix`, with options.
+    pub fn delete_prefix_with(
+        &self,
+        prefix: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<Commit> {
+        Batch::new(self.open_db().clone()).delete_prefix(self, prefix).commit(options)
     }
 
     /// Deletes `key`; an error if that would wait for compactions.

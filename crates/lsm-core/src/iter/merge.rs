@@ -358,6 +358,29 @@ impl<I: MergeSource> InternalIter for MergeIter<I> {
         self.current().run_before(Some(until.map_or(other, |until| until.min(other))))
     }
 
+    fn pass_older(&mut self, until: Option<&[u8]>, seq: SeqNo) -> Result<bool> {
+        // Sources that move alone would be on the wrong side of the present entry.
+        if self.direction == Direction::Backward {
+            return Ok(false);
+        }
+        // The source of the present entry alone: another one may have newer entries on the way, and has its turn
+        // when the merge comes to it.
+        match self.sources[self.top.source].pass_older(until, seq) {
+            Ok(false) => Ok(false),
+            moved => self.top_moved(moved.map(drop)).map(|()| true),
+        }
+    }
+
+    fn pass_older_back(&mut self, from: &[u8], seq: SeqNo) -> Result<bool> {
+        if self.direction == Direction::Forward {
+            return Ok(false);
+        }
+        match self.sources[self.top.source].pass_older_back(from, seq) {
+            Ok(false) => Ok(false),
+            moved => self.top_moved(moved.map(drop)).map(|()| true),
+        }
+    }
+
     #[inline]
     fn next_in_run(&mut self) -> Result<Trailer> {
         let moved = self.sources[self.top.source].next_in_run();

@@ -107,11 +107,12 @@ macro_rules! forward_to_variants {
 }
 
 mod dead_walk;
+mod floors;
 mod merge;
 mod visible;
 
 use crate::error::Result;
-use crate::types::{KeyRef, Trailer};
+use crate::types::{KeyRef, SeqNo, Trailer};
 
 pub use dead_walk::{DeadEntries, DeadRange};
 pub(crate) use forward_to_variants;
@@ -165,6 +166,18 @@ pub trait InternalIter {
         0
     }
 
+    /// Moves forward past the entries before `until` (all, without it), if every entry that it passes is older
+    /// than `seq`; `false` if the cursor does not know that without a read, and has not moved. Only while
+    /// [`InternalIter::valid`]. It may stop earlier. `false` is the default.
+    fn pass_older(&mut self, _until: Option<&[u8]>, _seq: SeqNo) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// As [`InternalIter::pass_older`], backwards past the entries of `from` and of greater keys.
+    fn pass_older_back(&mut self, _from: &[u8], _seq: SeqNo) -> Result<bool> {
+        Ok(false)
+    }
+
     /// As [`InternalIter::next`], to an entry of the run that the last call of
     /// [`InternalIter::run_before`] returned; returns its trailer. Only such steps came after that call. A cursor
     /// that knows runs overrides it, because it need not look for an end.
@@ -173,6 +186,15 @@ pub trait InternalIter {
         self.next()?;
         Ok(self.key().trailer)
     }
+}
+
+/// Moves to the first entry whose user key is not before `until`; past the end without it.
+pub(crate) fn seek_until<I: InternalIter>(iter: &mut I, until: Option<&[u8]>) -> Result<()> {
+    if let Some(until) = until {
+        return iter.seek(Some(KeyRef::seek(until, SeqNo::MAX)));
+    }
+    iter.seek_before(None)?;
+    if iter.valid() { iter.next() } else { Ok(()) }
 }
 
 /// The move of [`InternalIter::next_key`] for any cursor: by comparing the keys of entries.

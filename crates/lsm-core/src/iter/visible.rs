@@ -1,5 +1,5 @@
 //! The entries that a reader at one sequence number sees: the newest visible version of each key,
-//! without tombstones, and without what lies below the sequence number at which the partition was cleared.
+//! without tombstones, and without what lies below a clear or a deleted range.
 //!
 //! Forwards, the inner cursor stays on the current entry, so only the user key is copied.
 //! Backwards, the versions of a key come oldest first, so the last visible version is copied aside.
@@ -17,10 +17,11 @@
 use std::ops::Bound;
 
 use super::dead_walk::{DeadEntries, DeadWalk};
+use super::floors::Floors;
 use super::merge::Direction;
 use super::{InternalIter, STEPS_BEFORE_SEEK};
 use crate::error::Result;
-use crate::types::{EntryKind, KeyRef, SeqNo, Trailer};
+use crate::types::{EntryKind, KeyRef, SeqNo, SpanLayers, Trailer};
 
 /// The relation of the inner cursor to the current entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,8 +39,8 @@ pub struct VisibleIter<I, D = ()> {
     inner: I,
     memory: D,
     seq: SeqNo,
-    /// An entry with a smaller number was cleared.
-    clear_seq: SeqNo,
+    /// An entry with a smaller number was cleared, or lies in a deleted range.
+    floors: Floors,
     position: CursorPosition,
     key: Vec<u8>,
     /// Trailer of the current entry, forwards too: each caller asks for the kind.
@@ -64,7 +65,7 @@ impl<I: InternalIter> VisibleIter<I> {
             inner,
             memory: (),
             seq,
-            clear_seq: SeqNo::ZERO,
+            floors: Floors::new(seq, SeqNo::ZERO, SpanLayers::default()),
             position: CursorPosition::Invalid,
             // Most scans go forwards and copy no key.
             key: Vec::new(),
@@ -76,32 +77,19 @@ impl<I: InternalIter> VisibleIter<I> {
         }
     }
 
-    /// Leaves out the entries below `clear_seq`.
+    /// Leaves out the entries below `clear_seq`, and those that `spans` hide.
     #[must_use]
-    pub fn with_clear_seq(self, clear_seq: SeqNo) -> VisibleIter<I> {
-        VisibleIter { clear_seq, ..self }
+    pub fn with_deletions(self, clear_seq: SeqNo, spans: SpanLayers) -> VisibleIter<I> {
+        VisibleIter { floors: Floors::new(self.seq, clear_seq, spans), ..self }
     }
 
     /// Remembers walks over dead entries in `memory`.
     #[must_use]
     pub fn with_memory<D: DeadEntries>(self, memory: D) -> VisibleIter<I, D> {
-        let VisibleIter {
-            inner, memory: (), seq, clear_seq, position, key, trailer, value, ..
-        } = self;
+        let VisibleIter { inner, memory: (), seq, floors, position, key, trailer, value, .. } =
+            self;
         let VisibleIter { lower, upper, run, .. } = self;
-        VisibleIter {
-            inner,
-            memory,
-            seq,
-            clear_seq,
-            position,
-            key,
-            trailer,
-            value,
-            lower,
-            upper,
-            run,
-        }
+        VisibleIter { inner, memory, seq, floors, position, key, trailer, value, lower, upper, run }
     }
 }
 
@@ -114,12 +102,6 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     #[inline]
     pub fn memory(&self) -> &D {
         &self.memory
-    }
-
-    /// Returns `true` if the newest visible version of a key shows it.
-    #[inline]
-    fn shows(&self, trailer: Trailer) -> bool {
-        trailer.kind() != Some(EntryKind::Tombstone) && trailer.seq() >= self.clear_seq
     }
 
     /// Both ends.
@@ -255,7 +237,8 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
                     return Err(error);
                 }
             };
-            if trailer.seq() <= self.seq && self.shows(trailer) {
+            // A run ends where the deleted ranges over its keys change.
+            if trailer.seq() <= self.seq && shows(trailer, self.floors.here()) {
                 self.trailer = trailer;
                 return Ok(());
             }
@@ -289,7 +272,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         }
         // Nearly always this very entry: looked at without a call and a loop.
         let KeyRef { user, trailer } = self.inner.key();
-        let is_shown = trailer.seq() <= self.seq && self.shows(trailer);
+        let is_shown = trailer.seq() <= self.seq && shows(trailer, self.floors.at(user));
         if is_shown && is_before_upper(&self.upper, user) {
             self.enter(trailer);
             return Ok(());
@@ -302,11 +285,19 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
     fn enter(&mut self, trailer: Trailer) {
         self.trailer = trailer;
         self.position = CursorPosition::Forward;
-        self.run = self.inner.run_before(match &self.upper {
+        let upper = match &self.upper {
             Bound::Unbounded => None,
             Bound::Included(key) => Some(KeyRef::new(key, Trailer::LAST)),
             Bound::Excluded(key) => Some(KeyRef::seek(key, SeqNo::MAX)),
-        });
+        };
+        let until = match self.floors.end() {
+            None => upper,
+            Some(end) => {
+                let end = KeyRef::seek(end, SeqNo::MAX);
+                Some(upper.map_or(end, |upper| upper.min(end)))
+            }
+        };
+        self.run = self.inner.run_before(until);
     }
 
     /// As [`VisibleIter::find_forward`], entry by entry.
@@ -338,16 +329,24 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             // The newest visible version decides for the whole key: if it is a tombstone, older
             // versions are dead, whatever they are.
             steps = 0;
-            if self.shows(trailer) {
+            let floor = self.floors.at(user);
+            if shows(trailer, floor) {
                 walk.end(&self.memory, self.seq);
                 self.enter(trailer);
                 return Ok(());
             }
-            match walk.pass(&self.memory, user, trailer, (self.seq, self.clear_seq)) {
+            if let Some(known) = walk.pass(&self.memory, user, trailer, (self.seq, floor)) {
                 // To all versions: the walk must notice one that is newer than the reader.
-                Some(known) => self.inner.seek(Some(KeyRef::seek(&known.end, SeqNo::MAX)))?,
-                None => self.inner.next_key(&mut self.key)?,
+                self.inner.seek(Some(KeyRef::seek(&known.end, SeqNo::MAX)))?;
+                continue;
             }
+            // All that is older in the range is passed over in one seek.
+            if let Some(part) = self.floors.hiding(trailer.seq())
+                && self.inner.pass_older(part.end.as_deref(), part.seq)?
+            {
+                continue;
+            }
+            self.inner.next_key(&mut self.key)?;
         }
         walk.end(&self.memory, self.seq);
         Ok(())
@@ -383,7 +382,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
                 found = true;
                 self.trailer = self.inner.key().trailer;
                 self.value.clear();
-                if self.shows(self.trailer) {
+                if shows(self.trailer, self.floors.at(&self.key)) {
                     // Copied at every step: only the next step shows whether this was the newest
                     // visible version.
                     self.value.extend_from_slice(self.inner.value());
@@ -393,17 +392,35 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             if !found {
                 continue;
             }
-            if self.shows(self.trailer) {
+            let floor = self.floors.at(&self.key);
+            if shows(self.trailer, floor) {
                 walk.end(&self.memory, self.seq);
                 self.position = CursorPosition::Backward;
                 return Ok(());
             }
-            let at = (self.seq, self.clear_seq);
+            let at = (self.seq, floor);
             if let Some(known) = walk.pass(&self.memory, &self.key, self.trailer, at) {
                 self.inner.seek_before(Some(KeyRef::seek(&known.start, SeqNo::MAX)))?;
+                continue;
             }
+            self.pass_range_backward()?;
         }
         walk.end(&self.memory, self.seq);
+        Ok(())
+    }
+
+    /// Passes over what is older in the deleted range that the inner cursor is in: it is on an earlier key than the
+    /// last one.
+    fn pass_range_backward(&mut self) -> Result<()> {
+        if !self.inner.valid() {
+            return Ok(());
+        }
+        let KeyRef { user, trailer } = self.inner.key();
+        self.floors.at(user);
+        if let Some(part) = self.floors.hiding(trailer.seq()) {
+            let start = part.start.as_deref().unwrap_or_default();
+            self.inner.pass_older_back(start, part.seq)?;
+        }
         Ok(())
     }
 
@@ -414,6 +431,12 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         }
         self.inner.seek_before(Some(KeyRef::seek(&self.key, SeqNo::MAX)))
     }
+}
+
+/// Returns `true` if the newest visible version of a key shows it; older entries than `floor` are deleted.
+#[inline]
+fn shows(trailer: Trailer, floor: SeqNo) -> bool {
+    trailer.kind() != Some(EntryKind::Tombstone) && trailer.seq() >= floor
 }
 
 /// Moves to the first entry after all versions of `key`.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::{Memtable, MemtableWriter, NotNewer, add};
-use crate::types::{ClearSeqs, SeqNo};
+use crate::types::{ClearSeqs, DeletedRange, DeletedRanges, SeqNo};
 
 /// Memory that a clear sequence counts for, in bytes.
 const CLEAR_SEQ_BYTES: u64 = 16;
@@ -98,6 +98,36 @@ pub fn clear_seqs_of(memtables: &[Arc<Memtable>]) -> ClearSeqs {
     ClearSeqs::of(memtables.iter().flat_map(|memtable| memtable.clear_seqs()).collect())
 }
 
+/// The deleted ranges of all these memtables.
+pub fn spans_of(memtables: &[Arc<Memtable>]) -> DeletedRanges {
+    memtables.iter().fold(DeletedRanges::default(), |all, memtable| all.and(&memtable.spans()))
+}
+
+/// Deleted ranges: see `spans.rs`.
+impl Memtable {
+    /// The number of the newest span, or zero.
+    #[inline]
+    pub fn newest_span(&self) -> SeqNo {
+        self.spans.newest()
+    }
+
+    /// The newest span over `key` that a reader at `seq` sees, or zero.
+    pub fn span_at(&self, key: &[u8], seq: SeqNo) -> SeqNo {
+        self.spans.at(key, seq)
+    }
+
+    /// The layers of the spans.
+    pub fn span_layers(&self) -> Vec<DeletedRanges> {
+        self.spans.layers()
+    }
+
+    /// All spans.
+    pub fn spans(&self) -> DeletedRanges {
+        // Newest, and so smallest, first.
+        self.span_layers().iter().rev().fold(DeletedRanges::default(), |all, layer| all.and(layer))
+    }
+}
+
 impl Memtable {
     /// The newest clear sequence, or zero.
     #[inline]
@@ -147,6 +177,21 @@ impl MemtableWriter<'_> {
         add(&table.bytes, CLEAR_SEQ_BYTES);
         table.note_operation(seq, lsn);
         Ok(CLEAR_SEQ_BYTES)
+    }
+
+    /// Applies an operation that deletes the keys of a range.
+    #[cold]
+    pub(super) fn delete_range(&mut self, span: DeletedRange, lsn: u64) -> Result<u64, NotNewer> {
+        let table = self.table;
+        let seq = span.seq;
+        // As a clear: it may write to every key, so it must be newer than all of them.
+        if seq <= table.last_seq() {
+            return Err(NotNewer);
+        }
+        let bytes = table.spans.push(span);
+        add(&table.bytes, bytes);
+        table.note_operation(seq, lsn);
+        Ok(bytes)
     }
 }
 

@@ -10,6 +10,7 @@
 //! bloom.rs                a filter that answers for most missing keys
 //! dead_ranges.rs          ranges without visible entries, which a walk need not pass again
 //! clear_seqs.rs            the sequence numbers at which the partition was cleared
+//! spans.rs                 the ranges of keys that were deleted
 //! iter.rs                 the cursor
 //! protection.rs           entries that changed in memory, and their repair
 //! ```
@@ -31,12 +32,14 @@ mod protection;
 mod shared_prefix;
 #[expect(unsafe_code, reason = "readers follow pointers while one writer inserts")]
 mod skiplist;
+mod spans;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::Result;
 use crate::iter::DeadRange;
+use crate::types::DeletedRange;
 use crate::types::{
     COPIED_VALUE_BYTES_MAX, EntryKind, MemtableId, Operation, OperationChecksum, SectionBytes,
     SeqNo, Slice, Trailer,
@@ -45,12 +48,13 @@ use crate::types::{
 pub use arena::SlabPool;
 use bloom::MemtableBloom;
 use clear_seqs::OwnClearSeqs;
-pub use clear_seqs::clear_seqs_of;
+pub use clear_seqs::{clear_seqs_of, spans_of};
 use dead_ranges::DeadRanges;
 pub use iter::MemtableIter;
 pub use protection::{DamagedEntry, TrueEntry};
 use shared_prefix::SharedPrefix;
 use skiplist::{Inserted, NewEntry, NewValue, PREFETCH_MAX, SkipList, Writer};
+use spans::OwnSpans;
 
 /// The number of keys after which their shared prefix is computed.
 const KEYS_BEFORE_LOOK: u64 = 512;
@@ -73,6 +77,7 @@ pub struct Memtable {
     first_lsn: AtomicU64,
     last_seq: AtomicU64,
     clear_seqs: OwnClearSeqs,
+    spans: OwnSpans,
     dead: Arc<DeadRanges>,
 }
 
@@ -115,6 +120,7 @@ impl Memtable {
             first_lsn: AtomicU64::new(u64::MAX),
             last_seq: AtomicU64::new(0),
             clear_seqs: OwnClearSeqs::default(),
+            spans: OwnSpans::default(),
             dead,
         }
     }
@@ -243,6 +249,7 @@ impl Memtable {
         self.first_lsn.store(other.first_lsn.load(Ordering::Relaxed), Ordering::Relaxed);
         self.last_seq.store(other.last_seq.load(Ordering::Relaxed), Ordering::Relaxed);
         self.take_clear_seqs_of(other);
+        self.spans.take(&other.spans);
     }
 
     /// Notes an operation and the place of its frame in the log. Under the writer's lock.
@@ -274,7 +281,7 @@ impl Memtable {
 
     /// Returns `true` if nothing was inserted.
     pub fn is_empty(&self) -> bool {
-        self.entry_count() == 0 && self.newest_clear() == SeqNo::ZERO
+        self.entry_count() == 0 && self.newest_clear().max(self.newest_span()) == SeqNo::ZERO
     }
 
     /// The place of the oldest entry in the WAL; `None` if there is none or it is not logged.
@@ -327,8 +334,8 @@ impl MemtableWriter<'_> {
         section: &SectionBytes<'_>,
         operation: &Operation,
     ) -> Result<u64, NotNewer> {
-        if operation.kind == EntryKind::Clear {
-            return self.clear(seq, lsn);
+        if !operation.kind.is_of_entry() {
+            return self.insert_deletion(seq, lsn, section, operation);
         }
         if self.table.dead.is_used() && operation.kind != EntryKind::Tombstone {
             self.table.dead.cut(&section[operation.key.clone()]);
@@ -374,6 +381,23 @@ impl MemtableWriter<'_> {
             return Ok(bytes + self.look_at_keys());
         }
         Ok(bytes)
+    }
+
+    /// As [`MemtableWriter::insert`], for an operation that deletes many keys.
+    #[cold]
+    fn insert_deletion(
+        &mut self,
+        seq: SeqNo,
+        lsn: u64,
+        section: &SectionBytes<'_>,
+        operation: &Operation,
+    ) -> Result<u64, NotNewer> {
+        if operation.kind == EntryKind::Clear {
+            return self.clear(seq, lsn);
+        }
+        let start = section[operation.key.clone()].into();
+        let end = Some(&section[operation.value.clone()]).filter(|end| !end.is_empty());
+        self.delete_range(DeletedRange { start, end: end.map(Into::into), seq }, lsn)
     }
 
     /// Returns `true` if no entry from `start` to before `end` is newer than `seq`; also `false` if

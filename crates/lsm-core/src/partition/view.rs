@@ -1,11 +1,12 @@
 //! [`ReadView`]: the memtables and tables that a reader pins.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::iter::DeadRange;
-use crate::memtable::{Memtable, clear_seqs_of};
-use crate::types::{ClearSeqs, SeqNo};
-use crate::version::PartitionVersion;
+use crate::memtable::{Memtable, clear_seqs_of, spans_of};
+use crate::types::{ClearSeqs, DeletedRange, DeletedRanges, Gap, SeqNo, SpanLayers};
+use crate::version::{PartitionVersion, SstMeta, UserRange};
 
 /// Memtables and tables of a partition at one moment. With a sequence number it is all that the
 /// read path needs: `Db`, snapshots and secondaries read through the same functions.
@@ -20,6 +21,8 @@ pub struct ReadView {
     settled: ClearSeqs,
     /// The newest of these, or zero.
     newest_settled: SeqNo,
+    /// The deleted ranges of everything but the active memtable.
+    settled_spans: DeletedRanges,
     /// The epoch of [`DeadRanges`](crate::memtable::DeadRanges) that the view began in.
     dead_epoch: u64,
 }
@@ -35,8 +38,9 @@ impl ReadView {
         // in use.
         let settled = version.clear_seqs.and(&clear_seqs_of(&sealed));
         let newest_settled = settled.all().last().copied().unwrap_or(SeqNo::ZERO);
+        let settled_spans = version.spans.and(&spans_of(&sealed));
         let dead_epoch = active.dead().epoch();
-        ReadView { active, sealed, version, settled, newest_settled, dead_epoch }
+        ReadView { active, sealed, version, settled, newest_settled, settled_spans, dead_epoch }
     }
 
     /// The range around `user` without entries for a reader at `seq`, if one is known.
@@ -74,11 +78,97 @@ impl ReadView {
         own.or_else(|| self.settled.at(seq)).unwrap_or(SeqNo::ZERO)
     }
 
-    /// Returns `true` if a reader at `at` does not see an entry with the number `entry`, since the
-    /// partition was cleared in between.
+    /// The number of the newest deleted range, or zero.
     #[inline]
-    pub fn hides(&self, entry: SeqNo, at: SeqNo) -> bool {
-        self.newest_clear() > entry && self.clear_at(at) > entry
+    pub fn newest_span(&self) -> SeqNo {
+        self.active.newest_span().max(self.settled_spans.newest())
+    }
+
+    /// The newest clear sequence or deleted range over `key` that a reader at `seq` sees, or zero: an entry of
+    /// the key below it is absent.
+    pub fn deleted_at(&self, key: &[u8], seq: SeqNo) -> SeqNo {
+        let clear_seq = self.clear_at(seq);
+        if self.newest_span() == SeqNo::ZERO {
+            clear_seq
+        } else {
+            clear_seq.max(self.span_at(key, seq))
+        }
+    }
+
+    /// The newest deleted range over `key` that a reader at `seq` sees, or zero.
+    pub fn span_at(&self, key: &[u8], seq: SeqNo) -> SeqNo {
+        self.settled_spans.at(key, seq).max(self.active.span_at(key, seq))
+    }
+
+    /// Returns `true` if a reader at `at` does not see an entry of `key` with the number `entry`, since the
+    /// partition was cleared or a range with the key was deleted in between.
+    #[inline]
+    pub fn hides(&self, key: &[u8], entry: SeqNo, at: SeqNo) -> bool {
+        self.newest_clear().max(self.newest_span()) > entry && self.deleted_at(key, at) > entry
+    }
+
+    /// The newest clear sequence that a reader at `seq` sees, and the deleted ranges.
+    pub fn deletions(&self, seq: SeqNo) -> (SeqNo, SpanLayers) {
+        (self.clear_at(seq), self.span_layers())
+    }
+
+    /// The newest deleted range over a key within the bounds, or zero.
+    pub fn newest_span_within(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> SeqNo {
+        let active = self.active.span_layers();
+        let layers = active.iter().chain([&self.settled_spans]);
+        layers.map(|layer| layer.newest_within(lower, upper)).max().unwrap_or_default()
+    }
+
+    /// The deleted ranges.
+    pub fn span_layers(&self) -> SpanLayers {
+        if self.newest_span() == SeqNo::ZERO {
+            return SpanLayers::default();
+        }
+        let active = self.active.span_layers();
+        SpanLayers::of(std::iter::once(self.settled_spans.clone()).chain(active))
+    }
+
+    /// Returns `true` if a table lies below `span` of the active memtable, in all of its keys, and below nothing
+    /// older: as [`ReadView::frees_tables`].
+    pub fn frees_tables_in(&self, span: &DeletedRange) -> bool {
+        let range = UserRange { start: Some(&span.start), end: span.end.as_deref() };
+        self.version.levels.iter().enumerate().any(|(number, level)| {
+            let tables = if number == 0 { level.tables() } else { level.overlapping(range) };
+            tables.iter().any(|table| self.is_freed(&table.meta, span))
+        })
+    }
+
+    fn is_freed(&self, meta: &SstMeta, span: &DeletedRange) -> bool {
+        meta.newest() < span.seq
+            && span.contains(&meta.smallest.user)
+            && span.contains(&meta.largest.user)
+            && self.version.deleted_above(meta).is_none()
+    }
+
+    /// The first gap that a walk at `seq` over the keys between `lower` and `upper` may not pass.
+    pub fn gap_refusing(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        seq: SeqNo,
+    ) -> Option<&Gap> {
+        let clear_seq = self.clear_at(seq);
+        if self.newest_span() == SeqNo::ZERO {
+            return self.version.gaps.refusing(lower, upper, seq, clear_seq, |_| false);
+        }
+        let spans = self.span_layers().joined();
+        self.version.gaps.refusing(lower, upper, seq, clear_seq, |gap| {
+            // What was lost is deleted, where the walk comes to it.
+            let first = match lower {
+                Bound::Included(first) | Bound::Excluded(first) if *first > *gap.from => first,
+                _ => &gap.from,
+            };
+            let last = match upper {
+                Bound::Included(last) | Bound::Excluded(last) if *last < *gap.to => last,
+                _ => &gap.to,
+            };
+            first <= last && spans.hide_all(first, last, seq, gap.through)
+        })
     }
 
     /// Returns `true` if tables lie below the clear sequences of the active memtable and below no older one:

@@ -166,6 +166,13 @@ fn operations(section: &[u8]) -> Vec<(Range<u64>, String)> {
             EntryKind::Value => format!("put \"{key}\", value of {} bytes", operation.value.len()),
             EntryKind::Tombstone => format!("delete \"{key}\""),
             EntryKind::Clear => "clear the partition".to_owned(),
+            EntryKind::DeleteRange if operation.value.is_empty() => {
+                format!("delete the keys from \"{key}\" on")
+            }
+            EntryKind::DeleteRange => {
+                let end = section[operation.value.clone()].escape_ascii();
+                format!("delete the keys from \"{key}\" to before \"{end}\"")
+            }
             kind => format!("{kind:?} \"{key}\", {} bytes", operation.value.len()),
         };
         let end = operation.value.end as u64;

@@ -160,6 +160,11 @@ impl Walk {
         Some(self.pin.view.newest_clear()).filter(|clear_seq| *clear_seq > SeqNo::ZERO)
     }
 
+    /// Returns the same for the last deletion of a range with the stored key `key`.
+    pub fn range_deleted_at(&self, key: &[u8]) -> Option<SeqNo> {
+        Some(self.pin.view.span_at(key, SeqNo::MAX)).filter(|seq| *seq > SeqNo::ZERO)
+    }
+
     /// Returns the damage of a gap.
     pub fn lost(&self, gap: &Gap) -> Option<Damage> {
         let error = lost(gap, self.pin.open.tables()).in_partition(self.pin.open.partition());

@@ -146,11 +146,11 @@ impl Cursor {
             Err(error) => (Vec::new(), None, Some(error)),
         };
         let seq = point.as_ref().map_or(SeqNo::ZERO, |point| point.seq);
-        // The clear sequence at the reader's moment: a snapshot from before a clear still sees what was
-        // cleared.
-        let clear_seq = point.as_ref().map_or(SeqNo::ZERO, |point| point.view.clear_at(point.seq));
+        // As the reader sees them: a snapshot from before a clear still sees what was cleared.
+        let (clear_seq, spans) =
+            point.as_ref().map(|point| point.view.deletions(seq)).unwrap_or_default();
         let merged = MergeIter::new(sources).with_prefetch(Source::prefetch);
-        let entries = VisibleIter::new(merged, seq, lower, upper).with_clear_seq(clear_seq);
+        let entries = VisibleIter::new(merged, seq, lower, upper).with_deletions(clear_seq, spans);
         let has_gaps = point.as_ref().is_some_and(|point| !point.view.version.gaps.is_empty());
         let entries = entries.with_memory(point);
         // Large values are fetched only when they are asked for: a scan of keys reads none of them.
@@ -417,8 +417,7 @@ impl Cursor {
     /// Returns an error if some of the keys between the two bounds may be lost.
     fn check_passed(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         let point = self.point();
-        let clear_seq = point.view.clear_at(point.seq);
-        match point.view.version.gaps.refusing(lower, upper, point.seq, clear_seq) {
+        match point.view.gap_refusing(lower, upper, point.seq) {
             Some(gap) => Err(lost(gap, point.tables())),
             None => Ok(()),
         }

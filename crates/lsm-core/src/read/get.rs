@@ -153,7 +153,7 @@ pub fn is_answer(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> 
     let view = context.view;
     if view.version.gaps.is_empty() {
         // A missing key has no entry that a clear sequence could hide, so the clear sequence is not loaded.
-        return Ok(!found.is_some_and(|found| view.hides(found, context.seq)));
+        return Ok(!found.is_some_and(|found| view.hides(key, found, context.seq)));
     }
     is_answer_in_gaps(context, key, found)
 }
@@ -161,9 +161,9 @@ pub fn is_answer(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> 
 #[cold]
 fn is_answer_in_gaps(context: &GetContext<'_>, key: &[u8], found: Option<SeqNo>) -> Result<bool> {
     let gaps = &context.view.version.gaps;
-    let clear_seq = context.view.clear_at(context.seq);
-    // A clear sequence means the same for the key as a deletion.
-    let newest = found.max((clear_seq > SeqNo::ZERO).then_some(clear_seq));
+    let deleted = context.view.deleted_at(key, context.seq);
+    // A clear or a deleted range means the same for the key as its deletion.
+    let newest = found.max((deleted > SeqNo::ZERO).then_some(deleted));
     match gaps.effect_on(key, context.seq, newest) {
         (InGap::Unknown, Some(gap)) => Err(lost(gap, context.tables).at_key(key)),
         (effect, _) => Ok(effect == InGap::Unaffected && newest == found),

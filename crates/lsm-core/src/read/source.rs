@@ -3,19 +3,20 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::iter::{InternalIter, MergeSource, forward_to_variants};
+use crate::iter::{InternalIter, MergeSource, forward_to_variants, seek_until};
 use crate::memtable::MemtableIter;
 use crate::partition::ReadView;
 use crate::sstable::{BlockCheck, ReadMode, SstIter, SstReader};
 use crate::types::{KeyRef, SeqNo, Slice, Trailer, prefix8};
 use crate::version::{LevelIter, TableContext};
 
-/// One sorted input of a scan.
+/// One sorted input of a scan. With a memtable and a table comes the number of its newest entry, as far as a reader of
+/// the view sees it.
 pub enum Source {
     /// A memtable.
-    Memtable(MemtableIter),
+    Memtable(MemtableIter, SeqNo),
     /// A table of level 0.
-    Table(SstIter),
+    Table(SstIter, SeqNo),
     /// A whole deeper level.
     Level(LevelIter),
 }
@@ -46,13 +47,14 @@ impl Source {
         let count = memtables.clone().count() + level0.clone().count() + levels.clone().count();
         let mut sources = Vec::with_capacity(count);
         for memtable in memtables {
-            sources.push(Source::Memtable(memtable.iter()));
+            // Entries that are inserted later are not seen.
+            sources.push(Source::Memtable(memtable.iter(), memtable.last_seq()));
         }
         // Tables of level 0 overlap, so all are opened now. A deeper level opens a table when the
         // walk comes to it.
         for table in level0 {
             let iter = table.reader(context)?.checked_iter(ReadMode::Cached, check.cloned());
-            sources.push(Source::Table(iter));
+            sources.push(Source::Table(iter, table.meta.newest()));
         }
         for level in levels {
             let context = context.clone();
@@ -66,8 +68,8 @@ impl Source {
     /// The table that the present entry lies in; `None` for a memtable. Only while valid.
     pub fn table(&self) -> Option<&SstReader> {
         match self {
-            Source::Memtable(_) => None,
-            Source::Table(iter) => Some(iter.table()),
+            Source::Memtable(..) => None,
+            Source::Table(iter, _) => Some(iter.table()),
             Source::Level(iter) => Some(iter.reader()),
         }
     }
@@ -75,8 +77,8 @@ impl Source {
     /// Has the processor fetch memory that a seek to `target` waits for.
     pub fn prefetch(&self, target: KeyRef<'_>) {
         match self {
-            Source::Memtable(_) => {}
-            Source::Table(cursor) => cursor.prefetch(target),
+            Source::Memtable(..) => {}
+            Source::Table(cursor, _) => cursor.prefetch(target),
             Source::Level(cursor) => cursor.prefetch(target),
         }
     }
@@ -84,8 +86,8 @@ impl Source {
     /// The value, shared where that is worth it.
     pub fn value_slice(&self) -> Slice {
         match self {
-            Source::Memtable(cursor) => cursor.value_slice(),
-            Source::Table(cursor) => cursor.value_slice(),
+            Source::Memtable(cursor, _) => cursor.value_slice(),
+            Source::Table(cursor, _) => cursor.value_slice(),
             Source::Level(cursor) => cursor.value_slice(),
         }
     }
@@ -95,8 +97,8 @@ impl MergeSource for Source {
     #[inline]
     fn prefix(&self) -> u64 {
         match self {
-            Source::Memtable(cursor) => prefix8(cursor.key().user),
-            Source::Table(cursor) => cursor.prefix(),
+            Source::Memtable(cursor, _) => prefix8(cursor.key().user),
+            Source::Table(cursor, _) => cursor.prefix(),
             Source::Level(cursor) => cursor.on_table().prefix(),
         }
     }
@@ -105,11 +107,36 @@ impl MergeSource for Source {
 impl InternalIter for Source {
     forward_to_variants!(Source: Memtable, Table, Level);
 
+    fn pass_older(&mut self, until: Option<&[u8]>, seq: SeqNo) -> Result<bool> {
+        match self {
+            Source::Level(cursor) => return cursor.pass_older(until, seq),
+            Source::Memtable(_, newest) | Source::Table(_, newest) if *newest >= seq => {
+                return Ok(false);
+            }
+            Source::Memtable(cursor, _) => seek_until(cursor, until)?,
+            Source::Table(cursor, _) => seek_until(cursor, until)?,
+        }
+        Ok(true)
+    }
+
+    fn pass_older_back(&mut self, from: &[u8], seq: SeqNo) -> Result<bool> {
+        let before = Some(KeyRef::seek(from, SeqNo::MAX));
+        match self {
+            Source::Level(cursor) => return cursor.pass_older_back(from, seq),
+            Source::Memtable(_, newest) | Source::Table(_, newest) if *newest >= seq => {
+                return Ok(false);
+            }
+            Source::Memtable(cursor, _) => cursor.seek_before(before)?,
+            Source::Table(cursor, _) => cursor.seek_before(before)?,
+        }
+        Ok(true)
+    }
+
     #[inline]
     fn key(&self) -> KeyRef<'_> {
         match self {
-            Source::Memtable(cursor) => cursor.key(),
-            Source::Table(cursor) => cursor.key(),
+            Source::Memtable(cursor, _) => cursor.key(),
+            Source::Table(cursor, _) => cursor.key(),
             Source::Level(cursor) => cursor.key(),
         }
     }

@@ -111,7 +111,9 @@ impl SstProperties {
             EntryKind::Tombstone => self.tombstones += 1,
             EntryKind::Handle => self.handles += 1,
             EntryKind::Poison => self.poisons += 1,
-            EntryKind::Clear => unreachable!("no entry clears a partition"),
+            EntryKind::Clear | EntryKind::DeleteRange => {
+                unreachable!("no entry deletes other keys")
+            }
         }
         self.min_seq = self.min_seq.min(seq);
         self.max_seq = self.max_seq.max(seq);

@@ -74,7 +74,10 @@ pub enum EntryKind {
     Value = 1,
     /// The key's value lies in a value store; the bytes are its handle.
     Handle = 2,
-    // 3 merge operand and 4 range tombstone are reserved: a reader refuses them.
+    // 3 merge operand is reserved: a reader refuses it.
+    /// A range of keys is deleted: of an operation in the log alone. No entry has this kind, see
+    /// `types/spans.rs`.
+    DeleteRange = 4,
     /// The record is known to be damaged: shadows like a value, reads as corruption.
     Poison = 5,
     /// The partition is cleared: of an operation in the log alone. No entry has this kind, see
@@ -88,7 +91,14 @@ impl EntryKind {
 
     /// The kind of an operation with the on-disk number `n`, if this version knows it.
     pub fn of_operation(n: u8) -> Option<EntryKind> {
-        if n == EntryKind::Clear as u8 { Some(EntryKind::Clear) } else { EntryKind::from_u8(n) }
+        let operations = [EntryKind::Clear, EntryKind::DeleteRange];
+        operations.into_iter().find(|kind| *kind as u8 == n).or_else(|| EntryKind::from_u8(n))
+    }
+
+    /// Returns `true` if an operation of this kind writes to one key.
+    #[inline]
+    pub fn is_of_entry(self) -> bool {
+        !matches!(self, EntryKind::Clear | EntryKind::DeleteRange)
     }
 
     /// The kind of an entry with the on-disk number `n`, if this version knows it.

@@ -15,6 +15,7 @@ mod operation;
 mod process;
 mod section_bytes;
 mod slice;
+mod spans;
 
 pub use clear_seqs::ClearSeqs;
 pub use gap::{Gap, InGap};
@@ -24,6 +25,7 @@ pub use key::{EntryKind, KeyRef, SeqNo, Trailer};
 pub use key_form::KeyForm;
 pub use process::{Opened, Process};
 pub use slice::Slice;
+pub use spans::{DeletedRange, DeletedRanges, SpanLayers, SpanPart};
 
 pub use entry_checksum::VALUE_SEED;
 pub(crate) use entry_checksum::{EntryChecksum, OperationChecksum};

@@ -10,6 +10,7 @@
 //! 3. A table that moves between levels keeps its `Arc`.
 
 mod log;
+mod spans;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -19,10 +20,14 @@ use super::change::Change;
 use super::edit::VersionEdit;
 use super::level::Level;
 use super::table::{SstMeta, Table};
+use spans::SpansDraft;
+
 use super::{DbVersion, HookRecord, PartitionVersion};
 use crate::limits::{LEVEL_COUNT, PARTITIONS_MAX, check_partition_name};
 use crate::options::PartitionOptions;
-use crate::types::{ClearSeqs, DbId, FileNo, Gap, Gaps, MemtableId, PartitionId, SeqNo};
+use crate::types::{
+    ClearSeqs, DbId, DeletedRanges, FileNo, Gap, Gaps, MemtableId, PartitionId, SeqNo,
+};
 
 /// The reason why an edit does not fit a version. The caller knows the file and the offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +101,13 @@ pub fn snapshot_edit(version: &DbVersion) -> VersionEdit {
                 partition: partition.id,
                 seq: *clear_seq,
             }),
+        );
+        changes.extend(
+            partition
+                .spans
+                .list()
+                .into_iter()
+                .map(|span| Change::SpanAdded { partition: partition.id, span }),
         );
         changes.extend(partition.store_sections.iter().map(|(number, bytes)| {
             Change::StoreSection { partition: partition.id, number: *number, bytes: bytes.to_vec() }
@@ -212,12 +224,14 @@ impl VersionBuilder {
                 Ok(())
             }
             Change::ClearSeqRemoved { partition, seq } => self.remove_clear_seq(*partition, *seq),
-            Change::GapRemoved { partition, gap } => {
-                if !self.draft(*partition)?.partition.gaps.remove(gap) {
-                    return refuse(format!("partition {partition} has no gap {gap} to remove"));
-                }
-                Ok(())
+            Change::SpanAdded { partition, span } => {
+                self.known(span.seq);
+                self.draft(*partition).map(|draft| draft.spans.add(span))
             }
+            Change::SpanRemoved { partition, span } => {
+                self.draft(*partition).map(|draft| draft.spans.remove(span))
+            }
+            Change::GapRemoved { partition, gap } => self.remove_gap(*partition, gap),
             // Listed by name, so that a new change does not compile until it is applied.
             Change::SegmentAdded { .. }
             | Change::SegmentRemoved { .. }
@@ -248,6 +262,13 @@ impl VersionBuilder {
             return refuse(format!("a gap of partition {partition} is impossible: {fault}"));
         }
         self.draft(partition)?.partition.gaps.add(gap.clone());
+        Ok(())
+    }
+
+    fn remove_gap(&mut self, partition: PartitionId, gap: &Gap) -> Result<(), Refused> {
+        if !self.draft(partition)?.partition.gaps.remove(gap) {
+            return refuse(format!("partition {partition} has no gap {gap} to remove"));
+        }
         Ok(())
     }
 
@@ -295,6 +316,7 @@ impl VersionBuilder {
             hooks: hooks.into(),
             gaps: Gaps::default(),
             clear_seqs: ClearSeqs::default(),
+            spans: DeletedRanges::default(),
             store_sections: Vec::new(),
         });
         self.version.partitions.insert(partition);
@@ -334,6 +356,7 @@ struct Draft {
     levels: [LevelDraft; LEVEL_COUNT],
     /// The clear sequences, once one of them has changed.
     clear_seqs: Option<BTreeSet<SeqNo>>,
+    spans: SpansDraft,
     /// The files that some level has in `added`.
     added_files: HashSet<FileNo>,
 }
@@ -350,6 +373,7 @@ impl Draft {
             partition: partition.clone(),
             levels: Default::default(),
             clear_seqs: None,
+            spans: SpansDraft::default(),
             added_files: HashSet::new(),
         }
     }
@@ -439,6 +463,13 @@ impl Draft {
         }
         if let Some(clear_seqs) = self.clear_seqs {
             self.partition.clear_seqs = ClearSeqs::of(clear_seqs.into_iter().collect());
+        }
+        if !self.spans.is_unchanged() {
+            let id = self.partition.id;
+            let Some(spans) = self.spans.finish(&self.partition.spans) else {
+                return refuse(format!("partition {id} has no such deleted range to remove"));
+            };
+            self.partition.spans = spans;
         }
         Ok(self.partition)
     }

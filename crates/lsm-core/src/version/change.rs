@@ -10,13 +10,13 @@
 
 use super::record::{
     EditFault, FlushBeyondSync, HookRecord, LogCut, put_all, put_cut, put_gap, put_hooks, put_meta,
-    put_options, read_cut, read_gap, read_hooks, read_level, read_meta, read_options,
-    read_partition, read_seq, read_text,
+    put_options, put_span, read_cut, read_gap, read_hooks, read_level, read_meta, read_options,
+    read_partition, read_seq, read_span, read_text,
 };
 use super::table::SstMeta;
 use crate::codec::{Reader, put_bytes, put_varint};
 use crate::options::PartitionOptions;
-use crate::types::{Epoch, FileNo, Gap, MemtableId, PartitionId, SeqNo};
+use crate::types::{DeletedRange, Epoch, FileNo, Gap, MemtableId, PartitionId, SeqNo};
 
 /// One change of the set of live files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,6 +142,20 @@ pub enum Change {
         /// The clear sequence that was added.
         seq: SeqNo,
     },
+    /// A range of keys was deleted: older entries inside are absent.
+    SpanAdded {
+        /// The partition.
+        partition: PartitionId,
+        /// The range, and the sequence number of the deletion.
+        span: DeletedRange,
+    },
+    /// Nothing lies below a deleted range any more.
+    SpanRemoved {
+        /// The partition.
+        partition: PartitionId,
+        /// A range that was added, or a part of it.
+        span: DeletedRange,
+    },
     /// A section of an edit for the partition's value store.
     StoreSection {
         /// The partition.
@@ -178,10 +192,12 @@ pub(super) enum Tag {
     ClearSeqRemoved = 19,
     ReplayFrom = 20,
     FlushBeyondSync = 21,
+    SpanAdded = 22,
+    SpanRemoved = 23,
 }
 
 impl Tag {
-    const ALL: [Tag; 21] = [
+    const ALL: [Tag; 23] = [
         Tag::PartitionCreated,
         Tag::PartitionOptionsChanged,
         Tag::PartitionDropped,
@@ -203,6 +219,8 @@ impl Tag {
         Tag::ClearSeqRemoved,
         Tag::ReplayFrom,
         Tag::FlushBeyondSync,
+        Tag::SpanAdded,
+        Tag::SpanRemoved,
     ];
 
     /// The tag with the on-disk number `n`, if this version knows it.
@@ -246,6 +264,8 @@ impl Change {
             Change::GapRemoved { .. } => Tag::GapRemoved,
             Change::ClearSeqAdded { .. } => Tag::ClearSeqAdded,
             Change::ClearSeqRemoved { .. } => Tag::ClearSeqRemoved,
+            Change::SpanAdded { .. } => Tag::SpanAdded,
+            Change::SpanRemoved { .. } => Tag::SpanRemoved,
         }
     }
 
@@ -301,6 +321,10 @@ impl Change {
             | Change::ClearSeqRemoved { partition, seq } => {
                 put_all(out, &[partition.0.into(), seq.get()]);
             }
+            Change::SpanAdded { partition, span } | Change::SpanRemoved { partition, span } => {
+                put_varint(out, partition.0.into());
+                put_span(out, span);
+            }
             Change::GapAdded { partition, gap } | Change::GapRemoved { partition, gap } => {
                 put_varint(out, partition.0.into());
                 put_gap(out, gap);
@@ -342,9 +366,7 @@ impl Change {
                 seq: read_seq(r)?,
                 memtables_through: MemtableId(r.varint()?),
             },
-            Tag::SegmentAdded => {
-                Change::SegmentAdded { file: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) }
-            }
+            Tag::SegmentAdded => read_segment_added(r)?,
             Tag::SegmentRemoved => Change::SegmentRemoved { file: FileNo(r.varint()?) },
             Tag::EpochBegan => {
                 let epoch = Epoch(r.varint_u32()?);
@@ -354,9 +376,7 @@ impl Change {
             Tag::LogClosed => Change::LogClosed(read_cut(r)?),
             Tag::ReplayFrom => Change::ReplayFrom(read_cut(r)?),
             Tag::FlushBeyondSync => Change::FlushBeyondSync(read_flush_beyond_sync(r)?),
-            Tag::Superseded => {
-                Change::Superseded { by: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) }
-            }
+            Tag::Superseded => read_superseded(r)?,
             Tag::NextFile => Change::NextFile(FileNo(r.varint()?)),
             Tag::LastSeq => Change::LastSeq(read_seq(r)?),
             Tag::NextPartition => Change::NextPartition(read_partition(r)?),
@@ -371,12 +391,26 @@ impl Change {
             Tag::ClearSeqRemoved => {
                 Change::ClearSeqRemoved { partition: read_partition(r)?, seq: read_seq(r)? }
             }
+            Tag::SpanAdded => {
+                Change::SpanAdded { partition: read_partition(r)?, span: read_span(r)? }
+            }
+            Tag::SpanRemoved => {
+                Change::SpanRemoved { partition: read_partition(r)?, span: read_span(r)? }
+            }
             Tag::GapAdded => Change::GapAdded { partition: read_partition(r)?, gap: read_gap(r)? },
             Tag::GapRemoved => {
                 Change::GapRemoved { partition: read_partition(r)?, gap: read_gap(r)? }
             }
         })
     }
+}
+
+fn read_segment_added(r: &mut Reader<'_>) -> Result<Change, EditFault> {
+    Ok(Change::SegmentAdded { file: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) })
+}
+
+fn read_superseded(r: &mut Reader<'_>) -> Result<Change, EditFault> {
+    Ok(Change::Superseded { by: FileNo(r.varint()?), epoch: Epoch(r.varint_u32()?) })
 }
 
 fn read_flush_beyond_sync(r: &mut Reader<'_>) -> Result<FlushBeyondSync, EditFault> {

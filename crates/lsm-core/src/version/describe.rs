@@ -100,6 +100,10 @@ fn describe_change(change: &Change) -> String {
         Change::ClearSeqAdded { partition, seq } => {
             format!("cleared: partition {partition} at sequence {}", seq.get())
         }
+        Change::SpanAdded { partition, span } => format!("deleted: partition {partition}, {span}"),
+        Change::SpanRemoved { partition, span } => {
+            format!("nothing left of: partition {partition}, {span}")
+        }
         other => format!("{other:?}"),
     }
 }

@@ -33,6 +33,8 @@
 //!  21 flushed ahead       two sequences: through the first, every operation is in tables or in the part of
 //!                         the log that was durable then, through the second; a reader that skipped it would
 //!                         take the log for one that has lost its end
+//!  22 range deleted       partition, range; a reader that skipped it would show what was deleted
+//!  23 range settled       partition, range: nothing older lies in it any more
 //! name bytes, hook name, hook parameters, user keys: varint length, bytes
 //! hooks            count, then of each: kind (1 byte: 1 filter, 2 value store), name, parameters,
 //!                  reserved suffix, form of keys (1 byte: `KeyForm`), when absent (1 byte: 0 open plainly, 1 refuse)
@@ -51,6 +53,7 @@
 //! gap              first key, below: older versions of it are lost as well, last key, whether
 //!                  versions of that are lost as well (1 byte), through: the newest lost
 //!                  sequence, closed at: the sequence of the acceptance, 0 without one
+//! range            first key, first key after it (empty: it has no end), sequence of the deletion
 //! options          fields: 1 logged, 2 compression, 3 block bytes, 4 bloom bits per key,
 //!                  5 table bytes, 6 level-0 tables, 7 level base bytes, 8 level multiplier
 //! fields           until the body ends: tag as above, length, value (one varint unless said);

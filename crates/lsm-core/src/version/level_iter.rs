@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::{Level, Table, TableContext};
 use crate::error::Result;
-use crate::iter::InternalIter;
+use crate::iter::{InternalIter, seek_until};
 use crate::sstable::{BlockCheck, RawIter, RawMode, ReadMode, SstIter, SstReader};
-use crate::types::{KeyRef, Slice, Trailer};
+use crate::types::{KeyRef, SeqNo, Slice, Trailer};
 
 /// A cursor over one table.
 pub trait TableCursor: InternalIter {
@@ -239,6 +239,37 @@ impl<C: TableCursor> InternalIter for LevelIter<C> {
 
     fn run_before(&self, until: Option<KeyRef<'_>>) -> usize {
         self.on_table().run_before(until)
+    }
+
+    fn pass_older(&mut self, until: Option<&[u8]>, seq: SeqNo) -> Result<bool> {
+        let level = self.level.clone();
+        let ahead = level.tables()[self.index..].iter();
+        let mut ahead =
+            ahead.take_while(|table| until.is_none_or(|end| *table.meta.smallest.user < *end));
+        // Up to the first table with newer entries: it is walked.
+        let newer = ahead.find(|table| table.meta.newest() >= seq);
+        match newer.map(|table| &table.meta) {
+            Some(meta) if meta.file == self.current_table().meta.file => return Ok(false),
+            Some(meta) => self.seek(Some(KeyRef::seek(&meta.smallest.user, SeqNo::MAX)))?,
+            None => seek_until(self, until)?,
+        }
+        Ok(true)
+    }
+
+    fn pass_older_back(&mut self, from: &[u8], seq: SeqNo) -> Result<bool> {
+        let level = self.level.clone();
+        let back = level.tables()[..=self.index].iter().enumerate().rev();
+        let mut back = back.take_while(|(_, table)| *table.meta.largest.user >= *from);
+        let newer = back.find(|(_, table)| table.meta.newest() >= seq);
+        match newer {
+            Some((index, _)) if index == self.index => return Ok(false),
+            Some((index, _)) => {
+                self.enter(Some(index), |table| table.seek_before(None))?;
+                self.settle_backward()?;
+            }
+            None => self.seek_before(Some(KeyRef::seek(from, SeqNo::MAX)))?,
+        }
+        Ok(true)
     }
 
     #[inline]

@@ -69,7 +69,9 @@ pub use tail::{ManifestTail, TailNews};
 
 use crate::limits::LEVEL_COUNT;
 use crate::options::PartitionOptions;
-use crate::types::{ClearSeqs, DbId, Epoch, FileNo, Gaps, PartitionId, SeqNo};
+use crate::types::{
+    ClearSeqs, DbId, DeletedRange, DeletedRanges, Epoch, FileNo, Gaps, PartitionId, SeqNo,
+};
 use crate::wal::{LogPlace, Lsn, MustReach};
 
 /// The state of one partition.
@@ -93,6 +95,8 @@ pub struct PartitionVersion {
     pub gaps: Gaps,
     /// The sequence numbers at which it was cleared, as long as tables or gaps may have older entries.
     pub clear_seqs: ClearSeqs,
+    /// The deleted ranges of keys, as long as tables or gaps may have older entries in them.
+    pub spans: DeletedRanges,
     /// The sections for its value store, with the numbers of the edits, ascending.
     pub store_sections: Vec<(u64, Arc<[u8]>)>,
 }
@@ -119,6 +123,32 @@ impl PartitionVersion {
     /// Returns `true` if an entry below `clear_seq` may be in a table.
     pub fn reaches_below(&self, clear_seq: SeqNo) -> bool {
         self.tables().any(|(_, table)| table.meta.oldest() < clear_seq)
+    }
+
+    /// If clears and deleted ranges hide everything of a table, the number from which on readers see nothing of
+    /// it.
+    pub fn deleted_above(&self, meta: &SstMeta) -> Option<SeqNo> {
+        let clear_seq = self.clear_seqs.above(meta.newest());
+        let spans = self.spans.above_all(&meta.smallest.user, &meta.largest.user, meta.newest());
+        match (clear_seq, spans) {
+            (Some(clear_seq), Some(spans)) => Some(clear_seq.min(spans)),
+            (clear_seq, spans) => clear_seq.or(spans),
+        }
+    }
+
+    /// Calls `see` with the tables that may have an entry which `span` hides, until it returns `false`; returns
+    /// `false` then.
+    pub fn tables_below(
+        &self,
+        span: &DeletedRange,
+        mut see: impl FnMut(usize, &Arc<Table>) -> bool,
+    ) -> bool {
+        let range = UserRange { start: Some(&span.start), end: span.end.as_deref() };
+        self.levels.iter().enumerate().all(|(number, level)| {
+            // Level 0 has no order of keys.
+            let tables = if number == 0 { level.tables() } else { level.overlapping(range) };
+            tables.iter().all(|table| !table.may_be_below(span) || see(number, table))
+        })
     }
 
     /// Length of all tables together, in bytes.

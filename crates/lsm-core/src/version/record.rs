@@ -18,7 +18,8 @@ use crate::limits::{INTERNAL_KEY_BYTES_MAX, TABLE_FIGURE_MAX};
 use crate::options::{Compression, PartitionOptions};
 use crate::sstable::SstIdentity;
 use crate::types::{
-    DbId, EntryKind, Epoch, FileNo, Gap, InternalKey, KeyForm, PartitionId, SeqNo, Trailer,
+    DbId, DeletedRange, EntryKind, Epoch, FileNo, Gap, InternalKey, KeyForm, PartitionId, SeqNo,
+    Trailer,
 };
 use crate::wal::{LogPlace, Position};
 
@@ -172,10 +173,32 @@ pub(super) fn read_gap(r: &mut Reader<'_>) -> Result<Gap, Malformed> {
     Ok(Gap { from, from_below, to, to_included, through, closed_at })
 }
 
+/// Appends a deleted range as `edit.rs` describes it.
+pub(super) fn put_span(out: &mut Vec<u8>, span: &DeletedRange) {
+    put_bytes(out, &span.start);
+    // No range ends at the empty key.
+    put_bytes(out, span.end.as_deref().unwrap_or_default());
+    put_varint(out, span.seq.get());
+}
+
+pub(super) fn read_span(r: &mut Reader<'_>) -> Result<DeletedRange, Malformed> {
+    let start = read_gap_key(r)?;
+    let end = read_gap_key(r)?;
+    if !end.is_empty() && end <= start {
+        return Err(r.malformed("a deleted range ends before it begins"));
+    }
+    let end = Some(end).filter(|end| !end.is_empty()).map(Into::into);
+    let seq = read_seq(r)?;
+    if seq == SeqNo::ZERO {
+        return Err(r.malformed("a deleted range has no sequence number"));
+    }
+    Ok(DeletedRange { start: start.into(), end, seq })
+}
+
 fn read_gap_key(r: &mut Reader<'_>) -> Result<Box<[u8]>, Malformed> {
     let key = r.bytes()?;
     if key.len() > INTERNAL_KEY_BYTES_MAX {
-        return Err(r.malformed("a key of a gap is longer than any key"));
+        return Err(r.malformed("a key of a gap or range is longer than any key"));
     }
     Ok(key.into())
 }

@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -20,7 +21,7 @@ use crate::limits::INTERNAL_KEY_BYTES_MAX;
 use crate::options::Compression;
 use crate::shared::CommitCursorWriter;
 use crate::sstable::{BlockCache, Salvaged, SstIdentity, SstReader, SstSummary, salvage};
-use crate::types::{DbId, Epoch, FileNo, Gap, Gaps, InternalKey, SeqNo};
+use crate::types::{DbId, DeletedRange, Epoch, FileNo, Gap, Gaps, InternalKey, SeqNo};
 
 use super::Expiries;
 
@@ -184,6 +185,14 @@ impl SstMeta {
             && !range.end.is_some_and(|end| self.starts_after(end))
     }
 
+    /// Returns `true` if an entry that `span` hides may be in the table, as far as its bounds tell.
+    pub fn may_be_below(&self, span: &DeletedRange) -> bool {
+        self.oldest() < span.seq
+            && !self.ends_before(&span.start)
+            // The end of a span is no key of it.
+            && span.end.as_ref().is_none_or(|end| *self.smallest.user < **end)
+    }
+
     /// The user keys that the table may hold.
     pub fn range(&self) -> UserRange<'_> {
         UserRange { start: Some(&self.smallest.user), end: Some(&self.largest.user) }
@@ -298,12 +307,20 @@ pub struct Table {
     /// The closed gaps that were known to the job which wrote the table: the table has none of the
     /// entries that they hide. Unknown for tables of an earlier run of the program.
     clear_of: OnceLock<Gaps>,
+    /// The table has no entry that a deleted range through this number hides; zero if that is unknown, as for tables
+    /// of an earlier run of the program. Relaxed: an older number costs a look at the table.
+    erased_through: AtomicU64,
 }
 
 impl Table {
     /// The table of a description.
     pub fn new(meta: SstMeta) -> Table {
-        Table { meta, reader: OnceLock::new(), clear_of: OnceLock::new() }
+        Table {
+            meta,
+            reader: OnceLock::new(),
+            clear_of: OnceLock::new(),
+            erased_through: AtomicU64::new(0),
+        }
     }
 
     /// The path of its file.
@@ -376,6 +393,16 @@ impl Table {
             reader: reader.placed(file_no, global_seq),
             repaired,
         }))
+    }
+
+    /// Notes that the job which wrote the table has left out what deleted ranges through `seq` hide.
+    pub fn set_erased_through(&self, seq: SeqNo) {
+        self.erased_through.store(seq.get(), Ordering::Relaxed);
+    }
+
+    /// Returns `true` if it may have an entry that `span` hides.
+    pub fn may_be_below(&self, span: &DeletedRange) -> bool {
+        self.meta.may_be_below(span) && self.erased_through.load(Ordering::Relaxed) < span.seq.get()
     }
 
     /// Notes that the job which wrote the table has left out the entries that these closed gaps

@@ -24,7 +24,7 @@ use crate::hooks::Rules;
 use crate::hooks::WhenAbsent;
 use crate::options::Compression;
 use crate::sstable::SstIdentity;
-use crate::types::{EntryKind, Gap, InternalKey, KeyForm, MemtableId, Trailer};
+use crate::types::{DeletedRange, EntryKind, Gap, InternalKey, KeyForm, MemtableId, Trailer};
 
 const DB: DbId = DbId(0x1234_5678_9abc_def0);
 
@@ -307,7 +307,7 @@ proptest! {
 
     #[test]
     fn random_edits_survive_encoding_snapshot_and_recovery(
-        steps in proptest::collection::vec((0..14u8, 0..8u64, 0..7u8, any::<u32>()), 1..60),
+        steps in proptest::collection::vec((0..16u8, 0..8u64, 0..7u8, any::<u32>()), 1..60),
     ) {
         let fs = TestFs::default();
         let mut version = base();
@@ -407,6 +407,15 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
             let clear_seq = *partition?.clear_seqs.all().first()?;
             vec![Change::ClearSeqRemoved { partition: partition?.id, seq: clear_seq }]
         }
+        13 => {
+            let ends = [None, Some(&b"bb"[..]), Some(&[0xff])];
+            let span = span(&vec![b'a'; word as usize % 3], ends[pick as usize % 3], pick + 1);
+            vec![Change::SpanAdded { partition: partition?.id, span }]
+        }
+        14 => {
+            let span = partition?.spans.list().into_iter().nth(pick as usize % 2)?;
+            vec![Change::SpanRemoved { partition: partition?.id, span }]
+        }
         12 => {
             let before = v.flush_beyond_sync.unwrap_or(FlushBeyondSync {
                 flushed: v.last_seq.max(seq(1)),
@@ -430,6 +439,10 @@ fn random_changes(v: &DbVersion, deed: u8, pick: u64, level: u8, word: u32) -> O
             }]
         }
     })
+}
+
+fn span(start: &[u8], end: Option<&[u8]>, n: u64) -> DeletedRange {
+    DeletedRange { start: start.into(), end: end.map(Into::into), seq: seq(n) }
 }
 
 /// A hook with rules, among them that keys are stored in form 2.

@@ -6,8 +6,8 @@
 //! ```text
 //! offset size  name
 //!      0    8  magic "SILTWAL\n"
-//!      8    4  format version, 3; versions 1 and 2 are read. From 3 on a section may clear its
-//!              partition
+//!      8    4  format version, 4; versions 1 to 3 are read. From 3 on a section may clear its
+//!              partition, from 4 on delete a range of keys
 //!     12    4  checksum id of header, frames and sections: 1 = XXH3-64
 //!     16    4  feature bits: compatible (unknown ones are ignored)
 //!     20    4  feature bits: read-compatible (ignored: no open appends to an older segment)
@@ -46,12 +46,16 @@ pub const SEGMENT_HEADER_BYTES: u64 = 128;
 pub(super) const HEADER_LEN: usize = 128;
 /// The first bytes of a segment.
 pub const MAGIC: [u8; 8] = *b"SILTWAL\n";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
+/// The version without operations that delete a range of keys.
+const VERSION_WITHOUT_RANGES: u32 = 3;
 /// The version without operations that clear a partition.
 const VERSION_WITHOUT_CLEAR: u32 = 2;
 /// The first version. Its salts are random, and its long headers have no short check.
 const VERSION_RANDOM_SALT: u32 = 1;
 const CHECKSUM_ID: u32 = 1;
+const VERSIONS_READ: [u32; 4] =
+    [VERSION, VERSION_WITHOUT_RANGES, VERSION_WITHOUT_CLEAR, VERSION_RANDOM_SALT];
 
 const _: () = assert!(HEADER_LEN as u64 == SEGMENT_HEADER_BYTES && HEADER_LEN.is_multiple_of(8));
 
@@ -203,7 +207,7 @@ impl SegmentHeader {
         // Read only after the checksum agrees: a flipped bit in the version must not ask for newer
         // code.
         let version = reader.u32()?;
-        if ![VERSION, VERSION_WITHOUT_CLEAR, VERSION_RANDOM_SALT].contains(&version) {
+        if !VERSIONS_READ.contains(&version) {
             return Ok(Err(format!("log format version {version}")));
         }
         let checksum = reader.u32()?;
@@ -292,7 +296,7 @@ mod tests {
     fn golden_segment_header() {
         let parts: [&[u8]; 16] = [
             b"SILTWAL\n",                                            // magic
-            &[3, 0, 0, 0],                                           // version
+            &[4, 0, 0, 0],                                           // version
             &[1, 0, 0, 0],                                           // checksum id
             &[0; 12],                                                // feature bits
             &[3, 0, 0, 0],                                           // epoch
@@ -306,7 +310,7 @@ mod tests {
             &[0, 0xff, 0, 0, 0, 0, 0, 0],                            // durable LSN
             &[0xe8, 3, 0, 0, 0, 0, 0, 0],                            // previous sequence
             &[0; 8],                                                 // zeros
-            &[110, 47, 153, 161, 87, 88, 174, 171],                  // checksum
+            &[70, 193, 100, 207, 213, 85, 33, 126],                  // checksum
         ];
         assert_eq!(header().encode().as_slice(), parts.concat());
     }
@@ -334,7 +338,9 @@ mod tests {
             (1, header().salt, true),
             (2, header().salt, true),
             (2, 77, false),
+            (3, header().salt, true),
             (3, 77, false),
+            (4, 77, false),
         ] {
             let mut bytes = SegmentHeader { salt, ..header() }.encode();
             bytes[8] = version;
@@ -348,7 +354,7 @@ mod tests {
     fn unknown_versions_and_incompatible_features_are_refused() {
         for (at, expected) in [(8, false), (12, false), (16, true), (20, true), (24, false)] {
             let mut bytes = header().encode();
-            bytes[at] = 4;
+            bytes[at] = 5;
             let sum = checksum64(&bytes[..CHECKSUM_AT]);
             bytes[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
             let state = decode(&bytes);

@@ -243,7 +243,7 @@ impl Engine {
             }
             let is_version = last_read.as_ref() == Some(&stored.key);
             last_read = Some(stored.key.clone());
-            if survival.keep(stored.internal().trailer, is_version, || true) != DropDecision::Keep {
+            if survival.keep(stored.internal(), is_version, || true) != DropDecision::Keep {
                 continue;
             }
             if last_key.as_ref() != Some(&stored.key) {

@@ -73,6 +73,10 @@ fn random_write(db: &Db, rng: &mut Rng, number: u64) -> Result<()> {
                 if rng.chance(1, 12) {
                     batch.add_clear(partition);
                 }
+                if rng.chance(1, 8) {
+                    let last = format!("{:02}", rng.below(33)).into_bytes();
+                    batch.add_delete_range(partition, &key[..]..&last[..]);
+                }
                 match rng.chance(1, 5) {
                     true => batch.add_delete(partition, &key),
                     false => batch.add_put(partition, &key, &value),

@@ -90,6 +90,11 @@ fn random_write(db: &Db, fault: &FaultFs, rng: &mut Rng, number: u64, oracle: &M
                     batch.add_clear(partition);
                     content.clear();
                 }
+                if rng.chance(1, 8) {
+                    let last = format!("{:02}", rng.below(33)).into_bytes();
+                    batch.add_delete_range(partition, &key[..]..&last[..]);
+                    content.retain(|other, _| *other < key || *other >= last);
+                }
                 if rng.chance(1, 5) {
                     batch.add_delete(partition, &key);
                     content.remove(&key);

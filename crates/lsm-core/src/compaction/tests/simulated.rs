@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::PartitionId;
+use crate::types::{KeyRef, PartitionId};
 
 /// A key's entry: user key, sequence, whether it is a value.
 type Entry = (u8, u64, bool);
@@ -217,7 +217,9 @@ fn survive(
     let kept = entries.iter().filter(|(key, n, value)| {
         let kind = if *value { EntryKind::Value } else { EntryKind::Tombstone };
         let is_version = last.replace(*key) == Some(*key);
-        match rules.keep(Trailer::new(seq(*n), kind), is_version, || below(&[*key])) {
+        match rules
+            .keep(KeyRef::new(&[*key], Trailer::new(seq(*n), kind)), is_version, || below(&[*key]))
+        {
             DropDecision::Keep => true,
             DropDecision::Drop => false,
             DropDecision::Twin => panic!("sequences are unique"),

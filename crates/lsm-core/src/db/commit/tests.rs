@@ -1,5 +1,6 @@
 //! Groups of writers over a log of their own, and the answer of each.
 
+mod ranges;
 use std::borrow::Cow;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -109,8 +110,9 @@ impl Store {
     }
 }
 
-/// The key of a batch that clears the partition.
+/// The keys of batches that clear the partition, and delete the keys from "d" to before "p".
 const CLEAR: &str = "";
+const DELETE_RANGE: &str = "d..p";
 
 pub(super) struct Batch {
     pub(super) key: &'static str,
@@ -139,6 +141,7 @@ pub(super) fn prepare(
     let mut section = crate::batch::SectionBuilder::default();
     match key {
         CLEAR => section.push(EntryKind::Clear, &[], &[]),
+        DELETE_RANGE => section.push(EntryKind::DeleteRange, b"d", b"p"),
         _ => section.push(EntryKind::Value, key.as_bytes(), value),
     }
     let mut places = Vec::new();

@@ -150,8 +150,7 @@ impl Partition {
         let lower = lower.as_ref().map(Vec::as_slice);
         let upper = upper.as_ref().map(Vec::as_slice);
         // Before any work: an export that silently lacks keys would be a wrong copy.
-        let clear_seq = point.view.clear_at(snapshot.seq());
-        if let Some(gap) = version.gaps.refusing(lower, upper, snapshot.seq(), clear_seq) {
+        if let Some(gap) = point.view.gap_refusing(lower, upper, snapshot.seq()) {
             return Err(lost(gap, &db.setup.tables).in_partition(self.name()));
         }
         let range = ExportRange::new(bounds, snapshot.seq(), suffix);
@@ -208,8 +207,8 @@ impl DbInner {
         // Only the newest version inside the range is exported.
         let snapshots = JobSnapshots { respected: vec![point.seq], registered: Vec::new() };
         let memtables: Vec<_> = point.view.memtables().cloned().collect();
-        let clear_seqs = point.view.clear_seqs();
-        let merge = Merge::export(&memtables, &point.view.version, clear_seqs, range).bare(bare);
+        let deletions = (point.view.clear_seqs(), point.view.span_layers().joined());
+        let merge = Merge::export(&memtables, &point.view.version, deletions, range).bare(bare);
         let view = point.view.clone();
         let job =
             StartedJob { view, hooks: Arc::new(hooks), snapshots, deciding: None, rescues: false };

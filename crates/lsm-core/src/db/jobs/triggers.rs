@@ -7,7 +7,7 @@
 //! Invariant: a partition with a due compaction is a candidate, has changed since the last look, or
 //! waits for time.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,6 +77,49 @@ impl PickContext {
 pub(super) const RELEASE_DELAY: Duration = Duration::from_secs(5);
 /// A table is rewritten when more than one of so many of its entries could be dropped.
 const RELEASED_SHARE: u64 = 10;
+
+/// With more deleted ranges than this, every table that may have entries of the oldest ones is rewritten, however
+/// few these are: scans and jobs look at all ranges.
+const SPANS_MAX: usize = 1000;
+/// A table is rewritten if deleted ranges reach one of so many of its blocks.
+const ERASED_SHARE: usize = 10;
+
+/// The tables that are worth a rewrite, because deleted ranges hide a part of them and no snapshot needs it.
+fn erasable(version: &PartitionVersion, held: &[SeqNo]) -> BTreeSet<FileNo> {
+    let mut due = BTreeSet::new();
+    if version.spans.is_empty() {
+        return due;
+    }
+    let mut hidden: BTreeMap<FileNo, usize> = BTreeMap::new();
+    let spans = version.spans.list();
+    // By number: the oldest ones are first.
+    let excess = spans.len().saturating_sub(SPANS_MAX);
+    for (number, span) in spans.iter().enumerate() {
+        version.tables_below(span, |_, table| {
+            let meta = &table.meta;
+            // A snapshot from before the range may see all that it hides.
+            let first = held.partition_point(|snapshot| *snapshot < meta.oldest());
+            if held.get(first).is_some_and(|snapshot| *snapshot < span.seq) {
+                return true;
+            }
+            let (reached, count) = match table.opened() {
+                Some(reader) => reader.blocks_within(&span.start, span.end.as_deref()),
+                // Nothing is read here. A range over an end of the table is likely a long one.
+                None if span.contains(&meta.smallest.user) || span.contains(&meta.largest.user) => {
+                    (1, 1)
+                }
+                None => (0, 1),
+            };
+            let all = hidden.entry(meta.file).or_default();
+            *all += reached;
+            if *all * ERASED_SHARE >= count || number < excess {
+                due.insert(meta.file);
+            }
+            true
+        });
+    }
+    due
+}
 
 /// Partitions that wait for time are looked at again this often.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -197,7 +240,9 @@ impl Claims {
         let newest_clear = version.clear_seqs.all().last();
         self.waits_for_time =
             newest_clear.is_some_and(|clear_seq| version.reaches_below(*clear_seq));
+        self.waits_for_time |= !version.spans.is_empty();
         let mut outdated = self.released(&version, context);
+        outdated.extend(erasable(&version, &context.held));
         if let Some(ageing) = ageing_of(partition, context)? {
             outdated.extend(catch("a hook", || self.expired(&version, &context.held, &ageing))?);
         }

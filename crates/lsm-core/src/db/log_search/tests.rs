@@ -4,7 +4,7 @@ use super::*;
 use crate::batch::SectionBuilder;
 use crate::db::testing::{DB, DIR, EPOCH, TestLog};
 use crate::fs::{FsOp, OpKind};
-use crate::types::FileNumbers;
+use crate::types::{EntryKind, FileNumbers};
 use crate::wal::{Section, section_checksum};
 
 const COUNT: u64 = 20;

@@ -5,10 +5,54 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::read::Bounds;
-use crate::types::Slice;
+use crate::types::{DeletedRange, DeletedRanges, SeqNo, Slice};
 
-/// The newest own operation on each key of a partition: a value, or `None` for a deletion.
-pub(super) type OwnWrites = BTreeMap<Vec<u8>, Option<Slice>>;
+/// The own writes to a partition.
+#[derive(Clone, Default)]
+pub(super) struct OwnWrites {
+    /// The newest operation on each key: a value, or `None` for a deletion. All are newer than the deletions of
+    /// ranges over their keys.
+    pub(super) entries: BTreeMap<Vec<u8>, Option<Slice>>,
+    /// The deleted ranges, of keys as they were given.
+    erased: DeletedRanges,
+}
+
+/// A number for own deletions of ranges: their order does not matter.
+const OWN: SeqNo = SeqNo::MAX;
+/// The state of a key in a deleted range.
+const DELETED: &Option<Slice> = &None;
+
+impl OwnWrites {
+    /// The own state of a key: its value, `None` if it is deleted; the outer `None` if it was not written.
+    pub(super) fn get(&self, key: &[u8]) -> Option<&Option<Slice>> {
+        self.entries.get(key).or_else(|| self.erases(key).then_some(DELETED))
+    }
+
+    /// Returns `true` if a deleted range holds the key.
+    pub(super) fn erases(&self, key: &[u8]) -> bool {
+        !self.erased.is_empty() && self.erased.at(key, OWN) == OWN
+    }
+
+    /// The deletion of the keys within `bounds`; `None` if no key can lie in them.
+    pub(super) fn span_of(bounds: &Bounds) -> Option<DeletedRange> {
+        DeletedRange::within(bounds, OWN)
+    }
+
+    /// Deletes the keys of a span.
+    pub(super) fn erase(&mut self, span: DeletedRange) {
+        self.entries.retain(|key, _| !span.contains(key));
+        self.erased = self.erased.and(&DeletedRanges::of(&[span]));
+    }
+
+    /// The deleted ranges.
+    pub(super) fn erased(&self) -> impl Iterator<Item = Bounds> + use<> {
+        self.erased.list().into_iter().map(|DeletedRange { start, end, .. }| {
+            let upper = end.map_or(Bound::Unbounded, |end| Bound::Excluded(end.to_vec()));
+            // No key is empty.
+            (Bound::Included(start.to_vec()), upper)
+        })
+    }
+}
 
 /// Own operations within bounds, from either end.
 pub(super) struct OwnRange {
@@ -22,12 +66,16 @@ impl OwnRange {
         OwnRange { writes, bounds }
     }
 
+    pub(super) fn writes(&self) -> &Arc<OwnWrites> {
+        &self.writes
+    }
+
     fn rest(&self) -> Option<btree_map::Range<'_, Vec<u8>, Option<Slice>>> {
         if is_empty(&self.bounds) {
             return None;
         }
         let (lower, upper) = &self.bounds;
-        Some(self.writes.range::<[u8], _>((borrowed(lower), borrowed(upper))))
+        Some(self.writes.entries.range::<[u8], _>((borrowed(lower), borrowed(upper))))
     }
 }
 

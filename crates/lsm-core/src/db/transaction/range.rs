@@ -2,8 +2,9 @@
 //! transaction.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
-use super::own::OwnRange;
+use super::own::{OwnRange, OwnWrites};
 use super::reads::ScanMark;
 use crate::error::Result;
 use crate::read::Range;
@@ -89,6 +90,8 @@ impl std::iter::FusedIterator for TransactionKeys {}
 pub struct TransactionRange {
     stored: BothEnds<Range>,
     own: BothEnds<OwnRange>,
+    /// The deleted ranges are among these.
+    erased: Arc<OwnWrites>,
     scan: ScanMark,
     has_ended: bool,
 }
@@ -96,6 +99,7 @@ pub struct TransactionRange {
 impl TransactionRange {
     pub(super) fn new(stored: Range, own: OwnRange, scan: ScanMark) -> TransactionRange {
         TransactionRange {
+            erased: own.writes().clone(),
             stored: BothEnds::new(stored),
             own: BothEnds::new(own),
             scan,
@@ -120,6 +124,9 @@ impl TransactionRange {
             };
             if order == Ordering::Less {
                 let entry = self.stored.take(end)?;
+                if entry.as_ref().is_ok_and(|(key, _)| self.erased.erases(key)) {
+                    continue;
+                }
                 match &entry {
                     Ok((key, _)) => self.scan.reach(end, key),
                     // Without `finish`: keys after the damage were not read, and cannot conflict.

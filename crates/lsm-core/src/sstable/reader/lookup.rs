@@ -103,6 +103,17 @@ impl SstReader {
         Some(TargetBlock { number, extent })
     }
 
+    /// The blocks in which keys from `start` to before `end` may lie, of so many: entries of the first level of the
+    /// index, which stand for several blocks each in a large table.
+    pub fn blocks_within(&self, start: &[u8], end: Option<&[u8]>) -> (usize, usize) {
+        let count = self.index.block().len();
+        let first = self.index.lower_bound(KeyRef::seek(start, SeqNo::MAX));
+        let last = end.map_or(count, |end| {
+            (self.index.lower_bound(KeyRef::seek(end, SeqNo::MAX)) + 1).min(count)
+        });
+        (last.saturating_sub(first), count)
+    }
+
     /// Has the device read a block that the cache does not keep. Does not wait for it.
     pub fn read_ahead(&self, TargetBlock { extent, .. }: &TargetBlock) {
         let cache = self.cache.as_ref();

@@ -20,6 +20,8 @@ fn bytes_of_an_edit_are_these() {
         Change::GapRemoved { partition: PartitionId(3), gap: gap(7, 0x2_0a0b) },
         Change::ClearSeqAdded { partition: PartitionId(3), seq: seq(300) },
         Change::ClearSeqRemoved { partition: PartitionId(3), seq: seq(299) },
+        Change::SpanAdded { partition: PartitionId(3), span: span(b"from", Some(b"to"), 301) },
+        Change::SpanRemoved { partition: PartitionId(3), span: span(b"", None, 298) },
     ];
     let mut bytes = Vec::new();
     VersionEdit { number: 1, changes }.encode(&mut bytes);
@@ -34,6 +36,8 @@ fn bytes_of_an_edit_are_these() {
         "2212 03 0430613062 07 0530613062 7a 00 8b9408 08",
         "2403 03 ac02",
         "2603 03 ab02",
+        "2c0b 03 0466726f6d 02746f ad02",
+        "2e05 03 00 00 aa02",
     ];
     assert_eq!(hex, expected.concat().replace(' ', ""));
 }

@@ -10,7 +10,7 @@ use crate::db::job::JobTables;
 use crate::db::unconfirmed::UnconfirmedFiles;
 use crate::hooks::{JobValues, PartitionHooks};
 use crate::memtable::SlabPool;
-use crate::types::{ClearSeqs, MemtableId, PartitionId};
+use crate::types::{ClearSeqs, DeletedRanges, MemtableId, PartitionId};
 use crate::version::{PartitionVersion, VersionEdit, apply};
 
 const NEW: FileNo = FileNo(50);
@@ -36,6 +36,7 @@ fn rewritten(id: u32, drawing: &str) -> Rewritten {
         gaps: Vec::new(),
         miscounted: Vec::new(),
         clear_of: crate::types::Gaps::default(),
+        erased: Default::default(),
         is_repaired: false,
     };
     let through = MemtableId(1);
@@ -43,9 +44,10 @@ fn rewritten(id: u32, drawing: &str) -> Rewritten {
     let hooks = partition.view().version.hooks.clone();
     let took = Duration::ZERO;
     let clear_seqs = ClearSeqs::default();
+    let spans = DeletedRanges::default();
     (
         Arc::new(partition),
-        FlushedTables { made, through, last_seq, clear_seqs, took, hooks, _deciding: None },
+        FlushedTables { made, through, last_seq, clear_seqs, spans, took, hooks, _deciding: None },
     )
 }
 
