@@ -1,20 +1,48 @@
-//! [`ObjectCache`]: blocks of objects in memory, up to a number of bytes. For tables and chunk files that are not on
-//! the local disk, and for logs of readers. It is no copy of the database: what is evicted is got again.
+//! [`ObjectCache`]: blocks of objects in memory, up to a number of bytes, and for readers also on disk. For tables and
+//! chunk files that are not on the local disk, and for logs of readers. It is no copy of the database: what is evicted
+//! is got again.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use siltstone::{Error, Result};
 
 use crate::bucket::Bucket;
+use crate::disk_cache::{BlockKey, DiskCache};
 use crate::folder::{FileBytes, ObjectPiece};
 
-/// The length of a block: one GET.
+/// The length of a block.
 const BLOCK_BYTES: u64 = 64 << 10;
+/// Following blocks that are missing come with one GET, up to so many.
+const BLOCKS_PER_GET_MAX: u64 = 64;
 
-type BlockKey = (Arc<str>, u64);
+/// Figures of a reader's caches, see [`RemoteReader::cache_figures`](crate::RemoteReader::cache_figures).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheFigures {
+    /// Bytes of blocks in memory.
+    pub memory_bytes: u64,
+    /// Bytes of the files in the folder of the cache.
+    pub disk_bytes: u64,
+    /// Blocks that were read from memory.
+    pub memory_hits: u64,
+    /// Blocks that were read from the disk.
+    pub disk_hits: u64,
+    /// GETs of blocks and ranges.
+    pub gets: u64,
+    /// Bytes of their answers.
+    pub got_bytes: u64,
+    /// Blocks on disk whose checksum did not fit, or that could not be read. They were got again.
+    pub damaged: u64,
+    /// Files of the cache that could not be written or deleted.
+    pub disk_failures: u64,
+    /// The reader has a cache on disk. Not so if another process has its folder.
+    pub has_disk: bool,
+}
 
 #[derive(Default)]
 struct CachedBlocks {
@@ -29,13 +57,43 @@ struct CachedBlocks {
 pub(crate) struct ObjectCache {
     bucket: Bucket,
     bytes_max: u64,
+    disk: Option<Arc<DiskCache>>,
     /// A leaf; not held during a GET.
     blocks: Mutex<CachedBlocks>,
+    // Counters; no other value depends on them.
+    memory_hits: AtomicU64,
+    gets: AtomicU64,
+    got_bytes: AtomicU64,
 }
 
 impl ObjectCache {
     pub(crate) fn new(bucket: Bucket, bytes_max: u64) -> ObjectCache {
-        ObjectCache { bucket, bytes_max, blocks: Mutex::default() }
+        ObjectCache::with_disk(bucket, bytes_max, None)
+    }
+
+    pub(crate) fn with_disk(
+        bucket: Bucket,
+        bytes_max: u64,
+        disk: Option<Arc<DiskCache>>,
+    ) -> ObjectCache {
+        let blocks = Mutex::default();
+        let [memory_hits, gets, got_bytes] = [(); 3].map(|()| AtomicU64::new(0));
+        ObjectCache { bucket, bytes_max, disk, blocks, memory_hits, gets, got_bytes }
+    }
+
+    pub(crate) fn figures(&self) -> CacheFigures {
+        let disk = self.disk.as_ref().map(|disk| disk.figures()).unwrap_or_default();
+        CacheFigures {
+            memory_bytes: self.bytes(),
+            disk_bytes: disk.bytes,
+            memory_hits: self.memory_hits.load(Ordering::Relaxed),
+            disk_hits: disk.hits,
+            gets: self.gets.load(Ordering::Relaxed),
+            got_bytes: self.got_bytes.load(Ordering::Relaxed),
+            damaged: disk.damaged,
+            disk_failures: disk.failures,
+            has_disk: self.disk.is_some(),
+        }
     }
 
     /// The bytes in memory.
@@ -72,26 +130,31 @@ impl ObjectCache {
         }
     }
 
-    /// The block `number` of an object, from memory if `is_cached`.
-    fn block(&self, object: &Arc<str>, number: u64, is_cached: bool) -> Result<Arc<[u8]>> {
-        let key = (object.clone(), number);
-        if is_cached && let Some(block) = self.find(&key) {
-            return Ok(block);
+    fn has(&self, key: &BlockKey) -> bool {
+        let is_in_memory = self.blocks.lock().by_key.contains_key(key);
+        is_in_memory || self.disk.as_ref().is_some_and(|disk| disk.has(key))
+    }
+
+    /// A block, without a GET.
+    fn cached(&self, key: &BlockKey) -> Option<Arc<[u8]>> {
+        if let Some(block) = self.find(key) {
+            self.memory_hits.fetch_add(1, Ordering::Relaxed);
+            return Some(block);
         }
-        let begin = number * BLOCK_BYTES;
-        let got = self.bucket.get_range(object, begin..begin + BLOCK_BYTES)?;
+        let block = self.disk.as_ref()?.find(key)?;
+        self.keep(key.clone(), &block);
+        Some(block)
+    }
+
+    fn get(&self, object: &str, range: Range<u64>) -> Result<Vec<u8>> {
+        let got = self.bucket.get_range(object, range)?;
         let Some(got) = got else {
-            return Err(Error::io(
-                "get",
-                &PathBuf::from(&**object),
-                std::io::ErrorKind::NotFound.into(),
-            ));
+            let missing = std::io::ErrorKind::NotFound.into();
+            return Err(Error::io("get", &PathBuf::from(object), missing));
         };
-        let block: Arc<[u8]> = got.into();
-        if is_cached {
-            self.keep(key, &block);
-        }
-        Ok(block)
+        self.gets.fetch_add(1, Ordering::Relaxed);
+        self.got_bytes.fetch_add(got.len() as u64, Ordering::Relaxed);
+        Ok(got)
     }
 
     /// Reads from `offset` in the piece, as much as `buf` takes and the piece has.
@@ -102,19 +165,49 @@ impl ObjectCache {
         buf: &mut [u8],
         is_cached: bool,
     ) -> Result<()> {
-        let mut done = 0;
-        while done < buf.len() {
-            let at = piece.at + offset + done as u64;
-            let block = self.block(&piece.object, at / BLOCK_BYTES, is_cached)?;
-            let from = (at % BLOCK_BYTES) as usize;
-            let have = block.get(from..).unwrap_or_default();
-            if have.is_empty() {
-                let what = "the object ends before the bytes that the journal names";
-                return Err(Error::corruption(PathBuf::from(&*piece.object), at, what));
+        let at = piece.at + offset;
+        if is_cached {
+            return self.read_blocks(&piece.object, at, buf);
+        }
+        let got = self.get(&piece.object, at..at + buf.len() as u64)?;
+        if got.len() < buf.len() {
+            return Err(ends_early(&piece.object, at + got.len() as u64));
+        }
+        buf.copy_from_slice(&got[..buf.len()]);
+        Ok(())
+    }
+
+    /// Reads an object at `at` until `buf` is full, by whole blocks. Those that are missing and follow each other come
+    /// with one GET.
+    fn read_blocks(&self, object: &Arc<str>, at: u64, buf: &mut [u8]) -> Result<()> {
+        let end = at + buf.len() as u64;
+        let mut number = at / BLOCK_BYTES;
+        while number * BLOCK_BYTES < end {
+            if let Some(block) = self.cached(&(object.clone(), number)) {
+                copy_block(object, number, &block, at, buf)?;
+                number += 1;
+                continue;
             }
-            let count = have.len().min(buf.len() - done);
-            buf[done..done + count].copy_from_slice(&have[..count]);
-            done += count;
+            let mut stop = number + 1;
+            while stop * BLOCK_BYTES < end
+                && stop - number < BLOCKS_PER_GET_MAX
+                && !self.has(&(object.clone(), stop))
+            {
+                stop += 1;
+            }
+            let got = self.get(object, number * BLOCK_BYTES..stop * BLOCK_BYTES)?;
+            let mut parts = got.chunks(BLOCK_BYTES as usize);
+            while number < stop {
+                // The object may end before the block, which is then too short.
+                let block: Arc<[u8]> = parts.next().unwrap_or_default().into();
+                copy_block(object, number, &block, at, buf)?;
+                let key = (object.clone(), number);
+                if let Some(disk) = &self.disk {
+                    disk.keep(&key, &block);
+                }
+                self.keep(key, &block);
+                number += 1;
+            }
         }
         Ok(())
     }
@@ -146,6 +239,22 @@ impl ObjectCache {
         }
         Ok(count)
     }
+}
+
+fn ends_early(object: &str, at: u64) -> Error {
+    let what = "the object ends before the bytes that the journal names";
+    Error::corruption(PathBuf::from(object), at, what)
+}
+
+/// Copies the part of the block `number` that is in `buf`, which lies at `at` in the object.
+fn copy_block(object: &str, number: u64, block: &[u8], at: u64, buf: &mut [u8]) -> Result<()> {
+    let begin = number * BLOCK_BYTES;
+    let wanted_end = (begin + BLOCK_BYTES).min(at + buf.len() as u64);
+    if begin + (block.len() as u64) < wanted_end {
+        return Err(ends_early(object, begin + block.len() as u64));
+    }
+    copy_overlap(buf, at, block, begin);
+    Ok(())
 }
 
 /// Copies the part of `bytes`, which lie at `at`, that is in `buf`, which lies at `offset`.

@@ -12,6 +12,7 @@
 //! noted     a change that waits
 //! opening   the claim, and the folder    reader     the file system of readers
 //! cache     blocks in memory             remote_file   a file in the bucket
+//! disk_cache    blocks on disk
 //! url       the stores that URLs name
 //! remote    the calls that open, with their settings    primary    the right of a writer
 //! ```
@@ -41,6 +42,7 @@ mod background;
 mod bucket;
 mod cache;
 mod collect;
+mod disk_cache;
 mod folder;
 mod format;
 mod fs;
@@ -61,6 +63,7 @@ mod shipper;
 mod store;
 mod url;
 
+pub use cache::CacheFigures;
 pub use inventory::{Amount, BucketReport, BucketStatus, LeaseStatus, WrongObject};
 pub use primary::Primary;
 pub use reader::RemoteReader;

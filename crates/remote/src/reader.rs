@@ -20,7 +20,7 @@ use siltstone::{Db, Error, Result};
 
 use crate::background::BackgroundThread;
 use crate::bucket::Bucket;
-use crate::cache::ObjectCache;
+use crate::cache::{CacheFigures, ObjectCache};
 use crate::folder::{FileBytes, Folder};
 use crate::journal::{Boundary, ObjectBatch, load};
 use crate::lease::BucketLease;
@@ -167,7 +167,7 @@ impl RemoteReader {
         let bucket = remote.bucket();
         let (mut folder, boundary) = load(&bucket)?;
         folder.removed = Some(Vec::new());
-        let cache = Arc::new(ObjectCache::new(bucket.clone(), remote.cache_bytes));
+        let cache = Arc::new(caches(remote)?);
         let id = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
         let turn = ReaderTurn { boundary, removed: Vec::new(), renewed: Duration::ZERO };
         let state = Arc::new(ReaderState {
@@ -244,14 +244,25 @@ impl RemoteReader {
         self.state.number()
     }
 
-    /// Returns the bytes of objects in the cache.
+    /// Returns the bytes of objects in memory.
     pub fn cache_bytes(&self) -> u64 {
         self.state.cache.bytes()
+    }
+
+    /// Returns figures of the caches: hits, GETs, and damage that was healed.
+    pub fn cache_figures(&self) -> CacheFigures {
+        self.state.cache.figures()
     }
 
     fn read_only(path: &Path) -> Error {
         Error::io("write", path, io::ErrorKind::ReadOnlyFilesystem.into())
     }
+}
+
+/// The caches of a reader, in memory and on disk.
+fn caches(remote: &Settings) -> Result<ObjectCache> {
+    let disk = remote.disk.as_ref().map(|folder| folder.open(&remote.fs)).transpose()?;
+    Ok(ObjectCache::with_disk(remote.bucket(), remote.cache_bytes, disk.flatten()))
 }
 
 impl Fs for RemoteReader {

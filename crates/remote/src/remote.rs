@@ -1,6 +1,6 @@
 //! [`Remote`]: the place of a database in an object store, and the calls that open it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use lsm_core::fs::{Fs, OsFs};
 use object_store::ObjectStore;
 use siltstone::Result;
 
+use crate::disk_cache::CacheFolder;
 use crate::inventory::{Amount, BucketReport, BucketStatus, copy, status, verify};
 use crate::primary::Primary;
 use crate::reader::RemoteReader;
@@ -84,6 +85,7 @@ impl Remote {
             interval: Duration::from_millis(100),
             patience: Duration::from_secs(60),
             cache_bytes: 64 << 20,
+            disk: None,
             is_stepped: false,
             retention: Duration::from_secs(24 * 3600),
             grace: Duration::from_secs(3600),
@@ -145,7 +147,18 @@ impl Remote {
         self
     }
 
-    /// Sets the local file system of primaries. Default: the operating system's.
+    /// Gives readers a cache in the folder `dir`, which is made, of at most `bytes` bytes of files. Default: none.
+    ///
+    /// It keeps blocks of 64 KiB of tables, chunk files and logs, and outlives the process. Each has a checksum: what does
+    /// not fit is got from the bucket again, and counted in [`CacheFigures`](crate::CacheFigures). The readers of a remote
+    /// and of its clones share it. A reader of another process that names the same folder while it is in use has no
+    /// cache on disk. A process that is killed loses the blocks of its last 4 MiB; it leaves no wrong block.
+    pub fn cache_dir(mut self, dir: impl Into<PathBuf>, bytes: u64) -> Remote {
+        self.0.disk = Some(Arc::new(CacheFolder::new(dir.into(), bytes)));
+        self
+    }
+
+    /// Sets the local file system of primaries, and of the cache on disk. Default: the operating system's.
     pub fn fs(mut self, fs: Arc<dyn Fs>) -> Remote {
         self.0.fs = fs;
         self

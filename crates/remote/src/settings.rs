@@ -6,6 +6,7 @@ use std::time::Duration;
 use lsm_core::fs::Fs;
 
 use crate::bucket::Bucket;
+use crate::disk_cache::CacheFolder;
 use crate::store::{Store, Timer};
 
 /// The meaning of an acknowledgement at [`Durability::Sync`](siltstone::Durability::Sync).
@@ -47,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) interval: Duration,
     pub(crate) patience: Duration,
     pub(crate) cache_bytes: u64,
+    /// Of readers; shared by the copies of a remote.
+    pub(crate) disk: Option<Arc<CacheFolder>>,
     pub(crate) is_stepped: bool,
     pub(crate) retention: Duration,
     pub(crate) grace: Duration,

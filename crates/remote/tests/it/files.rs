@@ -108,7 +108,7 @@ fn two_restores_of_a_file_make_one_whole_file() {
     let (sender, receiver) = std::sync::mpsc::channel();
     let other = second.clone();
     // In the middle of the first one.
-    store.pause_in(20, move || {
+    store.pause_in(1, move || {
         sender.send(std::thread::spawn(move || other.restore())).unwrap();
     });
     second.restore().unwrap();

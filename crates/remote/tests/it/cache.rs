@@ -1,0 +1,141 @@
+//! The caches of readers: GETs that they save, and ranges.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use remote::{CacheFigures, ObjectListing, Remote, Store, StoreResult};
+use siltstone::large_values::ReadBlobs;
+use siltstone::secondary::Level;
+use siltstone::{Durability, LargeValueOptions, PartitionOptions};
+use testkit::Rng;
+
+type Ranges = Arc<Mutex<Vec<(String, Range<u64>)>>>;
+
+/// A store that notes the ranges that are got.
+struct Noting(Arc<dyn Store>, Ranges);
+
+impl Store for Noting {
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
+        self.0.put_if_absent(name, bytes)
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
+        self.0.put(name, bytes)
+    }
+
+    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
+        self.0.get(name)
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
+        self.1.lock().push((name.to_owned(), range.clone()));
+        self.0.get_range(name, range)
+    }
+
+    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
+        self.0.list(dir)
+    }
+
+    fn delete(&self, name: &str) -> StoreResult<()> {
+        self.0.delete(name)
+    }
+}
+
+/// A database with a table of some hundred kilobytes and a large value, and the ranges that readers get of it.
+struct Shipped {
+    store: Arc<dyn Store>,
+    ranges: Ranges,
+    folder: tempfile::TempDir,
+}
+
+const ENTRIES: u32 = 3000;
+const LARGE_BYTES: usize = 8 << 20;
+
+fn value(number: u32) -> Vec<u8> {
+    Rng::new(u64::from(number)).bytes(200)
+}
+
+impl Shipped {
+    fn new() -> Shipped {
+        let store = Remote::memory().unwrap().store();
+        let folder = tempfile::tempdir().unwrap();
+        let primary = Remote::with_store(store.clone()).primary(folder.path().join("db")).unwrap();
+        let db = primary.builder().open().unwrap();
+        let options = PartitionOptions::default().large_values(LargeValueOptions::default());
+        let users = db.partition_with("users", options).unwrap();
+        for number in 0..ENTRIES {
+            users.put(number.to_be_bytes(), value(number)).unwrap();
+        }
+        users.put_with("large", vec![7; LARGE_BYTES], Durability::Sync).unwrap();
+        db.flush().unwrap();
+        db.close().unwrap();
+        Shipped { store, ranges: Ranges::default(), folder }
+    }
+
+    fn remote(&self) -> Remote {
+        Remote::with_store(Arc::new(Noting(self.store.clone(), self.ranges.clone())))
+    }
+
+    fn cached(&self) -> Remote {
+        self.remote().cache_dir(self.folder.path().join("cache"), 32 << 20)
+    }
+}
+
+/// Reads all entries by a new reader.
+fn read_all(remote: &Remote) -> CacheFigures {
+    let reader = remote.reader().unwrap();
+    let secondary = reader.secondary().open().unwrap();
+    let users = secondary.partition("users").unwrap();
+    let view = users.at(Level::Strong).unwrap();
+    for number in 0..ENTRIES {
+        assert_eq!(view.get(number.to_be_bytes()).unwrap().unwrap(), value(number));
+    }
+    reader.cache_figures()
+}
+
+#[test]
+fn a_reader_that_starts_again_gets_no_block_again() {
+    let shipped = Shipped::new();
+    let first = read_all(&shipped.cached());
+    assert!(first.gets > 0 && first.has_disk, "{first:?}");
+    let again = read_all(&shipped.cached());
+    assert_eq!(again.gets, 0, "{again:?}");
+    assert!(again.disk_hits > 0 && again.disk_bytes <= 32 << 20, "{again:?}");
+}
+
+#[test]
+fn readers_of_a_remote_share_its_cache_and_another_remote_has_none() {
+    let shipped = Shipped::new();
+    let remote = shipped.cached();
+    let reader = remote.reader().unwrap();
+    read_all(&remote);
+    assert_eq!(read_all(&remote.clone()).gets, 0);
+    let other = read_all(&shipped.cached());
+    assert!(!other.has_disk && other.gets > 0, "{other:?}");
+    drop(reader);
+    assert!(read_all(&shipped.cached()).has_disk);
+}
+
+#[test]
+fn a_read_of_a_part_of_a_large_value_gets_that_part() {
+    let shipped = Shipped::new();
+    let reader = shipped.remote().reader().unwrap();
+    let secondary = reader.secondary().open().unwrap();
+    let users = secondary.partition("users").unwrap();
+    let view = users.at(Level::Strong).unwrap();
+    let large = view.open_blob("large").unwrap().unwrap();
+    let before = reader.cache_figures();
+    shipped.ranges.lock().clear();
+    let mut part = vec![0; 100 << 10];
+    large.read_exact_at(5 << 20, &mut part).unwrap();
+    assert_eq!(part, vec![7; 100 << 10]);
+    let after = reader.cache_figures();
+    let got = after.got_bytes - before.got_bytes;
+    assert!(got < 512 << 10, "{got} bytes: {:?}", shipped.ranges.lock());
+    // The whole value comes by few GETs, not by one a block.
+    let mut whole = vec![0; LARGE_BYTES];
+    large.read_exact_at(0, &mut whole).unwrap();
+    let gets = reader.cache_figures().gets - after.gets;
+    assert!(gets <= 40, "{gets} gets");
+}
