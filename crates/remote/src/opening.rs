@@ -94,7 +94,7 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
         changes = local.extension(&folder, &cache)?;
     }
     if changes.is_none() {
-        if is_own && folder.writer == writer {
+        if is_own && folder.writer == writer && !takes_over {
             local.check_restorable(&folder, remote.ack)?;
         }
         let keeps_tables = is_own && folder.writer == writer;

@@ -171,6 +171,32 @@ fn a_value_that_is_stored_outlives_a_power_cut() {
 }
 
 #[test]
+fn a_takeover_by_the_own_folder_after_a_power_cut_continues_from_the_bucket() {
+    let mut rng = Rng::new(26);
+    let mut refused = 0;
+    for outcome in CrashOutcome::ALL {
+        let objects = Objects::default();
+        let store = LateStore::new(&objects, &mut rng);
+        let fs = MemFs::new();
+        let primary = remote_of(&store, &fs, &mut rng).ack(Ack::Local).primary("/db").unwrap();
+        let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+        put(&db, "before", Durability::Os).unwrap();
+        primary.ship().unwrap();
+        let disk = fs.crash_clone(outcome, &mut || rng.next_u64());
+        let remote = remote_of(&store, &disk, &mut rng).ack(Ack::Local);
+        if let Err(error) = remote.primary("/db").map(drop) {
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains("take_over"), "{error}");
+            refused += 1;
+        }
+        let again = remote.take_over("/db").unwrap();
+        let db = again.builder().background(BackgroundMode::Stepped).open().unwrap();
+        assert!(db.partition("users").unwrap().contains("before").unwrap(), "{outcome:?}");
+    }
+    assert!(refused > 0);
+}
+
+#[test]
 fn a_hole_in_the_journal_is_damage_that_names_the_object() {
     let mut rng = Rng::new(25);
     let objects = Objects::default();
