@@ -221,7 +221,7 @@ impl Remote {
     /// an ordinary database that is not shipped. The bucket stays as it is.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a folder that is not empty, and for a moment that the bucket does not have:
+    /// [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument) for a folder that is not empty, and for a moment that the bucket does not have:
     /// the message names the oldest and the newest one. Corruption if an object is damaged, or if the restored
     /// folder does not verify. Those of the store and the folder.
     ///
@@ -261,7 +261,7 @@ impl Remote {
     /// is not copied. Returns what was put.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the other bucket has a database, or this one has none. Those of both stores.
+    /// [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument) if the other bucket has a database, or this one has none. Those of both stores.
     /// The objects that were copied until then stay, and another attempt puts them once more.
     ///
     /// # Cost

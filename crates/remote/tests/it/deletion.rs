@@ -231,6 +231,31 @@ fn a_lease_keeps_what_its_reader_needs_until_it_expires() {
 }
 
 #[test]
+fn a_lease_that_comes_before_the_boundary_counts() {
+    let mut place = Place::new(80);
+    let (remote, store) = place.remote();
+    let primary = remote.grace(Duration::ZERO).take_over("/db").unwrap();
+    let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+    put(&db, "flushed").unwrap();
+    db.flush().unwrap();
+    let reader = place.remote().0.lease(Some(HOUR)).reader().unwrap();
+    let secondary = reader.secondary().open().unwrap();
+    secondary.sync(Target::Latest).unwrap();
+    let view = secondary.partition("users").unwrap().at(Level::Eventual).unwrap();
+    assert!(view.contains("flushed").unwrap());
+    db.partition("users").unwrap().clear().unwrap();
+    while db.step().unwrap() {}
+    // The lease expires, and is renewed after the primary has read it.
+    place.age(&primary, &db);
+    place.age(&primary, &db);
+    store.pause_before_put("boundary/00000000000000000001", move || reader.renew_lease().unwrap());
+    primary.collect().unwrap();
+    assert_eq!(place.count("boundary/"), 1);
+    assert!(view.contains("flushed").unwrap());
+    assert!(place.has(&journal_name(2)));
+}
+
+#[test]
 fn a_reader_gives_its_lease_up() {
     let mut place = Place::new(77);
     let (primary, _db) = place.primary();

@@ -11,5 +11,6 @@ mod history;
 mod hostile;
 mod late;
 mod sim;
+mod sim_model;
 mod sim_store;
 mod urls;

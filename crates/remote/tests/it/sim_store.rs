@@ -48,6 +48,8 @@ pub struct SimBucket {
     /// The true time, and the error of the store's clock.
     now_ms: AtomicU64,
     ahead_ms: AtomicU64,
+    /// Puts that have failed, and whose effect may still come; with a condition or without.
+    late: Mutex<Vec<(String, Vec<u8>, bool)>>,
 }
 
 impl SimBucket {
@@ -63,6 +65,23 @@ impl SimBucket {
     /// The clock of the store jumps forward.
     pub fn jump(&self, time: Duration) {
         self.ahead_ms.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// The time by a clock that does not jump.
+    pub fn true_time(&self) -> Duration {
+        Duration::from_millis(self.now_ms.load(Ordering::Relaxed))
+    }
+
+    /// Some of the puts that have failed take effect.
+    pub fn take_effect_late(&self, rng: &mut Rng) {
+        let mut late = self.late.lock();
+        while !late.is_empty() && rng.chance(1, 3) {
+            let at = rng.index(late.len());
+            let (name, bytes, is_conditional) = late.swap_remove(at);
+            if !(is_conditional && self.lock().contains_key(&name)) {
+                self.put(&name, &bytes);
+            }
+        }
     }
 
     pub fn now(&self) -> Duration {
@@ -137,7 +156,11 @@ impl SimStore {
     }
 
     /// Makes a call with the effect `call`.
-    fn call<T>(&self, call: impl FnOnce(&SimBucket) -> T) -> StoreResult<T> {
+    fn call<T>(
+        &self,
+        late: Option<(&str, &[u8], bool)>,
+        call: impl FnOnce(&SimBucket) -> T,
+    ) -> StoreResult<T> {
         let due = match &mut *self.pause.lock() {
             Some((0, _)) => true,
             Some((calls, _)) => {
@@ -169,6 +192,12 @@ impl SimStore {
         if fails || dies {
             if has_effect {
                 call(&self.objects);
+            } else if let Some((name, bytes, is_conditional)) = late
+                // A claim that takes effect after its claimant has given up fences the machine of the model.
+                && !(name.starts_with("journal/") && bytes.len() <= 69)
+            {
+                let held = (name.to_owned(), bytes.to_vec(), is_conditional);
+                self.objects.late.lock().push(held);
             }
             return Err(StoreError::transient("503, or an answer that was lost"));
         }
@@ -183,7 +212,12 @@ impl Store for SimStore {
         let pause = self.put_pause.lock().take_if(|(paused, _)| paused == name);
         pause.into_iter().for_each(|(_, pause)| pause());
         let ignores = self.ignores_conditions.load(Ordering::Relaxed);
-        self.call(|objects| {
+        let one_of = self.fails_one_of.load(Ordering::Relaxed);
+        if one_of > 1 && !self.is_dead() && self.rng.lock().chance(1, 4 * one_of) {
+            // A conflict with a call that has no effect yet.
+            return Ok(false);
+        }
+        self.call(Some((name, bytes, true)), |objects| {
             let is_free = ignores || !objects.lock().contains_key(name);
             if is_free {
                 objects.put(name, bytes);
@@ -194,17 +228,17 @@ impl Store for SimStore {
 
     fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
         self.puts.fetch_add(1, Ordering::Relaxed);
-        self.call(|objects| drop(objects.put(name, bytes)))
+        self.call(Some((name, bytes, false)), |objects| drop(objects.put(name, bytes)))
     }
 
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
         self.gets.fetch_add(1, Ordering::Relaxed);
-        self.call(|objects| objects.lock().get(name).map(|object| object.bytes.clone()))
+        self.call(None, |objects| objects.lock().get(name).map(|object| object.bytes.clone()))
     }
 
     fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
         self.gets.fetch_add(1, Ordering::Relaxed);
-        self.call(|objects| {
+        self.call(None, |objects| {
             let objects = objects.lock();
             let object = objects.get(name)?;
             let end = object.len().min(range.end as usize);
@@ -213,11 +247,11 @@ impl Store for SimStore {
     }
 
     fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
-        self.call(|objects| listing(&objects.lock(), dir))
+        self.call(None, |objects| listing(&objects.lock(), dir))
     }
 
     fn delete(&self, name: &str) -> StoreResult<()> {
-        self.call(|objects| drop(objects.lock().remove(name)))
+        self.call(None, |objects| drop(objects.lock().remove(name)))
     }
 }
 

@@ -1,0 +1,68 @@
+//! [`Commits`]: the fate of each commit of a simulation, by its number.
+
+use std::collections::BTreeSet;
+
+use siltstone::{ErrorKind, Result};
+
+#[derive(Default)]
+pub struct Commits {
+    pub next: u64,
+    pub acknowledged: BTreeSet<u64>,
+    /// Acknowledged by the local disk alone.
+    pub local: BTreeSet<u64>,
+    pub refused: BTreeSet<u64>,
+    /// Its call failed: it may be there or not.
+    pub unknown: BTreeSet<u64>,
+}
+
+impl Commits {
+    pub fn take_number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Notes the outcome of a synced commit of a primary that may be fenced.
+    pub fn note(&mut self, number: u64, committed: Result<()>, is_local: bool) {
+        match committed {
+            Ok(()) if is_local => self.local.insert(number),
+            Ok(()) => self.acknowledged.insert(number),
+            Err(error) if error.kind() == ErrorKind::Fenced => self.refused.insert(number),
+            Err(_) => self.unknown.insert(number),
+        };
+    }
+
+    /// All that the local disk has acknowledged is stored, or must come back with it.
+    pub fn store_local(&mut self) {
+        self.acknowledged.append(&mut self.local);
+    }
+
+    /// Checks what a reader sees. With `is_all` it must see every acknowledged commit.
+    pub fn check(&mut self, seen: &BTreeSet<u64>, is_all: bool, whence: &str) {
+        let wrong: Vec<_> = seen.intersection(&self.refused).collect();
+        assert!(wrong.is_empty(), "{whence}: refused commits appear: {wrong:?}");
+        let last = if is_all { u64::MAX } else { seen.last().copied().unwrap_or(0) };
+        let lost: Vec<_> =
+            self.acknowledged.iter().filter(|n| **n <= last && !seen.contains(n)).collect();
+        assert!(lost.is_empty(), "{whence}: acknowledged commits are lost: {lost:?}");
+        // A takeover may lose them, and goes on with later numbers.
+        let newest = if is_all { 0 } else { last };
+        let holes: Vec<_> =
+            self.local.iter().filter(|n| **n <= newest && !seen.contains(n)).collect();
+        assert!(holes.is_empty(), "{whence}: no prefix of the history, without {holes:?}");
+        // What was seen is in the journal, and no takeover removes it.
+        for set in [&mut self.unknown, &mut self.local] {
+            let known: Vec<u64> = set.intersection(seen).copied().collect();
+            for number in known {
+                set.remove(&number);
+                self.acknowledged.insert(number);
+            }
+        }
+    }
+
+    /// After a takeover, or an open of the own folder: what is not there never appears.
+    pub fn settle(&mut self, seen: &BTreeSet<u64>, whence: &str) {
+        self.check(seen, true, whence);
+        self.refused.append(&mut self.unknown);
+        self.refused.append(&mut self.local);
+    }
+}
