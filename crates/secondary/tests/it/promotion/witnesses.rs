@@ -195,7 +195,7 @@ fn stop_and_look(seed: u64, stopped_at: u64, died_at: u64) -> Option<bool> {
 #[test]
 fn secondaries_show_the_current_state_wherever_primary_and_claimant_are_stopped() {
     let mut looks = 0;
-    for seed in 40..42 {
+    for seed in 40..43 {
         let mut rng = Rng::from_env_or(seed);
         let mut stopped_at = rng.below(STRIDE);
         while stop_and_look(seed, stopped_at, rng.below(45)).is_some() {
