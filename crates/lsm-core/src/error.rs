@@ -79,7 +79,7 @@ pub enum ErrorKind {
     /// A secondary could not catch up to the requested position within its time limit.
     Behind,
     /// Another process has taken the database over, for example by a promotion of a secondary. Nothing was
-    /// written, and no write of this handle will ever succeed again. Commits that were acknowledged
+    /// written (a file system that ships the log elsewhere may have stored a commit that was in progress), and no write of this handle will ever succeed again. Commits that were acknowledged
     /// before are in the database of the new primary. Reads of this handle may go on; a file that the
     /// new primary has deleted is [`ErrorKind::FileGone`].
     Fenced,

@@ -212,7 +212,7 @@ pub(crate) fn status(settings: &Settings) -> Result<BucketStatus> {
             reasons.amount(&mut status, &entry).add(&entry);
         }
     }
-    for dir in ["boundary", "lease"] {
+    for dir in ["boundary", "lease", "takeover"] {
         bucket.list(dir)?.objects.iter().for_each(|entry| status.live.add(entry));
     }
     bucket.list("probe")?.objects.iter().for_each(|entry| status.garbage.add(entry));

@@ -120,6 +120,13 @@ pub(crate) fn decode_boundary(index: u64, bytes: &[u8]) -> Result<u64> {
     })
 }
 
+/// The last journal object of a list; zero if there is none.
+pub(crate) fn last_number(bucket: &Bucket) -> Result<u64> {
+    let Some(folder) = bucket.list("journal")?.folders.pop() else { return Ok(0) };
+    let objects = bucket.list(&folder)?.objects;
+    Ok(objects.iter().filter_map(|entry| number_of_journal(&entry.name)).max().unwrap_or(0))
+}
+
 /// The end of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]

@@ -9,7 +9,7 @@
 //! store     calls of an object store     bucket     attempts, lost answers, the probe
 //! format    the bytes of objects         folder     a folder as the journal describes it
 //! shipper   the journal of a primary     fs         its file system
-//! noted     a change that waits
+//! noted     a change that waits              takeover   a busy writer pauses for a claim
 //! opening   the claim, and the folder    reader     the file system of readers
 //! cache     blocks in memory             remote_file   a file in the bucket
 //! disk_cache    blocks on disk
@@ -61,6 +61,7 @@ mod retention;
 mod settings;
 mod shipper;
 mod store;
+mod takeover;
 mod url;
 
 pub use cache::CacheFigures;

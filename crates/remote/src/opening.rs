@@ -29,11 +29,12 @@ use crate::bucket::{Bucket, Put};
 use crate::cache::ObjectCache;
 use crate::folder::{FileClass, Folder, StoredChange, class_of};
 use crate::format::{JournalObject, journal_name};
-use crate::journal::{Boundary, ReplayEnd, follow, load, load_before};
+use crate::journal::{Boundary, ReplayEnd, follow, last_number, load, load_before};
 use crate::noted::NotedChange;
 use crate::remote_file::RemoteFile;
 use crate::settings::{Ack, Settings};
 use crate::shipper::{Shipper, written_end};
+use crate::takeover::TakeoverRequest;
 
 /// The lock of a folder whose changes are shipped.
 const LOCK: &str = "remote-lock";
@@ -123,22 +124,28 @@ fn put_claim(
     from: u64,
 ) -> Result<JournalObject> {
     let mut number = from;
-    for _ in 0..CLAIMS_MAX {
+    let request = TakeoverRequest { claimant };
+    for attempt in 0..CLAIMS_MAX {
+        if request.put_if_due(bucket, attempt)? {
+            // The writer may have put many meanwhile.
+            number = number.max(last_number(bucket)? + 1);
+        }
         let put_id = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
         let changes = Vec::new();
         let claim = JournalObject { number, claimant, put_id, is_claim: true, ack, changes };
-        // Without a look at the object that took the name: a busy writer would always be ahead.
         if bucket.put_new(&journal_name(number), &claim.encode())? == Put::Taken {
             number += 1;
             continue;
         }
         if !boundary.has_freed(bucket, number)? {
+            TakeoverRequest::withdraw(bucket, attempt);
             return Ok(claim);
         }
         // This claimant has slept, and its number was used and deleted meanwhile: the claim fences nothing, and
         // no one reads it.
         number = load(bucket)?.0.number + 1;
     }
+    TakeoverRequest::withdraw(bucket, CLAIMS_MAX);
     let message = "other writers took each number that this claim tried; try again";
     Err(Error::new(ErrorKind::Locked, message))
 }

@@ -14,6 +14,7 @@ use crate::fs::ShippingFs;
 use crate::opening::{ClaimedFolder, claim};
 use crate::settings::Settings;
 use crate::shipper::Status;
+use crate::takeover::{LOOK_INTERVAL, PauseWatch};
 
 /// The right to write a database of a bucket, for one folder. The database is opened by [`Primary::builder`], and
 /// closed before this is dropped: the thread that ships ends with this.
@@ -52,6 +53,16 @@ impl Primary {
                 // What was not deleted is so by a later round; a fence is found by the next put, too.
                 let _ = work.collect();
             })?);
+            let mut watch = PauseWatch::new(remote.bucket(), fs.shipper.clone());
+            threads.push(BackgroundThread::start(
+                "siltstone-pause",
+                LOOK_INTERVAL,
+                false,
+                move || {
+                    // A request that cannot be read gives no pause. The next look reads it again.
+                    let _ = watch.look();
+                },
+            )?);
             let shipper = fs.shipper.clone();
             threads.push(BackgroundThread::start(
                 "siltstone-ship",

@@ -14,7 +14,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use lsm_core::fs::{File, Fs};
 use parking_lot::{Condvar, Mutex};
@@ -111,6 +113,8 @@ pub(crate) struct Shipper {
     /// A leaf; not held during a call of the store or of the file system.
     state: Mutex<JournalState>,
     shipped: Condvar,
+    /// No object is put before this time, in nanoseconds of the timer.
+    paused_until: AtomicU64,
 }
 
 /// The error of a turn to put, for those that wait for its end.
@@ -153,7 +157,9 @@ impl Shipper {
             bytes_since_base: BASE_BYTES,
             objects: 0,
         };
-        Shipper { bucket, claimant, ack, local, state: Mutex::new(state), shipped: Condvar::new() }
+        let state = Mutex::new(state);
+        let (shipped, paused_until) = Default::default();
+        Shipper { bucket, claimant, ack, local, state, shipped, paused_until }
     }
 
     pub(crate) fn acknowledges_stored(&self) -> bool {
@@ -296,10 +302,21 @@ impl Shipper {
             None => self.make_object()?,
         };
         let name = journal_name(in_flight.object.number);
+        let paused_until = Duration::from_nanos(self.paused_until.load(Ordering::Relaxed));
+        let pause = paused_until.saturating_sub(self.bucket.timer.now());
+        if !pause.is_zero() {
+            self.bucket.timer.wait(pause);
+        }
         match self.bucket.put_new(&name, &in_flight.bytes)? {
             Put::Stored => self.note_stored(&in_flight),
             Put::Taken => Err(self.note_fenced(&name)),
         }
+    }
+
+    /// Puts nothing before this time of the timer: a claimant that asks for it can come first then.
+    pub(crate) fn pause_until(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.paused_until.store(nanos, Ordering::Relaxed);
     }
 
     pub(crate) fn note_fenced(&self, name: &str) -> Error {

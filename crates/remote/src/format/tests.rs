@@ -5,6 +5,7 @@ use testkit::{Rng, annotate, assert_golden};
 use super::*;
 use crate::journal::{decode_boundary, encode_boundary};
 use crate::lease::BucketLease;
+use crate::takeover::TakeoverRequest;
 
 fn name(kind: &str) -> String {
     format!("000000000000002a-00000003.{kind}")
@@ -90,7 +91,7 @@ fn objects_are_as_the_table_says() {
 }
 
 #[test]
-fn boundaries_and_leases_are_as_the_tables_say() {
+fn boundaries_leases_and_requests_are_as_the_tables_say() {
     let boundary = encode_boundary(3, 500, 0xc1a1);
     let names = ["magic", "format version", "zero", "index", "first", "claimant"];
     check_golden("boundary.txt", &boundary, &[0, 8, 12, 16, 24, 32], &names);
@@ -101,12 +102,17 @@ fn boundaries_and_leases_are_as_the_tables_say() {
     let names = ["magic", "format version", "seconds", "number", "id", "objects"];
     check_golden("lease.txt", &lease.encode(), &[0, 8, 12, 16, 24, 40], &names);
     assert_eq!(BucketLease::decode("lease/1", &lease.encode()).unwrap(), lease);
-    for bytes in [boundary, lease.encode()] {
+    let request = TakeoverRequest { claimant: 0xc1a1 };
+    let names = ["magic", "format version", "zero", "claimant"];
+    check_golden("request.txt", &request.encode(), &[0, 8, 12, 16], &names);
+    assert_eq!(TakeoverRequest::decode(&request.encode()).unwrap(), request);
+    for bytes in [boundary, lease.encode(), request.encode()] {
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 4;
             decode_boundary(3, &changed).unwrap_err();
             BucketLease::decode("lease/1", &changed).unwrap_err();
+            TakeoverRequest::decode(&changed).unwrap_err();
         }
     }
 }

@@ -13,4 +13,5 @@ mod late;
 mod sim;
 mod sim_model;
 mod sim_store;
+mod takeover;
 mod urls;

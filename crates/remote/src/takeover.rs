@@ -1,0 +1,119 @@
+//! [`TakeoverRequest`]: a claimant asks a busy writer for a pause; [`PauseWatch`]: the writer looks for requests.
+//!
+//! A writer with a commit in each put takes one number after the other. A claimant whose calls are no faster always
+//! comes one number late. It needs a moment without puts, and nothing but that: the claim alone fences.
+//!
+//! ```text
+//! takeover/request
+//! offset size name
+//!      0    8 magic "SILTTAKE"
+//!      8    4 format version 1
+//!     12    4 zero
+//!     16   16 claimant
+//!     32    8 checksum: XXH3-64 of all before
+//! ```
+//!
+//! Invariant: a request decides nothing. One that is lost, damaged, old or that of a dead claimant costs the writer a
+//! few pauses, once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lsm_core::codec::{put_u32, put_u128};
+use siltstone::Result;
+
+use crate::bucket::Bucket;
+use crate::format::{decode_named, header, put_sum};
+use crate::shipper::Shipper;
+
+const REQUEST_MAGIC: [u8; 8] = *b"SILTTAKE";
+const REQUEST: &str = "takeover/request";
+/// A claimant asks after so many numbers that it did not get, and again after each so many.
+const REQUEST_ATTEMPTS: u64 = 8;
+/// The time between two looks of a writer.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Enough for several calls of a slow store.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Pauses for one claimant: it may be dead.
+const PAUSES_MAX: u32 = 5;
+
+/// The wish of a claimant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TakeoverRequest {
+    pub(crate) claimant: u128,
+}
+
+impl TakeoverRequest {
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let mut bytes = REQUEST_MAGIC.to_vec();
+        put_u32(&mut bytes, 1);
+        put_u32(&mut bytes, 0);
+        put_u128(&mut bytes, self.claimant);
+        put_sum(&mut bytes);
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<TakeoverRequest> {
+        decode_named(REQUEST.to_owned(), bytes, |reader| {
+            if header(reader, REQUEST_MAGIC)? != 0 {
+                return Err(reader.malformed("an unknown kind of request"));
+            }
+            Ok(TakeoverRequest { claimant: reader.u128()? })
+        })
+    }
+
+    /// Asks, if it is time to ask once `attempts` claims have failed. Returns whether it has asked.
+    pub(crate) fn put_if_due(self, bucket: &Bucket, attempts: u64) -> Result<bool> {
+        let is_due = attempts > 0 && attempts.is_multiple_of(REQUEST_ATTEMPTS);
+        if is_due {
+            bucket.put(REQUEST, &self.encode())?;
+        }
+        Ok(is_due)
+    }
+
+    /// Removes the request after `attempts` claims have failed.
+    pub(crate) fn withdraw(bucket: &Bucket, attempts: u64) {
+        if attempts >= REQUEST_ATTEMPTS {
+            // It would cost the next writer a few pauses.
+            let _ = bucket.delete(REQUEST);
+        }
+    }
+}
+
+/// The looks of a writer.
+pub(crate) struct PauseWatch {
+    bucket: Bucket,
+    shipper: Arc<Shipper>,
+    /// The journal at the last look.
+    number: u64,
+    /// The last claimant that got a pause, and how many.
+    paused: (u128, u32),
+}
+
+impl PauseWatch {
+    pub(crate) fn new(bucket: Bucket, shipper: Arc<Shipper>) -> PauseWatch {
+        let number = shipper.number();
+        PauseWatch { bucket, shipper, number, paused: (0, 0) }
+    }
+
+    /// Pauses the journal if a claimant asks for it. A writer that has put nothing since the last look needs no
+    /// pause, and pays for no call.
+    ///
+    /// # Errors
+    /// Those of the store; corruption of the request.
+    pub(crate) fn look(&mut self) -> Result<()> {
+        let number = self.shipper.number();
+        if number == self.number {
+            return Ok(());
+        }
+        self.number = number;
+        let Some(bytes) = self.bucket.get(REQUEST)? else { return Ok(()) };
+        let TakeoverRequest { claimant } = TakeoverRequest::decode(&bytes)?;
+        let pauses = if self.paused.0 == claimant { self.paused.1 } else { 0 };
+        if pauses < PAUSES_MAX {
+            self.paused = (claimant, pauses + 1);
+            self.shipper.pause_until(self.bucket.timer.now().saturating_add(PAUSE));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! A takeover from a writer whose puts are always faster than those of the claimant.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use remote::{ObjectListing, Remote, Store, StoreResult};
+use siltstone::fs::MemFs;
+use siltstone::{Durability, ErrorKind};
+use testkit::Rng;
+
+use crate::sim_store::{Objects, SimStore, journal_name};
+
+/// The writer is so many times as fast as the claimant.
+const AHEAD: u64 = 50;
+
+/// The store as the two machines see it: a journal object of the claimant is put long after one of the writer has the
+/// name, until the writer has looked for the wish of the claimant, and found it.
+struct Race {
+    inner: Arc<SimStore>,
+    is_claimant: bool,
+    writer_knows: Arc<AtomicBool>,
+}
+
+impl Store for Race {
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
+        if self.is_claimant
+            && let Some((_, number)) = name.rsplit_once('/')
+        {
+            let ahead = number.parse().map_or(0, |number: u64| number * AHEAD);
+            let ahead = journal_name(ahead);
+            while !self.writer_knows.load(Ordering::Acquire)
+                && name.starts_with("journal/")
+                && self.inner.get(&ahead)?.is_none()
+            {
+                std::thread::yield_now();
+            }
+        }
+        self.inner.put_if_absent(name, bytes)
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
+        self.inner.put(name, bytes)
+    }
+
+    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
+        let found = self.inner.get(name)?;
+        if !self.is_claimant && name.starts_with("takeover/") && found.is_some() {
+            self.writer_knows.store(true, Ordering::Release);
+        }
+        Ok(found)
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
+        self.inner.get_range(name, range)
+    }
+
+    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
+        self.inner.list(dir)
+    }
+
+    fn delete(&self, name: &str) -> StoreResult<()> {
+        self.inner.delete(name)
+    }
+}
+
+/// A machine with a disk of its own.
+fn machine(objects: &Objects, is_claimant: bool, writer_knows: &Arc<AtomicBool>) -> Remote {
+    let inner = SimStore::new(objects.clone(), Rng::new(7));
+    let store = Race { inner, is_claimant, writer_knows: writer_knows.clone() };
+    Remote::with_store(Arc::new(store)).fs(Arc::new(MemFs::new()))
+}
+
+#[test]
+fn a_writer_that_is_always_faster_is_taken_over() {
+    let objects = Objects::default();
+    let writer_knows = Arc::default();
+    let writer = machine(&objects, false, &writer_knows);
+    let claimant = machine(&objects, true, &writer_knows);
+    let first = writer.primary("/db").unwrap();
+    let db = first.builder().open().unwrap();
+    let users = db.partition("users").unwrap();
+    let busy = std::thread::spawn(move || {
+        let mut acknowledged = 0u64;
+        loop {
+            let put = users.put_with(acknowledged.to_be_bytes(), "x", Durability::Sync);
+            match put {
+                Ok(_) => acknowledged += 1,
+                Err(error) => return (acknowledged, error.kind()),
+            }
+        }
+    });
+    let second = claimant.take_over("/db").unwrap();
+    let new = second.builder().open().unwrap();
+    let (acknowledged, end) = busy.join().unwrap();
+    assert_eq!(end, ErrorKind::Fenced);
+    let users = new.partition("users").unwrap();
+    assert!((0..acknowledged).all(|n| users.contains(n.to_be_bytes()).unwrap()));
+    assert_eq!(claimant.status().unwrap().leases.len(), 0);
+}
