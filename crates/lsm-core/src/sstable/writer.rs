@@ -13,6 +13,7 @@
 //!    after its owner must not make two neighbouring tables overlap.
 
 mod hidden;
+mod last_entry;
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use crate::fs::File;
 use crate::hooks::{self, EndedBlock, NoteForm};
 use crate::limits::{FORMAT_VALUE_BYTES_MAX, INTERNAL_KEY_BYTES_MAX};
 use crate::options::Compression;
-use crate::types::{InternalKey, KeyRef, SeqNo, Trailer, hidden_precedes};
+use crate::types::{InternalKey, KeyRef, SeqNo, hidden_precedes};
 
 use super::block_builder::BlockBuilder;
 use super::bloom::BloomBuilder;
@@ -35,6 +36,7 @@ use super::pending_file::PendingFile;
 use super::properties::{SstProperties, check_user_properties};
 use super::stored::{Extent, LARGE_PAYLOAD_BYTES};
 use super::{CachePrepopulation, SstIdentity, SstOptions, SstSummary};
+use last_entry::LastEntry;
 
 /// A block is ended where that is forbidden before it passes its usual size by so many bytes.
 const FORBIDDEN_BYTES_MAX: usize = 1 << 20;
@@ -46,7 +48,6 @@ const _: () = assert!(INTERNAL_KEY_BYTES_MAX + hooks::NOTED_BYTES_MAX < 100 << 1
 const LONE_VALUE_BYTES_MIN: usize = 2 << 10;
 
 /// Writes a table. Dropped unfinished it leaves a file that no reader accepts.
-#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub struct SstWriter {
     // Fixed after construction.
     identity: SstIdentity,
@@ -55,24 +56,12 @@ pub struct SstWriter {
     prepopulation: Option<Arc<CachePrepopulation>>,
     // The present block, and what is known of the one before.
     block: BlockBuilder,
-    last_user: Vec<u8>,
-    last_trailer: Trailer,
-    /// `true` if that entry is hidden; then the last visible one is below.
-    last_is_hidden: bool,
-    /// `true` if the hidden entry of the last one follows it: see [`SstWriter::note`].
-    has_short_hidden: bool,
-    visible_user: Vec<u8>,
-    visible_trailer: Trailer,
+    last: LastEntry,
     is_cut_allowed: bool,
     /// The block began with an entry so long that a hidden entry may pass the bound of the block: it takes no
     /// notes, and may have ended.
     is_long: bool,
-    /// The blocks that have ended, for a filter that seals.
-    ended: Vec<EndedBlock>,
-    /// The form of hidden entries that are made of notes.
-    note_form: Option<Arc<dyn NoteForm>>,
-    /// Bytes of its payloads; 0 without a form.
-    noted_bytes: usize,
+    notes: Notes,
     /// The block that was sealed last: its separator waits for the key after it.
     unindexed: Option<Extent>,
     // The file so far.
@@ -81,6 +70,16 @@ pub struct SstWriter {
     index: IndexBuilder,
     properties: SstProperties,
     smallest: Option<InternalKey>,
+}
+
+/// The hidden entries of a table that are made of notes.
+#[derive(Default)]
+struct Notes {
+    form: Option<Arc<dyn NoteForm>>,
+    /// Bytes of the payloads of the form; 0 without one.
+    bytes: usize,
+    /// The blocks that have ended, for a filter that seals.
+    ended: Vec<EndedBlock>,
 }
 
 impl SstWriter {
@@ -114,17 +113,10 @@ impl SstWriter {
             options,
             prepopulation: None,
             block: BlockBuilder::new(base_seq),
-            last_user: Vec::new(),
-            last_trailer: Trailer::LAST,
-            last_is_hidden: false,
-            has_short_hidden: false,
-            visible_user: Vec::new(),
-            visible_trailer: Trailer::LAST,
+            last: LastEntry::new(),
             is_cut_allowed: true,
             is_long: false,
-            ended: Vec::new(),
-            note_form: None,
-            noted_bytes: 0,
+            notes: Notes::default(),
             unindexed: None,
             out: PendingFile::new(file, identity.unique_id()),
             bloom: BloomBuilder::new(options.bloom_bits_per_key),
@@ -171,13 +163,16 @@ impl SstWriter {
             self.block.add(key, value);
         }
         // A hidden key between two versions of a visible one, and equal to it, is possible.
-        let is_new_visible =
-            if self.last_is_hidden { self.visible_user != key.user } else { is_new_user_key };
+        let is_new_visible = if self.last.is_hidden {
+            self.last.visible().user != key.user
+        } else {
+            is_new_user_key
+        };
         if is_new_visible {
             // Once a user key: its versions have one hash.
             self.bloom.add(key.user);
         }
-        self.set_last(is_new_user_key, key, false);
+        self.last.set(is_new_user_key, key, false);
         let kind = key.trailer.kind().expect("a written entry has a kind");
         self.properties.count(kind, key.trailer.seq(), key.user.len(), value.len());
         Ok(())
@@ -191,7 +186,7 @@ impl SstWriter {
 
     /// The blocks that have ended, for the caller to take. In a table without a hidden suffix none is listed.
     pub fn ended_blocks(&mut self) -> &mut Vec<EndedBlock> {
-        &mut self.ended
+        &mut self.notes.ended
     }
 
     /// Ends the last block.
@@ -215,18 +210,18 @@ impl SstWriter {
     /// Asserts that `key` is after the last; returns whether its user key is another one.
     #[inline]
     fn check_order(&self, key: KeyRef<'_>) -> bool {
-        let order = self.last_user.as_slice().cmp(key.user);
+        let order = self.last.user.as_slice().cmp(key.user);
         assert!(
-            order.is_lt() || (order.is_eq() && key.trailer < self.last_trailer),
+            order.is_lt() || (order.is_eq() && key.trailer < self.last.trailer),
             "keys of a table ascend: {key:?} came after \"{}\"",
-            self.last_user.escape_ascii()
+            self.last.user.escape_ascii()
         );
-        if self.has_short_hidden {
+        if self.last.has_short_hidden {
             let suffix = &self.properties.hidden_suffix[..];
             assert!(
-                order.is_lt() && hidden_precedes(&self.last_user, suffix, key.user),
+                order.is_lt() && hidden_precedes(&self.last.user, suffix, key.user),
                 "keys of a table ascend: {key:?} came after the hidden entry of \"{}\"",
-                self.last_user.escape_ascii()
+                self.last.user.escape_ascii()
             );
         }
         order.is_lt()
@@ -250,34 +245,6 @@ impl SstWriter {
         self.seal_block(!is_cut_allowed)
     }
 
-    /// Remembers the entry that was just added.
-    #[inline]
-    fn set_last(&mut self, is_new_user_key: bool, key: KeyRef<'_>, is_hidden: bool) {
-        let is_kept = is_hidden && !self.last_is_hidden;
-        if is_kept {
-            // In a sealed table a hidden entry follows nearly every visible one. The swap saves a
-            // copy each time.
-            std::mem::swap(&mut self.visible_user, &mut self.last_user);
-            self.visible_trailer = self.last_trailer;
-        }
-        if is_new_user_key || is_kept {
-            self.last_user.clear();
-            self.last_user.extend_from_slice(key.user);
-        }
-        self.last_trailer = key.trailer;
-        self.last_is_hidden = is_hidden;
-        self.has_short_hidden = false;
-    }
-
-    /// The visible entry that was added last.
-    fn last_visible(&self) -> KeyRef<'_> {
-        if self.last_is_hidden {
-            KeyRef::new(&self.visible_user, self.visible_trailer)
-        } else {
-            KeyRef::new(&self.last_user, self.last_trailer)
-        }
-    }
-
     /// Bytes of the file if it were finished now, about.
     pub fn estimated_bytes(&self) -> u64 {
         let open = self.block.payload_bytes() + self.index.payload_bytes() + FOOTER_BYTES;
@@ -291,7 +258,7 @@ impl SstWriter {
 
     /// The visible user key that was added last, if there is one.
     pub fn last_user_key(&self) -> Option<&[u8]> {
-        self.smallest.as_ref().map(|_| self.last_visible().user)
+        self.smallest.as_ref().map(|_| self.last.visible().user)
     }
 
     /// Completes the file and syncs it.
@@ -324,7 +291,7 @@ impl SstWriter {
         self.index_block(None);
         self.properties.data_bytes = self.out.offset();
         self.properties.smallest = smallest.user.to_vec();
-        self.properties.largest = self.last_visible().user.to_vec();
+        self.properties.largest = self.last.visible().user.to_vec();
         if self.properties.hidden == 0 {
             // A suffix without hidden entries would contradict the footer.
             self.properties.hidden_suffix.clear();
@@ -374,7 +341,7 @@ impl SstWriter {
             file_bytes,
             file_hash,
             smallest,
-            largest: self.last_visible().to_owned(),
+            largest: self.last.visible().to_owned(),
             min_seq: properties.min_seq,
             max_seq: properties.max_seq,
             entries: properties.entries(),
@@ -395,13 +362,13 @@ impl SstWriter {
     /// Enters the block that was sealed last into the index, now that `next` after it is known.
     fn index_block(&mut self, next: Option<&[u8]>) {
         let Some(extent) = self.unindexed.take() else { return };
-        if self.has_short_hidden {
+        if self.last.has_short_hidden {
             // A search for the hidden entry must come to this block, too.
-            let user = [&self.last_user[..], &self.properties.hidden_suffix[..]].concat();
-            let last = KeyRef::new(&user, hidden_trailer(self.last_trailer.seq()));
+            let user = [&self.last.user[..], &self.properties.hidden_suffix[..]].concat();
+            let last = KeyRef::new(&user, hidden_trailer(self.last.trailer.seq()));
             self.index.add(last, next, extent);
         } else {
-            let last = KeyRef::new(&self.last_user, self.last_trailer);
+            let last = KeyRef::new(&self.last.user, self.last.trailer);
             self.index.add(last, next, extent);
         }
     }
@@ -413,7 +380,7 @@ impl SstWriter {
         self.list_ended(is_forced);
         // The common prefix is that of visible keys. A hidden key near its owner has it through the
         // owner, and any other is stored whole.
-        let last = if self.last_is_hidden { &self.visible_user } else { &self.last_user };
+        let last = self.last.visible().user;
         let entries = self.block.entries();
         let payload = self.block.finish(last);
         self.properties.data_blocks += 1;

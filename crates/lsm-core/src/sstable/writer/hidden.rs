@@ -44,10 +44,10 @@ impl SstWriter {
             self.begin_block(key, bytes);
         }
         let owner = &key.user[..key.user.len() - suffix_len];
-        let last = self.last_visible();
+        let last = self.last.visible();
         let is_of_last = last.trailer.seq() == key.trailer.seq() && last.user == owner;
         self.block.add_hidden(key, suffix_len, payload, is_of_last);
-        self.set_last(is_new_user_key, key, true);
+        self.last.set(is_new_user_key, key, true);
         self.properties.hidden += 1;
         Ok(())
     }
@@ -65,16 +65,16 @@ impl SstWriter {
     /// Keeps the note. Payloads are made when the block ends; their keys are implied.
     #[inline]
     pub fn note(&mut self, note: u64) -> Result<bool> {
-        let is_first = !self.last_is_hidden && !self.has_short_hidden;
+        let is_first = !self.last.is_hidden && !self.last.has_short_hidden;
         assert!(is_first, "only one hidden entry follows a visible one");
-        debug_assert!(self.note_form.is_some(), "notes have a form");
+        debug_assert!(self.notes.form.is_some(), "notes have a form");
         if self.is_long {
             return Ok(false);
         }
-        if !self.block.note(note, self.noted_bytes) {
+        if !self.block.note(note, self.notes.bytes) {
             self.note_among_entries(note)?;
         }
-        self.has_short_hidden = true;
+        self.last.has_short_hidden = true;
         self.properties.hidden += 1;
         Ok(true)
     }
@@ -82,7 +82,7 @@ impl SstWriter {
     #[cold]
     fn note_among_entries(&mut self, note: u64) -> Result<()> {
         self.settle_notes()?;
-        let form = self.note_form.as_deref().expect("notes have a form");
+        let form = self.notes.form.as_deref().expect("notes have a form");
         self.block.note_among_entries(note, form)
     }
 
@@ -91,14 +91,14 @@ impl SstWriter {
     /// # Panics
     /// If the last entry has no such hidden entry.
     pub fn take_back_note(&mut self, note: u64) {
-        assert!(std::mem::take(&mut self.has_short_hidden), "the last entry was noted");
-        self.block.take_back_note(note, self.noted_bytes);
+        assert!(std::mem::take(&mut self.last.has_short_hidden), "the last entry was noted");
+        self.block.take_back_note(note, self.notes.bytes);
         self.properties.hidden -= 1;
     }
 
     /// Makes the payloads of the notes in the block.
     pub(super) fn settle_notes(&mut self) -> Result<()> {
-        match &self.note_form {
+        match &self.notes.form {
             Some(form) => self.block.settle_notes(&**form),
             None => Ok(()),
         }
@@ -108,7 +108,7 @@ impl SstWriter {
     pub(super) fn list_ended(&mut self, is_forced: bool) {
         if self.block.expects_hidden() {
             let (notes, sum_of_notes) = self.block.noted();
-            self.ended.push(EndedBlock { notes, sum_of_notes, is_forced });
+            self.notes.ended.push(EndedBlock { notes, sum_of_notes, is_forced });
         }
     }
 
@@ -122,8 +122,8 @@ impl SstWriter {
             self.block.expects_hidden() && self.smallest.is_none(),
             "it comes after the suffix"
         );
-        self.noted_bytes = form.payload_bytes();
-        self.note_form = Some(form);
+        self.notes.bytes = form.payload_bytes();
+        self.notes.form = Some(form);
     }
 
     /// Sets the bytes that the key of every hidden entry has beyond its owner's. To be called
