@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use siltstone::{Error, Result};
 
 use crate::bucket::Bucket;
-use crate::disk_cache::{BlockKey, DiskCache};
+use crate::disk_cache::{BlockKey, SharedCache};
 use crate::folder::{FileBytes, ObjectPiece};
 
 /// The length of a block.
@@ -57,7 +57,7 @@ struct CachedBlocks {
 pub(crate) struct ObjectCache {
     bucket: Bucket,
     bytes_max: u64,
-    disk: Option<Arc<DiskCache>>,
+    disk: Option<SharedCache>,
     /// A leaf; not held during a GET.
     blocks: Mutex<CachedBlocks>,
     // Counters; no other value depends on them.
@@ -74,7 +74,7 @@ impl ObjectCache {
     pub(crate) fn with_disk(
         bucket: Bucket,
         bytes_max: u64,
-        disk: Option<Arc<DiskCache>>,
+        disk: Option<SharedCache>,
     ) -> ObjectCache {
         let blocks = Mutex::default();
         let [memory_hits, gets, got_bytes] = [(); 3].map(|()| AtomicU64::new(0));

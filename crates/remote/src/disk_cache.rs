@@ -14,6 +14,7 @@
 //! 3. Objects never change, so a block with the name of its object is right for ever.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -106,8 +107,30 @@ pub(crate) struct DiskCache {
 pub(crate) struct CacheFolder {
     dir: PathBuf,
     bytes_max: u64,
-    /// Held over an open.
+    /// Held over an open, and over a close: an open in the middle of it would find the folder locked.
     opened: Mutex<Weak<DiskCache>>,
+}
+
+/// The cache, for one of those that have it open. The last one closes it.
+pub(crate) struct SharedCache {
+    /// `None` only within the drop.
+    cache: Option<Arc<DiskCache>>,
+    folder: Arc<CacheFolder>,
+}
+
+impl Deref for SharedCache {
+    type Target = DiskCache;
+
+    fn deref(&self) -> &DiskCache {
+        self.cache.as_ref().expect("only the drop takes it")
+    }
+}
+
+impl Drop for SharedCache {
+    fn drop(&mut self) {
+        let _turn = self.folder.opened.lock();
+        drop(self.cache.take());
+    }
 }
 
 impl CacheFolder {
@@ -119,14 +142,14 @@ impl CacheFolder {
     ///
     /// # Errors
     /// As [`DiskCache::open`].
-    pub(crate) fn open(&self, fs: &Arc<dyn Fs>) -> Result<Option<Arc<DiskCache>>> {
+    pub(crate) fn open(self: &Arc<Self>, fs: &Arc<dyn Fs>) -> Result<Option<SharedCache>> {
         let mut opened = self.opened.lock();
-        if let Some(cache) = opened.upgrade() {
-            return Ok(Some(cache));
+        let mut cache = opened.upgrade();
+        if cache.is_none() {
+            cache = DiskCache::open(fs.clone(), &self.dir, self.bytes_max)?.map(Arc::new);
+            *opened = cache.as_ref().map(Arc::downgrade).unwrap_or_default();
         }
-        let cache = DiskCache::open(fs.clone(), &self.dir, self.bytes_max)?.map(Arc::new);
-        *opened = cache.as_ref().map(Arc::downgrade).unwrap_or_default();
-        Ok(cache)
+        Ok(cache.map(|cache| SharedCache { cache: Some(cache), folder: self.clone() }))
     }
 }
 

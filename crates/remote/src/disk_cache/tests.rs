@@ -1,6 +1,6 @@
 //! The cache on disk: its bound, restarts, damage, crashes, and what it keeps.
 
-use lsm_core::fs::{CrashOutcome, MemFs};
+use lsm_core::fs::{CrashOutcome, FaultFs, MemFs};
 use testkit::Rng;
 
 use super::*;
@@ -216,4 +216,23 @@ fn a_full_disk_is_counted_and_fails_no_read() {
     fs.set_capacity(None);
     hits(&cache, 100..190);
     assert!(hits(&cache, 100..190) > 40);
+}
+
+#[test]
+fn an_open_in_the_middle_of_a_close_waits_for_it() {
+    let faults = FaultFs::over_mem(MemFs::new());
+    let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+    let folder = Arc::new(CacheFolder::new(dir().to_owned(), 64 << 20));
+    let cache = folder.open(&fs).unwrap().unwrap();
+    let other = folder.open(&fs).unwrap().unwrap();
+    read(&cache, 0);
+    drop(other);
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let noted = held.clone();
+    let opened = folder.clone();
+    faults.set_observer(Arc::new(move |_| noted.lock().push(opened.opened.is_locked())));
+    drop(cache);
+    faults.clear_observer();
+    assert!(!held.lock().is_empty() && held.lock().iter().all(|is_held| *is_held));
+    assert!(read(&folder.open(&fs).unwrap().unwrap(), 0));
 }
