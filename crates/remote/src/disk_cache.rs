@@ -23,7 +23,9 @@ use lsm_core::fs::{AppendMode, Fs, LockGuard};
 use parking_lot::Mutex;
 use siltstone::Result;
 
-use block_file::{BlockFile, KeptBlock, encode, file_name, number_of_file};
+use block_file::{
+    BlockFile, FRAME_BYTES_MAX, KeptBlock, bytes_in_file, encode, file_name, number_of_file,
+};
 
 mod block_file;
 
@@ -31,7 +33,7 @@ pub(crate) use block_file::{Block, BlockKey};
 
 /// The lock of the folder.
 const LOCK: &str = "cache-lock";
-/// The most bytes of blocks in a file, unless one block has more.
+/// A file is written once its blocks have so many bytes, with their places in the header.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// So many files share the room, if it is small.
 const FILES_MIN: u64 = 8;
@@ -74,7 +76,8 @@ struct DiskBlocks {
     /// The lengths of all files.
     bytes: u64,
     /// Blocks for the next file.
-    gathered: Vec<Block>,
+    gathered: BTreeMap<BlockKey, Arc<[u8]>>,
+    /// The bytes that they take there, at most.
     gathered_bytes: u64,
     remembered: Remembered,
     hits: u64,
@@ -190,15 +193,13 @@ impl DiskCache {
     }
 
     pub(crate) fn has(&self, key: &BlockKey) -> bool {
-        let blocks = self.blocks.lock();
-        blocks.by_key.contains_key(key) || blocks.gathered.iter().any(|(it, _)| it == key)
+        self.blocks.lock().has(key)
     }
 
     /// Returns a block whose checksum fits.
     pub(crate) fn find(&self, key: &BlockKey) -> Option<Arc<[u8]>> {
         let mut blocks = self.blocks.lock();
-        if let Some((_, block)) = blocks.gathered.iter().find(|(it, _)| it == key) {
-            let block = block.clone();
+        if let Some(block) = blocks.gathered.get(key).cloned() {
             blocks.hits += 1;
             return Some(block);
         }
@@ -232,14 +233,13 @@ impl DiskCache {
 
     /// Keeps a block that was just got, if it is admitted.
     pub(crate) fn keep(&self, key: &BlockKey, block: &Arc<[u8]>) {
-        if self.has(key) || block.is_empty() {
+        let mut blocks = self.blocks.lock();
+        if block.is_empty() || blocks.has(key) {
             return;
         }
-        let mut blocks = self.blocks.lock();
-        let with_it = blocks.bytes + blocks.gathered_bytes + block.len() as u64;
+        let with_it = blocks.bytes + blocks.gathered_bytes + bytes_in_file(key, block.len());
         let keys_max = REMEMBERED_MIN.max((self.bytes_max / (64 << 10)) as usize);
-        // A part of the last file's room is for its header.
-        let is_full = with_it + self.file_bytes() / 8 > self.bytes_max;
+        let is_full = with_it + FRAME_BYTES_MAX > self.bytes_max;
         if is_full && !blocks.remembered.note(hash(key), keys_max) {
             return;
         }
@@ -302,8 +302,8 @@ impl DiskCache {
             }
             drop(blocks);
             for (key, place) in used {
-                if self.blocks.lock().gathered_bytes + u64::from(place.len) > self.file_bytes() / 2
-                {
+                let with_it = bytes_in_file(&key, place.len as usize);
+                if self.blocks.lock().gathered_bytes + with_it > self.file_bytes() / 2 {
                     break;
                 }
                 if let Some(block) = self.read(number, place) {
@@ -341,14 +341,20 @@ impl DiskBlocks {
         self.files.insert(number, (len, keys));
     }
 
+    fn has(&self, key: &BlockKey) -> bool {
+        self.by_key.contains_key(key) || self.gathered.contains_key(key)
+    }
+
     fn gather(&mut self, key: BlockKey, block: Arc<[u8]>) {
-        self.gathered_bytes += block.len() as u64;
-        self.gathered.push((key, block));
+        let bytes = bytes_in_file(&key, block.len());
+        if self.gathered.insert(key, block).is_none() {
+            self.gathered_bytes += bytes;
+        }
     }
 
     fn take_gathered(&mut self) -> Vec<Block> {
         self.gathered_bytes = 0;
-        std::mem::take(&mut self.gathered)
+        std::mem::take(&mut self.gathered).into_iter().collect()
     }
 }
 

@@ -23,7 +23,10 @@ use lsm_core::fs::Fs;
 const MAGIC: [u8; 8] = *b"SILTBLKS";
 const VERSION: u32 = 1;
 const FRONT_BYTES: usize = 16;
-/// No header is longer: it has the names of some hundred blocks.
+const VARINT_BYTES_MAX: u64 = 10;
+/// The bytes of a header that do not depend on its blocks, at most.
+pub(super) const FRAME_BYTES_MAX: u64 = FRONT_BYTES as u64 + VARINT_BYTES_MAX + 8;
+/// No header is longer: a file has [`bytes_in_file`] of some megabytes.
 const HEADER_BYTES_MAX: u32 = 16 << 20;
 const BLOCK_BYTES_MAX: u64 = 16 << 20;
 const PREFIX: &str = "blocks-";
@@ -67,6 +70,11 @@ pub(super) fn file_name(number: u64) -> String {
 pub(super) fn number_of_file(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(name.strip_prefix(PREFIX)?, 16).ok()?;
     (file_name(number) == name).then_some(number)
+}
+
+/// The bytes that a block of `len` bytes takes in a file with its part of the header, at most.
+pub(super) fn bytes_in_file((object, _): &BlockKey, len: usize) -> u64 {
+    (object.len() + len) as u64 + 3 * VARINT_BYTES_MAX + 8
 }
 
 /// Returns the header of a file with `blocks`, as bytes and as it is read again.

@@ -236,3 +236,26 @@ fn an_open_in_the_middle_of_a_close_waits_for_it() {
     assert!(!held.lock().is_empty() && held.lock().iter().all(|is_held| *is_held));
     assert!(read(&folder.open(&fs).unwrap().unwrap(), 0));
 }
+
+fn small(number: u64) -> Block {
+    ((format!("part/{number:040}").into(), 0), number.to_le_bytes().into())
+}
+
+#[test]
+fn many_small_blocks_make_files_of_the_usual_length() {
+    let fs = MemFs::new();
+    let cache = DiskCache::open(Arc::new(fs.clone()), dir(), 4 << 20).unwrap().unwrap();
+    for number in 0..10_000 {
+        let (key, block) = small(number);
+        assert!(cache.find(&key).is_none());
+        cache.keep(&key, &block);
+    }
+    drop(cache);
+    let files = fs.list(dir(), "blocks-").unwrap();
+    assert!(files.iter().all(|entry| entry.len < 600 << 10), "{files:?}");
+    let cache = DiskCache::open(Arc::new(fs), dir(), 4 << 20).unwrap().unwrap();
+    for number in 0..10_000 {
+        let (key, block) = small(number);
+        assert_eq!(cache.find(&key).unwrap(), block);
+    }
+}
