@@ -38,7 +38,7 @@ pub struct CacheFigures {
     pub got_bytes: u64,
     /// Blocks on disk whose checksum did not fit, or that could not be read. They were got again.
     pub damaged: u64,
-    /// Files of the cache that could not be written or deleted.
+    /// Files of the cache that could not be written or deleted, or not be opened at the start of the cache.
     pub disk_failures: u64,
     /// The reader has a cache on disk. Not so if another process has its folder.
     pub has_disk: bool,

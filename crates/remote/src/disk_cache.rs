@@ -75,6 +75,8 @@ struct DiskBlocks {
     files: BTreeMap<u64, (u64, Vec<BlockKey>)>,
     /// The lengths of all files.
     bytes: u64,
+    /// The number of the next file. None comes again: a reader may be about to open the file that had it.
+    next_number: u64,
     /// Blocks for the next file.
     gathered: BTreeMap<BlockKey, Arc<[u8]>>,
     /// The bytes that they take there, at most.
@@ -160,7 +162,7 @@ impl DiskCache {
     /// Opens the cache in `dir`, with what is there already. `None` if another one has the folder.
     ///
     /// # Errors
-    /// The folder cannot be made, listed or locked.
+    /// The folder cannot be made, listed or locked, or a file in it that is of no use cannot be deleted.
     pub(crate) fn open(fs: Arc<dyn Fs>, dir: &Path, bytes_max: u64) -> Result<Option<DiskCache>> {
         fs.create_dir(dir)?;
         let Some(lock) = fs.try_lock(&dir.join(LOCK))? else { return Ok(None) };
@@ -168,10 +170,16 @@ impl DiskCache {
         for entry in fs.list(dir, "")? {
             let Some(number) = number_of_file(&entry.name) else { continue };
             let path = dir.join(&entry.name);
-            // A file that a crash has torn, or of another version, has nothing to lose.
+            blocks.next_number = blocks.next_number.max(number.saturating_add(1));
             match BlockFile::read(&*fs, &path) {
-                Some(file) if file.len() == entry.len => blocks.add_file(number, file),
-                _ => fs.delete(&path)?,
+                Ok(Some(file)) if file.len() == entry.len => blocks.add_file(number, file),
+                // A file that a crash has torn, or of another version, has nothing to lose.
+                Ok(_) => fs.delete(&path)?,
+                // It may be sound, and the process without a file handle. It waits for its turn to make room.
+                Err(_) => {
+                    blocks.failures += 1;
+                    blocks.add_file(number, BlockFile::unread(entry.len));
+                }
             }
         }
         let blocks = Mutex::new(blocks);
@@ -260,11 +268,12 @@ impl DiskCache {
             return;
         }
         self.make_room(file.len());
-        let blocks = self.blocks.lock();
+        let mut blocks = self.blocks.lock();
         if blocks.bytes + file.len() > self.bytes_max {
             return;
         }
-        let number = blocks.files.last_key_value().map_or(0, |(last, _)| last + 1);
+        let number = blocks.next_number;
+        blocks.next_number = number.saturating_add(1);
         drop(blocks);
         let path = self.dir.join(file_name(number));
         let written = self
@@ -275,9 +284,13 @@ impl DiskCache {
             self.blocks.lock().add_file(number, file);
             return;
         }
-        self.blocks.lock().failures += 1;
-        // A file that stays is deleted at the next open.
-        let _ = self.fs.delete(&path);
+        let is_deleted = self.fs.delete(&path).is_ok();
+        let mut blocks = self.blocks.lock();
+        blocks.failures += 1;
+        if !is_deleted {
+            // It keeps its room, until the next open.
+            blocks.bytes += file.len();
+        }
     }
 
     /// Deletes the oldest files until `len` more bytes fit. Their blocks that were used are gathered again, at most half

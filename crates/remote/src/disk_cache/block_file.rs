@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use lsm_core::codec::{Malformed, Reader, checksum64, put_bytes, put_u32, put_u64, put_varint};
 use lsm_core::fs::Fs;
+use siltstone::Result;
 
 const MAGIC: [u8; 8] = *b"SILTBLKS";
 const VERSION: u32 = 1;
@@ -115,24 +116,32 @@ impl BlockFile {
         self.end
     }
 
-    /// Reads the header of a file; `None` if it is not one, or damaged, or cannot be read.
-    pub(super) fn read(fs: &dyn Fs, path: &Path) -> Option<BlockFile> {
-        let file = fs.open_read(path).ok()?;
+    /// A file of `len` bytes whose header is not known.
+    pub(super) fn unread(len: u64) -> BlockFile {
+        BlockFile { blocks: Vec::new(), end: len }
+    }
+
+    /// Reads the header of a file; `None` if it is not one, or damaged.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub(super) fn read(fs: &dyn Fs, path: &Path) -> Result<Option<BlockFile>> {
+        let file = fs.open_read(path)?;
         let mut front = [0; FRONT_BYTES];
-        if file.read_at(0, &mut front).ok()? < FRONT_BYTES {
-            return None;
+        if file.read_at(0, &mut front)? < FRONT_BYTES {
+            return Ok(None);
         }
-        let len = front_of(&front).ok()?;
+        let Ok(len) = front_of(&front) else { return Ok(None) };
         let mut header = vec![0; len as usize];
-        if file.read_at(0, &mut header).ok()? < header.len() {
-            return None;
+        if file.read_at(0, &mut header)? < header.len() {
+            return Ok(None);
         }
-        decode(&header).ok()
+        Ok(decode(&header).ok())
     }
 }
 
 /// The length of the header.
-fn front_of(front: &[u8]) -> Result<u32, Malformed> {
+fn front_of(front: &[u8]) -> std::result::Result<u32, Malformed> {
     let mut reader = Reader::new(front);
     let is_known = reader.take(MAGIC.len())? == MAGIC && reader.u32()? == VERSION;
     let len = reader.u32()?;
@@ -140,7 +149,7 @@ fn front_of(front: &[u8]) -> Result<u32, Malformed> {
     if is_known && is_sound { Ok(len) } else { Err(reader.malformed("no file of blocks")) }
 }
 
-fn decode(header: &[u8]) -> Result<BlockFile, Malformed> {
+fn decode(header: &[u8]) -> std::result::Result<BlockFile, Malformed> {
     let body_end = header.len() - 8;
     let mut sum = Reader::new(&header[body_end..]);
     if sum.u64()? != checksum64(&header[..body_end]) {

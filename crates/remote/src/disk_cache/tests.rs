@@ -1,6 +1,6 @@
 //! The cache on disk: its bound, restarts, damage, crashes, and what it keeps.
 
-use lsm_core::fs::{CrashOutcome, FaultFs, MemFs};
+use lsm_core::fs::{CrashOutcome, FaultAction, FaultAt, FaultFs, FaultRule, MemFs, OpKind};
 use testkit::Rng;
 
 use super::*;
@@ -258,4 +258,53 @@ fn many_small_blocks_make_files_of_the_usual_length() {
         let (key, block) = small(number);
         assert_eq!(cache.find(&key).unwrap(), block);
     }
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_at_the_start_is_not_deleted() {
+    let disk = MemFs::new();
+    let cache = open(&disk, 100);
+    hits(&cache, 0..40);
+    drop(cache);
+    let bytes = folder_bytes(&disk);
+    let faults = FaultFs::over_mem(disk.clone());
+    let open_read = FaultAt::Nth { kind: OpKind::OpenRead, suffix: String::new(), nth: 1 };
+    faults.add_rule(FaultRule::once(open_read, FaultAction::Emfile));
+    let bytes_max = 100 * (BLOCK as u64 + 256);
+    let cache = DiskCache::open(Arc::new(faults), dir(), bytes_max).unwrap().unwrap();
+    assert_eq!(cache.figures().failures, 1);
+    assert_eq!((folder_bytes(&disk), cache.figures().bytes), (bytes, bytes));
+    drop(cache);
+    assert_eq!(hits(&open(&disk, 100), 0..40), 40);
+}
+
+#[test]
+fn the_number_of_a_file_does_not_come_again() {
+    let fs = MemFs::new();
+    // Room for one file of one block.
+    let cache = open(&fs, 1);
+    let mut names = HashSet::new();
+    for number in [0, 1, 1, 2, 2] {
+        read(&cache, number);
+        names.extend(fs.list(dir(), "blocks-").unwrap().into_iter().map(|entry| entry.name));
+    }
+    assert_eq!(names.len(), 3, "{names:?}");
+}
+
+#[test]
+fn a_file_that_was_not_written_and_not_deleted_keeps_its_room() {
+    let disk = MemFs::new();
+    let faults = FaultFs::over_mem(disk.clone());
+    let bytes_max = 20 * (BLOCK as u64 + 256);
+    let cache = DiskCache::open(Arc::new(faults.clone()), dir(), bytes_max).unwrap().unwrap();
+    let delete = FaultAt::Nth { kind: OpKind::Delete, suffix: String::new(), nth: 0 };
+    faults.add_rule(FaultRule::sticky(delete, FaultAction::Eio));
+    for round in 0..40 {
+        // Two of the three blocks of a file are written, after its header.
+        let append = FaultAt::Nth { kind: OpKind::Append, suffix: String::new(), nth: 3 };
+        faults.add_rule(FaultRule::once(append, FaultAction::Eio));
+        hits(&cache, round * 3..round * 3 + 3);
+        assert!(folder_bytes(&disk) <= bytes_max, "in round {round}");
+    }
+    assert!(cache.figures().failures > 1);
 }
