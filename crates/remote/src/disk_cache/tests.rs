@@ -88,11 +88,14 @@ fn the_files_never_have_more_than_the_bound() {
     for blocks_max in [0, 1, 3, 20, 200] {
         let fs = MemFs::new();
         let mut cache = open(&fs, blocks_max);
+        // A write before its room is free would fail.
+        fs.set_capacity(Some(cache.bytes_max));
         for round in 0..300 {
             read(&cache, rng.below(rng.clone().below(400) + 1));
             let bytes = folder_bytes(&fs);
             assert!(bytes <= cache.bytes_max, "{bytes} of {} in {round}", cache.bytes_max);
             assert_eq!(bytes, cache.figures().bytes);
+            assert_eq!(cache.figures().failures, 0);
             if rng.chance(1, 200) {
                 drop(cache);
                 cache = open(&fs, blocks_max);
@@ -219,22 +222,23 @@ fn a_full_disk_is_counted_and_fails_no_read() {
 }
 
 #[test]
-fn an_open_in_the_middle_of_a_close_waits_for_it() {
-    let faults = FaultFs::over_mem(MemFs::new());
-    let fs: Arc<dyn Fs> = Arc::new(faults.clone());
-    let folder = Arc::new(CacheFolder::new(dir().to_owned(), 64 << 20));
-    let cache = folder.open(&fs).unwrap().unwrap();
-    let other = folder.open(&fs).unwrap().unwrap();
-    read(&cache, 0);
-    drop(other);
-    let held = Arc::new(Mutex::new(Vec::new()));
-    let noted = held.clone();
-    let opened = folder.clone();
-    faults.set_observer(Arc::new(move |_| noted.lock().push(opened.opened.is_locked())));
-    drop(cache);
-    faults.clear_observer();
-    assert!(!held.lock().is_empty() && held.lock().iter().all(|is_held| *is_held));
-    assert!(read(&folder.open(&fs).unwrap().unwrap(), 0));
+fn a_file_of_another_length_than_its_header_says_is_deleted_at_the_open() {
+    for is_longer in [false, true] {
+        let fs = MemFs::new();
+        let cache = open(&fs, 100);
+        hits(&cache, 0..40);
+        drop(cache);
+        let entry = fs.list(dir(), "blocks-").unwrap().remove(0);
+        let path = dir().join(&entry.name);
+        let mut bytes = fs.read_raw(&path).unwrap();
+        bytes.resize(if is_longer { bytes.len() + 1 } else { bytes.len() - 1 }, 0);
+        fs.write_raw(&path, &bytes).unwrap();
+        let cache = open(&fs, 100);
+        assert_eq!(folder_bytes(&fs), cache.figures().bytes);
+        let missed = 40 - hits(&cache, 0..40);
+        assert!(missed > 1 && missed < 40, "{missed} missed");
+        assert_eq!(cache.figures().damaged, 0);
+    }
 }
 
 fn small(number: u64) -> Block {
@@ -307,4 +311,64 @@ fn a_file_that_was_not_written_and_not_deleted_keeps_its_room() {
         assert!(folder_bytes(&disk) <= bytes_max, "in round {round}");
     }
     assert!(cache.figures().failures > 1);
+}
+
+#[test]
+fn an_open_in_the_middle_of_a_close_waits_for_it() {
+    let faults = FaultFs::over_mem(MemFs::new());
+    let fs: Arc<dyn Fs> = Arc::new(faults.clone());
+    let folder = Arc::new(CacheFolder::new(dir().to_owned(), 64 << 20));
+    let cache = folder.open(&fs).unwrap().unwrap();
+    let other = folder.open(&fs).unwrap().unwrap();
+    read(&cache, 0);
+    drop(other);
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let noted = held.clone();
+    let opened = folder.clone();
+    faults.set_observer(Arc::new(move |_| noted.lock().push(opened.opened.is_locked())));
+    drop(cache);
+    faults.clear_observer();
+    assert!(!held.lock().is_empty() && held.lock().iter().all(|is_held| *is_held));
+    assert!(read(&folder.open(&fs).unwrap().unwrap(), 0));
+}
+
+#[test]
+fn an_open_reads_the_headers_alone() {
+    let disk = MemFs::new();
+    let cache = open(&disk, 1000);
+    hits(&cache, 0..900);
+    drop(cache);
+    let faults = FaultFs::over_mem(disk.clone());
+    faults.start_log();
+    let bytes_max = 1000 * (BLOCK as u64 + 256);
+    let cache = DiskCache::open(Arc::new(faults.clone()), dir(), bytes_max).unwrap().unwrap();
+    let ops = faults.take_log();
+    let reads = ops.iter().filter(|op| op.kind == OpKind::Read);
+    let read_bytes: u64 = reads.map(|op| op.len).sum();
+    let headers_max = 900 * 128;
+    assert!(read_bytes > 0 && read_bytes < headers_max, "{read_bytes} of {}", folder_bytes(&disk));
+    assert_eq!(hits(&cache, 0..900), 900);
+}
+
+#[test]
+fn no_lookup_waits_for_a_call_of_the_disk() {
+    let faults = FaultFs::over_mem(MemFs::new());
+    let bytes_max = 20 * (BLOCK as u64 + 256);
+    let cache = DiskCache::open(Arc::new(faults.clone()), dir(), bytes_max).unwrap().unwrap();
+    let cache = Arc::new(cache);
+    let weak = Arc::downgrade(&cache);
+    let calls = Arc::new(Mutex::new(HashSet::new()));
+    let noted = calls.clone();
+    faults.set_observer(Arc::new(move |op| {
+        let is_held = weak.upgrade().is_some_and(|cache| cache.blocks.is_locked());
+        noted.lock().insert((op.kind, is_held));
+    }));
+    for _ in 0..3 {
+        hits(&cache, 0..40);
+    }
+    faults.clear_observer();
+    let calls = calls.lock();
+    for kind in [OpKind::OpenRead, OpKind::Read, OpKind::Append, OpKind::Delete] {
+        assert!(calls.contains(&(kind, false)) && !calls.contains(&(kind, true)), "{kind:?}");
+    }
 }
