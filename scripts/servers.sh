@@ -2,9 +2,10 @@
 # usage: servers.sh [TEST]                 such as: ROUNDS=200 scripts/servers.sh kills
 #        servers.sh --run COMMAND...       any command, with the server's variables
 #
-# Tests siltstone-remote on a real S3 server on this machine: versitygw, which `go install` fetches and builds in two
-# minutes, in a temporary folder. It needs go, cargo and a C compiler (for the TLS of the S3 client). The server ends with
-# this script. VERSITYGW names a binary that is there already. Without arguments it also checks that each feature builds.
+# Tests siltstone-remote on a real S3 server on this machine, in a temporary folder: versitygw. `go install` fetches and
+# builds it once, in two minutes, and it stays in ~/.cache/siltstone-servers. VERSITYGW names a binary that is there already.
+# The script needs go, cargo, python3, curl and a C compiler (for the TLS of the S3 client). The server ends with it.
+# Without arguments it also checks that each feature builds.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
