@@ -48,7 +48,8 @@ impl Remote {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument) for a text that is no URL, a store that
-    /// this build does not have (the message names the feature), or a configuration that lacks something.
+    /// this build does not have (the message names the feature), or a configuration that lacks something. Also for a
+    /// password, a query or a fragment in the URL: the message does not show such a URL.
     pub fn url(url: &str) -> Result<Remote> {
         Remote::url_with(url, [] as [(&str, &str); 0])
     }

@@ -16,20 +16,63 @@ pub(crate) type NamedStore = (Arc<dyn ObjectStore>, ObjectPath);
 /// The name and value of an option.
 type StoreOption = (String, String);
 
+/// Makes a client from the variables of the environment, the URL and the options, in this order.
+#[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
+macro_rules! cloud {
+    ($url:expr, $options:expr, $builder:ty) => {{
+        use_ring();
+        let mut builder = <$builder>::from_env().with_url($url).with_retry(short_retries());
+        for (name, value) in $options {
+            let key = name.to_ascii_lowercase().parse();
+            builder = builder.with_config(key.map_err(|error| invalid($url, &error))?, value);
+        }
+        let store = builder.build().map_err(|error| invalid($url, &error))?;
+        Ok((Arc::new(store), prefix_of($url)?))
+    }};
+}
+
 /// Returns the store that `url` names.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidArgument`] for a text that is no URL, a store that this build does not have, an option that the
-/// store does not have, or a configuration that lacks something.
+/// store does not have, a password, a query or a fragment in the URL, or a configuration that lacks something.
 pub(crate) fn store_at(url: &str, options: &[StoreOption]) -> Result<NamedStore> {
-    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
-    match scheme {
-        "s3" | "s3a" => s3(url, options),
-        "gs" => gcs(url, options),
-        "az" | "azure" | "abfs" | "abfss" => azure(url, options),
+    check(url)?;
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+    match &*scheme {
+        #[cfg(feature = "s3")]
+        "s3" | "s3a" => cloud!(url, options, object_store::aws::AmazonS3Builder),
+        #[cfg(feature = "gcs")]
+        "gs" => cloud!(url, options, object_store::gcp::GoogleCloudStorageBuilder),
+        #[cfg(feature = "azure")]
+        "az" | "azure" | "abfs" | "abfss" => {
+            cloud!(url, options, object_store::azure::MicrosoftAzureBuilder)
+        }
+        #[cfg(feature = "hdfs")]
         "hdfs" | "viewfs" => hdfs(url, options),
-        _ => local(url, options),
+        _ => match feature_of(&scheme) {
+            Some(feature) => Err(lacks(url, feature)),
+            None => local(url, options),
+        },
     }
+}
+
+/// Refuses what no store would use, before the URL is in a message: it may be a secret.
+fn check(url: &str) -> Result<()> {
+    let bare = url.split(['?', '#']).next().unwrap_or_default();
+    let authority =
+        bare.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or_default());
+    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    // A slash in a password ends the authority before its "@".
+    let port = host.rsplit_once(':').map_or("", |(_, port)| port);
+    let is_port = port.ends_with(']') || port.bytes().all(|b| b.is_ascii_digit());
+    let has_password = user.contains(':') || !is_port;
+    if has_password || bare.len() < url.len() {
+        let message = "a URL with a password, a query or a fragment names no store of this build: credentials and \
+                       other options come from the environment, or from Remote::url_with";
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    Ok(())
 }
 
 fn local(url: &str, options: &[StoreOption]) -> Result<NamedStore> {
@@ -49,57 +92,22 @@ fn invalid(url: &str, error: &dyn Display) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("{url:?} names no store of this build: {error}"))
 }
 
-#[cfg(not(all(feature = "s3", feature = "gcs", feature = "azure", feature = "hdfs")))]
+/// The feature of this crate that has the stores of a scheme.
+fn feature_of(scheme: &str) -> Option<&'static str> {
+    match scheme {
+        "s3" | "s3a" => Some("s3"),
+        "gs" => Some("gcs"),
+        "az" | "azure" | "abfs" | "abfss" => Some("azure"),
+        "hdfs" | "viewfs" => Some("hdfs"),
+        _ => None,
+    }
+}
+
 fn lacks(url: &str, feature: &str) -> Error {
     let message = format!(
         "{url:?} needs the feature \"{feature}\" of siltstone-remote, which this build does not have"
     );
     Error::new(ErrorKind::InvalidArgument, message)
-}
-
-/// Makes a client from the variables of the environment, the URL and the options, in this order.
-#[cfg(any(feature = "s3", feature = "gcs", feature = "azure"))]
-macro_rules! cloud {
-    ($url:expr, $options:expr, $builder:ty) => {{
-        use_ring();
-        let mut builder = <$builder>::from_env().with_url($url).with_retry(short_retries());
-        for (name, value) in $options {
-            let key = name.to_ascii_lowercase().parse();
-            builder = builder.with_config(key.map_err(|error| invalid($url, &error))?, value);
-        }
-        let store = builder.build().map_err(|error| invalid($url, &error))?;
-        Ok((Arc::new(store), prefix_of($url)?))
-    }};
-}
-
-#[cfg(feature = "s3")]
-fn s3(url: &str, options: &[StoreOption]) -> Result<NamedStore> {
-    cloud!(url, options, object_store::aws::AmazonS3Builder)
-}
-
-#[cfg(not(feature = "s3"))]
-fn s3(url: &str, _options: &[StoreOption]) -> Result<NamedStore> {
-    Err(lacks(url, "s3"))
-}
-
-#[cfg(feature = "gcs")]
-fn gcs(url: &str, options: &[StoreOption]) -> Result<NamedStore> {
-    cloud!(url, options, object_store::gcp::GoogleCloudStorageBuilder)
-}
-
-#[cfg(not(feature = "gcs"))]
-fn gcs(url: &str, _options: &[StoreOption]) -> Result<NamedStore> {
-    Err(lacks(url, "gcs"))
-}
-
-#[cfg(feature = "azure")]
-fn azure(url: &str, options: &[StoreOption]) -> Result<NamedStore> {
-    cloud!(url, options, object_store::azure::MicrosoftAzureBuilder)
-}
-
-#[cfg(not(feature = "azure"))]
-fn azure(url: &str, _options: &[StoreOption]) -> Result<NamedStore> {
-    Err(lacks(url, "azure"))
 }
 
 #[cfg(feature = "hdfs")]
@@ -112,11 +120,6 @@ fn hdfs(url: &str, options: &[StoreOption]) -> Result<NamedStore> {
     let store = builder.build().map_err(|error| invalid(url, &error))?;
     let prefix = ObjectPath::from_url_path(path).map_err(|error| invalid(url, &error))?;
     Ok((Arc::new(store), prefix))
-}
-
-#[cfg(not(feature = "hdfs"))]
-fn hdfs(url: &str, _options: &[StoreOption]) -> Result<NamedStore> {
-    Err(lacks(url, "hdfs"))
 }
 
 /// The path of a URL, after the bucket.

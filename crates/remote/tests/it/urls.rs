@@ -17,6 +17,8 @@ fn a_url_of_a_store_that_this_build_lacks_names_the_feature() {
         ("gs://bucket/prefix", "gcs", cfg!(feature = "gcs")),
         ("az://container/prefix", "azure", cfg!(feature = "azure")),
         ("hdfs://localhost:9000/prefix", "hdfs", cfg!(feature = "hdfs")),
+        // The scheme of a URL may be in any case.
+        ("S3://bucket/prefix", "s3", cfg!(feature = "s3")),
     ];
     for (url, feature, is_built) in stores {
         if !is_built {
@@ -38,6 +40,31 @@ fn a_url_of_no_store_and_an_option_of_no_store_are_refused() {
 }
 
 #[test]
+fn what_no_store_uses_is_refused_and_not_shown() {
+    for url in [
+        "s3://key:hidden@bucket/prefix",
+        "s3://key:hidden/with/slashes@bucket/prefix",
+        "az://container/prefix?sig=hidden",
+        "gs://bucket/prefix#hidden",
+        "hdfs://user:hidden@namenode:9000/prefix",
+        "file:///folder?hidden",
+        "http://user:hidden@host/prefix",
+    ] {
+        let message = refused(url, &[]);
+        assert!(message.contains("Remote::url_with") && !message.contains("hidden"), "{message}");
+    }
+}
+
+#[test]
+fn a_url_without_a_bucket_is_refused() {
+    for scheme in ["s3:", "gs:", "az:"] {
+        for rest in ["", "//", "///prefix"] {
+            refused(&format!("{scheme}{rest}"), &[]);
+        }
+    }
+}
+
+#[test]
 #[cfg(feature = "s3")]
 fn options_replace_the_environment() {
     let options = [
@@ -51,4 +78,13 @@ fn options_replace_the_environment() {
     let failed = remote.store().get("name").unwrap_err();
     assert!(failed.is_transient, "{failed}");
     assert!(failed.message.contains("127.0.0.1:1/bucket/a/prefix/name"), "{failed}");
+    for (url, name) in [
+        ("S3://bucket", "bucket/name"),
+        ("s3://bucket/", "bucket/name"),
+        ("s3://bucket/a/", "bucket/a/name"),
+        ("s3://bucket/a/../../b", "bucket/b/name"),
+    ] {
+        let failed = Remote::url_with(url, options).unwrap().store().get("name").unwrap_err();
+        assert!(failed.message.contains(&format!("127.0.0.1:1/{name}")), "{url}: {failed}");
+    }
 }
