@@ -210,7 +210,8 @@ impl Remote {
     /// Opens the folder of the database for reading. Nothing but a lease is written: see [`Remote::lease`].
     ///
     /// # Errors
-    /// Corruption of an object; those of the store, also if it takes no lease.
+    /// Corruption of an object; those of the store, also if it takes no lease. The folder of [`Remote::cache_dir`]
+    /// cannot be made, listed or locked.
     ///
     /// # Cost
     /// The newest base, and the journal after it; a put for the lease.
