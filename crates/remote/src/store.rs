@@ -70,7 +70,8 @@ pub trait Store: Send + Sync + 'static {
     /// Returns an object, or `None`.
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>>;
 
-    /// Returns a range of an object, up to its end. `None` if there is no such object.
+    /// Returns a range of an object, up to its end: no byte if it begins there or later. `None` if there is no such
+    /// object.
     fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>>;
 
     /// Returns the objects and the folders directly in the folder `dir`, in order of their names.
@@ -192,6 +193,13 @@ impl ObjectStoreCalls {
         self.run(async move { store.put_opts(&path, payload, options).await.map(drop) })
     }
 
+    /// The length of an object; `None` if it is unknown.
+    fn len(&self, name: &str) -> Option<u64> {
+        let store = self.store.clone();
+        let path = self.path(name);
+        self.run(async move { store.head(&path).await }).ok().map(|object| object.size)
+    }
+
     fn get_as(&self, name: &str, options: GetOptions) -> StoreResult<Option<Vec<u8>>> {
         let store = self.store.clone();
         let path = self.path(name);
@@ -235,7 +243,12 @@ impl Store for ObjectStoreCalls {
     }
 
     fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
-        self.get_as(name, GetOptions { range: Some(range.into()), ..GetOptions::default() })
+        let options = GetOptions { range: Some(range.clone().into()), ..GetOptions::default() };
+        match self.get_as(name, options) {
+            // Stores refuse a range after the end, each by an error of its own. Another attempt would not help.
+            Err(_) if self.len(name).is_some_and(|len| len <= range.start) => Ok(Some(Vec::new())),
+            got => got,
+        }
     }
 
     fn list(&self, dir: &str) -> StoreResult<ObjectListing> {

@@ -96,3 +96,14 @@ fn a_damaged_or_missing_table_is_an_error_and_no_missing_key() {
         }
     }
 }
+
+#[test]
+fn a_range_after_the_end_of_an_object_has_no_bytes() {
+    let store = Remote::memory().unwrap().store();
+    store.put("some/object", b"three").unwrap();
+    assert_eq!(store.get_range("some/object", 3..9).unwrap().unwrap(), b"ee");
+    for begin in [5, 7] {
+        assert_eq!(store.get_range("some/object", begin..9).unwrap().unwrap(), b"");
+    }
+    assert_eq!(store.get_range("some/other", 7..9).unwrap(), None);
+}

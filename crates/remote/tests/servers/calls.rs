@@ -50,6 +50,8 @@ fn a_store_keeps_what_was_put() {
     assert_eq!(store.get_range("some/object", 1..3).unwrap().unwrap(), b"hr");
     // A range ends with the object.
     assert_eq!(store.get_range("some/object", 3..9).unwrap().unwrap(), b"ee");
+    assert_eq!(store.get_range("some/object", 5..9).unwrap().unwrap(), b"");
+    assert_eq!(store.get_range("some/object", 7..9).unwrap().unwrap(), b"");
     store.put("some/folder/object", b"").unwrap();
     store.put("some/other", b"").unwrap();
     assert_eq!(names(&*store), ["some/object", "some/other"]);
