@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsm_core::fs::{AppendMode, File, Fs, LockGuard};
+use lsm_core::raw::sound_end;
 use siltstone::{Error, ErrorKind, Result};
 
 use crate::bucket::{Bucket, Put};
@@ -331,9 +332,15 @@ impl LocalFolder {
             let from = known.unwrap_or(0);
             match class {
                 FileClass::Log => {
+                    // Readers believe each byte of a log in the bucket. The torn end that a power cut leaves is
+                    // no commit, and the recovery of this folder ends the log before it, too.
+                    let sound = match name.ends_with(".wal") {
+                        true => sound_end(&*file, &self.path(&name))?,
+                        false => None,
+                    };
                     // Zeros at the end are those of a preallocated segment, or of a frame: both are there when
                     // the file is extended to its length.
-                    let end = written_end(&*file, from, len)?;
+                    let end = written_end(&*file, from, len.min(sound.unwrap_or(len)))?;
                     let mut bytes = vec![0; (end - from) as usize];
                     file.read_at(from, &mut bytes)?;
                     let append = StoredChange::Append { name: name.clone(), offset: from, bytes };

@@ -52,6 +52,7 @@ pub use crate::sstable::{
 };
 pub use crate::types::EntryKind;
 pub use crate::version::SstMeta;
+pub use crate::wal::sound_end;
 
 use crate::clock::Clock;
 use crate::error::{Damage, Result};

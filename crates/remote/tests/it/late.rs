@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use remote::{Ack, ObjectListing, Store, StoreError, StoreResult};
 use siltstone::fs::{CrashOutcome, MemFs};
+use siltstone::secondary::{Level, Target};
 use siltstone::{
     BackgroundMode, Db, Durability, ErrorKind, LargeValueOptions, Partition, PartitionOptions,
+    Readable,
 };
 use testkit::Rng;
 
@@ -194,6 +196,40 @@ fn a_takeover_by_the_own_folder_after_a_power_cut_continues_from_the_bucket() {
         assert!(db.partition("users").unwrap().contains("before").unwrap(), "{outcome:?}");
     }
     assert!(refused > 0);
+}
+
+#[test]
+fn a_folder_after_a_power_cut_ships_no_torn_end_of_a_log() {
+    let mut rng = Rng::new(27);
+    let mut shipped = 0;
+    for case in 0..140 {
+        let objects = Objects::default();
+        let store = LateStore::new(&objects, &mut rng);
+        let fs = MemFs::new();
+        let primary = remote_of(&store, &fs, &mut rng).ack(Ack::Local).primary("/db").unwrap();
+        let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+        put(&db, "before", Durability::Sync).unwrap();
+        primary.ship().unwrap();
+        let users = db.partition("users").unwrap();
+        for number in 0..rng.below(8) {
+            users.put_with(number.to_be_bytes(), vec![1; 9000], Durability::Os).unwrap();
+        }
+        let outcome = CrashOutcome::ALL[case % CrashOutcome::ALL.len()];
+        let disk = fs.crash_clone(outcome, &mut || rng.next_u64());
+        let Ok(again) = remote_of(&store, &disk, &mut rng).ack(Ack::Local).primary("/db") else {
+            continue;
+        };
+        shipped += 1;
+        let reader = remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
+        let secondary = reader.secondary().open().unwrap();
+        secondary.sync(Target::Latest).unwrap();
+        let seen = secondary.partition("users").unwrap().at(Level::Eventual).unwrap();
+        let db = again.builder().background(BackgroundMode::Stepped).open().unwrap();
+        assert!(seen.contains("before").unwrap());
+        let recovered = db.partition("users").unwrap();
+        assert_eq!(seen.keys().count(), recovered.keys().count(), "{outcome:?}");
+    }
+    assert!(shipped > 30, "{shipped}");
 }
 
 #[test]

@@ -278,8 +278,7 @@ impl World {
 
     /// The machine is killed, or loses its power, and comes back with its own disk.
     fn restart(&mut self) {
-        // After a power cut under Ack::Local a reader may find the torn end of a log: see docs/remote.md.
-        let is_kill = self.ack == Ack::Local || self.rng.chance(1, 2);
+        let is_kill = self.rng.chance(1, 2);
         let outcome =
             if is_kill { CrashOutcome::Everything } else { *self.rng.pick(&CrashOutcome::ALL) };
         let rng = &mut self.rng;
