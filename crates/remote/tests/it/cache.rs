@@ -4,41 +4,27 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use remote::{CacheFigures, ObjectListing, Remote, Store, StoreResult};
+use remote::{CacheFigures, Remote, Store, StoreResult};
 use siltstone::large_values::ReadBlobs;
 use siltstone::secondary::Level;
 use siltstone::{Durability, LargeValueOptions, PartitionOptions};
 use testkit::Rng;
+
+use crate::store_layer::{Layered, StoreLayer};
 
 type Ranges = Arc<Mutex<Vec<(String, Range<u64>)>>>;
 
 /// A store that notes the ranges that are got.
 struct Noting(Arc<dyn Store>, Ranges);
 
-impl Store for Noting {
-    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
-        self.0.put_if_absent(name, bytes)
-    }
-
-    fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
-        self.0.put(name, bytes)
-    }
-
-    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
-        self.0.get(name)
+impl StoreLayer for Noting {
+    fn inner(&self) -> &dyn Store {
+        &*self.0
     }
 
     fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
         self.1.lock().push((name.to_owned(), range.clone()));
         self.0.get_range(name, range)
-    }
-
-    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
-        self.0.list(dir)
-    }
-
-    fn delete(&self, name: &str) -> StoreResult<()> {
-        self.0.delete(name)
     }
 }
 
@@ -74,7 +60,7 @@ impl Shipped {
     }
 
     fn remote(&self) -> Remote {
-        Remote::with_store(Arc::new(Noting(self.store.clone(), self.ranges.clone())))
+        Remote::with_store(Layered::new(Noting(self.store.clone(), self.ranges.clone())))
     }
 
     fn cached(&self) -> Remote {

@@ -1,11 +1,10 @@
 //! Answers and effects that come late, and a primary that learns late of a takeover.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use remote::{Ack, ObjectListing, Store, StoreError, StoreResult};
+use remote::{Ack, Store, StoreError, StoreResult};
 use siltstone::fs::{CrashOutcome, MemFs};
 use siltstone::secondary::{Level, Target};
 use siltstone::{
@@ -15,6 +14,7 @@ use siltstone::{
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, journal_name, remote_of};
+use crate::store_layer::{Layered, StoreLayer};
 
 /// A store with calls whose effect comes later.
 struct LateStore {
@@ -30,8 +30,8 @@ struct LateStore {
 }
 
 impl LateStore {
-    fn new(objects: &Objects, rng: &mut Rng) -> Arc<LateStore> {
-        Arc::new(LateStore {
+    fn new(objects: &Objects, rng: &mut Rng) -> Arc<Layered<LateStore>> {
+        Layered::new(LateStore {
             inner: SimStore::new(objects.clone(), rng.fork()),
             conflicts: AtomicBool::new(false),
             ghost: Mutex::new(None),
@@ -42,7 +42,11 @@ impl LateStore {
     }
 }
 
-impl Store for LateStore {
+impl StoreLayer for LateStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
         if name.starts_with("journal/") && self.conflicts.swap(false, Ordering::Relaxed) {
             *self.ghost_name.lock() = Some(name.to_owned());
@@ -66,18 +70,6 @@ impl Store for LateStore {
             return Ok(Some(ghost));
         }
         self.inner.get(name)
-    }
-
-    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
-        self.inner.get_range(name, range)
-    }
-
-    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
-        self.inner.list(dir)
-    }
-
-    fn delete(&self, name: &str) -> StoreResult<()> {
-        self.inner.delete(name)
     }
 }
 

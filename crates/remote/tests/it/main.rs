@@ -13,5 +13,6 @@ mod late;
 mod sim;
 mod sim_model;
 mod sim_store;
+mod store_layer;
 mod takeover;
 mod urls;

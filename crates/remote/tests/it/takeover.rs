@@ -1,15 +1,15 @@
 //! A takeover from a writer whose puts are always faster than those of the claimant.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use remote::{ObjectListing, Remote, Store, StoreResult};
+use remote::{Remote, Store, StoreResult};
 use siltstone::fs::MemFs;
 use siltstone::{Durability, ErrorKind};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, journal_name};
+use crate::store_layer::{Layered, StoreLayer};
 
 /// The writer is so many times as fast as the claimant.
 const AHEAD: u64 = 50;
@@ -22,7 +22,11 @@ struct Race {
     writer_knows: Arc<AtomicBool>,
 }
 
-impl Store for Race {
+impl StoreLayer for Race {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
         if self.is_claimant
             && let Some((_, number)) = name.rsplit_once('/')
@@ -39,10 +43,6 @@ impl Store for Race {
         self.inner.put_if_absent(name, bytes)
     }
 
-    fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
-        self.inner.put(name, bytes)
-    }
-
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
         let found = self.inner.get(name)?;
         if !self.is_claimant && name.starts_with("takeover/") && found.is_some() {
@@ -50,25 +50,13 @@ impl Store for Race {
         }
         Ok(found)
     }
-
-    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
-        self.inner.get_range(name, range)
-    }
-
-    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
-        self.inner.list(dir)
-    }
-
-    fn delete(&self, name: &str) -> StoreResult<()> {
-        self.inner.delete(name)
-    }
 }
 
 /// A machine with a disk of its own.
 fn machine(objects: &Objects, is_claimant: bool, writer_knows: &Arc<AtomicBool>) -> Remote {
     let inner = SimStore::new(objects.clone(), Rng::new(7));
     let store = Race { inner, is_claimant, writer_knows: writer_knows.clone() };
-    Remote::with_store(Arc::new(store)).fs(Arc::new(MemFs::new()))
+    Remote::with_store(Layered::new(store)).fs(Arc::new(MemFs::new()))
 }
 
 #[test]
