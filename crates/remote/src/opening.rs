@@ -30,12 +30,12 @@ use crate::bucket::{Bucket, Put};
 use crate::cache::ObjectCache;
 use crate::folder::{FileClass, Folder, StoredChange, class_of};
 use crate::format::{JournalObject, journal_name};
-use crate::journal::{Boundary, ReplayEnd, follow, last_number, load, load_before};
+use crate::journal::{Boundary, ReplayEnd, follow, journal_object, last_number, load, load_before};
 use crate::noted::NotedChange;
 use crate::remote_file::RemoteFile;
 use crate::settings::{Ack, Settings};
 use crate::shipper::{Shipper, written_end};
-use crate::takeover::TakeoverRequest;
+use crate::takeover::{REQUEST_ATTEMPTS, TakeoverRequest};
 
 /// The lock of a folder whose changes are shipped.
 const LOCK: &str = "remote-lock";
@@ -84,11 +84,18 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
         local.mark(claimant, if is_new { FIRST } else { b"" })?;
     }
     let writer = folder.writer;
-    let claim = put_claim(&bucket, &mut boundary, claimant, remote.ack, folder.number + 1)?;
+    let mut claims = ClaimAttempts {
+        bucket: &bucket,
+        claimant,
+        ack: remote.ack,
+        continues: (!takes_over).then_some(writer),
+        has_asked: false,
+    };
+    let claim = claims.put(&mut boundary, folder.number + 1)?;
+    drop(claims);
     let mut folder = follow_to_claim(&bucket, &mut boundary, folder, claim.number)?;
     if !takes_over && folder.writer != writer {
-        let message = "another writer has claimed the database at the same time; open it again";
-        return Err(Error::new(ErrorKind::Fenced, message));
+        return Err(claimed_meanwhile());
     }
     let cache = Arc::new(ObjectCache::new(bucket.clone(), remote.cache_bytes));
     let mut changes = None;
@@ -116,39 +123,76 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     Ok(ClaimedFolder { shipper, cache, lock })
 }
 
-/// Puts the claim under the first free number from `from` on, and returns it.
-fn put_claim(
-    bucket: &Bucket,
-    boundary: &mut Boundary,
+/// The attempts to put a claim.
+struct ClaimAttempts<'a> {
+    bucket: &'a Bucket,
     claimant: u128,
     ack: Ack,
-    from: u64,
-) -> Result<JournalObject> {
-    let mut number = from;
-    let request = TakeoverRequest { claimant };
-    for attempt in 0..CLAIMS_MAX {
-        if request.put_if_due(bucket, attempt)? {
-            // The writer may have put many meanwhile.
-            number = number.max(last_number(bucket)? + 1);
+    /// The only writer that may have put something meanwhile; `None` for a takeover, which continues from any.
+    continues: Option<u128>,
+    /// A busy writer was asked for a pause.
+    has_asked: bool,
+}
+
+impl Drop for ClaimAttempts<'_> {
+    fn drop(&mut self) {
+        if self.has_asked {
+            TakeoverRequest::withdraw(self.bucket);
         }
-        let put_id = u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
-        let changes = Vec::new();
-        let claim = JournalObject { number, claimant, put_id, is_claim: true, ack, changes };
-        if bucket.put_new(&journal_name(number), &claim.encode())? == Put::Taken {
-            number += 1;
-            continue;
-        }
-        if !boundary.has_freed(bucket, number)? {
-            TakeoverRequest::withdraw(bucket, attempt);
-            return Ok(claim);
-        }
-        // This claimant has slept, and its number was used and deleted meanwhile: the claim fences nothing, and
-        // no one reads it.
-        number = load(bucket)?.0.number + 1;
     }
-    TakeoverRequest::withdraw(bucket, CLAIMS_MAX);
-    let message = "other writers took each number that this claim tried; try again";
-    Err(Error::new(ErrorKind::Locked, message))
+}
+
+impl ClaimAttempts<'_> {
+    /// Puts the claim under the first free number from `from` on, and returns it.
+    fn put(&mut self, boundary: &mut Boundary, from: u64) -> Result<JournalObject> {
+        let bucket = self.bucket;
+        let mut number = from;
+        for attempt in 0..CLAIMS_MAX {
+            if attempt > 0 && attempt.is_multiple_of(REQUEST_ATTEMPTS) {
+                self.has_asked = true;
+                TakeoverRequest { claimant: self.claimant }.put(bucket)?;
+                // The writer may have put many meanwhile.
+                number = number.max(last_number(bucket)? + 1);
+            }
+            let put_id =
+                u128::from(bucket.timer.random()) << 64 | u128::from(bucket.timer.random());
+            let changes = Vec::new();
+            let ClaimAttempts { claimant, ack, .. } = *self;
+            let claim = JournalObject { number, claimant, put_id, is_claim: true, ack, changes };
+            if bucket.put_new(&journal_name(number), &claim.encode())? == Put::Taken {
+                self.check_continues(number)?;
+                number += 1;
+                continue;
+            }
+            if !boundary.has_freed(bucket, number)? {
+                return Ok(claim);
+            }
+            // This claimant has slept, and its number was used and deleted meanwhile: the claim fences nothing,
+            // and no one reads it.
+            let folder = load(bucket)?.0;
+            if self.continues.is_some_and(|writer| writer != folder.writer) {
+                return Err(claimed_meanwhile());
+            }
+            number = folder.number + 1;
+        }
+        let message = "other writers took each number that this claim tried; try again";
+        Err(Error::new(ErrorKind::Locked, message))
+    }
+
+    /// Checks that the object `number`, which has the name of a claim, is not that of another writer: a further
+    /// claim would fence it, and this open is refused all the same.
+    fn check_continues(&self, number: u64) -> Result<()> {
+        let Some(writer) = self.continues else { return Ok(()) };
+        match journal_object(self.bucket, number)? {
+            Some(object) if object.claimant != writer => Err(claimed_meanwhile()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn claimed_meanwhile() -> Error {
+    let message = "another writer has claimed the database at the same time; open it again";
+    Error::new(ErrorKind::Fenced, message)
 }
 
 /// The state that a claim continues.

@@ -29,7 +29,7 @@ use crate::shipper::Shipper;
 const REQUEST_MAGIC: [u8; 8] = *b"SILTTAKE";
 const REQUEST: &str = "takeover/request";
 /// A claimant asks after so many numbers that it did not get, and again after each so many.
-const REQUEST_ATTEMPTS: u64 = 8;
+pub(crate) const REQUEST_ATTEMPTS: u64 = 8;
 /// The time between two looks of a writer.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Enough for several calls of a slow store.
@@ -62,21 +62,14 @@ impl TakeoverRequest {
         })
     }
 
-    /// Asks, if it is time to ask once `attempts` claims have failed. Returns whether it has asked.
-    pub(crate) fn put_if_due(self, bucket: &Bucket, attempts: u64) -> Result<bool> {
-        let is_due = attempts > 0 && attempts.is_multiple_of(REQUEST_ATTEMPTS);
-        if is_due {
-            bucket.put(REQUEST, &self.encode())?;
-        }
-        Ok(is_due)
+    /// Asks.
+    pub(crate) fn put(self, bucket: &Bucket) -> Result<()> {
+        bucket.put(REQUEST, &self.encode())
     }
 
-    /// Removes the request after `attempts` claims have failed.
-    pub(crate) fn withdraw(bucket: &Bucket, attempts: u64) {
-        if attempts >= REQUEST_ATTEMPTS {
-            // It would cost the next writer a few pauses.
-            let _ = bucket.delete(REQUEST);
-        }
+    /// Removes the request. Tried once: the next writer deletes one that stays.
+    pub(crate) fn withdraw(bucket: &Bucket) {
+        let _ = bucket.store.delete(REQUEST);
     }
 }
 
@@ -110,10 +103,83 @@ impl PauseWatch {
         let Some(bytes) = self.bucket.get(REQUEST)? else { return Ok(()) };
         let TakeoverRequest { claimant } = TakeoverRequest::decode(&bytes)?;
         let pauses = if self.paused.0 == claimant { self.paused.1 } else { 0 };
-        if pauses < PAUSES_MAX {
-            self.paused = (claimant, pauses + 1);
-            self.shipper.pause_until(self.bucket.timer.now().saturating_add(PAUSE));
+        if pauses == PAUSES_MAX || claimant == self.shipper.claimant() {
+            // Left by a dead claimant, or by the own claim. A living one that is too slow asks again, in vain.
+            return self.bucket.delete(REQUEST);
         }
+        self.paused = (claimant, pauses + 1);
+        self.shipper.pause_until(self.bucket.timer.now().saturating_add(PAUSE));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use lsm_core::fs::MemFs;
+
+    use super::*;
+    use crate::Remote;
+    use crate::folder::{Folder, StoredChange};
+    use crate::noted::NotedChange;
+    use crate::settings::Ack;
+    use crate::store::Timer;
+
+    /// A timer whose waits take no time.
+    #[derive(Default)]
+    struct CountingTimer(AtomicU64);
+
+    impl Timer for CountingTimer {
+        fn now(&self) -> Duration {
+            Duration::from_nanos(self.0.load(Ordering::Relaxed))
+        }
+
+        fn wait(&self, time: Duration) {
+            self.0.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        }
+
+        fn random(&self) -> u64 {
+            self.0.fetch_add(1, Ordering::Relaxed)
+        }
+    }
+
+    const WRITER: u128 = 7;
+
+    fn writer() -> (Bucket, Arc<Shipper>) {
+        let store = Remote::memory().unwrap().store();
+        let timer = Arc::new(CountingTimer::default());
+        let bucket = Bucket { store, timer, patience: Duration::from_secs(1) };
+        let folder = Folder { writer: WRITER, ..Folder::default() };
+        let disk = (Arc::new(MemFs::new()) as _, "/db".into());
+        let shipper =
+            Shipper::new(bucket.clone(), WRITER, Ack::Stored, disk, folder, BTreeSet::new());
+        (bucket, Arc::new(shipper))
+    }
+
+    /// Puts so many objects with a look after each; returns the pauses.
+    fn pauses(bucket: &Bucket, shipper: &Arc<Shipper>, objects: u64) -> u64 {
+        let mut watch = PauseWatch::new(bucket.clone(), shipper.clone());
+        let begun = bucket.timer.now();
+        for _ in 0..objects {
+            let name = format!("epoch-{}", shipper.number());
+            shipper.note(NotedChange::Whole(StoredChange::Create { name }));
+            shipper.ship_through(shipper.noted()).unwrap();
+            watch.look().unwrap();
+        }
+        (bucket.timer.now().saturating_sub(begun).as_nanos() / PAUSE.as_nanos()) as u64
+    }
+
+    #[test]
+    fn the_request_of_a_dead_claimant_costs_a_few_pauses_once() {
+        for (claimant, expected) in [(9, u64::from(PAUSES_MAX)), (WRITER, 0)] {
+            let (bucket, shipper) = writer();
+            TakeoverRequest { claimant }.put(&bucket).unwrap();
+            assert_eq!(pauses(&bucket, &shipper, 20), expected);
+            assert_eq!(bucket.get(REQUEST).unwrap(), None, "claimant {claimant}");
+            // The next writer.
+            assert_eq!(pauses(&bucket, &shipper, 20), 0);
+        }
     }
 }

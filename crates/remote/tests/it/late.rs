@@ -225,6 +225,34 @@ fn a_folder_after_a_power_cut_ships_no_torn_end_of_a_log() {
 }
 
 #[test]
+fn an_open_that_another_claim_precedes_is_refused_and_fences_no_one() {
+    let mut rng = Rng::new(28);
+    for is_first in [true, false] {
+        let objects = Objects::default();
+        let store = LateStore::new(&objects, &mut rng);
+        let fs = MemFs::new();
+        let mut number = 1;
+        if !is_first {
+            let primary = remote_of(&store, &fs, &mut rng).primary("/db").unwrap();
+            put(&primary.builder().open().unwrap(), "before", Durability::Sync).unwrap();
+            number = primary.status().number + 1;
+        }
+        let other = remote_of(&store, &MemFs::new(), &mut rng);
+        let own = SimStore::new(objects.clone(), rng.fork());
+        let winner = Arc::new(Mutex::new(None));
+        let slot = winner.clone();
+        own.pause_before_put(&journal_name(number), move || {
+            *slot.lock() = Some(other.take_over("/db").unwrap());
+        });
+        let refused = remote_of(&own, &fs, &mut rng).primary("/db").map(drop).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+        let winner = winner.lock().take().unwrap();
+        let db = winner.builder().background(BackgroundMode::Stepped).open().unwrap();
+        put(&db, "after", Durability::Sync).expect("the refused open has fenced no one");
+    }
+}
+
+#[test]
 fn a_hole_in_the_journal_is_damage_that_names_the_object() {
     let mut rng = Rng::new(25);
     let objects = Objects::default();

@@ -1,14 +1,14 @@
 //! A takeover from a writer whose puts are always faster than those of the claimant.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use remote::{Remote, Store, StoreResult};
+use remote::{Remote, Store, StoreError, StoreResult};
 use siltstone::fs::MemFs;
 use siltstone::{Durability, ErrorKind};
 use testkit::Rng;
 
-use crate::sim_store::{Objects, SimStore, journal_name};
+use crate::sim_store::{Objects, SimStore, journal_name, remote_of};
 use crate::store_layer::{Layered, StoreLayer};
 
 /// The writer is so many times as fast as the claimant.
@@ -85,4 +85,44 @@ fn a_writer_that_is_always_faster_is_taken_over() {
     let users = new.partition("users").unwrap();
     assert!((0..acknowledged).all(|n| users.contains(n.to_be_bytes()).unwrap()));
     assert_eq!(claimant.status().unwrap().leases.len(), 0);
+}
+
+/// A store in which another writer has taken each number, until it fails for good.
+struct Crowded {
+    inner: Arc<SimStore>,
+    claims: AtomicU64,
+    has_asked: AtomicBool,
+}
+
+impl StoreLayer for Crowded {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
+        if name.starts_with("journal/") {
+            if self.claims.fetch_add(1, Ordering::Relaxed) == 10 {
+                return Err(StoreError { is_transient: false, message: "gone".to_owned() });
+            }
+            self.inner.put(name, b"that of another writer")?;
+        }
+        self.inner.put_if_absent(name, bytes)
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
+        self.has_asked.fetch_or(name.starts_with("takeover/"), Ordering::Relaxed);
+        self.inner.put(name, bytes)
+    }
+}
+
+#[test]
+fn a_claimant_that_fails_withdraws_its_request() {
+    let objects = Objects::default();
+    let mut rng = Rng::new(8);
+    let inner = SimStore::new(objects.clone(), rng.fork());
+    let store = Layered::new(Crowded { inner, claims: AtomicU64::new(0), has_asked: false.into() });
+    let failed = remote_of(&store, &MemFs::new(), &mut rng).take_over("/db").map(drop).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Unsupported);
+    assert!(store.has_asked.load(Ordering::Relaxed));
+    assert!(!objects.lock().keys().any(|name| name.starts_with("takeover/")));
 }
