@@ -57,6 +57,8 @@ struct AppendEnd {
     put: u64,
     /// An append failed: the file has unknown bytes after `at`.
     is_torn: bool,
+    /// The next sync returns after all is stored, whatever the acknowledgement is.
+    owes_put: bool,
 }
 
 impl ShippingFs {
@@ -80,7 +82,7 @@ impl ShippingFs {
         file: Arc<dyn File>,
         at: u64,
     ) -> Arc<dyn File> {
-        let end = Mutex::new(AppendEnd { at, put: at, is_torn: false });
+        let end = Mutex::new(AppendEnd { at, put: at, is_torn: false, owes_put: false });
         Arc::new(ShippedFile { file, path: path.to_owned(), name, class, fs: self.clone(), end })
     }
 
@@ -316,9 +318,13 @@ impl ShippedFile {
         end.at += len as u64;
         let name = self.name.clone();
         match self.class {
-            FileClass::Log => {
-                self.fs.note(StoredChange::Append { name, offset, bytes: bytes.concat() });
-            }
+            FileClass::Log => match self.fs.shipper.take_deferred(&name) {
+                Some(from) => {
+                    self.note_deferred(from, end.at)?;
+                    end.owes_put = true;
+                }
+                None => self.fs.note(StoredChange::Append { name, offset, bytes: bytes.concat() }),
+            },
             FileClass::Table => return Ok(()),
             FileClass::Chunk => {
                 let file = self.file.clone();
@@ -329,6 +335,22 @@ impl ShippedFile {
         if self.fs.shipper.waiting_bytes() > BACKLOG_BYTES_MAX {
             return self.fs.ship_all(&self.path);
         }
+        Ok(())
+    }
+
+    /// Notes the bytes of a file of an earlier run up to `end`. The end of a manifest counts from here on: the new
+    /// generation has all that was recovered, and the old one names it by the append that was just made.
+    fn note_deferred(&self, from: u64, end: u64) -> Result<()> {
+        let mut bytes = vec![0; (end - from) as usize];
+        if self.file.read_at(from, &mut bytes)? < bytes.len() {
+            let what = "the file is shorter than written";
+            return Err(Error::corruption(self.path.clone(), from, what));
+        }
+        let name = self.name.clone();
+        if !self.fs.shipper.has(&name) {
+            self.fs.note(StoredChange::Create { name: name.clone() });
+        }
+        self.fs.note(StoredChange::Append { name, offset: from, bytes });
         Ok(())
     }
 
@@ -379,7 +401,14 @@ impl File for ShippedFile {
         self.file.sync()?;
         match self.class {
             FileClass::Table => self.put_table(),
-            FileClass::Log | FileClass::Chunk => self.fs.ship(&self.path),
+            FileClass::Log | FileClass::Chunk => {
+                if self.end.lock().owes_put {
+                    // What a restart has recovered is stored before the open of the database returns.
+                    self.fs.ship_all(&self.path)?;
+                    self.end.lock().owes_put = false;
+                }
+                self.fs.ship(&self.path)
+            }
         }
     }
 

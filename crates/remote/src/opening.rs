@@ -5,7 +5,8 @@
 //! load      the newest base, and the journal after it (journal.rs)
 //! decide    new; own: a marker in the folder names the last claimant; another's: only a takeover goes on
 //! claim     an empty object under the next free number: the writer before it can put nothing more
-//! fit       own: what the journal lacks is noted, and is the first that is shipped
+//! fit       own: what the journal lacks is noted, and is the first that is shipped; but ends of logs and
+//!           manifests wait for the recovery, if the bucket has a state of the database
 //!           taken over, or own after a power cut: the folder is made as the journal says
 //! mark      the folder names its claimant
 //! ```
@@ -116,9 +117,10 @@ pub(crate) fn claim(remote: &Settings, dir: &Path, takes_over: bool) -> Result<C
     let absent = local.absent(&folder)?;
     folder.drop_tails();
     folder.take_in(&claim)?;
+    let is_begun = folder.files.keys().any(|name| name.ends_with(".manifest"));
     let of_disk = (local.fs.clone(), local.dir.clone());
     let shipper = Arc::new(Shipper::new(bucket, claimant, remote.ack, of_disk, folder, absent));
-    local.ship(&shipper, changes.unwrap_or_default())?;
+    local.ship(&shipper, changes.unwrap_or_default(), is_begun)?;
     shipper.ship_through(shipper.noted())?;
     Ok(ClaimedFolder { shipper, cache, lock })
 }
@@ -366,8 +368,17 @@ impl LocalFolder {
     }
 
     /// Notes what the journal lacks.
-    fn ship(&self, shipper: &Shipper, extension: Extension) -> Result<()> {
+    ///
+    /// Only the recovery decides which commits of a log count: not those in the torn end that a power cut leaves, nor
+    /// those after a frame whose large value is lost. So ends of logs and manifests are put only with the state that
+    /// the next open of the database recovers. Until then the bucket keeps the state that it has, if it has one.
+    fn ship(&self, shipper: &Shipper, extension: Extension, is_begun: bool) -> Result<()> {
         for (name, class, len) in extension {
+            let is_state = name.ends_with(".wal") || name.ends_with(".manifest");
+            if is_begun && is_state {
+                shipper.defer(name);
+                continue;
+            }
             let file = self.fs.open_read(&self.path(&name))?;
             let known = shipper.written(&name);
             if known.is_none() {

@@ -88,7 +88,8 @@ impl Primary {
     }
 
     /// Puts all changes that wait, and a base if one is due. The thread does that every
-    /// [`Remote::interval`](crate::Remote::interval).
+    /// [`Remote::interval`](crate::Remote::interval). What an earlier run has left in the log waits for the open of
+    /// the database.
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`](siltstone::ErrorKind::Fenced) if another writer has the database; those of the store.

@@ -70,6 +70,8 @@ struct JournalState {
     names: BTreeSet<String>,
     /// Those of them that the local disk does not have.
     remote_only: BTreeSet<String>,
+    /// Logs and manifests of an earlier run, whose ends may be on the local disk alone.
+    deferred: BTreeSet<String>,
     base_number: u64,
     bytes_since_base: u64,
     objects: u64,
@@ -152,6 +154,7 @@ impl Shipper {
             folder,
             doomed: Vec::new(),
             remote_only,
+            deferred: BTreeSet::new(),
             base_number: 0,
             // The next one is due at once: an open would have to read all that this one has read.
             bytes_since_base: BASE_BYTES,
@@ -198,6 +201,20 @@ impl Shipper {
             state.doomed.push(Doomed { mark, name: name.to_owned(), path, fs: fs.clone() });
         }
         true
+    }
+
+    /// Leaves the end of a file to [`Shipper::take_deferred`].
+    pub(crate) fn defer(&self, name: String) {
+        self.state.lock().deferred.insert(name);
+    }
+
+    /// The place from which on the journal lacks the bytes of a deferred file, at the first append to it.
+    pub(crate) fn take_deferred(&self, name: &str) -> Option<u64> {
+        let mut state = self.state.lock();
+        if !state.deferred.remove(name) {
+            return None;
+        }
+        Some(state.folder.file(name).map_or(0, |file| file.read().written))
     }
 
     /// The mark of all that is noted.

@@ -191,37 +191,70 @@ fn a_takeover_by_the_own_folder_after_a_power_cut_continues_from_the_bucket() {
 }
 
 #[test]
-fn a_folder_after_a_power_cut_ships_no_torn_end_of_a_log() {
+fn a_reader_sees_nothing_that_a_restart_after_a_power_cut_drops() {
     let mut rng = Rng::new(27);
-    let mut shipped = 0;
-    for case in 0..140 {
-        let objects = Objects::default();
-        let store = LateStore::new(&objects, &mut rng);
+    for len in [9000, 90_000] {
+        let mut shipped = 0;
+        for case in 0..140 {
+            let objects = Objects::default();
+            let store = LateStore::new(&objects, &mut rng);
+            let fs = MemFs::new();
+            let primary = remote_of(&store, &fs, &mut rng).ack(Ack::Local).primary("/db").unwrap();
+            let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+            values(&db).put_with("before", vec![1; 100_000], Durability::Sync).unwrap();
+            primary.ship().unwrap();
+            for number in 0..rng.below(8) {
+                values(&db).put_with(number.to_be_bytes(), vec![1; len], Durability::Os).unwrap();
+            }
+            let outcome = CrashOutcome::ALL[case % CrashOutcome::ALL.len()];
+            let disk = fs.crash_clone(outcome, &mut || rng.next_u64());
+            let remote = remote_of(&store, &disk, &mut rng).ack(Ack::Local);
+            let Ok(again) = remote.primary("/db") else { continue };
+            shipped += 1;
+            let reader = remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
+            let secondary = reader.secondary().open().unwrap();
+            secondary.sync(Target::Latest).unwrap();
+            let of_reader = secondary.partition("values").unwrap();
+            let seen = of_reader.at(Level::Eventual).unwrap();
+            let db = again.builder().background(BackgroundMode::Stepped).open().unwrap();
+            let recovered = values(&db);
+            assert!(seen.contains("before").unwrap());
+            for key in seen.keys() {
+                assert!(recovered.contains(key.unwrap()).unwrap(), "{outcome:?}");
+            }
+            // The open of the database has put what it has recovered.
+            secondary.sync(Target::Latest).unwrap();
+            let seen = of_reader.at(Level::Eventual).unwrap();
+            assert_eq!(seen.keys().count(), recovered.keys().count(), "{outcome:?}");
+        }
+        assert!(shipped > 30, "{shipped}");
+    }
+}
+
+#[test]
+fn a_database_that_is_shipped_after_a_power_cut_is_sound_for_a_reader() {
+    let mut rng = Rng::new(29);
+    for case in 0..70 {
         let fs = MemFs::new();
-        let primary = remote_of(&store, &fs, &mut rng).ack(Ack::Local).primary("/db").unwrap();
-        let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
+        let builder = Db::builder("/db").fs(Arc::new(fs.clone()));
+        let db = builder.background(BackgroundMode::Stepped).open().unwrap();
         put(&db, "before", Durability::Sync).unwrap();
-        primary.ship().unwrap();
         let users = db.partition("users").unwrap();
         for number in 0..rng.below(8) {
             users.put_with(number.to_be_bytes(), vec![1; 9000], Durability::Os).unwrap();
         }
         let outcome = CrashOutcome::ALL[case % CrashOutcome::ALL.len()];
         let disk = fs.crash_clone(outcome, &mut || rng.next_u64());
-        let Ok(again) = remote_of(&store, &disk, &mut rng).ack(Ack::Local).primary("/db") else {
-            continue;
-        };
-        shipped += 1;
+        let store = LateStore::new(&Objects::default(), &mut rng);
+        let primary = remote_of(&store, &disk, &mut rng).ack(Ack::Local).primary("/db").unwrap();
         let reader = remote_of(&store, &MemFs::new(), &mut rng).reader().unwrap();
         let secondary = reader.secondary().open().unwrap();
         secondary.sync(Target::Latest).unwrap();
         let seen = secondary.partition("users").unwrap().at(Level::Eventual).unwrap();
-        let db = again.builder().background(BackgroundMode::Stepped).open().unwrap();
-        assert!(seen.contains("before").unwrap());
+        let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
         let recovered = db.partition("users").unwrap();
         assert_eq!(seen.keys().count(), recovered.keys().count(), "{outcome:?}");
     }
-    assert!(shipped > 30, "{shipped}");
 }
 
 #[test]
