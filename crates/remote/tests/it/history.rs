@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use remote::{Primary, Remote, RestoreTarget};
+use remote::{Primary, Remote, RestoreTarget, Store, StoreResult};
 use siltstone::fs::MemFs;
 use siltstone::secondary::Level;
 use siltstone::{
@@ -11,7 +11,8 @@ use siltstone::{
 };
 use testkit::Rng;
 
-use crate::sim_store::{Objects, SimStore, journal_name, with_clock};
+use crate::sim_store::{Objects, SimStore, journal_name, remote_with, with_clock};
+use crate::store_layer::{Layered, StoreLayer};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -42,19 +43,29 @@ fn count(disk: &MemFs, dir: &str) -> u64 {
     count
 }
 
+/// A commit of `filled`.
+struct Filled {
+    time: Duration,
+    commit: Commit,
+    /// A base was put after it.
+    has_base: bool,
+}
+
 /// A primary with 300 commits, one a minute; some are flushed and compacted.
-fn filled(objects: &Objects, rng: &mut Rng) -> (Primary, Vec<(Duration, Commit)>) {
+fn filled(objects: &Objects, rng: &mut Rng) -> (Primary, Vec<Filled>) {
     let primary = remote(objects, &MemFs::new(), rng).primary("/db").unwrap();
     let db = primary.builder().background(BackgroundMode::Stepped).open().unwrap();
     let mut commits = Vec::new();
     for number in 0..300 {
         let commit = put(&db, number);
-        commits.push((objects.now(), commit));
+        let time = objects.now();
+        let base = primary.status().base;
         if number % 40 == 0 {
             db.flush().unwrap();
             while db.step().unwrap() {}
         }
         primary.ship().unwrap();
+        commits.push(Filled { time, commit, has_base: primary.status().base != base });
         objects.advance(MINUTE);
     }
     (primary, commits)
@@ -67,8 +78,10 @@ fn a_restore_makes_the_state_of_a_sequence_number_or_of_a_moment() {
     let (primary, commits) = filled(&objects, &mut rng);
     let disk = MemFs::new();
     let remote = remote(&objects, &disk, &mut rng);
-    for number in [0, 41, 255, 257, 299] {
-        let (time, commit) = commits[number];
+    let at_base = commits.iter().rposition(|it| it.has_base).unwrap();
+    assert!(at_base > 200);
+    for number in [0, 41, at_base - 1, at_base, at_base + 1, 299] {
+        let Filled { time, commit, .. } = commits[number];
         let by_seq = format!("/by-seq-{number}");
         let restored = remote.restore(&by_seq, RestoreTarget::Seq(commit.seq)).unwrap();
         assert_eq!(restored.seq, commit.seq);
@@ -79,8 +92,66 @@ fn a_restore_makes_the_state_of_a_sequence_number_or_of_a_moment() {
     }
     remote.restore("/latest", RestoreTarget::Latest).unwrap();
     assert_eq!(count(&disk, "/latest"), 300);
+    // A moment has what was put at it.
+    let store = SimStore::new(objects.clone(), rng.fork());
+    let folder = journal_name(300);
+    let listed = store.list(folder.rsplit_once('/').unwrap().0).unwrap().objects;
+    let found = listed.iter().position(|entry| entry.name == journal_name(250)).unwrap();
+    let at = UNIX_EPOCH + listed[found].modified;
+    for (dir, at, number) in [("/at", at, 250), ("/just-before", at - MINUTE / 1000, 249)] {
+        assert_eq!(remote.restore(dir, RestoreTarget::Time(at)).unwrap().number, number);
+    }
     assert!(!objects.lock().keys().any(|name| name.starts_with("lease/")));
     drop(primary);
+}
+
+/// A store in which much time passes before each get of a base.
+struct Slow<F> {
+    inner: Arc<SimStore>,
+    pass: F,
+}
+
+impl<F: Fn() + Send + Sync + 'static> StoreLayer for Slow<F> {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
+        if name.starts_with("base/") {
+            (self.pass)();
+        }
+        self.inner.get(name)
+    }
+}
+
+fn delete_old(objects: &Objects, primary: &Primary) {
+    for _ in 0..3 {
+        objects.advance(10 * MINUTE);
+        primary.collect().unwrap();
+    }
+}
+
+#[test]
+fn a_restore_renews_a_lease_that_keeps_what_it_reads() {
+    let mut rng = Rng::new(86);
+    let objects = Objects::default();
+    let (primary, commits) = filled(&objects, &mut rng);
+    // Without a lease the old states go at the first round.
+    objects.advance(60 * MINUTE);
+    let disk = MemFs::new();
+    let inner = SimStore::new(objects.clone(), rng.fork());
+    let primary = Arc::new(primary);
+    let writer = primary.clone();
+    let place = objects.clone();
+    let store = Layered::new(Slow { inner, pass: move || delete_old(&place, &writer) });
+    let remote = remote_with(store, objects.clone(), &disk, &mut rng).lease(Some(20 * MINUTE));
+    let at = RestoreTarget::Seq(commits[3].commit.seq);
+    remote.restore("/old", at).unwrap();
+    assert_eq!(count(&disk, "/old"), 4);
+    // It has given the lease up.
+    delete_old(&objects, &primary);
+    let gone = remote.restore("/again", at).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::InvalidArgument, "{gone}");
 }
 
 #[test]
@@ -96,19 +167,19 @@ fn a_restore_names_the_oldest_and_the_newest_moment_and_wants_an_empty_folder() 
     let disk = MemFs::new();
     let remote = remote(&objects, &disk, &mut rng);
     assert!(!objects.lock().contains_key(&journal_name(3)), "the first objects are deleted");
-    let early = RestoreTarget::Time(UNIX_EPOCH + commits[3].0);
+    let early = RestoreTarget::Time(UNIX_EPOCH + commits[3].time);
     for at in [
-        RestoreTarget::Seq(commits[3].1.seq),
-        RestoreTarget::Seq(commits[299].1.seq.plus(1)),
+        RestoreTarget::Seq(commits[3].commit.seq),
+        RestoreTarget::Seq(commits[299].commit.seq.plus(1)),
         early,
     ] {
         let refused = remote.restore("/none", at).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
-        let newest = format!("the newest is sequence number {}", commits[299].1.seq.get());
+        let newest = format!("the newest is sequence number {}", commits[299].commit.seq.get());
         assert!(refused.to_string().contains("the oldest is sequence number"), "{refused}");
         assert!(refused.to_string().contains(&newest), "{refused}");
     }
-    remote.restore("/late", RestoreTarget::Seq(commits[299].1.seq)).unwrap();
+    remote.restore("/late", RestoreTarget::Seq(commits[299].commit.seq)).unwrap();
     let again = remote.restore("/late", RestoreTarget::Latest).unwrap_err();
     assert_eq!(again.kind(), ErrorKind::InvalidArgument);
     assert_eq!(count(&disk, "/late"), 300);

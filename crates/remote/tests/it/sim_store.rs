@@ -313,7 +313,8 @@ pub fn with_clock(store: &Arc<SimStore>, fs: &MemFs, rng: &mut Rng) -> Remote {
     remote_with(store.clone(), store.objects.clone(), fs, rng)
 }
 
-fn remote_with(store: Arc<impl Store>, objects: Objects, fs: &MemFs, rng: &mut Rng) -> Remote {
+/// The same, with the true time of `objects`.
+pub fn remote_with(store: Arc<impl Store>, objects: Objects, fs: &MemFs, rng: &mut Rng) -> Remote {
     let timer = SimTimer { now_us: AtomicU64::new(0), objects, rng: Mutex::new(rng.fork()) };
     Remote::with_store(store)
         .fs(Arc::new(fs.clone()))
