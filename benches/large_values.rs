@@ -3,6 +3,8 @@
 //!
 //! `cargo bench --bench large_values`; for the sizes and mixes of the paper `siltstone bench large`
 
+#![expect(missing_docs, reason = "the macro of criterion makes a function without a page")]
+
 use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

@@ -3,6 +3,8 @@
 //!
 //! `cargo bench --bench memtable`
 
+#![expect(missing_docs, reason = "the macro of criterion makes a function without a page")]
+
 mod store;
 
 use std::cmp::Reverse;

@@ -4,6 +4,8 @@
 //! `cargo bench --bench metahive`; for large data sets and pairs in turn
 //! `scripts/metahive-overhead.sh`
 
+#![expect(missing_docs, reason = "the macro of criterion makes a function without a page")]
+
 mod store;
 
 use std::hint::black_box;

@@ -5,6 +5,7 @@
 //!
 //! `cargo bench --bench open`
 
+#![expect(missing_docs, reason = "the macro of criterion makes a function without a page")]
 #![expect(clippy::disallowed_methods, reason = "it copies folders of databases")]
 
 mod store;

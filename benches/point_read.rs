@@ -2,6 +2,8 @@
 //!
 //! `cargo bench --bench point_read`
 
+#![expect(missing_docs, reason = "the macro of criterion makes a function without a page")]
+
 mod store;
 
 use std::hint::black_box;

@@ -3,6 +3,8 @@
 //!
 //! `cargo bench --bench point_write`
 
+#![expect(missing_docs, reason = "the macro of criterion makes a function without a page")]
+
 mod store;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};

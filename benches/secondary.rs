@@ -3,6 +3,8 @@
 //!
 //! `cargo bench --bench secondary`; the experiment of the thesis is `siltstone bench scid`
 
+#![expect(missing_docs, reason = "the macro of criterion makes a function without a page")]
+
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};

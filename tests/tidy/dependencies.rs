@@ -64,18 +64,32 @@ fn is_free(expression: &str) -> bool {
 #[test]
 fn the_default_build_is_small_and_has_no_c() {
     let crates = tree(&["-p", "siltstone", "-e", "normal,build"]);
-    let mut breaches = Vec::new();
-    for Dependency { name, version, .. } in &crates {
-        let is_binding = name.ends_with("-sys") && !PURE_RUST.contains(&name.as_str());
-        if is_binding || FOREIGN_BUILDERS.contains(&name.as_str()) {
-            breaches.push(format!("Cargo.toml:1: {name} {version} needs a C toolchain"));
-        }
-    }
+    let mut breaches = foreign(&crates);
     if crates.len() > CRATES_MAX {
         let number = crates.len();
         breaches.push(format!("Cargo.toml:1: siltstone needs {number} crates, not {CRATES_MAX}"));
     }
     check(breaches);
+}
+
+/// Returns `true` for a crate that compiles or binds what is not Rust.
+fn is_foreign(name: &str) -> bool {
+    let is_binding = name.ends_with("-sys") && !PURE_RUST.contains(&name);
+    is_binding || FOREIGN_BUILDERS.contains(&name)
+}
+
+/// A breach for each crate that needs more than Rust.
+fn foreign(crates: &BTreeSet<Dependency>) -> Vec<String> {
+    let found = crates.iter().filter(|found| is_foreign(&found.name));
+    found
+        .map(|found| format!("Cargo.toml:1: {} {} needs a C toolchain", found.name, found.version))
+        .collect()
+}
+
+/// README's two commands run on a machine with a Rust toolchain alone.
+#[test]
+fn commands_and_tests_compile_no_c() {
+    check(foreign(&tree(&["--workspace", "-e", "normal,build,dev"])));
 }
 
 #[test]
