@@ -1,74 +1,19 @@
 //! Clears of a partition: which readers see them, what survives, and when the space comes back.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lsm_core::fs::{CrashOutcome, FaultFs, Fs, FsOp, MemFs, OpKind};
+use lsm_core::fs::{CrashOutcome, FaultFs, FsOp, MemFs, OpKind};
 use siltstone::metahive::ScrubOptions;
-use siltstone::{
-    Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions, Options, Partition,
-    PartitionOptions, Slice,
-};
+use siltstone::{Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions};
 use testkit::Rng;
 
 use crate::clock::ManualClock;
-use crate::store::{Content, stepped};
-
-fn open_on(fs: Arc<dyn Fs>, dir: &str, clock: &ManualClock) -> Db {
-    let builder = stepped(fs, dir, 7).clock(Arc::new(clock.clone()));
-    builder.options(Options::new().write_buffer_bytes(64 << 10)).open().unwrap()
-}
-
-fn open(fs: &MemFs) -> Db {
-    open_on(Arc::new(fs.clone()), "/db", &ManualClock::default())
-}
-
-fn small() -> PartitionOptions {
-    PartitionOptions::new().table_bytes(2 << 10).block_bytes(256)
-}
-
-fn fill(p: &Partition, numbers: std::ops::Range<u32>, value: &str) {
-    for number in numbers {
-        p.put(format!("key {number:04}"), value).unwrap();
-    }
-}
-
-fn content(p: &Partition) -> Content {
-    let forward: Content = p.iter().map(pair).collect();
-    let backward: Content = p.iter().rev().map(pair).collect();
-    assert_eq!(forward, backward);
-    for key in (0..400).map(|n| format!("key {n:04}").into_bytes()) {
-        let expected = forward.get(&key).map(Vec::as_slice);
-        assert_eq!(p.get(&key).unwrap().as_deref(), expected);
-        assert_eq!(p.contains(&key).unwrap(), expected.is_some());
-    }
-    forward
-}
-
-fn pair(pair: siltstone::Result<(Slice, Slice)>) -> (Vec<u8>, Vec<u8>) {
-    let (key, value) = pair.unwrap();
-    (key.to_vec(), value.to_vec())
-}
+use crate::filled::{content, files, fill, filled, idle, open, open_on, pair, small};
+use crate::store::Content;
 
 fn of(numbers: std::ops::Range<u32>, value: &str) -> Content {
     numbers.map(|n| (format!("key {n:04}").into_bytes(), value.as_bytes().to_vec())).collect()
-}
-
-fn files(fs: &MemFs, dir: &str, ending: &str) -> usize {
-    let all = fs.list(Path::new(dir), "").unwrap();
-    all.iter().filter(|entry| entry.name.ends_with(ending)).count()
-}
-
-/// Tables on two levels, an empty sealed memtable, and entries in memory.
-fn filled(db: &Db, options: PartitionOptions) -> Partition {
-    let p = db.partition_with("p", options).unwrap();
-    fill(&p, 0..300, "first");
-    p.compact(..).unwrap();
-    fill(&p, 100..200, "second");
-    db.flush().unwrap();
-    fill(&p, 150..350, "third");
-    p
 }
 
 #[test]
@@ -144,10 +89,7 @@ fn cleared_tables_are_deleted_unread_with_the_last_snapshot() {
     assert_eq!(snapshot.iter(&p).map(pair).collect::<Content>(), of(0..300, "again"));
     let held = db.stats().table_bytes;
     drop(snapshot);
-    for _ in 0..20 {
-        clock.pass(1);
-        db.wait_idle().unwrap();
-    }
+    idle(&db, &clock);
     assert!(db.stats().table_bytes * 4 < held, "{} of {held}", db.stats().table_bytes);
     assert_eq!(content(&p), of(10..12, "after"));
 }
@@ -168,10 +110,7 @@ fn cleared_tables_are_deleted_after_the_release_of_their_snapshot() {
     assert_eq!(files(&fs, "/db", ".sst"), held);
     assert!(held > 3 && content(&p).is_empty());
     drop(snapshot);
-    for _ in 0..20 {
-        clock.pass(1);
-        db.wait_idle().unwrap();
-    }
+    idle(&db, &clock);
     assert_eq!(files(&fs, "/db", ".sst"), 0);
 }
 

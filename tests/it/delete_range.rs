@@ -3,102 +3,26 @@
 mod transactions;
 
 use std::ops::Bound;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lsm_core::fs::{CrashOutcome, FaultFs, Fs, FsOp, MemFs, OpKind};
+use lsm_core::fs::{CrashOutcome, FaultFs, FsOp, MemFs, OpKind};
 use siltstone::metahive::ScrubOptions;
 use siltstone::secondary::{Level, Secondary, SecondaryPartition};
 use siltstone::{
-    Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions, Options, Partition,
-    PartitionOptions, Slice,
+    Db, Durability, ErrorKind, LargeValueOptions, MetaHiveOptions, Partition, PartitionOptions,
+    Readable,
 };
 use testkit::Rng;
 
 use crate::clock::ManualClock;
-use crate::store::{Content, stepped};
-
-fn open_on(fs: Arc<dyn Fs>, dir: &str, clock: &ManualClock) -> Db {
-    let builder = stepped(fs, dir, 7).clock(Arc::new(clock.clone()));
-    builder.options(Options::new().write_buffer_bytes(64 << 10)).open().unwrap()
-}
-
-fn open(fs: &MemFs) -> Db {
-    open_on(Arc::new(fs.clone()), "/db", &ManualClock::default())
-}
-
-fn small() -> PartitionOptions {
-    PartitionOptions::new().table_bytes(2 << 10).block_bytes(256)
-}
-
-fn key(number: u32) -> String {
-    format!("key {number:04}")
-}
-
-fn fill(p: &Partition, numbers: std::ops::Range<u32>, value: &str) {
-    for number in numbers {
-        p.put(key(number), value).unwrap();
-    }
-}
-
-fn pair(pair: siltstone::Result<(Slice, Slice)>) -> (Vec<u8>, Vec<u8>) {
-    let (key, value) = pair.unwrap();
-    (key.to_vec(), value.to_vec())
-}
-
-/// Reads everything in every way.
-fn content(p: &Partition) -> Content {
-    let forward: Content = p.iter().map(pair).collect();
-    let backward: Content = p.iter().rev().map(pair).collect();
-    assert_eq!(forward, backward);
-    let keys: Vec<_> = (0..400).map(|n| key(n).into_bytes()).collect();
-    let together = p.multi_get(&keys).unwrap();
-    let mut cursor = p.cursor();
-    for (key, together) in keys.iter().zip(together) {
-        let expected = forward.get(key).map(Vec::as_slice);
-        assert_eq!(p.get(key).unwrap().as_deref(), expected);
-        assert_eq!(together.as_deref(), expected);
-        assert_eq!(p.contains(key).unwrap(), expected.is_some());
-        cursor.seek(key).unwrap();
-        let next = forward.range(key.clone()..).next().map(|(key, _)| &key[..]);
-        assert_eq!(cursor.valid().then(|| cursor.key()), next);
-        cursor.seek_before(key).unwrap();
-        let before = forward.range(..key.clone()).next_back().map(|(key, _)| &key[..]);
-        assert_eq!(cursor.valid().then(|| cursor.key()), before);
-    }
-    let ends = [p.first().unwrap(), p.last().unwrap()].map(|end| end.map(|(key, _)| key.to_vec()));
-    assert_eq!(ends, [forward.keys().next().cloned(), forward.keys().next_back().cloned()]);
-    forward
-}
-
-fn files(fs: &MemFs, dir: &str, ending: &str) -> usize {
-    let all = fs.list(Path::new(dir), "").unwrap();
-    all.iter().filter(|entry| entry.name.ends_with(ending)).count()
-}
-
-/// Tables on two levels, and entries in memory.
-fn filled(db: &Db, options: PartitionOptions) -> Partition {
-    let p = db.partition_with("p", options).unwrap();
-    fill(&p, 0..300, "first");
-    p.compact(..).unwrap();
-    fill(&p, 100..200, "second");
-    db.flush().unwrap();
-    fill(&p, 150..350, "third");
-    p
-}
+use crate::filled::{content, files, fill, filled, idle, key, open, open_on, pair, small};
+use crate::store::Content;
 
 fn without(content: &Content, numbers: std::ops::Range<u32>) -> Content {
     let mut content = content.clone();
     numbers.for_each(|number| drop(content.remove(key(number).as_bytes())));
     content
-}
-
-fn idle(db: &Db, clock: &ManualClock) {
-    for _ in 0..20 {
-        clock.pass(1);
-        db.wait_idle().unwrap();
-    }
 }
 
 #[test]
@@ -343,8 +267,22 @@ fn checkpoints_exports_and_readers_see_a_deleted_range() {
     drop(snapshot);
 }
 
+/// Reads everything in every way.
 fn seen(follower: &SecondaryPartition) -> Content {
-    follower.at(Level::Strong).unwrap().iter().map(pair).collect()
+    let reading = follower.at(Level::Strong).unwrap();
+    let forward: Content = reading.iter().map(pair).collect();
+    assert_eq!(reading.iter().rev().map(pair).collect::<Content>(), forward);
+    let keys: Vec<_> = (0..400).map(key).collect();
+    let together = reading.multi_get(&keys).unwrap();
+    for (key, together) in keys.iter().zip(together) {
+        let expected = forward.get(key.as_bytes()).map(Vec::as_slice);
+        assert_eq!(reading.get(key).unwrap().as_deref(), expected);
+        assert_eq!(
+            (together.as_deref(), reading.contains(key).unwrap()),
+            (expected, expected.is_some())
+        );
+    }
+    forward
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod durable;
 mod exchange;
 mod facade;
 mod fault;
+mod filled;
 mod fixtures;
 mod flush_beyond_sync;
 mod folder;
