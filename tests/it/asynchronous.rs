@@ -76,6 +76,11 @@ fn no_file_is_touched_on_the_thread_of_the_runtime() {
         p.put("c", "3").await.unwrap();
         db.flush().await.unwrap();
         p.delete("c").await.unwrap();
+        for key in ["r1", "r2", "s1", "s2"] {
+            p.put(key, "goes").await.unwrap();
+        }
+        p.delete_range("r1".."s").await.unwrap();
+        p.delete_prefix("s").await.unwrap();
         assert_eq!(p.get("b").await.unwrap().as_deref(), Some(&b"2"[..]));
         assert!(!p.contains("c").await.unwrap());
         let mut rows = p.rows(..);

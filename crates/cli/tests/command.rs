@@ -46,6 +46,32 @@ fn entries_are_put_read_scanned_and_deleted() {
 }
 
 #[test]
+fn ranges_of_keys_are_deleted_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    for key in ["a1", "a2", "b1", "b2", "b3", "c1"] {
+        check(at, &["put", "db", key, "value"], 0, "");
+    }
+    // Wrong usage deletes nothing.
+    check(at, &["delete", "db"], 2, "");
+    check(at, &["delete", "db", "a1", "--prefix", "a"], 2, "");
+    check(at, &["delete", "db", "a1", "--from", "a"], 2, "");
+    check(at, &["delete", "db", "--prefix", "a", "--to", "b"], 2, "");
+    check(at, &["scan", "db", "--keys"], 0, "a1\na2\nb1\nb2\nb3\nc1\n");
+    check(at, &["delete", "db", "--prefix", "a"], 0, "");
+    check(at, &["scan", "db", "--keys"], 0, "b1\nb2\nb3\nc1\n");
+    let json = "{\"done\":\"deleted\",\"key\":\"b2..b3\"}\n";
+    check(at, &["delete", "db", "--from", "b2", "--to", "b3", "--json"], 0, json);
+    check(at, &["scan", "db", "--keys"], 0, "b1\nb3\nc1\n");
+    check(at, &["delete", "db", "--from", "b3"], 0, "");
+    check(at, &["scan", "db", "--keys"], 0, "b1\n");
+    check(at, &["delete", "db", "--hex", "--to", "6232"], 0, "");
+    check(at, &["scan", "db", "--keys"], 0, "");
+    // A range without keys is no error, as a scan of it is none.
+    check(at, &["delete", "db", "--from", "b", "--to", "a"], 0, "");
+}
+
+#[test]
 fn what_writes_takes_a_write_buffer() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
