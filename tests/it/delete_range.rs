@@ -381,3 +381,33 @@ fn many_ranges_come_to_few() {
     let left = p.stats().deleted_range_count;
     assert!(left <= 1, "{left} ranges");
 }
+
+/// A queue: new keys come between the same bounds, and go.
+#[test]
+fn a_range_that_is_deleted_again_and_again_is_kept_once() {
+    let fs = MemFs::new();
+    let db = open(&fs);
+    let options = PartitionOptions::new().block_bytes(256).level0_tables(100);
+    let p = db.partition_with("p", options).unwrap();
+    fill(&p, 0..300, "first");
+    p.compact(..).unwrap();
+    let expected = without(&content(&p), 10..12);
+    let range = || key(10)..key(12);
+    let mut snapshot = None;
+    for round in 0..20 {
+        fill(&p, 10..12, "an item");
+        p.delete_range(range()).unwrap();
+        p.delete_range(range()).unwrap();
+        p.flush().unwrap();
+        let kept = p.stats().deleted_range_count;
+        assert_eq!(kept, if round > 8 { 2 } else { 1 }, "round {round}");
+        if round == 8 {
+            snapshot = Some(db.snapshot());
+            fill(&p, 10..12, "after the snapshot");
+        }
+        assert_eq!(snapshot.as_ref().map_or(0, |snapshot| snapshot.range(&p, range()).count()), 0);
+    }
+    drop((snapshot, p));
+    db.close().unwrap();
+    assert_eq!(content(&open(&fs).partition("p").unwrap()), expected);
+}

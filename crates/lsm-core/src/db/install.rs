@@ -176,7 +176,7 @@ impl Installer {
         erased: ErasedTables<'_>,
     ) {
         settle_clear_seqs(current, changes);
-        settle_spans(current, changes, erased, self.jobs.oldest_snapshot());
+        settle_spans(current, changes, erased, &self.jobs.span_readers());
     }
 
     /// Makes changes of a partition durable and installs them in its view. `Ok(false)` if the

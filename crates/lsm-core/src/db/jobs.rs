@@ -28,6 +28,7 @@ pub(super) use repairs::RepairStep;
 
 use triggers::{JobsState, PickContext};
 
+use super::spans::SpanReaders;
 use crate::compaction::{Compaction, Finish, RangePick, ingest_level};
 use crate::error::{Error, Result};
 use crate::partition::{PartitionState, WorkList};
@@ -139,6 +140,11 @@ impl Jobs {
             waits_for_time: AtomicBool::new(false),
             news: AtomicU64::new(0),
         }
+    }
+
+    /// The readers that an edit keeps deleted ranges for.
+    pub(super) fn span_readers(&self) -> SpanReaders {
+        SpanReaders { held: self.held_snapshots(), oldest: self.oldest_snapshot() }
     }
 
     /// The oldest sequence number that a reader may still use.

@@ -12,6 +12,14 @@ use crate::compaction::Erased;
 use crate::types::{DeletedRange, DeletedRanges, FileNo, PartitionId, SeqNo};
 use crate::version::{Change, PartitionVersion, SstMeta};
 
+/// The readers that an edit must keep deleted ranges for.
+pub(super) struct SpanReaders {
+    /// The sequence numbers of the snapshots, ascending. A later snapshot sees every range of an edit.
+    pub(super) held: Vec<SeqNo>,
+    /// The oldest one, or that of the next snapshot.
+    pub(super) oldest: SeqNo,
+}
+
 /// The changes that keep these deleted ranges.
 pub(super) fn spans_added(
     partition: PartitionId,
@@ -28,7 +36,8 @@ pub(super) struct ErasedTables<'a> {
 }
 
 /// Removes from `changes` the deleted ranges that will hide nothing, and drops such ranges of `partition`. A range
-/// that is newer than the oldest snapshot stays: a transaction that read inside of it must find it.
+/// that is newer than the oldest snapshot stays: a transaction that read inside of it must find it. One that newer
+/// ranges cover for every reader goes: a queue deletes the same range again and again.
 ///
 /// # Cost
 /// For each deleted range, a look at the tables of level 0, and in deeper levels at those in the range.
@@ -36,8 +45,9 @@ pub(super) fn settle_spans(
     partition: &PartitionVersion,
     changes: &mut Vec<Change>,
     erased: ErasedTables<'_>,
-    oldest_snapshot: SeqNo,
+    readers: &SpanReaders,
 ) {
+    let oldest_snapshot = readers.oldest;
     let has_added = changes.iter().any(|change| matches!(change, Change::SpanAdded { .. }));
     if (partition.spans.is_empty() && !has_added) || will_have_gaps(partition, changes) {
         return;
@@ -47,9 +57,24 @@ pub(super) fn settle_spans(
         Change::SpanAdded { span, .. } => span.seq > oldest_snapshot || after.may_be_below(span),
         _ => true,
     });
+    let covering = spans_in(changes);
+    let needed = (!covering.is_empty() && !partition.spans.is_empty())
+        .then(|| partition.spans.and(&covering).distinguished_by(&readers.held).numbers());
     let all = partition.spans.list().into_iter();
-    let settled = all.filter(|span| span.seq <= oldest_snapshot && !after.may_be_below(span));
+    let settled = all.filter(|span| {
+        needed.as_ref().is_some_and(|needed| !needed.contains(&span.seq))
+            || (span.seq <= oldest_snapshot && !after.may_be_below(span))
+    });
     changes.extend(settled.map(|span| Change::SpanRemoved { partition: partition.id, span }));
+}
+
+/// The deleted ranges that `changes` add.
+fn spans_in(changes: &[Change]) -> DeletedRanges {
+    let added = changes.iter().filter_map(|change| match change {
+        Change::SpanAdded { span, .. } => Some(span.clone()),
+        _ => None,
+    });
+    DeletedRanges::of(&added.collect::<Vec<_>>())
 }
 
 /// The tables of a partition after an edit.
@@ -89,5 +114,57 @@ impl<'a> TablesAfter<'a> {
             || !self
                 .partition
                 .tables_below(span, |_, table| self.removed.contains(&table.meta.file))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compaction::drawing::{draw, seq};
+
+    const ID: PartitionId = PartitionId(0);
+
+    fn span((start, end, n): (&str, &str, u64)) -> DeletedRange {
+        let [start, end] = [start, end].map(|key| key.as_bytes().into());
+        DeletedRange { start, end: Some(end), seq: seq(n) }
+    }
+
+    /// Above a table that no range covers: none of them is settled.
+    fn check(
+        held: &[u64],
+        before: &[(&str, &str, u64)],
+        added: &[(&str, &str, u64)],
+        removed: &[(&str, &str, u64)],
+    ) {
+        let mut version = draw("L6: 1:a-z");
+        let before: Vec<_> = before.iter().copied().map(span).collect();
+        version.spans = DeletedRanges::of(&before);
+        let added = added.iter().copied().map(span);
+        let mut changes: Vec<_> =
+            added.map(|span| Change::SpanAdded { partition: ID, span }).collect();
+        let removed = removed.iter().copied().map(span);
+        let removed = removed.map(|span| Change::SpanRemoved { partition: ID, span });
+        let expected: Vec<_> = changes.iter().cloned().chain(removed).collect();
+        let held: Vec<_> = held.iter().map(|n| seq(*n)).collect();
+        let oldest = held.first().copied().unwrap_or(seq(99));
+        let erased = Erased::default();
+        let tables = ErasedTables { made: &[], erased: &erased };
+        settle_spans(&version, &mut changes, tables, &SpanReaders { held, oldest });
+        assert_eq!(changes, expected);
+    }
+
+    #[test]
+    fn a_range_goes_when_newer_ones_cover_it_for_every_reader() {
+        let old = ("b", "d", 20);
+        check(&[], &[old], &[("b", "d", 30)], &[old]);
+        check(&[], &[old], &[("a", "c", 30), ("c", "e", 31)], &[old]);
+        check(&[15, 30], &[old], &[("b", "d", 30)], &[old]);
+        // A key is left, or nothing is new.
+        check(&[], &[old], &[("b", "c", 30)], &[]);
+        check(&[], &[old, ("b", "d", 30)], &[], &[]);
+        // A snapshot sees the older one and not the newer one.
+        check(&[20], &[old], &[("b", "d", 30)], &[]);
+        check(&[29], &[old], &[("b", "d", 30)], &[]);
+        check(&[29], &[old, ("b", "d", 25)], &[("b", "d", 30)], &[old]);
     }
 }

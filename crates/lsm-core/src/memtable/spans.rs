@@ -16,7 +16,7 @@ use crate::types::{DeletedRange, DeletedRanges, SeqNo};
 
 /// Memory that a part counts for in addition to its key, in bytes.
 const PART_BYTES: u64 = 96;
-/// A layer is joined with a newer one that has at least one of so many of its parts. With 2 the layers of 1,000
+/// A layer is joined with a newer one that has at least one of so many of its parts and numbers. With 2 the layers of 1,000
 /// spans are ten, and each get searches all of them.
 const JOINED_SHARE: usize = 8;
 
@@ -62,7 +62,7 @@ impl OwnSpans {
         let mut layers = self.layers();
         let mut before = 0;
         while let Some(layer) =
-            layers.pop_if(|layer| layer.part_count() <= JOINED_SHARE * newest.part_count())
+            layers.pop_if(|layer| weight(layer) <= JOINED_SHARE * weight(&newest))
         {
             before += layer.seq_count();
             newest = layer.and(&newest);
@@ -75,6 +75,11 @@ impl OwnSpans {
         self.newest.store(seq.get(), Ordering::Relaxed);
         PART_BYTES * 2 + (ends + grown) as u64
     }
+}
+
+/// The parts and numbers that a copy of a layer copies. A range that is deleted again and again is one part.
+fn weight(layer: &DeletedRanges) -> usize {
+    layer.part_count() + layer.seq_count()
 }
 
 #[cfg(test)]
@@ -104,6 +109,30 @@ mod tests {
             assert_eq!(own.at(&key(n), seq(5000)), seq(n));
             assert_eq!(own.at(&key(n), seq(n - 1)), SeqNo::ZERO);
             assert_eq!(own.at(&[&key(n)[..], b"x"].concat(), seq(5000)), SeqNo::ZERO);
+        }
+    }
+
+    /// Spans that overlap, or are equal as those of a queue, are copied as seldom as others.
+    #[test]
+    fn spans_over_the_same_keys_are_copied_a_few_times() {
+        const COUNT: u64 = 4000;
+        // The same range, and one that moves on.
+        for step in [0, 1] {
+            let own = OwnSpans::default();
+            let mut copied = 0;
+            for n in 1..=COUNT {
+                let ends = [n * step, n * step + 20].map(|at| format!("{at:04}").into_bytes());
+                let [start, end] = ends.map(Arc::from);
+                own.push(DeletedRange { start, end: Some(end), seq: seq(n) });
+                copied += own.layers().last().map_or(0, DeletedRanges::seq_count);
+                assert!(own.layers().len() <= 6, "{} layers of {n}", own.layers().len());
+            }
+            let bound = COUNT as usize * if step == 0 { 32 } else { 32 * 20 };
+            assert!(copied <= bound, "step {step}: {copied} numbers");
+            assert_eq!(
+                own.at(format!("{:04}", COUNT * step + 19).as_bytes(), seq(9999)),
+                seq(COUNT)
+            );
         }
     }
 }

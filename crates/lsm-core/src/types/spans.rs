@@ -16,6 +16,7 @@
 //! 2. The first part has a number, and neighbours have different numbers: equal sets of spans are equal values.
 //! 3. A span stays for as long as an entry below it may be in a table.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -195,23 +196,34 @@ impl DeletedRanges {
         self.parts().iter().map(|part| part.seqs.len()).sum()
     }
 
+    /// The numbers of all of them.
+    pub fn numbers(&self) -> HashSet<SeqNo> {
+        self.parts().iter().flat_map(|part| part.seqs.iter().copied()).collect()
+    }
+
     /// All of them, by number and then by key. Spans of one number that touch are one.
     pub fn list(&self) -> Vec<DeletedRange> {
         let mut all: Vec<DeletedRange> = Vec::new();
-        // For each number that the part before has, the place of its span.
+        // For each number that the part before has, the place of its span; ascending, as the numbers of a part. So
+        // both are walked once: with a search for each number, spans that overlap cost the square of their number.
         let mut open: Vec<(SeqNo, usize)> = Vec::new();
         for part in self.parts() {
-            for (seq, at) in &open {
-                if part.seqs.binary_search(seq).is_err() {
-                    all[*at].end = Some(part.start.clone());
-                }
-            }
-            open.retain(|(seq, _)| part.seqs.binary_search(seq).is_ok());
+            let mut before = open.iter().copied().peekable();
+            let mut places = Vec::with_capacity(part.seqs.len());
             for seq in &*part.seqs {
-                if open.iter().all(|(other, _)| other != seq) {
-                    open.push((*seq, all.len()));
-                    all.push(DeletedRange { start: part.start.clone(), end: None, seq: *seq });
+                while let Some((_, ended)) = before.next_if(|(other, _)| other < seq) {
+                    all[ended].end = Some(part.start.clone());
                 }
+                places.push(before.next_if(|(other, _)| other == seq).map(|(_, at)| at));
+            }
+            before.for_each(|(_, ended)| all[ended].end = Some(part.start.clone()));
+            open.clear();
+            for (seq, place) in part.seqs.iter().zip(places) {
+                let place = place.unwrap_or_else(|| {
+                    all.push(DeletedRange { start: part.start.clone(), end: None, seq: *seq });
+                    all.len() - 1
+                });
+                open.push((*seq, place));
             }
         }
         all.sort_by(|a, b| (a.seq, &a.start).cmp(&(b.seq, &b.start)));

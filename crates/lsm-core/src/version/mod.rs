@@ -144,7 +144,8 @@ impl PartitionVersion {
         mut see: impl FnMut(usize, &Arc<Table>) -> bool,
     ) -> bool {
         let range = UserRange { start: Some(&span.start), end: span.end.as_deref() };
-        self.levels.iter().enumerate().all(|(number, level)| {
+        // From the deepest one, which has the oldest entries: a caller that seeks one table finds it there.
+        self.levels.iter().enumerate().rev().all(|(number, level)| {
             // Level 0 has no order of keys.
             let tables = if number == 0 { level.tables() } else { level.overlapping(range) };
             tables.iter().all(|table| !table.may_be_below(span) || see(number, table))
