@@ -71,6 +71,10 @@ impl Machine {
         let len = if is_large { 100_000 } else { 20 };
         let batch = self.db.batch().put(&self.commits()?, number.to_be_bytes(), b"x");
         let batch = batch.put(&values, number.to_be_bytes(), vec![number as u8; len]);
+        // Of all marks, only that of the last commit stays.
+        let mark = mark_of(number);
+        let batch = batch.delete_range(&self.commits()?, [MARK].as_slice()..&mark);
+        let batch = batch.put(&self.commits()?, mark, b"last");
         batch.commit(durability).map(drop)
     }
 
@@ -86,13 +90,24 @@ impl Machine {
     }
 }
 
+/// The first byte of a key that marks a commit as the last one. No number is so large.
+const MARK: u8 = 0xff;
+
+fn mark_of(number: u64) -> Vec<u8> {
+    [&[MARK][..], &number.to_be_bytes()].concat()
+}
+
+/// The commits that a reader sees. The deletion of a range came with each of them.
 fn numbers(reader: &impl Readable) -> BTreeSet<u64> {
-    let keys = reader.keys();
-    keys.map(|key| {
-        let key = key.expect("the key is read");
-        u64::from_be_bytes(key.as_ref().try_into().expect("it is a number"))
-    })
-    .collect()
+    let mut keys: Vec<_> = reader.keys().map(|key| key.expect("the key is read")).collect();
+    let marks = keys.split_off(keys.partition_point(|key| key[0] != MARK));
+    let numbers: BTreeSet<u64> = keys
+        .iter()
+        .map(|key| u64::from_be_bytes(key.as_ref().try_into().expect("it is a number")))
+        .collect();
+    let last = numbers.last().map(|last| mark_of(*last));
+    assert!(marks.iter().map(|mark| &mark[..]).eq(last.as_deref()), "{last:?}, {marks:?}");
+    numbers
 }
 
 /// A commit of a primary that another machine may have fenced.
