@@ -392,12 +392,12 @@ fn a_range_that_is_deleted_again_and_again_is_kept_once() {
     fill(&p, 0..300, "first");
     p.compact(..).unwrap();
     let expected = without(&content(&p), 10..12);
-    let range = || key(10)..key(12);
+    let range = key(10)..key(12);
     let mut snapshot = None;
     for round in 0..20 {
         fill(&p, 10..12, "an item");
-        p.delete_range(range()).unwrap();
-        p.delete_range(range()).unwrap();
+        p.delete_range(range.clone()).unwrap();
+        p.delete_range(range.clone()).unwrap();
         p.flush().unwrap();
         let kept = p.stats().deleted_range_count;
         assert_eq!(kept, if round > 8 { 2 } else { 1 }, "round {round}");
@@ -405,9 +405,49 @@ fn a_range_that_is_deleted_again_and_again_is_kept_once() {
             snapshot = Some(db.snapshot());
             fill(&p, 10..12, "after the snapshot");
         }
-        assert_eq!(snapshot.as_ref().map_or(0, |snapshot| snapshot.range(&p, range()).count()), 0);
+        assert_eq!(
+            snapshot.as_ref().map_or(0, |snapshot| snapshot.range(&p, range.clone()).count()),
+            0
+        );
     }
     drop((snapshot, p));
     db.close().unwrap();
     assert_eq!(content(&open(&fs).partition("p").unwrap()), expected);
+}
+
+/// Makes the writes before so old that a walk over them is remembered.
+fn pass(other: &Partition) {
+    (0..30).for_each(|_| assert!(other.put("other", "value").is_ok()));
+}
+
+/// A walk that passed over a deleted range in one seek must not say to earlier snapshots that nothing is there.
+#[test]
+fn a_remembered_walk_over_a_range_hides_nothing_from_earlier_snapshots() {
+    let db = open(&MemFs::new());
+    let other = db.partition("other").unwrap();
+    // A walk is remembered in pieces of 256 keys, and a piece may begin next to the range.
+    for count in std::iter::once(40).chain(255..270) {
+        for is_backward in [true, false] {
+            let name = format!("{count} {is_backward}");
+            let p = db.partition_with(&name, small()).unwrap();
+            // With a key outside of the range, so that the table stays.
+            p.put("0", "first").unwrap();
+            (0..50).for_each(|n| assert!(p.put(format!("m{n:03}"), "value").is_ok()));
+            p.compact(..).unwrap();
+            for n in 0..count {
+                p.delete(format!("a{n:03}")).unwrap();
+                p.delete(format!("z{n:03}")).unwrap();
+            }
+            pass(&other);
+            let snapshot = db.snapshot();
+            p.delete_range("m".."n").unwrap();
+            pass(&other);
+            for _ in 0..2 {
+                let seen = if is_backward { p.keys().rev().count() } else { p.keys().count() };
+                assert_eq!(seen, 1, "{name}");
+            }
+            assert_eq!(snapshot.keys(&p).rev().count(), 51, "{name}");
+            assert_eq!(snapshot.keys(&p).count(), 51, "{name}");
+        }
+    }
 }

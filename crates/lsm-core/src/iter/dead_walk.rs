@@ -8,9 +8,9 @@
 //!
 //! Invariants:
 //! 1. A range that is remembered was walked from its start to its end in all sources of the reader's view, or
-//!    known before. Every key in it has a newest version at or below `seq`, which is a tombstone or lies
+//!    known before, or passed over because a deleted range hides it. Every key in it has a newest version at or below `seq`, which is a tombstone or lies
 //!    below the reader's clear sequence, and no version above `seq`.
-//! 2. `since` is no smaller than the numbers of these versions, and of the clear sequence if one lies below
+//! 2. `since` is no smaller than the numbers of these versions, and of the clear or deleted range if one lies below
 //!    it. So each reader from `since` to `seq` finds the range dead as well.
 
 use super::merge::Direction;
@@ -174,6 +174,16 @@ impl DeadWalk {
         piece.is_open = true;
         piece.count += 1;
         *oldest = since.max(*oldest);
+    }
+
+    /// Notes that the walk passes over keys that the deleted range at `since` hides, without a look at them.
+    pub(super) fn pass_over(&mut self, memory: &impl DeadEntries, since: SeqNo, seq: SeqNo) {
+        if since.get() + YOUNG > seq.get() {
+            self.end(memory, seq);
+        } else if let Some(piece) = self.piece.as_mut().filter(|piece| piece.is_open) {
+            // The piece reaches over them as soon as a key after them is added.
+            piece.range.since = since.max(piece.range.since);
+        }
     }
 
     /// Remembers the present piece, if it is worth it; the next key begins another one.

@@ -344,6 +344,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
             if let Some(part) = self.floors.hiding(trailer.seq())
                 && self.inner.pass_older(part.end.as_deref(), part.seq)?
             {
+                walk.pass_over(&self.memory, part.seq, self.seq);
                 continue;
             }
             self.inner.next_key(&mut self.key)?;
@@ -403,7 +404,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
                 self.inner.seek_before(Some(KeyRef::seek(&known.start, SeqNo::MAX)))?;
                 continue;
             }
-            self.pass_range_backward()?;
+            self.pass_range_backward(&mut walk)?;
         }
         walk.end(&self.memory, self.seq);
         Ok(())
@@ -411,7 +412,7 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
 
     /// Passes over what is older in the deleted range that the inner cursor is in: it is on an earlier key than the
     /// last one.
-    fn pass_range_backward(&mut self) -> Result<()> {
+    fn pass_range_backward(&mut self, walk: &mut DeadWalk) -> Result<()> {
         if !self.inner.valid() {
             return Ok(());
         }
@@ -419,7 +420,9 @@ impl<I: InternalIter, D: DeadEntries> VisibleIter<I, D> {
         self.floors.at(user);
         if let Some(part) = self.floors.hiding(trailer.seq()) {
             let start = part.start.as_deref().unwrap_or_default();
-            self.inner.pass_older_back(start, part.seq)?;
+            if self.inner.pass_older_back(start, part.seq)? {
+                walk.pass_over(&self.memory, part.seq, self.seq);
+            }
         }
         Ok(())
     }
