@@ -316,6 +316,10 @@ impl Transaction {
     /// there before the commit. Own writes to these keys before the call are gone, later ones stay. See
     /// [`Partition::delete_range`]. It reads nothing, so it conflicts with no write of others.
     ///
+    /// # Cost
+    /// Compares each own write to the partition with the range. A later scan of the transaction over the range passes
+    /// each stored key in it, until the commit.
+    ///
     /// # Examples
     /// ```
     /// use siltstone::Durability;
