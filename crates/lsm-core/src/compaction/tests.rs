@@ -316,19 +316,23 @@ fn a_clear_shadows_every_key_for_readers_that_see_it() {
     check(&[45], &[50], &[44, 40], &[44]);
 }
 
+/// The tables that are deleted unread.
+fn dropped_whole(version: &PartitionVersion, held: &[u64]) -> Vec<u64> {
+    let held: Vec<_> = held.iter().map(|n| seq(*n)).collect();
+    let cursors = Cursors::default();
+    let busy = Busy::default();
+    let job = Picker { held: &held, ..picker(version, &busy, &cursors) }.pick();
+    let job = job.filter(|job| job.method == Method::Drop);
+    job.iter().flat_map(|job| job.tables().map(|(_, table)| table.meta.file.0)).collect()
+}
+
 #[test]
 fn tables_below_a_clear_are_let_go_of_whole_unless_a_snapshot_sees_them() {
     fn check(held: &[u64], dropped: &[u64]) {
         // The number of a table is a tenth of the sequence of all of its entries.
         let mut version = draw("L0: 9:a-c 4:b-d\nL5: 3:a-c\nL6: 2:a-m 1:n-z");
         version.clear_seqs = ClearSeqs::of(vec![seq(25), seq(50)]);
-        let held: Vec<_> = held.iter().map(|n| seq(*n)).collect();
-        let cursors = Cursors::default();
-        let busy = Busy::default();
-        let job = Picker { held: &held, ..picker(&version, &busy, &cursors) }.pick();
-        let job = job.filter(|job| job.method == Method::Drop);
-        let files = job.iter().flat_map(|job| job.tables().map(|(_, table)| table.meta.file.0));
-        assert_eq!(files.collect::<Vec<_>>(), dropped, "held {held:?}");
+        assert_eq!(dropped_whole(&version, held), dropped, "held {held:?}");
     }
     check(&[], &[4, 3, 2, 1]);
     check(&[5, 50, 95], &[4, 3, 2, 1]);
@@ -374,13 +378,7 @@ fn tables_below_deleted_ranges_are_let_go_of_whole() {
             seq: seq(*n),
         });
         version.spans = DeletedRanges::of(&spans.collect::<Vec<_>>());
-        let held: Vec<_> = held.iter().map(|n| seq(*n)).collect();
-        let cursors = Cursors::default();
-        let busy = Busy::default();
-        let job = Picker { held: &held, ..picker(&version, &busy, &cursors) }.pick();
-        let job = job.filter(|job| job.method == Method::Drop);
-        let files = job.iter().flat_map(|job| job.tables().map(|(_, table)| table.meta.file.0));
-        assert_eq!(files.collect::<Vec<_>>(), dropped, "held {held:?}");
+        assert_eq!(dropped_whole(&version, held), dropped, "held {held:?}");
     }
     check(&[], &[("a", "e", 50)], &[4, 3]);
     // The end is no key of the range.
