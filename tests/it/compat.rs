@@ -32,7 +32,8 @@ use lsm_core::fs::{CrashOutcome, MemFs, OsFs};
 use lsm_core::internals::names::{FileKind, FileName};
 use siltstone::secondary::{Level, Secondary, Target};
 use siltstone::{
-    Builder, Compression, Db, Durability, ErrorKind, Options, PartitionOptions, Range, Readable,
+    Batch, Builder, Compression, Db, Durability, ErrorKind, Options, Partition, PartitionOptions,
+    Range, Readable,
 };
 
 use crate::fixtures;
