@@ -269,6 +269,8 @@ impl Counts {
         passed.flushes += more.flushes;
         passed.compactions += more.compactions;
         passed.moves += more.moves;
+        passed.with_ranges += more.with_ranges;
+        passed.with_ranges_and_snapshot += more.with_ranges_and_snapshot;
         passed.wal_segments_most = passed.wal_segments_most.max(more.wal_segments_most);
         passed.tables_most = passed.tables_most.max(more.tables_most);
     }
@@ -342,6 +344,7 @@ fn every_power_cut_leaves_a_prefix_that_accepts_writes() {
         assert!(images >= 20_000 && in_recovery >= 5_000, "too few: {images}, {in_recovery}");
         assert!(read_only >= 4_000, "too few: {read_only}");
         assert!(passed.flushes > 100 && passed.compactions > 100 && passed.moves > 5);
+        assert!(passed.with_ranges > 5 && passed.with_ranges_and_snapshot > 2, "{passed:?}");
         assert!(passed.wal_segments_most > 3 && passed.tables_most > 6, "{passed:?}");
     }
 }

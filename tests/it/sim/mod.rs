@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lsm_core::fs::{FaultFs, Fs, MemFs};
-use siltstone::{Db, Durability, Error, Partition, Result};
+use siltstone::{Db, Durability, Error, Partition, Result, Snapshot};
 use testkit::Rng;
 use testkit::model::{Contents, Model, Op, Step, Value};
 
@@ -145,6 +145,9 @@ pub struct Passed {
     pub moves: u64,
     pub wal_segments_most: u64,
     pub tables_most: u64,
+    /// Flushes after which the manifest had deleted ranges, and those of them with a snapshot held.
+    pub with_ranges: u64,
+    pub with_ranges_and_snapshot: u64,
 }
 
 /// A store, its storage and the record of its writes.
@@ -155,6 +158,7 @@ pub struct Simulation {
     pub passed: Passed,
     variant: Variant,
     db: Option<Db>,
+    held: Option<Snapshot>,
     rng: Rng,
     values: u64,
 }
@@ -169,6 +173,7 @@ impl Simulation {
             passed: Passed::default(),
             variant: variant.clone(),
             db: None,
+            held: None,
             rng,
             values: 0,
         }
@@ -208,6 +213,7 @@ impl Simulation {
 
     /// Closes the store and drops it.
     pub fn close(&mut self) -> Result<()> {
+        self.held = None;
         let closed = self.db.take().map_or(Ok(()), Db::close);
         if closed.is_ok() {
             self.record().all_durable();
@@ -248,6 +254,11 @@ impl Simulation {
             ScriptStep::Flush => {
                 self.db().flush()?;
                 self.record().all_durable();
+                // No memtable has one now.
+                if self.db().stats().partitions.iter().any(|p| p.deleted_range_count > 0) {
+                    self.passed.with_ranges += 1;
+                    self.passed.with_ranges_and_snapshot += u64::from(self.held.is_some());
+                }
                 Ok(())
             }
             ScriptStep::Compact(partition) => match self.find(partition)? {
@@ -256,6 +267,10 @@ impl Simulation {
             },
             ScriptStep::Step(count) => (0..*count).try_for_each(|_| self.db().step().map(|_| ())),
             ScriptStep::Settle => self.db().wait_idle(),
+            ScriptStep::Hold => {
+                self.held = if self.held.is_none() { Some(self.db().snapshot()) } else { None };
+                Ok(())
+            }
             ScriptStep::Create(name) => self.create(name),
             ScriptStep::Drop(name) => self.drop_partition(name),
             ScriptStep::Reopen => {

@@ -40,6 +40,8 @@ pub enum ScriptStep {
     Step(u32),
     /// Background work until there is none.
     Settle,
+    /// Takes a snapshot that is held from now on, or drops it.
+    Hold,
     Create(&'static str),
     Drop(&'static str),
     Reopen,
@@ -60,6 +62,7 @@ struct Weights {
     reopen: u64,
     clear: u64,
     erase: u64,
+    hold: u64,
     unlogged: u64,
 }
 
@@ -133,7 +136,6 @@ pub fn variants() -> Vec<Variant> {
             put: 20,
             batch: 8,
             delete: 4,
-            wait: 1,
             flush: 2,
             compact: 1,
             step: 8,
@@ -143,6 +145,7 @@ pub fn variants() -> Vec<Variant> {
             clear: 2,
             erase: 3,
             unlogged: 3,
+            ..weights
         },
     );
     mixed.has_unlogged = true;
@@ -167,7 +170,19 @@ pub fn variants() -> Vec<Variant> {
         mixed,
         // After the others, whose positions determine their seeds.
         with("clears", Weights { batch: 3, flush: 2, settle: 1, clear: 5, reopen: 1, ..weights }),
-        with("ranges", Weights { batch: 3, flush: 2, settle: 1, erase: 8, reopen: 1, ..weights }),
+        with(
+            "ranges",
+            Weights {
+                put: 8,
+                batch: 3,
+                flush: 4,
+                settle: 1,
+                erase: 8,
+                hold: 2,
+                reopen: 1,
+                ..weights
+            },
+        ),
     ]
 }
 
@@ -224,6 +239,7 @@ impl<'a> Writer<'a> {
             w.reopen,
             w.clear,
             w.erase,
+            w.hold,
             w.unlogged,
         ];
         let mut left = self.rng.below(kinds.iter().sum());
@@ -265,6 +281,7 @@ impl<'a> Writer<'a> {
                 let ops = (0..self.rng.below(3)).map(|_| self.op(false)).collect();
                 ScriptStep::DeleteRange { partition, keys: (first, last), ops, sync }
             }
+            12 => ScriptStep::Hold,
             _ => {
                 let (_, key, bytes) = self.op(sync);
                 ScriptStep::Commit { ops: vec![(UNLOGGED, key, bytes)], sync: false }
