@@ -78,9 +78,7 @@ impl SimBucket {
         while !late.is_empty() && rng.chance(1, 3) {
             let at = rng.index(late.len());
             let (name, bytes, is_conditional) = late.swap_remove(at);
-            if !(is_conditional && self.lock().contains_key(&name)) {
-                self.put(&name, &bytes);
-            }
+            self.put_if(&name, &bytes, is_conditional);
         }
     }
 
@@ -89,10 +87,16 @@ impl SimBucket {
         Duration::from_millis(now)
     }
 
-    fn put(&self, name: &str, bytes: &[u8]) -> Option<SimObject> {
-        let now = self.now_ms.load(Ordering::Relaxed) + self.ahead_ms.load(Ordering::Relaxed);
-        let modified = Duration::from_millis(now);
-        self.lock().insert(name.to_owned(), SimObject { bytes: bytes.to_vec(), modified })
+    /// Puts an object, if the name is free or the put is not conditional. Look and put are one step: machines of some
+    /// tests run on threads of their own.
+    fn put_if(&self, name: &str, bytes: &[u8], is_conditional: bool) -> bool {
+        let modified = self.now();
+        let mut objects = self.lock();
+        if is_conditional && objects.contains_key(name) {
+            return false;
+        }
+        objects.insert(name.to_owned(), SimObject { bytes: bytes.to_vec(), modified });
+        true
     }
 }
 
@@ -217,18 +221,14 @@ impl Store for SimStore {
             // A conflict with a call that has no effect yet.
             return Ok(false);
         }
-        self.call(Some((name, bytes, true)), |objects| {
-            let is_free = ignores || !objects.lock().contains_key(name);
-            if is_free {
-                objects.put(name, bytes);
-            }
-            is_free
-        })
+        self.call(Some((name, bytes, true)), |objects| objects.put_if(name, bytes, !ignores))
     }
 
     fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
         self.puts.fetch_add(1, Ordering::Relaxed);
-        self.call(Some((name, bytes, false)), |objects| drop(objects.put(name, bytes)))
+        self.call(Some((name, bytes, false)), |objects| {
+            objects.put_if(name, bytes, false);
+        })
     }
 
     fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
