@@ -1,4 +1,4 @@
-//! [`BackgroundThread`]: a thread that works every interval, and ends with its owner.
+//! [`BackgroundThread`]: a thread that works every interval, or after pauses of its choice, and ends with its owner.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -27,17 +27,39 @@ impl BackgroundThread {
         works_at_end: bool,
         mut work: impl FnMut() + Send + 'static,
     ) -> Result<BackgroundThread> {
-        let stop = Arc::<StopSignal>::default();
-        let signal = stop.clone();
-        let named = std::thread::Builder::new().name(name.to_owned());
-        let thread = named.spawn(move || {
-            while !signal.waits(interval) {
+        BackgroundThread::spawn(name, move |stop| {
+            while !stop.waits(interval) {
                 work();
             }
             if works_at_end {
                 work();
             }
-        })?;
+        })
+    }
+
+    /// Starts a thread that calls `work` after each pause that it returns, until it returns none.
+    pub(crate) fn start_paced(
+        name: &str,
+        mut work: impl FnMut() -> Option<Duration> + Send + 'static,
+    ) -> Result<BackgroundThread> {
+        BackgroundThread::spawn(name, move |stop| {
+            let mut pause = Duration::ZERO;
+            while !stop.waits(pause)
+                && let Some(next) = work()
+            {
+                pause = next;
+            }
+        })
+    }
+
+    fn spawn(
+        name: &str,
+        work: impl FnOnce(&StopSignal) + Send + 'static,
+    ) -> Result<BackgroundThread> {
+        let stop = Arc::<StopSignal>::default();
+        let signal = stop.clone();
+        let named = std::thread::Builder::new().name(name.to_owned());
+        let thread = named.spawn(move || work(&signal))?;
         Ok(BackgroundThread { stop, thread: Some(thread) })
     }
 }

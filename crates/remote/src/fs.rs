@@ -21,7 +21,7 @@ use siltstone::{Error, ErrorKind, Result};
 use crate::cache::ObjectCache;
 use crate::folder::{FileClass, StoredChange, class_of};
 use crate::noted::NotedChange;
-use crate::remote_file::RemoteFile;
+use crate::restorer::FileRestorer;
 use crate::shipper::{BACKLOG_BYTES_MAX, Shipper};
 
 /// The local file system of a primary.
@@ -32,8 +32,7 @@ pub(crate) struct ShippingFs {
     pub(crate) root: PathBuf,
     pub(crate) shipper: Arc<Shipper>,
     pub(crate) cache: Arc<ObjectCache>,
-    /// Held over the restore of a file, with its gets: two threads would write one partial file.
-    pub(crate) restore_turn: Arc<Mutex<()>>,
+    pub(crate) restorer: Arc<FileRestorer>,
     /// Held as long as the database is open.
     pub(crate) _lock: Arc<dyn LockGuard>,
 }
@@ -102,47 +101,6 @@ impl ShippingFs {
             // A sync that failed: what is stored is unknown.
             _ => Error::io("sync", path, io::Error::other(error)),
         })
-    }
-
-    /// Makes a whole file that only the bucket has a local one.
-    pub(crate) fn restore(&self, name: &str) -> Result<()> {
-        let _turn = self.restore_turn.lock();
-        let Some(state) = self.shipper.remote_file(name) else { return Ok(()) };
-        let path = self.root.join(name);
-        let remote = RemoteFile::new(state, self.cache.clone(), path.clone());
-        let partial = self.root.join(format!("{name}.restored"));
-        self.inner.delete(&partial)?;
-        let file = self.inner.open_append(&partial, AppendMode::IfAbsent)?;
-        let len = remote.len()?;
-        let mut buf = vec![0; 1 << 20];
-        let mut at = 0;
-        while at < len {
-            let count = remote.read_at_uncached(at, &mut buf)?;
-            if count == 0 {
-                return Err(Error::corruption(path, at, "the file ends before its length"));
-            }
-            file.append(&buf[..count])?;
-            at += count as u64;
-        }
-        file.sync()?;
-        drop(file);
-        if self.inner.caps().link {
-            self.inner.link(&partial, &path)?;
-        } else {
-            lsm_core::fs::copy(&*self.inner, &partial, &path, None)?;
-        }
-        self.inner.sync_dir(&self.root)?;
-        if !self.shipper.note_local(name) {
-            // It was deleted meanwhile.
-            self.inner.delete(&path)?;
-        }
-        self.inner.delete(&partial)
-    }
-
-    /// The file as it is in the bucket, if the local disk does not have it.
-    fn open_remote(&self, path: &Path, name: &str) -> Option<Arc<dyn File>> {
-        let state = self.shipper.remote_file(name)?;
-        Some(Arc::new(RemoteFile::new(state, self.cache.clone(), path.to_owned())))
     }
 
     /// Notes a file that came into the folder as a whole.
@@ -237,7 +195,7 @@ impl Fs for ShippingFs {
         entries.retain(|entry| !self.shipper.is_doomed(&entry.name));
         for name in self.shipper.remote_only() {
             if name.starts_with(prefix)
-                && let Some(file) = self.shipper.remote_file(&name)
+                && let Some((file, _)) = self.shipper.remote_file(&name)
             {
                 entries.push(DirEntry { len: file.read().len, name });
             }

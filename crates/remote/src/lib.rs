@@ -14,6 +14,7 @@
 //! cache     blocks in memory             remote_file   a file in the bucket
 //! disk_cache    blocks on disk
 //! url       the stores that URLs name
+//! restorer  files of a takeover come to the local disk
 //! remote    the calls that open, with their settings    primary    the right of a writer
 //! ```
 //!
@@ -57,6 +58,7 @@ mod reader;
 mod remote;
 mod remote_file;
 mod restore;
+mod restorer;
 mod retention;
 mod settings;
 mod shipper;
@@ -70,6 +72,7 @@ pub use primary::Primary;
 pub use reader::RemoteReader;
 pub use remote::Remote;
 pub use restore::{RestoreTarget, RestoredState};
+pub use restorer::RestoreStatus;
 pub use settings::Ack;
 pub use shipper::Status;
 pub use store::{ObjectEntry, ObjectListing, Store, StoreError, StoreResult, Timer};

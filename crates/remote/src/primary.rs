@@ -12,6 +12,7 @@ use crate::background::BackgroundThread;
 use crate::collect::Collector;
 use crate::fs::ShippingFs;
 use crate::opening::{ClaimedFolder, claim};
+use crate::restorer::{FileRestorer, clear_partials};
 use crate::settings::Settings;
 use crate::shipper::Status;
 use crate::takeover::{LOOK_INTERVAL, PauseWatch};
@@ -22,6 +23,7 @@ pub struct Primary {
     fs: ShippingFs,
     path: PathBuf,
     collector: Arc<Collector>,
+    is_stepped: bool,
     /// They end before the lock of the folder is free.
     _threads: Vec<BackgroundThread>,
 }
@@ -36,12 +38,14 @@ impl Primary {
     pub(crate) fn open(remote: &Settings, path: &Path, takes_over: bool) -> Result<Primary> {
         let path = std::path::absolute(path)?;
         let ClaimedFolder { shipper, cache, lock } = claim(remote, &path, takes_over)?;
+        clear_partials(&*remote.fs, &path)?;
+        let restorer = Arc::new(FileRestorer::new(remote, &shipper));
         let fs = ShippingFs {
             inner: remote.fs.clone(),
             root: path.clone(),
             shipper,
             cache,
-            restore_turn: Arc::default(),
+            restorer,
             _lock: lock.into(),
         };
         let collector = Arc::new(Collector::new(remote, fs.shipper.clone()));
@@ -63,6 +67,12 @@ impl Primary {
                     let _ = watch.look();
                 },
             )?);
+            if fs.restorer.is_wanted() {
+                let work = fs.clone();
+                threads.push(BackgroundThread::start_paced("siltstone-restore", move || {
+                    work.restore_step()
+                })?);
+            }
             let shipper = fs.shipper.clone();
             threads.push(BackgroundThread::start(
                 "siltstone-ship",
@@ -74,7 +84,7 @@ impl Primary {
                 },
             )?);
         }
-        Ok(Primary { fs, path, collector, _threads: threads })
+        Ok(Primary { fs, path, collector, is_stepped: remote.is_stepped, _threads: threads })
     }
 
     /// Returns options of the database. It may be opened and closed several times.
@@ -94,17 +104,21 @@ impl Primary {
     /// # Errors
     /// [`ErrorKind::Fenced`](siltstone::ErrorKind::Fenced) if another writer has the database; those of the store.
     pub fn ship(&self) -> Result<()> {
+        if self.is_stepped {
+            // An error is in the status.
+            let _ = self.fs.restore_step();
+        }
         self.fs.shipper.tend()
     }
 
-    /// Brings the tables and chunk files to the local disk that only the bucket has. Open ones are read from the
-    /// bucket until they are opened again.
+    /// Brings the tables and chunk files to the local disk that only the bucket has, and returns when all are there. A
+    /// thread does the same: see [`Remote::restore_rate`](crate::Remote::restore_rate).
     ///
     /// # Errors
     /// Those of the store and the folder. Files before the failed one are here.
     ///
     /// # Cost
-    /// Reads each file once. [`Status::remote_files`] shows the rest.
+    /// Reads each file once, but for what the thread has brought. [`Status::restore`] shows the rest.
     pub fn restore(&self) -> Result<()> {
         self.fs.shipper.remote_only().iter().try_for_each(|name| self.fs.restore(name))
     }
@@ -126,6 +140,6 @@ impl Primary {
 
     /// Returns the place in the journal, and what waits.
     pub fn status(&self) -> Status {
-        self.fs.shipper.status()
+        Status { restore: self.fs.restorer.status(&self.fs.shipper), ..self.fs.shipper.status() }
     }
 }

@@ -88,6 +88,7 @@ impl Remote {
             cache_bytes: 64 << 20,
             disk: None,
             is_stepped: false,
+            restore_rate: u64::MAX,
             retention: Duration::from_secs(24 * 3600),
             grace: Duration::from_secs(3600),
             lease: Some(Duration::from_secs(60)),
@@ -142,6 +143,15 @@ impl Remote {
         self
     }
 
+    /// Sets the bytes a second of the restore in the background: the tables and chunk files that only the bucket has
+    /// after a takeover come to the local disk, and are read from the bucket until then. Default: `u64::MAX`, no
+    /// limit. With 0 nothing is restored before [`Primary::restore`]. [`Status::restore`](crate::Status::restore)
+    /// shows the progress. It holds up no read, leaves 256 MiB of the disk free, and goes on after an interruption.
+    pub fn restore_rate(mut self, bytes: u64) -> Remote {
+        self.0.restore_rate = bytes;
+        self
+    }
+
     /// Sets the memory for blocks of objects, in bytes. Default: 64 MiB for each primary and reader.
     pub fn cache_bytes(mut self, bytes: u64) -> Remote {
         self.0.cache_bytes = bytes;
@@ -171,7 +181,7 @@ impl Remote {
         self
     }
 
-    /// Starts no thread: [`Primary::ship`] does its work. For simulations.
+    /// Starts no thread: [`Primary::ship`] does its work, with one piece of a restore. For simulations.
     pub fn stepped(mut self) -> Remote {
         self.0.is_stepped = true;
         self
@@ -195,8 +205,8 @@ impl Remote {
     /// Claims the database for the folder `path`, which is empty or of an earlier state, and is made as the bucket
     /// says. The writer before is fenced: it acknowledges nothing from now on.
     ///
-    /// Every commit that was stored is kept. Tables are read from the bucket until
-    /// [`Primary::restore`] has brought them to the local disk.
+    /// Every commit that was stored is kept. Tables are read from the bucket until they are on the local disk, where a
+    /// thread brings them: see [`Remote::restore_rate`].
     ///
     /// # Errors
     /// As [`Remote::primary`], but for the first.

@@ -51,6 +51,8 @@ pub(crate) struct Settings {
     /// Of readers; shared by the copies of a remote.
     pub(crate) disk: Option<Arc<CacheFolder>>,
     pub(crate) is_stepped: bool,
+    /// In bytes a second; 0 for none.
+    pub(crate) restore_rate: u64,
     pub(crate) retention: Duration,
     pub(crate) grace: Duration,
     /// `None` if readers take no lease.

@@ -19,13 +19,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lsm_core::fs::{File, Fs};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use siltstone::{Error, ErrorKind, Result};
 
 use crate::bucket::{Bucket, Put};
-use crate::folder::{Folder, ObjectPiece, StoredChange};
+use crate::folder::{FileBytes, Folder, ObjectPiece, StoredChange};
 use crate::format::{JournalObject, journal_name};
 use crate::noted::{NotedChange, stored_changes};
+use crate::restorer::{LocalCopy, RestoreStatus};
 use crate::settings::Ack;
 
 /// An object takes no further change beyond so many bytes.
@@ -69,7 +70,7 @@ struct JournalState {
     /// Files of the folder as it is now: with the changes that are not stored.
     names: BTreeSet<String>,
     /// Those of them that the local disk does not have.
-    remote_only: BTreeSet<String>,
+    remote_only: BTreeMap<String, LocalCopy>,
     /// Logs and manifests of an earlier run, whose ends may be on the local disk alone.
     deferred: BTreeSet<String>,
     base_number: u64,
@@ -101,6 +102,8 @@ pub struct Status {
     pub objects: u64,
     /// Tables and chunk files that are read from the bucket, because the local disk does not have them yet.
     pub remote_files: u64,
+    /// The restore of them.
+    pub restore: RestoreStatus,
     /// Another writer has taken the database over.
     pub is_fenced: bool,
 }
@@ -153,7 +156,7 @@ impl Shipper {
             names: folder.files.keys().cloned().collect(),
             folder,
             doomed: Vec::new(),
-            remote_only,
+            remote_only: remote_only.into_iter().map(|name| (name, LocalCopy::default())).collect(),
             deferred: BTreeSet::new(),
             base_number: 0,
             // The next one is due at once: an open would have to read all that this one has read.
@@ -197,7 +200,7 @@ impl Shipper {
         }
         let deletion = StoredChange::Delete { name: name.to_owned() };
         let mark = state.note(NotedChange::Whole(deletion));
-        if !state.remote_only.remove(name) {
+        if state.remote_only.remove(name).is_none() {
             state.doomed.push(Doomed { mark, name: name.to_owned(), path, fs: fs.clone() });
         }
         true
@@ -244,20 +247,24 @@ impl Shipper {
 
     /// The files that the local disk does not have.
     pub(crate) fn remote_only(&self) -> BTreeSet<String> {
-        self.state.lock().remote_only.clone()
+        self.state.lock().remote_only.keys().cloned().collect()
     }
 
-    /// A file that the local disk does not have.
-    pub(crate) fn remote_file(
-        &self,
-        name: &str,
-    ) -> Option<Arc<parking_lot::RwLock<crate::folder::FileBytes>>> {
+    /// A file that the local disk does not have, and the place of its local copy.
+    pub(crate) fn remote_file(&self, name: &str) -> Option<(Arc<RwLock<FileBytes>>, LocalCopy)> {
         let state = self.state.lock();
-        state.remote_only.contains(name).then(|| state.folder.file(name).cloned())?
+        let local = state.remote_only.get(name)?.clone();
+        Some((state.folder.file(name)?.clone(), local))
     }
 
-    /// Notes that the local disk has the file now. Returns `false` if the folder does not have it any more.
-    pub(crate) fn note_local(&self, name: &str) -> bool {
+    /// The length of a file that the local disk does not have; 0 for others.
+    pub(crate) fn remote_bytes(&self, name: &str) -> u64 {
+        self.remote_file(name).map_or(0, |(file, _)| file.read().len)
+    }
+
+    /// Notes that the local disk has the file now. Returns the place of the copy, `None` if the folder does not have
+    /// the file any more.
+    pub(crate) fn note_local(&self, name: &str) -> Option<LocalCopy> {
         self.state.lock().remote_only.remove(name)
     }
 
@@ -269,6 +276,7 @@ impl Shipper {
             waiting_bytes: state.pending_bytes as u64,
             objects: state.objects,
             remote_files: state.remote_only.len() as u64,
+            restore: RestoreStatus::default(),
             is_fenced: state.ended.as_ref().is_some_and(|it| it.kind() == ErrorKind::Fenced),
         }
     }

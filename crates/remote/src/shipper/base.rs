@@ -39,7 +39,7 @@ impl Shipper {
         let (fs, dir) = &self.local;
         for (name, file) in &mut folder.files {
             let mut file = file.write();
-            if file.tail_at >= file.written || self.state.lock().remote_only.contains(name) {
+            if file.tail_at >= file.written || self.state.lock().remote_only.contains_key(name) {
                 continue;
             }
             let local = fs.open_read(&dir.join(name))?;

@@ -48,7 +48,7 @@ fn a_shared_folder_serves_a_primary_readers_and_a_takeover() {
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Fenced);
     assert!(db.is_fenced());
     assert!((0..4).all(|writer| (0..10).all(|n| has(&new, &format!("{writer}-{n}")))));
-    assert!(second.status().remote_files > 0);
+    assert!(second.status().restore.files > 0);
     second.restore().unwrap();
     assert_eq!(second.status().remote_files, 0);
     assert!(has(&new, "last") && !has(&new, "late"));

@@ -101,7 +101,7 @@ fn two_restores_of_a_file_make_one_whole_file() {
     let mut rng = Rng::new(55);
     let objects = Objects::default();
     let (first, ..) = primary(&objects, &mut rng);
-    create(&*first.fs(), TABLE, &vec![7; 3 << 20]);
+    create(&*first.fs(), TABLE, &vec![7; 11 << 20]);
     first.ship().unwrap();
     let (second, store, disk) = primary(&objects, &mut rng);
     let second = Arc::new(second);
@@ -113,5 +113,5 @@ fn two_restores_of_a_file_make_one_whole_file() {
     });
     second.restore().unwrap();
     receiver.recv().unwrap().join().unwrap().unwrap();
-    assert_eq!(disk.open_read(Path::new(TABLE)).unwrap().len().unwrap(), 3 << 20);
+    assert_eq!(disk.open_read(Path::new(TABLE)).unwrap().len().unwrap(), 11 << 20);
 }

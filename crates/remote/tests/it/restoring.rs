@@ -1,0 +1,229 @@
+//! The restore of a takeover's files in the background.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use remote::{Primary, Remote};
+use siltstone::Durability;
+use siltstone::fs::{AppendMode, File, Fs, MemFs};
+use testkit::Rng;
+
+use crate::sim_store::{Objects, SimStore, remote_of};
+
+const MIB: u64 = 1 << 20;
+/// The bytes of one piece.
+const PIECE: u64 = 4 * MIB;
+
+/// A bucket with the tables of a database, whose machine is gone.
+struct Tables {
+    objects: Objects,
+    rng: Rng,
+}
+
+fn name(number: u64) -> String {
+    format!("00000000000000{number:02x}-00000001.sst")
+}
+
+fn byte_at(number: u64, offset: u64) -> u8 {
+    (number + offset / 1000) as u8
+}
+
+fn bytes(number: u64, len: u64) -> Vec<u8> {
+    (0..len).map(|offset| byte_at(number, offset)).collect()
+}
+
+impl Tables {
+    /// Tables of the lengths `lens`, with the numbers from 1 on.
+    fn new(seed: u64, lens: &[u64]) -> Tables {
+        let mut tables = Tables { objects: Objects::default(), rng: Rng::new(seed) };
+        let (primary, ..) = tables.take_over(&MemFs::new());
+        for (number, len) in (1..).zip(lens) {
+            let path = Path::new("/db").join(name(number));
+            let file = primary.fs().open_append(&path, AppendMode::IfAbsent).unwrap();
+            file.append(&bytes(number, *len)).unwrap();
+            file.sync().unwrap();
+        }
+        primary.ship().unwrap();
+        tables
+    }
+
+    fn remote(&mut self, disk: &MemFs) -> (Remote, Arc<SimStore>) {
+        let store = SimStore::new(self.objects.clone(), self.rng.fork());
+        (remote_of(&store, disk, &mut self.rng), store)
+    }
+
+    fn take_over(&mut self, disk: &MemFs) -> (Primary, Arc<SimStore>) {
+        let (remote, store) = self.remote(disk);
+        (remote.take_over("/db").unwrap(), store)
+    }
+
+    /// Takes the objects of a table out of the bucket, and returns them.
+    fn lose(&self, number: u64) -> Vec<(String, Vec<u8>)> {
+        let mut objects = self.objects.lock();
+        let front = format!("table/{}", name(number));
+        let names: Vec<_> = objects.keys().filter(|it| it.starts_with(&front)).cloned().collect();
+        names.into_iter().map(|it| (it.clone(), objects.remove(&it).unwrap().to_vec())).collect()
+    }
+}
+
+fn open(primary: &Primary, number: u64) -> Arc<dyn File> {
+    primary.fs().open_read(&Path::new("/db").join(name(number))).unwrap()
+}
+
+fn check_read(file: &dyn File, number: u64, offset: u64) {
+    let mut buf = [0; 3000];
+    assert_eq!(file.read_at(offset, &mut buf).unwrap(), buf.len());
+    assert!((offset..).zip(buf).all(|(at, byte)| byte == byte_at(number, at)));
+}
+
+fn partial_files(disk: &MemFs) -> usize {
+    let names = disk.list_names(Path::new("/db"), "").unwrap();
+    names.iter().filter(|name| name.ends_with(".restored")).count()
+}
+
+#[test]
+fn a_takeover_restores_its_tables_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let remote = Remote::memory().unwrap();
+    let first = remote.primary(folder.path().join("first")).unwrap();
+    let db = first.builder().open().unwrap();
+    let users = db.partition("users").unwrap();
+    for number in 0..4u8 {
+        users.put_with([number], vec![number; 100_000], Durability::Sync).unwrap();
+        db.flush().unwrap();
+    }
+    let second = remote.take_over(folder.path().join("second")).unwrap();
+    let db = second.builder().open().unwrap();
+    let users = db.partition("users").unwrap();
+    while !second.status().restore.is_done() {
+        assert_eq!(users.get([1]).unwrap().unwrap(), vec![1; 100_000]);
+        std::thread::yield_now();
+    }
+    let status = second.status();
+    assert!(status.restore.files > 0 && status.remote_files == 0, "{status:?}");
+    assert_eq!(status.restore.bytes_done, status.restore.bytes);
+    assert_eq!(status.restore.error, None);
+    assert!((0..4u8).all(|number| users.contains([number]).unwrap()));
+    db.close().unwrap();
+    drop(second);
+    // With no rate it is left to the application.
+    let third = remote.restore_rate(0).take_over(folder.path().join("third")).unwrap();
+    let status = third.status();
+    assert!(status.restore.files > 0 && status.restore.bytes_done == 0, "{status:?}");
+    third.restore().unwrap();
+    assert!(third.status().restore.is_done());
+}
+
+#[test]
+fn reads_of_a_file_that_is_being_restored_are_served_and_then_come_from_the_disk() {
+    let mut tables = Tables::new(61, &[9 * MIB, MIB]);
+    let disk = MemFs::new();
+    let (primary, store) = tables.take_over(&disk);
+    let status = primary.status().restore;
+    assert_eq!((status.files, status.bytes, status.bytes_done), (2, 10 * MIB, 0));
+    let table = open(&primary, 1);
+    for done in [PIECE, 2 * PIECE] {
+        primary.ship().unwrap();
+        assert_eq!(primary.status().restore.bytes_done, done);
+        check_read(&*table, 1, PIECE - 1000);
+        check_read(&*table, 1, 8 * MIB);
+        check_read(&*open(&primary, 1), 1, done);
+    }
+    primary.ship().unwrap();
+    let status = primary.status().restore;
+    assert_eq!((status.files_done, status.bytes_done), (1, 9 * MIB));
+    assert_eq!(partial_files(&disk), 0);
+    // The handle that was open before, too.
+    let lost = tables.lose(1);
+    let gets = store.gets.load(Ordering::Relaxed);
+    check_read(&*table, 1, 3 * MIB);
+    check_read(&*open(&primary, 1), 1, 7 * MIB);
+    assert_eq!((lost.len(), store.gets.load(Ordering::Relaxed)), (1, gets));
+    primary.ship().unwrap();
+    assert!(primary.status().restore.is_done());
+}
+
+#[test]
+fn a_file_that_fails_is_shown_and_tried_again_after_the_others() {
+    let mut tables = Tables::new(62, &[MIB, MIB, MIB]);
+    let (primary, store) = tables.take_over(&MemFs::new());
+    let lost = tables.lose(1);
+    primary.ship().unwrap();
+    let error = primary.status().restore.error.unwrap();
+    assert!(error.contains(&name(1)), "{error}");
+    for _ in 0..2 {
+        primary.ship().unwrap();
+    }
+    assert_eq!(primary.status().restore.files_done, 2);
+    // One attempt for each step, while the store is away.
+    store.fails_one_of.store(1, Ordering::Relaxed);
+    let gets = store.gets.load(Ordering::Relaxed);
+    let _ = primary.ship();
+    assert!(store.gets.load(Ordering::Relaxed) <= gets + 1);
+    store.fails_one_of.store(0, Ordering::Relaxed);
+    tables.objects.lock().extend(lost.into_iter().map(|(name, bytes)| (name, bytes.into())));
+    primary.ship().unwrap();
+    let status = primary.status().restore;
+    assert!(status.is_done() && status.error.is_none(), "{status:?}");
+}
+
+#[test]
+fn a_full_disk_stops_the_restore_until_there_is_room() {
+    let mut tables = Tables::new(63, &[9 * MIB]);
+    let disk = MemFs::new();
+    let (primary, _) = tables.take_over(&disk);
+    // Room for the file, and not for what the restore leaves to others.
+    disk.set_capacity(Some(20 * MIB));
+    primary.ship().unwrap();
+    let status = primary.status().restore;
+    assert!(status.error.unwrap().contains("restore") && status.bytes_done == 0);
+    assert_eq!(partial_files(&disk), 0);
+    check_read(&*open(&primary, 1), 1, MIB);
+    disk.set_capacity(None);
+    primary.ship().unwrap();
+    assert_eq!(primary.status().restore.bytes_done, PIECE);
+    // Others have filled the disk meanwhile.
+    disk.set_capacity(Some(5 * MIB));
+    primary.ship().unwrap();
+    let status = primary.status().restore;
+    assert!(status.error.is_some() && status.bytes_done == 0, "{status:?}");
+    assert_eq!(partial_files(&disk), 0);
+    check_read(&*open(&primary, 1), 1, MIB);
+    disk.set_capacity(None);
+    (0..3).for_each(|_| primary.ship().unwrap());
+    assert!(primary.status().restore.is_done());
+}
+
+#[test]
+fn a_restore_that_was_interrupted_goes_on_with_the_next_open() {
+    let mut tables = Tables::new(64, &[MIB, 9 * MIB]);
+    let disk = MemFs::new();
+    let (primary, _) = tables.take_over(&disk);
+    (0..2).for_each(|_| primary.ship().unwrap());
+    assert_eq!(primary.status().restore.bytes_done, MIB + PIECE);
+    drop(primary);
+    assert_eq!(partial_files(&disk), 1);
+    let (remote, _) = tables.remote(&disk);
+    let primary = remote.primary("/db").unwrap();
+    assert_eq!(partial_files(&disk), 0);
+    let status = primary.status().restore;
+    assert_eq!((status.files, status.bytes, status.bytes_done), (1, 9 * MIB, 0));
+    // A call that needs the local file goes on where the background is.
+    primary.ship().unwrap();
+    primary.restore().unwrap();
+    check_read(&*disk.open_read(&Path::new("/db").join(name(2))).unwrap(), 2, 5 * MIB);
+    assert!(primary.status().restore.is_done());
+}
+
+#[test]
+fn a_file_that_is_deleted_while_it_is_restored_leaves_nothing() {
+    let mut tables = Tables::new(65, &[9 * MIB]);
+    let disk = MemFs::new();
+    let (primary, _) = tables.take_over(&disk);
+    primary.ship().unwrap();
+    primary.fs().delete(&Path::new("/db").join(name(1))).unwrap();
+    primary.ship().unwrap();
+    assert!(primary.status().restore.is_done());
+    assert_eq!(disk.list(Path::new("/db"), "0000").unwrap(), []);
+}
