@@ -10,7 +10,7 @@ use siltstone::{Error, ErrorKind, Result, VerifyOptions};
 
 use crate::bucket::{Bucket, Put};
 use crate::collect::claimant_of;
-use crate::folder::Folder;
+use crate::folder::{FencedWriter, Folder};
 use crate::format::{
     CLAIM_BYTES, base_name, encode_base, journal_name, number_of_base, number_of_journal,
 };
@@ -363,9 +363,11 @@ pub(crate) fn copy(from: &Settings, to: &Settings) -> Result<Amount> {
         copied.bytes += bytes.len() as u64;
         history.renew()?;
     }
-    // The history stays where it is.
+    // The history stays where it is. No folder is that of the copy's writer: the folder of the old one would be made as
+    // the copy says, without its later commits.
     folder.dropped.clear();
-    folder.fenced.clear();
+    folder.fenced = vec![FencedWriter { claimant: folder.writer, number: folder.number }];
+    folder.writer = u128::from(target.timer.random()) << 64 | u128::from(target.timer.random());
     let bytes = encode_base(&folder);
     if target.put_new(&base_name(folder.number), &bytes)? == Put::Taken {
         let message = "another copy, or a primary, has used the other bucket meanwhile";

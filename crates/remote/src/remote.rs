@@ -233,8 +233,8 @@ impl Remote {
     /// an ordinary database that is not shipped. The bucket stays as it is.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument) for a folder that is not empty, and for a moment that the bucket does not have:
-    /// the message names the oldest and the newest one. Corruption if an object is damaged, or if the restored
+    /// [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument) for a folder that is not empty, for a bucket without a database, and for a moment that
+    /// the bucket does not have: the message names the oldest and the newest one. Corruption if an object is damaged, or if the restored
     /// folder does not verify. Those of the store and the folder.
     ///
     /// # Cost
@@ -269,8 +269,8 @@ impl Remote {
         verify(&self.0)
     }
 
-    /// Copies the newest state into the bucket of `other`, which is empty. It opens there as it does here; the history
-    /// is not copied. Returns what was put.
+    /// Copies the newest state into the bucket of `other`, which is empty. Readers open it there, and a folder by
+    /// [`Remote::take_over`]: that of the writer here is refused. The history is not copied. Returns what was put.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](siltstone::ErrorKind::InvalidArgument) if the other bucket has a database, or this one has none. Those of both stores.

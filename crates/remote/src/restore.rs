@@ -142,7 +142,7 @@ impl History {
     /// The state at a moment.
     fn find(&mut self, settings: &Settings, at: RestoreTarget) -> Result<Folder> {
         let found = match at {
-            RestoreTarget::Latest => Some(self.newest()?),
+            RestoreTarget::Latest => Some(self.newest()?).filter(|newest| newest.number > 0),
             RestoreTarget::Time(time) => {
                 let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
                 self.state_by_time(time)?
@@ -195,13 +195,16 @@ impl History {
         if newest.number == 0 {
             return Ok(Error::new(ErrorKind::InvalidArgument, "the bucket has no database"));
         }
-        let (oldest, time) =
-            self.bases.iter().copied().find(|(number, _)| *number > 0).unwrap_or_default();
-        let oldest_state = self.state(oldest.max(1))?;
-        let times = self.times_after(oldest)?;
-        let oldest =
-            Point { number: oldest_state.number, seq: last_seq(settings, &oldest_state)?, time };
-        let time = times.last().map_or(time, |(_, put)| *put);
+        let mut oldest = self.bases.first().copied().unwrap_or_default();
+        let times = self.times_after(oldest.0)?;
+        let last = times.last().copied().unwrap_or(oldest);
+        if oldest.0 == 0 {
+            // The first state of a whole journal is that of its first object.
+            oldest = times.first().copied().unwrap_or((1, Duration::ZERO));
+        }
+        let (number, time) = oldest;
+        let oldest = Point { number, seq: last_seq(settings, &self.state(number)?)?, time };
+        let time = last.1;
         let newest = Point { number: newest.number, seq: last_seq(settings, &newest)?, time };
         let message = format!(
             "the bucket does not have this moment: the oldest is {oldest}; the newest is {newest}"

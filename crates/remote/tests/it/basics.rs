@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use remote::{Ack, Remote};
+use remote::{Ack, Remote, RestoreTarget};
 use siltstone::fs::{CrashOutcome, MemFs};
 use siltstone::secondary::{Level, Target};
-use siltstone::{Db, Durability, ErrorKind, Readable};
+use siltstone::{Db, Durability, ErrorKind, Readable, SeqNo};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, remote_of};
@@ -64,6 +64,37 @@ fn a_shared_folder_serves_a_primary_readers_and_a_takeover() {
     drop(second);
     let back = remote.take_over(folder.path().join("first")).unwrap();
     assert!(has(&back.builder().open().unwrap(), "newer"));
+}
+
+#[test]
+fn the_folder_of_a_writer_is_not_that_of_a_copy() {
+    let remote = Remote::memory().unwrap();
+    let copy = Remote::memory().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let primary = remote.primary(folder.path()).unwrap();
+    let db = primary.builder().open().unwrap();
+    put(&db, "early", Durability::Sync);
+    remote.copy_to(&copy).unwrap();
+    db.flush().unwrap();
+    put(&db, "late", Durability::Sync);
+    db.close().unwrap();
+    drop(primary);
+    // The copy would take the later commits from the folder.
+    let refused = copy.primary(folder.path()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
+    let primary = remote.primary(folder.path()).unwrap();
+    assert!(has(&primary.builder().open().unwrap(), "late"));
+}
+
+#[test]
+fn a_restore_of_an_empty_bucket_is_refused() {
+    let remote = Remote::memory().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for target in [RestoreTarget::Latest, RestoreTarget::Seq(SeqNo::ZERO)] {
+        let refused = remote.restore(folder.path(), target).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+        assert!(refused.to_string().contains("no database"), "{refused}");
+    }
 }
 
 #[test]
