@@ -63,10 +63,14 @@ pub struct BucketStatus {
     pub claimant: u128,
     /// The acknowledgement of that writer.
     pub ack: Ack,
+    /// The time of the last journal object, by the clock of the store, since 1970.
+    pub stored: Duration,
     /// The newest base, if there is one.
     pub base: Option<u64>,
     /// The oldest state that can be restored, as the journal object that it ends with.
     pub oldest: u64,
+    /// The time at which that state was put.
+    pub oldest_stored: Duration,
     /// Needed by an open of the newest state; with all claims and boundaries, which are kept for ever.
     pub live: Amount,
     /// Needed by earlier states only, and kept by [`Remote::retention`](crate::Remote::retention).
@@ -185,12 +189,16 @@ pub(crate) fn status(settings: &Settings) -> Result<BucketStatus> {
         renewed: found.renewed,
         is_live: found.is_live(now),
     });
+    // The first state of a whole journal is that of its first object, not of a base.
+    let is_whole = boundary.first <= 1;
     let mut status = BucketStatus {
         number: folder.number,
         claimant: folder.writer,
         ack: folder.ack,
+        stored: Duration::ZERO,
         base: newest_base,
-        oldest: if boundary.first <= 1 { folder.number.min(1) } else { oldest.unwrap_or(0) },
+        oldest: if is_whole { folder.number.min(1) } else { oldest.unwrap_or(0) },
+        oldest_stored: Duration::ZERO,
         live: Amount::default(),
         retained: Amount::default(),
         leased: Amount::default(),
@@ -210,6 +218,7 @@ pub(crate) fn status(settings: &Settings) -> Result<BucketStatus> {
     for dir in ["journal", "base", "table", "part"] {
         for entry in list_all(&bucket, dir)? {
             reasons.amount(&mut status, &entry).add(&entry);
+            note_times(&mut status, &entry, is_whole);
         }
     }
     for dir in ["boundary", "lease", "takeover"] {
@@ -217,6 +226,21 @@ pub(crate) fn status(settings: &Settings) -> Result<BucketStatus> {
     }
     bucket.list("probe")?.objects.iter().for_each(|entry| status.garbage.add(entry));
     Ok(status)
+}
+
+/// Notes the time of `entry`, if it ends the newest or the oldest state. Journal objects come before bases.
+fn note_times(status: &mut BucketStatus, entry: &ObjectEntry, is_whole: bool) {
+    let journal = number_of_journal(&entry.name);
+    let base = number_of_base(&entry.name);
+    // A copied bucket has no journal before its first writer.
+    let has_no_journal = status.stored.is_zero();
+    if journal == Some(status.number) || has_no_journal && base == Some(status.number) {
+        status.stored = entry.modified;
+    }
+    let begins = if is_whole { journal } else { base };
+    if begins == Some(status.oldest) {
+        status.oldest_stored = entry.modified;
+    }
 }
 
 /// See [`Remote::verify`](crate::Remote::verify).

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use lsm_core::fs::{AppendMode, Caps, DirEntry, File, FolderState, Fs, LockGuard};
 use parking_lot::{Mutex, RwLock};
-use siltstone::{Db, Error, Result};
+use siltstone::{Builder, Db, Error, Result};
 
 use crate::background::BackgroundThread;
 use crate::bucket::Bucket;
@@ -217,6 +217,13 @@ impl RemoteReader {
     /// Returns options of a secondary of this folder. Several may be opened.
     pub fn secondary(&self) -> siltstone::secondary::Builder {
         Db::secondary_builder(DIR).fs(Arc::new(self.clone()))
+    }
+
+    /// Returns options of a read-only database of this folder: of the state that it has at the open. The whole log is
+    /// replayed into memory, see [`Builder::read_only`]. [`RemoteReader::refresh`] is called before the open, or
+    /// not before the close.
+    pub fn builder(&self) -> Builder {
+        Db::builder(DIR).fs(Arc::new(self.clone())).read_only(true)
     }
 
     /// Takes in what is new in the journal. A secondary does that by itself whenever it catches up. If the next

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use remote::{Ack, Remote, RestoreTarget};
 use siltstone::fs::{CrashOutcome, MemFs};
 use siltstone::secondary::{Level, Target};
-use siltstone::{Db, Durability, ErrorKind, Readable, SeqNo};
+use siltstone::{Db, Durability, ErrorKind, Readable, SeqNo, VerifyOptions};
 use testkit::Rng;
 
 use crate::sim_store::{Objects, SimStore, remote_of};
@@ -64,6 +64,27 @@ fn a_shared_folder_serves_a_primary_readers_and_a_takeover() {
     drop(second);
     let back = remote.take_over(folder.path().join("first")).unwrap();
     assert!(has(&back.builder().open().unwrap(), "newer"));
+}
+
+#[test]
+fn a_reader_opens_a_read_only_database_of_the_moment() {
+    let remote = Remote::memory().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let primary = remote.primary(folder.path()).unwrap();
+    let db = primary.builder().open().unwrap();
+    put(&db, "in a table", Durability::Sync);
+    db.flush().unwrap();
+    put(&db, "in the log", Durability::Sync);
+    let reader = remote.reader().unwrap();
+    put(&db, "later", Durability::Sync);
+    let seen = reader.builder().open().unwrap();
+    assert!(has(&seen, "in a table") && has(&seen, "in the log") && !has(&seen, "later"));
+    assert!(seen.verify(VerifyOptions::default()).unwrap().is_sound());
+    let refused = seen.partition("users").unwrap().put("new", "x").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    seen.close().unwrap();
+    reader.refresh().unwrap();
+    assert!(has(&reader.builder().open().unwrap(), "later"));
 }
 
 #[test]

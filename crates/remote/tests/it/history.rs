@@ -102,7 +102,33 @@ fn a_restore_makes_the_state_of_a_sequence_number_or_of_a_moment() {
         assert_eq!(remote.restore(dir, RestoreTarget::Time(at)).unwrap().number, number);
     }
     assert!(!objects.lock().keys().any(|name| name.starts_with("lease/")));
+    check_ends(&remote, "/whole");
     drop(primary);
+}
+
+fn stored_by(time: Duration) -> RestoreTarget {
+    RestoreTarget::Time(UNIX_EPOCH + time)
+}
+
+fn stored_before(time: Duration) -> RestoreTarget {
+    stored_by(time.saturating_sub(Duration::from_millis(1)))
+}
+
+/// Checks that the history of a bucket begins and ends when its status says.
+fn check_ends(remote: &Remote, dir: &str) {
+    let status = remote.status().unwrap();
+    let oldest = remote.restore(format!("{dir}-oldest"), stored_by(status.oldest_stored)).unwrap();
+    assert_eq!(oldest.number, status.oldest);
+    let newest = remote.restore(format!("{dir}-newest"), stored_by(status.stored)).unwrap();
+    assert_eq!(newest.number, status.number);
+    let refused = remote.restore(format!("{dir}-none"), stored_before(status.oldest_stored));
+    let refused = refused.unwrap_err().to_string();
+    let oldest = format!("as journal object {}; the newest", status.oldest);
+    assert!(refused.contains(&oldest), "{refused}, not {oldest}");
+    if status.oldest < status.number {
+        let before = remote.restore(format!("{dir}-before"), stored_before(status.stored)).unwrap();
+        assert!(before.number < status.number, "{before:?}");
+    }
 }
 
 /// A store in which much time passes before each get of a base.
@@ -183,6 +209,7 @@ fn a_restore_names_the_oldest_and_the_newest_moment_and_wants_an_empty_folder() 
     let again = remote.restore("/late", RestoreTarget::Latest).unwrap_err();
     assert_eq!(again.kind(), ErrorKind::InvalidArgument);
     assert_eq!(count(&disk, "/late"), 300);
+    check_ends(&remote, "/cut");
 }
 
 #[test]
@@ -248,6 +275,7 @@ fn a_copy_opens_in_the_other_bucket() {
     assert!(remote.copy_to(&copy).unwrap().objects > 2);
     assert_eq!(remote.copy_to(&copy).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert!(copy.verify().unwrap().is_sound());
+    check_ends(&copy, "/copied");
     let second = copy.take_over("/db").unwrap();
     let db = second.builder().background(BackgroundMode::Stepped).open().unwrap();
     put(&db, 300);
