@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use crate::bucket::ReadLength;
 use crate::engine::{self, Existing, Target, Writing};
 use crate::output::{Failure, Output};
 use crate::progress;
@@ -23,7 +24,7 @@ pub(crate) struct CompactArgs {
 
 /// Merges everything down to the lowest level.
 pub(crate) fn compact(args: &CompactArgs) -> Result<(), Failure> {
-    let existing = Existing::open(&args.target.database, &args.writing)?;
+    let existing = Existing::open(&args.target.database, &args.writing, "compact")?;
     let names = match args.all {
         true => engine::partition_names(&existing.db),
         false => vec![args.target.partition.clone()],
@@ -43,13 +44,13 @@ pub(crate) fn compact(args: &CompactArgs) -> Result<(), Failure> {
     let mut out = Output::new(args.target.json);
     out.line(format_args!("compacted {}", names.join(", ")), &json!({ "compacted": names }))?;
     out.finish()?;
-    Ok(existing.db.close()?)
+    Ok(existing.close()?)
 }
 
 /// Arguments of `partitions`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PartitionsArgs {
-    /// Folder of the database
+    /// Folder of the database, or URL of its bucket
     database: PathBuf,
     /// Print JSON, one object a line
     #[arg(long)]
@@ -58,7 +59,7 @@ pub(crate) struct PartitionsArgs {
 
 /// Lists the partitions.
 pub(crate) fn partitions(args: &PartitionsArgs) -> Result<(), Failure> {
-    let source = Source::open(&args.database)?;
+    let source = Source::open(&args.database, ReadLength::Short)?;
     let mut out = Output::new(args.json);
     for name in source.partition_names() {
         out.line(&name, &json!({ "partition": name }))?;

@@ -6,8 +6,9 @@
 use serde_json::json;
 use siltstone::large_values::{ChunkInfo, Space};
 
+use crate::bucket::ReadLength;
 use crate::bytes::Bytes;
-use crate::engine::{Existing, Target};
+use crate::engine::{Existing, ReadTarget};
 use crate::output::{Failure, Output};
 use crate::stats::bytes;
 
@@ -15,12 +16,12 @@ use crate::stats::bytes;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    target: Target,
+    target: ReadTarget,
 }
 
 /// Prints the chunk files.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let existing = Existing::open_to_read(&args.target.database)?;
+    let existing = Existing::open_to_read(&args.target.database, ReadLength::Short)?;
     let partition = existing.partition(&args.target.partition)?;
     let (Some(chunks), Some(space)) = (partition.chunks(), partition.space()) else {
         let message = format!("partition {:?} has no large values", args.target.partition);
@@ -32,7 +33,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     out.line(space_text(chunks.len(), &space), &space_json(chunks.len(), &space))?;
     out.finish()?;
-    Ok(existing.db.close()?)
+    Ok(existing.close()?)
 }
 
 fn state(chunk: &ChunkInfo) -> &'static str {

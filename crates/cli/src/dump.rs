@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde_json::json;
 use siltstone::raw;
 
+use crate::bucket::needs_folder;
 use crate::output::{Failure, Output};
 
 /// Arguments of `dump`.
@@ -27,6 +28,7 @@ pub(crate) struct Args {
 
 /// Prints the meaning of each byte.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    needs_folder(&args.file, "dump", "remote restore makes a folder of a bucket")?;
     if !args.file.is_file() {
         return Err(Failure::NotFound(format!("no file {}", args.file.display())));
     }

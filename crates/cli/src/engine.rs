@@ -10,10 +10,14 @@
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use remote::Primary;
 use siltstone::{Db, Durability, Error, ErrorKind, Options, Partition, Range, Readable, Result};
 
+use crate::bucket::{BucketPlace, ReadLength, needs_folder, url_of};
 use crate::output::{Failure, note};
+use crate::progress;
 
 /// Name of the partition that always exists.
 const DEFAULT_PARTITION: &str = "default";
@@ -24,13 +28,30 @@ const WRITE_BUFFER_MIB_MAX: u64 = 1 << 20;
 /// A write buffer for commands that only read: a quarter of the memory that the log may need.
 const READ_ONLY_BUFFER_BYTES: u64 = 1 << 30;
 
-/// The database, the partition and the output format: the same for every subcommand on one
+/// The front of the names of files in a folder that is shipped, or that a takeover has not made whole yet: see
+/// docs/FORMATS.md.
+const SHIPPED_MARKS: [&str; 2] = ["remote-claim-", "remote-restoring"];
+
+/// The database, the partition and the output format: the same for every subcommand that writes to one
 /// partition.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Target {
     /// Folder of the database
     pub(crate) database: PathBuf,
     /// Partition to work on
+    #[arg(long, default_value = DEFAULT_PARTITION)]
+    pub(crate) partition: String,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// As [`Target`], for the subcommands that read.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReadTarget {
+    /// Folder of the database, or URL of its bucket
+    pub(crate) database: PathBuf,
+    /// Partition to read
     #[arg(long, default_value = DEFAULT_PARTITION)]
     pub(crate) partition: String,
     /// Print JSON, one object a line
@@ -45,14 +66,67 @@ pub(crate) struct Writing {
     /// small disk, where the log takes up to four times as much
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=WRITE_BUFFER_MIB_MAX))]
     write_buffer: Option<u64>,
+    /// Ship the folder to the bucket of this URL, and return when the bucket has all writes
+    #[arg(long, value_name = "URL")]
+    remote: Option<String>,
 }
 
 impl Writing {
-    /// Opens the database at `path`; creates it if there is none.
-    pub(crate) fn open(&self, path: &Path) -> Result<Db> {
-        match self.write_buffer {
-            None => Db::open(path),
-            Some(mib) => Db::builder(path).write_buffer_bytes(mib << 20).open(),
+    /// Opens the database at `path` for the subcommand `verb`; creates it if there is none.
+    pub(crate) fn open(&self, path: &Path, verb: &str) -> Result<Written, Failure> {
+        needs_folder(path, verb, "--remote ships a folder to the bucket of a URL")?;
+        let shipping = match &self.remote {
+            Some(url) => Some(claim(url, path)?),
+            None if is_shipped(path)? => {
+                let place = path.display();
+                return Err(Failure::Usage(format!(
+                    "{place} is shipped to a bucket, and what is written without --remote URL would be lost; if \
+                     the bucket is given up, delete the files remote-* in {place}"
+                )));
+            }
+            None => None,
+        };
+        let builder = match &shipping {
+            Some(primary) => primary.builder(),
+            None => Db::builder(path),
+        };
+        let builder = match self.write_buffer {
+            Some(mib) => builder.write_buffer_bytes(mib << 20),
+            None => builder,
+        };
+        Ok(Written { db: builder.open()?, shipping })
+    }
+}
+
+/// Claims the database in the bucket of `url` for the folder `path`.
+fn claim(url: &str, path: &Path) -> Result<Primary, Failure> {
+    let place = BucketPlace::new(url)?;
+    // Deletes nothing: the command does not know the retention of the program that is the primary otherwise.
+    let remote = place.remote.clone().retention(Duration::MAX);
+    let claimed = place.during("claiming", || remote.primary(path));
+    match claimed {
+        Err(error) if error.kind() == ErrorKind::Fenced => {
+            note("siltstone: `siltstone remote take-over` continues from the bucket");
+            Err(error.into())
+        }
+        claimed => Ok(claimed?),
+    }
+}
+
+/// A database that is open for writing.
+pub(crate) struct Written {
+    pub(crate) db: Db,
+    /// The database closes before it.
+    shipping: Option<Primary>,
+}
+
+impl Written {
+    /// Closes the database. If its folder is shipped, returns when the bucket has all of it.
+    pub(crate) fn close(self) -> Result<()> {
+        self.db.close()?;
+        match &self.shipping {
+            Some(primary) => progress::during("shipping", String::new, || primary.ship()),
+            None => Ok(()),
         }
     }
 }
@@ -61,27 +135,36 @@ impl Writing {
 pub(crate) struct Existing {
     pub(crate) db: Db,
     path: PathBuf,
+    /// The database closes before it.
+    shipping: Option<Primary>,
 }
 
 impl Existing {
     /// Opens the database at `path`; refuses if there is none.
-    pub(crate) fn open(path: &Path, writing: &Writing) -> Result<Existing, Failure> {
-        Existing::check(path)?;
-        let db = writing.open(path)?;
-        Ok(Existing { db, path: path.to_owned() })
+    pub(crate) fn open(path: &Path, writing: &Writing, verb: &str) -> Result<Existing, Failure> {
+        if url_of(path).is_none() {
+            Existing::check(path)?;
+        }
+        let Written { db, shipping } = writing.open(path, verb)?;
+        Ok(Existing { db, path: path.to_owned(), shipping })
     }
 
-    /// Opens the database at `path` for a command that reads. If another process writes it, the
-    /// command sees the state that it has committed by now; a note on standard error says so.
-    pub(crate) fn open_to_read(path: &Path) -> Result<Existing, Failure> {
+    /// Opens the database at `path`, a folder or a URL, for a command that reads. If another process writes it, the
+    /// command sees the state that it has committed by now; a note on standard error says so, but for a URL.
+    pub(crate) fn open_to_read(path: &Path, length: ReadLength) -> Result<Existing, Failure> {
+        if let Some(url) = url_of(path) {
+            let place = BucketPlace::new(url)?;
+            let reader = place.reader(length)?;
+            place.note_acknowledgement(&reader)?;
+            let db = reader.builder().options(read_only_options()).open()?;
+            return Ok(Existing::of(db, path));
+        }
         match Existing::open_alone_to_read(path) {
             Err(Failure::Engine(error)) if error.kind() == ErrorKind::Locked => {
                 note_writer();
-                // All unflushed data of the writer is replayed into memory, and its buffer may be
-                // larger than the default here.
-                let options = Options::new().write_buffer_bytes(READ_ONLY_BUFFER_BYTES);
+                let options = read_only_options();
                 let db = Db::builder(path).options(options).beside_writer(true).open()?;
-                Ok(Existing { db, path: path.to_owned() })
+                Ok(Existing::of(db, path))
             }
             opened => opened,
         }
@@ -91,16 +174,28 @@ impl Existing {
     /// nothing can be written, it is opened read-only, with a note on standard error.
     pub(crate) fn open_alone_to_read(path: &Path) -> Result<Existing, Failure> {
         Existing::check(path)?;
+        if is_shipped(path)? {
+            // A recovery would remove files that the bucket has, and the folder would have to be made again.
+            let db = Db::builder(path).options(read_only_options()).read_only(true).open()?;
+            return Ok(Existing::of(db, path));
+        }
         let db = match Db::open(path) {
             Err(error) if is_unwritable(&error) => {
                 note(format_args!("siltstone: opened read-only, because {error}"));
-                // The log has to fit into memory, however large its writer's buffer was.
-                let options = Options::new().write_buffer_bytes(READ_ONLY_BUFFER_BYTES);
-                Db::builder(path).options(options).read_only(true).open()?
+                Db::builder(path).options(read_only_options()).read_only(true).open()?
             }
             opened => opened?,
         };
-        Ok(Existing { db, path: path.to_owned() })
+        Ok(Existing::of(db, path))
+    }
+
+    fn of(db: Db, path: &Path) -> Existing {
+        Existing { db, path: path.to_owned(), shipping: None }
+    }
+
+    /// Closes the database, see [`Written::close`].
+    pub(crate) fn close(self) -> Result<()> {
+        Written { db: self.db, shipping: self.shipping }.close()
     }
 
     /// Returns an error if there is no database: opening would create one.
@@ -125,6 +220,12 @@ impl Existing {
     }
 }
 
+/// The options of a database that is not written: all unflushed data is replayed into memory, and the buffer of its
+/// writer may be larger than the default here.
+fn read_only_options() -> Options {
+    Options::new().write_buffer_bytes(READ_ONLY_BUFFER_BYTES)
+}
+
 /// Notes on standard error that another process has the database open for writing.
 pub(crate) fn note_writer() {
     note(format_args!("siltstone: another process writes; reading what it has committed"));
@@ -146,11 +247,25 @@ fn is_unwritable(error: &Error) -> bool {
 
 /// Returns whether a file in `folder` has a name as in a database. The engine checks the content:
 /// if a manifest is lost, its message is better than "no database".
-#[expect(clippy::disallowed_methods, reason = "looks before there is an engine")]
 fn holds_database(folder: &Path) -> Result<bool, Failure> {
+    has_file(folder, is_database_file)
+}
+
+/// Returns whether `folder` is that of a primary, which ships it to a bucket, or is being made as a bucket says.
+fn is_shipped(folder: &Path) -> Result<bool, Failure> {
+    Ok(folder.is_dir() && has_file(folder, is_shipped_mark)?)
+}
+
+fn is_shipped_mark(name: &str) -> bool {
+    SHIPPED_MARKS.iter().any(|mark| name.starts_with(mark))
+}
+
+/// Returns whether a file in `folder` has a name that is wanted.
+#[expect(clippy::disallowed_methods, reason = "looks before there is an engine")]
+fn has_file(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<bool, Failure> {
     let list = |e: std::io::Error| Failure::io("list", folder, &e);
     for name in std::fs::read_dir(folder).map_err(list)? {
-        if name.map_err(list)?.file_name().to_str().is_some_and(is_database_file) {
+        if name.map_err(list)?.file_name().to_str().is_some_and(&is_wanted) {
             return Ok(true);
         }
     }

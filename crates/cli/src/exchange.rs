@@ -9,8 +9,9 @@ use serde_json::json;
 use siltstone::ExportOptions;
 use siltstone::stream::{StreamExport, StreamFormat};
 
+use crate::bucket::{ReadLength, needs_folder, url_of};
 use crate::bytes::Encoding;
-use crate::engine::{Existing, Target, Writing};
+use crate::engine::{Existing, ReadTarget, Target, Writing};
 use crate::output::{Failure, Output};
 use crate::{progress, streams};
 
@@ -28,7 +29,8 @@ pub(crate) struct CheckpointArgs {
 
 /// Copies a database; files are linked if possible.
 pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
-    let existing = Existing::open(&args.database, &Writing::default())?;
+    needs_folder(&args.database, "checkpoint", "remote restore makes a folder of a bucket")?;
+    let existing = Existing::open(&args.database, &Writing::default(), "checkpoint")?;
     progress::during(
         "copying",
         || progress::folder_bytes(&args.folder),
@@ -38,14 +40,14 @@ pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Failure> {
     let folder = args.folder.display().to_string();
     out.line(format_args!("checkpoint in {folder}"), &json!({ "checkpoint": folder }))?;
     out.finish()?;
-    Ok(existing.db.close()?)
+    Ok(existing.close()?)
 }
 
 /// Arguments of `export`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
-    target: Target,
+    target: ReadTarget,
     /// Folder of the tables, empty or not there; or new file of the stream, - is standard output
     folder: PathBuf,
     /// Format of the export
@@ -85,10 +87,14 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
         bytes.optional(args.from.as_ref())?.map_or(Bound::Unbounded, Bound::Included),
         bytes.optional(args.to.as_ref())?.map_or(Bound::Unbounded, Bound::Excluded),
     );
-    let existing = Existing::open_to_read(&args.target.database)?;
+    let existing = Existing::open_to_read(&args.target.database, ReadLength::Long)?;
     let format = match args.format {
         Format::Tables if args.all_partitions => {
             let message = "--all-partitions needs --format stream or --format db-dump";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        Format::Tables if url_of(&args.target.database).is_some() => {
+            let message = "export of a URL needs --format stream or --format db-dump";
             return Err(Failure::Usage(message.to_owned()));
         }
         Format::Tables => return export_tables(args, existing, range),
@@ -101,7 +107,7 @@ pub(crate) fn export(args: &ExportArgs) -> Result<(), Failure> {
         options = options.partitions([&args.target.partition]);
     }
     streams::export(&existing.db, &args.folder, &options, args.target.json)?;
-    Ok(existing.db.close()?)
+    Ok(existing.close()?)
 }
 
 fn export_tables(
@@ -125,7 +131,7 @@ fn export_tables(
     let json = json!({ "exported": entries, "tables": tables, "bytes": summary.bytes });
     out.line(format_args!("exported {entries} entries in {tables} tables"), &json)?;
     out.finish()?;
-    Ok(existing.db.close()?)
+    Ok(existing.close()?)
 }
 
 /// Arguments of `ingest`.
@@ -141,8 +147,8 @@ pub(crate) struct IngestArgs {
 
 /// Ingests an export; makes the database and the partition if they do not exist.
 pub(crate) fn ingest(args: &IngestArgs) -> Result<(), Failure> {
-    let db = args.writing.open(&args.target.database)?;
-    let partition = db.partition(&args.target.partition)?;
+    let written = args.writing.open(&args.target.database, "ingest")?;
+    let partition = written.db.partition(&args.target.partition)?;
     let summary = progress::during("ingesting", String::new, || partition.ingest(&args.folder))?;
     drop(partition);
     let entries = summary.entries;
@@ -151,5 +157,5 @@ pub(crate) fn ingest(args: &IngestArgs) -> Result<(), Failure> {
     let json = json!({ "ingested": entries, "tables": tables, "bytes": summary.bytes });
     out.line(format_args!("ingested {entries} entries in {tables} tables"), &json)?;
     out.finish()?;
-    Ok(db.close()?)
+    Ok(written.close()?)
 }

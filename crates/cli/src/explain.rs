@@ -8,8 +8,9 @@ use std::ffi::OsString;
 use serde_json::{Value, json};
 use siltstone::metahive::{EntryFault, ExplainedMetadata, ExplainedVersion, Explanation, Sealing};
 
+use crate::bucket::ReadLength;
 use crate::bytes::{Bytes, Encoding};
-use crate::engine::{Existing, Target};
+use crate::engine::{Existing, ReadTarget};
 use crate::output::{Failure, Output};
 use crate::parts::{self, damage_json, printable};
 
@@ -17,7 +18,7 @@ use crate::parts::{self, damage_json, printable};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    target: Target,
+    target: ReadTarget,
     /// The key
     key: OsString,
     #[command(flatten)]
@@ -28,14 +29,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
-    let existing = Existing::open_to_read(&args.target.database)?;
+    let existing = Existing::open_to_read(&args.target.database, ReadLength::Short)?;
     let partition = existing.partition(&args.target.partition)?;
     let explanation = partition.explain(&key)?;
     let mut out = Output::new(args.target.json);
     out.line(printable(&explanation), &explanation_json(&explanation, bytes))?;
     out.finish()?;
     drop(partition);
-    existing.db.close()?;
+    existing.close()?;
     parts::verdict(explanation.is_damaged(), format_args!("key {}", bytes.text(&key)))?;
     match explanation.versions.is_empty() {
         true => Err(Failure::NotFound(format!("no key {}", bytes.text(&key)))),

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use siltstone::raw::SstMeta;
 
+use crate::bucket::ReadLength;
 use crate::bytes::Bytes;
 use crate::engine::{Existing, partition_names};
 use crate::output::{Failure, Output, note};
@@ -21,7 +22,7 @@ const KEY_CHARS_MAX: usize = 28;
 /// Arguments of `levels`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Folder of the database
+    /// Folder of the database, or URL of its bucket
     database: PathBuf,
     /// One line for each table
     #[arg(long)]
@@ -55,7 +56,7 @@ impl PartitionShape {
 
 /// Shows the levels of every partition.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let existing = Existing::open_to_read(&args.database)?;
+    let existing = Existing::open_to_read(&args.database, ReadLength::Short)?;
     let mut shapes = Vec::new();
     for name in partition_names(&existing.db) {
         let walk = existing.partition(&name)?.walk()?;
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(path) = args.svg.as_ref().filter(|_| !args.json) {
         note(format_args!("drawn into {}", path.display()));
     }
-    Ok(existing.db.close()?)
+    Ok(existing.close()?)
 }
 
 /// The contents of a row about one table or several.

@@ -67,7 +67,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "check")]
     large_values: bool,
     /// Compare the source with the partition, and change nothing
-    #[arg(long)]
+    #[arg(long, conflicts_with = "remote")]
     check: bool,
     /// The source is sorted by key, each key once: write tables at once, all of it or nothing
     #[arg(long, conflicts_with = "check")]
@@ -150,12 +150,12 @@ impl NamedCount {
 }
 
 fn load(args: &Args) -> Result<(), Failure> {
-    let db = args.writing.open(&args.target.database)?;
-    let partition = partition_to_load(&db, args)?;
+    let written = args.writing.open(&args.target.database, "load")?;
+    let partition = partition_to_load(&written.db, args)?;
     let mut refused = NamedCount::new("skipped");
     let Loaded { entries, bytes } = match args.sorted {
         true => load_sorted(args, &partition, &mut refused)?,
-        false => load_any(args, &db, &partition, &mut refused)?,
+        false => load_any(args, &written.db, &partition, &mut refused)?,
     };
     let skipped = refused.count;
     let mut out = Output::new(args.target.json);
@@ -164,7 +164,7 @@ fn load(args: &Args) -> Result<(), Failure> {
         &json!({ "loaded": entries, "bytes": bytes, "skipped": skipped }),
     )?;
     out.finish()?;
-    Ok(db.close()?)
+    Ok(written.close()?)
 }
 
 /// Counts of the entries that were loaded.
@@ -320,7 +320,7 @@ fn is_beyond_limits(key: &[u8], value_bytes: u64) -> bool {
 }
 
 fn check(args: &Args) -> Result<(), Failure> {
-    let existing = Existing::open(&args.target.database, &args.writing)?;
+    let existing = Existing::open(&args.target.database, &args.writing, "load")?;
     let partition = existing.partition(&args.target.partition)?;
     let mut refused = NamedCount::new("skipped");
     let mut missing = NamedCount::new("missing");
@@ -371,7 +371,7 @@ fn check(args: &Args) -> Result<(), Failure> {
         }),
     )?;
     out.finish()?;
-    existing.db.close()?;
+    existing.close()?;
     if missing + different > 0 {
         return Err(Failure::NotFound("the database differs from the source".to_owned()));
     }

@@ -9,6 +9,7 @@
 
 mod admin;
 mod bench;
+mod bucket;
 mod bytes;
 mod chunks;
 mod dump;
@@ -17,12 +18,14 @@ mod exchange;
 mod explain;
 mod levels;
 mod load;
+mod moment;
 mod output;
 mod parts;
 mod progress;
 mod promote;
 mod read;
 mod readers;
+mod remotes;
 mod scrub;
 mod secondary;
 mod source;
@@ -114,6 +117,12 @@ enum Command {
     BenchScidNode(bench::scid::NodeArgs),
     /// Takes a database from the process that writes it, which is fenced
     Promote(promote::Args),
+    /// Restores, verifies, copies or takes over a database in a bucket, or shows why its objects are there
+    ///
+    /// A URL names the bucket: `file:///folder`, and what the features of this build add, such as `s3://bucket/prefix`.
+    /// Credentials come from the provider's usual variables.
+    #[command(subcommand)]
+    Remote(remotes::RemoteCommand),
     /// Prints a completion script for a shell
     Completions(Completions),
 }
@@ -160,6 +169,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Readers(args) => readers::run(&args),
         Command::BenchScidNode(args) => bench::scid::run_node(&args),
         Command::Promote(args) => promote::run(&args),
+        Command::Remote(command) => remotes::run(&command),
         Command::Completions(args) => completions(&args),
     }
 }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use siltstone::Damage;
 
 use crate::bench::folder::parse_bytes;
+use crate::bucket::ReadLength;
 use crate::bytes::Bytes;
 use crate::engine::Existing;
 use crate::output::Failure;
@@ -90,7 +91,7 @@ impl Part {
 
 /// The database, or the damage that prevents the open.
 pub(crate) fn open(path: &Path) -> Result<Result<Existing, Damage>, Failure> {
-    match Existing::open_to_read(path) {
+    match Existing::open_to_read(path, ReadLength::Long) {
         Ok(existing) => Ok(Ok(existing)),
         Err(Failure::Engine(error)) => match error.damage() {
             // Damage that recovery refuses is a finding of this command, and belongs into its

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde_json::json;
 use siltstone::Db;
 
+use crate::bucket::needs_folder;
 use crate::output::{Failure, Output};
 
 /// Arguments of `promote`.
@@ -22,6 +23,11 @@ pub(crate) struct Args {
 
 /// Fences the primary, recovers what it had committed, and closes the database.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    needs_folder(
+        &args.database,
+        "promote",
+        "remote take-over takes a database from another machine",
+    )?;
     // Refuses a folder without a database, which an open for writing would make one.
     let secondary = Db::secondary(&args.database)?;
     let db = Db::promote(&secondary)?;

@@ -6,8 +6,9 @@ use serde_json::json;
 use siltstone::Readable;
 use siltstone::large_values::BlobReader;
 
+use crate::bucket::ReadLength;
 use crate::bytes::{Bytes, Encoding};
-use crate::engine::{self, Target};
+use crate::engine::{self, ReadTarget};
 use crate::output::{Failure, Output};
 use crate::progress;
 use crate::source::Source;
@@ -16,7 +17,7 @@ use crate::source::Source;
 #[derive(Debug, clap::Args)]
 pub(crate) struct GetArgs {
     #[command(flatten)]
-    target: Target,
+    target: ReadTarget,
     /// The key
     key: OsString,
     #[command(flatten)]
@@ -30,7 +31,7 @@ pub(crate) struct GetArgs {
 pub(crate) fn get(args: &GetArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
-    let source = Source::open(&args.target.database)?;
+    let source = Source::open(&args.target.database, ReadLength::Short)?;
     let partition = source.partition(&args.target.partition)?;
 
     let mut out = Output::new(args.target.json);
@@ -65,7 +66,7 @@ fn stream(value: &mut BlobReader, out: &mut Output) -> Result<(), Failure> {
 #[derive(Debug, clap::Args)]
 pub(crate) struct ScanArgs {
     #[command(flatten)]
-    target: Target,
+    target: ReadTarget,
     /// Print only keys with this prefix
     #[arg(long, conflicts_with_all = ["from", "to"])]
     prefix: Option<OsString>,
@@ -95,7 +96,7 @@ pub(crate) fn scan(args: &ScanArgs) -> Result<(), Failure> {
     let from = bytes.optional(args.from.as_ref())?;
     let to = bytes.optional(args.to.as_ref())?;
 
-    let source = Source::open(&args.target.database)?;
+    let source = Source::open(&args.target.database, ReadLength::Long)?;
     let partition = source.partition(&args.target.partition)?;
     let entries = match prefix {
         Some(prefix) => partition.prefix(&prefix),
@@ -135,12 +136,12 @@ impl ScanArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct CountArgs {
     #[command(flatten)]
-    target: Target,
+    target: ReadTarget,
 }
 
 /// Prints how many entries there are.
 pub(crate) fn count(args: &CountArgs) -> Result<(), Failure> {
-    let source = Source::open(&args.target.database)?;
+    let source = Source::open(&args.target.database, ReadLength::Long)?;
     let partition = source.partition(&args.target.partition)?;
     let count = progress::during("counting", String::new, || engine::count(&partition))?;
     drop(partition);

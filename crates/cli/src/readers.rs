@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde_json::json;
 use siltstone::LeaseHolder;
 
+use crate::bucket::{ReadLength, needs_folder};
 use crate::engine::Existing;
 use crate::output::{Failure, Output};
 
@@ -21,7 +22,8 @@ pub(crate) struct Args {
 
 /// Prints the secondaries, and the age of the state that each reads.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let existing = Existing::open_to_read(&args.database)?;
+    needs_folder(&args.database, "readers", "remote status lists the leases of a bucket")?;
+    let existing = Existing::open_to_read(&args.database, ReadLength::Short)?;
     let mut holders = existing.db.lease_holders()?;
     // This command's own, if it reads while another process writes.
     holders.retain(|holder| holder.process != std::process::id());
@@ -30,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let values: Vec<_> = holders.iter().map(json_of).collect();
     out.line(text(&holders, held_bytes), &json!({ "readers": values, "held_bytes": held_bytes }))?;
     out.finish()?;
-    Ok(existing.db.close()?)
+    Ok(existing.close()?)
 }
 
 fn json_of(holder: &LeaseHolder) -> serde_json::Value {

@@ -19,7 +19,7 @@ use crate::parts::{self, Part, damage_json, printable};
 /// Arguments of `scrub`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Folder of the database
+    /// Folder of the database, or URL of its bucket
     database: PathBuf,
     /// Scrub only this partition
     #[arg(long)]
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     args.part.keep(stopped)?;
     out.finish()?;
-    existing.db.close()?;
+    existing.close()?;
     parts::verdict(is_damaged, args.database.display())
 }
 

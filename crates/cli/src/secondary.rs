@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use siltstone::secondary::{Lag, Level, Secondary, SecondaryPartition, Target};
 use siltstone::{Db, Slice};
 
+use crate::bucket::{BucketPlace, ReadLength, url_of};
 use crate::bytes::Bytes;
 use crate::output::{Failure, Output};
 
 /// Arguments of `secondary`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Folder of the database
+    /// Folder of the database, or URL of its bucket
     database: PathBuf,
     /// Follow only this partition
     #[arg(long)]
@@ -36,7 +37,7 @@ pub(crate) struct Args {
 
 /// Follows and prints.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let secondary = Db::secondary(&args.database)?;
+    let secondary = open(args)?;
     let mut out = Output::new(args.json);
     if let (true, Some(name)) = (args.serve, &args.partition) {
         return serve(&secondary, &secondary.partition(name)?, &mut out);
@@ -61,6 +62,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         out.flush()?;
     }
     out.finish()
+}
+
+fn open(args: &Args) -> Result<Secondary, Failure> {
+    let Some(url) = url_of(&args.database) else { return Ok(Db::secondary(&args.database)?) };
+    let is_long = args.serve || args.watch.is_some();
+    let length = if is_long { ReadLength::Long } else { ReadLength::Short };
+    Ok(BucketPlace::new(url)?.reader(length)?.secondary().open()?)
 }
 
 /// Answers requests until there are no more.

@@ -1,7 +1,7 @@
 //! [`Source`]: a database to read from, whether another process writes it or not.
 //!
 //! A database that no process has open is opened as usual. One that another process has open for
-//! writing is followed as a secondary: without its lock, and without recovery of its log.
+//! writing is followed as a secondary: without its lock, and without recovery of its log. One in a bucket is, too.
 //!
 //! Invariant: a read of a partition shows what was committed when the command began.
 
@@ -11,6 +11,7 @@ use siltstone::large_values::{BlobReader, ReadBlobs};
 use siltstone::secondary::{Level, OnUnmet, ReadOptions, Reading, Secondary};
 use siltstone::{Cursor, Db, ErrorKind, KeyRange, Keys, Partition, Range, Readable, Result, Slice};
 
+use crate::bucket::{BucketPlace, ReadLength, url_of};
 use crate::engine::{Existing, note_writer, partition_names};
 use crate::output::{Failure, note};
 
@@ -18,13 +19,17 @@ use crate::output::{Failure, note};
 pub(crate) enum Source {
     /// Only this process has it open.
     Own(Existing),
-    /// Another process writes it.
+    /// Another process writes it, or another machine.
     Beside { secondary: Secondary, path: PathBuf },
 }
 
 impl Source {
-    /// Opens the database at `path`; refuses if there is none.
-    pub(crate) fn open(path: &Path) -> Result<Source, Failure> {
+    /// Opens the database at `path`, a folder or a URL; refuses if there is none.
+    pub(crate) fn open(path: &Path, length: ReadLength) -> Result<Source, Failure> {
+        if let Some(url) = url_of(path) {
+            let secondary = BucketPlace::new(url)?.reader(length)?.secondary().open()?;
+            return Ok(Source::Beside { secondary, path: path.to_owned() });
+        }
         match Existing::open_alone_to_read(path) {
             // The open is tried first: recovery needs the lock, and shows everything that a dead
             // writer has left.

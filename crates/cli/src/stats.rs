@@ -15,13 +15,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use siltstone::{Health, LevelStats, PartitionStats, Stats, ValueStoreStats};
 
+use crate::bucket::ReadLength;
 use crate::engine::Existing;
 use crate::output::{Failure, Output};
 
 /// Arguments of `stats`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Folder of the database
+    /// Folder of the database, or URL of its bucket
     database: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -37,7 +38,7 @@ pub(crate) struct Args {
 
 /// Prints the statistics of the engine.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let existing = Existing::open_to_read(&args.database)?;
+    let existing = Existing::open_to_read(&args.database, ReadLength::Short)?;
     let mut out = Output::new(args.json);
     let most = if args.watch.is_some() { args.count.unwrap_or(u64::MAX) } else { 1 };
     for round in 0..most {
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         out.flush()?;
     }
     out.finish()?;
-    Ok(existing.db.close()?)
+    Ok(existing.close()?)
 }
 
 /// A number of bytes with a unit, exact where it is small.

@@ -81,7 +81,7 @@ pub(crate) struct ImportArgs {
 /// Puts the entries of a stream; makes the database and the partitions if they do not exist.
 pub(crate) fn import(args: &ImportArgs) -> Result<(), Failure> {
     let source = open_source(&args.source)?;
-    let db = args.writing.open(&args.database)?;
+    let written = args.writing.open(&args.database, "import")?;
     let mut options = StreamImport::new().resume(args.resume).large_values(args.large_values);
     if let Some(name) = &args.partition {
         options = options.partition(name);
@@ -91,7 +91,7 @@ pub(crate) fn import(args: &ImportArgs) -> Result<(), Failure> {
     }
     let bar = progress::counting("importing");
     let mut source = BufReader::with_capacity(BUFFER_BYTES, bar.wrap_read(source));
-    let summary = db.import_stream(&mut source, &options)?;
+    let summary = written.db.import_stream(&mut source, &options)?;
     // Two concatenated streams would look imported, although only the first was. The entries of the
     // first are in the database already.
     if is_followed(&mut source, &args.source)? {
@@ -100,7 +100,7 @@ pub(crate) fn import(args: &ImportArgs) -> Result<(), Failure> {
     }
     bar.finish_and_clear();
     report("imported", summary, args.json)?;
-    Ok(db.close()?)
+    Ok(written.close()?)
 }
 
 /// Returns whether the source has bytes after its stream.

@@ -13,7 +13,7 @@ use crate::parts::{self, Part, damage_json, printable};
 /// Arguments of `verify`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Folder of the database
+    /// Folder of the database, or URL of its bucket
     database: PathBuf,
     #[command(flatten)]
     part: Part,
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     bar.finish_and_clear();
     let report = report?;
     args.part.keep(report.mark)?;
-    existing.db.close()?;
+    existing.close()?;
     let json = report_json(report.damage(), Some(&report));
     print(args, &report_text(&report), &json, !report.damage().is_empty())
 }

@@ -35,8 +35,8 @@ pub(crate) struct PutArgs {
 pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
     let key = bytes.argument(&args.key)?;
-    let db = args.writing.open(&args.target.database)?;
-    let partition = db.partition(&args.target.partition)?;
+    let written = args.writing.open(&args.target.database, "put")?;
+    let partition = written.db.partition(&args.target.partition)?;
     match &args.value_file {
         // Streamed only if the value goes to a chunk file. A value of a table is held in memory in
         // any case.
@@ -62,7 +62,7 @@ pub(crate) fn put(args: &PutArgs) -> Result<(), Failure> {
         }
     }
     report(&args.target, "put", &bytes.text(&key))?;
-    Ok(db.close()?)
+    Ok(written.close()?)
 }
 
 /// Arguments of `delete`.
@@ -91,12 +91,12 @@ pub(crate) struct DeleteArgs {
 /// Deletes a key, which must exist, or a range of keys.
 pub(crate) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     let bytes = args.encoding.bytes();
-    let existing = Existing::open(&args.target.database, &args.writing)?;
+    let existing = Existing::open(&args.target.database, &args.writing, "delete")?;
     let partition = existing.partition(&args.target.partition)?;
     let Some(key) = bytes.optional(args.key.as_ref())? else {
         let deed = delete_many(args, &partition, bytes)?;
         report(&args.target, "deleted", &deed)?;
-        return Ok(existing.db.close()?);
+        return Ok(existing.close()?);
     };
     // The engine accepts a deletion of any key. A user who mistypes a key should get an error.
     if !partition.contains(&key)? {
@@ -104,7 +104,7 @@ pub(crate) fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     }
     partition.delete_with(&key, Durability::Sync)?;
     report(&args.target, "deleted", &bytes.text(&key))?;
-    Ok(existing.db.close()?)
+    Ok(existing.close()?)
 }
 
 /// Deletes the keys of a range; returns its text.

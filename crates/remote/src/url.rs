@@ -105,7 +105,8 @@ fn feature_of(scheme: &str) -> Option<&'static str> {
 
 fn lacks(url: &str, feature: &str) -> Error {
     let message = format!(
-        "{url:?} needs the feature \"{feature}\" of siltstone-remote, which this build does not have"
+        "{url:?} needs the feature \"{feature}\" of siltstone-remote (of siltstone-cli for the command), which this \
+         build does not have"
     );
     Error::new(ErrorKind::InvalidArgument, message)
 }

@@ -1,0 +1,112 @@
+//! [`CountedStore`]: a store whose bytes are counted for the progress, and whose calls end after Ctrl-C.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use indicatif::HumanBytes;
+use remote::{ObjectListing, Store, StoreError, StoreResult};
+
+use crate::progress;
+
+/// The folder of the leases in a bucket.
+const LEASES: &str = "lease/";
+
+/// Sums over the calls of a store.
+#[derive(Debug, Default)]
+pub(crate) struct CallCounts {
+    // Shown to a person: no order with other memory is needed.
+    got: AtomicU64,
+    put: AtomicU64,
+    has_lease: AtomicBool,
+    /// The error of the first lease, if it could not be put.
+    lease_refusal: OnceLock<String>,
+}
+
+impl CallCounts {
+    /// The sums as words.
+    pub(crate) fn text(&self) -> String {
+        let got = HumanBytes(self.got.load(Ordering::Relaxed));
+        let put = HumanBytes(self.put.load(Ordering::Relaxed));
+        format!("{got} got, {put} put")
+    }
+
+    pub(crate) fn lease_refusal(&self) -> Option<&str> {
+        self.lease_refusal.get().map(String::as_str)
+    }
+
+    fn count_put(&self, name: &str, bytes: &[u8]) {
+        self.put.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if name.starts_with(LEASES) {
+            self.has_lease.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn count_got(&self, bytes: Option<&Vec<u8>>) {
+        self.got.fetch_add(bytes.map_or(0, |bytes| bytes.len() as u64), Ordering::Relaxed);
+    }
+}
+
+/// A store, with sums of what its calls get and put.
+pub(crate) struct CountedStore {
+    pub(crate) inner: Arc<dyn Store>,
+    pub(crate) counts: Arc<CallCounts>,
+}
+
+/// Returns an error once the user has asked for an end.
+fn goes_on() -> StoreResult<()> {
+    match progress::is_interrupted() {
+        false => Ok(()),
+        // Final: another attempt would be made otherwise, for a minute.
+        true => {
+            Err(StoreError { is_transient: false, message: "interrupted by Ctrl-C".to_owned() })
+        }
+    }
+}
+
+impl Store for CountedStore {
+    fn put_if_absent(&self, name: &str, bytes: &[u8]) -> StoreResult<bool> {
+        goes_on()?;
+        let is_put = self.inner.put_if_absent(name, bytes)?;
+        self.counts.count_put(name, bytes);
+        Ok(is_put)
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> StoreResult<()> {
+        goes_on()?;
+        let Err(error) = self.inner.put(name, bytes) else {
+            self.counts.count_put(name, bytes);
+            return Ok(());
+        };
+        if !name.starts_with(LEASES) || self.counts.has_lease.load(Ordering::Relaxed) {
+            return Err(error);
+        }
+        // The first one is tried once: a reader without the right to write would wait for a minute otherwise.
+        self.counts.lease_refusal.get_or_init(|| error.message.clone());
+        Err(StoreError { is_transient: false, ..error })
+    }
+
+    fn get(&self, name: &str) -> StoreResult<Option<Vec<u8>>> {
+        goes_on()?;
+        let got = self.inner.get(name)?;
+        self.counts.count_got(got.as_ref());
+        Ok(got)
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> StoreResult<Option<Vec<u8>>> {
+        goes_on()?;
+        let got = self.inner.get_range(name, range)?;
+        self.counts.count_got(got.as_ref());
+        Ok(got)
+    }
+
+    fn list(&self, dir: &str) -> StoreResult<ObjectListing> {
+        goes_on()?;
+        self.inner.list(dir)
+    }
+
+    fn delete(&self, name: &str) -> StoreResult<()> {
+        // Also after Ctrl-C: a command gives its lease up.
+        self.inner.delete(name)
+    }
+}
