@@ -311,6 +311,46 @@ impl Builder {
         self
     }
 
+    /// Sets whether [`open`](Self::open) makes the folder and the database if they do not exist. Default:
+    /// `true`. With `false` it returns [`ErrorKind::Io`](crate::ErrorKind::Io) with
+    /// [`NotFound`](std::io::ErrorKind::NotFound), and makes nothing: neither the folder nor a file. An open
+    /// that is read-only never makes a database.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// // A typing error in the path makes no empty database.
+    /// let refused = Db::builder("/bd").fs(fs).create_if_missing(false).open().expect_err("no database");
+    /// let cause = refused.io_source().map(std::io::Error::kind);
+    /// assert_eq!(cause, Some(std::io::ErrorKind::NotFound));
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn create_if_missing(mut self, creates: bool) -> Builder {
+        self.engine = self.engine.create_if_missing(creates);
+        self
+    }
+
+    /// Sets whether [`open`](Self::open) refuses a folder that has a database. Default: `false`. With `true` it
+    /// returns [`ErrorKind::Io`](crate::ErrorKind::Io) with
+    /// [`AlreadyExists`](std::io::ErrorKind::AlreadyExists), and changes nothing; a process that writes the
+    /// database is not fenced, either. An open that is read-only ignores this option.
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::Db;
+    ///
+    /// # let fs = std::sync::Arc::new(siltstone::fs::MemFs::new());
+    /// Db::builder("/db").fs(fs.clone()).error_if_exists(true).open()?.close()?;
+    /// assert!(Db::builder("/db").fs(fs).error_if_exists(true).open().is_err());
+    /// # Ok::<(), siltstone::Error>(())
+    /// ```
+    pub fn error_if_exists(mut self, refuses: bool) -> Builder {
+        self.engine = self.engine.error_if_exists(refuses);
+        self
+    }
+
     /// Supplies the parts of the MetaHive of `partition` that are not stored: replica, error handler,
     /// repair options, and the code of a metadata provider. They are available before the first
     /// compaction, which may run before a call of [`Db::partition_with`] could supply them.
@@ -338,14 +378,16 @@ impl Builder {
         self
     }
 
-    /// Opens the database. Creates the folder and the database if they do not exist.
+    /// Opens the database. Creates the folder and the database if they do not exist, unless
+    /// [`create_if_missing`](Self::create_if_missing) is off.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for an option out of its
     /// range; otherwise as [`Db::open`]. With [`Builder::read_only`] also:
     /// [`ErrorKind::LimitExceeded`](crate::ErrorKind::LimitExceeded) if the log needs more memory
     /// than four times [`Options::write_buffer_bytes`]; [`ErrorKind::Io`](crate::ErrorKind::Io) with
-    /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no database.
+    /// [`NotFound`](std::io::ErrorKind::NotFound) if there is no database. Those of
+    /// [`create_if_missing`](Self::create_if_missing) and [`error_if_exists`](Self::error_if_exists).
     ///
     /// # Cost
     /// As [`Db::open`].

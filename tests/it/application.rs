@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use siltstone::fs::{Fs, MemFs};
 use siltstone::{
-    Db, Durability, Error, ErrorKind, Options, Partition, PartitionOptions, ReadCursor, Readable,
-    Result, Slice,
+    Builder, Db, Durability, Error, ErrorKind, Options, Partition, PartitionOptions, ReadCursor,
+    Readable, Result, Slice,
 };
 
 use crate::store::stepped;
@@ -304,4 +304,59 @@ fn sum(fs: &MemFs, ending: &str) -> u64 {
 fn sum_of_cursors(fs: &MemFs) -> u64 {
     let files = fs.list(Path::new("/db"), "").unwrap();
     files.iter().filter(|file| file.name.starts_with("cursor-")).map(|file| file.len).sum()
+}
+
+fn builder(fs: &MemFs) -> Builder {
+    Db::builder("/db").fs(Arc::new(fs.clone()))
+}
+
+fn io_kind(refused: &Error) -> Option<std::io::ErrorKind> {
+    assert_eq!(refused.kind(), ErrorKind::Io);
+    refused.io_source().map(std::io::Error::kind)
+}
+
+#[test]
+fn a_mistyped_path_makes_no_database() {
+    let fs = MemFs::new();
+    let refused = builder(&fs).create_if_missing(false).open().err().unwrap();
+    assert_eq!(io_kind(&refused), Some(std::io::ErrorKind::NotFound));
+    assert!(fs.list(Path::new("/db"), "").is_err(), "not even the folder");
+    // A folder with files of somebody else.
+    fs.create_dir(Path::new("/db")).unwrap();
+    fs.put_if_absent(Path::new("/db/notes"), b"not ours").unwrap();
+    let refused = builder(&fs).create_if_missing(false).open().err().unwrap();
+    assert_eq!(io_kind(&refused), Some(std::io::ErrorKind::NotFound));
+    assert_eq!(fs.list(Path::new("/db"), "").unwrap().len(), 1, "no lock, either");
+    // What exists opens, and a lost manifest is damage, with or without the option.
+    builder(&fs).open().unwrap().partition("p").unwrap().put("k", "v").unwrap();
+    let db = builder(&fs).create_if_missing(false).open().unwrap();
+    assert!(db.open_partition("p").unwrap().contains("k").unwrap());
+    drop(db);
+    for file in fs.list(Path::new("/db"), "").unwrap() {
+        if file.name.ends_with(".manifest") {
+            fs.delete(&Path::new("/db").join(file.name)).unwrap();
+        }
+    }
+    let damaged = builder(&fs).create_if_missing(false).open().err().unwrap();
+    assert_eq!(damaged.kind(), ErrorKind::Corruption);
+}
+
+#[test]
+fn an_existing_database_is_refused_and_left_alone() {
+    let fs = MemFs::new();
+    let db = builder(&fs).error_if_exists(true).open().unwrap();
+    let p = db.partition("p").unwrap();
+    p.put("k", "v").unwrap();
+    let before = fs.list(Path::new("/db"), "").unwrap();
+    // Also if the open would take it over: its writer is not fenced.
+    for takes_over in [false, true] {
+        let refused =
+            builder(&fs).error_if_exists(true).take_over(takes_over).open().err().unwrap();
+        assert_eq!(io_kind(&refused), Some(std::io::ErrorKind::AlreadyExists));
+    }
+    assert_eq!(fs.list(Path::new("/db"), "").unwrap(), before);
+    p.put("k", "w").unwrap();
+    // Neither option has a meaning for a reader.
+    let reader = builder(&fs).error_if_exists(true).beside_writer(true).open().unwrap();
+    assert!(reader.open_partition("p").unwrap().contains("k").unwrap());
 }

@@ -2,6 +2,8 @@
 //!
 //! Finding what lies in the folder, and making a new epoch of it, is `recovery.rs`.
 
+mod folder;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,8 +23,7 @@ use super::job::JobRunner;
 use super::leases::LeaseTable;
 use super::log::{DbLogEnv, Log, LogSettings};
 use super::obsolete::ObsoleteFiles;
-use super::ownership::{HeldLock, Ownership, WriterEpoch, fork_for_reading, fork_with_live_writer};
-use super::read_only::lock_for_reading;
+use super::ownership::{Ownership, WriterEpoch, fork_for_reading, fork_with_live_writer};
 use super::recovery::{OpenPlan, RecoveredState};
 use super::scheduler::Scheduler;
 use crate::cache::Blocks;
@@ -31,7 +32,7 @@ use crate::compaction::TableFactory;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::Result;
-use crate::fs::{FolderFs, Fs, LockGuard, OpenFiles, OsFs};
+use crate::fs::{Fs, OpenFiles, OsFs};
 use crate::hooks::{EventListener, HookProvider, Origin, OtherWriter, OwnedEntry};
 use crate::memtable::{Memtable, SlabPool};
 use crate::options::Options;
@@ -39,8 +40,11 @@ use crate::partition::PartitionState;
 use crate::shared::CommitCursorWriter;
 use crate::sstable::BlockCache;
 use crate::stats::Counters;
-use crate::types::{Opened, PartitionId};
+use crate::types::PartitionId;
 use crate::version::{DbVersion, Missing, TableContext};
+
+pub(crate) use folder::random_from_hasher_keys;
+use folder::{DbFolder, OpenCheck, OpenMode};
 
 /// Options for opening a database, its file system, its clock and its threads.
 #[must_use = "a builder does nothing until it opens"]
@@ -57,6 +61,7 @@ pub struct Builder {
     access: OpenMode,
     takes_over: bool,
     skips_log: bool,
+    expected: OpenCheck,
 }
 
 impl Db {
@@ -64,17 +69,6 @@ impl Db {
     pub fn builder(path: impl AsRef<Path>) -> Builder {
         Builder::new(path.as_ref())
     }
-}
-
-/// The way in which a folder is opened.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OpenMode {
-    /// Alone, for everything.
-    Writing,
-    /// While no one writes.
-    Reading,
-    /// While somebody may write.
-    WithLiveWriter,
 }
 
 /// A folder as it was found, and what was made of it.
@@ -95,6 +89,7 @@ impl Builder {
             access: OpenMode::Writing,
             takes_over: false,
             skips_log: false,
+            expected: OpenCheck::default(),
         }
     }
 
@@ -158,6 +153,20 @@ impl Builder {
     /// this is an open like any other.
     pub fn take_over(mut self, takes_over: bool) -> Builder {
         self.takes_over = takes_over;
+        self
+    }
+
+    /// Sets whether a folder without a database gets one. Default: `true`; `false` refuses with
+    /// [`ErrorKind::Io`] and [`NotFound`](std::io::ErrorKind::NotFound).
+    pub fn create_if_missing(mut self, creates: bool) -> Builder {
+        self.expected.creates = creates;
+        self
+    }
+
+    /// Sets whether a folder with a database is refused, with [`ErrorKind::Io`] and
+    /// [`AlreadyExists`](std::io::ErrorKind::AlreadyExists). Default: `false`.
+    pub fn error_if_exists(mut self, refuses: bool) -> Builder {
+        self.expected.refuses_existing = refuses;
         self
     }
 
@@ -237,7 +246,7 @@ impl Builder {
         let Builder { dir, options, fs, clock, mode, random, listeners, inject, access, .. } = self;
         let mut random = random.unwrap_or_else(|| Box::new(random_from_hasher_keys));
         let events = Arc::new(Events::new(listeners));
-        let found = DbFolder::find(fs, &dir, access, self.takes_over)?;
+        let found = DbFolder::find(fs, &dir, access, self.takes_over, self.expected)?;
         let DbFolder { fs, dir, lock, mut missing, writer_epoch } = found;
         let cache = Arc::new(Blocks::new(options.cache_bytes));
         let folder = Start {
@@ -249,6 +258,7 @@ impl Builder {
             events: &events,
             access,
             skips_log: self.skips_log,
+            expected: self.expected,
             missing: &missing,
             writer_epoch: writer_epoch.as_ref(),
         };
@@ -310,6 +320,7 @@ struct Start<'a> {
     events: &'a Arc<Events>,
     access: OpenMode,
     skips_log: bool,
+    expected: OpenCheck,
     missing: &'a Missing,
     /// Of a writer.
     writer_epoch: Option<&'a WriterEpoch>,
@@ -339,6 +350,7 @@ impl Start<'_> {
             events,
             access,
             skips_log,
+            expected,
             writer_epoch,
             ..
         } = *self;
@@ -355,6 +367,10 @@ impl Start<'_> {
             // A reader gets no random numbers, so it cannot make a database.
             None => OpenPlan::read(&**fs, dir, is_writing.then_some(random))?,
         };
+        if is_writing {
+            // Under the lock, and before anything is written: the look before the lock may be outdated.
+            expected.check(dir, is_forked || opening.recovered.is_some())?;
+        }
         opening.claim = writer_epoch.and_then(WriterEpoch::claim);
         let mut context = opening.context(fs, dir, clock, files, !is_writing, events.queue())?;
         context.other = other;
@@ -372,49 +388,6 @@ impl Start<'_> {
             }
         };
         Ok((context, hooks, begun))
-    }
-}
-
-/// The folder of a database, held and locked, or leased.
-struct DbFolder {
-    fs: Arc<dyn Fs>,
-    dir: PathBuf,
-    lock: HeldLock,
-    missing: Missing,
-    writer_epoch: Option<WriterEpoch>,
-}
-
-impl DbFolder {
-    fn find(fs: Arc<dyn Fs>, dir: &Path, access: OpenMode, takes_over: bool) -> Result<DbFolder> {
-        let opened = Opened::note()?;
-        if access == OpenMode::Writing {
-            fs.create_dir(dir)?;
-        }
-        // The folder is held open from here on. If its path is renamed or replaced meanwhile, all
-        // files still come from the folder that is locked.
-        let (fs, dir) = FolderFs::hold(fs, dir)?;
-        let mut missing = Missing::Damage;
-        let mut writer_epoch = None;
-        let lock: Box<dyn LockGuard> = match access {
-            // Before anything is read: what another writer changes meanwhile would be read half.
-            OpenMode::Writing => {
-                let (taken, lock) = WriterEpoch::take(&*fs, &dir, takes_over)?;
-                writer_epoch = Some(taken);
-                lock
-            }
-            OpenMode::Reading => {
-                let held = lock_for_reading(&*fs, &dir)?;
-                missing = held.missing;
-                held.guard
-            }
-            OpenMode::WithLiveWriter => {
-                let held = concurrent_reader::hold(&fs, &dir, Box::new(random_from_hasher_keys))?;
-                missing = held.missing();
-                Box::new(held)
-            }
-        };
-        let lock = HeldLock { _lock: lock, _opened: opened };
-        Ok(DbFolder { fs, dir, lock, missing, writer_epoch })
     }
 }
 
@@ -484,11 +457,4 @@ fn start(inner: Arc<DbInner>) -> Result<Db> {
         let _ = inner.scheduler.removal().remove();
     }
     Ok(db)
-}
-
-/// Distinct on every call and in every process, which is all that ids, salts and the names of leases
-/// ask for.
-pub(crate) fn random_from_hasher_keys() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0)
 }
