@@ -73,7 +73,8 @@
 //!
 //! # Read, modify, write
 //!
-//! [`Partition::update`] applies a function to the value of a key and loses no concurrent update.
+//! [`Partition::update`] applies a function to the value of a key, loses no concurrent update, and returns the
+//! old and the new value.
 //! [`Partition::compare_and_set`] replaces a value if it equals the expected value. A [`Transaction`]
 //! reads and writes any keys of any partitions; its commit returns [`ErrorKind::Conflict`] if another
 //! writer changed what it read. Both use [`Batch::require`], which refuses a batch if a key was written
@@ -206,7 +207,7 @@ pub use lsm_core::db::BackgroundMode;
 pub use lsm_core::db::{
     BackgroundFailure, BulkLoad, Class, Commit, Durable, ExportOptions, ExportSummary, Gauge,
     Health, IngestSummary, LeaseHolder, PartitionHealth, Reason, Resume, Severity, StallHealth,
-    Swap, TransactionCursor, TransactionKeys, TransactionRange, VerifyMark, VerifyOptions,
+    Swap, TransactionCursor, TransactionKeys, TransactionRange, Updated, VerifyMark, VerifyOptions,
     VerifyProgress, VerifyReport,
 };
 pub use lsm_core::error::{Damage, Error, ErrorKind, Result};

@@ -1,6 +1,6 @@
 //! Read, modify, write on one key of a [`Partition`].
 
-use lsm_core::db::{Commit, Swap};
+use lsm_core::db::{Swap, Updated};
 use lsm_core::error::Result;
 use lsm_core::options::WriteOptions;
 
@@ -9,7 +9,8 @@ use super::Partition;
 /// Read-modify-write.
 impl Partition {
     /// Calls `change` with the value of `key` and sets `key` to the result; a result of `None` deletes
-    /// the key. `change` gets `None` for a key that does not exist. No concurrent update is lost: if
+    /// the key. `change` gets `None` for a key that does not exist. Returns the old value, the result of the
+    /// last call of `change`, and the commit. No concurrent update is lost: if
     /// another writer changes the key during the call, `change` is called again with the newer value.
     /// So `change` must have no side effects.
     ///
@@ -31,8 +32,10 @@ impl Partition {
     /// # let db = Db::open(dir.path())?;
     /// let words = db.partition("words")?;
     /// words.update("greeting", |_| Some("hello"))?;
-    /// words.update("greeting", |old| Some([old.unwrap_or_default(), b", world"].concat()))?;
-    /// assert_eq!(words.get("greeting")?.as_deref(), Some(&b"hello, world"[..]));
+    /// let greeting =
+    ///     words.update("greeting", |old| Some([old.unwrap_or_default(), b", world"].concat()))?;
+    /// assert_eq!(greeting.old.as_deref(), Some(&b"hello"[..]));
+    /// assert_eq!(greeting.new.as_deref(), Some(&b"hello, world"[..]));
     /// # db.close()
     /// # }
     /// ```
@@ -40,7 +43,7 @@ impl Partition {
         &self,
         key: impl AsRef<[u8]>,
         change: impl FnMut(Option<&[u8]>) -> Option<V>,
-    ) -> Result<Commit> {
+    ) -> Result<Updated<V>> {
         self.0.update(key, change)
     }
 
@@ -64,7 +67,7 @@ impl Partition {
         key: impl AsRef<[u8]>,
         options: impl Into<WriteOptions>,
         change: impl FnMut(Option<&[u8]>) -> Option<V>,
-    ) -> Result<Commit> {
+    ) -> Result<Updated<V>> {
         self.0.update_with(key, options, change)
     }
 

@@ -195,7 +195,7 @@ fn every_call_that_writes_obeys_its_options() {
         bare.put_with("k", "new", synced),
         bare.delete_with("k", synced),
         bare.clear_with(synced),
-        bare.update_with("k", synced, |_| Some("new")),
+        bare.update_with("k", synced, |_| Some("new")).map(|_| unreachable!()),
         bare.compare_and_set_with("k", Some(b"old"), Some(b"new"), synced).map(|_| unreachable!()),
         db.batch().put(&bare, "k", "new").commit(synced),
         db.batch().put(&bare, "k", "new").try_commit(synced),

@@ -122,7 +122,9 @@ fn update_and_compare_and_set_treat_absence_as_a_value() {
     let before = db.visible_seq();
     p.update("k", |old| old.map(<[u8]>::to_vec)).unwrap();
     assert_eq!(db.visible_seq(), before, "nothing was there and nothing is written");
-    p.update("k", |old| old.is_none().then_some("a")).unwrap();
+    let first = p.update("k", |old| old.is_none().then_some("a")).unwrap();
+    assert_eq!((first.old, first.new), (None, Some("a")));
+    assert_eq!(first.commit.seq, db.visible_seq());
     assert_eq!(p.get("k").unwrap().unwrap(), b"a");
     p.update("k", |old| old.is_none().then_some("b")).unwrap();
     assert!(!p.contains("k").unwrap());
@@ -136,7 +138,9 @@ fn update_and_compare_and_set_treat_absence_as_a_value() {
     assert!(!p.contains("k").unwrap());
     let synced = Durability::Sync;
     assert!(p.compare_and_set_with("k", None, Some(b"d"), synced).unwrap().is_done());
-    assert_eq!(p.update_with("k", synced, |_| nothing).unwrap().seq, db.durable_seq());
+    let deleted = p.update_with("k", synced, |_| nothing).unwrap();
+    assert_eq!(deleted.commit.seq, db.durable_seq());
+    assert_eq!((deleted.old.as_deref(), deleted.new), (Some(&b"d"[..]), None));
 }
 
 /// A write between the read and the write is neither lost nor overwritten.
@@ -147,7 +151,7 @@ fn a_conflicting_update_is_computed_again() {
     p.put("k", "1").unwrap();
     for is_flushed in [false, true] {
         let mut seen = Vec::new();
-        p.update("k", |old| {
+        let updated = p.update("k", |old| {
             let old = String::from_utf8(old.unwrap().to_vec()).unwrap();
             seen.push(old.clone());
             if seen.len() == 1 {
@@ -157,8 +161,10 @@ fn a_conflicting_update_is_computed_again() {
                 }
             }
             Some(format!("{old}+"))
-        })
-        .unwrap();
+        });
+        let updated = updated.unwrap();
+        assert_eq!(updated.old.as_deref(), Some(&b"2"[..]), "of the round that was committed");
+        assert_eq!(updated.new.as_deref(), Some("2+"));
         assert_eq!(seen.last().unwrap(), "2");
         assert_eq!(p.get("k").unwrap().unwrap(), b"2+");
     }

@@ -88,7 +88,7 @@ pub use handle::{Db, Partition, Snapshot};
 pub use health::{Gauge, Health, PartitionHealth};
 pub use inject::InMemory;
 pub use leases::LeaseHolder;
-pub use modify::Swap;
+pub use modify::{Swap, Updated};
 pub use open::Builder;
 pub use stall::StallHealth;
 pub use transaction::{Transaction, TransactionCursor, TransactionKeys, TransactionRange};

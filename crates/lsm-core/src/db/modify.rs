@@ -24,6 +24,18 @@ impl Swap {
     }
 }
 
+/// The outcome of a [`Partition::update`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Updated<V> {
+    /// The commit of the new value; the newest commit if nothing was there and nothing is written.
+    pub commit: Commit,
+    /// The value that the key had, from which the new one was computed.
+    pub old: Option<Slice>,
+    /// The value that the key has since; `None` if it was deleted.
+    pub new: Option<V>,
+}
+
 impl Partition {
     /// Sets `key` to the result of `change` for its value, or deletes it for `None`. `change` is
     /// called again with the newer value whenever another writer wrote the key meanwhile.
@@ -31,7 +43,7 @@ impl Partition {
         &self,
         key: impl AsRef<[u8]>,
         change: impl FnMut(Option<&[u8]>) -> Option<V>,
-    ) -> Result<Commit> {
+    ) -> Result<Updated<V>> {
         self.update_with(key, WriteOptions::default(), change)
     }
 
@@ -41,7 +53,7 @@ impl Partition {
         key: impl AsRef<[u8]>,
         options: impl Into<WriteOptions>,
         mut change: impl FnMut(Option<&[u8]>) -> Option<V>,
-    ) -> Result<Commit> {
+    ) -> Result<Updated<V>> {
         let options = options.into();
         let key = key.as_ref();
         loop {
@@ -49,11 +61,11 @@ impl Partition {
             let seq = self.db().commit.visible_seq();
             let old = self.get(key)?;
             let new = change(old.as_deref());
-            let new = new.as_ref().map(AsRef::as_ref);
+            let bytes = new.as_ref().map(AsRef::as_ref);
             // Optimistic: a lock for each key would cost every caller, and a conflict is rare.
-            match self.replace(key, old.is_some(), new, seq, options) {
+            match self.replace(key, old.is_some(), bytes, seq, options) {
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
-                answer => return answer,
+                answer => return answer.map(|commit| Updated { commit, old, new }),
             }
         }
     }
