@@ -87,21 +87,21 @@ impl<T> From<T> for Async<T> {
 ///
 /// # Errors
 /// Those of the work; [`ErrorKind::Closed`] if the runtime is shut down before the work begins.
-fn outcome<R>(joined: std::result::Result<Result<R>, JoinError>) -> Result<R> {
+fn outcome<R, E: From<Error>>(joined: Result<Result<R, E>, JoinError>) -> Result<R, E> {
     match joined.map_err(JoinError::try_into_panic) {
         Ok(done) => done,
         // A panic of the work continues in the task that waits, as it would without the other
         // thread. Returned as an error, it would look like one of the database.
         Err(Ok(panic)) => resume_unwind(panic),
-        Err(Err(_)) => Err(Error::new(ErrorKind::Closed, "the tokio runtime was shut down")),
+        Err(Err(_)) => Err(Error::new(ErrorKind::Closed, "the tokio runtime was shut down").into()),
     }
 }
 
 /// Runs `work` on a thread that may block, unless the handle is that of a parent process.
-async fn run<R: Send + 'static>(
+async fn run<R: Send + 'static, E: From<Error> + Send + 'static>(
     process: Process,
-    work: impl FnOnce() -> Result<R> + Send + 'static,
-) -> Result<R> {
+    work: impl FnOnce() -> Result<R, E> + Send + 'static,
+) -> Result<R, E> {
     process.check()?;
     outcome(spawn_blocking(work).await)
 }
@@ -126,15 +126,45 @@ impl<T: Clone + Send + Sync + 'static> Async<T> {
         &self.handle
     }
 
-    /// Runs `work` with the handle on a thread that may block.
+    /// Runs `work` with the handle on a thread that may block. Its error may have any type that an [`Error`]
+    /// converts to.
     ///
     /// # Errors
     /// Those of `work`; [`ErrorKind::Closed`] if the runtime is shut down before `work` begins. A
     /// panic of `work` continues in the caller.
-    pub async fn call<R: Send + 'static>(
+    ///
+    /// # Examples
+    /// ```
+    /// use siltstone::asynchronous::Async;
+    /// use siltstone::{Db, Partition};
+    ///
+    /// type Failure = Box<dyn std::error::Error + Send + Sync>;
+    ///
+    /// async fn age_of(users: &Async<Partition>, name: &'static str) -> Result<u8, Failure> {
+    ///     users
+    ///         .call(move |users| {
+    ///             let age = users.get(name)?.ok_or("there is no such user")?;
+    ///             Ok(std::str::from_utf8(&age)?.parse()?)
+    ///         })
+    ///         .await
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Failure> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let db = Async::<Db>::open(dir.path()).await?;
+    /// let users = db.partition("users").await?;
+    /// users.put("alice", "37").await?;
+    /// assert_eq!(age_of(&users, "alice").await?, 37);
+    /// assert!(age_of(&users, "bob").await.is_err());
+    /// # drop(users);
+    /// # Ok(db.close().await?)
+    /// # }
+    /// ```
+    pub async fn call<R: Send + 'static, E: From<Error> + Send + 'static>(
         &self,
-        work: impl FnOnce(&T) -> Result<R> + Send + 'static,
-    ) -> Result<R> {
+        work: impl FnOnce(&T) -> Result<R, E> + Send + 'static,
+    ) -> Result<R, E> {
         // The thread may outlive this future, and with it everything that the caller has only lent.
         let handle = self.handle.clone();
         run(self.process, move || work(&handle)).await
@@ -145,7 +175,7 @@ impl<T: Clone + Send + Sync + 'static> Async<T> {
     pub async fn release(self) {
         let dropped = run(self.process, move || {
             drop(self);
-            Ok(())
+            Ok::<(), Error>(())
         });
         // A runtime that is shut down drops it all the same.
         let _ = dropped.await;

@@ -262,7 +262,7 @@ fn work_after_the_end_of_the_runtime_is_an_error() {
     let handle = runtime.handle().clone();
     runtime.shutdown_background();
     let _inside = handle.enter();
-    let mut call = pin!(db.call(|_| Ok(())));
+    let mut call = pin!(db.call(|_| Ok::<(), siltstone::Error>(())));
     let Poll::Ready(refused) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
         panic!("nothing will end it");
     };
