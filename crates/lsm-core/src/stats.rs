@@ -3,6 +3,8 @@
 //! Counters are relaxed atomics that background work and the commit path increment. No decision
 //! depends on them. Point reads increment none.
 
+mod display;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -132,7 +134,8 @@ pub struct PartitionStats {
     pub value_store: Option<ValueStoreStats>,
 }
 
-/// A copy of all counts, from `Db::stats`.
+/// A copy of all counts, from `Db::stats`. Prints itself as lines of text for people; the text may change with each
+/// version.
 #[derive(Clone, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

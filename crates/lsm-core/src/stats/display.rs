@@ -1,0 +1,174 @@
+//! The text of statistics, for people: a line for each partition and for each subject.
+//!
+//! Programs read the fields. The text leaves out what is zero by its nature, such as the failures of a sound store.
+
+use std::fmt;
+
+use super::{LevelStats, PartitionStats, Stats, ValueStoreStats};
+
+/// A number of bytes, exact where it is small.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        // From ten of a unit on, so that at least two digits count.
+        match units.into_iter().find(|(_, shift)| self.0 >> shift >= 10) {
+            Some((unit, shift)) => {
+                write!(f, "{:.1} {unit}", self.0 as f64 / (1_u64 << shift) as f64)
+            }
+            None => write!(f, "{} B", self.0),
+        }
+    }
+}
+
+impl fmt::Display for LevelStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LevelStats { table_count, bytes, entry_count, tombstone_count } = self;
+        let bytes = Bytes(*bytes);
+        write!(
+            f,
+            "{table_count} tables, {bytes}, {entry_count} entries, {tombstone_count} tombstones"
+        )
+    }
+}
+
+impl fmt::Display for ValueStoreStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = Bytes(self.bytes);
+        let live = Bytes(self.live_bytes);
+        let dead = Bytes(self.dead_bytes);
+        write!(f, "{} chunk files, {bytes}, {live} live, {dead} dead", self.chunk_count)?;
+        let troubles = [&self.failure, &self.unmoved, &self.refused];
+        troubles.into_iter().flatten().try_for_each(|trouble| write!(f, "; {trouble}"))
+    }
+}
+
+impl fmt::Display for PartitionStats {
+    /// A line for the memtables, and a line for each level with tables and for large values.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memtables = Bytes(self.memtable_bytes);
+        write!(f, "partition {:?}: {memtables} in memtables", self.name)?;
+        if self.sealed_memtable_count > 0 {
+            write!(f, ", {} wait for a flush", self.sealed_memtable_count)?;
+        }
+        if self.deleted_range_count > 0 {
+            write!(f, ", {} deleted ranges", self.deleted_range_count)?;
+        }
+        if self.compaction_debt_bytes > 0 {
+            write!(f, ", {} to be compacted", Bytes(self.compaction_debt_bytes))?;
+        }
+        if let Some(reason) = self.pressure_reason {
+            let delay = self.pressure_permille;
+            write!(f, ", writes delayed by {delay} thousandths because of {reason}")?;
+        }
+        let levels = self.levels.iter().enumerate();
+        for (number, level) in levels.filter(|(_, level)| level.table_count > 0) {
+            write!(f, "\n  level {number}: {level}")?;
+        }
+        self.value_store.iter().try_for_each(|store| write!(f, "\n  large values: {store}"))
+    }
+}
+
+impl fmt::Display for Stats {
+    /// Without a line break at the end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for partition in &self.partitions {
+            writeln!(f, "{partition}")?;
+        }
+        let disk = Bytes(self.disk_bytes);
+        let tables = Bytes(self.table_bytes);
+        let log = Bytes(self.wal_disk_bytes);
+        writeln!(
+            f,
+            "disk: {disk}; {tables} in tables, {log} in {} segments",
+            self.wal_segment_count
+        )?;
+        let used = Bytes(self.memory_used_bytes);
+        let budget = Bytes(self.memory_budget_bytes);
+        let memtables = Bytes(self.memtable_bytes);
+        let cache = Bytes(self.cache_bytes);
+        let open = Bytes(self.open_table_bytes);
+        write!(
+            f,
+            "memory: {used} of {budget}; {memtables} in memtables, {cache} in the block cache, "
+        )?;
+        writeln!(f, "{open} of open tables")?;
+        writeln!(f, "cache: {} hits, {} misses", self.cache_hits, self.cache_misses)?;
+        let user = Bytes(self.user_bytes);
+        writeln!(f, "written: {user} in {} batches", self.batch_count)?;
+        let log = Bytes(self.wal_bytes);
+        writeln!(f, "log: {log} written, {} syncs", self.wal_sync_count)?;
+        writeln!(f, "flushes: {}, {} written", self.flush_count, Bytes(self.flush_bytes))?;
+        let read = Bytes(self.compaction_read_bytes);
+        let written = Bytes(self.compaction_written_bytes);
+        write!(f, "compactions: {}, {read} read, {written} written; ", self.compaction_count)?;
+        writeln!(f, "write amplification {:.2}", self.write_amplification())?;
+        write!(f, "files: {} of {} open; ", self.open_files, self.open_files_max)?;
+        write!(f, "writers delayed for {:.3} s", self.stalled.as_secs_f64())?;
+        if let Some(reason) = &self.read_only_because {
+            write!(f, "\nread-only: {reason}")?;
+        }
+        self.background_error.iter().try_for_each(|error| write!(f, "\nfailed: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_exact_where_they_are_few() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (10_239, "10239 B"),
+            (10_240, "10.0 KiB"),
+            (10 << 20, "10.0 MiB"),
+            ((10 << 20) - 1, "10240.0 KiB"),
+            (10 << 30, "10.0 GiB"),
+            (u64::MAX, "17179869184.0 GiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn statistics_print_what_a_person_looks_for() {
+        let level =
+            LevelStats { table_count: 2, bytes: 20_480, entry_count: 9, tombstone_count: 1 };
+        let users = PartitionStats {
+            name: "us\ners".to_owned(),
+            memtable_bytes: 100,
+            levels: vec![LevelStats::default(), level],
+            deleted_range_count: 3,
+            pressure_permille: 250,
+            pressure_reason: Some("level 0"),
+            value_store: Some(ValueStoreStats {
+                unmoved: Some("no room".into()),
+                ..Default::default()
+            }),
+            ..PartitionStats::default()
+        };
+        let stats = Stats {
+            partitions: vec![users],
+            user_bytes: 10,
+            wal_bytes: 15,
+            background_error: Some("a flush".to_owned()),
+            ..Stats::default()
+        };
+        let expected = "\
+partition \"us\\ners\": 100 B in memtables, 3 deleted ranges, writes delayed by 250 thousandths because of level 0
+  level 1: 2 tables, 20.0 KiB, 9 entries, 1 tombstones
+  large values: 0 chunk files, 0 B, 0 B live, 0 B dead; no room
+disk: 0 B; 0 B in tables, 0 B in 0 segments
+memory: 0 B of 0 B; 0 B in memtables, 0 B in the block cache, 0 B of open tables
+cache: 0 hits, 0 misses
+written: 10 B in 0 batches
+log: 15 B written, 0 syncs
+flushes: 0, 0 B written
+compactions: 0, 0 B read, 0 B written; write amplification 1.50
+files: 0 of 0 open; writers delayed for 0.000 s
+failed: a flush";
+        assert_eq!(stats.to_string(), expected);
+    }
+}
