@@ -78,6 +78,10 @@ impl Db {
     /// Opens the partition `name`, and creates it with default options if it does not exist. An
     /// existing partition keeps its stored options and hooks.
     ///
+    /// The partition `default` exists in every database and cannot be dropped: it is a place for programs that
+    /// need one key space only, and for the command without `--partition`. It costs nothing while it is empty, and
+    /// every other name serves as well.
+    ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the partition needs a hook
     /// whose code is missing, see [`Builder::hooks`];
@@ -192,7 +196,7 @@ impl Db {
         self.0.options()
     }
 
-    /// Returns the names of all partitions, in order.
+    /// Returns the names of all partitions, in order. [`default`](Db::partition) is always one of them.
     ///
     /// # Examples
     /// ```

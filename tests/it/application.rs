@@ -360,3 +360,20 @@ fn an_existing_database_is_refused_and_left_alone() {
     let reader = builder(&fs).error_if_exists(true).beside_writer(true).open().unwrap();
     assert!(reader.open_partition("p").unwrap().contains("k").unwrap());
 }
+
+#[test]
+fn iterators_of_a_dropped_snapshot_show_what_it_showed() {
+    let (_folder, db, p) = open();
+    p.put("a", "1").unwrap();
+    let snapshot = db.snapshot();
+    let mut range = snapshot.range(&p, ..);
+    let mut cursor = snapshot.cursor(&p);
+    p.put("a", "2").unwrap();
+    drop(snapshot);
+    p.compact(..).unwrap();
+    drop((db, p));
+    let (_, value) = range.next().unwrap().unwrap();
+    assert_eq!(value, b"1");
+    cursor.seek("").unwrap();
+    assert_eq!(cursor.value().unwrap(), b"1");
+}

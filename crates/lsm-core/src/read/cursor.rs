@@ -91,9 +91,9 @@ impl ReadPoint {
 
 /// A cursor over the keys of one partition as they were at one moment, within bounds.
 ///
-/// A cursor is invalid before the first seek. It pins the memtables and tables that it reads until
-/// it is dropped. After a failed move it is invalid until the next seek; a seek past the damage may
-/// succeed.
+/// A cursor is invalid before the first seek. After a failed move it is invalid until the next seek; a seek past the
+/// damage may succeed. It pins the memtables and tables that it reads, and keeps the database open, until it is dropped,
+/// also if the snapshot or handle that it came from is dropped first.
 ///
 /// # Cost
 /// A seek searches every memtable, every level-0 table and one table of each deeper level; a move

@@ -72,6 +72,9 @@ enum End {
 /// iterator can start after the damage. From the second large value of an end on, the next ones are
 /// read from the device while the caller uses the present one.
 ///
+/// It holds what a [`Cursor`] holds, until it is dropped: it goes on if the snapshot or the handle that it came
+/// from is dropped first, and keeps their memtables, tables and large values, and the database open.
+///
 /// # Examples
 /// ```
 /// # let fs = std::sync::Arc::new(lsm_core::fs::MemFs::new());
