@@ -5,6 +5,7 @@
 //! - [`rng`]: the only source of randomness in tests; a seed is a reproduction.
 //! - [`model`]: the oracle, an ordered map that keeps every version.
 //! - [`child`]: tests in a process of their own.
+//! - [`linear`]: a checker of linearizability for registers.
 //! - [`workload`]: YCSB mixes, key and value generators.
 //! - `bench` (a feature): runs the workloads on any engine and measures them.
 
@@ -13,6 +14,7 @@ pub mod bench;
 pub mod child;
 pub mod golden;
 pub mod hexdump;
+pub mod linear;
 pub mod model;
 pub mod rng;
 pub mod workload;
