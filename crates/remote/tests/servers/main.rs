@@ -7,7 +7,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that unwraps in vain has failed")]
 
 mod calls;
+mod churn;
+mod churn_model;
+mod churn_readers;
 mod kills;
+mod linear;
 mod readers;
 
 use std::io::{BufRead, BufReader, Write};
