@@ -1,7 +1,8 @@
 //! The promises of the pages: each names a test that exists, or says that it has none.
 //!
 //! A table `promise | test` at the end of a page has one row for each. A test is named by the file that
-//! holds it and its function, `file::function`, as cargo filters tests.
+//! holds it and its function, `file::function`, as cargo filters tests. The page of faults also has rows
+//! that are out of scope, with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,7 @@ use crate::check;
 use crate::source::{Source, read, sources};
 
 /// The pages with promises, and the heading of their table.
-const PAGES: [(&str, &str); 8] = [
+const PAGES: [(&str, &str); 9] = [
     ("docs/MEDIA.md", "Tests of the promises"),
     ("docs/RECOVERY.md", "Tests of the promises"),
     ("docs/secondary.md", "Tests of the promises"),
@@ -18,9 +19,15 @@ const PAGES: [(&str, &str); 8] = [
     ("docs/operations.md", "Tests of the promises"),
     ("docs/remote.md", "Tests of the promises"),
     ("docs/TESTING.md", "Features and their tests"),
+    (FAULTS, "Faults"),
 ];
+const FAULTS: &str = "docs/faults.md";
 /// The promises without a test, in all pages. The number only shrinks.
 const WITHOUT_TEST_MAX: usize = 1;
+/// The rows that are out of scope, in all pages. The number only shrinks.
+const OUT_OF_SCOPE_MAX: usize = 1;
+/// The faults of the page, which are numbered from 1.
+const FAULT_COUNT: usize = 42;
 
 /// The functions of tests in `source`.
 fn tests_of(source: &Source) -> impl Iterator<Item = &str> {
@@ -53,9 +60,14 @@ fn tests() -> BTreeMap<String, BTreeSet<String>> {
 fn rows<'a>(page: &'a str, heading: &str) -> Vec<(usize, &'a str)> {
     let lines = page.lines().enumerate();
     let below = lines.skip_while(|(_, line)| line.trim_start_matches('#').trim() != heading);
+    let below = below.skip(1).take_while(|(_, line)| !line.starts_with('#'));
     let rows = below.filter(|(_, line)| line.starts_with("| "));
     rows.skip(2).map(|(at, line)| (at + 1, line)).collect()
 }
+
+/// The reasons for a row without a test, with which its cell begins.
+const NO_TEST: &str = "none: ";
+const OUT_OF_SCOPE: &str = "out of scope: ";
 
 /// The breaches of the tests that a row names, and `true` if it names any.
 fn breaches_of(cell: &str, tests: &BTreeMap<String, BTreeSet<String>>) -> (Vec<String>, bool) {
@@ -68,7 +80,8 @@ fn breaches_of(cell: &str, tests: &BTreeMap<String, BTreeSet<String>>) -> (Vec<S
     });
     let mut breaches: Vec<String> =
         wrong.map(|name| format!("there is no test `{name}`")).collect();
-    if named.is_empty() && !cell.trim().starts_with("none") {
+    let has_reason = [NO_TEST, OUT_OF_SCOPE].iter().any(|start| cell.trim().starts_with(start));
+    if named.is_empty() && !has_reason {
         breaches.push("names no test, and does not say that there is none".to_owned());
     }
     (breaches, !named.is_empty())
@@ -79,6 +92,7 @@ fn each_promise_names_a_test_that_exists() {
     let tests = tests();
     let mut breaches = Vec::new();
     let mut without_test = 0;
+    let mut out_of_scope = 0;
     for (path, heading) in PAGES {
         let page = read(path);
         let rows = rows(&page, heading);
@@ -88,14 +102,32 @@ fn each_promise_names_a_test_that_exists() {
         for (number, row) in rows {
             let cell = row.trim_end_matches('|').rsplit('|').next().unwrap_or_default();
             let (wrong, has_test) = breaches_of(cell, &tests);
-            without_test += usize::from(!has_test);
+            let is_outside = !has_test && cell.trim().starts_with(OUT_OF_SCOPE);
+            out_of_scope += usize::from(is_outside);
+            without_test += usize::from(!has_test && !is_outside);
             breaches.extend(wrong.iter().map(|what| format!("{path}:{number}: {what}")));
         }
     }
     if without_test != WITHOUT_TEST_MAX {
         breaches.push(format!("{without_test} promises have no test, not {WITHOUT_TEST_MAX}"));
     }
+    if out_of_scope != OUT_OF_SCOPE_MAX {
+        breaches.push(format!("{out_of_scope} rows are out of scope, not {OUT_OF_SCOPE_MAX}"));
+    }
     check(breaches);
+}
+
+/// The first cells of the rows below `heading`.
+fn first_cells<'a>(page: &'a str, heading: &str) -> Vec<&'a str> {
+    let rows = rows(page, heading);
+    rows.iter().filter_map(|(_, row)| row.split('|').nth(1)).map(str::trim).collect()
+}
+
+#[test]
+fn each_fault_has_a_row() {
+    let page = read(FAULTS);
+    let numbers: Vec<String> = (1..=FAULT_COUNT).map(|number| format!("F{number:02}")).collect();
+    assert_eq!(first_cells(&page, "Faults"), numbers, "{FAULTS}");
 }
 
 /// The names of the features that `readme` lists: what is bold at the begin of each point.
@@ -109,9 +141,7 @@ fn features(readme: &str) -> Vec<&str> {
 fn each_feature_of_the_readme_has_a_row() {
     let readme = read("README.md");
     let page = read("docs/TESTING.md");
-    let rows = rows(&page, "Features and their tests");
-    let listed: BTreeSet<&str> =
-        rows.iter().filter_map(|(_, row)| row.split('|').nth(1)).map(str::trim).collect();
+    let listed = BTreeSet::from_iter(first_cells(&page, "Features and their tests"));
     let features = features(&readme);
     assert!(features.len() > 10, "README.md lists {features:?}");
     assert_eq!(BTreeSet::from_iter(features), listed, "README.md and docs/TESTING.md");
@@ -124,12 +154,16 @@ fn tests_and_tables_are_read_as_written() {
     let source = Source::from_text("tests/it/a/mod.rs", text);
     assert_eq!(tests_of(&source).collect::<Vec<_>>(), ["one", "two"]);
     assert_eq!((module_of("tests/it/a/mod.rs"), module_of("a/b.rs")), ("a", "b"));
-    let page = "# A\n| x | y |\n\n## T\n\n| p | t |\n| --- | --- |\n| p | `a::one` |\n";
+    let page =
+        "# A\n| x | y |\n\n## T\n\n| p | t |\n| --- | --- |\n| p | `a::one` |\n\n## U\n| q | t |\n";
     assert_eq!(rows(page, "T"), [(8, "| p | `a::one` |")]);
+    assert_eq!(first_cells(page, "T"), ["p"]);
     let tests = BTreeMap::from([("one".to_owned(), BTreeSet::from(["a".to_owned()]))]);
     assert_eq!(breaches_of(" `a::one` ", &tests), (vec![], true));
     assert_eq!(breaches_of(" `b::one`, `a::two` ", &tests).0.len(), 2);
     assert_eq!(breaches_of(" none: a reason ", &tests), (vec![], false));
+    assert_eq!(breaches_of(" out of scope: a reason ", &tests), (vec![], false));
+    assert_eq!(breaches_of(" out of scope ", &tests).0.len(), 1);
     assert_eq!(breaches_of(" later ", &tests).0.len(), 1);
     assert_eq!(
         features("a\n## Features\n\n- **One** of\n- **Two**: b\n## C\n- **D**"),
